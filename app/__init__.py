@@ -1,0 +1,1 @@
+"""The Ray Serve application: ingress, router, workers, page and command line."""

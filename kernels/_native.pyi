@@ -1,0 +1,140 @@
+"""The native engine as Python sees it. Arrays are C-contiguous NumPy arrays; the GIL is released while they are used."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+I32 = NDArray[np.int32]
+F32 = NDArray[np.float32]
+U8 = NDArray[np.uint8]
+
+PAGE_TOKENS: int
+TILE_OUTPUTS: int
+
+class PackedFileError(ValueError):
+    """A packed model that is not what it claims to be; the message names the file, the tensor and the reason."""
+
+def available_tiers() -> list[str]:
+    """Tiers that this CPU and OS grant, lowest first: "scalar", "avx2", "avx512_vnni"."""
+
+def default_tier() -> str:
+    """The best tier, or the one that REDOUBT_ISA names. Raises ValueError for one that is not there."""
+
+def cpu_model() -> str:
+    """The processor's name, as it gives it."""
+
+def bind_memory_to_node(node: int) -> None:
+    """Sets the calling process' memory policy (set_mempolicy, MPOL_BIND) to one NUMA node. Raises OSError."""
+
+# --- packing: used by quant.packed_file only ------------------------------------------------------------------------
+
+def packed_bytes(weight_type: str, rows: int, cols: int, group: int) -> int:
+    """Bytes of a packed matrix (layout: packed_matrix.h). Raises ValueError for a shape the layout can't hold."""
+
+def pack_int4(codes: U8, scales: NDArray[np.float16], minima: NDArray[np.float16] | None) -> U8:
+    """codes [rows, cols] in 0..15, scales and minima [rows, cols // group] -> packed bytes [tiles, tile_bytes]."""
+
+def pack_int8(codes: U8, scales: NDArray[np.float16]) -> U8:
+    """codes [rows, cols] = q + 128 in 1..255, scales [rows, cols // group] -> packed bytes [tiles, tile_bytes]."""
+
+def pack_float(values: F32, weight_type: str) -> U8:
+    """values [rows, cols] -> packed bytes; weight_type "bf16" (rounded to nearest even) or "fp32"."""
+
+def dequantize(packed: U8, weight_type: str, rows: int, cols: int, group: int, tier: str = ...) -> F32:
+    """The matrix [rows, cols] that a packed one stands for."""
+
+# --- running --------------------------------------------------------------------------------------------------------
+
+class Sampler:
+    """One request's sampling state: options, seed, and the tokens it has seen (see sampling.h for the order)."""
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        prompt: Sequence[int],
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        logit_bias: Mapping[int, float] = ...,
+        seed: int = 0,
+    ) -> None: ...
+    def sample(self, logits: F32) -> int:
+        """Draws one token from logits [vocab_size] (not modified) and remembers it."""
+
+class Model:
+    """A packed model on a pinned thread pool, with its KV pages. Not thread-safe: one step at a time."""
+
+    def __init__(
+        self,
+        folder: str,
+        *,
+        threads: int,
+        cpus: Sequence[int] = ...,
+        compute_type: str = "int8",
+        kv_type: str = "bf16",
+        kv_pages: int,
+        max_sequences: int,
+        max_step_tokens: int,
+        max_context_tokens: int,
+    ) -> None:
+        """Maps `folder` (config.json, model.safetensors). Raises PackedFileError, ValueError naming the argument, OSError.
+
+        compute_type: activations as "int8" (by group) or "fp32". kv_type: "bf16" or "fp32".
+        kv_pages: pages of PAGE_TOKENS tokens. max_step_tokens: the most tokens of one step.
+        """
+
+    @property
+    def tier(self) -> str: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def page_table(self) -> I32:
+        """[max_sequences, ceil(max_context_tokens / PAGE_TOKENS)], written by the caller: a view, not a copy."""
+
+    @staticmethod
+    def kv_page_bytes(folder: str, kv_type: str) -> int:
+        """Bytes of one page over all layers, to size kv_pages before loading."""
+
+    def step(
+        self,
+        token_ids: I32,
+        positions: I32,
+        slots: I32,
+        query_lengths: I32,
+        context_lengths: I32,
+        samplers: Sequence[Sampler | None],
+    ) -> I32:
+        """Runs one step: forward over a ragged batch, then sampling. One native call, GIL released.
+
+        token_ids, positions: [T], the sequences' new tokens one after another; positions are the RoPE positions.
+        slots: [S] row of page_table of each sequence. query_lengths: [S] its new tokens (sum T).
+        context_lengths: [S] keys it has *before* this step; new tokens are stored at context_lengths[s] onward.
+        samplers: [S]; where not None, the logits of the sequence's last new token are computed and sampled.
+        Returns [S] token ids, -1 where no sampler. Raises ValueError naming the array that does not fit.
+        """
+
+    def logits(self, token_ids: I32, positions: I32, slots: I32, query_lengths: I32, context_lengths: I32) -> F32:
+        """The same forward pass, returning every new token's logits [T, vocab_size] (evaluation and tests)."""
+
+    def hidden_states(
+        self, token_ids: I32, positions: I32, slots: I32, query_lengths: I32, context_lengths: I32
+    ) -> F32:
+        """The same forward pass, returning [layers + 2, T, hidden_size]: embeddings, each layer's output, final norm."""
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copies one page over all layers (copy-on-write)."""
+
+    def resident_bytes(self) -> dict[str, int]:
+        """Bytes by owner: weights (mapped), kv, activations."""

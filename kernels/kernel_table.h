@@ -12,6 +12,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
+#include <vector>
 
 #include "packed_matrix.h"
 
@@ -138,5 +140,9 @@ const KernelTable& kernel_table(Tier tier);
 // there throws std::invalid_argument naming it.
 Tier default_tier();
 const char* tier_name(Tier tier);
+// The inverse; throws std::invalid_argument for a name that no tier has.
+Tier tier_from_name(std::string_view name);
+// What this CPU and OS grant, lowest first.
+std::vector<Tier> available_tiers();
 
 }  // namespace redoubt

@@ -1,0 +1,57 @@
+// The Python module: checks and converts, calls, and does no arithmetic. The contract is _native.pyi.
+#include "bindings.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "cpu.h"
+#include "kernel_table.h"
+#include "numa.h"
+#include "packed_matrix.h"
+
+namespace nb = nanobind;
+
+namespace redoubt {
+// Weak until every family has landed.
+void bind_linear(nb::module_& module) __attribute__((weak));
+void bind_ops(nb::module_& module) __attribute__((weak));
+void bind_model(nb::module_& module) __attribute__((weak));
+
+namespace {
+
+// std::system_error reaches Python as the OSError of its errno.
+void translate_system_error(const std::exception_ptr& exception, void*) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::system_error& error) {
+    nb::object value = nb::borrow(PyExc_OSError)(error.code().value(), error.what());
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())), value.ptr());
+  }
+}
+
+std::vector<std::string> available_tier_names() {
+  std::vector<std::string> names;
+  for (Tier tier : available_tiers()) names.emplace_back(tier_name(tier));
+  return names;
+}
+
+}  // namespace
+}  // namespace redoubt
+
+NB_MODULE(_native, module) {
+  using namespace redoubt;
+  module.doc() = "Redoubt's native engine; the contract is _native.pyi.";
+  nb::register_exception_translator(translate_system_error);
+  module.attr("PAGE_TOKENS") = kPageTokens;
+  module.attr("TILE_OUTPUTS") = kTileOutputs;
+  module.def("available_tiers", &available_tier_names);
+  module.def("default_tier", [] { return std::string(tier_name(default_tier())); });
+  module.def("cpu_model", &cpu_model);
+  module.def("bind_memory_to_node", &bind_memory_to_node, nb::arg("node"));
+  if (bind_linear) bind_linear(module);
+  if (bind_ops) bind_ops(module);
+  if (bind_model) bind_model(module);
+}

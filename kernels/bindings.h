@@ -1,0 +1,12 @@
+// The parts of the Python module, one function per family. Each is defined beside what it binds.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace redoubt {
+
+void bind_linear(nanobind::module_& module);  // packing and linear kernels
+void bind_ops(nanobind::module_& module);     // Sampler, and the other kernels for tests
+void bind_model(nanobind::module_& module);   // Model, PackedFileError
+
+}  // namespace redoubt

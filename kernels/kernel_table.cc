@@ -1,0 +1,115 @@
+// Fills one table per tier, from scalar upwards, and chooses among them. Knows no kernel itself.
+#include "kernel_table.h"
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+#include "cpu.h"
+
+namespace redoubt {
+// Weak until every family has landed: a table then lacks what is not there yet.
+#define REDOUBT_WEAK_FILLER(name) void name(KernelTable& table) __attribute__((weak))
+REDOUBT_WEAK_FILLER(fill_linear_scalar);
+REDOUBT_WEAK_FILLER(fill_linear_avx2);
+REDOUBT_WEAK_FILLER(fill_linear_avx512_vnni);
+REDOUBT_WEAK_FILLER(fill_ops_scalar);
+REDOUBT_WEAK_FILLER(fill_ops_avx2);
+REDOUBT_WEAK_FILLER(fill_ops_avx512);
+
+namespace {
+
+constexpr Tier kTiers[] = {Tier::kScalar, Tier::kAvx2, Tier::kAvx512Vnni};
+
+bool granted(Tier tier) {
+  static const CpuFeatures features = detect_cpu_features();
+  switch (tier) {
+    case Tier::kScalar:
+      return true;
+    case Tier::kAvx2:
+      return features.avx2;
+    case Tier::kAvx512Vnni:
+      return features.avx512_vnni;
+  }
+  return false;
+}
+
+std::string granted_names() {
+  std::string names;
+  for (Tier tier : available_tiers()) names += (names.empty() ? "" : ", ") + std::string(tier_name(tier));
+  return names;
+}
+
+void fill(void (*filler)(KernelTable&), KernelTable& table) {
+  if (filler != nullptr) filler(table);
+}
+
+KernelTable make_table(Tier tier) {
+  KernelTable table{};
+  table.tier = tier;
+  fill(fill_linear_scalar, table);
+  fill(fill_ops_scalar, table);
+  if (tier >= Tier::kAvx2) {
+    fill(fill_linear_avx2, table);
+    fill(fill_ops_avx2, table);
+  }
+  if (tier >= Tier::kAvx512Vnni) {
+    fill(fill_linear_avx512_vnni, table);
+    fill(fill_ops_avx512, table);
+  }
+  return table;
+}
+
+}  // namespace
+
+const char* tier_name(Tier tier) {
+  switch (tier) {
+    case Tier::kScalar:
+      return "scalar";
+    case Tier::kAvx2:
+      return "avx2";
+    case Tier::kAvx512Vnni:
+      return "avx512_vnni";
+  }
+  return "?";
+}
+
+Tier tier_from_name(std::string_view name) {
+  for (Tier tier : kTiers) {
+    if (name == tier_name(tier)) return tier;
+  }
+  throw std::invalid_argument("unknown kernel tier '" + std::string(name) +
+                              "'; this machine has: " + granted_names());
+}
+
+std::vector<Tier> available_tiers() {
+  std::vector<Tier> tiers;
+  for (Tier tier : kTiers) {
+    if (granted(tier)) tiers.push_back(tier);
+  }
+  return tiers;
+}
+
+const KernelTable& kernel_table(Tier tier) {
+  if (!granted(tier)) {
+    throw std::invalid_argument("kernel tier '" + std::string(tier_name(tier)) +
+                                "' is not granted by this CPU and OS; this machine has: " + granted_names());
+  }
+  static const KernelTable tables[] = {make_table(Tier::kScalar), make_table(Tier::kAvx2),
+                                       make_table(Tier::kAvx512Vnni)};
+  return tables[size_t(tier)];
+}
+
+Tier default_tier() {
+  const char* forced = std::getenv("REDOUBT_ISA");
+  if (forced == nullptr || *forced == '\0') return available_tiers().back();
+  try {
+    const Tier tier = tier_from_name(forced);
+    kernel_table(tier);
+    return tier;
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(std::string("REDOUBT_ISA: ") + error.what());
+  }
+}
+
+}  // namespace redoubt

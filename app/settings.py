@@ -1,0 +1,250 @@
+"""Every knob of the service, typed: an unknown or ill-typed one is refused by name before anything starts.
+
+The same models check the `args` of our application (Ray hands them to `app.deploy.build`) and the whole Serve
+config file, because Ray itself ignores top-level keys that it does not know. This file knows nothing of Ray,
+and opens no model.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+import yaml  # type: ignore[import-untyped]
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+
+class SettingsError(ValueError):
+    """The configuration is wrong; the message names the file, the knob and the reason, one line each."""
+
+
+class _Knobs(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ModelSettings(_Knobs):
+    """Which model is served."""
+
+    folder: str = Field(min_length=1)
+    """A converted model (`redoubt convert`). A relative path is seen from where the service is started."""
+    served_name: str | None = Field(default=None, min_length=1)
+    """The name clients ask for; none: the folder's name."""
+
+    @property
+    def name(self) -> str:
+        """The name clients ask for."""
+        return self.served_name or Path(self.folder).resolve().name
+
+
+class EngineSettings(_Knobs):
+    """How a worker runs the model. Memory: the mapped weights + kv_memory_bytes + activations of one step."""
+
+    compute_type: Literal["int8", "fp32"] = "int8"
+    """Activations in the integer matrix products: "int8" by group, or "fp32" (slow; for comparison)."""
+    kv_type: Literal["bf16", "fp32"] = "bf16"
+    """How keys and values are kept."""
+    kv_memory_bytes: int = Field(default=1 << 30, ge=1 << 20)
+    """Memory for keys and values, cut into pages. When it is full, the youngest request waits."""
+    max_step_tokens: int = Field(default=512, ge=1, le=1 << 20)
+    """Tokens of one step, all requests together: decoding ones first, then prompt chunks into the rest."""
+    prompt_chunk_tokens: int = Field(default=256, ge=1, le=1 << 20)
+    """The most tokens of one prompt in one step: a long prompt delays the others by a chunk only."""
+    max_context_tokens: int | None = Field(default=None, ge=16)
+    """The longest prompt and output together; none: what the model was trained for."""
+
+    @model_validator(mode="after")
+    def _chunk_fits_step(self) -> Self:
+        if self.prompt_chunk_tokens > self.max_step_tokens:
+            raise ValueError("prompt_chunk_tokens is more than max_step_tokens")
+        return self
+
+
+class AutoscalingSettings(_Knobs):
+    """Workers come and go with the load (running and waiting requests)."""
+
+    min_workers: int = Field(default=1, ge=0)
+    max_workers: int = Field(ge=1)
+    target_ongoing_requests: float = Field(default=16.0, gt=0)
+    """Requests per worker that scaling aims at: more of them call for another worker."""
+    upscale_delay_s: float = Field(default=10.0, ge=0)
+    downscale_delay_s: float = Field(default=300.0, ge=0)
+
+    @model_validator(mode="after")
+    def _bounds_are_ordered(self) -> Self:
+        if self.min_workers > self.max_workers:
+            raise ValueError("min_workers is more than max_workers")
+        return self
+
+
+class WorkerSettings(_Knobs):
+    """A worker owns one engine on one NUMA node's cores, or on a share of them."""
+
+    count: int = Field(default=1, ge=1)
+    """How many workers; not used where `autoscaling` is given."""
+    autoscaling: AutoscalingSettings | None = None
+    cpus_per_worker: int | None = Field(default=None, ge=1)
+    """Cores of a worker, all on one node; none: a whole NUMA node. No two workers share a core."""
+    threads: int | None = Field(default=None, ge=1)
+    """Compute threads; none: one per core. Fewer leave cores to the ingress and to Ray."""
+    bind_memory: bool = True
+    """Allocate on the worker's own NUMA node only."""
+    max_concurrent_requests: int = Field(default=32, ge=1, le=4096)
+    """N: requests the engine works on at once. The next wait in the worker's queue."""
+    max_queued_requests: int = Field(default=64, ge=0, le=65536)
+    """Places in the worker's queue. If all queues are full a client is told to try again later (429)."""
+    ray_num_cpus: float = Field(default=1.0, ge=0)
+    """Ray's logical CPUs a worker reserves: placement only, it binds nothing."""
+    ray_resources: dict[str, float] = Field(default_factory=dict)
+    """Custom Ray resources a worker reserves, such as {"numa_node": 1.0}: one worker per such resource."""
+    heartbeat_period_s: float = Field(default=1.0, ge=0.1, le=60)
+    """How often a worker reports to the controller."""
+    warm_up_prompt_tokens: int = Field(default=128, ge=1)
+    """Prompt of the warm-up, which also measures the worker's speed."""
+    warm_up_new_tokens: int = Field(default=16, ge=2)
+    """Tokens generated in the warm-up."""
+    drain_timeout_s: float = Field(default=20.0, ge=0)
+    """How long a worker that has to go may finish its requests."""
+    health_check_period_s: float = Field(default=5.0, gt=0)
+    health_check_timeout_s: float = Field(default=30.0, gt=0)
+    """A worker that does not answer its health check for so long is replaced."""
+
+
+class RouterSettings(_Knobs):
+    """How the controller chooses a worker for a request."""
+
+    policy: Literal["LOTTERY", "SHORTEST_QUEUE"] = "SHORTEST_QUEUE"
+    """LOTTERY: with probability speed / sum(speed). SHORTEST_QUEUE: the least queue_length / speed."""
+    expiration_s: float = Field(default=10.0, gt=0)
+    """EXPIRATION: a worker that has not reported for so long gets no request until it reports again."""
+    forget_after_s: float = Field(default=60.0, ge=0)
+    """How long a worker that is gone stays visible in the worker table."""
+
+
+class IngressSettings(_Knobs):
+    """The HTTP side: how many replicas, and what a request gets that does not say."""
+
+    count: int = Field(default=1, ge=1)
+    ray_num_cpus: float = Field(default=0.1, ge=0)
+    """Ray's logical CPUs an ingress replica reserves: placement only."""
+    max_ongoing_requests: int = Field(default=512, ge=1)
+    """HTTP requests one ingress replica holds open at once."""
+    default_max_tokens: int = Field(default=1024, ge=1)
+    """Output tokens of a request that names no limit (less where the context is full before)."""
+    max_choices: int = Field(default=8, ge=1)
+    """The largest `n`."""
+    retry_after_s: int = Field(default=1, ge=1)
+    """Retry-After of a 429 or 503."""
+
+
+class ServiceSettings(_Knobs):
+    """The `args` of our application: everything that `app.deploy.build` needs."""
+
+    model: ModelSettings
+    engine: EngineSettings = Field(default_factory=EngineSettings)
+    worker: WorkerSettings = Field(default_factory=WorkerSettings)
+    router: RouterSettings = Field(default_factory=RouterSettings)
+    ingress: IngressSettings = Field(default_factory=IngressSettings)
+
+    @model_validator(mode="after")
+    def _expiration_outlives_heartbeats(self) -> Self:
+        if self.router.expiration_s < 3 * self.worker.heartbeat_period_s:
+            raise ValueError("router.expiration_s is less than three times worker.heartbeat_period_s")
+        return self
+
+
+class HttpOptions(_Knobs):
+    """Ray Serve's `http_options`: where the service listens."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65535)
+    request_timeout_s: float | None = Field(default=None, gt=0)
+    keep_alive_timeout_s: int = Field(default=60, ge=0)
+
+
+class LoggingOptions(_Knobs):
+    """Ray Serve's `logging_config`."""
+
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    encoding: Literal["TEXT", "JSON"] = "TEXT"
+    logs_dir: str | None = None
+    enable_access_log: bool = True
+
+
+class ApplicationConfig(_Knobs):
+    """One entry of Ray Serve's `applications`."""
+
+    name: str = "redoubt"
+    route_prefix: str = "/"
+    import_path: Literal["app.deploy:build"]
+    args: ServiceSettings
+    runtime_env: dict[str, Any] = Field(default_factory=dict)
+
+
+class ServiceConfig(_Knobs):
+    """A whole config file: the knobs above, and of Ray Serve's own those that are named here."""
+
+    proxy_location: Literal["HeadOnly", "EveryNode", "Disabled"] = "HeadOnly"
+    http_options: HttpOptions = Field(default_factory=HttpOptions)
+    logging_config: LoggingOptions = Field(default_factory=LoggingOptions)
+    applications: list[ApplicationConfig] = Field(min_length=1, max_length=1)
+
+    @property
+    def application(self) -> ApplicationConfig:
+        """The one application."""
+        return self.applications[0]
+
+
+def parse_settings(values: Mapping[str, Any]) -> ServiceSettings:
+    """The application's `args` as settings. Raises SettingsError naming each wrong knob."""
+    return _validated(ServiceSettings, values, "args")
+
+
+def load_config(path: Path) -> ServiceConfig:
+    """Reads and checks a config file. Raises SettingsError naming the file and each wrong knob."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise SettingsError(f"{path}: not a mapping of knobs")
+    return _validated(ServiceConfig, values, str(path))
+
+
+def with_overrides(
+    config: ServiceConfig,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    model_folder: str | None = None,
+) -> ServiceConfig:
+    """The same configuration with what the command line says instead. Raises SettingsError."""
+    values = config.model_dump(exclude_unset=True)
+    http = values.setdefault("http_options", {})
+    if host is not None:
+        http["host"] = host
+    if port is not None:
+        http["port"] = port
+    if model_folder is not None:
+        # The name in the file is the other model's.
+        values["applications"][0]["args"]["model"] = {"folder": model_folder}
+    return _validated(ServiceConfig, values, "command line")
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def _validated(model: type[Model], values: Mapping[str, Any], source: str) -> Model:
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        lines = [f"{source}: {_knob(e['loc'])}: {_reason(e['type'], e['msg'])}" for e in error.errors()]
+        raise SettingsError("\n".join(lines)) from error
+
+
+def _knob(location: Sequence[str | int]) -> str:
+    return ".".join(str(part) for part in location) or "settings"
+
+
+def _reason(kind: str, message: str) -> str:
+    return "there is no such knob" if kind == "extra_forbidden" else message.removeprefix("Value error, ")

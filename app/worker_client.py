@@ -1,0 +1,69 @@
+"""How the ingress reaches the workers: one call that streams a request's tokens, and the worker table.
+
+It owns the details of Ray's streaming handles (cancellation, error types); it knows nothing of HTTP or text.
+
+Cancellation, as read in Ray Serve 2.60: nothing happens to a worker's generator when a streaming response
+object is merely dropped. `DeploymentResponseGenerator.cancel()` must be called: before a worker is chosen it
+cancels the routing task, after that it calls `ray.cancel` on the worker's generator task, and Serve raises
+CancelledError in `Worker.generate`, whose `finally` aborts the request in the engine. `cancel()` does not
+block. Serve cancels the ingress' own task when the HTTP client disconnects, so an ingress must close
+`generate` on its way out:
+
+    async with contextlib.aclosing(client.generate(request)) as deltas:
+        async for delta in deltas:
+            ...
+
+(`async for` alone does not close an async generator when its body raises or is cancelled.)
+"""
+
+from collections.abc import AsyncGenerator
+from typing import Any, cast
+
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
+from ray.serve.exceptions import DeploymentUnavailableError, RequestCancelledError
+from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
+
+from app.engine.types import EngineError, GenerateRequest, TokenDelta
+from app.router import worker_rows
+from app.worker_table import NoWorkerError, WorkerLostError, WorkerRow
+
+
+class WorkerClient:
+    """The ingress' view of all workers, made in its replica from the handle that `build` binds to it."""
+
+    def __init__(self, handle: DeploymentHandle[Any]) -> None:
+        self._handle = handle.options(stream=True)
+
+    def workers(self) -> list[WorkerRow]:
+        """The worker table as this process' router sees it; empty before the first worker. Any thread."""
+        return worker_rows(self._handle)
+
+    def is_ready(self) -> bool:
+        """Whether a request could be given to a worker now (else: 503)."""
+        return any(row.check_heart_beat for row in self.workers())
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+        """Streams the request's deltas; the last one has a finish reason. Closing it aborts the request.
+
+        Raises NoWorkerError (503), WorkerLostError (503; the stream breaks off), QueueFullError (429),
+        RequestTooLongError (400), EngineStoppedError (503): all are EngineError with a message for the user.
+        """
+        if not self.is_ready():
+            raise NoWorkerError(
+                "No worker is up: the service is starting, or its workers are lost. Try again later."
+            )
+        response = cast(DeploymentResponseGenerator[TokenDelta], self._handle.generate.remote(request))
+        try:
+            async for delta in response:
+                yield delta
+        except RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, EngineError):
+                raise cause from None
+            raise
+        except (ActorDiedError, ActorUnavailableError) as error:
+            raise WorkerLostError("The worker was lost while it made this answer. Try again.") from error
+        except (DeploymentUnavailableError, RequestCancelledError) as error:
+            raise NoWorkerError("No worker could take the request. Try again later.") from error
+        finally:
+            response.cancel()  # type: ignore[no-untyped-call]

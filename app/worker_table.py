@@ -1,0 +1,216 @@
+"""The worker table: what the controller knows of each worker, who is alive, and what routing is told.
+
+Pure: no Ray, no clock of its own (callers pass seconds of a monotonic clock). A report is news only if its
+heartbeat changed, and its age is measured by the reader's clock: the clocks of two machines need not agree.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from app.engine.types import EngineStoppedError
+
+WorkerState = Literal["alive", "stale", "gone"]
+
+
+class NoWorkerError(EngineStoppedError):
+    """No worker is up that could take the request; the service is starting, or its workers are lost."""
+
+
+class WorkerLostError(EngineStoppedError):
+    """The worker died with the request; what it had made so far is all there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """What a worker says of itself once, when it is ready (Ray Serve: replica metadata)."""
+
+    node: str
+    """The machine's name."""
+    pid: int
+    model_names: tuple[str, ...]
+    speed: float
+    """Tokens per second (prompt and output together) that the worker measured in its warm-up."""
+    cpus: tuple[int, ...]
+    """The cores it is pinned to."""
+    numa_node: int
+    max_context_tokens: int
+    """The longest prompt and output together."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON types, which is what Serve carries."""
+        return {
+            "node": self.node,
+            "pid": self.pid,
+            "model_names": list(self.model_names),
+            "speed": self.speed,
+            "cpus": list(self.cpus),
+            "numa_node": self.numa_node,
+            "max_context_tokens": self.max_context_tokens,
+        }
+
+    @classmethod
+    def from_wire(cls, values: Mapping[str, Any]) -> "WorkerFacts":
+        """Raises KeyError if a field is missing."""
+        return cls(
+            node=values["node"],
+            pid=values["pid"],
+            model_names=tuple(values["model_names"]),
+            speed=values["speed"],
+            cpus=tuple(values["cpus"]),
+            numa_node=values["numa_node"],
+            max_context_tokens=values["max_context_tokens"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """One heartbeat (Ray Serve: routing stats)."""
+
+    heart_beat: float
+    """Unix seconds by the worker's clock."""
+    running: int
+    """Requests the engine works on."""
+    waiting: int
+    """Requests in the worker's queue."""
+    kv_pages: int
+    kv_pages_free: int
+
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON types, which is what Serve carries."""
+        return {
+            "heart_beat": self.heart_beat,
+            "running": self.running,
+            "waiting": self.waiting,
+            "kv_pages": self.kv_pages,
+            "kv_pages_free": self.kv_pages_free,
+        }
+
+    @classmethod
+    def from_wire(cls, values: Mapping[str, Any]) -> "WorkerReport":
+        """Raises KeyError if a field is missing."""
+        return cls(
+            heart_beat=values["heart_beat"],
+            running=values["running"],
+            waiting=values["waiting"],
+            kv_pages=values["kv_pages"],
+            kv_pages_free=values["kv_pages_free"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """One row of the worker table, for `GET /v1/workers`."""
+
+    worker_id: str
+    node: str
+    pid: int
+    model_names: tuple[str, ...]
+    speed: float
+    """Tokens per second, measured by the worker in its warm-up."""
+    queue_length: int
+    """Requests it has, running and waiting, as routing counts them now."""
+    check_heart_beat: bool
+    """Whether it reported within EXPIRATION; only then it gets requests."""
+    last_heart_beat: float
+    """Unix seconds by the worker's clock; 0 before the first report."""
+    state: WorkerState
+    running: int
+    """Of the last report, like the rest: requests in the engine, requests waiting, pages."""
+    waiting: int
+    kv_pages: int
+    kv_pages_free: int
+    cpus: tuple[int, ...]
+    numa_node: int
+    max_context_tokens: int
+
+
+@dataclass(slots=True)
+class _Entry:
+    facts: WorkerFacts
+    report: WorkerReport | None
+    heard_at_s: float
+    present: bool = True
+
+
+class WorkerTable:
+    """Rows by worker id. Not thread-safe for writing; `rows` may be called from any thread."""
+
+    def __init__(self, *, expiration_s: float, forget_after_s: float) -> None:
+        self._expiration_s = expiration_s
+        self._forget_after_s = forget_after_s
+        self._entries: dict[str, _Entry] = {}
+
+    def update(self, workers: Mapping[str, tuple[WorkerFacts, WorkerReport | None]], now_s: float) -> None:
+        """Takes the present list: newcomers enter, a changed heartbeat is a report, absent ones are gone."""
+        for worker_id, (facts, report) in workers.items():
+            entry = self._entries.get(worker_id)
+            if entry is None:
+                self._entries[worker_id] = _Entry(facts, report, now_s)
+                continue
+            entry.facts, entry.present = facts, True
+            if report is not None and (entry.report is None or report.heart_beat != entry.report.heart_beat):
+                entry.report, entry.heard_at_s = report, now_s
+        for worker_id, entry in list(self._entries.items()):
+            if worker_id not in workers:
+                entry.present = False
+                if now_s - entry.heard_at_s > self._expiration_s + self._forget_after_s:
+                    del self._entries[worker_id]
+
+    def heard(self, worker_id: str, now_s: float) -> None:
+        """The worker answered a request or a probe: that is a report too."""
+        entry = self._entries.get(worker_id)
+        if entry is not None:
+            entry.heard_at_s = now_s
+
+    def lost(self, worker_id: str) -> None:
+        """The worker's process has died."""
+        entry = self._entries.get(worker_id)
+        if entry is not None:
+            entry.present = False
+
+    def is_alive(self, worker_id: str, now_s: float) -> bool:
+        """Whether the worker is there and has reported within EXPIRATION."""
+        entry = self._entries.get(worker_id)
+        return entry is not None and entry.present and now_s - entry.heard_at_s <= self._expiration_s
+
+    def speed(self, worker_id: str) -> float:
+        """Tokens per second; 1.0 for a worker that is not known (all such are equal)."""
+        entry = self._entries.get(worker_id)
+        return entry.facts.speed if entry is not None else 1.0
+
+    def reported_queue_length(self, worker_id: str) -> int:
+        """Requests running and waiting by the last report; 0 if there was none."""
+        entry = self._entries.get(worker_id)
+        return entry.report.running + entry.report.waiting if entry is not None and entry.report else 0
+
+    def rows(self, queue_lengths: Mapping[str, int], now_s: float) -> list[WorkerRow]:
+        """The table, alive workers first. A worker that is gone stays for `forget_after_s`."""
+        rows = [
+            self._row(worker_id, entry, queue_lengths.get(worker_id, 0), now_s)
+            for worker_id, entry in list(self._entries.items())
+            if entry.present or now_s - entry.heard_at_s <= self._expiration_s + self._forget_after_s
+        ]
+        return sorted(rows, key=lambda row: (row.state != "alive", row.state != "stale", row.worker_id))
+
+    def _row(self, worker_id: str, entry: _Entry, queue_length: int, now_s: float) -> WorkerRow:
+        alive = self.is_alive(worker_id, now_s)
+        report = entry.report or WorkerReport(0.0, 0, 0, 0, 0)
+        return WorkerRow(
+            worker_id=worker_id,
+            node=entry.facts.node,
+            pid=entry.facts.pid,
+            model_names=entry.facts.model_names,
+            speed=entry.facts.speed,
+            queue_length=queue_length if entry.present else 0,
+            check_heart_beat=alive,
+            last_heart_beat=report.heart_beat,
+            state="alive" if alive else "stale" if entry.present else "gone",
+            running=report.running,
+            waiting=report.waiting,
+            kv_pages=report.kv_pages,
+            kv_pages_free=report.kv_pages_free,
+            cpus=entry.facts.cpus,
+            numa_node=entry.facts.numa_node,
+            max_context_tokens=entry.facts.max_context_tokens,
+        )

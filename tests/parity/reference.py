@@ -1,7 +1,7 @@
-"""transformers' own Llama on the embedded GGUF, in float64 and float32, with rotary angles computed in double.
+"""transformers' own Llama on the embedded GGUF, in float64 and float32, with rotary angles in double.
 
-transformers rounds the angles to float32 even in a float64 model; that error grows with the position and belongs to
-the reference, not to the engine, so it is removed here.
+transformers rounds the angles to float32 even in a float64 model; that error grows with the position and
+belongs to the reference, not to the engine, so it is removed here.
 """
 
 import copy

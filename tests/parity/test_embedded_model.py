@@ -1,12 +1,11 @@
 """The engine on the embedded model against transformers, which reads the same GGUF by its own code.
 
-The reference is float64. Two float32 implementations of the same function differ from it by rounding only, so the
-engine's distance may be at most a small multiple of transformers' own float32 distance: a bound that is computed, not
-chosen, and that any real mistake (a permuted head, a wrong epsilon, one scale off) breaks by orders of magnitude. The
-multiple allows for the engine's strictly ascending sums where a BLAS sums in blocks.
+The reference is float64. Two float32 implementations of the same function differ from it by rounding only,
+so the engine's distance may be at most a small multiple of transformers' own float32 distance: a bound that
+is computed, not chosen, and that any real mistake (a permuted head, a wrong epsilon, one scale off) breaks by
+orders of magnitude. The multiple allows for the engine's strictly ascending sums where a BLAS sums in blocks.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -76,8 +75,8 @@ class Runner:
 
 
 @pytest.fixture(scope="module")
-def reference(embedded_gguf: Path) -> Iterator[Reference]:
-    yield Reference(embedded_gguf)
+def reference(embedded_gguf: Path) -> Reference:
+    return Reference(embedded_gguf)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +131,7 @@ def test_int8_activations_and_bf16_kv_cost_little(
     following = np.array(text_ids[1:])
     rows = np.arange(len(following))
     nll_increase = float((truth[rows, following] - ours[rows, following]).mean())
-    # Half a per cent of perplexity is 0.005 nat a token; a divergence of that size shifts it by about as much.
+    # Half a per cent of perplexity is 0.005 nat a token; such a divergence shifts it by about as much.
     assert float(kl.mean()) < 0.005, float(kl.mean())
     assert float(np.percentile(kl, 99)) < 0.05, float(np.percentile(kl, 99))
     assert abs(nll_increase) < 0.005, nll_increase

@@ -1,4 +1,4 @@
-// The Python module: checks and converts, calls, and does no arithmetic. The contract is _native.pyi.
+// The Python module: checks and converts, calls, and does no arithmetic. The contract is _native/__init__.pyi.
 #include "bindings.h"
 
 #include <nanobind/stl/string.h>
@@ -43,7 +43,7 @@ std::vector<std::string> available_tier_names() {
 
 NB_MODULE(_native, module) {
   using namespace redoubt;
-  module.doc() = "Redoubt's native engine; the contract is _native.pyi.";
+  module.doc() = "Redoubt's native engine; the contract is _native/__init__.pyi.";
   nb::register_exception_translator(translate_system_error);
   module.attr("PAGE_TOKENS") = kPageTokens;
   module.attr("TILE_OUTPUTS") = kTileOutputs;

@@ -22,7 +22,9 @@ namespace redoubt {
 enum class Tier : uint8_t { kScalar, kAvx2, kAvx512Vnni };
 
 // Activations quantized by group, as every linear kernel of integer weights takes them:
-//   d = max|x| / 127,  q = round_to_nearest_even(x * (127 / max|x|)),  s = sum of the group's q   (all 0 where max is 0)
+//   d = max|x| / 127,  q = round_to_nearest_even(x * (127 / max|x|)),  s = sum of the group's q
+// all 0 where max|x| < kSmallestQuantized, so that neither quotient leaves the normal range.
+inline constexpr float kSmallestQuantized = 0x1p-100f;
 struct QuantizedRows {
   int8_t* values = nullptr;   // [rows][cols]
   float* scales = nullptr;    // [rows][cols / group]

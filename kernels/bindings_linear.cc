@@ -1,0 +1,248 @@
+// Python's view of packing and of the linear kernels: checks shapes, releases the GIL, calls. No arithmetic.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include <memory>
+#include <new>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "bindings.h"
+#include "kernel_table.h"
+#include "pack.h"
+
+namespace nb = nanobind;
+
+namespace redoubt {
+namespace {
+
+template <typename T, int kDims>
+using Input = nb::ndarray<const T, nb::ndim<kDims>, nb::c_contig, nb::device::cpu>;
+using Halves = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;  // float16, checked below
+// Rows may be further apart than they are long, as in the engine.
+template <typename T>
+using Strided = nb::ndarray<T, nb::ndim<2>, nb::device::cpu>;
+
+constexpr size_t kAlignment = 64;
+
+struct AlignedDelete {
+  void operator()(void* memory) const { ::operator delete[](memory, std::align_val_t(kAlignment)); }
+};
+using AlignedBytes = std::unique_ptr<std::byte, AlignedDelete>;
+
+AlignedBytes allocate_aligned(size_t bytes) {
+  return AlignedBytes(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t(kAlignment))));
+}
+
+// A new NumPy array that owns 64-byte aligned memory.
+template <typename T>
+struct Output {
+  AlignedBytes memory;
+  size_t shape[2];
+
+  Output(size_t rows, size_t cols) : memory(allocate_aligned(rows * cols * sizeof(T))), shape{rows, cols} {}
+  T* data() { return reinterpret_cast<T*>(memory.get()); }
+  nb::ndarray<nb::numpy, T, nb::ndim<2>> release() {
+    void* raw = memory.release();
+    nb::capsule owner(raw, [](void* pointer) noexcept { AlignedDelete{}(pointer); });
+    return nb::ndarray<nb::numpy, T, nb::ndim<2>>(raw, 2, shape, owner);
+  }
+};
+
+[[noreturn]] void reject(const std::string& message) { throw std::invalid_argument(message); }
+
+PackedMatrix checked_shape(const std::string& weight_type, int64_t rows, int64_t cols, int64_t group) {
+  const WeightType type = weight_type_from_name(weight_type);
+  check_packable(type, rows, cols, group);
+  return {.type = type, .rows = int32_t(rows), .cols = int32_t(cols), .group = int32_t(group)};
+}
+
+PackedMatrix checked_matrix(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
+                            int64_t cols, int64_t group) {
+  PackedMatrix matrix = checked_shape(weight_type, rows, cols, group);
+  if (packed.shape(0) != size_t(matrix.tiles()) || packed.shape(1) != matrix.tile_bytes()) {
+    reject("packed: [" + std::to_string(packed.shape(0)) + ", " + std::to_string(packed.shape(1)) +
+           "], not [" + std::to_string(matrix.tiles()) + ", " + std::to_string(matrix.tile_bytes()) + "]");
+  }
+  matrix.data = packed.data();
+  return matrix;
+}
+
+const uint16_t* checked_halves(const char* name, const Halves& values, const PackedMatrix& matrix) {
+  if (values.dtype() != nb::dlpack::dtype{uint8_t(nb::dlpack::dtype_code::Float), 16, 1}) {
+    reject(std::string(name) + ": not float16");
+  }
+  if (values.shape(0) != size_t(matrix.rows) || values.shape(1) != size_t(matrix.blocks())) {
+    reject(std::string(name) + ": not [rows, cols // group]");
+  }
+  return static_cast<const uint16_t*>(values.data());
+}
+
+// Codes and scales give the shape: rows, cols, and a group of cols / groups inputs.
+PackedMatrix shape_of_codes(WeightType type, const Input<uint8_t, 2>& codes, const Halves& scales) {
+  const int64_t cols = int64_t(codes.shape(1)), groups = int64_t(scales.shape(1));
+  if (groups == 0 || cols % groups != 0) reject("scales: not [rows, cols // group]");
+  return checked_shape(weight_type_name(type), int64_t(codes.shape(0)), cols, cols / groups);
+}
+
+auto pack_int4_array(const Input<uint8_t, 2>& codes, const Halves& scales,
+                     const std::optional<Halves>& minima) {
+  const PackedMatrix matrix =
+      shape_of_codes(minima ? WeightType::kAsymInt4 : WeightType::kSymInt4, codes, scales);
+  const uint16_t* scale_bits = checked_halves("scales", scales, matrix);
+  const uint16_t* minimum_bits = minima ? checked_halves("minima", *minima, matrix) : nullptr;
+  Output<uint8_t> out(size_t(matrix.tiles()), matrix.tile_bytes());
+  {
+    nb::gil_scoped_release unlocked;
+    pack_int4(matrix, codes.data(), scale_bits, minimum_bits, out.data());
+  }
+  return out.release();
+}
+
+auto pack_int8_array(const Input<uint8_t, 2>& codes, const Halves& scales) {
+  const PackedMatrix matrix = shape_of_codes(WeightType::kInt8, codes, scales);
+  const uint16_t* scale_bits = checked_halves("scales", scales, matrix);
+  Output<uint8_t> out(size_t(matrix.tiles()), matrix.tile_bytes());
+  {
+    nb::gil_scoped_release unlocked;
+    pack_int8(matrix, codes.data(), scale_bits, out.data());
+  }
+  return out.release();
+}
+
+auto pack_float_array(const Input<float, 2>& values, const std::string& weight_type) {
+  const PackedMatrix matrix =
+      checked_shape(weight_type, int64_t(values.shape(0)), int64_t(values.shape(1)), 0);
+  if (matrix.is_integer()) reject("weight_type: '" + weight_type + "' is not bf16 or fp32");
+  Output<uint8_t> out(size_t(matrix.tiles()), matrix.tile_bytes());
+  {
+    nb::gil_scoped_release unlocked;
+    pack_float(matrix, values.data(), out.data());
+  }
+  return out.release();
+}
+
+const KernelTable& table_named(const std::optional<std::string>& tier) {
+  return kernel_table(tier ? tier_from_name(*tier) : default_tier());
+}
+
+auto dequantize_array(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
+                      int64_t cols, int64_t group, const std::optional<std::string>& tier) {
+  const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group);
+  const KernelTable& table = table_named(tier);
+  Output<float> out{size_t(rows), size_t(cols)};
+  {
+    nb::gil_scoped_release unlocked;
+    for (int32_t row = 0; row < matrix.rows; ++row) {
+      table.dequantize_row(matrix, row, out.data() + size_t(row) * size_t(cols));
+    }
+  }
+  return out.release();
+}
+
+auto quantize_rows_array(const Strided<const float>& x, int64_t group, const std::string& tier) {
+  const KernelTable& table = table_named(tier);
+  const auto rows = int32_t(x.shape(0)), cols = int32_t(x.shape(1));
+  if (group != 32 && group != 64 && group != 128) reject("group: not 32, 64 or 128");
+  if (cols % group != 0 || x.stride(1) != 1)
+    reject("x: not [rows, a multiple of the group], contiguous along it");
+  const size_t groups = size_t(cols / group);
+  Output<int8_t> values{size_t(rows), size_t(cols)};
+  Output<float> scales{size_t(rows), groups};
+  Output<int32_t> sums{size_t(rows), groups};
+  const QuantizedRows out{values.data(), scales.data(), sums.data(), rows, cols, int32_t(group)};
+  {
+    nb::gil_scoped_release unlocked;
+    table.quantize_rows(x.data(), x.stride(0), out, 0, rows);
+  }
+  return nb::make_tuple(values.release(), scales.release(), sums.release());
+}
+
+LinearOutput checked_output(const PackedMatrix& matrix, const Strided<float>& y, size_t batch,
+                            const std::optional<Input<float, 1>>& bias, bool accumulate) {
+  if (y.shape(0) != batch || y.shape(1) != size_t(matrix.rows) || y.stride(1) != 1) {
+    reject("y: not [rows of x, rows of the matrix], contiguous along the last");
+  }
+  if (bias && bias->shape(0) != size_t(matrix.rows)) reject("bias: not [rows of the matrix]");
+  return {y.data(), y.stride(0), bias ? bias->data() : nullptr, accumulate};
+}
+
+void check_tiles(const PackedMatrix& matrix, int tile_begin, int tile_end) {
+  if (tile_begin < 0 || tile_begin > tile_end || tile_end > matrix.tiles())
+    reject("tiles: not a range of tiles");
+}
+
+void linear_int8_array(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
+                       int64_t cols, int64_t group, const Input<int8_t, 2>& values,
+                       const Input<float, 2>& scales, const Input<int32_t, 2>& sums, const Strided<float>& y,
+                       const std::string& tier, const std::optional<Input<float, 1>>& bias, bool accumulate,
+                       int tile_begin, std::optional<int> tile_end) {
+  const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group);
+  if (!matrix.is_integer()) reject("weight_type: '" + weight_type + "' has no int8 kernel");
+  const KernelTable& table = table_named(tier);
+  const size_t batch = values.shape(0), groups = size_t(matrix.blocks());
+  if (values.shape(1) != size_t(cols)) reject("values: not [batch, cols]");
+  if (scales.shape(0) != batch || scales.shape(1) != groups) reject("scales: not [batch, cols // group]");
+  if (sums.shape(0) != batch || sums.shape(1) != groups) reject("sums: not [batch, cols // group]");
+  const QuantizedRows x{const_cast<int8_t*>(values.data()),
+                        const_cast<float*>(scales.data()),
+                        const_cast<int32_t*>(sums.data()),
+                        int32_t(batch),
+                        matrix.cols,
+                        matrix.group};
+  const LinearOutput out = checked_output(matrix, y, batch, bias, accumulate);
+  const int end = tile_end.value_or(matrix.tiles());
+  check_tiles(matrix, tile_begin, end);
+  nb::gil_scoped_release unlocked;
+  const AlignedBytes scratch = allocate_aligned(table.linear_scratch_bytes(matrix, x.rows));
+  table.linear_int8(matrix, x, out, tile_begin, end, scratch.get());
+}
+
+void linear_fp32_array(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
+                       int64_t cols, int64_t group, const Strided<const float>& x, const Strided<float>& y,
+                       const std::string& tier, const std::optional<Input<float, 1>>& bias, bool accumulate,
+                       int tile_begin, std::optional<int> tile_end) {
+  const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group);
+  const KernelTable& table = table_named(tier);
+  if (x.shape(1) != size_t(cols) || x.stride(1) != 1)
+    reject("x: not [batch, cols], contiguous along the last");
+  const FloatRows in{x.data(), x.stride(0), int32_t(x.shape(0)), matrix.cols};
+  const LinearOutput out = checked_output(matrix, y, x.shape(0), bias, accumulate);
+  const int end = tile_end.value_or(matrix.tiles());
+  check_tiles(matrix, tile_begin, end);
+  nb::gil_scoped_release unlocked;
+  const AlignedBytes scratch = allocate_aligned(table.linear_scratch_bytes(matrix, in.rows));
+  table.linear_fp32(matrix, in, out, tile_begin, end, scratch.get());
+}
+
+size_t packed_bytes(const std::string& weight_type, int64_t rows, int64_t cols, int64_t group) {
+  return checked_shape(weight_type, rows, cols, group).bytes();
+}
+
+}  // namespace
+
+void bind_linear(nb::module_& module) {
+  using nb::arg;
+  module.def("packed_bytes", &packed_bytes, arg("weight_type"), arg("rows"), arg("cols"), arg("group"));
+  module.def("pack_int4", &pack_int4_array, arg("codes"), arg("scales"), arg("minima").none());
+  module.def("pack_int8", &pack_int8_array, arg("codes"), arg("scales"));
+  module.def("pack_float", &pack_float_array, arg("values"), arg("weight_type"));
+  module.def("dequantize", &dequantize_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
+             arg("group"), arg("tier") = nb::none());
+
+  nb::module_ testing = module.def_submodule("testing");
+  testing.def("quantize_rows", &quantize_rows_array, arg("x"), arg("group"), arg("tier"));
+  testing.def("linear_int8", &linear_int8_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
+              arg("group"), arg("values"), arg("scales"), arg("sums"), arg("y"), arg("tier"), nb::kw_only(),
+              arg("bias") = nb::none(), arg("accumulate") = false, arg("tile_begin") = 0,
+              arg("tile_end") = nb::none());
+  testing.def("linear_fp32", &linear_fp32_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
+              arg("group"), arg("x"), arg("y"), arg("tier"), nb::kw_only(), arg("bias") = nb::none(),
+              arg("accumulate") = false, arg("tile_begin") = 0, arg("tile_end") = nb::none());
+}
+
+}  // namespace redoubt

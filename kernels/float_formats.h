@@ -1,0 +1,28 @@
+// fp16 and bf16 as bit patterns, in plain C++: for packing, the scalar tier and single values. Exact,
+// rounding to nearest even (IEEE 754-2019, section 3.6). Knows nothing of matrices.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace redoubt {
+
+inline float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(uint32_t(bits) << 16); }
+
+inline uint16_t float_to_bf16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t(bits >> 16 | 0x40u);  // a NaN stays one, quiet
+  return uint16_t((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+inline float fp16_to_float(uint16_t bits) {
+  const uint32_t sign = uint32_t(bits & 0x8000u) << 16;
+  const uint32_t magnitude = bits & 0x7fffu;
+  if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
+  // A subnormal's value is its bits times 2^-24; a normal's exponent bias goes from 15 to 127.
+  if (magnitude < 0x400u)
+    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(float(magnitude) * 0x1p-24f));
+  return std::bit_cast<float>(sign | ((magnitude << 13) + (112u << 23)));
+}
+
+}  // namespace redoubt

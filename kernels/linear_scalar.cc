@@ -1,0 +1,155 @@
+// The scalar tier of quantization and the linear kernels: it defines their results, in the order that
+// kernel_table.h writes down. Made to be read; the other tiers are made to be fast.
+#include <cmath>
+#include <cstring>
+
+#include "float_formats.h"
+#include "kernel_table.h"
+
+namespace redoubt::scalar {
+namespace {
+
+// One group of inputs for a tile of 32 outputs, as packed_matrix.h lays it out.
+struct Block {
+  const PackedMatrix& matrix;
+  const uint8_t* bytes;
+
+  bool is_int8() const { return matrix.type == WeightType::kInt8; }
+
+  // The unsigned code of output `lane` of the tile and input k of the group.
+  int code(int lane, int k) const {
+    const int column = lane / 16;
+    if (is_int8()) return bytes[(k / 4) * 128 + column * 64 + (lane % 16) * 4 + k % 4];
+    const int pair = bytes[(k / 8) * 128 + column * 64 + (lane % 16) * 4 + k % 4];
+    return k % 8 < 4 ? pair & 15 : pair >> 4;
+  }
+  float scale(int lane) const { return half(size_t(matrix.group) * (is_int8() ? 32 : 16), lane); }
+  float minimum(int lane) const { return half(size_t(matrix.group) * 16 + 64, lane); }  // asym_int4
+
+  float half(size_t offset, int lane) const {
+    uint16_t bits;
+    std::memcpy(&bits, bytes + offset + size_t(lane) * 2, 2);
+    return fp16_to_float(bits);
+  }
+};
+
+float dequantize(const PackedMatrix& w, const uint8_t* tile, int lane, int k) {
+  if (w.type == WeightType::kFp32) {
+    float value;
+    std::memcpy(&value, tile + size_t(k) * 128 + size_t(lane) * 4, 4);
+    return value;
+  }
+  if (w.type == WeightType::kBf16) {
+    uint16_t bits;
+    std::memcpy(&bits, tile + size_t(k / 2) * 128 + size_t(lane) * 4 + size_t(k % 2) * 2, 2);
+    return bf16_to_float(bits);
+  }
+  const Block block{w, tile + w.block_bytes() * size_t(k / w.group)};
+  const int code = block.code(lane, k % w.group);
+  if (w.type == WeightType::kAsymInt4) return std::fma(block.scale(lane), float(code), block.minimum(lane));
+  return block.scale(lane) * float(code - (w.type == WeightType::kInt8 ? 128 : 8));
+}
+
+void write(const LinearOutput& y, int row, int32_t n, float sum) {
+  float* out = y.values + row * y.stride + n;
+  if (y.bias != nullptr) sum += y.bias[n];
+  *out = y.accumulate ? sum + *out : sum;
+}
+
+void quantize_group(const float* x, int group, int8_t* values, float* scale, int32_t* sum) {
+  float largest = 0.0f;
+  for (int k = 0; k < group; ++k) {
+    const float magnitude = std::fabs(x[k]);
+    if (magnitude > largest) largest = magnitude;
+  }
+  const bool zero = largest < kSmallestQuantized;
+  const float inverse = zero ? 0.0f : 127.0f / largest;
+  *scale = zero ? 0.0f : largest / 127.0f;
+  *sum = 0;
+  for (int k = 0; k < group; ++k) {
+    values[k] = int8_t(std::lrintf(x[k] * inverse));
+    *sum += values[k];
+  }
+}
+
+void quantize_rows(const float* x, int64_t x_stride, const QuantizedRows& out, int row_begin, int row_end) {
+  const int groups = out.cols / out.group;
+  for (int row = row_begin; row < row_end; ++row) {
+    for (int j = 0; j < groups; ++j) {
+      const int64_t at = int64_t(row) * groups + j;
+      quantize_group(x + row * x_stride + j * out.group, out.group, out.values + at * out.group,
+                     out.scales + at, out.sums + at);
+    }
+  }
+}
+
+// One output of one row: all its groups in ascending order.
+float dot_int8(const PackedMatrix& w, const uint8_t* tile, int lane, const QuantizedRows& x, int row) {
+  const int groups = w.cols / w.group;
+  float acc = 0.0f;
+  for (int j = 0; j < groups; ++j) {
+    const Block block{w, tile + w.block_bytes() * size_t(j)};
+    const int64_t at = int64_t(row) * groups + j;
+    const int8_t* q = x.values + at * w.group;
+    int32_t dot = 0;
+    for (int k = 0; k < w.group; ++k) dot += block.code(lane, k) * q[k];
+    if (w.type == WeightType::kAsymInt4) {
+      acc = std::fma(float(dot) * x.scales[at], block.scale(lane), acc);
+      acc = std::fma(float(x.sums[at]) * x.scales[at], block.minimum(lane), acc);
+    } else {
+      const int32_t zero_point = w.type == WeightType::kInt8 ? 128 : 8;
+      acc = std::fma(float(dot - zero_point * x.sums[at]) * x.scales[at], block.scale(lane), acc);
+    }
+  }
+  return acc;
+}
+
+float dot_fp32(const PackedMatrix& w, const uint8_t* tile, int lane, const float* x) {
+  float acc = 0.0f;
+  for (int k = 0; k < w.cols; ++k) acc = std::fma(x[k], dequantize(w, tile, lane, k), acc);
+  return acc;
+}
+
+void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
+                 int tile_end, void*) {
+  for (int tile = tile_begin; tile < tile_end; ++tile) {
+    for (int row = 0; row < x.rows; ++row) {
+      for (int lane = 0; lane < kTileOutputs && tile * kTileOutputs + lane < w.rows; ++lane) {
+        write(y, row, tile * kTileOutputs + lane, dot_int8(w, w.tile(tile), lane, x, row));
+      }
+    }
+  }
+}
+
+void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
+                 int tile_end, void*) {
+  for (int tile = tile_begin; tile < tile_end; ++tile) {
+    for (int row = 0; row < x.rows; ++row) {
+      for (int lane = 0; lane < kTileOutputs && tile * kTileOutputs + lane < w.rows; ++lane) {
+        write(y, row, tile * kTileOutputs + lane, dot_fp32(w, w.tile(tile), lane, x.values + row * x.stride));
+      }
+    }
+  }
+}
+
+size_t linear_scratch_bytes(const PackedMatrix&, int) { return 0; }
+
+void dequantize_row(const PackedMatrix& w, int32_t row, float* out) {
+  const uint8_t* tile = w.tile(row / kTileOutputs);
+  for (int k = 0; k < w.cols; ++k) out[k] = dequantize(w, tile, row % kTileOutputs, k);
+}
+
+}  // namespace
+}  // namespace redoubt::scalar
+
+namespace redoubt {
+
+void fill_linear_scalar(KernelTable& table) {
+  table.quantize_rows = scalar::quantize_rows;
+  table.linear_int8 = scalar::linear_int8;
+  table.linear_fp32 = scalar::linear_fp32;
+  table.linear_scratch_bytes = scalar::linear_scratch_bytes;
+  table.dequantize_row = scalar::dequantize_row;
+}
+
+}  // namespace redoubt

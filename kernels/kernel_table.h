@@ -57,8 +57,8 @@ enum class KvType : uint8_t { kFp32, kBf16 };
 //   fp32: K[head_dim][kPageTokens]            then V[kPageTokens][head_dim]
 //   bf16: K[head_dim / 2][kPageTokens][2]     then V[kPageTokens][head_dim]
 inline constexpr int kPageTokens = 32;
-// Attention sums partitions of this many keys separately (with an online softmax, page after page) and merges them in
-// ascending order, whoever computes them: long contexts can be split over threads and still give the same bits.
+// Attention takes partitions of this many keys separately (all scores, then one softmax, then the values) and merges
+// them in ascending order, whoever computes them: long contexts can be split over threads and still give the same bits.
 inline constexpr int kPartitionTokens = 512;
 
 inline constexpr size_t kv_block_bytes(KvType type, int head_dim) {
@@ -87,7 +87,7 @@ struct AttentionTask {
   KvView kv;
 };
 
-// The state of one partition for one (query token, head): running maximum, sum, and unnormalized output[head_dim].
+// The state of one partition for one (query token, head): maximum, sum, and unnormalized output[head_dim].
 // Partial states are laid out [query_tokens * group_heads][head_dim + 2]: max, sum, output.
 struct KernelTable {
   Tier tier;

@@ -1,0 +1,58 @@
+// The scalar tier of the non-linear kernels: it defines every result (contracts: kernel_table.h). It is
+// compiled for the baseline and without vectorization.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "kernel_table.h"
+#include "ops_numbers.h"
+
+namespace redoubt::scalar {
+
+void rms_norm(const float* x, const float* weight, float epsilon, int n, float* out);
+void silu_mul(const float* gate, const float* up, int n, float* out);
+void rope(float* head, const float* cos_sin, int rotary_dim);
+void write_kv(const KvView& kv, int32_t token, const float* key, const float* value);
+void attention(const AttentionTask& task, void* scratch);
+void attention_partition(const AttentionTask& task, int p, float* states, void* scratch);
+void attention_merge(const AttentionTask& task, const float* states, int count);
+size_t attention_scratch_bytes(const AttentionTask& task);
+
+// 2^n times the polynomial of f, where biased = n + kRoundMagic.
+inline float exp2_of_parts(float f, float biased) {
+  float poly = kExp2C6;
+  poly = std::fma(poly, f, kExp2C5);
+  poly = std::fma(poly, f, kExp2C4);
+  poly = std::fma(poly, f, kExp2C3);
+  poly = std::fma(poly, f, kExp2C2);
+  poly = std::fma(poly, f, kExp2C1);
+  poly = std::fma(poly, f, 1.0f);
+  return poly * std::bit_cast<float>(std::bit_cast<uint32_t>(biased) << 23);
+}
+
+// 2^x for x <= 0; 0 below kExp2Smallest; NaN stays NaN.
+inline float exp2_nonpositive(float x) {
+  if (x < kExp2Smallest) return 0.0f;
+  const float biased = x + kRoundMagic;
+  return exp2_of_parts(x - (biased - kRoundMagic), biased);
+}
+
+template <int kLanes>
+inline float sum_lanes(float (&lanes)[kLanes]) {
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+  }
+  return lanes[0];
+}
+
+// Rounds to nearest even; NaN stays NaN.
+inline uint16_t bf16_from_float(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  if (x != x) return uint16_t(bits >> 16 | 0x40);
+  return uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+inline float float_from_bf16(uint16_t x) { return std::bit_cast<float>(uint32_t(x) << 16); }
+
+}  // namespace redoubt::scalar

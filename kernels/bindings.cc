@@ -4,13 +4,16 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <cerrno>
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
 #include <system_error>
 
 #include "cpu.h"
 #include "kernel_table.h"
 #include "numa.h"
 #include "packed_matrix.h"
+#include "thread_pool.h"
 
 namespace nb = nanobind;
 
@@ -38,6 +41,26 @@ std::vector<std::string> available_tier_names() {
   return names;
 }
 
+// Nanoseconds per barrier of a pool, and proof that it is one: throws std::logic_error if a thread ever
+// passes early.
+double measure_barrier_ns(int threads, std::vector<int> cpus, int rounds) {
+  ThreadPool pool(threads, std::move(cpus));
+  std::vector<int> rounds_done(size_t(threads) * 16, 0);  // a cache line each
+  std::atomic<bool> failed{false};
+  const auto begin = std::chrono::steady_clock::now();
+  pool.run([&](int thread) {
+    const int next = (thread + 1) % threads;
+    for (int round = 1; round <= rounds; ++round) {
+      rounds_done[size_t(thread) * 16] = round;
+      pool.barrier();
+      if (rounds_done[size_t(next) * 16] < round) failed = true;
+    }
+  });
+  const std::chrono::duration<double, std::nano> elapsed = std::chrono::steady_clock::now() - begin;
+  if (failed) throw std::logic_error("a thread passed the barrier before the others had arrived");
+  return elapsed.count() / rounds;
+}
+
 }  // namespace
 }  // namespace redoubt
 
@@ -51,6 +74,9 @@ NB_MODULE(_native, module) {
   module.def("default_tier", [] { return std::string(tier_name(default_tier())); });
   module.def("cpu_model", &cpu_model);
   module.def("bind_memory_to_node", &bind_memory_to_node, nb::arg("node"));
+  module.def("measure_barrier_ns", &measure_barrier_ns, nb::arg("threads"),
+             nb::arg("cpus") = std::vector<int>{}, nb::arg("rounds") = 10000,
+             nb::call_guard<nb::gil_scoped_release>());
   if (bind_linear) bind_linear(module);
   if (bind_ops) bind_ops(module);
   if (bind_model) bind_model(module);

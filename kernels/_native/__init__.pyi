@@ -27,6 +27,9 @@ def cpu_model() -> str:
 def bind_memory_to_node(node: int) -> None:
     """Sets the calling process' memory policy (set_mempolicy, MPOL_BIND) to one NUMA node. Raises OSError."""
 
+def measure_barrier_ns(threads: int, cpus: Sequence[int] = ..., rounds: int = 10000) -> float:
+    """Nanoseconds that a barrier of the thread pool takes. Raises OSError for a CPU that can't be had."""
+
 # --- packing: used by quant.packed_file only ------------------------------------------------------------------------
 
 def packed_bytes(weight_type: str, rows: int, cols: int, group: int) -> int:

@@ -1,4 +1,7 @@
-"""The native engine as Python sees it. Arrays are C-contiguous NumPy arrays; the GIL is released while they are used."""
+"""The native engine as Python sees it.
+
+Arrays are C-contiguous NumPy arrays; the GIL is released while they are used.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +16,7 @@ PAGE_TOKENS: int
 TILE_OUTPUTS: int
 
 class PackedFileError(ValueError):
-    """A packed model that is not what it claims to be; the message names the file, the tensor and the reason."""
+    """A packed model that is not what it claims to be; the message names file, tensor and reason."""
 
 def available_tiers() -> list[str]:
     """Tiers that this CPU and OS grant, lowest first: "scalar", "avx2", "avx512_vnni"."""
@@ -30,27 +33,27 @@ def bind_memory_to_node(node: int) -> None:
 def measure_barrier_ns(threads: int, cpus: Sequence[int] = ..., rounds: int = 10000) -> float:
     """Nanoseconds that a barrier of the thread pool takes. Raises OSError for a CPU that can't be had."""
 
-# --- packing: used by quant.packed_file only ------------------------------------------------------------------------
+# --- packing: used by quant.packed_file only --------------------------------------------------------------
 
 def packed_bytes(weight_type: str, rows: int, cols: int, group: int) -> int:
-    """Bytes of a packed matrix (layout: packed_matrix.h). Raises ValueError for a shape the layout can't hold."""
+    """Bytes of a packed matrix (layout: packed_matrix.h). ValueError for a shape the layout can't hold."""
 
 def pack_int4(codes: U8, scales: NDArray[np.float16], minima: NDArray[np.float16] | None) -> U8:
-    """codes [rows, cols] in 0..15, scales and minima [rows, cols // group] -> packed bytes [tiles, tile_bytes]."""
+    """Packs codes [rows, cols] in 0..15, scales and minima [rows, cols // group] to [tiles, tile_bytes]."""
 
 def pack_int8(codes: U8, scales: NDArray[np.float16]) -> U8:
-    """codes [rows, cols] = q + 128 in 1..255, scales [rows, cols // group] -> packed bytes [tiles, tile_bytes]."""
+    """Packs codes [rows, cols] = q + 128 in 1..255, scales [rows, cols // group] to [tiles, tile_bytes]."""
 
 def pack_float(values: F32, weight_type: str) -> U8:
-    """values [rows, cols] -> packed bytes; weight_type "bf16" (rounded to nearest even) or "fp32"."""
+    """Packs values [rows, cols] as weight_type "bf16" (rounded to nearest even) or "fp32"."""
 
 def dequantize(packed: U8, weight_type: str, rows: int, cols: int, group: int, tier: str = ...) -> F32:
     """The matrix [rows, cols] that a packed one stands for."""
 
-# --- running --------------------------------------------------------------------------------------------------------
+# --- running ----------------------------------------------------------------------------------------------
 
 class Sampler:
-    """One request's sampling state: options, seed, and the tokens it has seen (see sampling.h for the order)."""
+    """One request's sampling state: options, seed and the tokens seen (sampling.h has the order)."""
 
     def __init__(
         self,
@@ -86,7 +89,9 @@ class Model:
         max_step_tokens: int,
         max_context_tokens: int,
     ) -> None:
-        """Maps `folder` (config.json, model.safetensors). Raises PackedFileError, ValueError naming the argument, OSError.
+        """Maps `folder` (config.json, model.safetensors).
+
+        Raises PackedFileError, ValueError naming the argument, OSError.
 
         compute_type: activations as "int8" (by group) or "fp32". kv_type: "bf16" or "fp32".
         kv_pages: pages of PAGE_TOKENS tokens. max_step_tokens: the most tokens of one step.
@@ -104,7 +109,7 @@ class Model:
     def threads(self) -> int: ...
     @property
     def page_table(self) -> I32:
-        """[max_sequences, ceil(max_context_tokens / PAGE_TOKENS)], written by the caller: a view, not a copy."""
+        """[max_sequences, ceil(max_context_tokens / PAGE_TOKENS)], written by the caller: a view."""
 
     @staticmethod
     def kv_page_bytes(folder: str, kv_type: str) -> int:
@@ -121,20 +126,22 @@ class Model:
     ) -> I32:
         """Runs one step: forward over a ragged batch, then sampling. One native call, GIL released.
 
-        token_ids, positions: [T], the sequences' new tokens one after another; positions are the RoPE positions.
+        token_ids, positions: [T], the sequences' new tokens one after another, and their RoPE positions.
         slots: [S] row of page_table of each sequence. query_lengths: [S] its new tokens (sum T).
-        context_lengths: [S] keys it has *before* this step; new tokens are stored at context_lengths[s] onward.
+        context_lengths: [S] keys it has *before* this step; new ones are stored from there on.
         samplers: [S]; where not None, the logits of the sequence's last new token are computed and sampled.
         Returns [S] token ids, -1 where no sampler. Raises ValueError naming the array that does not fit.
         """
 
-    def logits(self, token_ids: I32, positions: I32, slots: I32, query_lengths: I32, context_lengths: I32) -> F32:
-        """The same forward pass, returning every new token's logits [T, vocab_size] (evaluation and tests)."""
+    def logits(
+        self, token_ids: I32, positions: I32, slots: I32, query_lengths: I32, context_lengths: I32
+    ) -> F32:
+        """The same forward pass; returns every new token's logits [T, vocab_size]."""
 
     def hidden_states(
         self, token_ids: I32, positions: I32, slots: I32, query_lengths: I32, context_lengths: I32
     ) -> F32:
-        """The same forward pass, returning [layers + 2, T, hidden_size]: embeddings, each layer's output, final norm."""
+        """The same; returns [layers + 2, T, hidden_size]: embeddings, layers' outputs, final norm."""
 
     def copy_page(self, source: int, target: int) -> None:
         """Copies one page over all layers (copy-on-write)."""

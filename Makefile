@@ -1,10 +1,98 @@
-# The commands of the README. `make serve` and `make test` do everything from a clean clone.
+# The commands of the README. `make serve` and `make test` do everything from a clean clone; a second run starts at once.
+#
+#   make serve [PORT=8000] [MODEL=folder] [CONFIG=file]    make bench    make lint    make clean
+
 PYTHON ?= python3
+PORT ?= 8000
+CONFIG ?= ray_configs/local.yaml
+EMBEDDED_MODEL := models/smollm2-135m-instruct
+MODEL ?= $(EMBEDDED_MODEL)
+JOBS ?= $(shell nproc)
+
 VENV := .venv
 BIN := $(VENV)/bin
+SERVE_ENV := $(VENV)/.serve
+TEST_ENV := $(VENV)/.test
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock
 
-.PHONY: build
-# Builds the native engine in place (kernels/_native*.so) with the environment's own CMake packages.
-build:
-	cmake -S kernels -B build -G Ninja -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/kernels
-	cmake --build build
+export PYTHONPATH := $(CURDIR)
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+# Every target is one command or a short chain: keep the shell's errors, and files of a failed recipe away.
+SHELL := /bin/sh
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+.PHONY: help serve test lint bench build model clean lock
+
+help:
+	@sed -n '1,3s/^# \{0,1\}//p' Makefile
+
+# Starts the service and prints its address when it answers. Ctrl-C stops it.
+serve: build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
+	@exec $(BIN)/python -m app.cli serve --config $(CONFIG) --port $(PORT) --model $(MODEL)
+
+# ARGS go to pytest: make test ARGS="tests/quant -k gguf"
+test: $(TEST_ENV) build model
+	@tools/system_packages chromium=chromium
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(TEST_ENV)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/clang-format --dry-run -Werror kernels/*.h kernels/*.cc
+
+# ARGS go to `redoubt bench engine`: make bench ARGS="--batch 1,8"
+bench: build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
+	@$(BIN)/python -m app.cli bench engine $(MODEL) $(ARGS)
+
+# The native engine, in place: kernels/_native*.so. Ninja rebuilds what changed.
+build: $(SERVE_ENV)
+	@cmake -S kernels -B build/native -G Ninja -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
+	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/kernels -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >build/cmake.log || { cat build/cmake.log; exit 1; }
+	@cmake --build build/native --parallel $(JOBS)
+
+model: $(EMBEDDED_MODEL)/config.json
+
+$(EMBEDDED_MODEL)/config.json: | build
+	@$(BIN)/python -m quant.embedded_model $(EMBEDDED_MODEL)
+
+# Environments. A linked .venv (a second working tree's, say) is its owner's to keep; it is used as it is.
+ifeq ($(shell test -L $(VENV) && echo linked),)
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { echo "Redoubt needs Python 3.11 or newer: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Redoubt needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=/path/to/python3 ...")'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || tools/system_packages venv=python3-venv
+	$(PYTHON) -m venv $(VENV)
+
+$(SERVE_ENV): pyproject.toml requirements.lock | $(BIN)/python
+	@tools/system_packages g++=g++
+	@echo "Installing what serving needs into $(VENV)"
+	@$(PIP_INSTALL) scikit-build-core
+	@$(PIP_INSTALL) --no-build-isolation --editable '.[build]'
+	@mkdir -p build && touch $@
+
+$(TEST_ENV): $(SERVE_ENV)
+	@echo "Installing what the tests need into $(VENV)"
+	@$(PIP_INSTALL) --no-build-isolation --editable '.[build,test,parity,lint]'
+	@touch $@
+else
+.PHONY: $(SERVE_ENV) $(TEST_ENV)
+$(SERVE_ENV) $(TEST_ENV):
+	@mkdir -p build
+endif
+
+# Resolves pyproject.toml anew for every Python that we support and writes requirements.lock.
+LOCK_PYTHONS ?= python3.11 python3.12 python3.13
+lock:
+	@mkdir -p build
+	@rm -f build/lock-*.json
+	for python in $(LOCK_PYTHONS); do $$python -m pip install --quiet --dry-run --ignore-installed --prefer-binary \
+	  $(if $(UPGRADE),,$(if $(wildcard requirements.lock),--constraint requirements.lock)) \
+	  --report build/lock-$$($$python -c 'import sys; print(sys.version_info.minor)').json '.[build,test,parity,lint]' || exit 1; done
+	$(PYTHON) tools/write_lock.py requirements.lock build/lock-*.json
+
+clean:
+	rm -rf build kernels/_native*.so models/smollm2-135m-instruct models/*.gguf
+	test -L $(VENV) || rm -rf $(VENV)

@@ -1,0 +1,45 @@
+"""Writes requirements.lock from pip's resolution reports: one exact version a line, for `pip install --constraint`.
+
+Run by `make lock`. Knows nothing of what the project needs; that is pyproject.toml.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+HEADER = """\
+# Exact versions of everything that serving, testing and linting install, transitive ones too: a constraint file for pip.
+# Written by `make lock` (`make lock UPGRADE=1` looks for newer versions); do not edit by hand.
+"""
+
+
+def lock_lines(reports: list[dict[str, Any]], exclude: str) -> list[str]:
+    """Sorted `name==version` lines; local versions such as 2.13.0+cpu lose their local part.
+
+    A package whose version depends on Python gets a line with a marker for each Python.
+
+    Args:
+        reports: `pip install --report`'s JSON, one per Python; see pip's documentation of the installation report.
+        exclude: the project itself.
+    """
+    pythons: dict[str, dict[str, list[str]]] = {}
+    for report in reports:
+        for item in report["install"]:
+            name = item["metadata"]["name"].lower().replace("_", "-").replace(".", "-")
+            version = item["metadata"]["version"].partition("+")[0]
+            pythons.setdefault(name, {}).setdefault(version, []).append(report["environment"]["python_version"])
+    pythons.pop(exclude, None)
+    lines = []
+    for name, versions in sorted(pythons.items()):
+        if len(versions) == 1:
+            lines.append(f"{name}=={next(iter(versions))}")
+        else:
+            lines += [f'{name}=={v} ; python_version == "{p}"' for v, ps in versions.items() for p in ps]
+    return lines
+
+
+if __name__ == "__main__":
+    lock_path, *report_paths = map(Path, sys.argv[1:])
+    lines = lock_lines([json.loads(path.read_text()) for path in report_paths], exclude="redoubt")
+    lock_path.write_text(HEADER + "\n".join(lines) + "\n")

@@ -34,7 +34,7 @@ serve: build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
 # ARGS go to pytest: make test ARGS="tests/quant -k gguf"
 test: $(TEST_ENV) build model
 	@tools/system_packages chromium=chromium
-	@$(BIN)/python -m pytest $(ARGS)
+	@REDOUBT_TEST_ALL=1 $(BIN)/python -m pytest $(ARGS)
 
 lint: $(TEST_ENV)
 	@$(BIN)/ruff check .
@@ -55,8 +55,10 @@ build: $(SERVE_ENV)
 
 model: $(EMBEDDED_MODEL)/config.json
 
-$(EMBEDDED_MODEL)/config.json: | build
-	@$(BIN)/python -m quant.embedded_model $(EMBEDDED_MODEL)
+# Converted again when the layout or the converter changed.
+$(EMBEDDED_MODEL)/config.json: kernels/packed_matrix.h $(shell find quant -name '*.py') | build
+	@$(BIN)/python -m quant.embedded_model $(dir $(EMBEDDED_MODEL))
+	@touch $@
 
 # Environments. A linked .venv (a second working tree's, say) is its owner's to keep; it is used as it is.
 ifeq ($(shell test -L $(VENV) && echo linked),)

@@ -1,0 +1,78 @@
+// The one reader of a packed model's weights: validates the safetensors header once, maps the file, and from
+// then on only hands out views. Knows nothing of layers; sizes that follow from the configuration are its
+// caller's to ask for.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "packed_matrix.h"
+
+namespace redoubt {
+
+class Json;
+
+// A packed model that is not what it claims to be.
+class PackedFileError : public std::runtime_error {
+ public:
+  PackedFileError(const std::string& file, const std::string& reason)
+      : std::runtime_error(file + ": " + reason) {}
+  PackedFileError(const std::string& file, const std::string& tensor, const std::string& reason)
+      : std::runtime_error(file + ": tensor '" + tensor + "': " + reason) {}
+};
+
+// Reads a whole small file (config.json). Throws std::system_error, or PackedFileError if it is too large.
+std::string read_text_file(const std::string& path);
+
+class PackedFile {
+ public:
+  // Maps `path`. Throws PackedFileError for every way in which it can be wrong, std::system_error from the
+  // OS.
+  explicit PackedFile(const std::string& path);
+  ~PackedFile();
+  PackedFile(const PackedFile&) = delete;
+  PackedFile& operator=(const PackedFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  size_t bytes() const { return size_; }
+  bool has(std::string_view name) const { return tensors_.find(name) != tensors_.end(); }
+  // The packed matrix of that name and shape, in place. Throws PackedFileError.
+  PackedMatrix matrix(const std::string& name, int32_t rows, int32_t cols) const;
+  // The F32 vector of that name and length, in place. Throws PackedFileError.
+  const float* vector(const std::string& name, int32_t length) const;
+
+ private:
+  struct Tensor {
+    std::string dtype;
+    std::vector<uint64_t> shape;
+    uint64_t begin = 0;  // in the data section
+    uint64_t end = 0;
+  };
+  [[noreturn]] void fail(const std::string& reason) const { throw PackedFileError(path_, reason); }
+  [[noreturn]] void fail(const std::string& tensor, const std::string& reason) const {
+    throw PackedFileError(path_, tensor, reason);
+  }
+  void map();
+  void read_header();
+  Tensor read_tensor(const std::string& name, const Json& entry) const;
+  void check_coverage() const;
+  void read_metadata(const Json* metadata);
+  void add_matrix(const std::string& name, const Json& entry);
+  const uint8_t* aligned_data(const std::string& name, const Tensor& tensor) const;
+  const Tensor& find(const std::string& name) const;
+
+  std::string path_;
+  const uint8_t* mapped_ = nullptr;
+  size_t size_ = 0;
+  uint64_t data_begin_ = 0;  // bytes before the data section
+  std::map<std::string, Tensor, std::less<>> tensors_;
+  std::map<std::string, PackedMatrix, std::less<>> matrices_;
+};
+
+}  // namespace redoubt

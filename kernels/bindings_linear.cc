@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <new>
@@ -13,7 +14,9 @@
 
 #include "bindings.h"
 #include "kernel_table.h"
+#include "measure.h"
 #include "pack.h"
+#include "thread_pool.h"
 
 namespace nb = nanobind;
 
@@ -219,6 +222,36 @@ void linear_fp32_array(const Input<uint8_t, 2>& packed, const std::string& weigh
   table.linear_fp32(matrix, in, out, tile_begin, end, scratch.get());
 }
 
+nb::dict measure_limits_dict(int threads, const std::vector<int>& cpus) {
+  MachineLimits limits;
+  {
+    nb::gil_scoped_release unlocked;
+    ThreadPool pool(threads, cpus);
+    limits = measure_limits(pool);
+  }
+  nb::dict result;
+  result["read_bytes_per_s"] = limits.read_bytes_per_s;
+  result["vnni_macs_per_s"] = limits.vnni_macs_per_s;
+  result["fma_fp32_flops_per_s"] = limits.fma_fp32_flops_per_s;
+  return result;
+}
+
+std::vector<double> time_linear_array(const Input<uint8_t, 2>& packed, const std::string& weight_type,
+                                      int64_t rows, int64_t cols, int64_t group,
+                                      const std::string& activations, int batch, int repeats,
+                                      size_t cold_bytes, int threads, const std::vector<int>& cpus,
+                                      const std::string& tier) {
+  const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group);
+  const KernelTable& table = table_named(tier);
+  if (activations != "int8" && activations != "fp32") reject("activations: not int8 or fp32");
+  if (activations == "int8" && !matrix.is_integer()) reject("activations: int8 is for integer weights");
+  if (batch < 1 || repeats < 1) reject("batch, repeats: less than 1");
+  nb::gil_scoped_release unlocked;
+  ThreadPool pool(threads, cpus);
+  return time_linear(pool, table, matrix, activations == "int8" ? Activations::kInt8 : Activations::kFp32,
+                     batch, repeats, cold_bytes);
+}
+
 size_t packed_bytes(const std::string& weight_type, int64_t rows, int64_t cols, int64_t group) {
   return checked_shape(weight_type, rows, cols, group).bytes();
 }
@@ -243,6 +276,10 @@ void bind_linear(nb::module_& module) {
   testing.def("linear_fp32", &linear_fp32_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
               arg("group"), arg("x"), arg("y"), arg("tier"), nb::kw_only(), arg("bias") = nb::none(),
               arg("accumulate") = false, arg("tile_begin") = 0, arg("tile_end") = nb::none());
+  testing.def("measure_limits", &measure_limits_dict, arg("threads"), arg("cpus"));
+  testing.def("time_linear", &time_linear_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
+              arg("group"), arg("activations"), arg("batch"), arg("repeats"), arg("cold_bytes"),
+              arg("threads"), arg("cpus"), arg("tier"));
 }
 
 }  // namespace redoubt

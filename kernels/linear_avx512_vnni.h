@@ -1,0 +1,67 @@
+// What the AVX-512 VNNI linear kernels share: the tier's functions, and loads and stores of the packed
+// layout. The results are those of linear_scalar.cc, bit for bit.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernel_table.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,f16c")
+
+namespace redoubt::avx512_vnni {
+
+// Integer weights. Few rows: codes are unpacked in registers for up to kFusedRows rows at once. Many rows:
+// slices of a 64-output panel are unpacked into scratch once and multiplied from the first-level cache.
+inline constexpr int kFusedRows = 8;
+void linear_int8_fused(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
+                       int tile_end);
+void linear_int8_panels(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
+                        int tile_end, void* scratch);
+size_t linear_int8_panel_scratch_bytes(int rows);
+
+void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
+                 int tile_end, void* scratch);
+size_t linear_fp32_scratch_bytes(int rows);
+
+void quantize_rows(const float* x, int64_t x_stride, const QuantizedRows& out, int row_begin, int row_end);
+void dequantize_row(const PackedMatrix& w, int32_t row, float* out);
+
+#define REDOUBT_INLINE [[gnu::always_inline]] inline
+
+// 64 bytes of codes.
+REDOUBT_INLINE __m512i load_codes(const uint8_t* codes) { return _mm512_loadu_si512(codes); }
+
+// 16 fp16 values as fp32.
+REDOUBT_INLINE __m512 load_halves(const uint8_t* halves) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves)));
+}
+
+// Four int8 activations, in every lane.
+REDOUBT_INLINE __m512i broadcast_inputs(const int8_t* values) {
+  int32_t word;
+  __builtin_memcpy(&word, values, 4);
+  return _mm512_set1_epi32(word);
+}
+
+// The lanes of the 16 outputs from `output` on that exist.
+REDOUBT_INLINE __mmask16 real_outputs(const PackedMatrix& w, int output) {
+  const int left = w.rows - output;
+  return left >= 16 ? __mmask16(0xffff) : left > 0 ? __mmask16((1u << left) - 1) : __mmask16(0);
+}
+
+// Finishes 16 outputs of a row: bias, accumulation, store.
+REDOUBT_INLINE void write_outputs(const PackedMatrix& w, const LinearOutput& y, int row, int output,
+                                  __m512 acc_f32x16) {
+  const __mmask16 real = real_outputs(w, output);
+  float* out = y.values + row * y.stride + output;
+  if (y.bias != nullptr) acc_f32x16 = _mm512_add_ps(acc_f32x16, _mm512_maskz_loadu_ps(real, y.bias + output));
+  if (y.accumulate) acc_f32x16 = _mm512_add_ps(acc_f32x16, _mm512_maskz_loadu_ps(real, out));
+  _mm512_mask_storeu_ps(out, real, acc_f32x16);
+}
+
+}  // namespace redoubt::avx512_vnni
+
+#pragma GCC pop_options

@@ -55,6 +55,10 @@ class EngineError(Exception):
     """Base of what the engine refuses; the message is fit for the user."""
 
 
+class InvalidRequestError(EngineError):
+    """A request that says something impossible: an option out of range, a token outside the vocabulary."""
+
+
 class RequestTooLongError(EngineError):
     """The prompt, or prompt and output together, can never fit the model's context or the KV pages."""
 
@@ -65,6 +69,32 @@ class QueueFullError(EngineError):
 
 class EngineStoppedError(EngineError):
     """The engine is shutting down, or its thread has failed."""
+
+
+class StepFailedError(EngineError):
+    """The step that held this request failed; the engine may go on with others."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    """What an engine was doing when its last step ended."""
+
+    running: int
+    """Requests with KV pages."""
+    waiting: int
+    """Requests not admitted yet, and preempted ones."""
+    pages_used: int
+    pages_free: int
+    steps: int
+    computed_tokens: int
+    """Tokens that went through the model since the start: prompts, outputs, and both again after a preemption."""
+    generated_tokens: int
+    """Output tokens since the start."""
+    preemptions: int
+    generated_tokens_per_s: float
+    """Over the last full second of work; 0 when idle."""
+    healthy: bool
+    """Whether it takes requests: False once its thread has ended or steps fail one after another."""
 
 
 @dataclass(frozen=True, slots=True)

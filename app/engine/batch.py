@@ -1,0 +1,77 @@
+"""A request inside the engine, and the arrays of a step made from many of them.
+
+The arrays are allocated once and filled from Python lists: about a microsecond per running request. Knows nothing of
+when a step is made or what becomes of its result.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from app.engine.scheduler import SequenceState, Step
+from app.engine.types import Batch, EngineError, GenerateRequest, TokenDelta, TokenSampler
+
+Event = TokenDelta | EngineError
+Deliver = Callable[[Sequence[tuple[object, Event]]], None]
+"""Gets all events of one step for the requests submitted with it, as (key, event). Called on the engine's thread: it
+must be quick and must not block. If it raises, those requests are aborted."""
+
+
+class Generation:
+    """A request on its way through the engine."""
+
+    __slots__ = ("aborted", "deliver", "key", "request", "sampler", "sequence", "tokens")
+
+    def __init__(self, request: GenerateRequest, sampler: TokenSampler, deliver: Deliver, key: object) -> None:
+        self.request = request
+        self.sampler = sampler
+        self.deliver = deliver
+        self.key = key
+        self.tokens = list(request.prompt_token_ids)  # and then the output
+        self.sequence = SequenceState(len(self.tokens), request.max_new_tokens)
+        self.aborted = False
+
+
+class BatchArrays:
+    """The step's arrays, allocated once; a batch is views of their beginnings."""
+
+    def __init__(self, step_tokens: int, max_sequences: int) -> None:
+        self._token_ids = np.zeros(step_tokens, np.int32)
+        self._positions = np.zeros(step_tokens, np.int32)
+        self._slots = np.zeros(max_sequences, np.int32)
+        self._query_lengths = np.zeros(max_sequences, np.int32)
+        self._context_lengths = np.zeros(max_sequences, np.int32)
+
+    def fill(self, step: Step, generations: Mapping[SequenceState, Generation]) -> Batch:
+        """Writes the step's tokens and positions; the batch is valid until the next call."""
+        token_ids: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        context_lengths: list[int] = []
+        samplers: list[TokenSampler | None] = []
+        for sequence, count, sample in zip(step.sequences, step.query_lengths, step.samples, strict=True):
+            generation = generations[sequence]
+            begin = sequence.computed
+            if count == 1:
+                token_ids.append(generation.tokens[begin])
+                positions.append(begin)
+            else:
+                token_ids += generation.tokens[begin : begin + count]
+                positions += range(begin, begin + count)
+            slots.append(sequence.slot)
+            context_lengths.append(begin)
+            samplers.append(generation.sampler if sample else None)
+        total, count = len(token_ids), len(slots)
+        self._token_ids[:total] = token_ids
+        self._positions[:total] = positions
+        self._slots[:count] = slots
+        self._query_lengths[:count] = step.query_lengths
+        self._context_lengths[:count] = context_lengths
+        return Batch(
+            token_ids=self._token_ids[:total],
+            positions=self._positions[:total],
+            slots=self._slots[:count],
+            query_lengths=self._query_lengths[:count],
+            context_lengths=self._context_lengths[:count],
+            samplers=samplers,
+        )

@@ -1,0 +1,326 @@
+"""The engine: one thread that turns requests into tokens, a step at a time.
+
+Callers hand requests in and get events back through a callback; the thread in between drains its inbox, asks the
+scheduler for a step, makes the step's arrays, calls the model once, and hands out what came of it. While a step runs
+the interpreter lock is free.
+
+Knows nothing of text, HTTP, asyncio or Ray, nor of how a model computes a step.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from typing import Literal
+
+from app.engine.batch import BatchArrays, Deliver, Event, Generation
+from app.engine.scheduler import Scheduler, SchedulerLimits, SequenceState, Step
+from app.engine.types import (
+    EngineStatistics,
+    EngineStoppedError,
+    GenerateRequest,
+    InvalidRequestError,
+    ModelRunner,
+    StepFailedError,
+    TokenDelta,
+)
+
+logger = logging.getLogger(__name__)
+
+MAX_CONSECUTIVE_FAILURES = 3
+RATE_WINDOW_S = 1.0
+
+
+class Engine:
+    """Continuous batching over one model. Thread-safe; the model is used by the engine's own thread only."""
+
+    def __init__(
+        self, runner: ModelRunner, *, prompt_chunk_tokens: int = 128, expected_output_tokens: int = 256
+    ) -> None:
+        """Takes possession of `runner`; `start` begins the work. Raises ValueError for limits that don't fit.
+
+        prompt_chunk_tokens: prompt tokens of a step in which others decode: bounds the time between their tokens.
+        expected_output_tokens: how long admission takes outputs to be until some have ended.
+        """
+        self._runner = runner
+        self._limits = SchedulerLimits(
+            step_tokens=runner.max_step_tokens,
+            prompt_chunk_tokens=prompt_chunk_tokens,
+            max_sequences=runner.max_sequences,
+            max_context_tokens=runner.max_context_tokens,
+            page_tokens=runner.page_tokens,
+            page_count=runner.kv_pages,
+        )
+        self._scheduler = Scheduler(self._limits, expected_output_tokens=expected_output_tokens)
+        self._arrays = BatchArrays(runner.max_step_tokens, runner.max_sequences)
+        self._page_table = runner.page_table
+        # Engine thread only.
+        self._generations: dict[SequenceState, Generation] = {}
+        self._outbox: dict[Deliver, list[tuple[object, Event]]] = {}
+        self._failures_in_a_row = 0
+        self._steps = self._computed_tokens = self._generated_tokens = 0
+        self._rate = _Rate()
+        # Shared, guarded by the condition's lock.
+        self._wake = threading.Condition()
+        self._inbox: deque[tuple[Literal["submit", "abort"], Generation]] = deque()
+        self._live: dict[str, Generation] = {}
+        self._stopping = False
+        self._stopped_error: EngineStoppedError | None = None
+        self._thread = threading.Thread(target=self._main, name="redoubt-engine", daemon=True)
+        self._statistics = self._count()
+
+    # --- any thread -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the thread; at most once."""
+        self._thread.start()
+
+    def submit(self, request: GenerateRequest, deliver: Deliver, key: object) -> None:
+        """Queues a request, whose events `deliver` gets with `key`; the last has a finish reason or is an error.
+
+        The queue itself has no bound: callers hold a semaphore. Raises RequestTooLongError, InvalidRequestError, or
+        EngineStoppedError.
+        """
+        self._check(request)
+        sampling = request.sampling
+        seed = sampling.seed if sampling.seed is not None else int.from_bytes(os.urandom(8), "little")
+        try:
+            sampler = self._runner.make_sampler(request.prompt_token_ids, sampling, seed)
+        except (ValueError, OverflowError, TypeError) as error:
+            raise InvalidRequestError(str(error)) from error
+        generation = Generation(request, sampler, deliver, key)
+        with self._wake:
+            if self._stopped_error is not None:
+                raise self._stopped_error
+            if request.request_id in self._live:
+                raise InvalidRequestError(f"request id {request.request_id!r} is in use")
+            self._live[request.request_id] = generation
+            self._inbox.append(("submit", generation))
+            self._wake.notify()
+
+    def abort(self, request_id: str) -> None:
+        """Ends a request, wherever it is, without a further event; unknown and ended ones are left alone.
+
+        Takes effect before the next step; the step that is running is not interrupted.
+        """
+        with self._wake:
+            generation = self._live.pop(request_id, None)
+            if generation is not None:
+                generation.aborted = True
+                self._inbox.append(("abort", generation))
+                self._wake.notify()
+
+    def statistics(self) -> EngineStatistics:
+        """Counts as they were at the end of the last step."""
+        return self._statistics
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the thread runs and takes requests."""
+        return self._thread.is_alive() and self._stopped_error is None
+
+    def stop(self) -> None:
+        """Ends the thread after the step it is in; what is unfinished gets EngineStoppedError. Idempotent."""
+        with self._wake:
+            self._stopping = True
+            if self._stopped_error is None:
+                self._stopped_error = EngineStoppedError("the engine is shutting down")
+            self._wake.notify()
+        if self._thread.ident is None:
+            self._end_all()
+        else:
+            self._thread.join()
+
+    def _check(self, request: GenerateRequest) -> None:
+        prompt = request.prompt_token_ids
+        if not prompt:
+            raise InvalidRequestError("the prompt has no tokens")
+        if request.max_new_tokens < 1:
+            raise InvalidRequestError(f"max_new_tokens must be at least 1, not {request.max_new_tokens}")
+        self._limits.check(len(prompt), request.max_new_tokens)
+        vocab_size = self._runner.vocab_size
+        if min(prompt) < 0 or max(prompt) >= vocab_size:
+            bad = next(token for token in prompt if not 0 <= token < vocab_size)
+            raise InvalidRequestError(f"prompt token {bad} is outside the vocabulary of {vocab_size}")
+
+    # --- the engine's thread ----------------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        try:
+            while self._drain_inbox():
+                self._step()
+        except Exception:
+            logger.exception("the engine's thread has failed")
+            self._stop_taking("the engine has failed; see its log")
+        finally:
+            self._end_all()
+
+    def _step(self) -> None:
+        """One turn of the wheel."""
+        step = self._schedule()
+        tokens = self._run(step)
+        self._postprocess(step, tokens)
+
+    def _drain_inbox(self) -> bool:
+        """Takes in requests and aborts, waiting while there is nothing to do; False when it is time to end."""
+        with self._wake:
+            while not (self._inbox or self._generations or self._stopping):
+                self._statistics = self._count()
+                self._wake.wait()
+                self._rate.restart(self._generated_tokens)
+            if self._stopping:
+                return False
+            taken, self._inbox = self._inbox, deque()
+        for action, generation in taken:
+            if action == "submit":
+                self._generations[generation.sequence] = generation
+                self._scheduler.add(generation.sequence)
+            elif generation.sequence in self._generations:  # else it ended meanwhile
+                self._forget(generation)
+        return True
+
+    def _schedule(self) -> Step:
+        step = self._scheduler.schedule()
+        for slot, index, page in step.new_pages:
+            self._page_table[slot, index] = page
+        return step
+
+    def _run(self, step: Step) -> list[int] | None:
+        """The sampled tokens, -1 where there is none; None if the step was empty or has failed."""
+        if not step.sequences:
+            return None
+        try:
+            sampled = self._runner.step(self._arrays.fill(step, self._generations))
+        except Exception as error:
+            self._fail(step, error)
+            return None
+        self._failures_in_a_row = 0
+        tokens: list[int] = sampled.tolist()
+        return tokens
+
+    def _postprocess(self, step: Step, tokens: list[int] | None) -> None:
+        """Appends what was sampled, ends what has ended, and hands the events out."""
+        if tokens is not None:
+            self._scheduler.complete(step)
+            self._steps += 1
+            self._computed_tokens += sum(step.query_lengths)
+            for sequence, token, sampled in zip(step.sequences, tokens, step.samples, strict=True):
+                if sampled:
+                    self._append(sequence, token)
+            self._rate.add(self._generated_tokens)
+        self._flush()
+        self._statistics = self._count()
+
+    def _append(self, sequence: SequenceState, token: int) -> None:
+        generation = self._generations[sequence]
+        if generation.aborted:  # its abort is in the inbox
+            return
+        if token in generation.request.stop_token_ids:
+            delta = TokenDelta((), "stop")
+        else:
+            generation.tokens.append(token)
+            sequence.length += 1
+            self._generated_tokens += 1
+            full = sequence.length == sequence.prompt_tokens + sequence.max_new_tokens
+            delta = TokenDelta((token,), "length" if full else None)
+        if delta.finish_reason is not None:
+            self._forget(generation)
+        self._emit(generation, delta)
+
+    def _emit(self, generation: Generation, event: Event) -> None:
+        events = self._outbox.get(generation.deliver)
+        if events is None:
+            events = self._outbox[generation.deliver] = []
+        events.append((generation.key, event))
+
+    def _flush(self) -> None:
+        """Calls each callback once, with all of its events."""
+        for deliver, events in self._outbox.items():
+            try:
+                deliver(events)
+            except Exception:
+                logger.exception("a receiver of tokens has failed; its requests are aborted")
+                with self._wake:
+                    theirs = [generation for generation in self._live.values() if generation.deliver == deliver]
+                for generation in theirs:
+                    self.abort(generation.request.request_id)
+        self._outbox.clear()
+
+    def _forget(self, generation: Generation) -> None:
+        """Takes a request out; its pages and slot are free at once."""
+        self._scheduler.remove(generation.sequence)
+        del self._generations[generation.sequence]
+        with self._wake:
+            if self._live.get(generation.request.request_id) is generation:
+                del self._live[generation.request.request_id]
+
+    def _fail(self, step: Step, error: Exception) -> None:
+        """Ends the requests of a failed step; others never saw it, as pages are not shared."""
+        logger.error("an engine step with %d requests has failed", len(step.sequences), exc_info=error)
+        for sequence in step.sequences:
+            generation = self._generations[sequence]
+            self._forget(generation)
+            if not generation.aborted:
+                self._emit(generation, StepFailedError(f"the engine could not compute this request: {error}"))
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row >= MAX_CONSECUTIVE_FAILURES:
+            self._stop_taking(f"{self._failures_in_a_row} engine steps failed one after another: {error}")
+
+    def _stop_taking(self, reason: str) -> None:
+        with self._wake:
+            self._stopping = True
+            if self._stopped_error is None:
+                self._stopped_error = EngineStoppedError(reason)
+
+    def _end_all(self) -> None:
+        """The thread ends: whoever still waits is told why."""
+        with self._wake:
+            left = list(self._live.values())
+            self._live.clear()
+            self._inbox.clear()
+            error = self._stopped_error or EngineStoppedError("the engine has ended")
+        for generation in left:
+            self._emit(generation, error)
+        self._flush()
+        for sequence in self._generations:
+            self._scheduler.remove(sequence)
+        self._generations.clear()
+        self._statistics = self._count()
+
+    def _count(self) -> EngineStatistics:
+        scheduler = self._scheduler
+        return EngineStatistics(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            pages_used=scheduler.pool.used_count,
+            pages_free=scheduler.pool.free_count,
+            steps=self._steps,
+            computed_tokens=self._computed_tokens,
+            generated_tokens=self._generated_tokens,
+            preemptions=scheduler.preemptions,
+            generated_tokens_per_s=self._rate.per_s if scheduler.running else 0.0,
+            healthy=self._stopped_error is None,
+        )
+
+
+class _Rate:
+    """Tokens per second of wall time, over windows of a second of work."""
+
+    __slots__ = ("_since", "_tokens_then", "per_s")
+
+    def __init__(self) -> None:
+        self.per_s = 0.0
+        self.restart(0)
+
+    def restart(self, tokens: int) -> None:
+        """Begins a window; `tokens` is the total so far."""
+        self._since = time.perf_counter()
+        self._tokens_then = tokens
+
+    def add(self, tokens: int) -> None:
+        """A step has ended; `tokens` is the total so far."""
+        elapsed_s = time.perf_counter() - self._since
+        if elapsed_s >= RATE_WINDOW_S:
+            self.per_s = (tokens - self._tokens_then) / elapsed_s
+            self.restart(tokens)

@@ -1,0 +1,70 @@
+"""How much KV memory the running requests will need before they end: what admission looks at.
+
+A request may use all of its `max_new_tokens`, but most end long before. Reserving the maximum leaves memory idle;
+reserving nothing admits requests that must soon be thrown out again. So outputs are expected to be as long as recent
+ones were, given how long they already are, and the need is the highest point over time, at which those that end early
+have given their pages back (the idea of Gong et al. 2025, "Past-Future Scheduler").
+
+Knows integers only: no requests, no pages.
+"""
+
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Iterable
+
+
+class OutputForecast:
+    """Expected output lengths, from those of the last requests that ended."""
+
+    __slots__ = ("_recent", "_sorted", "_suffix_sums")
+
+    def __init__(self, initial_tokens: int, memory: int = 128) -> None:
+        """Until requests have ended, outputs are expected to have `initial_tokens`; the last `memory` ends count."""
+        self._recent = deque([initial_tokens], maxlen=memory)
+        self._sorted = [initial_tokens]
+        self._suffix_sums: list[int] = []
+
+    def record(self, output_tokens: int) -> None:
+        """A request has ended (or was given up) after `output_tokens`."""
+        if len(self._recent) == self._recent.maxlen:
+            self._sorted.remove(self._recent[0])
+        self._recent.append(output_tokens)
+        insort(self._sorted, output_tokens)
+        self._suffix_sums = []
+
+    def remaining(self, generated_tokens: int) -> int:
+        """Tokens still expected of an output that has `generated_tokens`: at least one.
+
+        The mean of those recent outputs that were longer; one that outgrew them all is expected to double.
+        """
+        longer_from = bisect_right(self._sorted, generated_tokens)
+        longer_count = len(self._sorted) - longer_from
+        if longer_count == 0:
+            return max(1, generated_tokens)
+        if not self._suffix_sums:
+            self._sum_suffixes()
+        return -(-self._suffix_sums[longer_from] // longer_count) - generated_tokens
+
+    def _sum_suffixes(self) -> None:
+        """Sums of the sorted lengths from each index to the end."""
+        sums = [0] * len(self._sorted)
+        total = 0
+        for index in range(len(self._sorted) - 1, -1, -1):
+            total += self._sorted[index]
+            sums[index] = total
+        self._suffix_sums = sums
+
+
+def peak_pages(sequences: Iterable[tuple[int, int]], page_tokens: int) -> int:
+    """The most pages that `sequences`, pairs of (tokens now, tokens still to come), will hold at any one time.
+
+    All grow by a token a step and give their pages back at their end, so the peak is just before one of the ends: when
+    the one with r tokens to come ends, it and all with more have grown by r. Each may be counted one page too high.
+    """
+    peak = 0
+    pages_now = 0
+    longest_first = sorted(sequences, key=lambda pair: -pair[1])
+    for alive, (tokens, remaining) in enumerate(longest_first, start=1):
+        pages_now += -(-tokens // page_tokens)
+        peak = max(peak, pages_now + alive * -(-remaining // page_tokens))
+    return peak

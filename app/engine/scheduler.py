@@ -1,0 +1,236 @@
+"""Which tokens the next step computes, and for which sequences: integers in, integers out.
+
+There is no prefill phase and no decode phase. A sequence has a length (tokens known) and a count of those whose keys
+and values are in its pages; what lies between is computed next, one token of a running output or a chunk of a prompt.
+
+- Budget: a step computes at most `step_tokens`. Sequences with one token to compute (decoding) come first; prompts get
+  the rest, but at most `prompt_chunk_tokens` of it while somebody decodes, which bounds the time between two tokens.
+- Fairness: half of what prompts get goes to the oldest of them, so that it surely ends; the rest to those with least
+  left, so that a short prompt overtakes a long one.
+- Admission: in order of arrival, when a slot is free and the expected peak of memory fits (forecast.py).
+- Preemption: when an older sequence needs a page and none is free, the youngest gives all of its pages back, waits in
+  front of all others and is computed again, prompt and output as one prompt. A sequence without anybody younger just
+  skips a step. Nobody is admitted after a preemption until a sequence has ended, so requests don't chase each other.
+  The oldest is never preempted, and fits alone, so every sequence ends.
+
+Knows nothing of token ids, samplers, arrays or streams.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from app.engine.forecast import OutputForecast, peak_pages
+from app.engine.kv_blocks import PagePool
+from app.engine.types import RequestTooLongError
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """What a step, a sequence and the whole cache can hold."""
+
+    step_tokens: int
+    """Tokens of one step."""
+    prompt_chunk_tokens: int
+    """Prompt tokens of a step in which somebody decodes."""
+    max_sequences: int
+    """Sequences with pages at one time: rows of the page table."""
+    max_context_tokens: int
+    page_tokens: int
+    page_count: int
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.step_tokens < self.max_sequences:
+            raise ValueError(
+                f"step_tokens ({self.step_tokens}) must be at least max_sequences ({self.max_sequences}), "
+                "so that every sequence can advance in every step"
+            )
+
+    def pages_for(self, tokens: int) -> int:
+        """Pages that hold `tokens` tokens."""
+        return -(-tokens // self.page_tokens)
+
+    def check(self, prompt_tokens: int, max_new_tokens: int) -> None:
+        """Raises RequestTooLongError for a request that could never end."""
+        total = prompt_tokens + max_new_tokens
+        if total > self.max_context_tokens:
+            raise RequestTooLongError(
+                f"the prompt has {prompt_tokens} tokens and at most {max_new_tokens} are to be generated: {total} "
+                f"together, but the context holds {self.max_context_tokens}"
+            )
+        # The last token is never read back, so its keys and values are not stored.
+        if self.pages_for(total - 1) > self.page_count:
+            raise RequestTooLongError(
+                f"the prompt has {prompt_tokens} tokens and at most {max_new_tokens} are to be generated: {total} "
+                f"together, but the KV cache holds {self.page_count * self.page_tokens}"
+            )
+
+
+@dataclass(slots=True, eq=False)
+class SequenceState:
+    """One sequence as the scheduler sees it."""
+
+    prompt_tokens: int
+    max_new_tokens: int
+    length: int = field(init=False)
+    """Tokens known: the prompt and the output so far."""
+    computed: int = 0
+    """Of those, the tokens whose keys and values are in the pages."""
+    pages: list[int] = field(default_factory=list)
+    slot: int = -1
+    """Row of the page table while it runs; -1 while it waits and when it has ended."""
+    planned: int = 0
+    """Tokens it is to get in the step being made."""
+
+    def __post_init__(self) -> None:
+        self.length = self.prompt_tokens
+
+    @property
+    def generated(self) -> int:
+        """Output tokens so far."""
+        return self.length - self.prompt_tokens
+
+
+@dataclass(slots=True)
+class Step:
+    """One step's work: parallel lists over its sequences, oldest first."""
+
+    sequences: list[SequenceState] = field(default_factory=list)
+    query_lengths: list[int] = field(default_factory=list)
+    """Tokens to compute: those from `computed` on."""
+    samples: list[bool] = field(default_factory=list)
+    """Whether they reach the sequence's length, so that its next token can be sampled."""
+    new_pages: list[tuple[int, int, int]] = field(default_factory=list)
+    """(slot, index, page): page table entries to write before the step."""
+
+
+class Scheduler:
+    """Keeps the waiting and the running sequences, both in order of arrival, all running ones before all waiting."""
+
+    def __init__(self, limits: SchedulerLimits, *, expected_output_tokens: int = 256) -> None:
+        """`expected_output_tokens`: what admission expects of an output until some have ended."""
+        self.limits = limits
+        self.pool = PagePool(limits.page_count)
+        self.waiting: deque[SequenceState] = deque()
+        self.running: list[SequenceState] = []
+        self.preemptions = 0
+        self._free_slots = list(range(limits.max_sequences - 1, -1, -1))
+        self._forecast = OutputForecast(expected_output_tokens)
+        self._admission_open = True
+
+    def add(self, sequence: SequenceState) -> None:
+        """Queues a sequence that `limits.check` accepts."""
+        self.waiting.append(sequence)
+
+    def remove(self, sequence: SequenceState) -> None:
+        """Takes out a sequence that has ended or was aborted, wherever it is; its pages and slot are free at once."""
+        if sequence.slot >= 0:
+            self.running.remove(sequence)
+            self._give_back(sequence)
+            self._forecast.record(sequence.generated)
+        else:
+            self.waiting.remove(sequence)
+        self._admission_open = True
+
+    def schedule(self) -> Step:
+        """Makes the next step; empty only if there is no sequence at all."""
+        if self.waiting:
+            self._admit()
+        self._plan()
+        step = Step()
+        index = 0
+        while index < len(self.running):  # it may lose its tail to preemption meanwhile
+            sequence = self.running[index]
+            count = sequence.planned
+            if count and sequence.computed + count > len(sequence.pages) * self.limits.page_tokens:
+                count = self._claim_pages(sequence, count, step)
+            if count:
+                step.sequences.append(sequence)
+                step.query_lengths.append(count)
+                step.samples.append(sequence.computed + count == sequence.length)
+            index += 1
+        return step
+
+    @staticmethod
+    def complete(step: Step) -> None:
+        """The step was run: its tokens are in the pages."""
+        for sequence, count in zip(step.sequences, step.query_lengths, strict=True):
+            sequence.computed += count
+
+    def _admit(self) -> None:
+        """Gives slots to waiting sequences, in order, as long as the expected peak of memory fits."""
+        while self.waiting and self._free_slots and self._admission_open:
+            sequence = self.waiting[0]
+            if self.running and self._expected_peak_pages(sequence) > self.pool.page_count:
+                self._admission_open = False
+                return
+            self.waiting.popleft()
+            sequence.slot = self._free_slots.pop()
+            self.running.append(sequence)
+
+    def _expected_peak_pages(self, candidate: SequenceState) -> int:
+        expected = [
+            (
+                sequence.length,
+                min(
+                    self._forecast.remaining(sequence.generated),
+                    sequence.prompt_tokens + sequence.max_new_tokens - 1 - sequence.length,
+                ),
+            )
+            for sequence in (*self.running, candidate)
+        ]
+        return peak_pages(expected, self.limits.page_tokens)
+
+    def _plan(self) -> None:
+        """Splits the token budget: sets `planned` of every running sequence."""
+        prompts = []
+        for sequence in self.running:
+            if sequence.length - sequence.computed == 1:
+                sequence.planned = 1
+            else:
+                sequence.planned = 0
+                prompts.append(sequence)
+        if not prompts:
+            return
+        decoding = len(self.running) - len(prompts)
+        budget = self.limits.step_tokens - decoding
+        if decoding:
+            budget = min(budget, self.limits.prompt_chunk_tokens)
+        oldest = prompts[0]
+        oldest.planned = min(oldest.length - oldest.computed, (budget + 1) // 2)
+        budget -= oldest.planned
+        for sequence in sorted(prompts, key=lambda prompt: prompt.length - prompt.computed - prompt.planned):
+            more = min(sequence.length - sequence.computed - sequence.planned, budget)
+            sequence.planned += more
+            budget -= more
+
+    def _claim_pages(self, sequence: SequenceState, count: int, step: Step) -> int:
+        """Gets pages for `count` more tokens of `sequence`; returns for how many there is place.
+
+        A chunk shrinks to the pages that are free; only if there is none at all does the youngest lose its own.
+        """
+        needed = self.limits.pages_for(sequence.computed + count) - len(sequence.pages)
+        while self.pool.free_count == 0 and self.running[-1] is not sequence:
+            self._preempt(self.running[-1])
+        first = len(sequence.pages)
+        sequence.pages += self.pool.take(min(needed, self.pool.free_count))
+        for index in range(first, len(sequence.pages)):
+            step.new_pages.append((sequence.slot, index, sequence.pages[index]))
+        return min(count, len(sequence.pages) * self.limits.page_tokens - sequence.computed)
+
+    def _preempt(self, youngest: SequenceState) -> None:
+        if youngest.computed:
+            self.preemptions += 1
+        self.running.pop()
+        self._give_back(youngest)
+        self.waiting.appendleft(youngest)
+        self._admission_open = False
+
+    def _give_back(self, sequence: SequenceState) -> None:
+        self.pool.release(sequence.pages)
+        sequence.pages = []
+        sequence.computed = 0
+        self._free_slots.append(sequence.slot)
+        sequence.slot = -1

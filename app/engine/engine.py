@@ -66,7 +66,7 @@ class Engine:
         self._inbox: deque[tuple[Literal["submit", "abort"], Generation]] = deque()
         self._live: dict[str, Generation] = {}
         self._stopping = False
-        self._stopped_error: EngineStoppedError | None = None
+        self._stopped_reason: str | None = None
         self._thread = threading.Thread(target=self._main, name="redoubt-engine", daemon=True)
         self._statistics = self._count()
 
@@ -91,8 +91,8 @@ class Engine:
             raise InvalidRequestError(str(error)) from error
         generation = Generation(request, sampler, deliver, key)
         with self._wake:
-            if self._stopped_error is not None:
-                raise self._stopped_error
+            if self._stopped_reason is not None:
+                raise EngineStoppedError(self._stopped_reason)
             if request.request_id in self._live:
                 raise InvalidRequestError(f"request id {request.request_id!r} is in use")
             self._live[request.request_id] = generation
@@ -118,14 +118,12 @@ class Engine:
     @property
     def healthy(self) -> bool:
         """Whether the thread runs and takes requests."""
-        return self._thread.is_alive() and self._stopped_error is None
+        return self._thread.is_alive() and self._stopped_reason is None
 
     def stop(self) -> None:
         """Ends the thread after the step it is in; what is unfinished gets EngineStoppedError. Idempotent."""
         with self._wake:
-            self._stopping = True
-            if self._stopped_error is None:
-                self._stopped_error = EngineStoppedError("the engine is shutting down")
+            self._stop_taking("the engine is shutting down")
             self._wake.notify()
         if self._thread.ident is None:
             self._end_all()
@@ -152,7 +150,8 @@ class Engine:
                 self._step()
         except Exception:
             logger.exception("the engine's thread has failed")
-            self._stop_taking("the engine has failed; see its log")
+            with self._wake:
+                self._stop_taking("the engine has failed; see its log")
         finally:
             self._end_all()
 
@@ -265,13 +264,13 @@ class Engine:
                 self._emit(generation, StepFailedError(f"the engine could not compute this request: {error}"))
         self._failures_in_a_row += 1
         if self._failures_in_a_row >= MAX_CONSECUTIVE_FAILURES:
-            self._stop_taking(f"{self._failures_in_a_row} engine steps failed one after another: {error}")
+            with self._wake:
+                self._stop_taking(f"{self._failures_in_a_row} engine steps failed one after another: {error}")
 
     def _stop_taking(self, reason: str) -> None:
-        with self._wake:
-            self._stopping = True
-            if self._stopped_error is None:
-                self._stopped_error = EngineStoppedError(reason)
+        """With the lock held: refuses further requests; the thread ends before its next step."""
+        self._stopping = True
+        self._stopped_reason = self._stopped_reason or reason
 
     def _end_all(self) -> None:
         """The thread ends: whoever still waits is told why."""
@@ -279,9 +278,9 @@ class Engine:
             left = list(self._live.values())
             self._live.clear()
             self._inbox.clear()
-            error = self._stopped_error or EngineStoppedError("the engine has ended")
+            reason = self._stopped_reason or "the engine has ended"
         for generation in left:
-            self._emit(generation, error)
+            self._emit(generation, EngineStoppedError(reason))
         self._flush()
         for sequence in self._generations:
             self._scheduler.remove(sequence)
@@ -300,7 +299,7 @@ class Engine:
             generated_tokens=self._generated_tokens,
             preemptions=scheduler.preemptions,
             generated_tokens_per_s=self._rate.per_s if scheduler.running else 0.0,
-            healthy=self._stopped_error is None,
+            healthy=self._stopped_reason is None,
         )
 
 

@@ -1,0 +1,128 @@
+"""A model without weights that notices every mistake of an engine, and its sampler.
+
+The fake keeps tokens in pages, as the real one keeps keys and values, and its "logits" are a hash of all tokens that
+the page table shows it. So a wrong page, position or context length, a page overwritten by another sequence, or a
+sampler that lost its state changes the text.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.types import Batch, GenerateRequest, SamplingParams, TokenSampler
+
+_WEIGHTS = np.random.default_rng(20).integers(1, 1 << 62, size=1 << 14, dtype=np.int64) | 1
+_NEVER_WRITTEN = -1
+
+
+class FakeSampler:
+    """Greedy at temperature 0; else the token depends on the seed and on how many were drawn."""
+
+    def __init__(self, vocab_size: int, prompt: Sequence[int], sampling: SamplingParams, seed: int) -> None:
+        if sampling.temperature < 0:
+            raise ValueError(f"temperature must be at least 0, not {sampling.temperature}")
+        self.vocab_size = vocab_size
+        self.seed = seed
+        self.prompt_tokens = len(prompt)
+        self.drawn = 0
+        self.greedy = sampling.temperature == 0
+
+    def sample(self, context_hash: int) -> int:
+        self.drawn += 1
+        noise = 0 if self.greedy else (self.seed * 1_000_003 + self.drawn) * 0x9E3779B97F4A7C15
+        mixed = ((context_hash ^ noise) * 0xD1342543DE82EF95) & 0xFFFF_FFFF_FFFF_FFFF
+        return (mixed >> 33) % self.vocab_size
+
+
+def context_hash(tokens: NDArray[np.int64]) -> int:
+    """Depends on every token and its place."""
+    return int(((tokens + 1) * _WEIGHTS[: len(tokens)]).sum())  # int64 wraps around
+
+
+class FakeRunner:
+    """A `ModelRunner`. `before_step` may block, to hold the engine still, or raise, to fail the step."""
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int = 1000,
+        page_tokens: int = 4,
+        kv_pages: int = 64,
+        max_sequences: int = 8,
+        max_step_tokens: int = 32,
+        max_context_tokens: int = 128,
+        before_step: Callable[[Batch], None] = lambda batch: None,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.page_tokens = page_tokens
+        self.kv_pages = kv_pages
+        self.max_sequences = max_sequences
+        self.max_step_tokens = max_step_tokens
+        self.max_context_tokens = max_context_tokens
+        self.before_step = before_step
+        self.steps = 0
+        self.step_tokens: list[int] = []
+        self.page_table = np.full((max_sequences, -(-max_context_tokens // page_tokens)), -7, np.int32)
+        self._pages = np.full((kv_pages, page_tokens), _NEVER_WRITTEN, np.int64)
+
+    def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> FakeSampler:
+        return FakeSampler(self.vocab_size, prompt_token_ids, sampling, seed)
+
+    def step(self, batch: Batch) -> NDArray[np.int32]:
+        self.before_step(batch)
+        self._check(batch)
+        self.steps += 1
+        self.step_tokens.append(len(batch.token_ids))
+        result = np.full(len(batch.slots), -1, np.int32)
+        begin = 0
+        written: list[int] = []
+        sequences = list(
+            zip(batch.slots.tolist(), batch.query_lengths.tolist(), batch.context_lengths.tolist(), strict=True)
+        )
+        for slot, count, context in sequences:
+            positions = np.arange(context, context + count)
+            assert batch.positions[begin : begin + count].tolist() == positions.tolist()
+            pages = self.page_table[slot, positions // self.page_tokens]
+            assert ((pages >= 0) & (pages < self.kv_pages)).all(), f"slot {slot} has no page for its tokens"
+            self._pages[pages, positions % self.page_tokens] = batch.token_ids[begin : begin + count]
+            written += set(pages.tolist())
+            begin += count
+        assert len(written) == len(set(written)), "two sequences write to one page"
+        for index, ((slot, count, context), sampler) in enumerate(zip(sequences, batch.samplers, strict=True)):
+            if sampler is not None:
+                result[index] = self._sample(slot, context + count, sampler)
+        return result
+
+    def _sample(self, slot: int, length: int, sampler: TokenSampler) -> int:
+        assert isinstance(sampler, FakeSampler)
+        pages = self.page_table[slot, : -(-length // self.page_tokens)]
+        visible = self._pages[pages].reshape(-1)[:length]
+        assert (visible != _NEVER_WRITTEN).all(), f"slot {slot} sees a place that was never written"
+        assert length == sampler.prompt_tokens + sampler.drawn, "the sampler and the context disagree"
+        return sampler.sample(context_hash(visible))
+
+    def _check(self, batch: Batch) -> None:
+        count = len(batch.slots)
+        assert count == len(batch.query_lengths) == len(batch.context_lengths) == len(batch.samplers) > 0
+        assert len(set(batch.slots.tolist())) == count, "a slot is used twice"
+        assert batch.slots.min() >= 0
+        assert batch.slots.max() < self.max_sequences
+        assert batch.query_lengths.min() >= 1
+        assert len(batch.token_ids) == len(batch.positions) == batch.query_lengths.sum() <= self.max_step_tokens
+        assert (batch.context_lengths + batch.query_lengths).max() <= self.max_context_tokens
+        for array in (batch.token_ids, batch.positions, batch.slots, batch.query_lengths, batch.context_lengths):
+            assert array.dtype == np.int32
+            assert array.flags.c_contiguous
+
+    def expected_tokens(self, request: GenerateRequest) -> tuple[int, ...]:
+        """What an engine without any mistake makes of a request with a seed (or temperature 0)."""
+        sampling = request.sampling
+        sampler = self.make_sampler(request.prompt_token_ids, sampling, sampling.seed or 0)
+        tokens = list(request.prompt_token_ids)
+        for _ in range(request.max_new_tokens):
+            token = sampler.sample(context_hash(np.array(tokens, np.int64)))
+            if token in request.stop_token_ids:
+                break
+            tokens.append(token)
+        return tuple(tokens[len(request.prompt_token_ids) :])

@@ -9,6 +9,7 @@
 // plausible number.
 #include <limits>
 
+#include "float_formats.h"
 #include "ops_scalar.h"
 
 namespace redoubt::scalar {
@@ -34,9 +35,9 @@ struct Bf16Page {
   Bf16Page(const std::byte* block, int head_dim)
       : keys(reinterpret_cast<const uint16_t*>(block)), values(keys + head_dim * kPageTokens) {}
   float key(int d, int slot) const {
-    return float_from_bf16(keys[d / 2 * (kPageTokens * 2) + slot * 2 + d % 2]);
+    return bf16_to_float(keys[d / 2 * (kPageTokens * 2) + slot * 2 + d % 2]);
   }
-  float value(int at) const { return float_from_bf16(values[at]); }
+  float value(int at) const { return bf16_to_float(values[at]); }
 };
 
 // One row's state over `keys` keys from `first` on; `out` [head_dim] is the unnormalized output.

@@ -65,6 +65,8 @@ inline constexpr size_t kv_block_bytes(KvType type, int head_dim) {
   return size_t(2) * head_dim * kPageTokens * (type == KvType::kFp32 ? 4 : 2);
 }
 
+inline constexpr int kLogitBlock = 128;
+
 // One sequence's keys and values of one (layer, kv head).
 struct KvView {
   std::byte* base = nullptr;        // block of page 0 for this layer and head
@@ -126,13 +128,19 @@ struct KernelTable {
   void (*attention_partition)(const AttentionTask& task, int p, float* states, void* scratch);
   void (*attention_merge)(const AttentionTask& task, const float* states, int count);
   size_t (*attention_scratch_bytes)(const AttentionTask& task);
+
+  // For sampling, over blocks of kLogitBlock logits (the last may be shorter).
+  // maxima[b] = the largest of block b; NaN is ignored; -infinity where nothing else is there.
+  void (*block_maxima)(const float* logits, int n, float* maxima);
+  // logits[i] = 2^((logits[i] - max) * scale), or 0 where that is NaN or below 2^-125; sums[b] = the sum of block b.
+  void (*softmax_weights)(float* logits, int n, float max, float scale, float* sums);
 };
 
 // Fillers, one per tier and family; each overwrites the entries it does better. Defined beside the kernels.
 void fill_linear_scalar(KernelTable& table);
 void fill_linear_avx2(KernelTable& table);
 void fill_linear_avx512_vnni(KernelTable& table);
-void fill_ops_scalar(KernelTable& table);  // norm, silu, rope, kv, attention
+void fill_ops_scalar(KernelTable& table);  // norm, silu, rope, kv, attention, logits
 void fill_ops_avx2(KernelTable& table);
 void fill_ops_avx512(KernelTable& table);
 

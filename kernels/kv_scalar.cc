@@ -1,4 +1,5 @@
 // Stores one token's key and value in its page, scalar: defines the bytes.
+#include "float_formats.h"
 #include "ops_scalar.h"
 
 namespace redoubt::scalar {
@@ -19,8 +20,8 @@ void write_kv(const KvView& kv, int32_t token, const float* key, const float* va
     auto* k = reinterpret_cast<uint16_t*>(block) + slot * 2;
     auto* v = reinterpret_cast<uint16_t*>(values) + slot * head_dim;
     for (int d = 0; d < head_dim; ++d) {
-      k[d / 2 * (kPageTokens * 2) + d % 2] = bf16_from_float(key[d]);
-      v[d] = bf16_from_float(value[d]);
+      k[d / 2 * (kPageTokens * 2) + d % 2] = float_to_bf16(key[d]);
+      v[d] = float_to_bf16(value[d]);
     }
   }
 }

@@ -12,6 +12,8 @@ void fill_ops_scalar(KernelTable& table) {
   table.attention_partition = scalar::attention_partition;
   table.attention_merge = scalar::attention_merge;
   table.attention_scratch_bytes = scalar::attention_scratch_bytes;
+  table.block_maxima = scalar::block_maxima;
+  table.softmax_weights = scalar::softmax_weights;
 }
 
 }  // namespace redoubt

@@ -19,6 +19,8 @@ void attention(const AttentionTask& task, void* scratch);
 void attention_partition(const AttentionTask& task, int p, float* states, void* scratch);
 void attention_merge(const AttentionTask& task, const float* states, int count);
 size_t attention_scratch_bytes(const AttentionTask& task);
+void block_maxima(const float* logits, int n, float* maxima);
+void softmax_weights(float* logits, int n, float max, float scale, float* sums);
 
 // 2^n times the polynomial of f, where biased = n + kRoundMagic.
 inline float exp2_of_parts(float f, float biased) {
@@ -46,13 +48,5 @@ inline float sum_lanes(float (&lanes)[kLanes]) {
   }
   return lanes[0];
 }
-
-// Rounds to nearest even; NaN stays NaN.
-inline uint16_t bf16_from_float(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  if (x != x) return uint16_t(bits >> 16 | 0x40);
-  return uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-inline float float_from_bf16(uint16_t x) { return std::bit_cast<float>(uint32_t(x) << 16); }
 
 }  // namespace redoubt::scalar

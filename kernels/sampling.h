@@ -1,13 +1,17 @@
 // From one row of logits to one token: penalties, bias, temperature, top-k, top-p, min-p, and a seeded draw.
 //
 // A Sampler belongs to one request and remembers the tokens it has seen. The draw is counter-based (Philox 4x32-10,
-// Salmon et al. 2011) on (seed, number of tokens drawn so far): the same seed gives the same text whatever else runs.
+// Salmon et al. 2011) on (seed, number of tokens drawn so far): the same seed gives the same text whatever else runs,
+// on every tier.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "kernel_table.h"
 
 namespace redoubt {
 
@@ -27,16 +31,50 @@ class Sampler {
  public:
   // Throws std::invalid_argument naming the option that is out of range, or the token outside the vocabulary.
   Sampler(SamplingOptions options, int32_t vocab_size, const std::vector<int32_t>& prompt);
-  // Chooses a token and remembers it. Order: repetition, presence and frequency penalties, bias, temperature, top-k,
-  // top-p, min-p, draw. `logits` [vocab_size] is used as working space. NaN logits never win.
+
+  // Chooses a token and remembers it. `logits` [vocab_size] is used as working space. In this order:
+  //   repetition penalty: a positive logit of a seen token is divided by it, another multiplied
+  //   presence and frequency penalties: logit -= presence + frequency * times, for tokens in the output
+  //   bias, then temperature
+  //   top-k: keeps all logits >= the k-th largest (ties stay)
+  //   top-p: of what is left, renormalized, the fewest likeliest tokens whose probabilities reach top_p (at least one;
+  //     equals in order of id)
+  //   min-p: of these, the tokens with at least min_p times the largest probability
+  // and the draw. NaN never wins; where all logits are NaN or -infinity the answer is 0, and where one is +infinity it
+  // is the lowest such id.
   int32_t sample(float* logits);
 
+  int32_t vocab_size() const { return vocab_size_; }
+
  private:
+  struct Candidate {
+    float weight;
+    int32_t token;
+  };
+  void apply_penalties(float* logits) const;
+  int32_t choose(float* logits);
+  int32_t first_equal(const float* logits, float value) const;
+  double weigh(float* logits, float max, int32_t n);
+  int32_t draw_from_all(const float* weights, double total);
+  int32_t draw_from_candidates(Candidate cut);
+  void keep_top_k(const float* logits, float max);
+  double gather(const float* weights, float at_least);
+  Candidate top_p_cut(double mass);
+  double uniform();
+
   SamplingOptions options_;
   int32_t vocab_size_;
+  const KernelTable* kernels_;
   uint64_t drawn_ = 0;
   std::unordered_map<int32_t, int32_t> output_counts_;  // token -> times in the output; 0: in the prompt only
-  std::vector<std::pair<float, int32_t>> candidates_;
+  std::vector<float> block_maxima_;                     // of the logits, then of the weights
+  std::vector<float> block_sums_;
+  std::vector<float> values_;          // scratch: the k-th largest, candidates' weights
+  std::vector<Candidate> candidates_;  // in order of id
+  std::vector<Candidate> ranked_;      // scratch: partly sorted
 };
+
+// Philox 4x32 with 10 rounds (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").
+std::array<uint32_t, 4> philox_4x32_10(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
 }  // namespace redoubt

@@ -1,0 +1,259 @@
+// Chooses tokens (contract: sampling.h). Nothing here sorts a vocabulary: candidates are found through the maxima of
+// blocks, and the cut of top-p by selection. Knows no text, no model and no request.
+#include "sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+#include "ops_numbers.h"
+
+namespace redoubt {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+// Weights are relative to the largest. Candidates of top-p are gathered down to the first of these, and further down,
+// step by step, only if they are not enough.
+constexpr float kFirstThreshold = 0x1p-10f;
+constexpr float kThresholdStep = 0x1p-8f;
+// Below this many candidates sorting is as cheap as selecting.
+constexpr size_t kSortSize = 64;
+
+void require(bool valid, const char* name, const char* range, double value) {
+  if (!valid) {
+    throw std::invalid_argument(std::string(name) + " must be " + range + ", not " + std::to_string(value));
+  }
+}
+
+void require_token(int32_t token, int32_t vocab_size, const char* where) {
+  if (token < 0 || token >= vocab_size) {
+    throw std::invalid_argument(std::string(where) + ": token " + std::to_string(token) +
+                                " is outside the vocabulary of " + std::to_string(vocab_size));
+  }
+}
+
+void validate(const SamplingOptions& options, int32_t vocab_size) {
+  require(vocab_size > 0, "vocab_size", "positive", vocab_size);
+  require(std::isfinite(options.temperature) && options.temperature >= 0, "temperature", "finite and at least 0",
+          options.temperature);
+  require(options.top_k >= 0, "top_k", "at least 0 (0: off)", options.top_k);
+  require(options.top_p > 0 && options.top_p <= 1, "top_p", "above 0 and at most 1", options.top_p);
+  require(options.min_p >= 0 && options.min_p < 1, "min_p", "at least 0 and below 1", options.min_p);
+  require(std::isfinite(options.repetition_penalty) && options.repetition_penalty > 0, "repetition_penalty",
+          "finite and above 0", options.repetition_penalty);
+  require(std::isfinite(options.presence_penalty), "presence_penalty", "finite", options.presence_penalty);
+  require(std::isfinite(options.frequency_penalty), "frequency_penalty", "finite", options.frequency_penalty);
+  for (const auto& [token, bias] : options.logit_bias) {
+    require_token(token, vocab_size, "logit_bias");
+    require(!std::isnan(bias) && bias < kInfinity, "logit_bias", "a number below infinity", bias);
+  }
+}
+
+size_t blocks_of(int32_t n) { return (size_t(n) + kLogitBlock - 1) / kLogitBlock; }
+
+}  // namespace
+
+std::array<uint32_t, 4> philox_4x32_10(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t product0 = uint64_t(0xD2511F53) * counter[0];
+    const uint64_t product1 = uint64_t(0xCD9E8D57) * counter[2];
+    counter = {uint32_t(product1 >> 32) ^ counter[1] ^ key[0], uint32_t(product1),
+               uint32_t(product0 >> 32) ^ counter[3] ^ key[1], uint32_t(product0)};
+    key[0] += 0x9E3779B9;
+    key[1] += 0xBB67AE85;
+  }
+  return counter;
+}
+
+Sampler::Sampler(SamplingOptions options, int32_t vocab_size, const std::vector<int32_t>& prompt)
+    : options_(std::move(options)), vocab_size_(vocab_size), kernels_(&kernel_table(default_tier())) {
+  validate(options_, vocab_size);
+  for (int32_t token : prompt) require_token(token, vocab_size, "prompt");
+  if (options_.repetition_penalty != 1.0f) {
+    for (int32_t token : prompt) output_counts_.emplace(token, 0);
+  }
+}
+
+int32_t Sampler::sample(float* logits) {
+  apply_penalties(logits);
+  const int32_t token = choose(logits);
+  ++drawn_;
+  if (options_.repetition_penalty != 1.0f || options_.presence_penalty != 0.0f ||
+      options_.frequency_penalty != 0.0f) {
+    ++output_counts_[token];
+  }
+  return token;
+}
+
+void Sampler::apply_penalties(float* logits) const {
+  for (const auto& [token, times] : output_counts_) {
+    float& logit = logits[token];
+    logit = logit > 0 ? logit / options_.repetition_penalty : logit * options_.repetition_penalty;
+    if (times > 0) logit -= options_.presence_penalty + options_.frequency_penalty * float(times);
+  }
+  for (const auto& [token, bias] : options_.logit_bias) logits[token] += bias;
+}
+
+int32_t Sampler::choose(float* logits) {
+  block_maxima_.resize(blocks_of(vocab_size_));
+  kernels_->block_maxima(logits, vocab_size_, block_maxima_.data());
+  const float max = *std::max_element(block_maxima_.begin(), block_maxima_.end());
+  if (max == -kInfinity) return 0;
+  if (max == kInfinity || options_.temperature == 0.0f) return first_equal(logits, max);
+
+  double total;
+  if (options_.top_k > 0 && options_.top_k < vocab_size_) {
+    keep_top_k(logits, max);
+    total = 0;
+    for (const Candidate& candidate : candidates_) total += candidate.weight;
+  } else {
+    total = weigh(logits, max, vocab_size_);
+    if (options_.top_p == 1.0f && options_.min_p == 0.0f) return draw_from_all(logits, total);
+    weigh(block_maxima_.data(), max, int32_t(block_maxima_.size()));
+    float threshold = options_.top_p < 1.0f ? std::max(options_.min_p, kFirstThreshold) : options_.min_p;
+    while (gather(logits, threshold) < options_.top_p * total && threshold > options_.min_p) {
+      threshold = threshold * kThresholdStep < 0x1p-126f ? options_.min_p : threshold * kThresholdStep;
+      threshold = std::max(threshold, options_.min_p);
+    }
+  }
+  Candidate cut{options_.min_p, std::numeric_limits<int32_t>::max()};
+  if (options_.top_p < 1.0f) {
+    const Candidate last = top_p_cut(options_.top_p * total);
+    if (last.weight >= options_.min_p) cut = last;
+  }
+  return draw_from_candidates(cut);
+}
+
+int32_t Sampler::first_equal(const float* logits, float value) const {
+  const auto block = std::find(block_maxima_.begin(), block_maxima_.end(), value) - block_maxima_.begin();
+  int32_t token = int32_t(block) * kLogitBlock;
+  while (logits[token] != value) ++token;
+  return token;
+}
+
+// Turns n logits into weights relative to the largest logit, and returns their sum.
+double Sampler::weigh(float* logits, float max, int32_t n) {
+  // Bounded, so that 0 times it is 0 at the smallest temperature too.
+  const float scale = std::min(kLog2eHigh / options_.temperature, 1e30f);
+  block_sums_.resize(blocks_of(n));
+  kernels_->softmax_weights(logits, n, max, scale, block_sums_.data());
+  double total = 0;
+  for (float sum : block_sums_) total += sum;
+  return total;
+}
+
+int32_t Sampler::draw_from_all(const float* weights, double total) {
+  double rest = uniform() * total;
+  size_t block = 0, last = 0;
+  for (; block < block_sums_.size(); ++block) {
+    if (block_sums_[block] > 0) last = block;
+    if (rest < block_sums_[block]) break;
+    rest -= block_sums_[block];
+  }
+  // Rounding may leave a little past the last block, or past a block's last token: then it is the last that can be.
+  const int32_t begin = int32_t(last) * kLogitBlock, end = std::min(vocab_size_, begin + kLogitBlock);
+  int32_t chosen = begin;
+  for (int32_t token = begin; token < end; ++token) {
+    if (weights[token] == 0) continue;
+    chosen = token;
+    if (rest < weights[token] && block < block_sums_.size()) break;
+    rest -= weights[token];
+  }
+  return chosen;
+}
+
+// Of the candidates, those at or before `cut` in the order of falling weight, then id.
+int32_t Sampler::draw_from_candidates(Candidate cut) {
+  const auto kept = [&](const Candidate& candidate) {
+    return candidate.weight > cut.weight || (candidate.weight == cut.weight && candidate.token <= cut.token);
+  };
+  double total = 0;
+  for (const Candidate& candidate : candidates_) {
+    if (kept(candidate)) total += candidate.weight;
+  }
+  double rest = uniform() * total;
+  int32_t chosen = 0;
+  for (const Candidate& candidate : candidates_) {
+    if (!kept(candidate) || candidate.weight == 0) continue;
+    chosen = candidate.token;
+    if (rest < candidate.weight) break;
+    rest -= candidate.weight;
+  }
+  return chosen;
+}
+
+// Makes the candidates of all logits >= the k-th largest. The k-th largest maximum of a block can't be above it, so
+// only blocks that reach that one are read again.
+void Sampler::keep_top_k(const float* logits, float max) {
+  const size_t k = size_t(options_.top_k);
+  float bound = -kInfinity;
+  if (k <= block_maxima_.size()) {
+    values_ = block_maxima_;
+    std::nth_element(values_.begin(), values_.begin() + k - 1, values_.end(), std::greater<>());
+    bound = values_[k - 1];
+  }
+  gather(logits, bound);
+  values_.clear();
+  for (const Candidate& candidate : candidates_) values_.push_back(candidate.weight);
+  if (k < values_.size()) {
+    std::nth_element(values_.begin(), values_.begin() + k - 1, values_.end(), std::greater<>());
+    const float kth = values_[k - 1];
+    std::erase_if(candidates_, [kth](const Candidate& candidate) { return candidate.weight < kth; });
+  }
+  values_.clear();
+  for (const Candidate& candidate : candidates_) values_.push_back(candidate.weight);
+  weigh(values_.data(), max, int32_t(values_.size()));
+  for (size_t i = 0; i < candidates_.size(); ++i) candidates_[i].weight = values_[i];
+}
+
+// Makes the candidates of all tokens of at least this value (NaN never is), and returns their sum.
+double Sampler::gather(const float* values, float at_least) {
+  candidates_.clear();
+  double sum = 0;
+  for (size_t block = 0; block < block_maxima_.size(); ++block) {
+    if (block_maxima_[block] < at_least) continue;
+    const int32_t begin = int32_t(block) * kLogitBlock, end = std::min(vocab_size_, begin + kLogitBlock);
+    for (int32_t token = begin; token < end; ++token) {
+      if (!(values[token] >= at_least)) continue;
+      candidates_.push_back({values[token], token});
+      sum += values[token];
+    }
+  }
+  return sum;
+}
+
+// The last candidate, in the order of falling weight, then id, that is needed to reach `mass`.
+Sampler::Candidate Sampler::top_p_cut(double mass) {
+  const auto before = [](const Candidate& a, const Candidate& b) {
+    return a.weight > b.weight || (a.weight == b.weight && a.token < b.token);
+  };
+  ranked_ = candidates_;
+  size_t begin = 0, end = ranked_.size();
+  double sum = 0;  // of all before `begin`
+  while (end - begin > kSortSize) {
+    const size_t middle = (begin + end) / 2;
+    std::nth_element(ranked_.begin() + begin, ranked_.begin() + middle, ranked_.begin() + end, before);
+    double half = 0;
+    for (size_t i = begin; i < middle; ++i) half += ranked_[i].weight;
+    if (sum + half >= mass) {
+      end = middle;
+    } else {
+      sum += half;
+      begin = middle;
+    }
+  }
+  std::sort(ranked_.begin() + begin, ranked_.begin() + end, before);
+  while (begin + 1 < end && sum + ranked_[begin].weight < mass) sum += ranked_[begin++].weight;
+  return ranked_[begin];
+}
+
+double Sampler::uniform() {
+  const auto bits = philox_4x32_10({uint32_t(drawn_), uint32_t(drawn_ >> 32), 0, 0},
+                                   {uint32_t(options_.seed), uint32_t(options_.seed >> 32)});
+  return double((uint64_t(bits[0]) << 32 | bits[1]) >> 11) * 0x1p-53;
+}
+
+}  // namespace redoubt

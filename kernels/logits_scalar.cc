@@ -1,4 +1,5 @@
-// What sampling does to every logit, scalar: defines the result. Which token is chosen is sampling.cc's business.
+// What sampling does to every logit, scalar: defines the result. Which token is chosen is sampling.cc's
+// business.
 #include <algorithm>
 #include <limits>
 

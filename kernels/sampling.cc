@@ -1,5 +1,5 @@
-// Chooses tokens (contract: sampling.h). Nothing here sorts a vocabulary: candidates are found through the maxima of
-// blocks, and the cut of top-p by selection. Knows no text, no model and no request.
+// Chooses tokens (contract: sampling.h). Nothing here sorts a vocabulary: candidates are found through the
+// maxima of blocks, and the cut of top-p by selection. Knows no text, no model and no request.
 #include "sampling.h"
 
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace redoubt {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-// Weights are relative to the largest. Candidates of top-p are gathered down to the first of these, and further down,
-// step by step, only if they are not enough.
+// Weights are relative to the largest. Candidates of top-p are gathered down to the first of these, and
+// further down, step by step, only if they are not enough.
 constexpr float kFirstThreshold = 0x1p-10f;
 constexpr float kThresholdStep = 0x1p-8f;
 // Below this many candidates sorting is as cheap as selecting.
@@ -37,8 +37,8 @@ void require_token(int32_t token, int32_t vocab_size, const char* where) {
 
 void validate(const SamplingOptions& options, int32_t vocab_size) {
   require(vocab_size > 0, "vocab_size", "positive", vocab_size);
-  require(std::isfinite(options.temperature) && options.temperature >= 0, "temperature", "finite and at least 0",
-          options.temperature);
+  require(std::isfinite(options.temperature) && options.temperature >= 0, "temperature",
+          "finite and at least 0", options.temperature);
   require(options.top_k >= 0, "top_k", "at least 0 (0: off)", options.top_k);
   require(options.top_p > 0 && options.top_p <= 1, "top_p", "above 0 and at most 1", options.top_p);
   require(options.min_p >= 0 && options.min_p < 1, "min_p", "at least 0 and below 1", options.min_p);
@@ -153,7 +153,8 @@ int32_t Sampler::draw_from_all(const float* weights, double total) {
     if (rest < block_sums_[block]) break;
     rest -= block_sums_[block];
   }
-  // Rounding may leave a little past the last block, or past a block's last token: then it is the last that can be.
+  // Rounding may leave a little past the last block, or past a block's last token: then it is the last that
+  // can be.
   const int32_t begin = int32_t(last) * kLogitBlock, end = std::min(vocab_size_, begin + kLogitBlock);
   int32_t chosen = begin;
   for (int32_t token = begin; token < end; ++token) {
@@ -185,8 +186,8 @@ int32_t Sampler::draw_from_candidates(Candidate cut) {
   return chosen;
 }
 
-// Makes the candidates of all logits >= the k-th largest. The k-th largest maximum of a block can't be above it, so
-// only blocks that reach that one are read again.
+// Makes the candidates of all logits >= the k-th largest. The k-th largest maximum of a block can't be above
+// it, so only blocks that reach that one are read again.
 void Sampler::keep_top_k(const float* logits, float max) {
   const size_t k = size_t(options_.top_k);
   float bound = -kInfinity;

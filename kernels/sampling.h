@@ -1,8 +1,8 @@
 // From one row of logits to one token: penalties, bias, temperature, top-k, top-p, min-p, and a seeded draw.
 //
-// A Sampler belongs to one request and remembers the tokens it has seen. The draw is counter-based (Philox 4x32-10,
-// Salmon et al. 2011) on (seed, number of tokens drawn so far): the same seed gives the same text whatever else runs,
-// on every tier.
+// A Sampler belongs to one request and remembers the tokens it has seen. The draw is counter-based (Philox
+// 4x32-10, Salmon et al. 2011) on (seed, number of tokens drawn so far): the same seed gives the same text
+// whatever else runs, on every tier.
 #pragma once
 
 #include <array>
@@ -37,11 +37,12 @@ class Sampler {
   //   presence and frequency penalties: logit -= presence + frequency * times, for tokens in the output
   //   bias, then temperature
   //   top-k: keeps all logits >= the k-th largest (ties stay)
-  //   top-p: of what is left, renormalized, the fewest likeliest tokens whose probabilities reach top_p (at least one;
+  //   top-p: of what is left, renormalized, the fewest likeliest tokens whose probabilities reach top_p (at
+  //   least one;
   //     equals in order of id)
   //   min-p: of these, the tokens with at least min_p times the largest probability
-  // and the draw. NaN never wins; where all logits are NaN or -infinity the answer is 0, and where one is +infinity it
-  // is the lowest such id.
+  // and the draw. NaN never wins; where all logits are NaN or -infinity the answer is 0, and where one is
+  // +infinity it is the lowest such id.
   int32_t sample(float* logits);
 
   int32_t vocab_size() const { return vocab_size_; }

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -72,3 +74,39 @@ def time_linear(
     Calls take turns on copies of the matrix that make up cold_bytes together: a figure of several times the
     last-level cache makes every call read its weights from memory, 0 leaves them in the cache where they fit.
     """
+
+def rms_norm(x: F32, weight: F32, epsilon: float, tier: str) -> F32:
+    """x [rows, n], weight [n] -> [rows, n]."""
+
+def silu_mul(gate: F32, up: F32, tier: str) -> F32:
+    """silu(gate) * up, all [rows, n]."""
+
+def rope(heads: F32, cos_sin: F32, tier: str) -> F32:
+    """heads [rows, head_dim], all rotated by cos_sin [rotary_dim] (cosines, then sines) -> [rows, head_dim]."""
+
+def write_kv(
+    pages: U8, page_table: I32, kv_type: str, first_token: int, keys: F32, values: F32, tier: str
+) -> None:
+    """Stores keys and values [tokens, head_dim] of one kv head from position first_token on, into pages [pages, bytes].
+
+    kv_type "bf16" or "fp32"; a page's bytes are 2 * head_dim * PAGE_TOKENS * (2 or 4).
+    """
+
+def attention(
+    queries: F32,
+    pages: U8,
+    page_table: I32,
+    kv_type: str,
+    context_before: int,
+    scale: float,
+    tier: str,
+    *,
+    by_partitions: bool = False,
+) -> F32:
+    """queries [query_tokens, group_heads, head_dim] over one kv head's pages -> the same shape.
+
+    by_partitions: through attention_partition and attention_merge rather than attention.
+    """
+
+def philox_4x32_10(counter: Sequence[int], key: Sequence[int]) -> list[int]:
+    """One block of the generator behind Sampler: 4 words of counter and 2 of key -> 4 words."""

@@ -1,0 +1,109 @@
+"""A folder that appears whole or not at all.
+
+It is filled under a hidden name beside its place and renamed when complete. Leaving early, by an error,
+SIGINT or SIGTERM, removes it; what a killed process left is removed by the next one. Does not know what is in
+it.
+"""
+
+import fcntl
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from quant.errors import OutputError
+
+
+@contextmanager
+def atomic_folder(out: Path, *, force: bool, replaceable: Callable[[Path], bool]) -> Iterator[Path]:
+    """Yields a temporary folder that becomes `out` when the block ends well.
+
+    force: an existing `out` is replaced, but only if it is empty or `replaceable` says so.
+
+    Raises:
+        OutputError: `out` exists, or its parent can't be written.
+    """
+    _check_place(out, force, replaceable)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale(out)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
+    except OSError as error:
+        raise OutputError(f"{out}: can't be made: {error.strerror}") from error
+    with _sigterm_raises():
+        lock = os.open(temporary, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield temporary
+            temporary.chmod(0o755)
+            _sync(temporary)
+            _check_place(out, force, replaceable)
+            _move_into_place(temporary, out)
+            _sync(out.parent)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        finally:
+            os.close(lock)
+
+
+def _check_place(out: Path, force: bool, replaceable: Callable[[Path], bool]) -> None:
+    if not out.exists() and not out.is_symlink():
+        return
+    if not force:
+        raise OutputError(f"{out}: exists already; give another place, or --force to replace it")
+    if not out.is_dir() or out.is_symlink() or (any(out.iterdir()) and not replaceable(out)):
+        raise OutputError(f"{out}: is no converted model; it is not replaced")
+
+
+def _move_into_place(temporary: Path, out: Path) -> None:
+    if not out.exists():
+        temporary.rename(out)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
+    out.rename(old / "old")
+    temporary.rename(out)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _remove_stale(out: Path) -> None:
+    """Removes what processes that were killed left: a live one holds a lock on its folder."""
+    for folder in out.parent.glob(f".{out.name}.partial-*"):
+        with suppress(OSError):
+            handle = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(handle)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Turns SIGTERM into SystemExit while the block runs, so that its clean-up runs too (main thread)."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

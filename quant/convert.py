@@ -1,0 +1,305 @@
+"""A checkpoint -> a packed model: plans every tensor's type, then quantizes and writes piece by piece.
+
+A piece is some rows, so memory stays at a few megabytes whatever the size of the model; the largest things
+held are the norms. Does not know file formats (`sources`), formulas (`int4`, `int8`) or the layout
+(`packed_file`).
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from quant.atomic_folder import atomic_folder
+from quant.errors import OutputError, QuantError, SourceError, TensorError
+from quant.int4 import dequantize_int4, quantize_asym_int4, quantize_sym_int4
+from quant.int8 import dequantize_int8, quantize_int8
+from quant.matrix import F32, U8, WEIGHT_TYPES, QuantizedMatrix, WeightType, check_group
+from quant.model_config import ExpectedTensor, expected_tensors
+from quant.packed_file import (
+    FILE_NAME,
+    FORMAT,
+    TILE_OUTPUTS,
+    MatrixInfo,
+    PackedPlan,
+    PackedWriter,
+    pack_float,
+    pack_quantized,
+)
+from quant.sources import open_source
+from quant.sources.safetensors_file import read_header
+from quant.sources.source import Source, SourceTensor
+
+QType = Literal["auto", "sym_int4", "asym_int4", "int8", "bf16", "fp32"]
+QTYPES: Final[tuple[str, ...]] = ("auto", *WEIGHT_TYPES)
+DEFAULT_GROUP_SIZE: Final = 64
+# Large enough that NumPy's cost per call vanishes, small enough to stay near the cores' caches: 4 MiB of
+# fp32.
+_PIECE_VALUES: Final = 1 << 20
+_SPARE_BYTES: Final = 64 << 20  # what the tokenizer and the file system itself may need
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionReport:
+    """What a conversion made. `notes`: what the user should know, one sentence each."""
+
+    folder: Path
+    qtype: str
+    group_size: int
+    matrices: int
+    size_bytes: int
+    seconds: float
+    notes: tuple[str, ...]
+
+
+def convert(
+    source: Path,
+    out: Path,
+    *,
+    qtype: QType = "auto",
+    group_size: int | None = None,
+    head_qtype: WeightType | None = None,
+    force: bool = False,
+    progress: bool = True,
+) -> ConversionReport:
+    """Converts a checkpoint (a Hugging Face folder or a GGUF file) into the packed model folder `out`.
+
+    qtype: "auto" keeps a GGUF's own 4 and 8 bit codes as they are (Q4_0, Q4_1, Q8_0; their group is 32) and
+    makes sym_int4 of everything else; any other type requantizes, except matrices that have that type and
+    group already. group_size: 32, 64 or 128 inputs a scale; by default 64, or 32 beside codes that are kept.
+    head_qtype: the type of the output head, and so of the embedding where the two are tied.
+
+    Beside 4-bit layers an embedding (tied or not) is int8 with the same group: looking rows up costs nothing,
+    and a tied head is the layer that quantization hurts most. It costs half a byte a weight: 0.5 GB for a
+    vocabulary of 128k and a width of 8k, and 14 MB for the embedded model. An untied head has the layers'
+    type.
+
+    The folder appears whole or not at all. An existing one is an error without `force`; `force` replaces only
+    a converted model. progress: a bar on the standard error.
+
+    Raises:
+        QuantError: see quant.errors; every message names the file, the tensor or the option.
+    """
+    started = time.monotonic()
+    _check_options(qtype, group_size, head_qtype)
+    checkpoint = open_source(source)
+    expected = expected_tensors(checkpoint.config)
+    _check_tensors(checkpoint, expected, source)
+    infos = _plan_matrices(checkpoint, expected, qtype, group_size, head_qtype)
+    dominant = _dominant([infos[name] for name, tensor in expected.items() if tensor.role == "linear"])
+    with atomic_folder(out, force=force, replaceable=is_packed_model) as folder:
+        plan = PackedPlan(
+            matrices=infos,
+            vectors={name: tensor.shape[0] for name, tensor in expected.items() if tensor.role == "vector"},
+            qtype=dominant.type,
+            group_size=dominant.group,
+            source=f"{checkpoint.name} sha256:{fingerprint(checkpoint.files)}",
+        )
+        check_free_space(out, plan.size_bytes())
+        checkpoint.write_tokenizer(folder)
+        write_json(folder / "config.json", checkpoint.config)
+        _write_weights(folder / FILE_NAME, plan, checkpoint, progress)
+    return ConversionReport(
+        folder=out,
+        qtype=dominant.type,
+        group_size=dominant.group,
+        matrices=len(infos),
+        size_bytes=plan.size_bytes(),
+        seconds=time.monotonic() - started,
+        notes=(*checkpoint.notes, *_loss_notes(checkpoint, infos)),
+    )
+
+
+def is_packed_model(folder: Path) -> bool:
+    """Whether a folder is a converted model, and so may be replaced."""
+    try:
+        return read_header(folder / FILE_NAME)[1].get("format") == FORMAT
+    except SourceError:
+        return False
+
+
+def fingerprint(files: Iterable[Path]) -> str:
+    """SHA-256 over the files' own SHA-256 digests, in order, in hex."""
+    total = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()
+
+
+def check_free_space(out: Path, needed_bytes: int) -> None:
+    """Raises OutputError if the disk of `out` has too little room."""
+    place = next(parent for parent in out.absolute().parents if parent.exists())
+    free = shutil.disk_usage(place).free
+    if free < needed_bytes + _SPARE_BYTES:
+        raise OutputError(f"{out}: needs {needed_bytes / 1e9:.2f} GB of disk, {free / 1e9:.2f} GB are free")
+
+
+def write_json(path: Path, value: Mapping[str, object]) -> None:
+    """Writes a JSON file for people and programs, and forces it to the disk."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _check_options(qtype: str, group_size: int | None, head_qtype: str | None) -> None:
+    if qtype not in QTYPES:
+        raise QuantError(f"qtype {qtype!r} is not one of {', '.join(QTYPES)}")
+    if head_qtype is not None and head_qtype not in WEIGHT_TYPES:
+        raise QuantError(f"head_qtype {head_qtype!r} is not one of {', '.join(WEIGHT_TYPES)}")
+    if group_size is not None and group_size not in (32, 64, 128):
+        raise QuantError(f"group size {group_size} is not one of 32, 64, 128")
+
+
+def _check_tensors(checkpoint: Source, expected: Mapping[str, ExpectedTensor], path: Path) -> None:
+    for name, tensor in expected.items():
+        stored = checkpoint.tensors.get(name)
+        if stored is None:
+            raise SourceError(f"{path}: lacks the tensor {name!r}")
+        if stored.shape != tensor.shape:
+            raise TensorError(name, f"has the shape {stored.shape}, the configuration says {tensor.shape}")
+    for name in checkpoint.tensors:
+        if name not in expected:
+            raise SourceError(
+                f"{path}: has the tensor {name!r}, which a model of this configuration does not use"
+            )
+
+
+def _dominant(infos: list[MatrixInfo]) -> MatrixInfo:
+    kinds = [(info.type, info.group) for info in infos]
+    return infos[kinds.index(max(set(kinds), key=kinds.count))]
+
+
+def _plan_matrices(
+    checkpoint: Source,
+    expected: Mapping[str, ExpectedTensor],
+    qtype: QType,
+    group_size: int | None,
+    head_qtype: WeightType | None,
+) -> dict[str, MatrixInfo]:
+    """Every matrix' type and group."""
+    keep = qtype == "auto"
+    kept = keep and any(checkpoint.tensors[name].group for name in expected)
+    if kept and group_size not in (None, 32):
+        raise QuantError(
+            f"group size {group_size}: the GGUF's own codes have groups of 32; give a qtype to requantize"
+        )
+    base: WeightType = "sym_int4" if qtype == "auto" else qtype
+    group = group_size or (32 if kept else DEFAULT_GROUP_SIZE)
+    tied = checkpoint.config["tie_word_embeddings"]
+    infos = {}
+    for name, tensor in expected.items():
+        if tensor.role == "vector":
+            continue
+        kind: WeightType = base
+        stored = checkpoint.tensors[name]
+        is_head = tensor.role == "head" or (tensor.role == "embedding" and tied)
+        if is_head and head_qtype is not None:
+            kind = head_qtype
+        elif keep and stored.stored in ("sym_int4", "asym_int4", "int8"):
+            kind = stored.stored
+        elif tensor.role == "embedding" and base in ("sym_int4", "asym_int4"):
+            kind = "int8"
+        infos[name] = _matrix_info(name, kind, tensor.shape, group)
+    return infos
+
+
+def _matrix_info(name: str, kind: WeightType, shape: tuple[int, ...], group: int) -> MatrixInfo:
+    rows, cols = shape
+    if kind in ("bf16", "fp32"):
+        if kind == "bf16" and cols % 2:
+            raise TensorError(name, f"last dimension {cols} is odd; bf16 takes pairs: use fp32")
+        return MatrixInfo(kind, rows, cols, 0)
+    check_group(name, cols, group)
+    return MatrixInfo(kind, rows, cols, group)
+
+
+def _write_weights(path: Path, plan: PackedPlan, checkpoint: Source, progress: bool) -> None:
+    total = plan.size_bytes()
+    with (
+        PackedWriter(path, plan) as writer,
+        ThreadPoolExecutor(max_workers=min(4, len(os.sched_getaffinity(0)))) as pool,
+        tqdm(total=total, unit="B", unit_scale=True, desc="Converting", disable=not progress) as bar,
+    ):
+        for name, _ in plan.order():
+            tensor = checkpoint.tensors.get(name)
+            if tensor is None:  # padding
+                continue
+            info = plan.matrices.get(name)
+            pieces = _matrix_pieces(tensor, info, pool) if info is not None else iter([_vector(tensor)])
+            writer.write_tensor(name, _counted(pieces, bar))
+
+
+def _counted(pieces: Iterator[U8 | F32], bar: "tqdm[None]") -> Iterator[U8 | F32]:
+    for piece in pieces:
+        yield piece
+        bar.update(piece.nbytes)
+
+
+def _vector(tensor: SourceTensor) -> F32:
+    values = tensor.read(0, tensor.shape[0])
+    if isinstance(values, QuantizedMatrix) or not np.isfinite(values).all():
+        raise TensorError(tensor.name, "is quantized, or holds NaN or infinite values")
+    return values
+
+
+def _matrix_pieces(tensor: SourceTensor, info: MatrixInfo, pool: ThreadPoolExecutor) -> Iterator[U8]:
+    """The packed bytes of a matrix, some tiles at a time and in order; a few pieces are made at once."""
+    rows = max(1, _PIECE_VALUES // (info.cols * TILE_OUTPUTS)) * TILE_OUTPUTS
+    pending: deque[Future[U8]] = deque()
+    try:
+        for begin in range(0, info.rows, rows):
+            pending.append(pool.submit(_packed_piece, tensor, info, begin, min(begin + rows, info.rows)))
+            if len(pending) == 4:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+def _packed_piece(tensor: SourceTensor, info: MatrixInfo, begin: int, end: int) -> U8:
+    values = tensor.read(begin, end)
+    if isinstance(values, QuantizedMatrix):
+        if (values.type, values.group) == (info.type, info.group):
+            _check_scales(tensor.name, values)
+            return pack_quantized(values)
+        values = dequantize_int8(values) if values.type == "int8" else dequantize_int4(values)
+    if info.type == "sym_int4":
+        return pack_quantized(quantize_sym_int4(tensor.name, values, info.group))
+    if info.type == "asym_int4":
+        return pack_quantized(quantize_asym_int4(tensor.name, values, info.group))
+    if info.type == "int8":
+        return pack_quantized(quantize_int8(tensor.name, values, info.group))
+    if not np.isfinite(values).all():
+        raise TensorError(tensor.name, "holds NaN or infinite values")
+    return pack_float(values, info.type)
+
+
+def _check_scales(name: str, matrix: QuantizedMatrix) -> None:
+    if not np.isfinite(matrix.scales).all() or (
+        matrix.minima is not None and not np.isfinite(matrix.minima).all()
+    ):
+        raise TensorError(name, "holds NaN or infinite scales")
+
+
+def _loss_notes(checkpoint: Source, infos: Mapping[str, MatrixInfo]) -> Iterator[str]:
+    """What was rounded in a way that the user may not expect."""
+    changes = {(checkpoint.tensors[name].stored, info.type) for name, info in infos.items()}
+    if any(stored in ("sym_int4", "asym_int4") and stored != kind for stored, kind in changes):
+        yield "The source's 4-bit codes were requantized, which loses quality; qtype auto keeps them."
+    rounded = sorted({stored for stored, kind in changes if kind == "bf16" and stored in ("fp16", "fp32")})
+    if rounded:
+        yield f"{' and '.join(rounded)} weights were rounded to bf16's shorter mantissa; fp32 keeps them."

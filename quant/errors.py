@@ -1,0 +1,25 @@
+"""What the conversion refuses, each with a message fit for the user."""
+
+
+class QuantError(Exception):
+    """Base of every refusal of this package."""
+
+
+class SourceError(QuantError):
+    """A checkpoint that is damaged, incomplete or not what it claims to be; names the file and the reason."""
+
+
+class UnsupportedModelError(QuantError):
+    """A sound checkpoint that this engine does not run; names the architecture, option or type."""
+
+
+class TensorError(QuantError):
+    """A tensor that can't be converted as asked; names the tensor and the reason."""
+
+    def __init__(self, tensor: str, reason: str) -> None:
+        super().__init__(f"tensor {tensor!r}: {reason}")
+        self.tensor = tensor
+
+
+class OutputError(QuantError):
+    """The output folder can't be written; names the folder and the reason."""

@@ -1,0 +1,89 @@
+"""Copies a Hugging Face folder's tokenizer, chat template and generation defaults into a converted model.
+
+What is written is normalised: the template is always `chat_template` of tokenizer_config.json, and the end
+tokens always a list in generation_config.json. Does not tokenize.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from quant.errors import SourceError
+from quant.gguf_tokenizer import END_TOKENS
+
+
+def copy_hf_tokenizer(source: Path, target: Path, config: Mapping[str, Any]) -> None:
+    """Writes tokenizer.json, tokenizer_config.json and generation_config.json into `target`.
+
+    Raises SourceError where the folder has no tokenizer.json or it can't be loaded.
+    """
+    tokenizer_path = source / "tokenizer.json"
+    if not tokenizer_path.exists():
+        hint = ""
+        if (source / "tokenizer.model").exists():
+            hint = (
+                "; it has only SentencePiece's tokenizer.model: load it with transformers' AutoTokenizer and"
+                " save_pretrained, which writes tokenizer.json"
+            )
+        raise SourceError(f"{source}: has no tokenizer.json{hint}")
+    try:
+        tokenizer = Tokenizer.from_file(str(tokenizer_path))
+    except Exception as error:  # the tokenizers library raises bare Exception
+        raise SourceError(f"{tokenizer_path}: is no tokenizer: {error}") from error
+    shutil.copyfile(tokenizer_path, target / "tokenizer.json")
+    settings = _optional_json(source / "tokenizer_config.json")
+    settings.pop("auto_map", None)
+    template = _chat_template(source, settings)
+    if template is not None:
+        settings["chat_template"] = template
+    for role in ("bos_token", "eos_token", "unk_token", "pad_token"):
+        if isinstance(settings.get(role), dict):  # an AddedToken, spelled out
+            settings[role] = settings[role].get("content")
+    generation = _optional_json(source / "generation_config.json")
+    generation["eos_token_id"] = _end_token_ids(generation, config, tokenizer)
+    for name, content in (("tokenizer_config.json", settings), ("generation_config.json", generation)):
+        (target / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _optional_json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise SourceError(f"{path}: is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise SourceError(f"{path}: is not a JSON object")
+    return value
+
+
+def _chat_template(source: Path, settings: Mapping[str, Any]) -> str | None:
+    """The default template: chat_template.jinja's, chat_template.json's or tokenizer_config.json's, in turn."""
+    path = source / "chat_template.jinja"
+    if path.exists():
+        return path.read_text(encoding="utf-8")
+    template = _optional_json(source / "chat_template.json").get(
+        "chat_template", settings.get("chat_template")
+    )
+    if isinstance(template, list):  # several, named
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
+    if template is not None and not isinstance(template, str):
+        raise SourceError(f"{source}: its chat template is no text")
+    return template
+
+
+def _end_token_ids(
+    generation: Mapping[str, Any], config: Mapping[str, Any], tokenizer: Tokenizer
+) -> list[int]:
+    ends = generation.get("eos_token_id", config.get("eos_token_id"))
+    if isinstance(ends, int):
+        ends = [ends]
+    result = [end for end in ends or [] if isinstance(end, int)]
+    added = tokenizer.get_added_tokens_decoder()
+    result += [token_id for token_id, token in added.items() if token.content in END_TOKENS and token.special]
+    return list(dict.fromkeys(result))

@@ -1,0 +1,252 @@
+"""The packed model.safetensors: its one writer, and a reader that turns it back into numbers.
+
+The layout of a matrix is `kernels/packed_matrix.h`'s and its bytes are packed by the native engine; this file
+decides where tensors lie and what the header says (docs/architecture.md, "A converted model"). The engine's
+own reader is `kernels/weights.cc`; it maps the file, the one here reads it, for tests and evaluation. Does not
+know how codes are chosen.
+"""
+
+import json
+import os
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Final, Self, cast
+
+import numpy as np
+
+from kernels import _native
+from quant.errors import SourceError
+from quant.int4 import dequantize_int4
+from quant.int8 import dequantize_int8
+from quant.matrix import F16, F32, U8, QuantizedMatrix, WeightType
+from quant.sources.file_rows import bf16_to_fp32
+from quant.sources.safetensors_file import StoredTensor, read_header
+
+FORMAT: Final = "redoubt-packed"
+LAYOUT_VERSION: Final = "1"
+FILE_NAME: Final = "model.safetensors"
+ALIGNMENT_BYTES: Final = 64
+TILE_OUTPUTS: Final = 32
+_PADDING_NAME: Final = "redoubt.padding"
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixInfo:
+    """What `__metadata__` says of a packed matrix; group is 0 for bf16 and fp32."""
+
+    type: WeightType
+    rows: int
+    cols: int
+    group: int
+
+    @property
+    def tiles(self) -> int:
+        """Output tiles of 32, the last one padded."""
+        return -(-self.rows // TILE_OUTPUTS)
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of one tile: its blocks along the inputs (packed_matrix.h)."""
+        if self.type == "bf16":
+            return self.cols // 2 * 128
+        if self.type == "fp32":
+            return self.cols * 128
+        block = {"sym_int4": 16, "asym_int4": 16, "int8": 32}[self.type] * self.group
+        return self.cols // self.group * (block + (128 if self.type == "asym_int4" else 64))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole matrix."""
+        return self.tiles * self.tile_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPlan:
+    """All that the header holds, known before the first weight is read.
+
+    matrices and vectors (numbers of elements) by name. `source` is a name and a SHA-256 fingerprint.
+    """
+
+    matrices: Mapping[str, MatrixInfo]
+    vectors: Mapping[str, int]
+    qtype: str
+    group_size: int
+    source: str
+
+    def order(self) -> list[tuple[str, int]]:
+        """(name, bytes) of every tensor as the file holds them: each begins at a multiple of 64.
+
+        Matrices are multiples of 64 bytes, as are most vectors; after one that is not, a U8 tensor fills the
+        gap, since the format allows no holes.
+        """
+        tensors = [(name, info.size_bytes) for name, info in self.matrices.items()]
+        vectors = sorted(
+            ((name, 4 * size) for name, size in self.vectors.items()), key=lambda item: item[1] % 64 != 0
+        )
+        for number, (name, size) in enumerate(vectors):
+            tensors.append((name, size))
+            if size % ALIGNMENT_BYTES and number + 1 < len(vectors):
+                tensors.append((f"{_PADDING_NAME}.{number}", -size % ALIGNMENT_BYTES))
+        return tensors
+
+    def header(self) -> bytes:
+        """The file's first bytes, up to the first tensor."""
+        matrices = {name: asdict(info) for name, info in self.matrices.items()}
+        header: dict[str, Any] = {
+            "__metadata__": {
+                "format": FORMAT,
+                "layout_version": LAYOUT_VERSION,
+                "qtype": self.qtype,
+                "group_size": str(self.group_size),
+                "source": self.source,
+                "matrices": json.dumps(matrices, separators=(",", ":")),
+            }
+        }
+        position = 0
+        for name, size in self.order():
+            if name in self.matrices:
+                info = self.matrices[name]
+                dtype, shape = "U8", [info.tiles, info.tile_bytes]
+            else:
+                dtype, shape = ("F32", [self.vectors[name]]) if name in self.vectors else ("U8", [size])
+            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [position, position + size]}
+            position += size
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-(8 + len(text)) % ALIGNMENT_BYTES)
+        return len(text).to_bytes(8, "little") + text
+
+    def size_bytes(self) -> int:
+        """Bytes of the whole file."""
+        return len(self.header()) + sum(size for _, size in self.order())
+
+
+class PackedWriter:
+    """Writes a packed file from front to back: the tensors of `plan.order()`, each as a run of arrays."""
+
+    def __init__(self, path: Path, plan: PackedPlan) -> None:
+        self._waiting = deque(plan.order())
+        self._file: BinaryIO = path.open("xb")
+        self._file.write(plan.header())
+
+    def write_tensor(self, name: str, pieces: Iterable[U8 | F32]) -> None:
+        """Writes the next tensor; it must be `name`, and the pieces must add up to its planned size."""
+        expected, size = self._waiting.popleft()
+        assert name == expected, f"{name} comes where {expected} was planned"
+        written = 0
+        for piece in pieces:
+            written += self._file.write(piece.tobytes() if not piece.flags.c_contiguous else piece.data)
+        assert written == size, f"{name}: {written} bytes written, {size} planned"
+        while self._waiting and self._waiting[0][0].startswith(_PADDING_NAME):
+            self._file.write(bytes(self._waiting.popleft()[1]))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Forces the bytes to the disk, if all went well, and closes the file."""
+        with self._file:
+            if kind is None:
+                assert not self._waiting, f"{self._waiting[0][0]} was planned and not written"
+                self._file.flush()
+                os.fsync(self._file.fileno())
+
+
+def pack_quantized(matrix: QuantizedMatrix) -> U8:
+    """Packed bytes [tiles, tile_bytes] of codes; a run of rows may begin at any multiple of 32."""
+    if matrix.type == "int8":
+        return _native.pack_int8(matrix.codes, matrix.scales)
+    return _native.pack_int4(matrix.codes, matrix.scales, matrix.minima)
+
+
+def pack_float(values: F32, weight_type: WeightType) -> U8:
+    """Packed bytes [tiles, tile_bytes] of fp32 values as bf16 (rounded to nearest even) or fp32."""
+    return _native.pack_float(values, weight_type)
+
+
+class PackedFile:
+    """Reads a packed file tensor by tensor; everything is validated on opening. Raises SourceError."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stored, self.metadata = read_header(path)
+        if self.metadata.get("format") != FORMAT or self.metadata.get("layout_version") != LAYOUT_VERSION:
+            raise SourceError(f"{path}: is no {FORMAT} file of layout version {LAYOUT_VERSION}")
+        try:
+            entries = json.loads(self.metadata.get("matrices", ""))
+            self.matrices = {name: MatrixInfo(**entry) for name, entry in entries.items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise SourceError(f"{path}: its 'matrices' metadata is damaged: {error}") from error
+        for name, info in self.matrices.items():
+            stored = self._stored.get(name)
+            if stored is None or stored.dtype != "U8" or stored.shape != (info.tiles, info.tile_bytes):
+                raise SourceError(f"{path}: tensor {name!r} does not hold what 'matrices' says")
+
+    @property
+    def vectors(self) -> list[str]:
+        """The names of norms and biases."""
+        return [name for name, stored in self._stored.items() if stored.dtype == "F32"]
+
+    def vector(self, name: str) -> F32:
+        """A norm's weight or a bias, fp32 [n]."""
+        return self._bytes(self._stored[name]).view(np.float32)
+
+    def packed(self, name: str) -> U8:
+        """A matrix' bytes as they are, uint8 [tiles, tile_bytes]."""
+        info = self.matrices[name]
+        return self._bytes(self._stored[name]).reshape(info.tiles, info.tile_bytes)
+
+    def codes(self, name: str) -> QuantizedMatrix:
+        """The codes and scales of an integer matrix."""
+        return unpack_quantized(self.packed(name), self.matrices[name])
+
+    def dequantize(self, name: str) -> F32:
+        """The matrix [rows, cols] that is stored, in fp32."""
+        info = self.matrices[name]
+        if info.type in ("bf16", "fp32"):
+            return _unpack_float(self.packed(name), info)
+        codes = self.codes(name)
+        return dequantize_int8(codes) if info.type == "int8" else dequantize_int4(codes)
+
+    def _bytes(self, stored: StoredTensor) -> U8:
+        return np.fromfile(self._path, np.uint8, stored.size_bytes, offset=stored.offset)
+
+
+def unpack_quantized(packed: U8, info: MatrixInfo) -> QuantizedMatrix:
+    """Undoes the layout of packed_matrix.h, in NumPy; shares no code with the native packer."""
+    group, blocks = info.group, info.cols // info.group
+    code_bytes = info.group * (32 if info.type == "int8" else 16)
+    tiles = packed.reshape(info.tiles, blocks, -1)
+    if info.type == "int8":  # [tile, block, kb, c, lane, i], four inputs a kb
+        codes = tiles[..., :code_bytes].reshape(info.tiles, blocks, group // 4, 2, 16, 4)
+        codes = codes.transpose(0, 3, 4, 1, 2, 5)
+    else:  # [tile, block, kb, c, lane, half, i], eight inputs a kb
+        pairs = tiles[..., :code_bytes].reshape(info.tiles, blocks, group // 8, 2, 16, 1, 4)
+        codes = np.concatenate([pairs & np.uint8(15), pairs >> np.uint8(4)], axis=5).transpose(
+            0, 3, 4, 1, 2, 5, 6
+        )
+    codes = codes.reshape(info.tiles * TILE_OUTPUTS, info.cols)[: info.rows]
+    halves = np.ascontiguousarray(tiles[..., code_bytes:]).view(np.float16)
+
+    def per_row(values: F16) -> F16:
+        return np.ascontiguousarray(values.transpose(0, 2, 1).reshape(-1, blocks)[: info.rows])
+
+    minima = per_row(halves[..., TILE_OUTPUTS:]) if info.type == "asym_int4" else None
+    kind = cast("Any", info.type)
+    return QuantizedMatrix(
+        kind, group, np.ascontiguousarray(codes), per_row(halves[..., :TILE_OUTPUTS]), minima
+    )
+
+
+def _unpack_float(packed: U8, info: MatrixInfo) -> F32:
+    if info.type == "bf16":
+        pairs = packed.view(np.uint16).reshape(info.tiles, info.cols // 2, TILE_OUTPUTS, 2)
+        values = bf16_to_fp32(pairs.transpose(0, 2, 1, 3).reshape(-1, info.cols))
+    else:
+        values = packed.view(np.float32).reshape(info.tiles, info.cols, TILE_OUTPUTS).transpose(0, 2, 1)
+        values = values.reshape(-1, info.cols)
+    return np.ascontiguousarray(values[: info.rows])

@@ -1,0 +1,55 @@
+"""Reads rows of a tensor from a file by position, without mapping it.
+
+A mapped file would count as this process' memory; reading by position keeps the conversion's footprint to its
+buffers.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.errors import SourceError
+from quant.matrix import U8
+
+Permutation = NDArray[np.intp]
+RowReader = Callable[[int, int], U8]
+
+
+def row_reader(path: Path, offset: int, row_bytes: int, source_rows: Permutation | None = None) -> RowReader:
+    """A function of (begin, end) that gives those rows' bytes, uint8 [end - begin, row_bytes].
+
+    source_rows[r] is the file's row that is row r; None where they are in order.
+    """
+
+    def read(begin: int, end: int) -> U8:
+        if source_rows is None:
+            return _read(path, offset + begin * row_bytes, (end - begin) * row_bytes).reshape(-1, row_bytes)
+        wanted = source_rows[begin:end]
+        first, last = int(wanted.min()), int(wanted.max())
+        span = _read(path, offset + first * row_bytes, (last + 1 - first) * row_bytes).reshape(-1, row_bytes)
+        return span[wanted - first]
+
+    return read
+
+
+def _read(path: Path, offset: int, size: int) -> U8:
+    buffer = np.empty(size, np.uint8)
+    try:
+        with path.open("rb", buffering=0) as file:
+            view, done = buffer.data, 0
+            while done < size:
+                count = os.preadv(file.fileno(), [view[done:]], offset + done)
+                if count == 0:
+                    raise SourceError(f"{path}: ends inside a tensor, at byte {offset + done}")
+                done += count
+    except OSError as error:
+        raise SourceError(f"{path}: can't be read: {error.strerror}") from error
+    return buffer
+
+
+def bf16_to_fp32(raw: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """Widens bfloat16 bit patterns, exactly."""
+    return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)

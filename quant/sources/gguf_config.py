@@ -1,0 +1,202 @@
+"""GGUF metadata -> Hugging Face's config.json, for the architectures that this engine runs.
+
+Does not read tensors' values, except the RoPE frequency factors in which a GGUF hides Llama 3's scaling.
+Source of the key names: ggml's docs/gguf.md; of Llama 3's formula: transformers' modeling_rope_utils.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from quant.errors import SourceError, UnsupportedModelError
+from quant.matrix import F32
+from quant.sources.gguf_file import GgufFile
+
+_MODEL_CLASSES: Final = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+_LLAMA3_CONTEXTS: Final = (8192, 4096, 16384, 32768, 131072)
+
+
+class Metadata:
+    """Typed look-ups in a GGUF's metadata. Raises SourceError naming the key."""
+
+    def __init__(self, gguf: GgufFile) -> None:
+        self._path, self._values = gguf.path, gguf.metadata
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """A non-negative integer; required if there is no default."""
+        value = self._values.get(key, default)
+        if value is None:
+            raise SourceError(f"{self._path}: lacks the metadata key {key!r}")
+        if type(value) is not int or value < 0:
+            raise SourceError(
+                f"{self._path}: metadata key {key!r} is {_shown(value)}, no non-negative integer"
+            )
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number; required if there is no default. fp32 values give their shortest decimal."""
+        value = self._values.get(key, default)
+        if value is None:
+            raise SourceError(f"{self._path}: lacks the metadata key {key!r}")
+        if type(value) not in (int, float) or not np.isfinite(value):
+            raise SourceError(f"{self._path}: metadata key {key!r} is {_shown(value)}, no finite number")
+        return float(str(np.float32(value)))
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string; required if there is no default."""
+        value = self._values.get(key, default)
+        if not isinstance(value, str):
+            problem = "is missing" if value is None else f"is {_shown(value)}, no string"
+            raise SourceError(f"{self._path}: metadata key {key!r} {problem}")
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        """A boolean."""
+        value = self._values.get(key, default)
+        if not isinstance(value, bool):
+            raise SourceError(f"{self._path}: metadata key {key!r} is {_shown(value)}, no boolean")
+        return value
+
+    def strings(self, key: str) -> list[str]:
+        """A list of strings, required."""
+        value = self._values.get(key)
+        if not isinstance(value, list):
+            raise SourceError(f"{self._path}: metadata key {key!r} is missing or no list of strings")
+        return value
+
+    def numbers(self, key: str, count: int) -> np.ndarray[Any, np.dtype[Any]] | None:
+        """An array of `count` numbers, or None where the key is absent."""
+        value = self._values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, np.ndarray) or len(value) != count:
+            raise SourceError(f"{self._path}: metadata key {key!r} is no array of {count} numbers")
+        return value
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:80]
+
+
+def hf_config(gguf: GgufFile, rope_factors: F32 | None) -> dict[str, Any]:
+    """The config.json of a GGUF. rope_factors: its `rope_freqs.weight` [head_dim / 2], if it has one.
+
+    Raises:
+        UnsupportedModelError: an architecture or an option that this engine does not run, by name.
+        SourceError: missing or ill-typed metadata, by key.
+    """
+    metadata = Metadata(gguf)
+    arch = metadata.text("general.architecture")
+    if arch not in _MODEL_CLASSES:
+        known = ", ".join(_MODEL_CLASSES)
+        raise UnsupportedModelError(
+            f"{gguf.path}: architecture {arch!r} is not supported; supported: {known}"
+        )
+    if metadata.integer("split.count", 0) > 1:
+        raise UnsupportedModelError(f"{gguf.path}: is one part of a split GGUF; merge the parts first")
+    if metadata.integer(f"{arch}.expert_count", 0):
+        raise UnsupportedModelError(f"{gguf.path}: mixture-of-experts models are not supported")
+    hidden = metadata.integer(f"{arch}.embedding_length")
+    heads = metadata.integer(f"{arch}.attention.head_count")
+    if not heads or (hidden % heads and f"{arch}.attention.key_length" not in metadata):
+        raise SourceError(f"{gguf.path}: {heads} heads do not divide a hidden size of {hidden}")
+    head_dim = metadata.integer(f"{arch}.attention.key_length", hidden // heads)
+    if metadata.integer(f"{arch}.attention.value_length", head_dim) != head_dim:
+        raise UnsupportedModelError(f"{gguf.path}: keys and values of different sizes are not supported")
+    if metadata.integer(f"{arch}.rope.dimension_count", head_dim) != head_dim:
+        raise UnsupportedModelError(f"{gguf.path}: rotary embedding of a part of the head is not supported")
+    embedding = gguf.tensors.get("token_embd.weight")
+    if embedding is None:
+        raise SourceError(f"{gguf.path}: lacks the tensor 'token_embd.weight'")
+    theta = metadata.number(f"{arch}.rope.freq_base", 10000.0)
+    config: dict[str, Any] = {
+        "architectures": [_MODEL_CLASSES[arch]],
+        "model_type": arch,
+        "vocab_size": embedding.shape[0],
+        "hidden_size": hidden,
+        "intermediate_size": metadata.integer(f"{arch}.feed_forward_length"),
+        "num_hidden_layers": metadata.integer(f"{arch}.block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": metadata.integer(f"{arch}.attention.head_count_kv", heads),
+        "head_dim": head_dim,
+        "hidden_act": "silu",
+        "max_position_embeddings": metadata.integer(f"{arch}.context_length"),
+        "rms_norm_eps": metadata.number(f"{arch}.attention.layer_norm_rms_epsilon"),
+        "rope_theta": theta,
+        "rope_scaling": _rope_scaling(gguf, arch, metadata, rope_factors, theta, head_dim),
+        "tie_word_embeddings": "output.weight" not in gguf.tensors,
+        "attention_bias": "blk.0.attn_q.bias" in gguf.tensors,
+        "mlp_bias": False,
+        "attention_dropout": 0.0,
+        "use_cache": True,
+    }
+    for name in ("bos", "eos", "padding"):
+        if f"tokenizer.ggml.{name}_token_id" in metadata:
+            token_id = metadata.integer(f"tokenizer.ggml.{name}_token_id")
+            config["pad_token_id" if name == "padding" else f"{name}_token_id"] = token_id
+    return config
+
+
+def _rope_scaling(
+    gguf: GgufFile, arch: str, metadata: Metadata, factors: F32 | None, theta: float, head_dim: int
+) -> dict[str, Any] | None:
+    prefix = f"{arch}.rope.scaling"
+    kind = metadata.text(f"{prefix}.type", "none")
+    if factors is not None:
+        if kind != "none":
+            raise UnsupportedModelError(
+                f"{gguf.path}: RoPE factors together with {kind!r} scaling are not supported"
+            )
+        return _llama3_scaling(gguf, factors, theta, head_dim)
+    if kind == "none":
+        old_style = metadata.number(f"{arch}.rope.scale_linear", 1.0)
+        return None if old_style == 1.0 else {"rope_type": "linear", "factor": old_style}
+    if kind == "linear":
+        return {"rope_type": "linear", "factor": metadata.number(f"{prefix}.factor")}
+    if kind == "yarn":
+        return {
+            "rope_type": "yarn",
+            "factor": metadata.number(f"{prefix}.factor"),
+            "original_max_position_embeddings": metadata.integer(f"{prefix}.original_context_length"),
+        }
+    raise UnsupportedModelError(
+        f"{gguf.path}: RoPE scaling {kind!r} is not supported; supported: linear, yarn, llama3"
+    )
+
+
+def _llama3_scaling(gguf: GgufFile, factors: F32, theta: float, head_dim: int) -> dict[str, Any]:
+    """Llama 3's scaling from the factors made of it: tries its published parameters, insists on a match."""
+    if factors.shape != (head_dim // 2,):
+        raise SourceError(
+            f"{gguf.path}: 'rope_freqs.weight' has the shape {factors.shape}, not {(head_dim // 2,)}"
+        )
+    scaling: dict[str, Any] = {"rope_type": "llama3", "factor": float(factors.max())}
+    for context in _LLAMA3_CONTEXTS:
+        scaling |= {
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": context,
+        }
+        if np.allclose(llama3_factors(scaling, theta, head_dim), factors, rtol=1e-4):
+            return scaling
+    raise UnsupportedModelError(
+        f"{gguf.path}: the RoPE factors in 'rope_freqs.weight' are not those of Llama 3"
+    )
+
+
+def llama3_factors(scaling: Mapping[str, Any], theta: float, head_dim: int) -> F32:
+    """By what Llama 3's scaling divides each of the head_dim / 2 RoPE frequencies."""
+    wavelengths = 2 * np.pi * theta ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+    low, high, factor = scaling["low_freq_factor"], scaling["high_freq_factor"], scaling["factor"]
+    smooth = (scaling["original_max_position_embeddings"] / wavelengths - low) / (high - low)
+    smooth = np.clip(smooth, 0.0, 1.0)
+    factors: F32 = (1.0 / ((1.0 - smooth) / factor + smooth)).astype(np.float32)
+    return factors

@@ -1,0 +1,193 @@
+"""A GGUF file as a Source: Hugging Face names, row order and shapes, codes kept as they are stored.
+
+Llama-architecture files keep the rows of Q and K permuted for ggml's "adjacent pairs" RoPE; a row's codes and
+scales move together, so the permutation is undone on quantized rows too, without loss. Does not know the
+packed layout.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from quant.errors import SourceError, UnsupportedModelError
+from quant.gguf_tokenizer import write_gguf_tokenizer
+from quant.matrix import F16, F32, U8, QuantizedMatrix
+from quant.model_config import complete_config
+from quant.sources.file_rows import Permutation, bf16_to_fp32, row_reader
+from quant.sources.gguf_config import hf_config
+from quant.sources.gguf_file import GgufFile, GgufTensor, read_gguf
+from quant.sources.source import Source, SourceTensor, StoredType
+
+_TOP_NAMES: Final = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_LAYER_NAMES: Final = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_STORED: Final[dict[str, StoredType]] = {
+    "F32": "fp32", "F16": "fp16", "BF16": "bf16", "Q6_K": "q6_k",
+    "Q4_0": "sym_int4", "Q4_1": "asym_int4", "Q8_0": "int8",
+}  # fmt: skip
+_QUANTIZED_GROUP: Final = 32
+_ROPE_FACTORS: Final = "rope_freqs.weight"
+
+
+def open_gguf(path: Path) -> Source:
+    """Opens a GGUF checkpoint. Raises SourceError (damaged) or UnsupportedModelError (not ours to run)."""
+    gguf = read_gguf(path)
+    factors = gguf.tensors.get(_ROPE_FACTORS)
+    raw_config = hf_config(gguf, None if factors is None else _float_vector(gguf, _ROPE_FACTORS, factors))
+    config, notes = complete_config(raw_config, str(path))
+    tensors = {}
+    for name, tensor in gguf.tensors.items():
+        if name != _ROPE_FACTORS:
+            hf_name = _hf_name(gguf, name)
+            heads = _permuted_heads(gguf, name, config["num_attention_heads"], config["num_key_value_heads"])
+            tensors[hf_name] = _source_tensor(gguf, name, hf_name, tensor, heads)
+    return Source(
+        name=path.name,
+        config=config,
+        tensors=tensors,
+        files=(path,),
+        write_tokenizer=lambda folder: write_gguf_tokenizer(gguf, folder, config["max_position_embeddings"]),
+        notes=tuple(notes),
+    )
+
+
+def _hf_name(gguf: GgufFile, name: str) -> str:
+    if name in _TOP_NAMES:
+        return _TOP_NAMES[name]
+    match = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name)
+    if match is None or match[2] not in _LAYER_NAMES:
+        raise UnsupportedModelError(f"{gguf.path}: has the tensor {name!r}, which this engine does not use")
+    return f"model.layers.{int(match[1])}.{_LAYER_NAMES[match[2]]}.{match[3]}"
+
+
+def _permuted_heads(gguf: GgufFile, name: str, heads: int, kv_heads: int) -> int:
+    """The number of heads whose rows are permuted in this tensor; 0 for none."""
+    if gguf.metadata["general.architecture"] != "llama":
+        return 0
+    match = re.fullmatch(r"blk\.\d+\.attn_([qk])\.(weight|bias)", name)
+    if match is None:
+        return 0
+    return heads if match[1] == "q" else kv_heads
+
+
+def hugging_face_rows(rows: int, heads: int) -> Permutation:
+    """For each row in Hugging Face's order ("rotate half") the GGUF row that holds it.
+
+    Within a head, ggml keeps rotated pairs together: pair j's halves are rows 2j and 2j + 1; Hugging Face has
+    all first halves, then all second ones.
+    """
+    head_dim = rows // heads
+    return np.arange(rows).reshape(heads, head_dim // 2, 2).swapaxes(1, 2).reshape(rows)
+
+
+def _source_tensor(gguf: GgufFile, name: str, hf_name: str, tensor: GgufTensor, heads: int) -> SourceTensor:
+    stored = _STORED.get(tensor.type_name)
+    if stored is None:
+        known = ", ".join(_STORED)
+        raise UnsupportedModelError(f"{gguf.path}: tensor {name!r} is {tensor.type_name}; supported: {known}")
+    if len(tensor.shape) > 2:
+        raise SourceError(f"{gguf.path}: tensor {name!r} has {len(tensor.shape)} dimensions")
+    quantized = stored in ("sym_int4", "asym_int4", "int8")
+    if len(tensor.shape) == 1 and (quantized or stored == "q6_k"):
+        raise SourceError(f"{gguf.path}: the vector {name!r} is quantized ({tensor.type_name})")
+    if heads and tensor.shape[0] % (2 * heads):
+        raise SourceError(
+            f"{gguf.path}: {tensor.shape[0]} rows of {name!r} do not divide into {heads} even heads"
+        )
+    vector = len(tensor.shape) == 1
+    row_bytes = tensor.row_bytes // tensor.shape[0] if vector else tensor.row_bytes
+    order = hugging_face_rows(tensor.shape[0], heads) if heads else None
+    read_rows = row_reader(gguf.path, tensor.offset, row_bytes, order)
+    decode = _DECODERS[stored]
+
+    def read(begin: int, end: int) -> F32 | QuantizedMatrix:
+        values = decode(read_rows(begin, end))
+        return values.reshape(-1) if vector and not isinstance(values, QuantizedMatrix) else values
+
+    return SourceTensor(hf_name, tensor.shape, stored, _QUANTIZED_GROUP if quantized else 0, read)
+
+
+def _float_vector(gguf: GgufFile, name: str, tensor: GgufTensor) -> F32:
+    values = _source_tensor(gguf, name, name, tensor, 0).read(0, tensor.shape[0])
+    if isinstance(values, QuantizedMatrix):
+        raise SourceError(f"{gguf.path}: tensor {name!r} is quantized")
+    return values
+
+
+def _decode_q4_0(raw: U8) -> QuantizedMatrix:
+    """Blocks of 32: fp16 scale, 16 bytes; byte i holds value i (low half) and value i + 16 (high half)."""
+    blocks = raw.reshape(len(raw), -1, 18)
+    return QuantizedMatrix("sym_int4", 32, _nibbles(blocks[..., 2:]), _halves(blocks[..., :2]))
+
+
+def _decode_q4_1(raw: U8) -> QuantizedMatrix:
+    """Blocks of 32: fp16 scale, fp16 minimum, 16 bytes as in Q4_0."""
+    blocks = raw.reshape(len(raw), -1, 20)
+    return QuantizedMatrix(
+        "asym_int4", 32, _nibbles(blocks[..., 4:]), _halves(blocks[..., :2]), _halves(blocks[..., 2:4])
+    )
+
+
+def _decode_q8_0(raw: U8) -> QuantizedMatrix:
+    """Blocks of 32: fp16 scale, 32 signed bytes. Flipping the sign bit adds 128."""
+    blocks = raw.reshape(len(raw), -1, 34)
+    codes = (blocks[..., 2:] ^ np.uint8(0x80)).reshape(len(raw), -1)
+    return QuantizedMatrix("int8", 32, codes, _halves(blocks[..., :2]))
+
+
+def _decode_q6_k(raw: U8) -> F32:
+    """Superblocks of 256: 128 bytes of low halves, 64 of high bits, 16 int8 scales, the fp16 scale of these.
+
+    llama.cpp stores the head of its Q4_0 files so; read as floats, since no type of ours is like it.
+    """
+    blocks = raw.reshape(len(raw), -1, 210)
+    low = blocks[..., :128].reshape(*blocks.shape[:2], 2, 1, 64)
+    low = (low >> np.array([0, 4], np.uint8).reshape(1, 1, 1, 2, 1)) & np.uint8(15)
+    high = blocks[..., 128:192].reshape(*blocks.shape[:2], 2, 1, 32)
+    high = (high >> np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 1, 4, 1)) & np.uint8(3)
+    codes = low.reshape(*blocks.shape[:2], 16, 16) | (high.reshape(*blocks.shape[:2], 16, 16) << np.uint8(4))
+    scales = blocks[..., 192:208].view(np.int8).astype(np.float32)
+    scales *= np.ascontiguousarray(blocks[..., 208:]).view(np.float16).astype(np.float32)
+    values = (codes.astype(np.float32) - np.float32(32)) * scales[..., None]
+    return values.reshape(len(raw), -1)
+
+
+def _nibbles(
+    packed: U8,
+) -> U8:
+    return np.concatenate([packed & np.uint8(15), packed >> np.uint8(4)], axis=-1).reshape(len(packed), -1)
+
+
+def _halves(
+    raw: U8,
+) -> F16:
+    return np.ascontiguousarray(raw).view(np.float16)[..., 0]
+
+
+_DECODERS: Final[dict[StoredType, Callable[..., F32 | QuantizedMatrix]]] = {
+    "fp32": lambda raw: raw.view(np.float32),
+    "fp16": lambda raw: raw.view(np.float16).astype(np.float32),
+    "bf16": lambda raw: bf16_to_fp32(raw.view(np.uint16)),
+    "q6_k": _decode_q6_k,
+    "sym_int4": _decode_q4_0,
+    "asym_int4": _decode_q4_1,
+    "int8": _decode_q8_0,
+}

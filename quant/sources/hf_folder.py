@@ -1,0 +1,117 @@
+"""A Hugging Face folder of safetensors, one file or many with an index, as a Source.
+
+Nothing in the folder is ever executed: pickled weights and checkpoints with code of their own are refused.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from quant.errors import SourceError, UnsupportedModelError
+from quant.hf_tokenizer import copy_hf_tokenizer
+from quant.matrix import F32, U8
+from quant.model_config import complete_config
+from quant.sources.file_rows import bf16_to_fp32, row_reader
+from quant.sources.safetensors_file import StoredTensor, read_header
+from quant.sources.source import Source, SourceTensor, StoredType
+
+_INDEX: Final = "model.safetensors.index.json"
+_MAX_JSON_BYTES: Final = 64 << 20
+_FLOATS: Final[dict[str, tuple[StoredType, int, Callable[[U8], F32]]]] = {
+    "F32": ("fp32", 4, lambda raw: raw.view(np.float32)),
+    "F16": ("fp16", 2, lambda raw: raw.view(np.float16).astype(np.float32)),
+    "BF16": ("bf16", 2, lambda raw: bf16_to_fp32(raw.view(np.uint16))),
+}
+
+
+def open_hf_folder(folder: Path) -> Source:
+    """Opens a Hugging Face checkpoint. Raises SourceError (damaged, incomplete) or UnsupportedModelError."""
+    config_path = folder / "config.json"
+    raw_config = read_json_object(config_path)
+    config, notes = complete_config(raw_config, str(config_path))
+    shards = _shards(folder)
+    tensors: dict[str, SourceTensor] = {}
+    for shard, wanted in shards.items():
+        stored, _ = read_header(shard)
+        for name in wanted or sorted(stored):
+            if name not in stored:
+                raise SourceError(f"{shard}: lacks the tensor {name!r} that the index promises")
+            tensors[name] = _source_tensor(shard, name, stored[name])
+    if "tie_word_embeddings" not in raw_config:
+        config["tie_word_embeddings"] = "lm_head.weight" not in tensors
+    # A file that went through torch may keep the tied head; older ones keep a buffer that follows from the
+    # config.
+    if config["tie_word_embeddings"]:
+        tensors.pop("lm_head.weight", None)
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith("rotary_emb.inv_freq")}
+    return Source(
+        name=folder.resolve().name,
+        config=config,
+        tensors=tensors,
+        files=(config_path, *shards),
+        write_tokenizer=lambda target: copy_hf_tokenizer(folder, target, config),
+        notes=tuple(notes),
+    )
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Reads a JSON object of sane size. Raises SourceError naming the file."""
+    try:
+        if path.stat().st_size > _MAX_JSON_BYTES:
+            raise SourceError(f"{path}: is larger than {_MAX_JSON_BYTES} bytes")
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SourceError(f"{path}: can't be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{path}: is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise SourceError(f"{path}: is not a JSON object")
+    return value
+
+
+def _shards(folder: Path) -> dict[Path, list[str]]:
+    """The weight files, each with the tensors wanted of it; an empty list stands for all."""
+    index_path, single = folder / _INDEX, folder / "model.safetensors"
+    if index_path.exists():
+        weight_map = read_json_object(index_path).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise SourceError(f"{index_path}: has no weight_map")
+        shards: dict[Path, list[str]] = {}
+        for name, shard in weight_map.items():
+            if not isinstance(shard, str) or Path(shard).name != shard or shard in ("", ".", ".."):
+                raise SourceError(f"{index_path}: {shard!r} is no plain file name")
+            shards.setdefault(folder / shard, []).append(name)
+        return shards
+    if single.exists():
+        return {single: []}
+    pickled = sorted(path.name for suffix in ("bin", "pt", "pth") for path in folder.glob(f"*.{suffix}"))
+    if pickled:
+        raise UnsupportedModelError(
+            f"{folder}: has only pickled weights ({pickled[0]}), which can run code when they are loaded;"
+            " save them as safetensors first"
+        )
+    raise SourceError(f"{folder}: has neither model.safetensors nor {_INDEX}")
+
+
+def _source_tensor(path: Path, name: str, tensor: StoredTensor) -> SourceTensor:
+    if tensor.dtype not in _FLOATS:
+        known = ", ".join(_FLOATS)
+        raise UnsupportedModelError(
+            f"{path}: tensor {name!r} is {tensor.dtype}, not floating point; supported: {known}"
+        )
+    stored, element_bytes, widen = _FLOATS[tensor.dtype]
+    if len(tensor.shape) not in (1, 2) or 0 in tensor.shape:
+        raise SourceError(
+            f"{path}: tensor {name!r} has the shape {tensor.shape}, neither a matrix nor a vector"
+        )
+    vector = len(tensor.shape) == 1
+    read_rows = row_reader(path, tensor.offset, element_bytes * (1 if vector else tensor.shape[1]))
+
+    def read(begin: int, end: int) -> F32:
+        values = widen(read_rows(begin, end))
+        return values.reshape(-1) if vector else values
+
+    return SourceTensor(name, tensor.shape, stored, 0, read)

@@ -171,9 +171,7 @@ def _check_tensors(checkpoint: Source, expected: Mapping[str, ExpectedTensor], p
             raise TensorError(name, f"has the shape {stored.shape}, the configuration says {tensor.shape}")
     for name in checkpoint.tensors:
         if name not in expected:
-            raise SourceError(
-                f"{path}: has the tensor {name!r}, which a model of this configuration does not use"
-            )
+            raise SourceError(f"{path}: has the tensor {name!r}, which a model of this configuration does not use")
 
 
 def _dominant(infos: list[MatrixInfo]) -> MatrixInfo:
@@ -192,9 +190,7 @@ def _plan_matrices(
     keep = qtype == "auto"
     kept = keep and any(checkpoint.tensors[name].group for name in expected)
     if kept and group_size not in (None, 32):
-        raise QuantError(
-            f"group size {group_size}: the GGUF's own codes have groups of 32; give a qtype to requantize"
-        )
+        raise QuantError(f"group size {group_size}: the GGUF's own codes have groups of 32; give a qtype to requantize")
     base: WeightType = "sym_int4" if qtype == "auto" else qtype
     group = group_size or (32 if kept else DEFAULT_GROUP_SIZE)
     tied = checkpoint.config["tie_word_embeddings"]
@@ -274,7 +270,7 @@ def _packed_piece(tensor: SourceTensor, info: MatrixInfo, begin: int, end: int) 
     values = tensor.read(begin, end)
     if isinstance(values, QuantizedMatrix):
         if (values.type, values.group) == (info.type, info.group):
-            _check_scales(tensor.name, values)
+            _check_codes(tensor.name, values)
             return pack_quantized(values)
         values = dequantize_int8(values) if values.type == "int8" else dequantize_int4(values)
     if info.type == "sym_int4":
@@ -288,11 +284,11 @@ def _packed_piece(tensor: SourceTensor, info: MatrixInfo, begin: int, end: int) 
     return pack_float(values, info.type)
 
 
-def _check_scales(name: str, matrix: QuantizedMatrix) -> None:
-    if not np.isfinite(matrix.scales).all() or (
-        matrix.minima is not None and not np.isfinite(matrix.minima).all()
-    ):
+def _check_codes(name: str, matrix: QuantizedMatrix) -> None:
+    if not np.isfinite(matrix.scales).all() or (matrix.minima is not None and not np.isfinite(matrix.minima).all()):
         raise TensorError(name, "holds NaN or infinite scales")
+    if matrix.type == "int8" and not matrix.codes.all():
+        raise TensorError(name, "holds the code -128, which Q8_0 does not use")
 
 
 def _loss_notes(checkpoint: Source, infos: Mapping[str, MatrixInfo]) -> Iterator[str]:

@@ -42,9 +42,7 @@ def write_gguf_tokenizer(gguf: GgufFile, folder: Path, context_tokens: int) -> N
     metadata = Metadata(gguf)
     model = metadata.text("tokenizer.ggml.model")
     if model not in ("gpt2", "llama"):
-        raise UnsupportedModelError(
-            f"{gguf.path}: tokenizer model {model!r} is not supported; supported: gpt2, llama"
-        )
+        raise UnsupportedModelError(f"{gguf.path}: tokenizer model {model!r} is not supported; supported: gpt2, llama")
     tokens = metadata.strings("tokenizer.ggml.tokens")
     vocab = {token: token_id for token_id, token in enumerate(tokens)}
     if len(vocab) != len(tokens):
@@ -74,9 +72,7 @@ def _byte_level_bpe(gguf: GgufFile, metadata: Metadata, vocab: dict[str, int]) -
     family = PRE_TOKENIZERS.get(name)
     if family is None:
         known = ", ".join(PRE_TOKENIZERS)
-        raise UnsupportedModelError(
-            f"{gguf.path}: pre-tokenizer {name!r} is not supported; supported: {known}"
-        )
+        raise UnsupportedModelError(f"{gguf.path}: pre-tokenizer {name!r} is not supported; supported: {known}")
     merges = [merge.split(" ") for merge in metadata.strings("tokenizer.ggml.merges")]
     if any(len(merge) != 2 for merge in merges):
         raise SourceError(f"{gguf.path}: a merge is not two tokens and a space")
@@ -99,9 +95,7 @@ def _sentencepiece_bpe(
         raise SourceError(f"{gguf.path}: lacks the metadata key 'tokenizer.ggml.scores'")
     # A control token made by a merge would let plain text become one.
     mergeable = {
-        token: token_id
-        for token, token_id in vocab.items()
-        if kinds[token_id] not in (_UNKNOWN, _CONTROL, _BYTE)
+        token: token_id for token, token_id in vocab.items() if kinds[token_id] not in (_UNKNOWN, _CONTROL, _BYTE)
     }
     unknown = tokens[metadata.integer("tokenizer.ggml.unknown_token_id", 0)]
     prefix = metadata.flag("tokenizer.ggml.add_space_prefix", default=True)
@@ -161,9 +155,7 @@ def _post_processor(metadata: Metadata, vocab: dict[str, int], family: PreTokeni
         end.append(ids["eos_token"])
 
     def template(sequence: str, type_id: int) -> list[dict[str, Any]]:
-        pieces: list[dict[str, Any]] = [
-            {"SpecialToken": {"id": tokens[i], "type_id": type_id}} for i in begin
-        ]
+        pieces: list[dict[str, Any]] = [{"SpecialToken": {"id": tokens[i], "type_id": type_id}} for i in begin]
         pieces.append({"Sequence": {"id": sequence, "type_id": type_id}})
         return pieces + [{"SpecialToken": {"id": tokens[i], "type_id": type_id}} for i in end]
 
@@ -171,9 +163,7 @@ def _post_processor(metadata: Metadata, vocab: dict[str, int], family: PreTokeni
         "type": "TemplateProcessing",
         "single": template("A", 0),
         "pair": template("A", 0) + template("B", 1),
-        "special_tokens": {
-            tokens[i]: {"id": tokens[i], "ids": [i], "tokens": [tokens[i]]} for i in begin + end
-        },
+        "special_tokens": {tokens[i]: {"id": tokens[i], "ids": [i], "tokens": [tokens[i]]} for i in begin + end},
     }
 
 
@@ -186,9 +176,7 @@ def _named_ids(metadata: Metadata, vocab_size: int) -> dict[str, int]:
         if key in metadata:
             token_id = metadata.integer(key)
             if token_id >= vocab_size:
-                raise SourceError(
-                    f"metadata key {key!r} is {token_id}, outside the vocabulary of {vocab_size}"
-                )
+                raise SourceError(f"metadata key {key!r} is {token_id}, outside the vocabulary of {vocab_size}")
             ids[role] = token_id
     return ids
 
@@ -216,9 +204,7 @@ def _write_configs(
     ends = [ids["eos_token"]] if "eos_token" in ids else []
     named = [key for key in _END_KEYS if key in metadata]
     ends += [token_id for key in named if (token_id := metadata.integer(key)) < len(tokens)]
-    ends += [
-        i for i, token in enumerate(tokens) if token in END_TOKENS and kinds[i] in (_CONTROL, _USER_DEFINED)
-    ]
+    ends += [i for i, token in enumerate(tokens) if token in END_TOKENS and kinds[i] in (_CONTROL, _USER_DEFINED)]
     generation: dict[str, Any] = {"eos_token_id": list(dict.fromkeys(ends))}
     for role in ("bos_token", "pad_token"):
         if role in ids:

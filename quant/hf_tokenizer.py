@@ -66,9 +66,7 @@ def _chat_template(source: Path, settings: Mapping[str, Any]) -> str | None:
     path = source / "chat_template.jinja"
     if path.exists():
         return path.read_text(encoding="utf-8")
-    template = _optional_json(source / "chat_template.json").get(
-        "chat_template", settings.get("chat_template")
-    )
+    template = _optional_json(source / "chat_template.json").get("chat_template", settings.get("chat_template"))
     if isinstance(template, list):  # several, named
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default")
@@ -77,9 +75,7 @@ def _chat_template(source: Path, settings: Mapping[str, Any]) -> str | None:
     return template
 
 
-def _end_token_ids(
-    generation: Mapping[str, Any], config: Mapping[str, Any], tokenizer: Tokenizer
-) -> list[int]:
+def _end_token_ids(generation: Mapping[str, Any], config: Mapping[str, Any], tokenizer: Tokenizer) -> list[int]:
     ends = generation.get("eos_token_id", config.get("eos_token_id"))
     if isinstance(ends, int):
         ends = [ends]

@@ -71,7 +71,5 @@ def fp16_scales(name: str, scales: F32) -> F16:
     with np.errstate(over="ignore"):
         rounded = scales.astype(np.float16)
     if not np.isfinite(rounded).all():
-        raise TensorError(
-            name, f"a scale of {np.abs(scales).max():.3g} exceeds fp16's range; use bf16 or fp32"
-        )
+        raise TensorError(name, f"a scale of {np.abs(scales).max():.3g} exceeds fp16's range; use bf16 or fp32")
     return rounded

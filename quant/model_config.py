@@ -18,7 +18,7 @@ _ARCHITECTURES: Final = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
-_ROPE_TYPES: Final = ("default", "linear", "llama3", "yarn")
+_ROPE_TYPES: Final = ("default", "linear", "dynamic", "llama3", "yarn")
 _REQUIRED: Final = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "max_position_embeddings",
@@ -49,9 +49,7 @@ def complete_config(raw: Mapping[str, Any], where: str) -> tuple[dict[str, Any],
         known = ", ".join(_ARCHITECTURES)
         raise UnsupportedModelError(f"{where}: model type {family!r} is not supported; supported: {known}")
     if "auto_map" in config:
-        raise UnsupportedModelError(
-            f"{where}: the model brings its own Python code (auto_map), which is never run"
-        )
+        raise UnsupportedModelError(f"{where}: the model brings its own Python code (auto_map), which is never run")
     if config.get("quantization_config"):
         method = config["quantization_config"]
         method = method.get("quant_method", "unknown") if isinstance(method, dict) else method
@@ -88,15 +86,13 @@ def _positive(config: Mapping[str, Any], key: str, where: str) -> None:
 def _complete_options(config: dict[str, Any], family: str, where: str) -> None:
     activation = config.setdefault("hidden_act", "silu")
     if activation not in ("silu", "swish"):
-        raise UnsupportedModelError(
-            f"{where}: the activation {activation!r} is not supported; supported: silu"
-        )
-    if config.get("mlp_bias"):
-        raise UnsupportedModelError(f"{where}: biases in the MLP are not supported")
+        raise UnsupportedModelError(f"{where}: the activation {activation!r} is not supported; supported: silu")
     epsilon = config.setdefault("rms_norm_eps", 1e-6)
     if type(epsilon) not in (int, float) or not 0 < epsilon < 1:
         raise SourceError(f"{where}: rms_norm_eps is {epsilon!r}")
-    config["attention_bias"] = bool(config.get("attention_bias", family == "qwen2"))
+    # Qwen2 always has biases on Q, K and V, Mistral never: their classes do not ask the configuration.
+    config["attention_bias"] = family == "qwen2" or (family != "mistral" and bool(config.get("attention_bias")))
+    config["mlp_bias"] = family == "llama" and bool(config.get("mlp_bias"))
     config["tie_word_embeddings"] = bool(config.get("tie_word_embeddings", False))
     config.setdefault("architectures", [_ARCHITECTURES[family]])
 
@@ -127,9 +123,7 @@ def _limit_window(config: dict[str, Any], notes: list[str]) -> None:
     used = config.get("use_sliding_window", config["model_type"] == "mistral")
     if used and type(window) is int and 0 < window < config["max_position_embeddings"]:
         config["max_position_embeddings"] = window
-        notes.append(
-            f"The context is limited to {window} tokens: the model slides its attention window past them."
-        )
+        notes.append(f"The context is limited to {window} tokens: the model slides its attention window past them.")
     config["sliding_window"] = None
     config["use_sliding_window"] = False
 
@@ -154,6 +148,8 @@ def expected_tensors(config: Mapping[str, Any]) -> dict[str, ExpectedTensor]:
         tensors[f"{prefix}.post_attention_layernorm.weight"] = ExpectedTensor("vector", (hidden,))
         for name, shape in {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}.items():
             tensors[f"{prefix}.mlp.{name}_proj.weight"] = ExpectedTensor("linear", shape)
+            if config["mlp_bias"]:
+                tensors[f"{prefix}.mlp.{name}_proj.bias"] = ExpectedTensor("vector", shape[:1])
     tensors["model.norm.weight"] = ExpectedTensor("vector", (hidden,))
     if not config["tie_word_embeddings"]:
         tensors["lm_head.weight"] = ExpectedTensor("head", (vocab, hidden))

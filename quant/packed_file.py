@@ -83,9 +83,7 @@ class PackedPlan:
         gap, since the format allows no holes.
         """
         tensors = [(name, info.size_bytes) for name, info in self.matrices.items()]
-        vectors = sorted(
-            ((name, 4 * size) for name, size in self.vectors.items()), key=lambda item: item[1] % 64 != 0
-        )
+        vectors = sorted(((name, 4 * size) for name, size in self.vectors.items()), key=lambda item: item[1] % 64 != 0)
         for number, (name, size) in enumerate(vectors):
             tensors.append((name, size))
             if size % ALIGNMENT_BYTES and number + 1 < len(vectors):
@@ -226,9 +224,7 @@ def unpack_quantized(packed: U8, info: MatrixInfo) -> QuantizedMatrix:
         codes = codes.transpose(0, 3, 4, 1, 2, 5)
     else:  # [tile, block, kb, c, lane, half, i], eight inputs a kb
         pairs = tiles[..., :code_bytes].reshape(info.tiles, blocks, group // 8, 2, 16, 1, 4)
-        codes = np.concatenate([pairs & np.uint8(15), pairs >> np.uint8(4)], axis=5).transpose(
-            0, 3, 4, 1, 2, 5, 6
-        )
+        codes = np.concatenate([pairs & np.uint8(15), pairs >> np.uint8(4)], axis=5).transpose(0, 3, 4, 1, 2, 5, 6)
     codes = codes.reshape(info.tiles * TILE_OUTPUTS, info.cols)[: info.rows]
     halves = np.ascontiguousarray(tiles[..., code_bytes:]).view(np.float16)
 
@@ -237,9 +233,7 @@ def unpack_quantized(packed: U8, info: MatrixInfo) -> QuantizedMatrix:
 
     minima = per_row(halves[..., TILE_OUTPUTS:]) if info.type == "asym_int4" else None
     kind = cast("Any", info.type)
-    return QuantizedMatrix(
-        kind, group, np.ascontiguousarray(codes), per_row(halves[..., :TILE_OUTPUTS]), minima
-    )
+    return QuantizedMatrix(kind, group, np.ascontiguousarray(codes), per_row(halves[..., :TILE_OUTPUTS]), minima)
 
 
 def _unpack_float(packed: U8, info: MatrixInfo) -> F32:

@@ -15,9 +15,7 @@ _LLAMA3: Final = (
     rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}"
     rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_WHITESPACE}"
 )
-_QWEN2: Final = (
-    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_WHITESPACE}"
-)
+_QWEN2: Final = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_WHITESPACE}"
 _UPPER: Final = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _LOWER: Final = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _TEKKEN: Final = (
@@ -51,13 +49,9 @@ def _byte_level(use_regex: bool) -> dict[str, Any]:
 _DIGITS: Final = {"type": "Digits", "individual_digits": True}
 _GPT2_FAMILY: Final = PreTokenizer((_byte_level(use_regex=True),))
 _SINGLE_DIGITS_FAMILY: Final = PreTokenizer((_DIGITS, _byte_level(use_regex=True)))
-_LLAMA3_FAMILY: Final = PreTokenizer(
-    (_split(_LLAMA3), _byte_level(use_regex=False)), ignore_merges=True, add_bos=True
-)
+_LLAMA3_FAMILY: Final = PreTokenizer((_split(_LLAMA3), _byte_level(use_regex=False)), ignore_merges=True, add_bos=True)
 _QWEN2_FAMILY: Final = PreTokenizer((_split(_QWEN2), _byte_level(use_regex=False)), normalizer="NFC")
-_TEKKEN_FAMILY: Final = PreTokenizer(
-    (_split(_TEKKEN), _byte_level(use_regex=False)), ignore_merges=True, add_bos=True
-)
+_TEKKEN_FAMILY: Final = PreTokenizer((_split(_TEKKEN), _byte_level(use_regex=False)), ignore_merges=True, add_bos=True)
 # What llama.cpp does with a vocabulary whose family was not known when the file was made.
 _DEFAULT_FAMILY: Final = PreTokenizer(
     (

@@ -33,9 +33,7 @@ class Metadata:
         if value is None:
             raise SourceError(f"{self._path}: lacks the metadata key {key!r}")
         if type(value) is not int or value < 0:
-            raise SourceError(
-                f"{self._path}: metadata key {key!r} is {_shown(value)}, no non-negative integer"
-            )
+            raise SourceError(f"{self._path}: metadata key {key!r} is {_shown(value)}, no non-negative integer")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -97,9 +95,7 @@ def hf_config(gguf: GgufFile, rope_factors: F32 | None) -> dict[str, Any]:
     arch = metadata.text("general.architecture")
     if arch not in _MODEL_CLASSES:
         known = ", ".join(_MODEL_CLASSES)
-        raise UnsupportedModelError(
-            f"{gguf.path}: architecture {arch!r} is not supported; supported: {known}"
-        )
+        raise UnsupportedModelError(f"{gguf.path}: architecture {arch!r} is not supported; supported: {known}")
     if metadata.integer("split.count", 0) > 1:
         raise UnsupportedModelError(f"{gguf.path}: is one part of a split GGUF; merge the parts first")
     if metadata.integer(f"{arch}.expert_count", 0):
@@ -152,9 +148,7 @@ def _rope_scaling(
     kind = metadata.text(f"{prefix}.type", "none")
     if factors is not None:
         if kind != "none":
-            raise UnsupportedModelError(
-                f"{gguf.path}: RoPE factors together with {kind!r} scaling are not supported"
-            )
+            raise UnsupportedModelError(f"{gguf.path}: RoPE factors together with {kind!r} scaling are not supported")
         return _llama3_scaling(gguf, factors, theta, head_dim)
     if kind == "none":
         old_style = metadata.number(f"{arch}.rope.scale_linear", 1.0)
@@ -167,17 +161,13 @@ def _rope_scaling(
             "factor": metadata.number(f"{prefix}.factor"),
             "original_max_position_embeddings": metadata.integer(f"{prefix}.original_context_length"),
         }
-    raise UnsupportedModelError(
-        f"{gguf.path}: RoPE scaling {kind!r} is not supported; supported: linear, yarn, llama3"
-    )
+    raise UnsupportedModelError(f"{gguf.path}: RoPE scaling {kind!r} is not supported; supported: linear, yarn, llama3")
 
 
 def _llama3_scaling(gguf: GgufFile, factors: F32, theta: float, head_dim: int) -> dict[str, Any]:
     """Llama 3's scaling from the factors made of it: tries its published parameters, insists on a match."""
     if factors.shape != (head_dim // 2,):
-        raise SourceError(
-            f"{gguf.path}: 'rope_freqs.weight' has the shape {factors.shape}, not {(head_dim // 2,)}"
-        )
+        raise SourceError(f"{gguf.path}: 'rope_freqs.weight' has the shape {factors.shape}, not {(head_dim // 2,)}")
     scaling: dict[str, Any] = {"rope_type": "llama3", "factor": float(factors.max())}
     for context in _LLAMA3_CONTEXTS:
         scaling |= {
@@ -187,9 +177,7 @@ def _llama3_scaling(gguf: GgufFile, factors: F32, theta: float, head_dim: int) -
         }
         if np.allclose(llama3_factors(scaling, theta, head_dim), factors, rtol=1e-4):
             return scaling
-    raise UnsupportedModelError(
-        f"{gguf.path}: the RoPE factors in 'rope_freqs.weight' are not those of Llama 3"
-    )
+    raise UnsupportedModelError(f"{gguf.path}: the RoPE factors in 'rope_freqs.weight' are not those of Llama 3")
 
 
 def llama3_factors(scaling: Mapping[str, Any], theta: float, head_dim: int) -> F32:

@@ -16,22 +16,20 @@ import numpy as np
 from quant.errors import SourceError
 
 _VALUE_DTYPES: Final = {
-    0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "<u1",
-    10: "<u8", 11: "<i8", 12: "<f8",
+    0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "<u1", 10: "<u8", 11: "<i8", 12: "<f8",
 }  # fmt: skip
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 _MAX_ENTRIES: Final = 1 << 20
 _MAX_KEY_BYTES: Final = 1 << 16
 _MAX_DIMENSIONS: Final = 4
 
-# Name, values per block and bytes per block of the tensor types there are (ggml.h); those without sizes are
-# only named.
+# Name, values per block and bytes per block of the tensor types there are (ggml.h).
 _TENSOR_TYPES: Final = {
-    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
-    7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 36), 10: ("Q2_K", 256, 84),
-    11: ("Q3_K", 256, 110), 12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292),
-    20: ("IQ4_NL", 32, 18), 23: ("IQ4_XS", 256, 136), 24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4),
-    27: ("I64", 1, 8), 28: ("F64", 1, 8), 30: ("BF16", 1, 2),
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 36),
+    10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110), 12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292), 20: ("IQ4_NL", 32, 18), 23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8), 30: ("BF16", 1, 2),
 }  # fmt: skip
 
 
@@ -101,9 +99,7 @@ class _Header:
             return self._array(key)
         if kind not in _VALUE_DTYPES:
             raise self._refuse(f"metadata key {key!r} has the unknown value type {kind}")
-        value = np.frombuffer(self._take(np.dtype(_VALUE_DTYPES[kind]).itemsize), _VALUE_DTYPES[kind])[
-            0
-        ].item()
+        value = np.frombuffer(self._take(np.dtype(_VALUE_DTYPES[kind]).itemsize), _VALUE_DTYPES[kind])[0].item()
         return bool(value) if kind == _BOOL else value
 
     def _array(self, key: str) -> Any:
@@ -136,9 +132,7 @@ class _Header:
             begin = data_begin + offset
             end = begin + row_bytes * math.prod(shape[:-1])
             if end > len(self._data):
-                raise self._refuse(
-                    f"tensor {name!r} ends at byte {end}, past the end of the file ({len(self._data)})"
-                )
+                raise self._refuse(f"tensor {name!r} ends at byte {end}, past the end of the file ({len(self._data)})")
             tensors[name] = GgufTensor(type_name, shape, begin, row_bytes)
             spans.append((begin, end, name))
         spans.sort()

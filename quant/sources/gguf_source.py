@@ -109,9 +109,7 @@ def _source_tensor(gguf: GgufFile, name: str, hf_name: str, tensor: GgufTensor, 
     if len(tensor.shape) == 1 and (quantized or stored == "q6_k"):
         raise SourceError(f"{gguf.path}: the vector {name!r} is quantized ({tensor.type_name})")
     if heads and tensor.shape[0] % (2 * heads):
-        raise SourceError(
-            f"{gguf.path}: {tensor.shape[0]} rows of {name!r} do not divide into {heads} even heads"
-        )
+        raise SourceError(f"{gguf.path}: {tensor.shape[0]} rows of {name!r} do not divide into {heads} even heads")
     vector = len(tensor.shape) == 1
     row_bytes = tensor.row_bytes // tensor.shape[0] if vector else tensor.row_bytes
     order = hugging_face_rows(tensor.shape[0], heads) if heads else None

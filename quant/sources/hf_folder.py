@@ -104,9 +104,7 @@ def _source_tensor(path: Path, name: str, tensor: StoredTensor) -> SourceTensor:
         )
     stored, element_bytes, widen = _FLOATS[tensor.dtype]
     if len(tensor.shape) not in (1, 2) or 0 in tensor.shape:
-        raise SourceError(
-            f"{path}: tensor {name!r} has the shape {tensor.shape}, neither a matrix nor a vector"
-        )
+        raise SourceError(f"{path}: tensor {name!r} has the shape {tensor.shape}, neither a matrix nor a vector")
     vector = len(tensor.shape) == 1
     read_rows = row_reader(path, tensor.offset, element_bytes * (1 if vector else tensor.shape[1]))
 

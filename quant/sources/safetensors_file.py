@@ -40,9 +40,7 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
                 raise SourceError(f"{path}: is no safetensors file: shorter than 8 bytes")
             header_bytes = int.from_bytes(prefix, "little")
             if header_bytes > min(_MAX_HEADER_BYTES, file_bytes - 8):
-                raise SourceError(
-                    f"{path}: claims a header of {header_bytes} bytes in a file of {file_bytes}"
-                )
+                raise SourceError(f"{path}: claims a header of {header_bytes} bytes in a file of {file_bytes}")
             text = file.read(header_bytes)
     except OSError as error:
         raise SourceError(f"{path}: can't be read: {error.strerror}") from error
@@ -98,9 +96,7 @@ def _check_cover(path: Path, tensors: dict[str, StoredTensor], begin: int, end: 
     position = begin
     for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].size_bytes)):
         if tensor.offset != position:
-            raise SourceError(
-                f"{path}: tensor {name!r} leaves a hole before it or overlaps the one before it"
-            )
+            raise SourceError(f"{path}: tensor {name!r} leaves a hole before it or overlaps the one before it")
         position += tensor.size_bytes
     if position != end:
         raise SourceError(f"{path}: its tensors end at byte {position} but the file at byte {end}")

@@ -1,0 +1,379 @@
+"""The wire: OpenAI's requests and responses as pydantic models. Validation, and nothing else.
+
+A documented field is honoured, or refused by name: it is never ignored. A field that only describes the caller or the
+call (`user`, `metadata`, ...) is accepted, for there is nothing to do. It knows no tokenizer, no model and no HTTP.
+"""
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+MAX_CHOICES = 128
+"""The largest `n`, and the most sequences (prompts x n) of one request; the service may allow fewer."""
+MAX_STOP_CHARS = 512
+MAX_STOPS = 4
+MAX_LOGIT_BIASES = 1024
+MAX_TOKENS = 2**31 - 1
+MAX_MESSAGES = 65536
+MAX_FIELDS = 64
+"""Of one object: pydantic reports every unknown field, and a hostile body could hold a million."""
+
+
+def _only(*allowed: object) -> BeforeValidator:
+    """A documented field of which we support some values only: null, and those that ask for what happens anyway."""
+
+    def check(value: object) -> object:
+        if value is None or any(type(value) is type(good) and value == good for good in allowed):
+            return value
+        hint = f"; only {' or '.join(map(json.dumps, allowed))} is" if allowed else ""
+        raise PydanticCustomError("unsupported", f"is not supported{hint}")
+
+    return BeforeValidator(check)
+
+
+def _at_most(entries: int) -> BeforeValidator:
+    """An object of bounded size, checked before its entries are."""
+
+    def check(value: object) -> object:
+        if isinstance(value, dict) and len(value) > entries:
+            raise PydanticCustomError("too_long", f"has more than {entries} entries")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _kind_of(message: str, kinds: dict[type, str]) -> Discriminator:
+    """Tells a union's members apart by the JSON type, so that an error speaks of the one that was meant."""
+
+    def kind(value: object) -> str | None:
+        return kinds.get(type(value))
+
+    return Discriminator(kind, custom_error_type="wrong_type", custom_error_message=message)
+
+
+Unsupported = Annotated[Any, _only()]
+
+Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]
+Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+Text = Annotated[str, StringConstraints(max_length=2**26)]
+StopString = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARS)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Identifier = Annotated[str, StringConstraints(max_length=512)]
+
+
+class Wire(BaseModel):
+    """Base of all requests: no coercion, no unknown fields."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_few_fields(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > MAX_FIELDS:
+            raise PydanticCustomError("too_long", f"has more than {MAX_FIELDS} fields")
+        return value
+
+
+class StreamOptions(Wire):
+    """`stream_options`."""
+
+    include_usage: bool | None = None
+    include_obfuscation: Annotated[bool | None, _only(False)] = None
+
+
+class _Request(Wire):
+    """What chat completions and completions share."""
+
+    model: Identifier
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stop: (
+        Annotated[
+            Annotated[StopString, Tag("one")]
+            | Annotated[list[StopString], Field(max_length=MAX_STOPS, fail_fast=True), Tag("many")],
+            _kind_of("should be a string or a list of strings", {str: "one", list: "many"}),
+        ]
+        | None
+    ) = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=256, fail_fast=True)] | None = None
+    """Extension: tokens that end the output; they are not in it."""
+    ignore_eos: Annotated[bool | None, _only(False)] = None
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    temperature: Temperature | None = None
+    top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    """Extension. 0, or -1 as other servers write it: off."""
+    min_p: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] | None = None
+    """Extension: tokens less likely than this share of the likeliest one's probability are out."""
+    repetition_penalty: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | None = None
+    """Extension, over prompt and output; 1: off."""
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: (
+        Annotated[
+            dict[
+                Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})$")],
+                Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)],
+            ],
+            _at_most(MAX_LOGIT_BIASES),
+        ]
+        | None
+    ) = None
+    """Token id, as a string, to what is added to its logit."""
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    user: Identifier | None = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with a usage chunk."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+# --- chat completions -----------------------------------------------------------------------------------------------
+
+
+def _only_text(value: object) -> object:
+    if isinstance(value, str) and value != "text":
+        raise PydanticCustomError("unsupported", "is not supported; only \"text\" is")
+    return value
+
+
+class TextPart(Wire):
+    """One text part of a message's content."""
+
+    type: Annotated[Literal["text"], BeforeValidator(_only_text)]
+    text: Text
+
+
+class FunctionCall(Wire):
+    """A call that the assistant made, in an earlier turn."""
+
+    name: Identifier
+    arguments: Text
+    """JSON, as a string."""
+
+
+class ToolCall(Wire):
+    """An entry of an assistant message's `tool_calls`."""
+
+    id: Identifier
+    type: Annotated[Literal["function"], _only("function")] = "function"
+    function: FunctionCall
+
+
+class Message(Wire):
+    """One message of the conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: (
+        Annotated[
+            Annotated[Text, Tag("text")] | Annotated[list[TextPart], Field(fail_fast=True), Tag("parts")],
+            _kind_of("should be a string or a list of text parts", {str: "text", list: "parts"}),
+        ]
+        | None
+    ) = None
+    name: Identifier | None = None
+    tool_call_id: Identifier | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
+    audio: Unsupported = None
+    function_call: Unsupported = None
+    refusal: Unsupported = None
+    annotations: Annotated[Any, _only([])] = None
+
+
+class TextFormat(Wire):
+    """`response_format` of plain text."""
+
+    type: Annotated[Literal["text"], BeforeValidator(_only_text)]
+    json_schema: Unsupported = None
+
+
+class ChatCompletionRequest(_Request):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    response_format: TextFormat | None = None
+    metadata: (
+        Annotated[
+            dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], _at_most(16)
+        ]
+        | None
+    ) = None
+    """Kept with a stored completion; we store none, so there is nothing to keep."""
+    safety_identifier: Identifier | None = None
+    prompt_cache_key: Identifier | None = None
+    store: Annotated[bool | None, _only(False)] = None
+    service_tier: Annotated[str | None, _only("auto", "default")] = None
+    modalities: Annotated[Any, _only(["text"])] = None
+    reasoning_effort: Annotated[str | None, _only("none")] = None
+    logprobs: Annotated[bool | None, _only(False)] = None
+    top_logprobs: Annotated[int | None, _only(0)] = None
+    tools: Annotated[Any, _only([])] = None
+    tool_choice: Annotated[str | None, _only("none")] = None
+    functions: Annotated[Any, _only([])] = None
+    function_call: Annotated[str | None, _only("none")] = None
+    parallel_tool_calls: Unsupported = None
+    audio: Unsupported = None
+    moderation: Unsupported = None
+    prediction: Unsupported = None
+    prompt_cache_options: Unsupported = None
+    prompt_cache_retention: Unsupported = None
+    verbosity: Unsupported = None
+    web_search_options: Unsupported = None
+
+    @property
+    def output_limit(self) -> tuple[int | None, str]:
+        """The most output tokens, and the field that says so."""
+        if self.max_completion_tokens is not None:
+            return self.max_completion_tokens, "max_completion_tokens"
+        return self.max_tokens, "max_tokens"
+
+
+# --- completions ----------------------------------------------------------------------------------------------------
+
+
+def _prompt_kind(value: object) -> str | None:
+    if isinstance(value, str):
+        return "text"
+    if not isinstance(value, list):
+        return None
+    first = value[0] if value else ""
+    kinds: dict[type, str] = {str: "texts", int: "tokens", list: "many_tokens"}
+    return kinds.get(type(first))
+
+
+Tokens = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+Prompt = Annotated[
+    Annotated[Text, Tag("text")]
+    | Annotated[list[Text], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True), Tag("texts")]
+    | Annotated[Tokens, Tag("tokens")]
+    | Annotated[list[Tokens], Field(max_length=MAX_CHOICES, fail_fast=True), Tag("many_tokens")],
+    Discriminator(
+        _prompt_kind,
+        custom_error_type="wrong_type",
+        custom_error_message="should be a string, a list of strings, a list of token ids, or a list of such lists",
+    ),
+]
+
+
+class CompletionRequest(_Request):
+    """`POST /v1/completions`."""
+
+    prompt: Prompt
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    """Supported where it chooses nothing: equal to `n`."""
+    echo: Annotated[bool | None, _only(False)] = None
+    logprobs: Unsupported = None
+    suffix: Annotated[str | None, _only("")] = None
+
+    @property
+    def prompts(self) -> list[str] | list[list[int]]:
+        """The prompts, each a text or a list of token ids."""
+        match self.prompt:
+            case str(text):
+                return [text]
+            case [int(), *_]:
+                return [self.prompt]  # type: ignore[list-item]
+            case _:
+                return self.prompt  # type: ignore[return-value]
+
+
+# --- responses ------------------------------------------------------------------------------------------------------
+
+FinishReason = Literal["stop", "length"]
+
+
+class Usage(BaseModel):
+    """Tokens of a request, all choices together."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class AssistantMessage(BaseModel):
+    """The answer."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(BaseModel):
+    """One of the `n` answers."""
+
+    index: int
+    message: AssistantMessage
+    logprobs: None = None
+    finish_reason: FinishReason
+
+
+class ChatCompletion(BaseModel):
+    """A whole chat completion."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    system_fingerprint: str | None = None
+
+
+class CompletionChoice(BaseModel):
+    """One of the completions."""
+
+    index: int
+    text: str
+    logprobs: None = None
+    finish_reason: FinishReason | None
+
+
+class Completion(BaseModel):
+    """A whole completion."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+    system_fingerprint: str | None = None
+
+
+class Model(BaseModel):
+    """A model that is served."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "redoubt"
+    max_context_tokens: int
+    """Extension: the longest prompt and output together."""
+
+
+class ModelList(BaseModel):
+    """`GET /v1/models`."""
+
+    object: Literal["list"] = "list"
+    data: list[Model]
+
+

@@ -1,6 +1,7 @@
 """What a client is told when a request fails: status, OpenAI's error object, and headers.
 
-It knows OpenAI's names for errors and the engine's exceptions; it knows nothing of FastAPI or Ray, and logs nothing.
+It knows OpenAI's names for errors and the engine's exceptions; it knows nothing of FastAPI or Ray, and logs
+nothing.
 """
 
 from dataclasses import dataclass, field
@@ -37,13 +38,18 @@ def unauthorized() -> ApiError:
     """401: no API key, or a wrong one."""
     headers = {"WWW-Authenticate": "Bearer"}
     return ApiError(
-        401, "A valid API key is needed: 'Authorization: Bearer <key>'.", code="invalid_api_key", headers=headers
+        401,
+        "A valid API key is needed: 'Authorization: Bearer <key>'.",
+        code="invalid_api_key",
+        headers=headers,
     )
 
 
 def no_such_model(name: str) -> ApiError:
     """404: a model that is not served here."""
-    return ApiError(404, f"The model '{_shortened(name)}' is not served here.", param="model", code="model_not_found")
+    return ApiError(
+        404, f"The model '{_shortened(name)}' is not served here.", param="model", code="model_not_found"
+    )
 
 
 def no_such_route(method: str, path: str) -> ApiError:
@@ -72,8 +78,8 @@ def context_length_exceeded(
     """400: prompt and requested output can't fit; `at_least`: the prompt was too long even to be counted."""
     count = f"at least {prompt_tokens}" if at_least else f"{prompt_tokens}"
     return invalid(
-        f"The model's context holds {context_tokens} tokens, but {count} in the prompt and {output_tokens} for the "
-        "output were asked for. Shorten the prompt or ask for less output.",
+        f"The model's context holds {context_tokens} tokens, but {count} in the prompt and {output_tokens} "
+        "for the output were asked for. Shorten the prompt or ask for less output.",
         param,
         "context_length_exceeded",
     )
@@ -93,14 +99,21 @@ def queue_full(retry_after_s: int) -> ApiError:
 def unavailable(retry_after_s: int, message: str = "No worker is up. Try again later.") -> ApiError:
     """503: nobody is there to do the work."""
     return ApiError(
-        503, message, type="server_error", code="service_unavailable", headers={"Retry-After": str(retry_after_s)}
+        503,
+        message,
+        type="server_error",
+        code="service_unavailable",
+        headers={"Retry-After": str(retry_after_s)},
     )
 
 
 def internal(request_id: str) -> ApiError:
     """500: a bug of ours; the id finds it in the log."""
     return ApiError(
-        500, f"The server failed on this request (id {request_id}).", type="server_error", code="internal_error"
+        500,
+        f"The server failed on this request (id {request_id}).",
+        type="server_error",
+        code="internal_error",
     )
 
 

@@ -1,11 +1,13 @@
 """The wire: OpenAI's requests and responses as pydantic models. Validation, and nothing else.
 
-A documented field is honoured, or refused by name: it is never ignored. A field that only describes the caller or the
-call (`user`, `metadata`, ...) is accepted, for there is nothing to do. It knows no tokenizer, no model and no HTTP.
+A documented field is honoured, or refused by name: it is never ignored. A field that only describes the
+caller or the call (`user`, `metadata`, ...) is accepted, for there is nothing to do. It knows no tokenizer,
+no model and no HTTP.
 """
 
 import json
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
     BaseModel,
@@ -31,7 +33,7 @@ MAX_FIELDS = 64
 
 
 def _only(*allowed: object) -> BeforeValidator:
-    """A documented field of which we support some values only: null, and those that ask for what happens anyway."""
+    """A documented field with some values supported: null, and those that ask for what happens anyway."""
 
     def check(value: object) -> object:
         if value is None or any(type(value) is type(good) and value == good for good in allowed):
@@ -146,12 +148,12 @@ class _Request(Wire):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
-# --- chat completions -----------------------------------------------------------------------------------------------
+# --- chat completions ---------------------------------------------------------------------------------------
 
 
 def _only_text(value: object) -> object:
     if isinstance(value, str) and value != "text":
-        raise PydanticCustomError("unsupported", "is not supported; only \"text\" is")
+        raise PydanticCustomError("unsupported", 'is not supported; only "text" is')
     return value
 
 
@@ -247,7 +249,7 @@ class ChatCompletionRequest(_Request):
         return self.max_tokens, "max_tokens"
 
 
-# --- completions ----------------------------------------------------------------------------------------------------
+# --- completions --------------------------------------------------------------------------------------------
 
 
 def _prompt_kind(value: object) -> str | None:
@@ -269,7 +271,7 @@ Prompt = Annotated[
     Discriminator(
         _prompt_kind,
         custom_error_type="wrong_type",
-        custom_error_message="should be a string, a list of strings, a list of token ids, or a list of such lists",
+        custom_error_message="should be a string, a list of strings, a list of token ids, or a list of those",
     ),
 ]
 
@@ -285,18 +287,18 @@ class CompletionRequest(_Request):
     suffix: Annotated[str | None, _only("")] = None
 
     @property
-    def prompts(self) -> list[str] | list[list[int]]:
+    def prompts(self) -> Sequence[str | list[int]]:
         """The prompts, each a text or a list of token ids."""
         match self.prompt:
             case str(text):
                 return [text]
-            case [int(), *_]:
-                return [self.prompt]  # type: ignore[list-item]
-            case _:
-                return self.prompt  # type: ignore[return-value]
+            case [int(), *_] as token_ids:
+                return [cast(list[int], token_ids)]
+            case prompts:
+                return cast(list[str] | list[list[int]], prompts)
 
 
-# --- responses ------------------------------------------------------------------------------------------------------
+# --- responses ----------------------------------------------------------------------------------------------
 
 FinishReason = Literal["stop", "length"]
 
@@ -375,5 +377,3 @@ class ModelList(BaseModel):
 
     object: Literal["list"] = "list"
     data: list[Model]
-
-

@@ -7,7 +7,7 @@ and opens no model.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -133,6 +133,10 @@ class IngressSettings(_Knobs):
     """The largest `n`."""
     retry_after_s: int = Field(default=1, ge=1)
     """Retry-After of a 429 or 503."""
+    max_body_bytes: int = Field(default=8 << 20, ge=1024)
+    """The largest request body; a larger one is refused (413) without being read."""
+    api_keys: list[Annotated[str, Field(min_length=16)]] = Field(default_factory=list)
+    """Clients must send one of these (`Authorization: Bearer <key>`); none: whoever reaches the address may ask."""
 
 
 class ServiceSettings(_Knobs):

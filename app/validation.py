@@ -1,7 +1,7 @@
 """From a request's bytes to a validated model, or a 400 that names the field that is wrong.
 
-The bytes are anybody's: not JSON, too deep, lone surrogates, numbers without end. It knows pydantic's errors and
-nothing of what the fields mean.
+The bytes are anybody's: not JSON, too deep, lone surrogates, numbers without end. It knows pydantic's
+errors and nothing of what the fields mean.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,9 @@ def parse(model: type[Request], body: bytes) -> Request:
         # orjson refuses NaN, infinities, lone surrogates and more than 1024 levels.
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise errors.invalid(f"The request body is not valid JSON: {error.msg}.", code="invalid_json") from None
+        raise errors.invalid(
+            f"The request body is not valid JSON: {error.msg}.", code="invalid_json"
+        ) from None
     if not isinstance(value, dict):
         raise errors.invalid("The request body should be a JSON object.", code="invalid_json")
     try:
@@ -37,7 +39,9 @@ def _as_api_error(body: dict[str, Any], error: ValidationError) -> errors.ApiErr
         case "missing":
             return errors.invalid(f"'{param}' is missing.", param, "missing_required_parameter")
         case "extra_forbidden":
-            return errors.invalid(f"'{param}' is not a parameter of this request.", param, "unknown_parameter")
+            return errors.invalid(
+                f"'{param}' is not a parameter of this request.", param, "unknown_parameter"
+            )
         case "unsupported":
             return errors.invalid(f"'{param}' {first['msg']}.", param, "unsupported_parameter")
         case _:
@@ -46,7 +50,7 @@ def _as_api_error(body: dict[str, Any], error: ValidationError) -> errors.ApiErr
 
 
 def _field_name(body: dict[str, Any], location: Sequence[str | int]) -> str:
-    """The way to the field as a client would write it, `messages[0].content`, without pydantic's own steps."""
+    """The way to the field as a client would write it, `messages[0].content`, without pydantic's steps."""
     name = ""
     value: Any = body
     for depth, step in enumerate(location):

@@ -1,0 +1,202 @@
+"""A converted model as the ingress sees it: template, tokenizer, context, and the tokens that end an answer.
+
+Control tokens come from the template, or from a raw prompt, and never from what a user says in a message:
+in the tokenizer that is used here they carry secret names, and only the template's own are written with
+those. It knows nothing of weights, HTTP or Ray.
+"""
+
+import copy
+import json
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from tokenizers import Tokenizer
+
+from app import errors
+from app.chat_template import ChatTemplate
+from app.detokenizer import Detokenizer, TokenBytes
+from app.openai_types import Message
+
+_SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+
+
+class ChatModelError(ValueError):
+    """A model folder that can't be served; the message names the file and the reason."""
+
+
+class ChatModel:
+    """Immutable after loading; every method may be called from any thread."""
+
+    def __init__(
+        self,
+        *,
+        tokenizer: Mapping[str, Any],
+        config: Mapping[str, Any],
+        tokenizer_config: Mapping[str, Any] | None = None,
+        generation_config: Mapping[str, Any] | None = None,
+        template: str | None = None,
+        max_context_tokens: int | None = None,
+    ) -> None:
+        """The contents of a model folder's JSON files. Raises ValueError naming what is wrong."""
+        names = tokenizer_config or {}
+        self.tokens = TokenBytes.from_json(tokenizer)
+        trained_tokens = int(config["max_position_embeddings"])
+        self.context_tokens = min(max_context_tokens or trained_tokens, trained_tokens)
+        """The longest prompt and output together."""
+        self.vocab_size = int(config["vocab_size"])
+        special = {name: text for name in _SPECIAL_NAMES if (text := _token_text(names.get(name)))}
+        added = tokenizer.get("added_tokens") or []
+        control = [
+            t["content"] for t in added if t["special"] or (template is not None and t["content"] in template)
+        ]
+        self._aliases = _Aliases(control)
+        self._tokenizer = Tokenizer.from_str(json.dumps(self._aliases.in_tokenizer(tokenizer)))
+        self._prefix = self._prompt_prefix(names, special)
+        self._template = ChatTemplate(template, special, control) if template is not None else None
+        named = [int(token["id"]) for token in added if token["content"] == special.get("eos_token")]
+        generation = generation_config or {}
+        self.eos_token_ids = frozenset(
+            _token_ids(generation.get("eos_token_id")) + _token_ids(config.get("eos_token_id")) + named
+        )
+        """Tokens that end an answer."""
+
+    @classmethod
+    def load(cls, folder: Path, *, max_context_tokens: int | None = None) -> Self:
+        """Opens a converted model. Raises ChatModelError naming the file."""
+        tokenizer_config = _read_json(folder / "tokenizer_config.json", optional=True)
+        try:
+            return cls(
+                tokenizer=_read_json(folder / "tokenizer.json"),
+                config=_read_json(folder / "config.json"),
+                tokenizer_config=tokenizer_config,
+                generation_config=_read_json(folder / "generation_config.json", optional=True),
+                template=_find_template(folder, tokenizer_config),
+                max_context_tokens=max_context_tokens,
+            )
+        except ChatModelError:
+            raise
+        except KeyError as error:
+            raise ChatModelError(f"{folder}: {error} is missing") from error
+        except ValueError as error:
+            raise ChatModelError(f"{folder}: {error}") from error
+
+    def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
+        """The conversation as tokens, up to where the answer begins. Raises ApiError (400)."""
+        if self._template is None:
+            raise errors.invalid("This model has no chat template; use /v1/completions.", "model")
+        text = self._template.render(messages)
+        # The template's control tokens are whole, users' are broken by marks: only the former are renamed.
+        return self._encode(self._aliases.in_text(text).replace(self._template.mark, ""), "messages")
+
+    def raw_prompt(self, text: str, field: str = "prompt") -> list[int]:
+        """A raw prompt as tokens, after BOS if the model wants it; control tokens in it count as such."""
+        token_ids = self._encode(self._aliases.in_text(text), field)
+        prefix = self._prefix
+        return token_ids if token_ids[: len(prefix)] == prefix else [*prefix, *token_ids]
+
+    def detokenizer(self, *, starts_text: bool) -> Detokenizer:
+        """A fresh detokenizer for one output."""
+        return Detokenizer(self.tokens, starts_text=starts_text)
+
+    def _encode(self, text: str, field: str) -> list[int]:
+        # A token covers so many bytes at most: what can't fit is refused without being tokenized.
+        least_tokens = len(text.encode()) // max(self.tokens.longest, self._aliases.longest_bytes)
+        if least_tokens > self.context_tokens:
+            raise errors.context_length_exceeded(least_tokens, 1, self.context_tokens, field, at_least=True)
+        token_ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return token_ids
+
+    def _prompt_prefix(self, config: Mapping[str, Any], special: Mapping[str, str]) -> list[int]:
+        """What goes before a raw prompt: BOS, if the tokenizer's configuration or post-processor says so."""
+        if config.get("add_bos_token") is False:
+            return []
+        plain = self._tokenizer.encode("a", add_special_tokens=False).ids
+        full = self._tokenizer.encode("a", add_special_tokens=True).ids
+        for start in range(1, len(full) - len(plain) + 1):
+            if full[start : start + len(plain)] == plain:
+                return list(full[:start])
+        if config.get("add_bos_token") is True and "bos_token" in special:
+            bos = self._tokenizer.token_to_id(self._aliases.name(special["bos_token"]))
+            return [] if bos is None else [bos]
+        return []
+
+
+class _Aliases:
+    """Secret names of control tokens: same ids, but no text that a user can think of contains one."""
+
+    def __init__(self, tokens: Iterable[str]) -> None:
+        secret = secrets.token_hex(8)
+        self._names = {token: f"\ue000{secret}{token}\ue001" for token in tokens}
+        longest_first = sorted(self._names, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self.longest_bytes = max((len(name.encode()) for name in self._names.values()), default=1)
+        """Bytes of the longest secret name."""
+
+    def name(self, token: str) -> str:
+        """The secret name of a control token; any other token is its own name."""
+        return self._names.get(token, token)
+
+    def in_text(self, text: str) -> str:
+        """The text with its control tokens under their secret names."""
+        return self._pattern.sub(lambda match: self._names[match[0]], text)
+
+    def in_tokenizer(self, tokenizer: Mapping[str, Any]) -> dict[str, Any]:
+        """`tokenizer.json` with the control tokens renamed, and no merge that could still make one."""
+        model = dict(tokenizer["model"])
+        if isinstance(model["vocab"], Mapping):
+            model["vocab"] = {self.name(token): i for token, i in model["vocab"].items()}
+        else:
+            model["vocab"] = [[self.name(token), score] for token, score in model["vocab"]]
+        if isinstance(model.get("unk_token"), str):
+            model["unk_token"] = self.name(model["unk_token"])
+        if "merges" in model:
+            model["merges"] = [merge for merge in model["merges"] if self._is_harmless(merge)]
+        added = copy.deepcopy(list(tokenizer.get("added_tokens") or []))
+        for token in added:
+            if token["content"] in self._names:
+                token["content"], token["normalized"] = self.name(token["content"]), False
+        return {**tokenizer, "model": model, "added_tokens": added, "truncation": None, "padding": None}
+
+    def _is_harmless(self, merge: str | Sequence[str]) -> bool:
+        left, right = merge.split(" ") if isinstance(merge, str) else merge
+        return not self._names.keys() & {left, right, left + right}
+
+
+def _read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        if optional:
+            return {}
+        raise ChatModelError(f"{path}: no such file; is this a converted model?") from error
+    except (OSError, ValueError) as error:
+        raise ChatModelError(f"{path}: {error}") from error
+    if not isinstance(value, dict):
+        raise ChatModelError(f"{path}: not a JSON object")
+    return value
+
+
+def _find_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
+    """In `tokenizer_config.json` (one, or several by name), or, in newer checkpoints, a file of its own."""
+    template = tokenizer_config.get("chat_template")
+    if isinstance(template, list):
+        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+    if isinstance(template, str):
+        return template
+    path = folder / "chat_template.jinja"
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def _token_text(token: Any) -> str | None:
+    """A special token of `tokenizer_config.json`: its text, or an object that has it."""
+    text = token.get("content") if isinstance(token, Mapping) else token
+    return text if isinstance(text, str) else None
+
+
+def _token_ids(value: int | Sequence[int] | None) -> list[int]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, int) else list(value)

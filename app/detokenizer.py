@@ -1,0 +1,163 @@
+"""From token ids to text as they are made, and stop strings in that text.
+
+Every token stands for fixed bytes; an incremental UTF-8 decoder turns them into text, so each token costs
+the same however long the output is, and no character is shown before it is whole. It knows
+`tokenizer.json`, not the model.
+"""
+
+import codecs
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_SPACE = "\u2581"  # SentencePiece writes a space so
+
+
+class UnsupportedTokenizerError(ValueError):
+    """A tokenizer whose tokens do not stand for fixed bytes, or of a kind that we do not know."""
+
+
+class TokenBytes:
+    """What each token of a vocabulary stands for. Special tokens stand for nothing."""
+
+    def __init__(self, table: Sequence[bytes], *, has_prefix_space: bool) -> None:
+        self._table = table
+        self.has_prefix_space = has_prefix_space
+        """Whether a first token brings a space that is not the text's (SentencePiece's dummy prefix)."""
+        self.longest = max(map(len, table), default=1)
+        """Bytes of the longest token."""
+
+    def join(self, token_ids: Iterable[int]) -> bytes:
+        """The tokens' bytes. One outside the vocabulary (a model may have spare rows) stands for nothing."""
+        table, size = self._table, len(self._table)
+        return b"".join(table[token] for token in token_ids if token < size)
+
+    @classmethod
+    def from_json(cls, tokenizer: Mapping[str, Any]) -> "TokenBytes":
+        """Builds the table from `tokenizer.json`. Raises UnsupportedTokenizerError."""
+        model, decoders = tokenizer["model"], _decoder_steps(tokenizer.get("decoder"))
+        if model.get("type", "BPE") not in ("BPE", "Unigram"):
+            raise UnsupportedTokenizerError(
+                f"tokenizer.json: model type {model.get('type')!r} is not supported"
+            )
+        vocab = model["vocab"]
+        tokens = dict(vocab) if isinstance(vocab, Mapping) else {entry[0]: i for i, entry in enumerate(vocab)}
+        added = {token["id"]: token for token in tokenizer.get("added_tokens") or []}
+        table = [b""] * (max([*tokens.values(), *added], default=-1) + 1)
+        to_bytes = _byte_level if "ByteLevel" in decoders else _sentencepiece
+        if to_bytes is _sentencepiece and not decoders.keys() & {"Metaspace", "Replace"}:
+            raise UnsupportedTokenizerError(f"tokenizer.json: decoder {sorted(decoders)} is not supported")
+        for text, token_id in tokens.items():
+            if token_id not in added:
+                table[token_id] = to_bytes(text)
+        for token_id, token in added.items():
+            table[token_id] = b"" if token["special"] else token["content"].encode()
+        return cls(table, has_prefix_space=_strips_a_space(decoders))
+
+
+class Detokenizer:
+    """One output's text so far; feed it tokens, it returns the new characters that are whole."""
+
+    __slots__ = ("_decoder", "_strip", "_tokens")
+
+    def __init__(self, tokens: TokenBytes, *, starts_text: bool) -> None:
+        """starts_text: the output is a text of its own; otherwise it continues its prompt, spaces and all."""
+        self._tokens = tokens
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._strip = starts_text and tokens.has_prefix_space
+
+    def feed(self, token_ids: Iterable[int]) -> str:
+        """The characters that these tokens complete."""
+        text = self._decoder.decode(self._tokens.join(token_ids))
+        if self._strip and text:
+            self._strip = False
+            return text.removeprefix(" ")
+        return text
+
+    def finish(self) -> str:
+        """What remains at the end: a replacement character if the output stops within one, else nothing."""
+        return self._decoder.decode(b"", final=True)
+
+
+class StopStrings:
+    """Finds the first stop string in a text that comes in pieces, however it is cut.
+
+    Text that could be the beginning of a stop string is held back until that is decided. The stop string
+    that is complete first wins, so the result does not depend on the cuts.
+    """
+
+    __slots__ = ("_held", "_stops")
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = stops
+        self._held = ""
+
+    def feed(self, text: str) -> tuple[str, bool]:
+        """The text that is safe to show, and whether a stop string was found right after it."""
+        if not self._stops:
+            return text, False
+        text = self._held + text
+        found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if found:
+            self._held = ""
+            return text[: min(found)[1]], True
+        safe = min(_possible_start(text, stop) for stop in self._stops)
+        self._held = text[safe:]
+        return text[:safe], False
+
+    def finish(self) -> str:
+        """What was held back in vain."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _possible_start(text: str, stop: str) -> int:
+    """Where the longest end of `text` that begins `stop` starts; the text's length if there is none."""
+    start = text.find(stop[0], max(0, len(text) - len(stop) + 1))
+    while start >= 0:
+        if stop.startswith(text[start:]):
+            return start
+        start = text.find(stop[0], start + 1)
+    return len(text)
+
+
+def _decoder_steps(decoder: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
+    """The decoder's steps by type."""
+    if decoder is None:
+        return {}
+    steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+    return {step["type"]: step for step in steps}
+
+
+def _strips_a_space(decoders: Mapping[str, Mapping[str, Any]]) -> bool:
+    if "Strip" in decoders:
+        return decoders["Strip"].get("content") == " " and decoders["Strip"].get("start", 0) > 0
+    metaspace = decoders.get("Metaspace", {"prepend_scheme": "never"})
+    return (
+        metaspace.get("prepend_scheme", "always") != "never"
+        and metaspace.get("add_prefix_space", True) is True
+    )
+
+
+def _byte_level(text: str) -> bytes:
+    """A byte-level token's bytes; one that was written outside the byte alphabet stands for itself."""
+    try:
+        return bytes(_BYTE_OF_CHARACTER[character] for character in text)
+    except KeyError:
+        return text.encode()
+
+
+def _sentencepiece(text: str) -> bytes:
+    byte = _BYTE_TOKEN.fullmatch(text)
+    return bytes([int(byte[1], 16)]) if byte else text.replace(_SPACE, " ").encode()
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's alphabet: printable Latin-1 bytes are themselves, the others follow from character 256 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF_CHARACTER: Mapping[str, int] = _byte_alphabet()

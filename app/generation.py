@@ -1,0 +1,274 @@
+"""From a validated request to what the engine is asked for, and from its token deltas to text.
+
+The only thing below that it uses is `generate`, an async generator function: it knows neither Ray nor HTTP,
+and a test gives it a fake worker.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from app import errors
+from app.chat import ChatModel
+from app.detokenizer import StopStrings
+from app.engine.types import EngineStoppedError, FinishReason, GenerateRequest, SamplingParams, TokenDelta
+from app.openai_types import ChatCompletionRequest, CompletionRequest
+
+Generate = Callable[[GenerateRequest], AsyncGenerator[TokenDelta, None]]
+"""Streams a request's deltas, the last with a finish reason; closing it aborts it. Raises EngineError."""
+
+COMPLETION_MAX_TOKENS = 16
+"""OpenAI's default of `max_tokens` in completions; in chat it is the service's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the service allows one request."""
+
+    default_max_tokens: int
+    """Output of a chat request that names no limit; less where the context is full before."""
+    max_choices: int
+    """The largest `n`, and the most sequences of a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request, ready for the engine. Choice i is requests[i]; choices of one prompt are neighbours."""
+
+    request_id: str
+    requests: tuple[GenerateRequest, ...]
+    prompt_tokens: int
+    """Each prompt counted once, however many choices it has."""
+    stops: tuple[str, ...]
+    starts_text: bool
+    """Whether outputs are texts of their own (chat), or go on where their prompt ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceDelta:
+    """What came of one choice since the last delta; the last has a finish reason."""
+
+    index: int
+    text: str
+    tokens: int
+    finish_reason: FinishReason | None
+
+
+def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, request_id: str) -> Job:
+    """Renders and tokenizes; may take long for a long conversation. Raises ApiError (400)."""
+    if request.max_tokens is not None and request.max_completion_tokens not in (None, request.max_tokens):
+        raise errors.invalid(
+            "'max_tokens' and 'max_completion_tokens' contradict each other.", "max_completion_tokens"
+        )
+    limit, limit_field = request.output_limit
+    prompt = model.chat_prompt(request.messages)
+    output = _output_tokens(model, prompt, limit, limit_field, limits.default_max_tokens, "messages")
+    return _job(model, request, limits, request_id, [(prompt, output)], starts_text=True)
+
+
+def plan_completion(model: ChatModel, request: CompletionRequest, limits: Limits, request_id: str) -> Job:
+    """Tokenizes the prompts that are text; may take long. Raises ApiError (400)."""
+    choices = request.n or 1
+    if request.best_of not in (None, choices):
+        raise errors.invalid(
+            "'best_of' is supported only where it equals 'n'.", "best_of", "unsupported_parameter"
+        )
+    sequences = []
+    for i, prompt in enumerate(request.prompts):
+        token_ids = (
+            model.raw_prompt(prompt) if isinstance(prompt, str) else _in_vocabulary(model, prompt, "prompt")
+        )
+        if not token_ids:
+            raise errors.invalid(
+                f"'prompt': prompt {i} is empty, and this model has no token to start from.", "prompt"
+            )
+        output = _output_tokens(
+            model, token_ids, request.max_tokens, "max_tokens", COMPLETION_MAX_TOKENS, "prompt"
+        )
+        sequences.append((token_ids, output))
+    return _job(model, request, limits, request_id, sequences, starts_text=False)
+
+
+def _output_tokens(
+    model: ChatModel,
+    prompt: Sequence[int],
+    limit: int | None,
+    limit_field: str,
+    default: int,
+    prompt_field: str,
+) -> int:
+    room = model.context_tokens - len(prompt)
+    if room < 1:
+        raise errors.context_length_exceeded(len(prompt), limit or 1, model.context_tokens, prompt_field)
+    if limit is None:
+        return min(default, room)
+    if limit > room:
+        raise errors.context_length_exceeded(len(prompt), limit, model.context_tokens, limit_field)
+    return limit
+
+
+def _job(
+    model: ChatModel,
+    request: ChatCompletionRequest | CompletionRequest,
+    limits: Limits,
+    request_id: str,
+    sequences: Sequence[tuple[Sequence[int], int]],
+    *,
+    starts_text: bool,
+) -> Job:
+    choices = request.n or 1
+    if choices > limits.max_choices:
+        raise errors.invalid(f"'n': at most {limits.max_choices} choices are allowed.", "n", "invalid_value")
+    if choices * len(sequences) > limits.max_choices:
+        message = f"{len(sequences)} prompts with n={choices} are more than the {limits.max_choices} allowed."
+        raise errors.invalid(f"'prompt': {message}", "prompt", "invalid_value")
+    stops = frozenset(_in_vocabulary(model, request.stop_token_ids or (), "stop_token_ids"))
+    if not request.ignore_eos:
+        stops |= model.eos_token_ids
+    requests = tuple(
+        GenerateRequest(
+            request_id=f"{request_id}-{prompt * choices + choice}",
+            prompt_token_ids=tuple(token_ids),
+            max_new_tokens=output_tokens,
+            sampling=_sampling(model, request, choice),
+            stop_token_ids=stops,
+        )
+        for prompt, (token_ids, output_tokens) in enumerate(sequences)
+        for choice in range(choices)
+    )
+    prompt_tokens = sum(len(token_ids) for token_ids, _ in sequences)
+    return Job(request_id, requests, prompt_tokens, request.stops, starts_text)
+
+
+def _sampling(
+    model: ChatModel, request: ChatCompletionRequest | CompletionRequest, choice: int
+) -> SamplingParams:
+    def given(value: float | None, default: float) -> float:
+        return default if value is None else float(value)
+
+    biases = {int(token): bias for token, bias in (request.logit_bias or {}).items()}
+    _in_vocabulary(model, biases, "logit_bias")
+    return SamplingParams(
+        temperature=given(request.temperature, 1.0),
+        top_k=max(request.top_k or 0, 0),
+        top_p=given(request.top_p, 1.0),
+        min_p=given(request.min_p, 0.0),
+        repetition_penalty=given(request.repetition_penalty, 1.0),
+        presence_penalty=given(request.presence_penalty, 0.0),
+        frequency_penalty=given(request.frequency_penalty, 0.0),
+        logit_bias=biases,
+        # The choices of one seed differ, and the same seed gives the same choices again.
+        seed=None if request.seed is None else (request.seed + choice) % 2**64,
+    )
+
+
+def _in_vocabulary(model: ChatModel, token_ids: Iterable[int], field: str) -> list[int]:
+    token_ids = list(token_ids)
+    highest = max(token_ids, default=0)
+    if highest >= model.vocab_size:
+        message = f"'{field}': token {highest} is not in the vocabulary of {model.vocab_size} tokens."
+        raise errors.invalid(message, field, "invalid_value")
+    return token_ids
+
+
+async def stream(job: Job, model: ChatModel, generate: Generate) -> AsyncGenerator[list[ChoiceDelta], None]:
+    """Runs all choices at once and yields what has come since the last time, one delta per choice at most.
+
+    A slow reader gets fewer, bigger deltas. Closing it, or an error in one choice, closes every choice's
+    generator.
+    """
+    inbox = _Inbox()
+    runs = [
+        asyncio.create_task(_run_choice(index, job, model, generate, inbox))
+        for index in range(len(job.requests))
+    ]
+    try:
+        finished = 0
+        while finished < len(runs):
+            deltas = await inbox.take()
+            finished += sum(delta.finish_reason is not None for delta in deltas)
+            yield deltas
+    finally:
+        for run in runs:
+            run.cancel()
+        await asyncio.gather(*runs, return_exceptions=True)
+
+
+class _Inbox:
+    """Where the choices leave their deltas; those of one choice become one until they are taken."""
+
+    def __init__(self) -> None:
+        self._deltas: dict[int, ChoiceDelta] = {}
+        self._error: BaseException | None = None
+        self._news = asyncio.Event()
+
+    def put(self, delta: ChoiceDelta) -> None:
+        earlier = self._deltas.get(delta.index)
+        if earlier is not None:
+            delta = ChoiceDelta(
+                delta.index, earlier.text + delta.text, earlier.tokens + delta.tokens, delta.finish_reason
+            )
+        self._deltas[delta.index] = delta
+        self._news.set()
+
+    def fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+        self._news.set()
+
+    async def take(self) -> list[ChoiceDelta]:
+        """Everything there is, as soon as there is something; an error comes after what came before it."""
+        await self._news.wait()
+        deltas, self._deltas = list(self._deltas.values()), {}
+        if not deltas and self._error is not None:
+            raise self._error
+        if self._error is None:
+            self._news.clear()
+        return deltas
+
+
+async def _run_choice(index: int, job: Job, model: ChatModel, generate: Generate, inbox: _Inbox) -> None:
+    """Moves one choice's text to the inbox until it ends, by itself or by a stop string."""
+    text = _ChoiceText(model, job)
+    try:
+        async with aclosing(generate(job.requests[index])) as deltas:
+            async for delta in deltas:
+                new_text, tokens, stopped = text.feed(delta)
+                finish_reason = "stop" if stopped else delta.finish_reason
+                inbox.put(ChoiceDelta(index, new_text, tokens, finish_reason))
+                if finish_reason is not None:
+                    return
+        raise RuntimeError("the worker ended a stream without a finish reason")
+    except asyncio.CancelledError:
+        # By the reader, who is gone; or from below, where nobody else would tell the reader.
+        inbox.fail(EngineStoppedError("The worker gave this request up. Try again."))
+        raise
+    except Exception as error:
+        inbox.fail(error)
+
+
+class _ChoiceText:
+    """One choice's way from tokens to text, stop strings cut off."""
+
+    def __init__(self, model: ChatModel, job: Job) -> None:
+        self._detokenizer = model.detokenizer(starts_text=job.starts_text)
+        self._stops = StopStrings(job.stops)
+        self._has_stops = bool(job.stops)
+
+    def feed(self, delta: TokenDelta) -> tuple[str, int, bool]:
+        """The new text, its tokens, and whether a stop string ended it; tokens after that one don't count."""
+        finished = delta.finish_reason is not None
+        if not self._has_stops:
+            text = self._detokenizer.feed(delta.token_ids)
+            return text + self._detokenizer.finish() if finished else text, len(delta.token_ids), False
+        shown = []
+        for count, token in enumerate(delta.token_ids, start=1):
+            text, stopped = self._stops.feed(self._detokenizer.feed((token,)))
+            shown.append(text)
+            if stopped:
+                return "".join(shown), count, True
+        stopped = False
+        if finished:
+            text, stopped = self._stops.feed(self._detokenizer.finish())
+            shown.append(text if stopped else text + self._stops.finish())
+        return "".join(shown), len(delta.token_ids), stopped

@@ -1,0 +1,266 @@
+"""The HTTP application: routes, keys, limits, and every failure in OpenAI's shape.
+
+It gets what it serves as plain objects and callables, so it knows nothing of Ray. No prompt and no answer
+is ever logged: a failure is known by its request id, its type and where it happened.
+"""
+
+import asyncio
+import dataclasses
+import hashlib
+import hmac
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import orjson
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.responses import Response
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from app import answers, errors, generation
+from app.chat import ChatModel
+from app.errors import ApiError
+from app.generation import Generate, Job, Limits
+from app.openai_types import ChatCompletionRequest, CompletionRequest, Model, ModelList
+from app.sse import ClientGoneError, EventStream, until_disconnect
+from app.validation import parse
+from app.worker_table import WorkerRow
+
+AnyRequest = TypeVar("AnyRequest", ChatCompletionRequest, CompletionRequest)
+Plan = Callable[[ChatModel, AnyRequest, Limits, str], Job]
+
+LONG_BODY_BYTES = 16 * 1024
+"""Bodies from here on are parsed, rendered and tokenized in a thread, so that other streams go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model that clients may name, and the way to its workers."""
+
+    chat: ChatModel
+    generate: Generate
+    created: int
+    """Unix seconds: when it was loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """What of the service's settings concerns HTTP."""
+
+    limits: Limits
+    max_body_bytes: int
+    retry_after_s: int
+    api_keys: tuple[str, ...] = ()
+    """Keys of which a client must show one; none: everybody who reaches the address is served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Everything the routes need."""
+
+    models: Mapping[str, ServedModel]
+    workers: Callable[[], Sequence[WorkerRow]]
+    settings: HttpSettings
+
+
+def build_http_app(service: Service) -> FastAPI:
+    """The application without the chat page. No CORS: other sites' pages have no business here."""
+    app = FastAPI(title="Redoubt", docs_url=None, redoc_url=None, openapi_url=None)
+    routes = _Routes(service)
+    v1 = APIRouter(
+        prefix="/v1", route_class=_Guarded, dependencies=[Depends(_KeyCheck(service.settings.api_keys))]
+    )
+    v1.add_api_route("/models", routes.models, methods=["GET"])
+    v1.add_api_route("/models/{name:path}", routes.model, methods=["GET"])
+    v1.add_api_route("/workers", routes.workers, methods=["GET"])
+    v1.add_api_route("/chat/completions", routes.chat_completions, methods=["POST"])
+    v1.add_api_route("/completions", routes.completions, methods=["POST"])
+    methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+    # The chat page is mounted behind these routes and would answer what they don't: they answer all of it.
+    v1.add_api_route("/{path:path}", routes.unknown, methods=methods)
+    app.include_router(v1)
+    app.add_api_route("/health", routes.health, methods=["GET"])
+    app.add_exception_handler(HTTPException, _http_error)
+    return app
+
+
+class _Routes:
+    """The endpoints, as methods over one service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._settings = service.settings
+        # Two: tokenizing leaves Python's lock, but the cores belong to the workers.
+        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize")
+
+    async def models(self) -> Response:
+        """`GET /v1/models`."""
+        return _json(ModelList(data=[self._model(name) for name in self._service.models]).model_dump())
+
+    async def model(self, name: str) -> Response:
+        """`GET /v1/models/{id}`."""
+        if name not in self._service.models:
+            raise errors.no_such_model(name)
+        return _json(self._model(name).model_dump())
+
+    async def workers(self) -> Response:
+        """`GET /v1/workers`: the worker table."""
+        rows = [dataclasses.asdict(row) for row in self._service.workers()]
+        return _json({"object": "list", "data": rows})
+
+    async def health(self) -> Response:
+        """`GET /health`: 200 while at least one worker can take a request, else 503."""
+        alive = sum(row.check_heart_beat for row in self._service.workers())
+        if alive:
+            return _json({"status": "ok", "workers": alive})
+        body = {"status": "unavailable", "workers": 0}
+        return _json(body, 503, {"Retry-After": str(self._settings.retry_after_s)})
+
+    async def unknown(self, request: Request) -> Response:
+        """Any other path or method under `/v1`."""
+        path = request.url.path
+        for route, method in _METHODS.items():
+            if path == route or (route == "/v1/models" and path.startswith(f"{route}/")):
+                raise errors.wrong_method(request.method, method)
+        raise errors.no_such_route(request.method, path)
+
+    async def chat_completions(self, request: Request) -> Response:
+        """`POST /v1/chat/completions`."""
+        return await self._answer(request, "chat", ChatCompletionRequest, generation.plan_chat)
+
+    async def completions(self, request: Request) -> Response:
+        """`POST /v1/completions`."""
+        return await self._answer(request, "completion", CompletionRequest, generation.plan_completion)
+
+    async def _answer(
+        self,
+        request: Request,
+        kind: Literal["chat", "completion"],
+        body_type: type[AnyRequest],
+        plan: Plan[AnyRequest],
+    ) -> Response:
+        response_id = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{uuid.uuid4().hex}"
+        raw = await _read_body(request, self._settings.max_body_bytes)
+        try:
+            body, served, job = await self._prepared(raw, body_type, plan, response_id)
+            envelope = answers.Envelope(kind, response_id, int(time.time()), body.model, body.include_usage)
+            deltas = generation.stream(job, served.chat, served.generate)
+            if not body.stream:
+                answer = await until_disconnect(request.receive, answers.whole(envelope, job, deltas))
+                return Response(answer.model_dump_json(), media_type="application/json")
+            # Not before the worker has begun: until then an error is still an HTTP status.
+            first = await until_disconnect(request.receive, _first(deltas))
+        except (ApiError, ClientGoneError):
+            raise
+        except Exception as error:
+            raise self._as_api_error(response_id)(error) from None
+        return EventStream(answers.events(envelope, job, first, deltas, self._as_api_error(response_id)))
+
+    async def _prepared(
+        self, raw: bytes, body_type: type[AnyRequest], plan: Plan[AnyRequest], response_id: str
+    ) -> tuple[AnyRequest, ServedModel, Job]:
+        def prepare() -> tuple[AnyRequest, ServedModel, Job]:
+            body = parse(body_type, raw)
+            if body.stream_options is not None and not body.stream:
+                message = "'stream_options' is allowed only with 'stream': true."
+                raise errors.invalid(message, "stream_options", "invalid_value")
+            served = self._service.models.get(body.model)
+            if served is None:
+                raise errors.no_such_model(body.model)
+            return body, served, plan(served.chat, body, self._settings.limits, response_id)
+
+        if len(raw) < LONG_BODY_BYTES:
+            return prepare()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, prepare)
+
+    def _as_api_error(self, request_id: str) -> Callable[[Exception], ApiError]:
+        return lambda error: answers.as_api_error(error, request_id, self._settings.retry_after_s)
+
+    def _model(self, name: str) -> Model:
+        served = self._service.models[name]
+        return Model(id=name, created=served.created, max_context_tokens=served.chat.context_tokens)
+
+
+_METHODS: Mapping[str, str] = {
+    "/v1/chat/completions": "POST",
+    "/v1/completions": "POST",
+    "/v1/models": "GET",
+    "/v1/workers": "GET",
+}
+
+
+class _KeyCheck:
+    """Lets a request through that shows one of the keys (compared in constant time), or all without keys."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+
+    async def __call__(self, request: Request) -> None:
+        """Raises ApiError (401)."""
+        if not self._digests:
+            return
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        shown = hashlib.sha256(key.strip().encode()).digest()
+        matches = [hmac.compare_digest(shown, digest) for digest in self._digests]
+        if scheme.lower() != "bearer" or not any(matches):
+            raise errors.unauthorized()
+
+
+class _Guarded(APIRoute):
+    """A route whose every failure is an answer in OpenAI's shape."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's handler, guarded."""
+        handle = super().get_route_handler()
+
+        async def guarded(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except ApiError as error:
+                return _error(error)
+            except (ClientGoneError, ClientDisconnect):
+                return Response(status_code=499)  # nobody reads it
+            except Exception as error:
+                return _error(answers.as_api_error(error, f"req-{uuid.uuid4().hex}", retry_after_s=1))
+
+        return guarded
+
+
+async def _first(deltas: answers.Deltas) -> list[generation.ChoiceDelta]:
+    return await anext(deltas)
+
+
+async def _read_body(request: Request, limit_bytes: int) -> bytes:
+    """The body, if it says that it is JSON and is not too large. Raises ApiError (413, 415)."""
+    content_type = request.headers.get("content-type", "").partition(";")[0]
+    if content_type.strip().lower() != "application/json":
+        # Another site's page may send other types to a local address without the browser asking us first.
+        raise errors.wrong_content_type()
+    declared = request.headers.get("content-length", "0")
+    if declared.isdecimal() and (len(declared) > 18 or int(declared) > limit_bytes):
+        raise errors.body_too_large(limit_bytes)
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit_bytes:
+            raise errors.body_too_large(limit_bytes)
+    return bytes(body)
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    """A path outside `/v1` that nobody answers."""
+    assert isinstance(error, HTTPException)
+    return _error(ApiError(error.status_code, str(error.detail)))
+
+
+def _error(error: ApiError) -> Response:
+    return Response(error.body(), error.status, error.headers, "application/json")
+
+
+def _json(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(value), status, headers, "application/json")

@@ -1,0 +1,133 @@
+"""Server-sent events: OpenAI's chunks as bytes, and the HTTP response that streams them.
+
+A chunk differs from the last one in its text only, so everything else is serialized once per stream; what
+queues up while the socket is busy goes out in one write. It knows nothing of tokens, models or Ray.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Coroutine
+from typing import Any, Literal, TypeVar
+
+import orjson
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from app.errors import ApiError
+from app.openai_types import Usage
+
+Result = TypeVar("Result")
+
+DONE = b"data: [DONE]\n\n"
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection; there is nobody to answer."""
+
+
+class ChunkWriter:
+    """Writes the chunks of one stream."""
+
+    def __init__(
+        self,
+        kind: Literal["chat", "completion"],
+        response_id: str,
+        created: int,
+        model: str,
+        *,
+        include_usage: bool,
+    ) -> None:
+        self._is_chat = kind == "chat"
+        head = {
+            "id": response_id,
+            "object": "chat.completion.chunk" if self._is_chat else "text_completion",
+            "created": created,
+            "model": model,
+            "system_fingerprint": None,
+        }
+        self._head = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['
+        # With include_usage every chunk has the field, null but in the last.
+        self._tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+        self._text = b'"delta":{"content":%b}' if self._is_chat else b'"text":%b'
+        self._empty = b'"delta":{}' if self._is_chat else b'"text":""'
+
+    def start(self, index: int) -> bytes:
+        """What opens a choice: in chat its role, in completions nothing."""
+        if not self._is_chat:
+            return b""
+        return self._chunk(index, b'"delta":{"role":"assistant","content":""}', None)
+
+    def delta(self, index: int, text: str, finish_reason: str | None) -> bytes:
+        """New text, and the end of the choice if it has one: none, one or two chunks."""
+        chunks = self._chunk(index, self._text % orjson.dumps(text), None) if text else b""
+        if finish_reason is not None:
+            chunks += self._chunk(index, self._empty, finish_reason)
+        return chunks
+
+    def usage(self, usage: Usage) -> bytes:
+        """The last chunk of a stream that was asked for usage: no choices, and the numbers."""
+        return self._head + b'],"usage":' + orjson.dumps(usage.model_dump()) + b"}\n\n"
+
+    def _chunk(self, index: int, content: bytes, finish_reason: str | None) -> bytes:
+        reason = b"null" if finish_reason is None else b'"%b"' % finish_reason.encode()
+        return b'%b{"index":%d,%b,"logprobs":null,"finish_reason":%b}%b' % (
+            self._head,
+            index,
+            content,
+            reason,
+            self._tail,
+        )
+
+
+def error_event(error: ApiError) -> bytes:
+    """An error after the stream has begun, when the status can't say it any more."""
+    return b"data: " + error.body() + b"\n\n"
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """Awaits `work`, or cancels it and raises ClientGoneError when the client goes. The body must be read."""
+    task: asyncio.Task[Result] = asyncio.create_task(work)
+    watcher = asyncio.create_task(_disconnected(receive))
+    try:
+        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGoneError
+        return task.result()
+    finally:
+        await _cancelled(task, watcher)
+
+
+class EventStream(StreamingResponse):
+    """Streams ready-made events; a client that goes away closes their generator at once."""
+
+    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+        # no-transform and X-Accel-Buffering: proxies must neither compress nor collect the events.
+        headers = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
+        super().__init__(events, headers=headers, media_type="text/event-stream")
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the events until they end or the client is gone."""
+        try:
+            await until_disconnect(receive, self.stream_response(send))
+        except (ClientGoneError, OSError):
+            pass
+        finally:
+            await self._events.aclose()
+
+
+async def _disconnected(receive: Receive) -> None:
+    """Returns when the client is gone."""
+    while True:
+        try:
+            message = await receive()
+        except Exception:  # Serve's proxy lost the connection in its own way
+            return
+        if message["type"] == "http.disconnect":
+            return
+
+
+async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    ended: Awaitable[Any] = asyncio.gather(*tasks, return_exceptions=True)
+    await ended

@@ -136,7 +136,7 @@ class IngressSettings(_Knobs):
     max_body_bytes: int = Field(default=8 << 20, ge=1024)
     """The largest request body; a larger one is refused (413) without being read."""
     api_keys: list[Annotated[str, Field(min_length=16)]] = Field(default_factory=list)
-    """Clients must send one of these (`Authorization: Bearer <key>`); none: whoever reaches the address may ask."""
+    """Clients must show one of these (`Authorization: Bearer <key>`); none: no key is asked for."""
 
 
 class ServiceSettings(_Knobs):

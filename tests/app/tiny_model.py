@@ -1,0 +1,57 @@
+"""A chat model without weights: a byte-level tokenizer with control tokens, and ChatML's template."""
+
+import json
+from functools import cache
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from app.chat import ChatModel
+
+CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+EOS_ID = 2
+CONTEXT_TOKENS = 512
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_CORPUS = [
+    "The capital of France is Paris. The quick brown fox jumps over the lazy dog.",
+    "def main():\n    return 'hello world'\n",
+    "Größe, naïve café, 日本語のテキスト, 👩‍👩‍👧 and 🎉 emoji; STOP here. user assistant system",
+]
+
+
+@cache
+def _tokenizer_text() -> str:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=360,
+        special_tokens=[AddedToken(token, normalized=False, special=True) for token in CONTROL],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_CORPUS, trainer)
+    return str(tokenizer.to_str())
+
+
+def tokenizer_json() -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(_tokenizer_text())
+    return values
+
+
+def reference_tokenizer() -> Tokenizer:
+    return Tokenizer.from_str(_tokenizer_text())
+
+
+def tiny_model(template: str | None = TEMPLATE, context_tokens: int = CONTEXT_TOKENS, **config: Any) -> ChatModel:
+    tokenizer = tokenizer_json()
+    vocab_size = len(tokenizer["model"]["vocab"])
+    return ChatModel(
+        tokenizer=tokenizer,
+        config={"vocab_size": vocab_size, "max_position_embeddings": context_tokens, "eos_token_id": EOS_ID},
+        tokenizer_config={"eos_token": "<|im_end|>", **config},
+        template=template,
+    )

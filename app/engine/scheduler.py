@@ -10,7 +10,8 @@ and values are in its pages; what lies between is computed next, one token of a 
 - Admission: in order of arrival, when a slot is free and the expected peak of memory fits (forecast.py).
 - Preemption: when an older sequence needs a page and none is free, the youngest gives all of its pages back, waits in
   front of all others and is computed again, prompt and output as one prompt. A sequence without anybody younger just
-  skips a step. Nobody is admitted after a preemption until a sequence has ended, so requests don't chase each other.
+  skips a step. What all of them hold is then already more than there is, so admission lets nobody in until one has
+  ended: requests don't chase each other out.
   The oldest is never preempted, and fits alone, so every sequence ends.
 
 Knows nothing of token ids, samplers, arrays or streams.
@@ -226,7 +227,6 @@ class Scheduler:
         self.running.pop()
         self._give_back(youngest)
         self.waiting.appendleft(youngest)
-        self._admission_open = False
 
     def _give_back(self, sequence: SequenceState) -> None:
         self.pool.release(sequence.pages)

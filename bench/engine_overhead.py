@@ -1,0 +1,82 @@
+"""What the engine costs apart from the model: Python's share of a step, by running requests.
+
+The model is replaced by one that answers at once, so the time of a step is the engine's own: inbox, schedule, arrays,
+postprocessing and one callback for all requests. Run: `python -m bench.engine_overhead`; prints one JSON object,
+microseconds a step, medians over decode steps.
+"""
+
+import json
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.batch import Event
+from app.engine.engine import Engine
+from app.engine.types import Batch, GenerateRequest, SamplingParams, TokenSampler
+
+PROMPT_TOKENS = 128
+PAGE_TOKENS = 32
+
+
+class _InstantSampler:
+    """Nothing is sampled."""
+
+
+class _InstantRunner:
+    """Gives every sequence token 7 and notes when each step began."""
+
+    def __init__(self, sequences: int, new_tokens: int) -> None:
+        self.vocab_size = 1000
+        self.page_tokens = PAGE_TOKENS
+        self.max_context_tokens = PROMPT_TOKENS + new_tokens
+        self.kv_pages = sequences * (self.max_context_tokens // PAGE_TOKENS + 2)
+        self.max_sequences = sequences
+        self.max_step_tokens = 512 + sequences
+        self.began_s: list[float] = []
+        self.page_table = np.zeros((sequences, self.max_context_tokens // PAGE_TOKENS + 1), np.int32)
+        self._tokens = np.full(sequences, 7, np.int32)
+
+    def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:
+        return _InstantSampler()
+
+    def step(self, batch: Batch) -> NDArray[np.int32]:
+        if len(batch.token_ids) == self.max_sequences:  # all of them decode
+            self.began_s.append(time.perf_counter())
+        return self._tokens[: len(batch.slots)]
+
+
+def measure(sequences: int, new_tokens: int = 600) -> float:
+    """Microseconds from the beginning of one decode step of `sequences` requests to the next: the median."""
+    runner = _InstantRunner(sequences, new_tokens)
+    engine = Engine(runner)
+    left = sequences
+    done = threading.Event()
+
+    def deliver(events: Sequence[tuple[object, Event]]) -> None:
+        nonlocal left
+        for _, event in events:
+            if not isinstance(event, Exception) and event.finish_reason is not None:
+                left -= 1
+        if left == 0:
+            done.set()
+
+    for number in range(sequences):
+        engine.submit(GenerateRequest(f"{number}", (1,) * PROMPT_TOKENS, new_tokens), deliver, number)
+    engine.start()
+    done.wait()
+    engine.stop()
+    return statistics.median(np.diff(runner.began_s).tolist()) * 1e6
+
+
+def main() -> None:
+    """Prints the measurement at 1, 32 and 256 running requests."""
+    step_us = {str(sequences): round(measure(sequences), 1) for sequences in (1, 32, 256)}
+    print(json.dumps({"engine_step_us": step_us}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+// The shared exponential and sums of lanes, on a tier's vectors; their scalar twins are in ops_scalar.h.
+// Included inside the tier's namespace and target region, after its vector_<tier>-inl.h.
+
+REDOUBT_INLINE F32s exp2_of_parts(F32s f, F32s biased) {
+  F32s poly = set(kExp2C6);
+  poly = fma(poly, f, set(kExp2C5));
+  poly = fma(poly, f, set(kExp2C4));
+  poly = fma(poly, f, set(kExp2C3));
+  poly = fma(poly, f, set(kExp2C2));
+  poly = fma(poly, f, set(kExp2C1));
+  poly = fma(poly, f, set(1.0f));
+  return mul(poly, power_of_two(biased));
+}
+
+// 2^x for x <= 0, wherever 2^x is normal.
+REDOUBT_INLINE F32s exp2_unchecked(F32s x) {
+  const F32s biased = add(x, set(kRoundMagic));
+  return exp2_of_parts(sub(x, sub(biased, set(kRoundMagic))), biased);
+}
+REDOUBT_INLINE F32s exp2_nonpositive(F32s x) { return zero_below(x, kExp2Smallest, exp2_unchecked(x)); }
+
+// Vector j of `lanes` holds lanes j * kLanes onward.
+template <int kVectors>
+REDOUBT_INLINE float sum_of_lanes(F32s (&lanes)[kVectors]) {
+  for (int half = kVectors / 2; half > 0; half /= 2) {
+    for (int j = 0; j < half; ++j) lanes[j] = add(lanes[j], lanes[j + half]);
+  }
+  return sum_of_lanes(lanes[0]);
+}

@@ -222,34 +222,54 @@ void linear_fp32_array(const Input<uint8_t, 2>& packed, const std::string& weigh
   table.linear_fp32(matrix, in, out, tile_begin, end, scratch.get());
 }
 
-nb::dict measure_limits_dict(int threads, const std::vector<int>& cpus) {
-  MachineLimits limits;
+nb::dict measure_compute_dict(int threads, const std::vector<int>& cpus) {
+  ComputeLimits limits;
   {
     nb::gil_scoped_release unlocked;
     ThreadPool pool(threads, cpus);
-    limits = measure_limits(pool);
+    limits = measure_compute(pool);
   }
   nb::dict result;
-  result["read_bytes_per_s"] = limits.read_bytes_per_s;
   result["vnni_macs_per_s"] = limits.vnni_macs_per_s;
-  result["fma_fp32_flops_per_s"] = limits.fma_fp32_flops_per_s;
+  result["fma_fp32_macs_per_s"] = limits.fma_fp32_macs_per_s;
   return result;
 }
 
-std::vector<double> time_linear_array(const Input<uint8_t, 2>& packed, const std::string& weight_type,
-                                      int64_t rows, int64_t cols, int64_t group,
-                                      const std::string& activations, int batch, int repeats,
-                                      size_t cold_bytes, int threads, const std::vector<int>& cpus,
-                                      const std::string& tier) {
+nb::list pass_times(const std::vector<PassTime>& times) {
+  nb::list result;
+  for (const PassTime& time : times) result.append(nb::make_tuple(time.wall_s, time.cpu_s));
+  return result;
+}
+
+nb::list time_read_list(size_t bytes, int repeats, size_t cold_bytes, bool huge_pages, int threads,
+                        const std::vector<int>& cpus) {
+  if (bytes < 1 || repeats < 1) reject("bytes, repeats: less than 1");
+  std::vector<PassTime> times;
+  {
+    nb::gil_scoped_release unlocked;
+    ThreadPool pool(threads, cpus);
+    times = time_read(pool, bytes, repeats, cold_bytes, huge_pages);
+  }
+  return pass_times(times);
+}
+
+nb::list time_linear_list(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
+                          int64_t cols, int64_t group, const std::string& activations, int batch, int repeats,
+                          size_t cold_bytes, bool huge_pages, int threads, const std::vector<int>& cpus,
+                          const std::string& tier) {
   const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group);
   const KernelTable& table = table_named(tier);
   if (activations != "int8" && activations != "fp32") reject("activations: not int8 or fp32");
   if (activations == "int8" && !matrix.is_integer()) reject("activations: int8 is for integer weights");
   if (batch < 1 || repeats < 1) reject("batch, repeats: less than 1");
-  nb::gil_scoped_release unlocked;
-  ThreadPool pool(threads, cpus);
-  return time_linear(pool, table, matrix, activations == "int8" ? Activations::kInt8 : Activations::kFp32,
-                     batch, repeats, cold_bytes);
+  std::vector<PassTime> times;
+  {
+    nb::gil_scoped_release unlocked;
+    ThreadPool pool(threads, cpus);
+    times = time_linear(pool, table, matrix, activations == "int8" ? Activations::kInt8 : Activations::kFp32,
+                        batch, repeats, cold_bytes, huge_pages);
+  }
+  return pass_times(times);
 }
 
 size_t packed_bytes(const std::string& weight_type, int64_t rows, int64_t cols, int64_t group) {
@@ -276,10 +296,12 @@ void bind_linear(nb::module_& module) {
   testing.def("linear_fp32", &linear_fp32_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
               arg("group"), arg("x"), arg("y"), arg("tier"), nb::kw_only(), arg("bias") = nb::none(),
               arg("accumulate") = false, arg("tile_begin") = 0, arg("tile_end") = nb::none());
-  testing.def("measure_limits", &measure_limits_dict, arg("threads"), arg("cpus"));
-  testing.def("time_linear", &time_linear_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
+  testing.def("measure_compute", &measure_compute_dict, arg("threads"), arg("cpus"));
+  testing.def("time_read", &time_read_list, arg("bytes"), arg("repeats"), arg("cold_bytes"),
+              arg("huge_pages"), arg("threads"), arg("cpus"));
+  testing.def("time_linear", &time_linear_list, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
               arg("group"), arg("activations"), arg("batch"), arg("repeats"), arg("cold_bytes"),
-              arg("threads"), arg("cpus"), arg("tier"));
+              arg("huge_pages"), arg("threads"), arg("cpus"), arg("tier"));
 }
 
 }  // namespace redoubt

@@ -88,6 +88,7 @@ void multiply_rows(const Slice& slice, const QuantizedRows& x, int row, int grou
   const int32_t* x_sums = x.sums + row * groups + group_begin;
 
   for (int j = 0; j < slice.groups; ++j) {
+    __asm__ volatile("" ::: "memory");  // the fp32 sums stay in memory: registers are for the int32 sums
     __m512i dot[kRows][kColumns];
 #pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
@@ -105,7 +106,7 @@ void multiply_rows(const Slice& slice, const QuantizedRows& x, int row, int grou
       for (int r = 0; r < kRows; ++r) {
         const __m512i x_step = broadcast_inputs(values + r * stride);
 #pragma GCC unroll 4
-        for (int c = 0; c < kColumns; ++c) dot[r][c] = _mm512_dpbusd_epi32(dot[r][c], codes[c], x_step);
+        for (int c = 0; c < kColumns; ++c) add_dot(dot[r][c], codes[c], x_step);
       }
     }
 #pragma GCC unroll 6

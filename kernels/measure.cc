@@ -3,33 +3,38 @@
 
 #include <immintrin.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <memory>
 #include <new>
+#include <stdexcept>
 
 #include "cpu.h"
 
 namespace redoubt {
 namespace {
 
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+double clock_s(clockid_t clock) {
+  timespec time;
+  clock_gettime(clock, &time);
+  return double(time.tv_sec) + 1e-9 * double(time.tv_nsec);
 }
 
-// Zeroed pages of the ordinary size, as a mapped model file has them.
+// Zeroed memory in pages of the ordinary size, as a mapped file has them, or in huge ones where the system
+// gives them.
 class Pages {
  public:
-  explicit Pages(size_t bytes) : bytes_(std::max<size_t>(bytes, 64)) {
-    data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data_ == MAP_FAILED) throw std::bad_alloc();
-    madvise(data_, bytes_, MADV_NOHUGEPAGE);
+  Pages(size_t bytes, bool huge) : bytes_((bytes / kHugeBytes + 1) * kHugeBytes) {
+    mapping_ = mmap(nullptr, bytes_ + kHugeBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapping_ == MAP_FAILED) throw std::bad_alloc();
+    data_ = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(mapping_) + kHugeBytes - 1) / kHugeBytes *
+                                    kHugeBytes);
+    madvise(data_, bytes_, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   }
-  ~Pages() { munmap(data_, bytes_); }
+  ~Pages() { munmap(mapping_, bytes_ + kHugeBytes); }
   Pages(const Pages&) = delete;
   Pages& operator=(const Pages&) = delete;
   template <typename T>
@@ -38,27 +43,29 @@ class Pages {
   }
 
  private:
+  static constexpr size_t kHugeBytes = size_t(2) << 20;
   size_t bytes_;
+  void* mapping_;
   void* data_;
 };
 
-// Seconds of each of `repeats` passes of work(thread, pass) on all threads.
-std::vector<double> time_passes(ThreadPool& pool, int repeats, const std::function<void(int, int)>& work) {
-  std::vector<double> seconds;
-  seconds.reserve(size_t(repeats));
+// Times `repeats` passes of work(thread, pass) on all threads.
+std::vector<PassTime> time_passes(ThreadPool& pool, int repeats, const std::function<void(int, int)>& work) {
+  std::vector<PassTime> times(static_cast<size_t>(repeats));
+  std::vector<double> cpu_s(size_t(pool.threads()) * 8);  // a cache line for each thread
   pool.run([&](int thread) {
-    for (int pass = 0; pass < repeats; ++pass) {
+    for (PassTime& time : times) {
       pool.barrier();
-      const double begin = now_s();
-      work(thread, pass);
+      const double wall_begin_s = clock_s(CLOCK_MONOTONIC), cpu_begin_s = clock_s(CLOCK_THREAD_CPUTIME_ID);
+      work(thread, int(&time - times.data()));
+      cpu_s[size_t(thread) * 8] = clock_s(CLOCK_THREAD_CPUTIME_ID) - cpu_begin_s;
       pool.barrier();
-      if (thread == 0) seconds.push_back(now_s() - begin);
+      if (thread != 0) continue;
+      time = {clock_s(CLOCK_MONOTONIC) - wall_begin_s, *std::max_element(cpu_s.begin(), cpu_s.end())};
     }
   });
-  return seconds;
+  return times;
 }
-
-double best(const std::vector<double>& seconds) { return *std::min_element(seconds.begin(), seconds.end()); }
 
 }  // namespace
 }  // namespace redoubt
@@ -67,6 +74,8 @@ double best(const std::vector<double>& seconds) { return *std::min_element(secon
 #pragma GCC target("avx2,fma")
 namespace redoubt::avx2 {
 namespace {
+
+constexpr int kAccumulators = 12;
 
 void read_stream(const uint8_t* data, size_t bytes) {
   constexpr size_t kPrefetchBytes = 4096;
@@ -80,14 +89,16 @@ void read_stream(const uint8_t* data, size_t bytes) {
 }
 
 void multiply_add_fp32(int64_t iterations) {
-  __m256 acc[12];
-  for (int i = 0; i < 12; ++i) acc[i] = _mm256_set1_ps(float(i));
+  __m256 acc[kAccumulators];
+#pragma GCC unroll 12
+  for (int i = 0; i < kAccumulators; ++i) acc[i] = _mm256_set1_ps(float(i));
   const __m256 factor = _mm256_set1_ps(0.5f);
   for (int64_t n = 0; n < iterations; ++n) {
 #pragma GCC unroll 12
-    for (int i = 0; i < 12; ++i) acc[i] = _mm256_fmadd_ps(acc[i], factor, factor);
+    for (int i = 0; i < kAccumulators; ++i) acc[i] = _mm256_fmadd_ps(acc[i], factor, factor);
   }
-  for (int i = 0; i < 12; ++i) __asm__ volatile("" ::"x"(acc[i]));
+#pragma GCC unroll 12
+  for (int i = 0; i < kAccumulators; ++i) __asm__ volatile("" ::"x"(acc[i]));
 }
 
 }  // namespace
@@ -103,23 +114,29 @@ constexpr int kAccumulators = 24;
 
 void multiply_add_int8(int64_t iterations) {
   __m512i acc[kAccumulators];
+#pragma GCC unroll 24
   for (int i = 0; i < kAccumulators; ++i) acc[i] = _mm512_set1_epi32(i);
   const __m512i codes = _mm512_set1_epi8(3);
   for (int64_t n = 0; n < iterations; ++n) {
 #pragma GCC unroll 24
-    for (int i = 0; i < kAccumulators; ++i) acc[i] = _mm512_dpbusd_epi32(acc[i], codes, codes);
+    for (int i = 0; i < kAccumulators; ++i) {
+      __asm__("vpdpbusd %1, %1, %0" : "+v"(acc[i]) : "v"(codes));
+    }
   }
+#pragma GCC unroll 24
   for (int i = 0; i < kAccumulators; ++i) __asm__ volatile("" ::"v"(acc[i]));
 }
 
 void multiply_add_fp32(int64_t iterations) {
   __m512 acc[kAccumulators];
+#pragma GCC unroll 24
   for (int i = 0; i < kAccumulators; ++i) acc[i] = _mm512_set1_ps(float(i));
   const __m512 factor = _mm512_set1_ps(0.5f);
   for (int64_t n = 0; n < iterations; ++n) {
 #pragma GCC unroll 24
     for (int i = 0; i < kAccumulators; ++i) acc[i] = _mm512_fmadd_ps(acc[i], factor, factor);
   }
+#pragma GCC unroll 24
   for (int i = 0; i < kAccumulators; ++i) __asm__ volatile("" ::"v"(acc[i]));
 }
 
@@ -130,49 +147,62 @@ void multiply_add_fp32(int64_t iterations) {
 namespace redoubt {
 namespace {
 
-constexpr size_t kStreamBytes = size_t(512) << 20;
-constexpr int64_t kIterations = 1'000'000;
+constexpr int kPasses = 100;
+constexpr int64_t kIterations = 50'000;  // of a pass: short enough that many are not interrupted
+
+double best_cpu_s(const std::vector<PassTime>& times) {
+  double best = times.front().cpu_s;
+  for (const PassTime& time : times) best = std::min(best, time.cpu_s);
+  return best;
+}
 
 double passes_per_s(ThreadPool& pool, const std::function<void(int, int)>& work) {
-  return 1.0 / best(time_passes(pool, 8, work));
+  return 1.0 / best_cpu_s(time_passes(pool, kPasses, work));
 }
 
 }  // namespace
 
-MachineLimits measure_limits(ThreadPool& pool) {
+ComputeLimits measure_compute(ThreadPool& pool) {
   const CpuFeatures cpu = detect_cpu_features();
-  const double threads = pool.threads();
-  MachineLimits limits;
-  if (!cpu.avx2) return limits;
-  const Pages stream(kStreamBytes);
-  std::memset(stream.as<uint8_t>(), 1, kStreamBytes);
-  limits.read_bytes_per_s = double(kStreamBytes) * passes_per_s(pool, [&](int thread, int) {
-                              const size_t part = kStreamBytes / size_t(pool.threads());
-                              avx2::read_stream(stream.as<uint8_t>() + part * size_t(thread), part);
-                            });
+  const double iterations = double(pool.threads()) * double(kIterations);
+  ComputeLimits limits;
   if (cpu.avx512_vnni) {
-    const double operations = threads * double(kIterations) * avx512_vnni::kAccumulators * 16;
+    const double lanes = iterations * avx512_vnni::kAccumulators * 16;
     limits.vnni_macs_per_s =
-        operations * 4 * passes_per_s(pool, [](int, int) { avx512_vnni::multiply_add_int8(kIterations); });
-    limits.fma_fp32_flops_per_s =
-        operations * 2 * passes_per_s(pool, [](int, int) { avx512_vnni::multiply_add_fp32(kIterations); });
-  } else {
-    limits.fma_fp32_flops_per_s = threads * double(kIterations) * 12 * 8 * 2 *
-                                  passes_per_s(pool, [](int, int) { avx2::multiply_add_fp32(kIterations); });
+        lanes * 4 * passes_per_s(pool, [](int, int) { avx512_vnni::multiply_add_int8(kIterations); });
+    limits.fma_fp32_macs_per_s =
+        lanes * passes_per_s(pool, [](int, int) { avx512_vnni::multiply_add_fp32(kIterations); });
+  } else if (cpu.avx2) {
+    const double lanes = iterations * avx2::kAccumulators * 8;
+    limits.fma_fp32_macs_per_s =
+        lanes * passes_per_s(pool, [](int, int) { avx2::multiply_add_fp32(kIterations); });
   }
   return limits;
 }
 
-std::vector<double> time_linear(ThreadPool& pool, const KernelTable& table, const PackedMatrix& matrix,
-                                Activations activations, int batch, int repeats, size_t cold_bytes) {
+std::vector<PassTime> time_read(ThreadPool& pool, size_t bytes, int repeats, size_t cold_bytes,
+                                bool huge_pages) {
+  if (!detect_cpu_features().avx2) throw std::invalid_argument("time_read needs AVX2");
+  const size_t copies = std::max<size_t>(1, (cold_bytes + bytes - 1) / bytes);
+  const size_t part = bytes / size_t(pool.threads()) / 64 * 64;
+  const Pages memory(copies * bytes, huge_pages);
+  std::memset(memory.as<uint8_t>(), 1, copies * bytes);
+  return time_passes(pool, repeats, [&](int thread, int pass) {
+    avx2::read_stream(memory.as<uint8_t>() + bytes * (size_t(pass) % copies) + part * size_t(thread), part);
+  });
+}
+
+std::vector<PassTime> time_linear(ThreadPool& pool, const KernelTable& table, const PackedMatrix& matrix,
+                                  Activations activations, int batch, int repeats, size_t cold_bytes,
+                                  bool huge_pages) {
   const size_t bytes = matrix.bytes(), copies = std::max<size_t>(1, (cold_bytes + bytes - 1) / bytes);
-  const Pages weights(copies * bytes);
+  const Pages weights(copies * bytes, huge_pages);
   for (size_t i = 0; i < copies; ++i) std::memcpy(weights.as<uint8_t>() + i * bytes, matrix.data, bytes);
 
   const size_t inputs = size_t(batch) * size_t(matrix.cols), outputs = size_t(batch) * size_t(matrix.rows);
   const size_t groups = matrix.is_integer() ? size_t(batch) * size_t(matrix.blocks()) : 0;
-  const Pages x(inputs * sizeof(float)), y(outputs * sizeof(float)), values(inputs);
-  const Pages scales(groups * sizeof(float)), sums(groups * sizeof(int32_t));
+  const Pages x(inputs * sizeof(float), true), y(outputs * sizeof(float), true), values(inputs, true);
+  const Pages scales(groups * sizeof(float), true), sums(groups * sizeof(int32_t), true);
   for (size_t i = 0; i < inputs; ++i)
     x.as<float>()[i] = float(int(i * 2654435761u >> 20 & 255) - 128) / 64.0f;
   const QuantizedRows q{values.as<int8_t>(), scales.as<float>(), sums.as<int32_t>(), batch,
@@ -180,9 +210,9 @@ std::vector<double> time_linear(ThreadPool& pool, const KernelTable& table, cons
   if (activations == Activations::kInt8) table.quantize_rows(x.as<float>(), matrix.cols, q, 0, batch);
 
   const size_t scratch_bytes = (table.linear_scratch_bytes(matrix, batch) + 4095) / 4096 * 4096;
-  const Pages scratch(scratch_bytes * size_t(pool.threads()));
+  const Pages scratch(scratch_bytes * size_t(pool.threads()), true);
   const LinearOutput out{y.as<float>(), matrix.rows, nullptr, false};
-  std::vector<double> seconds = time_passes(pool, repeats + 1, [&](int thread, int pass) {
+  std::vector<PassTime> times = time_passes(pool, repeats + 1, [&](int thread, int pass) {
     PackedMatrix w = matrix;
     w.data = weights.as<uint8_t>() + bytes * (size_t(pass) % copies);
     const Range tiles = share(w.tiles(), thread, pool.threads());
@@ -193,8 +223,8 @@ std::vector<double> time_linear(ThreadPool& pool, const KernelTable& table, cons
       table.linear_fp32(w, {x.as<float>(), w.cols, batch, w.cols}, out, tiles.begin, tiles.end, own);
     }
   });
-  seconds.erase(seconds.begin());
-  return seconds;
+  times.erase(times.begin());
+  return times;
 }
 
 }  // namespace redoubt

@@ -12,22 +12,33 @@
 
 namespace redoubt {
 
-// Each is the best of several passes, over all threads of the pool together. 0 where the CPU lacks the
-// instructions.
-struct MachineLimits {
-  double read_bytes_per_s = 0;      // streaming read of memory far larger than any cache
-  double vnni_macs_per_s = 0;       // int8 multiply-adds: vpdpbusd on registers only
-  double fma_fp32_flops_per_s = 0;  // fp32 vfmadd on registers only, two operations each
+// One timed pass of all threads together.
+struct PassTime {
+  double wall_s = 0;
+  double cpu_s = 0;  // of the thread that took most: what the pass would take on cores that nobody else uses
 };
-MachineLimits measure_limits(ThreadPool& pool);
+
+// Peak rates of the pool's threads together, with operands in registers; 0 where the CPU lacks the
+// instruction.
+struct ComputeLimits {
+  double vnni_macs_per_s = 0;      // int8 multiply-adds of vpdpbusd on 512 bits
+  double fma_fp32_macs_per_s = 0;  // fp32 multiply-adds
+};
+ComputeLimits measure_compute(ThreadPool& pool);
+
+// Streaming reads of `bytes` (a share for each thread), going round through `cold_bytes` of memory: what a
+// kernel that reads as many bytes can reach at most. Needs AVX2.
+std::vector<PassTime> time_read(ThreadPool& pool, size_t bytes, int repeats, size_t cold_bytes,
+                                bool huge_pages);
 
 enum class Activations { kInt8, kFp32 };
 
-// Seconds of each of `repeats` calls of a linear layer with `batch` rows, its tiles shared out over the pool.
-// Calls go round as many copies of the matrix as make up `cold_bytes` (at least one), so that with a figure
-// of several times the last-level cache every call reads its weights from memory. One call before the first
-// is not timed.
-std::vector<double> time_linear(ThreadPool& pool, const KernelTable& table, const PackedMatrix& matrix,
-                                Activations activations, int batch, int repeats, size_t cold_bytes);
+// `repeats` calls of a linear layer with `batch` rows, its tiles shared out over the pool. Calls go round
+// through as many copies of the matrix as make up `cold_bytes` (at least one), so that with a figure of
+// several times the last-level cache every call reads its weights from memory. One call before the first is
+// not timed.
+std::vector<PassTime> time_linear(ThreadPool& pool, const KernelTable& table, const PackedMatrix& matrix,
+                                  Activations activations, int batch, int repeats, size_t cold_bytes,
+                                  bool huge_pages);
 
 }  // namespace redoubt

@@ -51,9 +51,24 @@ def linear_fp32(
 ) -> None:
     """Writes output tiles of y [batch, rows] from x [batch, cols], both with rows at any distance."""
 
-def measure_limits(threads: int, cpus: Sequence[int]) -> dict[str, float]:
-    """What the pinned threads can do at most, each the best of several passes: read_bytes_per_s (memory),
-    vnni_macs_per_s (int8 multiply-adds), fma_fp32_flops_per_s; 0.0 where the CPU lacks the instructions."""
+def measure_compute(threads: int, cpus: Sequence[int]) -> dict[str, float]:
+    """Peak rates of the pinned threads together, operands in registers: vnni_macs_per_s, fma_fp32_macs_per_s.
+
+    0.0 where the CPU lacks the instruction.
+    """
+
+def time_read(
+    bytes: int,  # noqa: A002
+    repeats: int,
+    cold_bytes: int,
+    huge_pages: bool,
+    threads: int,
+    cpus: Sequence[int],
+) -> list[tuple[float, float]]:
+    """Streaming reads of `bytes` by pinned threads, going round through cold_bytes of memory.
+
+    Returns for each pass its wall seconds and the CPU seconds of the thread that took most.
+    """
 
 def time_linear(
     packed: U8,
@@ -65,11 +80,12 @@ def time_linear(
     batch: int,
     repeats: int,
     cold_bytes: int,
+    huge_pages: bool,
     threads: int,
     cpus: Sequence[int],
     tier: str,
-) -> list[float]:
-    """Seconds of each of `repeats` calls of one linear layer on pinned threads, activations "int8" or "fp32".
+) -> list[tuple[float, float]]:
+    """Calls of one linear layer on pinned threads, activations "int8" or "fp32"; times as of time_read.
 
     Calls take turns on copies of the matrix that make up cold_bytes together: a figure of several times the
     last-level cache makes every call read its weights from memory, 0 leaves them in the cache where they fit.

@@ -46,8 +46,8 @@ REDOUBT_INLINE __m512i broadcast_inputs(const int8_t* values) {
   return _mm512_set1_epi32(word);
 }
 
-// sum += dot products of four unsigned codes and four signed inputs, lane by lane. As text, because GCC 12 keeps the
-// intrinsic's result and its sum in two registers, and with 24 sums in flight spills them.
+// sum += dot products of four unsigned codes and four signed inputs, lane by lane. As text, because GCC 12
+// keeps the intrinsic's result and its sum in two registers, and with 24 sums in flight spills them.
 REDOUBT_INLINE void add_dot(__m512i& sum_i32x16, __m512i codes_u8x64, __m512i inputs_i8x64) {
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum_i32x16) : "v"(codes_u8x64), "v"(inputs_i8x64));
 }

@@ -32,6 +32,8 @@ struct Slice {
   const float* scales;                // [groups][64]
   const float* minima;                // [groups][64], asym_int4
   int groups;
+  // Where the next slice's packed bytes begin: asked for while this one is multiplied.
+  const uint8_t* next[kPanelTiles];
 };
 
 struct Scratch {
@@ -59,7 +61,7 @@ Slice make_slice(const PackedMatrix& w, int tile_begin, int tiles, int group_beg
                  Scratch& scratch) {
   const bool int8 = w.type == WeightType::kInt8;
   const size_t code_bytes = size_t(w.group) * (int8 ? 32 : 16), unpacked_bytes = size_t(w.group) * 32;
-  Slice slice{{}, int8 ? w.block_bytes() : unpacked_bytes, scratch.scales[0], scratch.minima[0], groups};
+  Slice slice{{}, int8 ? w.block_bytes() : unpacked_bytes, scratch.scales[0], scratch.minima[0], groups, {}};
   for (int t = 0; t < tiles; ++t) {
     const uint8_t* block = w.tile(tile_begin + t) + w.block_bytes() * size_t(group_begin);
     slice.codes[t] = int8 ? block : scratch.codes[t];
@@ -73,21 +75,32 @@ Slice make_slice(const PackedMatrix& w, int tile_begin, int tiles, int group_beg
       _mm512_store_ps(minima, load_halves(block + code_bytes + 64));
       _mm512_store_ps(minima + 16, load_halves(block + code_bytes + 96));
     }
+    slice.next[t] = block;
   }
   return slice;
 }
 
-// Adds a slice's groups to the fp32 sums of rows [row, row + kRows): sums [kRows][64].
+// Adds a slice's groups to the fp32 sums of rows [row, row + kRows): sums [kRows][64]. `pass` counts the
+// calls for a slice, to share out the prefetching.
 template <WeightType kType, int kTiles, int kRows>
-void multiply_rows(const Slice& slice, const QuantizedRows& x, int row, int group_begin, float* sums) {
+void multiply_rows(const Slice& slice, const QuantizedRows& x, int row, int group_begin, int pass,
+                   float* sums) {
   constexpr int kColumns = kTiles * 2;
   constexpr int kZeroPoint = kType == WeightType::kInt8 ? 128 : kType == WeightType::kSymInt4 ? 8 : 0;
   const int64_t groups = x.cols / x.group, stride = x.cols;
+  const int group_steps = x.group / 4, slice_groups = slice.groups;
+  const size_t group_stride = slice.group_stride;
   const int8_t* values = x.values + row * stride + int64_t(group_begin) * x.group;
   const float* x_scales = x.scales + row * groups + group_begin;
   const int32_t* x_sums = x.sums + row * groups + group_begin;
+  const float* scales = slice.scales;
+  const float* minima = slice.minima;
+  const uint8_t* codes0 = slice.codes[0];
+  const uint8_t* codes1 = kTiles > 1 ? slice.codes[1] : nullptr;
+  const uint8_t* next0 = slice.next[0] + size_t(pass) * kSliceInputs * 16;
+  const uint8_t* next1 = kTiles > 1 ? slice.next[1] + size_t(pass) * kSliceInputs * 16 : nullptr;
 
-  for (int j = 0; j < slice.groups; ++j) {
+  for (int j = 0; j < slice_groups; ++j) {
     __asm__ volatile("" ::: "memory");  // the fp32 sums stay in memory: registers are for the int32 sums
     __m512i dot[kRows][kColumns];
 #pragma GCC unroll 6
@@ -95,13 +108,17 @@ void multiply_rows(const Slice& slice, const QuantizedRows& x, int row, int grou
       const __m512i start = _mm512_set1_epi32(-kZeroPoint * x_sums[r * groups + j]);
 #pragma GCC unroll 4
       for (int c = 0; c < kColumns; ++c) dot[r][c] = start;
+      _mm_prefetch(values + (r + kRows) * stride, _MM_HINT_T0);  // the next pass' inputs
     }
-    const uint8_t* codes0 = slice.codes[0] + slice.group_stride * size_t(j);
-    const uint8_t* codes1 = kTiles > 1 ? slice.codes[1] + slice.group_stride * size_t(j) : nullptr;
-    for (int kb = 0; kb < x.group / 4; ++kb, values += 4, codes0 += 128, codes1 += 128) {
+    const uint8_t* step0 = codes0 + group_stride * size_t(j);
+    const uint8_t* step1 = kTiles > 1 ? codes1 + group_stride * size_t(j) : nullptr;
+    for (int kb = 0; kb < group_steps;
+         ++kb, values += 4, step0 += 128, step1 += 128, next0 += 64, next1 += 64) {
       __m512i codes[kColumns];
 #pragma GCC unroll 4
-      for (int c = 0; c < kColumns; ++c) codes[c] = load_codes((c < 2 ? codes0 : codes1) + (c % 2) * 64);
+      for (int c = 0; c < kColumns; ++c) codes[c] = load_codes((c < 2 ? step0 : step1) + (c % 2) * 64);
+      _mm_prefetch(next0, _MM_HINT_T1);
+      if constexpr (kTiles > 1) _mm_prefetch(next1, _MM_HINT_T1);
 #pragma GCC unroll 6
       for (int r = 0; r < kRows; ++r) {
         const __m512i x_step = broadcast_inputs(values + r * stride);
@@ -111,16 +128,17 @@ void multiply_rows(const Slice& slice, const QuantizedRows& x, int row, int grou
     }
 #pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
-      const __m512 x_scale = _mm512_set1_ps(x_scales[r * groups + j]);
-      const __m512 x_sum = _mm512_set1_ps(float(x_sums[r * groups + j]) * x_scales[r * groups + j]);
+      const float x_scale = x_scales[r * groups + j];
+      const __m512 x_scale_f32x16 = _mm512_set1_ps(x_scale);
+      const __m512 x_sum_f32x16 = _mm512_set1_ps(float(x_sums[r * groups + j]) * x_scale);
 #pragma GCC unroll 4
       for (int c = 0; c < kColumns; ++c) {
         float* sum = sums + r * kPanelOutputs + c * 16;
-        const __m512 product = _mm512_mul_ps(_mm512_cvtepi32_ps(dot[r][c]), x_scale);
-        __m512 acc = _mm512_fmadd_ps(product, _mm512_load_ps(slice.scales + j * kPanelOutputs + c * 16),
+        const __m512 product = _mm512_mul_ps(_mm512_cvtepi32_ps(dot[r][c]), x_scale_f32x16);
+        __m512 acc = _mm512_fmadd_ps(product, _mm512_load_ps(scales + j * kPanelOutputs + c * 16),
                                      _mm512_load_ps(sum));
         if constexpr (kType == WeightType::kAsymInt4) {
-          acc = _mm512_fmadd_ps(x_sum, _mm512_load_ps(slice.minima + j * kPanelOutputs + c * 16), acc);
+          acc = _mm512_fmadd_ps(x_sum_f32x16, _mm512_load_ps(minima + j * kPanelOutputs + c * 16), acc);
         }
         _mm512_store_ps(sum, acc);
       }
@@ -128,7 +146,8 @@ void multiply_rows(const Slice& slice, const QuantizedRows& x, int row, int grou
   }
 }
 
-using RowsKernel = void (*)(const Slice&, const QuantizedRows&, int row, int group_begin, float* sums);
+using RowsKernel = void (*)(const Slice&, const QuantizedRows&, int row, int group_begin, int pass,
+                            float* sums);
 
 template <WeightType kType, int kTiles>
 constexpr RowsKernel kRowsKernels[kRegisterRows] = {
@@ -159,7 +178,7 @@ void multiply_panel(const PackedMatrix& w, const QuantizedRows& x, const LinearO
     const Slice slice = make_slice(w, tile, tiles, group, std::min(slice_groups, groups - group), scratch);
     for (int pass = 0; pass < passes; ++pass) {
       const int begin = rows * pass / passes, end = rows * (pass + 1) / passes;
-      kernels[end - begin - 1](slice, x, row_begin + begin, group, sums + begin * kPanelOutputs);
+      kernels[end - begin - 1](slice, x, row_begin + begin, group, pass, sums + begin * kPanelOutputs);
     }
   }
   for (int r = 0; r < rows; ++r) {

@@ -1,6 +1,34 @@
-"""Runs the service on this machine, in the foreground. Interface only; being written."""
+"""Runs the whole service on this machine, in the foreground: a private Ray, our application, a clean end.
 
+It owns what `serve run` leaves to its user: that the configuration is checked before anything starts, that
+Ray is ours alone and listens on loopback, and that no process is left. It knows nothing of what the
+application does.
+"""
+
+import logging
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from app.settings import ServiceConfig, SettingsError, load_config, with_overrides
+
+_LOOPBACK = "127.0.0.1"
+_DASHBOARD_PORT = 8265
+# Tokens are small and pass through it one by one; prompts too.
+_OBJECT_STORE_BYTES = 100 << 20
+# A Unix socket's path holds 107 characters, of which Ray takes about 70 below its folder.
+_LONGEST_TEMP_PATH = 24
+
+
+class _StopRequested(BaseException):
+    """SIGINT or SIGTERM, wherever the main thread is."""
 
 
 def serve_local(
@@ -9,6 +37,131 @@ def serve_local(
     """Starts a private Ray, deploys the file with these overrides, prints the address, waits, cleans up.
 
     Returns the process' exit status: 0 after SIGINT or SIGTERM, 1 if the service did not start.
-    Raises SettingsError for a wrong configuration before anything is started.
+    Raises SettingsError for a wrong configuration before anything is started. Call it on the main thread.
     """
-    raise NotImplementedError
+    config = checked_config(config_path, host=host, port=port, model_folder=model_folder)
+    folder = _private_folder()
+    os.environ.update(ray_environment(folder, os.environ))
+    status = _serve(config, folder)
+    if status:
+        print(f"The service did not start. Ray's logs: {folder}/ray/session_latest/logs", file=sys.stderr)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    return status
+
+
+def checked_config(
+    config_path: Path, *, host: str | None = None, port: int | None = None, model_folder: Path | None = None
+) -> ServiceConfig:
+    """The configuration with its overrides, its model there. Raises SettingsError."""
+    folder = str(model_folder.resolve()) if model_folder is not None else None
+    config = with_overrides(load_config(config_path), host=host, port=port, model_folder=folder)
+    model = Path(config.application.args.model.folder)
+    for name in ("config.json", "model.safetensors"):
+        if not (model / name).is_file():
+            raise SettingsError(f"model.folder: {model} is no converted model: it has no {name}")
+    return config
+
+
+def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that Ray's processes read: no usage reports, and nobody without our token gets in.
+
+    The token guards every port of Ray, for on a shared machine loopback is everybody's. RAY_AUTH_MODE and a
+    token that are set already are kept.
+    """
+    package_root = str(Path(__file__).resolve().parent.parent)
+    python_path = environment.get("PYTHONPATH", "")
+    variables = {
+        "PYTHONPATH": f"{package_root}{os.pathsep}{python_path}" if python_path else package_root,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray's servers listen on all addresses unless the node's own is loopback, and it takes loopback for the
+        # node's address only where it has no clusters, as on macOS and Windows: this says that this is such a node.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_AUTH_MODE": environment.get("RAY_AUTH_MODE", "token"),
+        # A model is one mapped file; Ray's memory monitor would count its page cache against us.
+        "RAY_memory_monitor_refresh_ms": environment.get("RAY_memory_monitor_refresh_ms", "0"),
+    }
+    has_token = "RAY_AUTH_TOKEN" in environment or "RAY_AUTH_TOKEN_PATH" in environment
+    if variables["RAY_AUTH_MODE"] == "token" and not has_token:
+        token_path = folder / "ray_token"
+        token_path.touch(mode=0o600)
+        token_path.write_text(secrets.token_hex(32))
+        variables["RAY_AUTH_TOKEN_PATH"] = str(token_path)
+    return variables
+
+
+def _serve(config: ServiceConfig, folder: Path) -> int:
+    # Only now, because Ray reads its environment when it is imported.
+    import ray
+
+    started_s = time.monotonic()
+    previous = _handle_signals(_stop)
+    try:
+        print("Starting Ray ...", flush=True)
+        ray.init(
+            address="local",
+            namespace="serve",
+            dashboard_host=_LOOPBACK,
+            dashboard_port=_DASHBOARD_PORT,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            logging_level=logging.WARNING,
+            _node_ip_address=_LOOPBACK,
+            _temp_dir=str(folder / "ray"),
+        )
+        _handle_signals(_stop)  # ray.init has put its own handler there
+        print("Loading the model, and warming up ...", flush=True)
+        _deploy(config)
+        _print_ready(config, folder, time.monotonic() - started_s)
+        while True:
+            signal.pause()
+    except _StopRequested:
+        print("Stopping ...", flush=True)
+        return 0
+    except (RuntimeError, ray.exceptions.RayError) as error:  # what Serve raises for a failed deployment
+        print(f"{error}", file=sys.stderr, flush=True)
+        return 1
+    finally:
+        _handle_signals(signal.SIG_IGN)
+        # The Ray is ours alone, so ending it ends every process of the service; nobody waits for a drain.
+        ray.shutdown()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _deploy(config: ServiceConfig) -> None:
+    from ray import serve
+
+    from app.deploy import build
+
+    application = config.application
+    serve.start(
+        proxy_location=config.proxy_location,
+        http_options=config.http_options.model_dump(),
+        logging_config=config.logging_config.model_dump(),
+    )
+    model = application.args.model
+    absolute = {"folder": str(Path(model.folder).resolve()), "served_name": model.name}
+    settings = application.args.model_copy(update={"model": model.model_copy(update=absolute)})
+    serve.run(build(settings), name=application.name, route_prefix=application.route_prefix)
+
+
+def _print_ready(config: ServiceConfig, folder: Path, seconds: float) -> None:
+    http = config.http_options
+    host = _LOOPBACK if http.host == "0.0.0.0" else http.host
+    print(f"Redoubt is ready after {seconds:.0f} s: http://{host}:{http.port}", flush=True)
+    print(f"Model: {config.application.args.model.name}. Ctrl-C stops everything.", flush=True)
+
+
+def _stop(signal_number: int, frame: object) -> None:
+    raise _StopRequested
+
+
+def _handle_signals(handler: Any) -> dict[int, Any]:
+    """Sets the handler of SIGINT and SIGTERM; returns the ones before."""
+    return {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+
+
+def _private_folder() -> Path:
+    """A folder that only this user can read."""
+    base = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="redoubt-", dir=base if len(base) <= _LONGEST_TEMP_PATH else "/tmp"))

@@ -61,7 +61,7 @@ class EngineSettings(_Knobs):
 class AutoscalingSettings(_Knobs):
     """Workers come and go with the load (running and waiting requests)."""
 
-    min_workers: int = Field(default=1, ge=0)
+    min_workers: int = Field(default=1, ge=1)
     max_workers: int = Field(ge=1)
     target_ongoing_requests: float = Field(default=16.0, gt=0)
     """Requests per worker that scaling aims at: more of them call for another worker."""

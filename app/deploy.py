@@ -1,0 +1,72 @@
+"""Builds the Serve application; the only place that binds deployments, and that knows Serve's own options.
+
+No `from __future__ import annotations` here: Serve reads the type of `build`'s argument at run time.
+"""
+
+from typing import Any
+
+from ray import serve
+from ray.serve.config import RequestRouterConfig
+from ray.serve.deployment import Application, Deployment
+
+from app.ingress import Ingress
+from app.router import router_kwargs
+from app.settings import ServiceSettings
+from app.worker import Worker
+
+_DRAIN_POLL_S = 0.2
+
+
+def build(args: ServiceSettings) -> Application:
+    """The ingress, which holds a handle to the workers. Serve makes `args` from the config file."""
+    workers = worker_deployment(args).bind(args)
+    ingress = args.ingress
+    return Ingress.options(  # type: ignore[no-any-return]
+        name="Ingress",
+        num_replicas=ingress.count,
+        max_ongoing_requests=ingress.max_ongoing_requests,
+        graceful_shutdown_timeout_s=args.worker.drain_timeout_s,
+        graceful_shutdown_wait_loop_s=_DRAIN_POLL_S,
+        ray_actor_options={"num_cpus": ingress.ray_num_cpus},
+    ).bind(args, workers)
+
+
+def worker_deployment(settings: ServiceSettings) -> Deployment:
+    """The worker as a deployment, to be bound with (settings)."""
+    worker, router = settings.worker, settings.router
+    routing: dict[str, Any] = {
+        "request_router_class": "app.router.WorkerRouter",
+        "request_router_kwargs": router_kwargs(
+            policy=router.policy, expiration_s=router.expiration_s, forget_after_s=router.forget_after_s
+        ),
+        "request_routing_stats_period_s": worker.heartbeat_period_s,
+        "request_routing_stats_timeout_s": router.expiration_s,
+    }
+    decorate = serve.deployment(
+        name="Worker",
+        # The worker's semaphore and its queue: Serve sends no more than both hold, and tries the next worker.
+        max_ongoing_requests=worker.max_concurrent_requests + worker.max_queued_requests,
+        health_check_period_s=worker.health_check_period_s,
+        health_check_timeout_s=worker.health_check_timeout_s,
+        graceful_shutdown_timeout_s=worker.drain_timeout_s,
+        graceful_shutdown_wait_loop_s=_DRAIN_POLL_S,
+        ray_actor_options={"num_cpus": worker.ray_num_cpus, "resources": worker.ray_resources},
+        request_router_config=RequestRouterConfig(**routing),
+        **_scale(settings),
+    )
+    return decorate(Worker)
+
+
+def _scale(settings: ServiceSettings) -> dict[str, Any]:
+    scaling = settings.worker.autoscaling
+    if scaling is None:
+        return {"num_replicas": settings.worker.count}
+    return {
+        "autoscaling_config": {
+            "min_replicas": scaling.min_workers,
+            "max_replicas": scaling.max_workers,
+            "target_ongoing_requests": scaling.target_ongoing_requests,
+            "upscale_delay_s": scaling.upscale_delay_s,
+            "downscale_delay_s": scaling.downscale_delay_s,
+        }
+    }

@@ -1,0 +1,134 @@
+"""Which cores a worker gets: the machine's NUMA nodes cut into slots, one slot for one worker process.
+
+A slot is claimed with a lock on a file, which the kernel releases when the process ends, however it ends. It
+reads /sys and /proc only; binding memory is the native engine's business.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+_SYSFS = Path("/sys/devices/system")
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+
+
+class NoFreeCoresError(RuntimeError):
+    """Every slot of this machine has its worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Cores for one worker, all on one NUMA node."""
+
+    numa_node: int
+    cpus: tuple[int, ...]
+    """One logical CPU per physical core, ascending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A slot that is ours until `release`, or until this process ends."""
+
+    slot: Slot
+    lock: IO[str]
+
+    def release(self) -> None:
+        """Gives the slot back. Idempotent."""
+        self.lock.close()
+
+
+def parse_cpu_list(text: str) -> list[int]:
+    """The kernel's list format: "0-3,8" is [0, 1, 2, 3, 8]."""
+    cpus: list[int] = []
+    for part in text.strip().split(","):
+        if part:
+            first, _, last = part.partition("-")
+            cpus.extend(range(int(first), int(last or first) + 1))
+    return cpus
+
+
+def numa_nodes(allowed_cpus: Sequence[int], sysfs: Path = _SYSFS) -> list[Slot]:
+    """The machine's nodes with their physical cores among `allowed_cpus`; one node where /sys names none."""
+    allowed = set(allowed_cpus)
+    nodes: list[Slot] = []
+    for folder in sorted(sysfs.glob("node/node[0-9]*"), key=lambda path: int(path.name.removeprefix("node"))):
+        cpus = [cpu for cpu in parse_cpu_list((folder / "cpulist").read_text()) if cpu in allowed]
+        if cpus:
+            nodes.append(Slot(int(folder.name.removeprefix("node")), _one_per_core(cpus, sysfs)))
+    return nodes or [Slot(0, _one_per_core(sorted(allowed), sysfs))]
+
+
+def worker_slots(nodes: Sequence[Slot], cpus_per_worker: int | None) -> list[Slot]:
+    """Cuts the nodes into slots of `cpus_per_worker` cores (none: whole nodes).
+
+    Raises ValueError if no node has that many cores.
+    """
+    if cpus_per_worker is None:
+        return list(nodes)
+    slots = [
+        Slot(node.numa_node, node.cpus[first : first + cpus_per_worker])
+        for node in nodes
+        for first in range(0, len(node.cpus) - cpus_per_worker + 1, cpus_per_worker)
+    ]
+    if not slots:
+        largest = max(len(node.cpus) for node in nodes)
+        raise ValueError(
+            f"worker.cpus_per_worker is {cpus_per_worker}, but the largest node has {largest} cores"
+        )
+    return slots
+
+
+def claim_slot(slots: Sequence[Slot], folder: Path, timeout_s: float) -> Claim:
+    """Claims the first free slot; processes that share `folder` share the slots.
+
+    A worker that is being replaced may take a moment to go, so this waits up to `timeout_s`. Raises
+    NoFreeCoresError then.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        for slot in slots:
+            lock = _try_lock(folder / f"node{slot.numa_node}-cpu{slot.cpus[0]}.lock")
+            if lock is not None:
+                return Claim(slot, lock)
+        if time.monotonic() >= deadline_s:
+            raise NoFreeCoresError(f"all {len(slots)} core slots of this machine have a worker already")
+        time.sleep(0.2)
+
+
+def cpu_quota(limit: Path = _CGROUP_LIMIT) -> int | None:
+    """CPUs that the container's quota amounts to, at least 1; none without a quota."""
+    try:
+        quota, period = limit.read_text().split()
+    except (OSError, ValueError):
+        return None
+    return None if quota == "max" else max(1, int(quota) // int(period))
+
+
+def pin_this_thread(slot: Slot) -> None:
+    """Binds the calling thread to the slot's cores, and with it the threads that it starts from now on."""
+    os.sched_setaffinity(0, slot.cpus)
+
+
+def _one_per_core(cpus: Sequence[int], sysfs: Path) -> tuple[int, ...]:
+    """The first sibling of each core: two threads of one core share the units that kernels fill."""
+    first_of_core: dict[str, int] = {}
+    for cpu in cpus:
+        siblings = sysfs / f"cpu/cpu{cpu}/topology/thread_siblings_list"
+        core = siblings.read_text().strip() if siblings.exists() else str(cpu)
+        first_of_core.setdefault(core, cpu)
+    return tuple(first_of_core.values())
+
+
+def _try_lock(path: Path) -> IO[str] | None:
+    lock = path.open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock

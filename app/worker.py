@@ -1,0 +1,136 @@
+"""The worker: a Serve deployment that owns one engine on one NUMA node's cores, or on a share of them.
+
+It pins itself before any compute thread starts (a replica is not built on the main thread, but threads
+inherit the mask of the one that starts them), warms up, measures its speed, and reports to the controller.
+How its streams are called and cancelled is told in `worker_client`. It knows nothing of text, HTTP or of the
+other workers.
+"""
+
+import os
+import socket
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from app.admission import Admission
+from app.engine.engine import Engine
+from app.engine.stream import AsyncEngine
+from app.engine.types import EngineStoppedError, GenerateRequest, ModelRunner, TokenDelta
+from app.loopback import keep_on_loopback
+from app.numa import Slot, claim_slot, cpu_quota, numa_nodes, pin_this_thread, worker_slots
+from app.settings import ServiceSettings
+from app.warm_up import warm_up
+from app.worker_table import WorkerFacts, WorkerReport
+
+RunnerFactory = Callable[[ServiceSettings, Slot, int], ModelRunner]
+"""(settings, cores, threads) -> the loaded model."""
+
+# A worker that is being replaced needs a moment to die; past that Serve tries again anyway.
+_CLAIM_TIMEOUT_S = 15.0
+
+
+def load_model(settings: ServiceSettings, slot: Slot, threads: int) -> ModelRunner:
+    """The native model on these cores, its memory on their node. Raises what `NativeRunner` raises."""
+    from app.engine.runner import NativeRunner  # here, so that the extension is loaded by pinned threads only
+    from kernels import _native
+
+    engine = settings.engine
+    if settings.worker.bind_memory:
+        _native.bind_memory_to_node(slot.numa_node)
+    page_bytes = _native.Model.kv_page_bytes(settings.model.folder, engine.kv_type)
+    return NativeRunner(
+        settings.model.folder,
+        threads=threads,
+        cpus=slot.cpus[:threads],
+        compute_type=engine.compute_type,
+        kv_type=engine.kv_type,
+        kv_pages=max(1, engine.kv_memory_bytes // page_bytes),
+        max_sequences=settings.worker.max_concurrent_requests,
+        max_step_tokens=engine.max_step_tokens,
+        max_context_tokens=engine.max_context_tokens,
+    )
+
+
+class Worker:
+    """One engine behind a semaphore. `build` makes it a deployment; Serve calls what nobody here does."""
+
+    def __init__(self, settings: ServiceSettings, make_runner: RunnerFactory = load_model) -> None:
+        """Returns when the first request will be as fast as the tenth; raises if the model can't be had."""
+        keep_on_loopback()
+        worker = settings.worker
+        slots = worker_slots(numa_nodes(sorted(os.sched_getaffinity(0))), worker.cpus_per_worker)
+        self._claim = claim_slot(slots, _claims_folder(), _CLAIM_TIMEOUT_S)
+        slot = self._claim.slot
+        pin_this_thread(slot)
+        threads = worker.threads or min(len(slot.cpus), cpu_quota() or len(slot.cpus))
+        if threads > len(slot.cpus):
+            raise ValueError(f"worker.threads is {threads}, but the worker has {len(slot.cpus)} cores")
+        runner = make_runner(settings, slot, threads)
+        self._engine = Engine(runner, prompt_chunk_tokens=settings.engine.prompt_chunk_tokens)
+        self._engine.start()
+        self._streams = AsyncEngine(self._engine)
+        self._admission = Admission(
+            max_concurrent=worker.max_concurrent_requests, max_queued=worker.max_queued_requests
+        )
+        self._kv_pages = runner.kv_pages
+        longest_prompt = runner.max_context_tokens - worker.warm_up_new_tokens
+        speed = warm_up(
+            self._engine,
+            vocab_size=runner.vocab_size,
+            prompt_tokens=min(worker.warm_up_prompt_tokens, longest_prompt),
+            new_tokens=worker.warm_up_new_tokens,
+            concurrent=min(4, worker.max_concurrent_requests),
+        )
+        self._facts = WorkerFacts(
+            node=socket.gethostname(),
+            pid=os.getpid(),
+            model_names=(settings.model.name,),
+            speed=float(f"{speed:.3g}"),
+            cpus=slot.cpus,
+            numa_node=slot.numa_node,
+            max_context_tokens=runner.max_context_tokens,
+        )
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+        """Streams the request's deltas. Raises QueueFullError, and what `AsyncEngine.stream` raises."""
+        async with self._admission.place(), aclosing(self._streams.stream(request)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    def check_health(self) -> None:
+        """Serve replaces a worker whose engine has stopped."""
+        if not self._engine.healthy:
+            raise EngineStoppedError("the engine has stopped")
+
+    def record_replica_metadata(self) -> dict[str, Any]:
+        """What Serve passes on to every router once: WorkerFacts."""
+        return self._facts.to_wire()
+
+    def record_routing_stats(self) -> dict[str, Any]:
+        """The heartbeat: Serve polls it, and passes on to every router what changed, which it always does."""
+        self.check_health()
+        return WorkerReport(
+            heart_beat=round(time.time(), 3),
+            running=self._admission.running,
+            waiting=self._admission.waiting,
+            kv_pages=self._kv_pages,
+            kv_pages_free=self._engine.statistics().pages_free,
+        ).to_wire()
+
+    def __del__(self) -> None:
+        """Serve calls this when the worker has to go, after its requests have had time to finish."""
+        if hasattr(self, "_engine"):
+            self._engine.stop()
+        if hasattr(self, "_claim"):
+            self._claim.release()
+
+
+def _claims_folder() -> Path:
+    """Where the workers of one Ray on this machine share its cores; another Ray has its own folder."""
+    cluster = str(ray.get_runtime_context().gcs_address).replace(":", "-")
+    return Path(tempfile.gettempdir()) / f"redoubt-cores-{os.getuid()}" / cluster

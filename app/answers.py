@@ -71,9 +71,7 @@ async def whole(envelope: Envelope, job: Job, deltas: Deltas) -> ChatCompletion 
             choices=answers,
             usage=usage,
         )
-    completions = [
-        CompletionChoice(index=i, text=text, finish_reason=reason) for i, (text, reason) in enumerate(texts)
-    ]
+    completions = [CompletionChoice(index=i, text=text, finish_reason=reason) for i, (text, reason) in enumerate(texts)]
     return Completion(
         id=envelope.response_id,
         created=envelope.created,

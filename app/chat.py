@@ -49,9 +49,7 @@ class ChatModel:
         self.vocab_size = int(config["vocab_size"])
         special = {name: text for name in _SPECIAL_NAMES if (text := _token_text(names.get(name)))}
         added = tokenizer.get("added_tokens") or []
-        control = [
-            t["content"] for t in added if t["special"] or (template is not None and t["content"] in template)
-        ]
+        control = [t["content"] for t in added if t["special"] or (template is not None and t["content"] in template)]
         self._aliases = _Aliases(control)
         self._tokenizer = Tokenizer.from_str(json.dumps(self._aliases.in_tokenizer(tokenizer)))
         self._prefix = self._prompt_prefix(names, special)

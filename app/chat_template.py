@@ -34,9 +34,7 @@ class ChatTemplate:
         try:
             self._template = _environment().from_string(source)
         except jinja2.TemplateSyntaxError as error:
-            raise ValueError(
-                f"the chat template is not valid, line {error.lineno}: {error.message}"
-            ) from error
+            raise ValueError(f"the chat template is not valid, line {error.lineno}: {error.message}") from error
         self.mark = f"\ue000{secrets.token_hex(8)}\ue001"
         """Stands in the rendered text where a user's string could otherwise be read as a control token."""
         tokens = sorted((token for token in control_tokens if len(token) > 1), key=len, reverse=True)
@@ -79,9 +77,7 @@ class ChatTemplate:
         content = message.content
         if content is None:
             if not message.tool_calls:
-                raise errors.invalid(
-                    f"'{where}.content' is missing.", f"{where}.content", "missing_required_parameter"
-                )
+                raise errors.invalid(f"'{where}.content' is missing.", f"{where}.content", "missing_required_parameter")
             content = ""
         text = content if isinstance(content, str) else "\n".join(part.text for part in content)
         value: dict[str, Any] = {"role": self._role(message.role)}
@@ -94,9 +90,7 @@ class ChatTemplate:
             if "tool_calls" not in self._source:
                 field = f"{where}.tool_calls"
                 raise errors.invalid(f"'{field}': this model's chat template has no place for it.", field)
-            value["tool_calls"] = [
-                _tool_call(call.model_dump(), f"{where}.tool_calls") for call in message.tool_calls
-            ]
+            value["tool_calls"] = [_tool_call(call.model_dump(), f"{where}.tool_calls") for call in message.tool_calls]
         return value
 
     def _role(self, role: str) -> str:
@@ -155,9 +149,7 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """Plain JSON; Jinja's own filter escapes for HTML."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise_exception(message: str) -> None:

@@ -3,7 +3,7 @@
 No `from __future__ import annotations` here: Serve reads the type of `build`'s argument at run time.
 """
 
-from typing import Any
+from typing import Any, cast
 
 from ray import serve
 from ray.serve.config import RequestRouterConfig
@@ -21,14 +21,18 @@ def build(args: ServiceSettings) -> Application:
     """The ingress, which holds a handle to the workers. Serve makes `args` from the config file."""
     workers = worker_deployment(args).bind(args)
     ingress = args.ingress
-    return Ingress.options(  # type: ignore[no-any-return]
-        name="Ingress",
-        num_replicas=ingress.count,
-        max_ongoing_requests=ingress.max_ongoing_requests,
-        graceful_shutdown_timeout_s=args.worker.drain_timeout_s,
-        graceful_shutdown_wait_loop_s=_DRAIN_POLL_S,
-        ray_actor_options={"num_cpus": ingress.ray_num_cpus},
-    ).bind(args, workers)
+    return (
+        cast(Deployment, Ingress)
+        .options(
+            name="Ingress",
+            num_replicas=ingress.count,
+            max_ongoing_requests=ingress.max_ongoing_requests,
+            graceful_shutdown_timeout_s=args.worker.drain_timeout_s,
+            graceful_shutdown_wait_loop_s=_DRAIN_POLL_S,
+            ray_actor_options={"num_cpus": ingress.ray_num_cpus},
+        )
+        .bind(args, workers)
+    )
 
 
 def worker_deployment(settings: ServiceSettings) -> Deployment:

@@ -38,9 +38,7 @@ class TokenBytes:
         """Builds the table from `tokenizer.json`. Raises UnsupportedTokenizerError."""
         model, decoders = tokenizer["model"], _decoder_steps(tokenizer.get("decoder"))
         if model.get("type", "BPE") not in ("BPE", "Unigram"):
-            raise UnsupportedTokenizerError(
-                f"tokenizer.json: model type {model.get('type')!r} is not supported"
-            )
+            raise UnsupportedTokenizerError(f"tokenizer.json: model type {model.get('type')!r} is not supported")
         vocab = model["vocab"]
         tokens = dict(vocab) if isinstance(vocab, Mapping) else {entry[0]: i for i, entry in enumerate(vocab)}
         added = {token["id"]: token for token in tokenizer.get("added_tokens") or []}
@@ -134,10 +132,7 @@ def _strips_a_space(decoders: Mapping[str, Mapping[str, Any]]) -> bool:
     if "Strip" in decoders:
         return decoders["Strip"].get("content") == " " and decoders["Strip"].get("start", 0) > 0
     metaspace = decoders.get("Metaspace", {"prepend_scheme": "never"})
-    return (
-        metaspace.get("prepend_scheme", "always") != "never"
-        and metaspace.get("add_prefix_space", True) is True
-    )
+    return metaspace.get("prepend_scheme", "always") != "never" and metaspace.get("add_prefix_space", True) is True
 
 
 def _byte_level(text: str) -> bytes:

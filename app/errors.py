@@ -47,9 +47,7 @@ def unauthorized() -> ApiError:
 
 def no_such_model(name: str) -> ApiError:
     """404: a model that is not served here."""
-    return ApiError(
-        404, f"The model '{_shortened(name)}' is not served here.", param="model", code="model_not_found"
-    )
+    return ApiError(404, f"The model '{_shortened(name)}' is not served here.", param="model", code="model_not_found")
 
 
 def no_such_route(method: str, path: str) -> ApiError:

@@ -58,9 +58,7 @@ class ChoiceDelta:
 def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, request_id: str) -> Job:
     """Renders and tokenizes; may take long for a long conversation. Raises ApiError (400)."""
     if request.max_tokens is not None and request.max_completion_tokens not in (None, request.max_tokens):
-        raise errors.invalid(
-            "'max_tokens' and 'max_completion_tokens' contradict each other.", "max_completion_tokens"
-        )
+        raise errors.invalid("'max_tokens' and 'max_completion_tokens' contradict each other.", "max_completion_tokens")
     limit, limit_field = request.output_limit
     prompt = model.chat_prompt(request.messages)
     output = _output_tokens(model, prompt, limit, limit_field, limits.default_max_tokens, "messages")
@@ -71,21 +69,13 @@ def plan_completion(model: ChatModel, request: CompletionRequest, limits: Limits
     """Tokenizes the prompts that are text; may take long. Raises ApiError (400)."""
     choices = request.n or 1
     if request.best_of not in (None, choices):
-        raise errors.invalid(
-            "'best_of' is supported only where it equals 'n'.", "best_of", "unsupported_parameter"
-        )
+        raise errors.invalid("'best_of' is supported only where it equals 'n'.", "best_of", "unsupported_parameter")
     sequences = []
     for i, prompt in enumerate(request.prompts):
-        token_ids = (
-            model.raw_prompt(prompt) if isinstance(prompt, str) else _in_vocabulary(model, prompt, "prompt")
-        )
+        token_ids = model.raw_prompt(prompt) if isinstance(prompt, str) else _in_vocabulary(model, prompt, "prompt")
         if not token_ids:
-            raise errors.invalid(
-                f"'prompt': prompt {i} is empty, and this model has no token to start from.", "prompt"
-            )
-        output = _output_tokens(
-            model, token_ids, request.max_tokens, "max_tokens", COMPLETION_MAX_TOKENS, "prompt"
-        )
+            raise errors.invalid(f"'prompt': prompt {i} is empty, and this model has no token to start from.", "prompt")
+        output = _output_tokens(model, token_ids, request.max_tokens, "max_tokens", COMPLETION_MAX_TOKENS, "prompt")
         sequences.append((token_ids, output))
     return _job(model, request, limits, request_id, sequences, starts_text=False)
 
@@ -141,9 +131,7 @@ def _job(
     return Job(request_id, requests, prompt_tokens, request.stops, starts_text)
 
 
-def _sampling(
-    model: ChatModel, request: ChatCompletionRequest | CompletionRequest, choice: int
-) -> SamplingParams:
+def _sampling(model: ChatModel, request: ChatCompletionRequest | CompletionRequest, choice: int) -> SamplingParams:
     def given(value: float | None, default: float) -> float:
         return default if value is None else float(value)
 
@@ -179,10 +167,7 @@ async def stream(job: Job, model: ChatModel, generate: Generate) -> AsyncGenerat
     generator.
     """
     inbox = _Inbox()
-    runs = [
-        asyncio.create_task(_run_choice(index, job, model, generate, inbox))
-        for index in range(len(job.requests))
-    ]
+    runs = [asyncio.create_task(_run_choice(index, job, model, generate, inbox)) for index in range(len(job.requests))]
     try:
         finished = 0
         while finished < len(runs):

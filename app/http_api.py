@@ -72,9 +72,7 @@ def build_http_app(service: Service) -> FastAPI:
     """The application without the chat page. No CORS: other sites' pages have no business here."""
     app = FastAPI(title="Redoubt", docs_url=None, redoc_url=None, openapi_url=None)
     routes = _Routes(service)
-    v1 = APIRouter(
-        prefix="/v1", route_class=_Guarded, dependencies=[Depends(_KeyCheck(service.settings.api_keys))]
-    )
+    v1 = APIRouter(prefix="/v1", route_class=_Guarded, dependencies=[Depends(_KeyCheck(service.settings.api_keys))])
     v1.add_api_route("/models", routes.models, methods=["GET"])
     v1.add_api_route("/models/{name:path}", routes.model, methods=["GET"])
     v1.add_api_route("/workers", routes.workers, methods=["GET"])

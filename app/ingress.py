@@ -14,6 +14,7 @@ from ray.serve.handle import DeploymentHandle
 from app.chat import ChatModel
 from app.generation import Limits
 from app.http_api import HttpSettings, ServedModel, Service, build_http_app
+from app.loopback import keep_on_loopback
 from app.settings import ServiceSettings
 from app.worker_client import WorkerClient
 
@@ -25,10 +26,9 @@ class Ingress:
 
     def __init__(self, settings: ServiceSettings, workers: DeploymentHandle[Any]) -> None:
         """Opens the model's tokenizer, not its weights. Raises ChatModelError naming the wrong file."""
+        keep_on_loopback()
         client = WorkerClient(workers)
-        chat = ChatModel.load(
-            Path(settings.model.folder), max_context_tokens=settings.engine.max_context_tokens
-        )
+        chat = ChatModel.load(Path(settings.model.folder), max_context_tokens=settings.engine.max_context_tokens)
         ingress = settings.ingress
         limits = Limits(default_max_tokens=ingress.default_max_tokens, max_choices=ingress.max_choices)
         self._service = Service(

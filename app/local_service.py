@@ -74,8 +74,9 @@ def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, s
     variables = {
         "PYTHONPATH": f"{package_root}{os.pathsep}{python_path}" if python_path else package_root,
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Ray's servers listen on all addresses unless the node's own is loopback, and it takes loopback for the
-        # node's address only where it has no clusters, as on macOS and Windows: this says that this is such a node.
+        # Ray's servers listen on all addresses unless the node's own is loopback, and it takes loopback for
+        # the node's address only where it has no clusters, as on macOS and Windows: this says that this is
+        # such a node.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_AUTH_MODE": environment.get("RAY_AUTH_MODE", "token"),
         # A model is one mapped file; Ray's memory monitor would count its page cache against us.

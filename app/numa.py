@@ -76,9 +76,7 @@ def worker_slots(nodes: Sequence[Slot], cpus_per_worker: int | None) -> list[Slo
     ]
     if not slots:
         largest = max(len(node.cpus) for node in nodes)
-        raise ValueError(
-            f"worker.cpus_per_worker is {cpus_per_worker}, but the largest node has {largest} cores"
-        )
+        raise ValueError(f"worker.cpus_per_worker is {cpus_per_worker}, but the largest node has {largest} cores")
     return slots
 
 

@@ -214,9 +214,7 @@ class ChatCompletionRequest(_Request):
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     response_format: TextFormat | None = None
     metadata: (
-        Annotated[
-            dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], _at_most(16)
-        ]
+        Annotated[dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], _at_most(16)]
         | None
     ) = None
     """Kept with a stored completion; we store none, so there is nothing to keep."""

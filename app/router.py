@@ -43,9 +43,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         """Takes `router_kwargs(...)`; Serve calls it once."""
         self._policy: str = kwargs["policy"]
         self._rng = random.Random(kwargs["seed"])
-        self._table = WorkerTable(
-            expiration_s=kwargs["expiration_s"], forget_after_s=kwargs["forget_after_s"]
-        )
+        self._table = WorkerTable(expiration_s=kwargs["expiration_s"], forget_after_s=kwargs["forget_after_s"])
         self._in_flight: dict[str, int] = {}
         self._reserved_until_s: dict[str, list[float]] = {}
         self._probing: set[str] = set()

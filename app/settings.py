@@ -154,6 +154,12 @@ class ServiceSettings(_Knobs):
             raise ValueError("router.expiration_s is less than three times worker.heartbeat_period_s")
         return self
 
+    @model_validator(mode="after")
+    def _step_advances_every_request(self) -> Self:
+        if self.engine.max_step_tokens < self.worker.max_concurrent_requests:
+            raise ValueError("engine.max_step_tokens is less than worker.max_concurrent_requests")
+        return self
+
 
 class HttpOptions(_Knobs):
     """Ray Serve's `http_options`: where the service listens."""

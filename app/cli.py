@@ -53,9 +53,7 @@ class Shape(StrEnum):
 def serve(
     config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("ray_configs/local.yaml"),
     host: Annotated[str | None, typer.Option(help="Listen on this address, not the file's.")] = None,
-    port: Annotated[
-        int | None, typer.Option(help="Listen on this port, not the file's.", min=0, max=65535)
-    ] = None,
+    port: Annotated[int | None, typer.Option(help="Listen on this port, not the file's.", min=0, max=65535)] = None,
     model: Annotated[
         Path | None, typer.Option(help="Serve this converted model, not the file's.", show_default=False)
     ] = None,
@@ -77,9 +75,7 @@ def convert(
         QType, typer.Option(help="How to store the matrices. auto: a GGUF's own 4-bit codes, else sym_int4.")
     ] = QType.AUTO,
     group_size: Annotated[GroupSize, typer.Option(help="Weights that share a scale.")] = GroupSize.G64,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace OUT where it is a converted model.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT where it is a converted model.")] = False,
 ) -> None:
     """Quantize a model and pack it for the engine."""
     from quant.convert import convert as convert_model
@@ -93,9 +89,7 @@ def convert(
 def synth(
     shape: Annotated[Shape, typer.Argument(metavar="SHAPE", help="llama2-7b or tinyllama-1.1b.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace OUT where it is a converted model.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT where it is a converted model.")] = False,
 ) -> None:
     """Write a packed model of a known shape with random weights: for measuring, not for talking to."""
     from quant.errors import QuantError
@@ -120,9 +114,7 @@ def chat(
         TerminalChat(url, model=model, system=system, temperature=temperature, max_tokens=max_tokens).run()
 
 
-@cli.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-)
+@cli.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
 def bench(context: typer.Context, what: Annotated[str, typer.Argument(metavar="engine|kernels")]) -> None:
     """Measure the engine or its kernels: `redoubt bench engine --help`."""
     if what == "engine":

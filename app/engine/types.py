@@ -128,9 +128,7 @@ class ModelRunner(Protocol):
     def page_table(self) -> NDArray[np.int32]:
         """[max_sequences, ceil(max_context_tokens / page_tokens)], written by the engine."""
 
-    def make_sampler(
-        self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int
-    ) -> TokenSampler:
+    def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:
         """A fresh sampler for one request."""
 
     def step(self, batch: Batch) -> NDArray[np.int32]:

@@ -1,0 +1,88 @@
+"""A stand-in for the service's `/v1`, on a real socket: for the parts that are its HTTP clients.
+
+It answers each chat with the words it was told to, one chunk a word, and records what it was asked and which
+answers were cut off by their client.
+"""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+
+@dataclass
+class FakeV1:
+    """What to answer, and what happened."""
+
+    words: list[str] = field(default_factory=lambda: ["Hello", " from", " the", " fake", "."])
+    pause_s: float = 0.0
+    error: tuple[int, str] | None = None
+    """Status and message to answer with instead."""
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    cut_off: int = 0
+    finished: int = 0
+    url: str = ""
+
+    def app(self) -> FastAPI:
+        """The routes."""
+        app = FastAPI()
+
+        @app.get("/v1/models")
+        async def models() -> dict[str, Any]:
+            return {"object": "list", "data": [{"id": "fake-model", "object": "model", "created": 0}]}
+
+        @app.post("/v1/chat/completions")
+        async def chat(request: Request) -> Response:
+            self.asked.append(await request.json())
+            if self.error is not None:
+                status, message = self.error
+                body = {"error": {"message": message, "type": "error", "param": None, "code": None}}
+                return JSONResponse(body, status_code=status)
+            return StreamingResponse(self._stream(), media_type="text/event-stream")
+
+        return app
+
+    async def _stream(self) -> AsyncIterator[str]:
+        done = False
+        try:
+            for word in self.words:
+                delta = {"index": 0, "delta": {"content": word}, "finish_reason": None}
+                chunk = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "fake-model"}
+                yield f"data: {json.dumps({**chunk, 'choices': [delta]})}\n\n"
+                await asyncio.sleep(self.pause_s)
+            yield "data: [DONE]\n\n"
+            done = True
+        finally:
+            self.finished += done
+            self.cut_off += not done
+
+
+@contextmanager
+def running(fake: FakeV1, prepare: Callable[[FastAPI], None] | None = None) -> Iterator[FakeV1]:
+    """Serves the fake on a free port of the loopback interface, with what `prepare` adds to its routes."""
+    app = fake.app()
+    if prepare is not None:
+        prepare(app)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not server.started:
+        assert thread.is_alive()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    (listener,) = server.servers[0].sockets
+    fake.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    try:
+        yield fake
+    finally:
+        server.should_exit = True
+        thread.join(timeout=10)

@@ -74,7 +74,9 @@ def convert(
     qtype: Annotated[
         QType, typer.Option(help="How to store the matrices. auto: a GGUF's own 4-bit codes, else sym_int4.")
     ] = QType.AUTO,
-    group_size: Annotated[GroupSize, typer.Option(help="Weights that share a scale.")] = GroupSize.G64,
+    group_size: Annotated[
+        GroupSize | None, typer.Option(help="Weights that share a scale. [default: 64; 32 for kept codes]")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT where it is a converted model.")] = False,
 ) -> None:
     """Quantize a model and pack it for the engine."""
@@ -82,7 +84,12 @@ def convert(
     from quant.errors import QuantError
 
     with _one_line_errors(QuantError, OSError):
-        convert_model(source, out, qtype=qtype.value, group_size=int(group_size.value), force=force)
+        group = None if group_size is None else int(group_size.value)
+        report = convert_model(source, out, qtype=qtype.value, group_size=group, force=force)
+    megabytes = report.size_bytes / 1e6
+    print(f"{report.folder}: {report.qtype}, group {report.group_size}, {megabytes:.0f} MB in {report.seconds:.1f} s")
+    for note in report.notes:
+        print(note)
 
 
 @cli.command()
@@ -106,12 +113,17 @@ def chat(
     system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.", min=0, max=2)] = None,
     max_tokens: Annotated[int | None, typer.Option(help="The longest answer, in tokens.", min=1)] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="REDOUBT_API_KEY", help="The key, if the service asks for one.")
+    ] = None,
 ) -> None:
     """Chat in the terminal. Ctrl-C stops an answer; exit, quit or Ctrl-D ends the chat."""
     from app.terminal_chat import ChatError, TerminalChat
 
     with _one_line_errors(ChatError):
-        TerminalChat(url, model=model, system=system, temperature=temperature, max_tokens=max_tokens).run()
+        TerminalChat(
+            url, model=model, system=system, temperature=temperature, max_tokens=max_tokens, api_key=api_key
+        ).run()
 
 
 @cli.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})

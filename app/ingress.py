@@ -43,5 +43,9 @@ class Ingress:
         )
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        """Serve calls this once, after the constructor."""
-        return build_http_app(self._service)
+        """Serve calls this once, after the constructor. The page takes what the routes before it leave."""
+        from app.ui import mount_page  # only this process needs Gradio, which takes seconds to import
+
+        app = build_http_app(self._service)
+        mount_page(app)
+        return app

@@ -28,13 +28,14 @@ class TerminalChat:
         system: str | None = None,
         temperature: float | None = None,
         max_tokens: int | None = None,
+        api_key: str | None = None,
     ) -> None:
         self._url = url.rstrip("/").removesuffix("/v1")
         if not self._url.startswith(("http://", "https://")):
             raise ChatError(f"--url {url}: not an address such as http://127.0.0.1:8000")
-        # The service asks for no key, the library does. No time limit once connected: CPUs may be slow.
+        # The library insists on a key. No time limit once connected: CPUs may be slow.
         self._client = OpenAI(
-            base_url=f"{self._url}/v1", api_key="none", timeout=Timeout(None, connect=5), max_retries=0
+            base_url=f"{self._url}/v1", api_key=api_key or "none", timeout=Timeout(None, connect=5), max_retries=0
         )
         self._temperature = omit if temperature is None else temperature
         self._max_tokens = omit if max_tokens is None else max_tokens
@@ -107,7 +108,7 @@ class TerminalChat:
 
 def _reason(error: OpenAIError, url: str) -> str:
     if isinstance(error, APIConnectionError):
-        return f"no service answers at {url}: is it running? (`redoubt serve`)"
+        return f"no answer from {url}: is the service running? (`redoubt serve`)"
     if isinstance(error, APIStatusError):
         body = error.body
         if isinstance(body, dict) and isinstance(body.get("message"), str):

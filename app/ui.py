@@ -115,6 +115,7 @@ def build_page(base_url: str | None = None) -> gr.Blocks:
             top_p = gr.Slider(0.05, 1, 0.95, step=0.05, label="Top-p")
             max_tokens = gr.Number(1024, label="Longest answer, in tokens", minimum=1, precision=0)
             seed = gr.Textbox(label="Seed", placeholder="Another one each time", elem_id="seed")
+            key = gr.Textbox(label="API key", placeholder="If the service asks for one", type="password")
         with gr.Row():
             gr.Markdown("# Redoubt\nWhat you write stays between this browser and this service.", elem_id="title")
             clear = gr.Button("New chat", elem_id="clear", size="sm", variant="secondary")
@@ -137,7 +138,7 @@ def build_page(base_url: str | None = None) -> gr.Blocks:
             autofocus=True,
             submit_btn="Send",
         )
-        knobs = [model, system, temperature, top_p, max_tokens, seed]
+        knobs = [model, system, temperature, top_p, max_tokens, seed, key]
         private: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
         streamed = {"outputs": [question, chat], "concurrency_limit": None, **private}
         answer = question.submit(service.answer, [question, chat, *knobs], **streamed)
@@ -145,7 +146,7 @@ def build_page(base_url: str | None = None) -> gr.Blocks:
         # Cancelling drops the request to `/v1`, and that ends the work on the server.
         question.stop(_idle, None, question, cancels=[answer, again], queue=False, **private)
         clear.click(_new_chat, None, [question, chat], cancels=[answer, again], queue=False, **private)
-        page.load(service.models, None, model, queue=False, **private)
+        gr.on([page.load, key.change], service.models, key, model, queue=False, **private)
     page.queue(max_size=None, api_open=False)
     return page
 
@@ -160,6 +161,7 @@ class _Knobs:
     top_p: float
     max_tokens: int | None
     seed: str | None
+    key: str | None
 
 
 class _Service:
@@ -168,10 +170,10 @@ class _Service:
     def __init__(self, base_url: str | None) -> None:
         self._base_url = base_url
 
-    async def models(self, request: gr.Request) -> dict[str, Any]:
+    async def models(self, key: str | None, request: gr.Request) -> dict[str, Any]:
         """The choices of the model menu."""
         names: list[str] = []
-        async with self._client(request) as client:
+        async with self._client(request, key) as client:
             try:
                 names = [model.id async for model in client.models.list()]
             except OpenAIError as error:
@@ -219,7 +221,7 @@ class _Service:
         except ValueError:
             gr.Warning("The seed is a whole number, or empty.", title="No answer")
             return
-        async with self._client(request) as client:
+        async with self._client(request, knobs.key) as client:
             try:
                 stream = await client.chat.completions.create(
                     model=knobs.model or "",
@@ -242,11 +244,11 @@ class _Service:
         if text != shown:
             yield text
 
-    def _client(self, request: gr.Request) -> AsyncOpenAI:
-        # The service asks for no key, the library does. No time limit once connected: CPUs may be slow.
+    def _client(self, request: gr.Request, key: str | None) -> AsyncOpenAI:
+        # The library insists on a key. No time limit once connected: CPUs may be slow.
         return AsyncOpenAI(
             base_url=f"{self._base_url or _own_address(request)}/v1",
-            api_key="none",
+            api_key=key or "none",
             timeout=Timeout(None, connect=5),
             max_retries=0,
         )

@@ -111,7 +111,8 @@ class _Request(Wire):
     ) = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=256, fail_fast=True)] | None = None
     """Extension: tokens that end the output; they are not in it."""
-    ignore_eos: Annotated[bool | None, _only(False)] = None
+    ignore_eos: bool | None = None
+    """Extension: the output goes on to its limit, whatever the model says."""
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     temperature: Temperature | None = None
     top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None

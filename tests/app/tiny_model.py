@@ -4,7 +4,7 @@ import json
 from functools import cache
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from app.chat import ChatModel
 
@@ -39,6 +39,31 @@ def _tokenizer_text() -> str:
 
 def tokenizer_json() -> dict[str, Any]:
     values: dict[str, Any] = json.loads(_tokenizer_text())
+    return values
+
+
+def sentencepiece_json() -> dict[str, Any]:
+    """As Llama 2's: a space becomes ▁, one is put before the text, unknown characters fall back to bytes."""
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    letters = ["▁", *"abcdefghijklmnopqrstuvwxyzTP."]
+    merges = [("▁", "t"), ("h", "e"), ("▁t", "he"), ("i", "s"), ("▁", "a")]
+    pieces = ["<unk>", "<s>", "</s>", *bytes_, *letters, *(left + right for left, right in merges)]
+    tokenizer = Tokenizer(
+        models.BPE(
+            vocab={piece: i for i, piece in enumerate(pieces)},
+            merges=merges,
+            unk_token="<unk>",
+            byte_fallback=True,
+            fuse_unk=True,
+        )
+    )
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in pieces[:3]])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    values: dict[str, Any] = json.loads(tokenizer.to_str())
     return values
 
 

@@ -1,0 +1,81 @@
+"""The whole HTTP application over a fake worker, and a loopback server for what needs real sockets."""
+
+import socket
+import threading
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+import uvicorn
+from fastapi import FastAPI
+from openai import AsyncOpenAI
+
+from app.chat import ChatModel
+from app.generation import Generate, Limits
+from app.http_api import HttpSettings, ServedModel, Service, build_http_app
+from app.worker_table import WorkerRow
+from tests.app.tiny_model import CONTEXT_TOKENS, tiny_model
+
+MODEL = tiny_model()
+WORKER = WorkerRow(
+    worker_id="w1",
+    node="here",
+    pid=1,
+    model_names=("tiny",),
+    speed=10.0,
+    queue_length=0,
+    check_heart_beat=True,
+    last_heart_beat=5.0,
+    state="alive",
+    running=0,
+    waiting=0,
+    kv_pages=8,
+    kv_pages_free=8,
+    cpus=(0, 1),
+    numa_node=0,
+    max_context_tokens=CONTEXT_TOKENS,
+)
+
+
+def http_app(
+    generate: Generate, *, workers: tuple[WorkerRow, ...] = (WORKER,), model: ChatModel = MODEL, **settings: Any
+) -> FastAPI:
+    values: dict[str, Any] = {"limits": Limits(64, 4), "max_body_bytes": 1 << 20, "retry_after_s": 3} | settings
+    served = ServedModel(model, generate, created=123)
+    return build_http_app(Service({"tiny": served}, lambda: list(workers), HttpSettings(**values)))
+
+
+def http_client(app: FastAPI) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test")
+
+
+def openai_client(app: FastAPI) -> AsyncOpenAI:
+    return AsyncOpenAI(
+        base_url="http://test/v1",
+        api_key="none",
+        max_retries=0,
+        http_client=httpx2.AsyncClient(transport=httpx2.ASGITransport(app)),
+    )
+
+
+@contextmanager
+def loopback_server(app: FastAPI) -> Iterator[str]:
+    """Serves on a free port, in a thread; gives the address."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(128)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(timeout=10)
+            assert not thread.is_alive()
+
+
+async def never(_: Any) -> AsyncGenerator[Any, None]:
+    raise AssertionError("no worker should be asked")
+    yield

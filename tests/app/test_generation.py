@@ -1,0 +1,233 @@
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import pytest
+
+from app.engine.types import EngineStoppedError, GenerateRequest, QueueFullError, SamplingParams, TokenDelta
+from app.errors import ApiError
+from app.generation import ChoiceDelta, Job, Limits, plan_chat, plan_completion, stream
+from app.openai_types import ChatCompletionRequest, CompletionRequest
+from tests.app.fake_worker import FakeWorker, deltas
+from tests.app.tiny_model import CONTEXT_TOKENS, EOS_ID, reference_tokenizer, tiny_model
+
+MODEL = tiny_model()
+LIMITS = Limits(default_max_tokens=64, max_choices=4)
+TEXT = reference_tokenizer().encode("Hello STOP, 🎉 more").ids
+
+
+def chat(**fields: object) -> Job:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
+    return plan_chat(MODEL, ChatCompletionRequest.model_validate(body), LIMITS, "id")
+
+
+def completion(prompt: object, **fields: object) -> Job:
+    request = CompletionRequest.model_validate({"model": "m", "prompt": prompt, **fields})
+    return plan_completion(MODEL, request, LIMITS, "id")
+
+
+async def run(job: Job, worker: FakeWorker) -> tuple[dict[int, str], dict[int, str | None], int]:
+    texts: dict[int, str] = {}
+    reasons: dict[int, str | None] = {}
+    tokens = 0
+    async with aclosing(stream(job, MODEL, worker.generate)) as batches:
+        async for batch in batches:
+            for delta in batch:
+                texts[delta.index] = texts.get(delta.index, "") + delta.text
+                tokens += delta.tokens
+                if delta.finish_reason is not None:
+                    reasons[delta.index] = delta.finish_reason
+    return texts, reasons, tokens
+
+
+def test_a_plain_chat_request() -> None:
+    job = chat()
+    (request,) = job.requests
+    assert request.sampling == SamplingParams()
+    assert request.max_new_tokens == 64
+    assert request.stop_token_ids == {EOS_ID}
+    assert request.prompt_token_ids[-1:] != (EOS_ID,)
+    assert job.prompt_tokens == len(request.prompt_token_ids)
+
+
+def test_every_sampling_parameter_reaches_the_engine() -> None:
+    job = chat(
+        temperature=0.5,
+        top_p=0.9,
+        top_k=7,
+        min_p=0.1,
+        repetition_penalty=1.2,
+        presence_penalty=0.3,
+        frequency_penalty=-0.4,
+        logit_bias={"5": -100.0},
+        seed=-1,
+        stop_token_ids=[9],
+        ignore_eos=True,
+        max_completion_tokens=3,
+    )
+    assert job.requests[0].sampling == SamplingParams(0.5, 7, 0.9, 0.1, 1.2, 0.3, -0.4, {5: -100.0}, 2**64 - 1)
+    assert job.requests[0].stop_token_ids == {9}
+    assert job.requests[0].max_new_tokens == 3
+
+
+def test_choices_of_one_seed_differ_and_have_names_of_their_own() -> None:
+    job = chat(n=3, seed=7)
+    assert [request.sampling.seed for request in job.requests] == [7, 8, 9]
+    assert len({request.request_id for request in job.requests}) == 3
+
+
+def test_completions_default_to_sixteen_tokens_and_make_choices_of_every_prompt() -> None:
+    job = completion([[4], [5, 6]], n=2)
+    assert [request.prompt_token_ids for request in job.requests] == [(4,), (4,), (5, 6), (5, 6)]
+    assert {request.max_new_tokens for request in job.requests} == {16}
+    assert job.prompt_tokens == 3
+
+
+def test_a_default_limit_shrinks_to_what_the_context_holds() -> None:
+    assert completion([[5] * (CONTEXT_TOKENS - 3)]).requests[0].max_new_tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fields", "param"),
+    [
+        ([[5] * CONTEXT_TOKENS], {}, "prompt"),
+        ([[5] * 10], {"max_tokens": CONTEXT_TOKENS}, "max_tokens"),
+        ("x" * 100_000, {}, "prompt"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_numbers(prompt: object, fields: dict[str, int], param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        completion(prompt, **fields)
+    assert (caught.value.status, caught.value.code, caught.value.param) == (400, "context_length_exceeded", param)
+    assert str(CONTEXT_TOKENS) in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fields", "param"),
+    [
+        ("", {}, "prompt"),
+        ([[10_000]], {}, "prompt"),
+        ("a", {"stop_token_ids": [10_000]}, "stop_token_ids"),
+        ("a", {"logit_bias": {"10000": 1.0}}, "logit_bias"),
+        ("a", {"n": 5}, "n"),
+        (["a", "b", "c"], {"n": 2}, "prompt"),
+        ("a", {"best_of": 2}, "best_of"),
+    ],
+)
+def test_what_the_model_or_the_service_does_not_allow(prompt: object, fields: dict[str, object], param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        completion(prompt, **fields)
+    assert (caught.value.status, caught.value.param) == (400, param)
+
+
+def test_two_limits_that_contradict_each_other() -> None:
+    assert chat(max_tokens=5, max_completion_tokens=5).requests[0].max_new_tokens == 5
+    with pytest.raises(ApiError, match="contradict"):
+        chat(max_tokens=5, max_completion_tokens=6)
+
+
+@pytest.mark.parametrize("each", [1, 2, 100])
+async def test_text_and_usage(each: int) -> None:
+    worker = FakeWorker(lambda _: deltas(TEXT, each=each, finish_reason="length"))
+    assert await run(chat(), worker) == ({0: "Hello STOP, 🎉 more"}, {0: "length"}, len(TEXT))
+    assert worker.closed == 0
+
+
+@pytest.mark.parametrize("each", [1, 2, 3, 100])
+async def test_a_stop_string_ends_the_text_the_stream_and_the_count(each: int) -> None:
+    worker = FakeWorker(lambda _: deltas(TEXT, each=each))
+    texts, reasons, tokens = await run(chat(stop=["STOP", "never"]), worker)
+    assert (texts, reasons) == ({0: "Hello "}, {0: "stop"})
+    spelled = [reference_tokenizer().decode(TEXT[:count]) for count in range(len(TEXT) + 1)]
+    assert tokens == next(count for count, text in enumerate(spelled) if "STOP" in text)
+    assert (worker.running, worker.closed) == (0, 1)
+
+
+async def test_a_stop_string_that_does_not_come_is_given_back() -> None:
+    token_ids = reference_tokenizer().encode("Hello STO").ids
+    texts, reasons, _ = await run(chat(stop="STOP"), FakeWorker(lambda _: deltas(token_ids, finish_reason="length")))
+    assert (texts, reasons) == ({0: "Hello STO"}, {0: "length"})
+
+
+async def test_choices_run_at_once_and_keep_their_places() -> None:
+    def script(request: GenerateRequest) -> list[TokenDelta]:
+        return deltas(TEXT[: 1 + (request.sampling.seed or 0)])
+
+    worker = FakeWorker(script)
+    texts, reasons, tokens = await run(chat(n=3, seed=1), worker)
+    assert texts == {i: reference_tokenizer().decode(TEXT[: 2 + i]) for i in range(3)}
+    assert reasons == dict.fromkeys(range(3), "stop")
+    assert tokens == 2 + 3 + 4
+
+
+async def test_a_slow_reader_gets_fewer_bigger_deltas() -> None:
+    async with aclosing(stream(chat(), MODEL, FakeWorker(lambda _: deltas(TEXT)).generate)) as batches:
+        first = await anext(batches)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        rest = await anext(batches)
+    assert first == [ChoiceDelta(0, "H", 1, None)]
+    assert rest == [ChoiceDelta(0, "ello STOP, 🎉 more", len(TEXT) - 1, "stop")]
+
+
+async def test_an_error_comes_after_the_text_before_it_and_closes_the_other_choices() -> None:
+    def script(request: GenerateRequest) -> list[TokenDelta | Exception]:
+        if request.sampling.seed == 1:
+            return [TokenDelta((TEXT[0],)), EngineStoppedError("gone")]
+        return [TokenDelta((token,)) for token in TEXT * 100]
+
+    worker = FakeWorker(script)
+    texts: list[str] = []
+
+    async def read() -> None:
+        async for batch in stream(chat(n=2, seed=1), MODEL, worker.generate):
+            texts.extend(delta.text for delta in batch if delta.index == 0)
+
+    with pytest.raises(EngineStoppedError, match="gone"):
+        await read()
+    assert "".join(texts) == "H"
+    assert (worker.running, worker.closed) == (0, 1)
+
+
+async def test_a_refusal_is_raised_before_any_delta() -> None:
+    batches = stream(chat(n=2), MODEL, FakeWorker(lambda _: [QueueFullError("full")]).generate)
+    with pytest.raises(QueueFullError):
+        await anext(batches)
+
+
+async def test_closing_the_stream_closes_every_choice() -> None:
+    worker = FakeWorker(lambda _: deltas(TEXT), hang_after=1)
+    batches = stream(chat(n=3), MODEL, worker.generate)
+    await anext(batches)
+    await worker.started.wait()
+    assert worker.running == 3
+    await batches.aclose()
+    assert (worker.running, worker.closed) == (0, 3)
+
+
+async def test_cancelling_before_the_first_delta_closes_every_choice() -> None:
+    worker = FakeWorker(lambda _: deltas(TEXT), hang_after=0)
+    batches = stream(chat(n=2), MODEL, worker.generate)
+    waiting = asyncio.ensure_future(anext(batches))
+    await worker.started.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert (worker.running, worker.closed) == (0, 2)
+
+
+@pytest.mark.parametrize("script", [[], [TokenDelta((4,))]])
+async def test_a_stream_without_an_end_is_a_bug_and_not_an_answer(script: list[TokenDelta]) -> None:
+    with pytest.raises(RuntimeError, match="finish reason"):
+        await run(chat(), FakeWorker(lambda _: script))
+
+
+async def test_a_worker_that_gives_up_does_not_leave_the_reader_waiting() -> None:
+    async def cancelled(_: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+        yield TokenDelta((TEXT[0],))
+        raise asyncio.CancelledError
+
+    batches = stream(chat(), MODEL, cancelled)
+    await anext(batches)
+    with pytest.raises(EngineStoppedError):
+        await anext(batches)

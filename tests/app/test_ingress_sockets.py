@@ -1,0 +1,150 @@
+import contextlib
+import json
+import socket
+import threading
+from asyncio import Event, sleep
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from app.engine.types import GenerateRequest, TokenDelta
+from tests.app.service import http_app, loopback_server
+from tests.app.tiny_model import reference_tokenizer
+
+TOKENS = reference_tokenizer().encode("Hello").ids
+CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+WAIT_S = 20
+
+
+class SteppedWorker:
+    """Makes a token whenever the test says so, and tells when its stream was left."""
+
+    def __init__(self, tokens_before_waiting: int) -> None:
+        self._free = tokens_before_waiting
+        self.reached = threading.Semaphore(0)
+        self.left = threading.Semaphore(0)
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+        try:
+            for _ in range(self._free):
+                yield TokenDelta((TOKENS[0],))
+            self.reached.release()
+            await Event().wait()
+        finally:
+            self.left.release()
+
+
+class EndlessWorker:
+    """Never stops by itself."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.left = threading.Semaphore(0)
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+        try:
+            while True:
+                yield TokenDelta((TOKENS[0],) * 1000)
+                self.made += 1000
+                await sleep(0)
+        finally:
+            self.left.release()
+
+
+@contextlib.contextmanager
+def posted(address: str, path: str, body: dict[str, Any]) -> Iterator[socket.socket]:
+    """A connection on which a request was sent and nothing was read."""
+    host, port = address.removeprefix("http://").split(":")
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+    with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
+        connection.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+        yield connection
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("tokens_before", [0, 3], ids=["before the first token", "while decoding"])
+@pytest.mark.parametrize("choices", [1, 3])
+def test_a_client_that_goes_away_ends_its_generators(streamed: bool, tokens_before: int, choices: int) -> None:
+    worker = SteppedWorker(tokens_before)
+    with loopback_server(http_app(worker.generate)) as address:
+        with posted(address, "/v1/chat/completions", CHAT | {"stream": streamed, "n": choices}) as connection:
+            for _ in range(choices):
+                assert worker.reached.acquire(timeout=WAIT_S)
+            if streamed and tokens_before:
+                assert b"assistant" in connection.recv(65536)
+        for _ in range(choices):
+            assert worker.left.acquire(timeout=WAIT_S)
+
+
+def test_closing_the_openai_stream_ends_the_generator() -> None:
+    worker = SteppedWorker(2)
+    with loopback_server(http_app(worker.generate)) as address:
+        client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+        with client, client.chat.completions.create(**CHAT, stream=True) as stream:
+            next(iter(stream))
+            assert not worker.left.acquire(blocking=False)
+        assert worker.left.acquire(timeout=WAIT_S)
+
+
+def test_text_is_sent_before_the_answer_is_complete() -> None:
+    worker = SteppedWorker(3)
+    with loopback_server(http_app(worker.generate)) as address:
+        client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+        with client, client.chat.completions.create(**CHAT, stream=True) as stream:
+            text = ""
+            for chunk in stream:
+                text += chunk.choices[0].delta.content or ""
+                if text == "HHH":
+                    break
+            assert text == "HHH"
+
+
+def test_a_reader_that_never_reads_disturbs_nobody() -> None:
+    worker, other = EndlessWorker(), SteppedWorker(3)
+
+    def choose(request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+        return (worker if request.sampling.seed == 0 else other).generate(request)
+
+    with loopback_server(http_app(choose)) as address:
+        with posted(address, "/v1/chat/completions", CHAT | {"stream": True, "seed": 0}) as connection:
+            # The other stream's text arrives while this one is stuck in a full socket.
+            with posted(address, "/v1/chat/completions", CHAT | {"stream": True, "seed": 1}) as reader:
+                received = b""
+                while received.count(b'"content":"H') < 1:
+                    received += reader.recv(65536)
+            assert connection.fileno() >= 0
+        assert worker.left.acquire(timeout=WAIT_S)
+        assert other.left.acquire(timeout=WAIT_S)
+
+
+def test_many_streams_at_once() -> None:
+    token_ids = reference_tokenizer().encode("The capital of France is Paris.").ids
+
+    async def generate(_: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+        for token in token_ids:
+            await sleep(0)
+            yield TokenDelta((token,))
+        yield TokenDelta((), "stop")
+
+    with loopback_server(http_app(generate)) as address:
+        texts = in_threads(32, lambda: read_text(address))
+    assert texts == ["The capital of France is Paris."] * 32
+
+
+def read_text(address: str) -> str:
+    with openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client:
+        stream = client.chat.completions.create(**CHAT, stream=True)
+        return "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+
+
+def in_threads(count: int, work: Callable[[], str]) -> list[str]:
+    results: list[str] = []
+    threads = [threading.Thread(target=lambda: results.append(work())) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=WAIT_S)
+    return results

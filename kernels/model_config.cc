@@ -203,7 +203,8 @@ ModelConfig read_model_config(const std::string& path) {
     root.fail("num_attention_heads", "hidden_size is not a multiple of it, and there is no head_dim");
   }
   config.head_dim = root.size("head_dim", config.hidden_size / config.heads);
-  if (config.head_dim > 1024 || config.head_dim % 2 != 0) root.fail("head_dim", "odd, or more than 1024");
+  if (config.head_dim > kMaxHeadDim || config.head_dim % 2 != 0)
+    root.fail("head_dim", "odd, or more than 1024");
   config.rope = read_rope(root, config);
   return config;
 }

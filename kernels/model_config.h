@@ -7,6 +7,8 @@
 
 namespace redoubt {
 
+inline constexpr int kMaxHeadDim = 1024;
+
 enum class RopeType : uint8_t { kDefault, kLinear, kDynamic, kLlama3, kYarn };
 
 // Rotary embedding (Su et al. 2021) and its scalings; the names are those of Hugging Face's rope_parameters.

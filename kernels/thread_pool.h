@@ -11,9 +11,9 @@ namespace redoubt {
 
 class ThreadPool {
  public:
-  // `threads` >= 1 in all: the thread that calls run() is thread 0. `cpus`: where to pin each thread (empty: no
-  // pinning). The caller of run() is pinned for the time of the run only. Throws std::invalid_argument on bad sizes
-  // and std::system_error if a CPU can't be had.
+  // `threads` >= 1 in all: the thread that calls run() is thread 0. `cpus`: where to pin each thread (empty:
+  // no pinning). The caller of run() is pinned for the time of the run only. Throws std::invalid_argument on
+  // bad sizes and std::system_error if a CPU can't be had.
   ThreadPool(int threads, std::vector<int> cpus);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

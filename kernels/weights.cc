@@ -16,13 +16,13 @@
 #include <vector>
 
 #include "json.h"
+#include "pack.h"
 
 namespace redoubt {
 namespace {
 
 constexpr uint64_t kMaxHeaderBytes = 16 << 20;  // a hundred times what 80 layers need
 constexpr off_t kMaxTextBytes = 16 << 20;
-constexpr int64_t kMaxDimension = 1 << 24;  // keeps every product of two dimensions far from overflow
 constexpr uint64_t kAlignmentBytes = 64;
 
 class FileDescriptor {
@@ -72,34 +72,6 @@ bool unsigned_integer(const Json* json, uint64_t& out) {
 std::string quoted_or(const Json* json, const char* otherwise) {
   const std::string* text = json == nullptr ? nullptr : json->string();
   return text == nullptr ? otherwise : "'" + *text + "'";
-}
-
-bool weight_type_from_name(std::string_view name, WeightType& out) {
-  constexpr std::pair<std::string_view, WeightType> kTypes[] = {{"sym_int4", WeightType::kSymInt4},
-                                                                {"asym_int4", WeightType::kAsymInt4},
-                                                                {"int8", WeightType::kInt8},
-                                                                {"bf16", WeightType::kBf16},
-                                                                {"fp32", WeightType::kFp32}};
-  for (const auto& [type_name, type] : kTypes) {
-    if (name == type_name) return out = type, true;
-  }
-  return false;
-}
-
-// Why the layout can't hold this matrix, or an empty string.
-std::string layout_fault(const PackedMatrix& m) {
-  if (m.is_integer()) {
-    if (m.group != 32 && m.group != 64 && m.group != 128)
-      return "group " + std::to_string(m.group) + " is not 32, 64 or 128";
-    if (m.cols % m.group != 0) {
-      return "cols " + std::to_string(m.cols) + " is no multiple of group " + std::to_string(m.group);
-    }
-  } else if (m.group != 0) {
-    return "group " + std::to_string(m.group) + " for weights without groups";
-  } else if (m.type == WeightType::kBf16 && m.cols % 2 != 0) {
-    return "cols " + std::to_string(m.cols) + " is odd";
-  }
-  return "";
 }
 
 }  // namespace
@@ -236,22 +208,24 @@ void PackedFile::read_metadata(const Json* metadata) {
 }
 
 void PackedFile::add_matrix(const std::string& name, const Json& entry) {
-  PackedMatrix matrix;
   const Json* type = entry.find("type");
-  if (type == nullptr || type->string() == nullptr || !weight_type_from_name(*type->string(), matrix.type)) {
-    fail(name, "unknown weight type " + quoted_or(type, "(missing)"));
-  }
-  const auto dimension = [&](const char* key, uint64_t least) {
+  if (type == nullptr || type->string() == nullptr) fail(name, "no weight type");
+  const auto dimension = [&](const char* key) {
     uint64_t value = 0;
-    if (!unsigned_integer(entry.find(key), value) || value < least || value > uint64_t(kMaxDimension)) {
-      fail(name, std::string(key) + " is missing or out of range");
-    }
-    return int32_t(value);
+    if (!unsigned_integer(entry.find(key), value)) fail(name, std::string("no ") + key);
+    return int64_t(value);
   };
-  matrix.rows = dimension("rows", 1);
-  matrix.cols = dimension("cols", 1);
-  matrix.group = dimension("group", 0);
-  if (const std::string fault = layout_fault(matrix); !fault.empty()) fail(name, fault);
+  const int64_t rows = dimension("rows"), cols = dimension("cols"), group = dimension("group");
+  PackedMatrix matrix;
+  try {
+    matrix.type = weight_type_from_name(*type->string());
+    check_packable(matrix.type, rows, cols, group);
+  } catch (const std::invalid_argument& error) {
+    fail(name, error.what());
+  }
+  matrix.rows = int32_t(rows);
+  matrix.cols = int32_t(cols);
+  matrix.group = int32_t(group);
 
   const Tensor& tensor = find(name);
   if (tensor.dtype != "U8") fail(name, "is " + tensor.dtype + ", not U8");

@@ -1,0 +1,249 @@
+// Python's view of Model: checks dtypes and shapes, releases the GIL, calls. What the numbers must be is
+// checked by Model itself.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <x86intrin.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "bindings.h"
+#include "model.h"
+#include "sampling.h"
+
+namespace nb = nanobind;
+
+namespace redoubt {
+namespace {
+
+using Array = nb::ndarray<nb::ro>;
+
+KvType kv_type_from_name(const std::string& name) {
+  if (name == "bf16") return KvType::kBf16;
+  if (name == "fp32") return KvType::kFp32;
+  throw std::invalid_argument("kv_type: '" + name + "' is not bf16 or fp32");
+}
+
+ComputeType compute_type_from_name(const std::string& name) {
+  if (name == "int8") return ComputeType::kInt8;
+  if (name == "fp32") return ComputeType::kFp32;
+  throw std::invalid_argument("compute_type: '" + name + "' is not int8 or fp32");
+}
+
+const int32_t* checked_int32(const char* name, const Array& array, size_t length) {
+  const bool contiguous = array.ndim() == 1 && (array.shape(0) < 2 || array.stride(0) == 1);
+  if (array.device_type() != nb::device::cpu::value || array.dtype() != nb::dtype<int32_t>() || !contiguous) {
+    throw std::invalid_argument(std::string(name) + ": not a contiguous int32 array of one dimension");
+  }
+  if (array.shape(0) != length) {
+    throw std::invalid_argument(std::string(name) + ": length " + std::to_string(array.shape(0)) + ", not " +
+                                std::to_string(length));
+  }
+  return static_cast<const int32_t*>(array.data());
+}
+
+size_t length_of(const Array& array) { return array.ndim() == 0 ? 0 : array.shape(0); }
+
+Batch checked_batch(const Array& token_ids, const Array& positions, const Array& slots,
+                    const Array& query_lengths, const Array& context_lengths) {
+  constexpr size_t kMost = 1 << 24;  // Model knows the real limits; this keeps lengths in their type
+  const size_t tokens = std::min(length_of(token_ids), kMost), sequences = std::min(length_of(slots), kMost);
+  Batch batch;
+  batch.tokens = int32_t(tokens);
+  batch.sequences = int32_t(sequences);
+  batch.token_ids = checked_int32("token_ids", token_ids, tokens);
+  batch.positions = checked_int32("positions", positions, tokens);
+  batch.slots = checked_int32("slots", slots, sequences);
+  batch.query_lengths = checked_int32("query_lengths", query_lengths, sequences);
+  batch.context_lengths = checked_int32("context_lengths", context_lengths, sequences);
+  return batch;
+}
+
+std::vector<Sampler*> checked_samplers(const nb::sequence& items, size_t sequences, int32_t vocab_size) {
+  if (nb::len(items) != sequences) {
+    throw std::invalid_argument("samplers: length " + std::to_string(nb::len(items)) + ", not " +
+                                std::to_string(sequences));
+  }
+  std::vector<Sampler*> samplers;
+  for (const nb::handle item : items) {
+    Sampler* sampler = nullptr;
+    if (!item.is_none() && !nb::try_cast(item, sampler)) {
+      throw std::invalid_argument("samplers: neither a Sampler nor None");
+    }
+    if (sampler != nullptr && sampler->vocab_size() != vocab_size) {
+      throw std::invalid_argument("samplers: one has a vocabulary of " +
+                                  std::to_string(sampler->vocab_size()) + ", the model of " +
+                                  std::to_string(vocab_size));
+    }
+    if (sampler != nullptr && std::find(samplers.begin(), samplers.end(), sampler) != samplers.end()) {
+      throw std::invalid_argument("samplers: one is there twice");
+    }
+    samplers.push_back(sampler);
+  }
+  return samplers;
+}
+
+// A new NumPy array, not initialized.
+template <typename T>
+nb::ndarray<nb::numpy, T> new_array(std::initializer_list<size_t> shape) {
+  size_t count = 1;
+  for (const size_t size : shape) count *= size;
+  auto memory = std::make_unique<T[]>(count);
+  T* data = memory.release();
+  nb::capsule owner(data, [](void* pointer) noexcept { delete[] static_cast<T*>(pointer); });
+  return nb::ndarray<nb::numpy, T>(data, shape, owner);
+}
+
+class BoundModel {
+ public:
+  explicit BoundModel(const ModelOptions& options) : model_(options) {}
+
+  Model& model() { return model_; }
+
+  nb::ndarray<nb::numpy, int32_t> step(const Array& token_ids, const Array& positions, const Array& slots,
+                                       const Array& query_lengths, const Array& context_lengths,
+                                       const nb::sequence& samplers) {
+    const Batch batch = checked_batch(token_ids, positions, slots, query_lengths, context_lengths);
+    const std::vector<Sampler*> checked =
+        checked_samplers(samplers, size_t(batch.sequences), model_.config().vocab_size);
+    auto sampled = new_array<int32_t>({size_t(batch.sequences)});
+    std::fill_n(sampled.data(), batch.sequences, -1);
+    run(batch, {.samplers = checked.data(), .sampled = sampled.data()});
+    return sampled;
+  }
+
+  nb::ndarray<nb::numpy, float> logits(const Array& token_ids, const Array& positions, const Array& slots,
+                                       const Array& query_lengths, const Array& context_lengths) {
+    const Batch batch = checked_batch(token_ids, positions, slots, query_lengths, context_lengths);
+    auto out = new_array<float>({size_t(batch.tokens), size_t(model_.config().vocab_size)});
+    run(batch, {.logits = out.data()});
+    return out;
+  }
+
+  nb::ndarray<nb::numpy, float> hidden_states(const Array& token_ids, const Array& positions,
+                                              const Array& slots, const Array& query_lengths,
+                                              const Array& context_lengths) {
+    const Batch batch = checked_batch(token_ids, positions, slots, query_lengths, context_lengths);
+    const ModelConfig& config = model_.config();
+    auto out =
+        new_array<float>({size_t(config.layers) + 2, size_t(batch.tokens), size_t(config.hidden_size)});
+    run(batch, {.hidden_states = out.data()});
+    return out;
+  }
+
+  nb::ndarray<nb::numpy, int32_t> page_table() {
+    return nb::ndarray<nb::numpy, int32_t>(
+        model_.page_table(), {size_t(model_.options().max_sequences), size_t(model_.pages_per_sequence())},
+        nb::find(*this));
+  }
+
+  void copy_page(int32_t source, int32_t target) {
+    const Exclusive exclusive(busy_);
+    model_.kv_cache().copy_page(source, target);
+  }
+
+  std::map<std::string, size_t> resident_bytes() const {
+    return {{"weights", model_.weights_bytes()},
+            {"kv", const_cast<Model&>(model_).kv_cache().bytes()},
+            {"activations", model_.activation_bytes()}};
+  }
+
+  std::map<std::string, double> profile() const {
+    const std::chrono::duration<double> lived = std::chrono::steady_clock::now() - created_;
+    const double seconds_per_tick = lived.count() / double(__rdtsc() - created_ticks_);
+    std::map<std::string, double> seconds;
+    for (int stage = 0; stage < kStages; ++stage) {
+      seconds[kStageNames[size_t(stage)]] =
+          double(model_.profile().stage_ticks[size_t(stage)]) * seconds_per_tick;
+    }
+    seconds["barriers"] = double(model_.profile().barrier_ticks) * seconds_per_tick;
+    return seconds;
+  }
+
+ private:
+  // A model is not thread-safe; without the GIL, nothing else would notice a second caller.
+  class Exclusive {
+   public:
+    explicit Exclusive(std::atomic_flag& busy) : busy_(busy) {
+      if (busy.test_and_set()) throw std::runtime_error("the model is running a step in another thread");
+    }
+    ~Exclusive() { busy_.clear(); }
+    Exclusive(const Exclusive&) = delete;
+    Exclusive& operator=(const Exclusive&) = delete;
+
+   private:
+    std::atomic_flag& busy_;
+  };
+
+  void run(const Batch& batch, const StepOutputs& outputs) {
+    const nb::gil_scoped_release unlocked;
+    const Exclusive exclusive(busy_);
+    model_.run(batch, outputs);
+  }
+
+  Model model_;
+  std::atomic_flag busy_;
+  std::chrono::steady_clock::time_point created_ = std::chrono::steady_clock::now();
+  uint64_t created_ticks_ = __rdtsc();
+};
+
+void construct(BoundModel* self, const std::string& folder, int32_t threads, const std::vector<int>& cpus,
+               const std::string& compute_type, const std::string& kv_type, int32_t kv_pages,
+               int32_t max_sequences, int32_t max_step_tokens, int32_t max_context_tokens) {
+  const ModelOptions options = {.folder = folder,
+                                .threads = threads,
+                                .cpus = cpus,
+                                .compute_type = compute_type_from_name(compute_type),
+                                .kv_type = kv_type_from_name(kv_type),
+                                .kv_pages = kv_pages,
+                                .max_sequences = max_sequences,
+                                .max_step_tokens = max_step_tokens,
+                                .max_context_tokens = max_context_tokens};
+  const nb::gil_scoped_release unlocked;
+  new (self) BoundModel(options);
+}
+
+size_t kv_page_bytes(const std::string& folder, const std::string& kv_type) {
+  const ModelConfig config = read_model_config(folder + "/config.json");
+  return KvCache::page_bytes(kv_type_from_name(kv_type), config.layers, config.kv_heads, config.head_dim);
+}
+
+}  // namespace
+
+void bind_model(nb::module_& module) {
+  nb::exception<PackedFileError>(module, "PackedFileError", PyExc_ValueError);
+
+  const auto token_ids = nb::arg("token_ids"), positions = nb::arg("positions"), slots = nb::arg("slots"),
+             query_lengths = nb::arg("query_lengths"), context_lengths = nb::arg("context_lengths");
+  nb::class_<BoundModel>(module, "Model")
+      .def("__init__", &construct, nb::arg("folder"), nb::kw_only(), nb::arg("threads"),
+           nb::arg("cpus") = std::vector<int>{}, nb::arg("compute_type") = "int8",
+           nb::arg("kv_type") = "bf16", nb::arg("kv_pages"), nb::arg("max_sequences"),
+           nb::arg("max_step_tokens"), nb::arg("max_context_tokens"))
+      .def_static("kv_page_bytes", &kv_page_bytes, nb::arg("folder"), nb::arg("kv_type"))
+      .def_prop_ro("tier", [](BoundModel& self) { return std::string(tier_name(self.model().tier())); })
+      .def_prop_ro("vocab_size", [](BoundModel& self) { return self.model().config().vocab_size; })
+      .def_prop_ro("hidden_size", [](BoundModel& self) { return self.model().config().hidden_size; })
+      .def_prop_ro("layers", [](BoundModel& self) { return self.model().config().layers; })
+      .def_prop_ro("threads", [](BoundModel& self) { return self.model().options().threads; })
+      .def_prop_ro("page_table", &BoundModel::page_table)
+      .def("step", &BoundModel::step, token_ids, positions, slots, query_lengths, context_lengths,
+           nb::arg("samplers"))
+      .def("logits", &BoundModel::logits, token_ids, positions, slots, query_lengths, context_lengths)
+      .def("hidden_states", &BoundModel::hidden_states, token_ids, positions, slots, query_lengths,
+           context_lengths)
+      .def("copy_page", &BoundModel::copy_page, nb::arg("source"), nb::arg("target"))
+      .def("resident_bytes", &BoundModel::resident_bytes)
+      .def("profile", &BoundModel::profile)
+      .def("reset_profile", [](BoundModel& self) { self.model().reset_profile(); });
+}
+
+}  // namespace redoubt

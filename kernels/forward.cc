@@ -1,0 +1,316 @@
+// The stages around the linear layers. Attention's are in forward_attention.cc.
+#include "forward.h"
+
+#include <x86intrin.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "sampling.h"
+
+namespace redoubt {
+namespace {
+
+// Tiles [range.begin, range.end) of a layer as a layer of its own, so that its outputs start at column 0.
+Linear slice(const Linear& linear, Range range) {
+  Linear part = linear;
+  part.weight.data = linear.weight.tile(range.begin);
+  part.weight.rows = std::min(linear.weight.rows, range.end * kTileOutputs) - range.begin * kTileOutputs;
+  if (linear.bias != nullptr) part.bias = linear.bias + range.begin * kTileOutputs;
+  return part;
+}
+
+Range intersect(Range a, Range b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
+
+}  // namespace
+
+ForwardPass::ForwardPass(const ForwardContext& context, const Batch& batch, const StepOutputs& outputs)
+    : context_(context),
+      workspace_(context.workspace),
+      kernels_(context.kernels),
+      batch_(batch),
+      outputs_(outputs),
+      threads_(context.pool.threads()),
+      attention_scale_(float(1.0 / std::sqrt(double(context.config.head_dim)))),
+      attention_(plan_attention(batch, context.config, threads_)),
+      failures_(size_t(threads_)) {
+  for (int32_t sequence = 0; sequence < batch.sequences; ++sequence) {
+    first_token_.push_back(int32_t(sequence_of_token_.size()));
+    sequence_of_token_.insert(sequence_of_token_.end(), size_t(batch.query_lengths[sequence]), sequence);
+    if (outputs.samplers != nullptr && outputs.samplers[sequence] != nullptr) {
+      head_rows_.push_back(int32_t(sequence_of_token_.size()) - 1);
+      sampled_sequences_.push_back(sequence);
+    }
+  }
+  if (outputs.logits != nullptr) {
+    for (int32_t token = 0; token < batch.tokens; ++token) head_rows_.push_back(token);
+  }
+  for (std::atomic<int>& next : workspace_.next_item) next.store(0, std::memory_order_relaxed);
+
+  size_t attention_scratch = 0;
+  for (const AttentionItem& item : attention_.items) {
+    attention_scratch =
+        std::max(attention_scratch, kernels_.attention_scratch_bytes(attention_task(item, 0)));
+  }
+  workspace_.reserve_attention(attention_scratch, attention_.states_floats);
+}
+
+void ForwardPass::run() {
+  stage_began_ = __rdtsc();
+  context_.pool.run([this](int thread) { run_thread(thread); });
+  for (const std::exception_ptr& failure : failures_) {
+    if (failure) std::rethrow_exception(failure);
+  }
+}
+
+void ForwardPass::run_thread(int thread) {
+  embed(thread);
+  for (int layer = 0; layer < context_.config.layers; ++layer) {
+    copy_hidden(thread, layer);
+    run_layer(thread, layer);
+  }
+  copy_hidden(thread, context_.config.layers);
+  copy_final_norm(thread);
+  if (head_rows_.empty()) return;
+  compute_head(thread);
+  if (!sampled_sequences_.empty()) sample(thread);
+}
+
+void ForwardPass::run_layer(int thread, int layer) {
+  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
+  project_qkv(thread, weights);
+  rope_and_store(thread, layer);
+  attend(thread, layer);
+  project_output(thread, weights);
+  gate_up(thread, weights);
+  project_down(thread, weights);
+}
+
+void ForwardPass::embed(int thread) {
+  const Range rows = share(batch_.tokens, thread, threads_);
+  for (int r = rows.begin; r < rows.end; ++r) {
+    kernels_.dequantize_row(context_.weights.embedding, batch_.token_ids[r],
+                            workspace_.hidden.data() + r * workspace_.hidden_stride);
+    context_.rope_angles.fill(batch_.positions[r],
+                              workspace_.angles.data() + int64_t(r) * context_.config.rope.rotary_dim);
+  }
+  finish_stage(thread, Stage::kEmbed);
+}
+
+void ForwardPass::project_qkv(int thread, const LayerWeights& layer) {
+  const ModelConfig& config = context_.config;
+  const LinearInput input = prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr,
+                                    batch_.tokens, config.hidden_size, layer.input_norm, layer.query.weight);
+  float* query = workspace_.qkv.data();
+  float* key = query + config.query_dim();
+  float* value = key + config.kv_dim();
+  const int64_t stride = workspace_.qkv_stride;
+  run_linears(thread, input,
+              {Segment{layer.query, {query, stride, false}}, Segment{layer.key, {key, stride, false}},
+               Segment{layer.value, {value, stride, false}}});
+  finish_stage(thread, Stage::kQkv);
+}
+
+void ForwardPass::project_output(int thread, const LayerWeights& layer) {
+  const LinearInput input = prepare(thread, workspace_.attention.data(), workspace_.attention_stride, nullptr,
+                                    batch_.tokens, context_.config.query_dim(), nullptr, layer.output.weight);
+  run_linears(thread, input,
+              {Segment{layer.output, {workspace_.hidden.data(), workspace_.hidden_stride, true}}});
+  finish_stage(thread, Stage::kOutput);
+}
+
+// Gate and up for the same columns on the same thread, a chunk at a time, then SiLU and quantization of that
+// chunk: what lies between the two stages never leaves the cache, and needs no barrier.
+void ForwardPass::gate_up(int thread, const LayerWeights& layer) {
+  const LinearInput input =
+      prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, batch_.tokens,
+              context_.config.hidden_size, layer.post_attention_norm, layer.gate.weight);
+  ThreadWorkspace& own = workspace_.threads[size_t(thread)];
+  const int tiles = layer.gate.weight.tiles();
+  // A unit of columns is whole groups of the next layer's input, and a pair of tiles at least.
+  const int unit_tiles = std::max(2, layer.down.weight.group / kTileOutputs);
+  const int units = (tiles + unit_tiles - 1) / unit_tiles;
+  const int64_t unit_floats = int64_t(batch_.tokens) * unit_tiles * kTileOutputs;
+  const int chunk_units = int(std::max<int64_t>(1, kGateChunkFloats / unit_floats));
+  const Range range = share(units, thread, threads_);
+  for (int unit = range.begin; unit < range.end; unit += chunk_units) {
+    const int unit_end = std::min(unit + chunk_units, range.end);
+    const Range chunk = {unit * unit_tiles, std::min(unit_end * unit_tiles, tiles)};
+    const Linear gate = slice(layer.gate, chunk), up = slice(layer.up, chunk);
+    const int64_t stride = gate.weight.tiles() * kTileOutputs;
+    run_tiles(thread, input, gate, {own.gate.data(), stride, false}, {0, gate.weight.tiles()});
+    run_tiles(thread, input, up, {own.up.data(), stride, false}, {0, up.weight.tiles()});
+    activate(own, chunk.begin * kTileOutputs, gate.weight.rows, layer.down);
+  }
+  finish_stage(thread, Stage::kGateUp);
+}
+
+void ForwardPass::activate(ThreadWorkspace& own, int32_t col_begin, int32_t cols, const Linear& down) {
+  const InputRows& inner = workspace_.inner;
+  const int64_t inner_cols = context_.config.intermediate_size;
+  const int64_t stride = (cols + kTileOutputs - 1) / kTileOutputs * kTileOutputs;
+  const bool quantized = quantizes(down.weight);
+  for (int64_t r = 0; r < batch_.tokens; ++r) {
+    float* gate = own.gate.data() + r * stride;
+    const float* up = own.up.data() + r * stride;
+    const int64_t first = r * inner_cols + col_begin;
+    if (!quantized) {
+      kernels_.silu_mul(gate, up, cols, inner.floats.data() + first);
+      continue;
+    }
+    kernels_.silu_mul(gate, up, cols, gate);
+    const int32_t group = down.weight.group;
+    const QuantizedRows row = {.values = inner.values.data() + first,
+                               .scales = inner.scales.data() + first / group,
+                               .sums = inner.sums.data() + first / group,
+                               .rows = 1,
+                               .cols = cols,
+                               .group = group};
+    kernels_.quantize_rows(gate, stride, row, 0, 1);
+  }
+}
+
+void ForwardPass::project_down(int thread, const LayerWeights& layer) {
+  run_linears(thread, inner_input(layer.down.weight),
+              {Segment{layer.down, {workspace_.hidden.data(), workspace_.hidden_stride, true}}});
+  finish_stage(thread, Stage::kDown);
+}
+
+void ForwardPass::compute_head(int thread) {
+  const Linear& head = context_.weights.head;
+  const LinearInput input = prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride,
+                                    head_rows_.data(), int32_t(head_rows_.size()),
+                                    context_.config.hidden_size, context_.weights.final_norm, head.weight);
+  if (outputs_.logits != nullptr) {
+    run_linears(thread, input, {Segment{head, {outputs_.logits, context_.config.vocab_size, false}}});
+  } else {
+    run_linears(thread, input, {Segment{head, {workspace_.logits.data(), workspace_.logits_stride, false}}});
+  }
+  finish_stage(thread, Stage::kHead);
+}
+
+void ForwardPass::sample(int thread) {
+  const Range rows = share(int(sampled_sequences_.size()), thread, threads_);
+  try {
+    for (int r = rows.begin; r < rows.end; ++r) {
+      const int32_t sequence = sampled_sequences_[size_t(r)];
+      outputs_.sampled[sequence] =
+          outputs_.samplers[sequence]->sample(workspace_.logits.data() + r * workspace_.logits_stride);
+    }
+  } catch (...) {
+    failures_[size_t(thread)] = std::current_exception();
+  }
+  finish_stage(thread, Stage::kSample);
+}
+
+void ForwardPass::copy_hidden(int thread, int index) {
+  if (outputs_.hidden_states == nullptr) return;
+  const int64_t size = context_.config.hidden_size;
+  const Range rows = share(batch_.tokens, thread, threads_);
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    std::memcpy(outputs_.hidden_states + (int64_t(index) * batch_.tokens + r) * size,
+                workspace_.hidden.data() + r * workspace_.hidden_stride, size_t(size) * sizeof(float));
+  }
+}
+
+void ForwardPass::copy_final_norm(int thread) {
+  if (outputs_.hidden_states == nullptr) return;
+  const ModelConfig& config = context_.config;
+  const Range rows = share(batch_.tokens, thread, threads_);
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    kernels_.rms_norm(
+        workspace_.hidden.data() + r * workspace_.hidden_stride, context_.weights.final_norm,
+        config.rms_norm_epsilon, config.hidden_size,
+        outputs_.hidden_states + ((int64_t(config.layers) + 1) * batch_.tokens + r) * config.hidden_size);
+  }
+}
+
+bool ForwardPass::quantizes(const PackedMatrix& weight) const {
+  return context_.compute_type == ComputeType::kInt8 && weight.is_integer();
+}
+
+ForwardPass::LinearInput ForwardPass::prepare(int thread, const float* first, int64_t stride,
+                                              const int32_t* row_index, int32_t rows, int32_t cols,
+                                              const float* norm, const PackedMatrix& weight) {
+  LinearInput input;
+  input.quantized = quantizes(weight);
+  if (!input.quantized && norm == nullptr) {
+    input.floats = {first, stride, rows, cols};
+    return input;
+  }
+  ThreadWorkspace& own = workspace_.threads[size_t(thread)];
+  const bool is_private = rows <= kPrivateRows;
+  const InputRows& target = is_private ? own.input : workspace_.input;
+  input.integers = {target.values.data(), target.scales.data(), target.sums.data(), rows, cols, weight.group};
+  input.floats = {target.floats.data(), cols, rows, cols};
+  const Range range = is_private ? Range{0, rows} : share(rows, thread, threads_);
+  for (int64_t r = range.begin; r < range.end; ++r) {
+    const float* x = first + (row_index != nullptr ? row_index[r] : r) * stride;
+    if (norm != nullptr) {
+      float* normalized = input.quantized ? own.row.data() : target.floats.data() + r * cols;
+      kernels_.rms_norm(x, norm, context_.config.rms_norm_epsilon, cols, normalized);
+      x = normalized;
+    }
+    // A stride of 0: the kernel finds row r at x itself.
+    if (input.quantized) kernels_.quantize_rows(x, 0, input.integers, int(r), int(r) + 1);
+  }
+  if (!is_private) barrier(thread);
+  return input;
+}
+
+ForwardPass::LinearInput ForwardPass::inner_input(const PackedMatrix& weight) const {
+  const InputRows& inner = workspace_.inner;
+  const int32_t cols = context_.config.intermediate_size;
+  LinearInput input;
+  input.quantized = quantizes(weight);
+  input.integers = {inner.values.data(), inner.scales.data(), inner.sums.data(), batch_.tokens, cols,
+                    weight.group};
+  input.floats = {inner.floats.data(), cols, batch_.tokens, cols};
+  return input;
+}
+
+template <size_t kSegments>
+void ForwardPass::run_linears(int thread, const LinearInput& input, const Segment (&segments)[kSegments]) {
+  int total = 0;
+  for (const Segment& segment : segments) total += segment.linear.weight.tiles();
+  const Range mine = share(total, thread, threads_);
+  int first = 0;
+  for (const Segment& segment : segments) {
+    const int tiles = segment.linear.weight.tiles();
+    const Range part = intersect(mine, {first, first + tiles});
+    if (part.begin < part.end) {
+      run_tiles(thread, input, segment.linear, segment.target, {part.begin - first, part.end - first});
+    }
+    first += tiles;
+  }
+}
+
+void ForwardPass::run_tiles(int thread, const LinearInput& input, const Linear& linear, const Target& target,
+                            Range tiles) {
+  const LinearOutput output = {
+      .values = target.values, .stride = target.stride, .bias = linear.bias, .accumulate = target.accumulate};
+  void* scratch = workspace_.threads[size_t(thread)].linear_scratch.data();
+  if (input.quantized) {
+    kernels_.linear_int8(linear.weight, input.integers, output, tiles.begin, tiles.end, scratch);
+  } else {
+    kernels_.linear_fp32(linear.weight, input.floats, output, tiles.begin, tiles.end, scratch);
+  }
+}
+
+void ForwardPass::barrier(int thread) {
+  if (thread != 0) return context_.pool.barrier();
+  const uint64_t began = __rdtsc();
+  context_.pool.barrier();
+  context_.profile.barrier_ticks += __rdtsc() - began;
+}
+
+void ForwardPass::finish_stage(int thread, Stage stage) {
+  barrier(thread);
+  if (thread != 0) return;
+  const uint64_t now = __rdtsc();
+  context_.profile.stage_ticks[size_t(stage)] += now - stage_began_;
+  stage_began_ = now;
+}
+
+}  // namespace redoubt

@@ -1,0 +1,101 @@
+// One step of a Llama-family model (Touvron et al. 2023): every thread of the pool runs the same sequence of
+// stages, takes its share of each, and meets the others at barriers. Inputs are already checked. All
+// arithmetic is in the kernel table; here is only who computes what, and from where to where.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <vector>
+
+#include "attention_plan.h"
+#include "model.h"
+#include "workspace.h"
+
+namespace redoubt {
+
+struct ForwardContext {
+  const ModelConfig& config;
+  const ModelWeights& weights;
+  const KernelTable& kernels;
+  const RopeAngles& rope_angles;
+  const KvCache& kv_cache;
+  ComputeType compute_type;
+  const int32_t* page_tables;  // [batch's sequences][pages_per_sequence], checked
+  int32_t pages_per_sequence;
+  ThreadPool& pool;
+  Workspace& workspace;
+  StepProfile& profile;
+};
+
+class ForwardPass {
+ public:
+  // Plans the step and sizes the scratch memory.
+  ForwardPass(const ForwardContext& context, const Batch& batch, const StepOutputs& outputs);
+  // Runs it on the pool. Rethrows what a sampler threw.
+  void run();
+
+ private:
+  // Rows as a linear kernel takes them: quantized, or in fp32.
+  struct LinearInput {
+    bool quantized = false;
+    QuantizedRows integers;
+    FloatRows floats;
+  };
+  struct Target {
+    float* values;
+    int64_t stride;
+    bool accumulate;
+  };
+  // One matrix of a stage, and where its output goes.
+  struct Segment {
+    const Linear& linear;
+    Target target;
+  };
+
+  void run_thread(int thread);
+  void run_layer(int thread, int layer);
+  void embed(int thread);
+  void project_qkv(int thread, const LayerWeights& layer);
+  void rope_and_store(int thread, int layer);
+  void rotate(float* head, const float* norm, const float* angles);
+  void attend(int thread, int layer);
+  AttentionTask attention_task(const AttentionItem& item, int layer) const;
+  void project_output(int thread, const LayerWeights& layer);
+  void gate_up(int thread, const LayerWeights& layer);
+  void activate(ThreadWorkspace& own, int32_t col_begin, int32_t cols, const Linear& down);
+  void project_down(int thread, const LayerWeights& layer);
+  void compute_head(int thread);
+  void sample(int thread);
+  void copy_hidden(int thread, int index);
+  void copy_final_norm(int thread);
+
+  bool quantizes(const PackedMatrix& weight) const;
+  // Normalizes (unless `norm` is null) and quantizes `rows` rows; row r is at `first + index(r) * stride`.
+  LinearInput prepare(int thread, const float* first, int64_t stride, const int32_t* row_index, int32_t rows,
+                      int32_t cols, const float* norm, const PackedMatrix& weight);
+  LinearInput inner_input(const PackedMatrix& weight) const;
+  // This thread's share of the segments' tiles.
+  template <size_t kSegments>
+  void run_linears(int thread, const LinearInput& input, const Segment (&segments)[kSegments]);
+  void run_tiles(int thread, const LinearInput& input, const Linear& linear, const Target& target,
+                 Range tiles);
+  void barrier(int thread);
+  void finish_stage(int thread, Stage stage);
+
+  ForwardContext context_;
+  Workspace& workspace_;
+  const KernelTable& kernels_;
+  Batch batch_;
+  StepOutputs outputs_;
+  int32_t threads_;
+  float attention_scale_;  // 1 / sqrt(head_dim)
+  AttentionPlan attention_;
+  std::vector<int32_t> sequence_of_token_;
+  std::vector<int32_t> first_token_;          // of each sequence
+  std::vector<int32_t> head_rows_;            // tokens whose logits are wanted
+  std::vector<int32_t> sampled_sequences_;    // one per head row, if sampling
+  std::vector<std::exception_ptr> failures_;  // [threads]
+  uint64_t stage_began_ = 0;
+};
+
+}  // namespace redoubt

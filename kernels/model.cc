@@ -1,0 +1,174 @@
+// Loads a packed model and checks every batch. How a step is computed is in forward.cc.
+#include "model.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "forward.h"
+#include "sampling.h"
+#include "workspace.h"
+
+namespace redoubt {
+namespace {
+
+[[noreturn]] void reject(const std::string& name, const std::string& reason) {
+  throw std::invalid_argument(name + ": " + reason);
+}
+
+void check_option(const char* name, int32_t value, int32_t most) {
+  if (value < 1 || value > most) {
+    reject(name, std::to_string(value) + " is not in 1 .. " + std::to_string(most));
+  }
+}
+
+ModelOptions checked(ModelOptions options) {
+  constexpr int32_t kMost = 1 << 24;
+  check_option("threads", options.threads, 1024);
+  check_option("kv_pages", options.kv_pages, kMost);
+  check_option("max_sequences", options.max_sequences, 1 << 16);
+  check_option("max_step_tokens", options.max_step_tokens, 1 << 20);
+  check_option("max_context_tokens", options.max_context_tokens, kMost);
+  if (options.max_step_tokens < options.max_sequences) {
+    reject("max_step_tokens", std::to_string(options.max_step_tokens) + " is less than max_sequences");
+  }
+  return options;
+}
+
+ModelConfig checked(ModelConfig config, const ModelOptions& options) {
+  if (config.sliding_window_tokens != 0 && options.max_context_tokens > config.sliding_window_tokens) {
+    reject("max_context_tokens",
+           std::to_string(options.max_context_tokens) + " is more than the model's sliding window, " +
+               std::to_string(config.sliding_window_tokens) + ", and windowed attention is not supported");
+  }
+  return config;
+}
+
+// The best tier's kernels; where heads don't fill its vectors, the scalar ones work on them.
+KernelTable choose_kernels(const ModelConfig& config) {
+  KernelTable table = kernel_table(default_tier());
+  if (config.head_dim % 16 != 0 || config.rope.rotary_dim % 16 != 0) {
+    const KernelTable& scalar = kernel_table(Tier::kScalar);
+    table.rope = scalar.rope;
+    table.write_kv = scalar.write_kv;
+    table.attention = scalar.attention;
+    table.attention_partition = scalar.attention_partition;
+    table.attention_merge = scalar.attention_merge;
+    table.attention_scratch_bytes = scalar.attention_scratch_bytes;
+  }
+  return table;
+}
+
+}  // namespace
+
+Model::Model(const ModelOptions& options)
+    : options_(checked(options)),
+      config_(checked(read_model_config(options.folder + "/config.json"), options)),
+      file_(options.folder + "/model.safetensors"),
+      weights_(find_model_weights(file_, config_)),
+      kernels_(choose_kernels(config_)),
+      rope_angles_(config_.rope),
+      kv_cache_(options.kv_type, config_.layers, config_.kv_heads, config_.head_dim, options.kv_pages),
+      pages_per_sequence_((options.max_context_tokens + kPageTokens - 1) / kPageTokens),
+      page_table_(size_t(options.max_sequences) * size_t(pages_per_sequence_)),
+      batch_page_table_(size_t(options.max_sequences) * size_t(pages_per_sequence_)),
+      slot_taken_(size_t(options.max_sequences)),
+      pool_(options.threads, options.cpus),
+      workspace_(std::make_unique<Workspace>(config_, options.max_step_tokens, options.max_sequences,
+                                             options.threads)) {}
+
+Model::~Model() = default;
+
+size_t Model::activation_bytes() const { return workspace_->bytes(); }
+
+void Model::run(const Batch& batch, const StepOutputs& outputs) {
+  check_batch(batch);
+  copy_page_table(batch);
+  if (batch.sequences == 0) return;
+  if (scratch_rows_ != batch.tokens) {
+    workspace_->reserve_linear_scratch(linear_scratch_bytes(batch.tokens));
+    scratch_rows_ = batch.tokens;
+  }
+  const ForwardContext context = {.config = config_,
+                                  .weights = weights_,
+                                  .kernels = kernels_,
+                                  .rope_angles = rope_angles_,
+                                  .kv_cache = kv_cache_,
+                                  .compute_type = options_.compute_type,
+                                  .page_tables = batch_page_table_.data(),
+                                  .pages_per_sequence = pages_per_sequence_,
+                                  .pool = pool_,
+                                  .workspace = *workspace_,
+                                  .profile = profile_};
+  ForwardPass(context, batch, outputs).run();
+}
+
+// For every matrix, at the batch's rows and at those of the head, which may be fewer.
+size_t Model::linear_scratch_bytes(int32_t tokens) const {
+  size_t most = 0;
+  const auto consider = [&](const Linear& linear, int32_t rows) {
+    most = std::max(most, kernels_.linear_scratch_bytes(linear.weight, rows));
+  };
+  for (const LayerWeights& layer : weights_.layers) {
+    for (const Linear* linear :
+         {&layer.query, &layer.key, &layer.value, &layer.output, &layer.gate, &layer.up, &layer.down}) {
+      consider(*linear, tokens);
+    }
+  }
+  for (int32_t rows = 1; rows <= tokens; ++rows) consider(weights_.head, rows);
+  return most;
+}
+
+void Model::check_batch(const Batch& batch) {
+  if (batch.sequences > options_.max_sequences) {
+    reject("slots", std::to_string(batch.sequences) + " sequences, more than max_sequences");
+  }
+  if (batch.tokens > options_.max_step_tokens) {
+    reject("token_ids", std::to_string(batch.tokens) + " tokens, more than max_step_tokens");
+  }
+  for (int32_t t = 0; t < batch.tokens; ++t) {
+    if (batch.token_ids[t] < 0 || batch.token_ids[t] >= config_.vocab_size) {
+      reject("token_ids", std::to_string(batch.token_ids[t]) + " is not in the vocabulary");
+    }
+    if (batch.positions[t] < 0) reject("positions", std::to_string(batch.positions[t]) + " is negative");
+  }
+  std::fill(slot_taken_.begin(), slot_taken_.end(), false);
+  int64_t tokens = 0;
+  for (int32_t s = 0; s < batch.sequences; ++s) {
+    const int32_t slot = batch.slots[s], queries = batch.query_lengths[s], context = batch.context_lengths[s];
+    if (slot < 0 || slot >= options_.max_sequences)
+      reject("slots", std::to_string(slot) + " is out of range");
+    if (slot_taken_[size_t(slot)]) reject("slots", std::to_string(slot) + " is there twice");
+    slot_taken_[size_t(slot)] = true;
+    if (queries < 1) reject("query_lengths", std::to_string(queries) + " is less than 1");
+    if (context < 0) reject("context_lengths", std::to_string(context) + " is negative");
+    if (int64_t(context) + queries > options_.max_context_tokens) {
+      reject("context_lengths", std::to_string(context) + " and " + std::to_string(queries) +
+                                    " new tokens are more than max_context_tokens");
+    }
+    tokens += queries;
+  }
+  if (tokens != batch.tokens) {
+    reject("query_lengths", "they add up to " + std::to_string(tokens) + ", but there are " +
+                                std::to_string(batch.tokens) + " tokens");
+  }
+}
+
+// The step reads its own copy: the caller's table may change while the step runs without the interpreter's
+// lock.
+void Model::copy_page_table(const Batch& batch) {
+  for (int32_t s = 0; s < batch.sequences; ++s) {
+    const int32_t pages = (batch.context_lengths[s] + batch.query_lengths[s] + kPageTokens - 1) / kPageTokens;
+    const int32_t* from = page_table_.data() + int64_t(batch.slots[s]) * pages_per_sequence_;
+    int32_t* to = batch_page_table_.data() + int64_t(s) * pages_per_sequence_;
+    for (int32_t i = 0; i < pages; ++i) {
+      to[i] = from[i];
+      if (to[i] < 0 || to[i] >= options_.kv_pages) {
+        reject("page_table", "slot " + std::to_string(batch.slots[s]) + ", page " + std::to_string(i) +
+                                 " is " + std::to_string(to[i]) + ", not in 0 .. " +
+                                 std::to_string(options_.kv_pages));
+      }
+    }
+  }
+}
+
+}  // namespace redoubt

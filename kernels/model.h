@@ -1,0 +1,114 @@
+// A packed model, ready to run: configuration, mapped weights, KV pages, threads and working memory. Checks
+// what it is given to run. How a step is computed is in forward.h.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aligned_memory.h"
+#include "kernel_table.h"
+#include "kv_cache.h"
+#include "model_config.h"
+#include "model_weights.h"
+#include "thread_pool.h"
+#include "weights.h"
+
+namespace redoubt {
+
+class Sampler;
+struct Workspace;
+
+enum class ComputeType : uint8_t { kInt8, kFp32 };
+
+struct ModelOptions {
+  std::string folder;
+  int32_t threads = 1;
+  std::vector<int> cpus;  // where to pin the threads; empty: nowhere
+  ComputeType compute_type = ComputeType::kInt8;
+  KvType kv_type = KvType::kBf16;
+  int32_t kv_pages = 0;
+  int32_t max_sequences = 0;
+  int32_t max_step_tokens = 0;
+  int32_t max_context_tokens = 0;
+};
+
+// A ragged batch: the sequences' new tokens one after another.
+struct Batch {
+  int32_t tokens = 0;
+  int32_t sequences = 0;
+  const int32_t* token_ids = nullptr;        // [tokens]
+  const int32_t* positions = nullptr;        // [tokens], for RoPE
+  const int32_t* slots = nullptr;            // [sequences], rows of the page table
+  const int32_t* query_lengths = nullptr;    // [sequences], new tokens; they add up to `tokens`
+  const int32_t* context_lengths = nullptr;  // [sequences], keys before this step
+};
+
+// What a step is to return; null where it is not wanted.
+struct StepOutputs {
+  Sampler* const* samplers = nullptr;  // [sequences], null for a sequence that is not sampled
+  int32_t* sampled = nullptr;          // [sequences]
+  float* logits = nullptr;             // [tokens][vocab_size]
+  float* hidden_states = nullptr;      // [layers + 2][tokens][hidden_size]
+};
+
+// Where a step's time goes, as thread 0 sees it. A stage includes the barrier at its end.
+enum class Stage : uint8_t { kEmbed, kQkv, kRope, kAttention, kOutput, kGateUp, kDown, kHead, kSample };
+inline constexpr int kStages = 9;
+inline constexpr std::array<const char*, kStages> kStageNames = {
+    "embed", "qkv", "rope", "attention", "output", "gate_up", "down", "head", "sample"};
+
+struct StepProfile {
+  std::array<uint64_t, kStages> stage_ticks{};
+  uint64_t barrier_ticks = 0;  // part of the stages' time: waiting for the other threads
+};
+
+class Model {
+ public:
+  // Throws PackedFileError, std::invalid_argument naming the option, std::system_error, std::bad_alloc.
+  explicit Model(const ModelOptions& options);
+  ~Model();
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const ModelConfig& config() const { return config_; }
+  const ModelOptions& options() const { return options_; }
+  Tier tier() const { return kernels_.tier; }
+  int32_t pages_per_sequence() const { return pages_per_sequence_; }
+  int32_t* page_table() { return page_table_.data(); }
+  KvCache& kv_cache() { return kv_cache_; }
+  size_t weights_bytes() const { return file_.bytes(); }
+  size_t activation_bytes() const;
+  const StepProfile& profile() const { return profile_; }
+  void reset_profile() { profile_ = {}; }
+
+  // Runs a batch and returns what `outputs` asks for. Throws std::invalid_argument naming the array that does
+  // not fit.
+  void run(const Batch& batch, const StepOutputs& outputs);
+
+ private:
+  void check_batch(const Batch& batch);
+  void copy_page_table(const Batch& batch);
+  size_t linear_scratch_bytes(int32_t tokens) const;
+
+  ModelOptions options_;
+  ModelConfig config_;
+  PackedFile file_;
+  ModelWeights weights_;
+  KernelTable kernels_;
+  RopeAngles rope_angles_;
+  KvCache kv_cache_;
+  int32_t pages_per_sequence_;
+  AlignedMemory<int32_t> page_table_;  // the caller's
+  AlignedMemory<int32_t>
+      batch_page_table_;  // the checked rows of the running batch: the caller's may change meanwhile
+  std::vector<bool> slot_taken_;
+  ThreadPool pool_;
+  std::unique_ptr<Workspace> workspace_;
+  int32_t scratch_rows_ = 0;  // the tokens that the threads' scratch memory was last sized for
+  StepProfile profile_;
+};
+
+}  // namespace redoubt

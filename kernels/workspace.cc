@@ -1,0 +1,67 @@
+// Sizes of a step's memory. Untouched parts (the floats of an int8 model, say) are never resident.
+#include "workspace.h"
+
+#include <algorithm>
+
+namespace redoubt {
+namespace {
+
+// Floats of a chunk of gate_proj's output: kGateChunkFloats, but at least one unit of columns for all rows.
+size_t gate_chunk_floats(int32_t max_tokens) {
+  constexpr int64_t kLargestGroup = 128;
+  return size_t(std::max(kGateChunkFloats, int64_t(max_tokens) * kLargestGroup));
+}
+
+}  // namespace
+
+Workspace::Workspace(const ModelConfig& config, int32_t max_tokens, int32_t max_sequences,
+                     int32_t thread_count)
+    : hidden_stride(padded_stride(config.hidden_size)),
+      qkv_stride(padded_stride(config.qkv_dim())),
+      attention_stride(padded_stride(config.query_dim())),
+      logits_stride(padded_stride(config.vocab_size)),
+      next_item(size_t(config.layers)) {
+  const int64_t tokens = max_tokens;
+  const int64_t widest = std::max(config.hidden_size, config.query_dim());
+  hidden = AlignedMemory<float>(size_t(tokens * hidden_stride));
+  qkv = AlignedMemory<float>(size_t(tokens * qkv_stride));
+  attention = AlignedMemory<float>(size_t(tokens * attention_stride));
+  angles = AlignedMemory<float>(size_t(tokens * config.rope.rotary_dim));
+  logits = AlignedMemory<float>(size_t(max_sequences * logits_stride));
+  input = InputRows(tokens, widest);
+  inner = InputRows(tokens, config.intermediate_size);
+  for (int32_t thread = 0; thread < thread_count; ++thread) {
+    ThreadWorkspace& own = threads.emplace_back();
+    own.input = InputRows(kPrivateRows, widest);
+    own.row = AlignedMemory<float>(size_t(config.hidden_size));
+    own.gate = AlignedMemory<float>(gate_chunk_floats(max_tokens));
+    own.up = AlignedMemory<float>(gate_chunk_floats(max_tokens));
+  }
+}
+
+size_t Workspace::bytes() const {
+  size_t total = hidden.bytes() + qkv.bytes() + attention.bytes() + angles.bytes() + logits.bytes() +
+                 states.bytes() + input.bytes() + inner.bytes();
+  for (const ThreadWorkspace& own : threads) {
+    total += own.input.bytes() + own.row.bytes() + own.gate.bytes() + own.up.bytes() +
+             own.linear_scratch.bytes() + own.attention_scratch.bytes();
+  }
+  return total;
+}
+
+void Workspace::reserve_linear_scratch(size_t bytes) {
+  for (ThreadWorkspace& own : threads) {
+    if (own.linear_scratch.bytes() < bytes) own.linear_scratch = AlignedMemory<std::byte>(bytes);
+  }
+}
+
+void Workspace::reserve_attention(size_t scratch_bytes, size_t state_count) {
+  for (ThreadWorkspace& own : threads) {
+    if (own.attention_scratch.bytes() < scratch_bytes) {
+      own.attention_scratch = AlignedMemory<std::byte>(scratch_bytes);
+    }
+  }
+  if (states.bytes() < state_count * sizeof(float)) states = AlignedMemory<float>(state_count);
+}
+
+}  // namespace redoubt

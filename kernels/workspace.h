@@ -1,0 +1,77 @@
+// The memory that a step works in, allocated once for the largest step. Knows sizes only.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "aligned_memory.h"
+#include "kernel_table.h"
+#include "model_config.h"
+#include "model_weights.h"
+
+namespace redoubt {
+
+// Floats from one row of activations to the next: whole cache lines, and never a multiple of 1 KiB, which
+// would put a column's rows all into the same few sets of the L1 cache.
+inline constexpr int64_t padded_stride(int64_t cols) {
+  const int64_t stride = (cols + 15) / 16 * 16;
+  return stride % 256 == 0 ? stride + 16 : stride;
+}
+
+// Up to this many rows every thread normalizes and quantizes all rows for itself: that costs less than the
+// barrier which sharing them would need.
+inline constexpr int kPrivateRows = 4;
+// Gate and up are computed this many floats at a time, so that SiLU finds them in the L2 cache.
+inline constexpr int64_t kGateChunkFloats = 32 * 1024;
+
+// Rows of activations in both forms that a linear kernel may take.
+struct InputRows {
+  AlignedMemory<float> floats;  // [rows][cols]
+  AlignedMemory<int8_t> values;
+  AlignedMemory<float> scales;
+  AlignedMemory<int32_t> sums;
+
+  InputRows() = default;
+  InputRows(int64_t rows, int64_t cols)
+      : floats(size_t(rows * cols)),
+        values(size_t(rows * cols)),
+        scales(size_t(rows * (cols / kSmallestGroup + 1))),
+        sums(size_t(rows * (cols / kSmallestGroup + 1))) {}
+  size_t bytes() const { return floats.bytes() + values.bytes() + scales.bytes() + sums.bytes(); }
+
+  static constexpr int64_t kSmallestGroup = 32;
+};
+
+// What one thread has for itself.
+struct ThreadWorkspace {
+  InputRows input;            // [kPrivateRows][widest input]
+  AlignedMemory<float> row;   // [hidden_size], one normalized row
+  AlignedMemory<float> gate;  // a chunk of gate_proj's output
+  AlignedMemory<float> up;    // the same of up_proj's
+  AlignedMemory<std::byte> linear_scratch;
+  AlignedMemory<std::byte> attention_scratch;
+};
+
+struct Workspace {
+  int64_t hidden_stride, qkv_stride, attention_stride, logits_stride;
+  AlignedMemory<float> hidden;     // [tokens] rows of hidden_size, the residual stream
+  AlignedMemory<float> qkv;        // [tokens] rows of qkv_dim
+  AlignedMemory<float> attention;  // [tokens] rows of query_dim
+  AlignedMemory<float> angles;     // [tokens][rotary_dim]
+  AlignedMemory<float> logits;     // [sequences] rows of vocab_size
+  AlignedMemory<float> states;     // partial states of attention, grown as needed
+  InputRows input;                 // [tokens][widest of hidden_size and query_dim]
+  InputRows inner;                 // [tokens][intermediate_size]
+  std::vector<ThreadWorkspace> threads;
+  std::vector<std::atomic<int>> next_item;  // [layers], the next item of attention to be claimed
+
+  Workspace(const ModelConfig& config, int32_t max_tokens, int32_t max_sequences, int32_t thread_count);
+  size_t bytes() const;
+  // Makes sure that every thread's scratch memory is large enough.
+  void reserve_linear_scratch(size_t bytes);
+  void reserve_attention(size_t scratch_bytes, size_t states);
+};
+
+}  // namespace redoubt

@@ -13,15 +13,8 @@
 
 namespace redoubt::avx512_vnni {
 
-// Integer weights. Few rows: codes are unpacked in registers for up to kFusedRows rows at once. Many rows:
-// slices of a 64-output panel are unpacked into scratch once and multiplied from the first-level cache.
-inline constexpr int kFusedRows = 8;
-void linear_int8_fused(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
-                       int tile_end);
-void linear_int8_panels(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
-                        int tile_end, void* scratch);
-size_t linear_int8_panel_scratch_bytes(int rows);
-
+void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
+                 int tile_end, void* scratch);
 void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end, void* scratch);
 size_t linear_fp32_scratch_bytes(int rows);

@@ -1,5 +1,5 @@
 // Integer weights times few rows (decode): one pass over the packed bytes, codes unpacked in registers and
-// used for up to kFusedRows rows. Bound by memory for one row, by vpdpbusd for many.
+// used for up to kPassRows rows. Bound by memory for one row, by vpdpbusd for many.
 #include <immintrin.h>
 
 #include "linear_avx512_vnni.h"
@@ -10,11 +10,13 @@
 namespace redoubt::avx512_vnni {
 namespace {
 
+// 16 int32 sums, and the fp32 sums mostly in memory; 9 to 12 rows were measured, and are slower.
+constexpr int kPassRows = 8;
 constexpr int kStepInputs = 32;  // inputs of one unrolled step: every group is a multiple
 // How far ahead of its use a line is asked for: the hardware does not follow a stream across a 4 KiB page.
 constexpr int kPrefetchBytes = 4096;
 
-template <WeightType kType, int kRows>
+template <int kRows>
 REDOUBT_INLINE void step_int4(const uint8_t* codes, const int8_t* x, int64_t x_stride,
                               __m512i (&dot)[kRows][2]) {
   const __m512i low_nibble = _mm512_set1_epi8(15);
@@ -30,14 +32,14 @@ REDOUBT_INLINE void step_int4(const uint8_t* codes, const int8_t* x, int64_t x_s
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const __m512i x_low = broadcast_inputs(x + r * x_stride + kb * 8);
-      dot[r][0] = _mm512_dpbusd_epi32(dot[r][0], low0, x_low);
-      dot[r][1] = _mm512_dpbusd_epi32(dot[r][1], low1, x_low);
+      add_dot(dot[r][0], low0, x_low);
+      add_dot(dot[r][1], low1, x_low);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const __m512i x_high = broadcast_inputs(x + r * x_stride + kb * 8 + 4);
-      dot[r][0] = _mm512_dpbusd_epi32(dot[r][0], high0, x_high);
-      dot[r][1] = _mm512_dpbusd_epi32(dot[r][1], high1, x_high);
+      add_dot(dot[r][0], high0, x_high);
+      add_dot(dot[r][1], high1, x_high);
     }
   }
 }
@@ -53,15 +55,15 @@ REDOUBT_INLINE void step_int8(const uint8_t* codes, const int8_t* x, int64_t x_s
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const __m512i x_step = broadcast_inputs(x + r * x_stride + kb * 4);
-      dot[r][0] = _mm512_dpbusd_epi32(dot[r][0], codes0, x_step);
-      dot[r][1] = _mm512_dpbusd_epi32(dot[r][1], codes1, x_step);
+      add_dot(dot[r][0], codes0, x_step);
+      add_dot(dot[r][1], codes1, x_step);
     }
   }
 }
 
 // One tile's outputs of rows [row, row + kRows).
 template <WeightType kType, int kRows>
-void fused_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile, int row) {
+void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile, int row) {
   constexpr bool kInt8 = kType == WeightType::kInt8;
   constexpr int kStepBytes = kStepInputs * (kInt8 ? 32 : 16);
   constexpr int kZeroPoint = kInt8 ? 128 : kType == WeightType::kSymInt4 ? 8 : 0;
@@ -85,7 +87,7 @@ void fused_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOutpu
       if constexpr (kInt8) {
         step_int8<kRows>(codes, values, x.cols, dot);
       } else {
-        step_int4<kType, kRows>(codes, values, x.cols, dot);
+        step_int4<kRows>(codes, values, x.cols, dot);
       }
     }
     const __m512 scale0 = load_halves(codes), scale1 = load_halves(codes + 32);
@@ -121,9 +123,9 @@ using TileKernel = void (*)(const PackedMatrix&, const QuantizedRows&, const Lin
                             int row);
 
 template <WeightType kType>
-constexpr TileKernel kTileKernels[kFusedRows] = {
-    fused_tile<kType, 1>, fused_tile<kType, 2>, fused_tile<kType, 3>, fused_tile<kType, 4>,
-    fused_tile<kType, 5>, fused_tile<kType, 6>, fused_tile<kType, 7>, fused_tile<kType, 8>};
+constexpr TileKernel kTileKernels[kPassRows] = {
+    multiply_tile<kType, 1>, multiply_tile<kType, 2>, multiply_tile<kType, 3>, multiply_tile<kType, 4>,
+    multiply_tile<kType, 5>, multiply_tile<kType, 6>, multiply_tile<kType, 7>, multiply_tile<kType, 8>};
 
 const TileKernel* tile_kernels(WeightType type) {
   switch (type) {
@@ -138,11 +140,11 @@ const TileKernel* tile_kernels(WeightType type) {
 
 }  // namespace
 
-void linear_int8_fused(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
-                       int tile_end) {
+void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
+                 int tile_end, void*) {
   const TileKernel* kernels = tile_kernels(w.type);
   // Rows in passes of nearly the same size; a tile's second pass finds it in the second-level cache.
-  const int passes = (x.rows + kFusedRows - 1) / kFusedRows;
+  const int passes = (x.rows + kPassRows - 1) / kPassRows;
   for (int tile = tile_begin; tile < tile_end; ++tile) {
     for (int pass = 0; pass < passes; ++pass) {
       const int begin = x.rows * pass / passes, end = x.rows * (pass + 1) / passes;

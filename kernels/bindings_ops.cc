@@ -15,6 +15,7 @@
 
 #include "bindings.h"
 #include "kernel_table.h"
+#include "measure_ops.h"
 #include "sampling.h"
 
 namespace nb = nanobind;
@@ -162,6 +163,30 @@ FloatResult attention(const Array<const float, 3>& queries, const Array<uint8_t,
   return out;
 }
 
+std::vector<double> attention_seconds(int tasks, int query_tokens, int group_heads, int context_before,
+                                      int head_dim, const std::string& kv_type, int repeats, int threads,
+                                      const std::vector<int>& cpus, const std::string& tier) {
+  const KernelTable& table = table_named(tier);
+  require(tasks > 0 && query_tokens > 0 && group_heads > 0 && context_before >= 0 && head_dim > 0 &&
+              head_dim % 16 == 0,
+          "not a shape of attention with a head_dim that is a multiple of 16");
+  require(kv_type == "bf16" || kv_type == "fp32", "kv_type: not bf16 or fp32");
+  const KvType type = kv_type == "bf16" ? KvType::kBf16 : KvType::kFp32;
+  nb::gil_scoped_release unlocked;
+  ThreadPool pool(threads, cpus);
+  return time_attention(pool, table, {tasks, query_tokens, group_heads, context_before, head_dim, type},
+                        repeats);
+}
+
+std::vector<double> rows_seconds(const std::string& op, int rows, int n, int repeats, int threads,
+                                 const std::vector<int>& cpus, const std::string& tier) {
+  const KernelTable& table = table_named(tier);
+  require(rows > 0 && n > 0 && n % 16 == 0, "rows, n: not positive, or n not a multiple of 16");
+  nb::gil_scoped_release unlocked;
+  ThreadPool pool(threads, cpus);
+  return time_rows(pool, table, op, rows, n, repeats);
+}
+
 int32_t sample(Sampler& sampler, const Floats& logits) {
   require(logits.shape(0) == size_t(sampler.vocab_size()), "logits: not [vocab_size]");
   nb::gil_scoped_release unlocked;
@@ -204,6 +229,11 @@ void bind_ops(nb::module_& module) {
               arg("keys"), arg("values"), arg("tier"));
   testing.def("attention", &attention, arg("queries"), arg("pages"), arg("page_table"), arg("kv_type"),
               arg("context_before"), arg("scale"), arg("tier"), nb::kw_only(), arg("by_partitions") = false);
+  testing.def("time_attention", &attention_seconds, arg("tasks"), arg("query_tokens"), arg("group_heads"),
+              arg("context_before"), arg("head_dim"), arg("kv_type"), arg("repeats"), arg("threads"),
+              arg("cpus"), arg("tier"));
+  testing.def("time_rows", &rows_seconds, arg("op"), arg("rows"), arg("n"), arg("repeats"), arg("threads"),
+              arg("cpus"), arg("tier"));
   testing.def("philox_4x32_10", &philox_4x32_10, arg("counter"), arg("key"));
 }
 

@@ -1,0 +1,31 @@
+// Times the kernels that are not linear on the engine's own thread pool, on data of its own making: a timing
+// must hold no Python and no interpreter lock. Judges nothing.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernel_table.h"
+#include "thread_pool.h"
+
+namespace redoubt {
+
+struct AttentionCase {
+  int tasks;  // (sequence, kv head) pairs, each with pages of its own, shared out over the pool
+  int query_tokens;
+  int group_heads;
+  int context_before;
+  int head_dim;
+  KvType kv_type;
+};
+
+// Seconds of each of `repeats` runs of all tasks; one run before the first is not timed.
+std::vector<double> time_attention(ThreadPool& pool, const KernelTable& table, const AttentionCase& shape,
+                                   int repeats);
+
+// The same for "rms_norm", "silu_mul" or "rope" of `rows` rows of n values, and "write_kv" of as many tokens
+// of head_dim n, in bf16. Throws std::invalid_argument for another name.
+std::vector<double> time_rows(ThreadPool& pool, const KernelTable& table, const std::string& op, int rows,
+                              int n, int repeats);
+
+}  // namespace redoubt

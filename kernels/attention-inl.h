@@ -15,8 +15,6 @@ inline constexpr int kScoreStride = kPartitionTokens + 16;
 inline constexpr int kPartitionPages = kPartitionTokens / kPageTokens;
 inline constexpr int kPageVectors = kPageTokens / kLanes;
 inline constexpr int kMaxVectors = 8;  // of keys or outputs at once
-// Pages past the partition that a tile asks for ahead of time.
-inline constexpr int kAheadPages = kMaxVectors / kPageVectors;
 // Tiles that take turns on a partition while it is in the L2 cache.
 inline constexpr int kBlockTiles = 8;
 inline constexpr int kBlockRows = kBlockTiles * kMaxTileRows;
@@ -27,10 +25,10 @@ struct Tile {
   float* scores;         // [rows][kScoreStride]
   int head_dim;
   size_t values_offset;  // bytes, in a block
-  const std::byte*
-      blocks[kPartitionPages + kAheadPages];  // as far as the last row sees, then what may come next
-  int keys[kMaxTileRows];                     // that a row sees of this partition
-  float* outputs[kMaxTileRows];               // unnormalized
+  // Of this partition and of the next one; past the last key that any row sees they repeat.
+  const std::byte* blocks[2 * kPartitionPages];
+  int keys[kMaxTileRows];        // that a row sees of this partition
+  float* outputs[kMaxTileRows];  // unnormalized
   float maxima[kMaxTileRows];
   float sums[kMaxTileRows];
 };
@@ -94,11 +92,16 @@ REDOUBT_INLINE void score_vectors(const Tile& tile, int first) {
     query += kStep * kRows;
 #pragma GCC unroll 4
     for (int p = 0; p < kPages; ++p) {
+      // Two lines of a row of keys, which the first level of the cache should hold when the next page begins,
+      // and as much of this page's values, which can wait in the second.
+      const auto* values = reinterpret_cast<const std::byte*>(keys[p]) + tile.values_offset;
+#pragma GCC unroll 2
+      for (int line = 0; line < 2; ++line) {
+        _mm_prefetch(ahead[p] + line * 64, _MM_HINT_T0);
+        _mm_prefetch(values + line * 64, _MM_HINT_T1);
+      }
       keys[p] += kPageTokens;
-      // A row of keys is two cache lines, and a block is twice its keys.
-#pragma GCC unroll 4
-      for (int line = 0; line < 4; ++line) _mm_prefetch(ahead[p] + line * 64, _MM_HINT_T0);
-      ahead[p] += 256;
+      ahead[p] += 128;
     }
   }
 #pragma GCC unroll 16
@@ -133,12 +136,20 @@ REDOUBT_INLINE void value_vectors(const Tile& tile, int first_row, int begin, in
   }
   const float* scores = tile.scores + first_row * kScoreStride;
   using Element = std::conditional_t<kType == KvType::kFp32, float, uint16_t>;
+  constexpr int kLines = (kVectors * kLanes * sizeof(Element) + 63) / 64;
   while (begin < end) {
     const int slot = begin % kPageTokens, page = begin / kPageTokens;
     const int stop = end < begin - slot + kPageTokens ? end : begin - slot + kPageTokens;
     const auto* values = reinterpret_cast<const Element*>(tile.blocks[page] + tile.values_offset) +
                          slot * tile.head_dim + column;
-    for (; begin < stop; ++begin, values += tile.head_dim) {
+    // As much of the next partition's keys, so that memory is read at the same rate throughout.
+    const auto* ahead =
+        reinterpret_cast<const Element*>(tile.blocks[kPartitionPages + page]) + slot * tile.head_dim + column;
+    for (; begin < stop; ++begin, values += tile.head_dim, ahead += tile.head_dim) {
+#pragma GCC unroll 8
+      for (int line = 0; line < kLines; ++line) {
+        _mm_prefetch(reinterpret_cast<const std::byte*>(ahead) + line * 64, _MM_HINT_T1);
+      }
       F32s value[kVectors];
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {

@@ -67,7 +67,7 @@ Tile empty_tile(const KvView& kv, const Scratch& scratch) {
 // repeated.
 void find_blocks(const KvView& kv, int p, int keys, Tile& tile) {
   const int pages = (keys + kPageTokens - 1) / kPageTokens, first = p * kPartitionPages;
-  for (int i = 0; i < kPartitionPages + kAheadPages; ++i) {
+  for (int i = 0; i < 2 * kPartitionPages; ++i) {
     tile.blocks[i] = page_block(kv, first + i < pages ? first + i : pages - 1);
   }
 }

@@ -122,52 +122,78 @@ REDOUBT_INLINE void score_all(const Tile& tile, int first, int end) {
   }
 }
 
+// One row of values. bf16 values come in pairs of vectors, of even and of odd columns, so that widening one
+// takes one operation; outputs_of and store_outputs put them right.
+template <KvType kType, int kVectors, typename Element>
+REDOUBT_INLINE void load_values(const Element* values, F32s (&x)[kVectors]) {
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    if constexpr (kType == KvType::kFp32) {
+      x[v] = load(values + v * kLanes);
+    } else if constexpr (kVectors == 1) {
+      x[v] = load_bf16(values);
+    } else {
+      const Bits pairs = load_pairs(values + v / 2 * 2 * kLanes);
+      x[v] = v % 2 == 0 ? even_of(pairs) : odd_of(pairs);
+    }
+  }
+}
+template <KvType kType, int kVectors>
+REDOUBT_INLINE void load_outputs(const float* outputs, F32s (&x)[kVectors]) {
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) x[v] = load(outputs + v * kLanes);
+  if constexpr (kType == KvType::kBf16 && kVectors > 1) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; v += 2) deinterleave(x[v], x[v + 1]);
+  }
+}
+template <KvType kType, int kVectors>
+REDOUBT_INLINE void store_outputs(float* outputs, F32s (&x)[kVectors]) {
+  if constexpr (kType == KvType::kBf16 && kVectors > 1) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; v += 2) interleave(x[v], x[v + 1]);
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) store(outputs + v * kLanes, x[v]);
+}
+
 // outputs[r][column ...] (+)= scores[r][t] * values[t][column ...] for t in begin .. end. first_row: as tile
 // row 0.
 template <KvType kType, int kRows, int kVectors>
 REDOUBT_INLINE void value_vectors(const Tile& tile, int first_row, int begin, int end, int column,
                                   bool accumulate) {
+  using Element = std::conditional_t<kType == KvType::kFp32, float, uint16_t>;
+  constexpr int kLines = (kVectors * kLanes * sizeof(Element) + 63) / 64;
   F32s outputs[kRows][kVectors];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
-    const float* output = tile.outputs[first_row + r] + column;
+    if (accumulate) {
+      load_outputs<kType>(tile.outputs[first_row + r] + column, outputs[r]);
+    } else {
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) outputs[r][v] = accumulate ? load(output + v * kLanes) : set(0.0f);
+      for (int v = 0; v < kVectors; ++v) outputs[r][v] = set(0.0f);
+    }
   }
   const float* scores = tile.scores + first_row * kScoreStride;
-  using Element = std::conditional_t<kType == KvType::kFp32, float, uint16_t>;
-  constexpr int kLines = (kVectors * kLanes * sizeof(Element) + 63) / 64;
   while (begin < end) {
     const int slot = begin % kPageTokens, page = begin / kPageTokens;
     const int stop = end < begin - slot + kPageTokens ? end : begin - slot + kPageTokens;
-    const auto* values = reinterpret_cast<const Element*>(tile.blocks[page] + tile.values_offset) +
-                         slot * tile.head_dim + column;
+    const int at = slot * tile.head_dim + column;
+    const auto* values = reinterpret_cast<const Element*>(tile.blocks[page] + tile.values_offset) + at;
     // As much of the next partition's keys, so that memory is read at the same rate throughout.
-    const auto* ahead =
-        reinterpret_cast<const Element*>(tile.blocks[kPartitionPages + page]) + slot * tile.head_dim + column;
+    const auto* ahead = reinterpret_cast<const Element*>(tile.blocks[kPartitionPages + page]) + at;
     for (; begin < stop; ++begin, values += tile.head_dim, ahead += tile.head_dim) {
 #pragma GCC unroll 8
       for (int line = 0; line < kLines; ++line) {
         _mm_prefetch(reinterpret_cast<const std::byte*>(ahead) + line * 64, _MM_HINT_T1);
       }
       F32s value[kVectors];
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) {
-        if constexpr (kType == KvType::kFp32) {
-          value[v] = load(values + v * kLanes);
-        } else {
-          value[v] = load_bf16(values + v * kLanes);
-        }
-      }
+      load_values<kType>(values, value);
       add_products<kRows, kVectors>(scores + begin, kScoreStride, value, outputs);
     }
   }
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-    float* output = tile.outputs[first_row + r] + column;
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) store(output + v * kLanes, outputs[r][v]);
-  }
+  for (int r = 0; r < kRows; ++r) store_outputs<kType>(tile.outputs[first_row + r] + column, outputs[r]);
 }
 
 // All columns, as many vectors at a time as fit, then fewer.

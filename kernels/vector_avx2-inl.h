@@ -51,12 +51,24 @@ REDOUBT_INLINE F32s load_bf16(const uint16_t* x) {
   const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
 }
-REDOUBT_INLINE Bits load_pairs(const float* x) {
+REDOUBT_INLINE Bits load_pairs(const void* x) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
 }
 REDOUBT_INLINE F32s even_of(Bits pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
 REDOUBT_INLINE F32s odd_of(Bits pairs) {
   return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(int(0xffff0000))));
+}
+// (x0 x1 x2 ...) and (y0 y1 y2 ...) to (x0 y0 x1 y1 ...), in two vectors; and back.
+REDOUBT_INLINE void interleave(F32s& x, F32s& y) {
+  const F32s low = _mm256_unpacklo_ps(x, y), high = _mm256_unpackhi_ps(x, y);
+  x = _mm256_permute2f128_ps(low, high, 0x20);
+  y = _mm256_permute2f128_ps(low, high, 0x31);
+}
+REDOUBT_INLINE void deinterleave(F32s& x, F32s& y) {
+  const __m256d even = _mm256_castps_pd(_mm256_shuffle_ps(x, y, 0x88));
+  const __m256d odd = _mm256_castps_pd(_mm256_shuffle_ps(x, y, 0xdd));
+  x = _mm256_castpd_ps(_mm256_permute4x64_pd(even, 0xd8));
+  y = _mm256_castpd_ps(_mm256_permute4x64_pd(odd, 0xd8));
 }
 // Rounds to nearest even; NaN stays NaN.
 REDOUBT_INLINE void store_bf16(uint16_t* to, F32s x) {

@@ -49,10 +49,23 @@ REDOUBT_INLINE F32s load_bf16(const uint16_t* x) {
   const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
-REDOUBT_INLINE Bits load_pairs(const float* x) { return _mm512_loadu_si512(x); }
+REDOUBT_INLINE Bits load_pairs(const void* x) { return _mm512_loadu_si512(x); }
 REDOUBT_INLINE F32s even_of(Bits pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
 REDOUBT_INLINE F32s odd_of(Bits pairs) {
   return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(int(0xffff0000))));
+}
+// (x0 x1 x2 ...) and (y0 y1 y2 ...) to (x0 y0 x1 y1 ...), in two vectors; and back.
+REDOUBT_INLINE void interleave(F32s& x, F32s& y) {
+  const Bits low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const F32s first_half = _mm512_permutex2var_ps(x, low, y);
+  y = _mm512_permutex2var_ps(x, _mm512_add_epi32(low, _mm512_set1_epi32(8)), y);
+  x = first_half;
+}
+REDOUBT_INLINE void deinterleave(F32s& x, F32s& y) {
+  const Bits even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const F32s evens = _mm512_permutex2var_ps(x, even, y);
+  y = _mm512_permutex2var_ps(x, _mm512_add_epi32(even, _mm512_set1_epi32(1)), y);
+  x = evens;
 }
 // Rounds to nearest even; NaN stays NaN.
 REDOUBT_INLINE void store_bf16(uint16_t* to, F32s x) {

@@ -17,9 +17,9 @@ Serve pickles this module by value: names that others must recognize (error type
 
 import asyncio
 import random
-import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 from ray.serve.handle import DeploymentHandle
@@ -52,7 +52,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
     def rows(self) -> list[WorkerRow]:
         """The worker table; from any thread."""
         replicas = list(self._replicas.values())
-        return self._table.rows({_worker_id(r): self._queue_length(r) for r in replicas}, time.monotonic())
+        return self._table.rows({_worker_id(r): self._queue_length(r) for r in replicas}, monotonic())
 
     async def choose_replicas(  # type: ignore[override]  # Serve only iterates, as its own routers know
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -74,7 +74,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Serve's news: the workers that run now, with their facts and last reports."""
         super().update_replicas(replicas)
-        self._table.update(dict(_parsed(replicas)), time.monotonic())
+        self._table.update(dict(_parsed(replicas)), monotonic())
         self._refuse_all_if_empty()
 
     def on_send_request(self, replica_id: ReplicaID) -> None:
@@ -95,7 +95,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
     def on_new_queue_len_info(self, replica_id: ReplicaID, num_ongoing_requests: int) -> None:
         """The worker answered, with its true queue length."""
         super().on_new_queue_len_info(replica_id, num_ongoing_requests)
-        self._table.heard(replica_id.unique_id, time.monotonic())
+        self._table.heard(replica_id.unique_id, monotonic())
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
         """The worker's process is gone, and with it its requests."""
@@ -115,7 +115,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         return live
 
     def _split(self, replicas: Sequence[RunningReplica]) -> tuple[list[RunningReplica], list[RunningReplica]]:
-        now_s = time.monotonic()
+        now_s = monotonic()
         live = [r for r in replicas if self._table.is_alive(_worker_id(r), now_s)]
         return live, [r for r in replicas if r not in live]
 
@@ -148,7 +148,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         known = self._replica_queue_len_cache.get(replica.replica_id)
         if known is None:
             known = self._table.reported_queue_length(worker_id)
-        now_s = time.monotonic()
+        now_s = monotonic()
         reserved = sum(until_s > now_s for until_s in self._reserved_until_s.get(worker_id, ()))
         return max(self._in_flight.get(worker_id, 0), known) + reserved
 
@@ -159,7 +159,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
     def _reserving(self, replicas: Sequence[RunningReplica]) -> Iterator[list[RunningReplica]]:
         for replica in replicas:
             worker_id = _worker_id(replica)
-            now_s = time.monotonic()
+            now_s = monotonic()
             held = [until_s for until_s in self._reserved_until_s.get(worker_id, ()) if until_s > now_s]
             self._reserved_until_s[worker_id] = [*held, now_s + _RESERVATION_S]
             yield [replica]

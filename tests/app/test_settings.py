@@ -1,0 +1,101 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from app.settings import ServiceSettings, SettingsError, load_config, parse_settings, with_overrides
+
+CONFIGS = Path(__file__).parents[2] / "ray_configs"
+
+
+def config_file(folder: Path, **changes: Any) -> Path:
+    values: dict[str, Any] = {
+        "applications": [
+            {"name": "redoubt", "import_path": "app.deploy:build", "args": {"model": {"folder": "models/m"}}}
+        ]
+    }
+    path = folder / "service.yaml"
+    path.write_text(yaml.safe_dump(values | changes))
+    return path
+
+
+@pytest.mark.parametrize("name", ["local.yaml", "cluster.yaml"])
+def test_our_own_configs_are_accepted(name: str) -> None:
+    config = load_config(CONFIGS / name)
+    assert config.http_options.host == "127.0.0.1"
+    assert config.application.args.model.name == "smollm2-135m-instruct"
+
+
+@pytest.mark.parametrize(
+    ("args", "knob"),
+    [
+        ({"modle": {}}, "args: modle: there is no such knob"),
+        ({"worker": {"max_queue": 3}}, "args: worker.max_queue: there is no such knob"),
+        ({"worker": {"count": "2"}}, "args: worker.count: "),
+        ({"worker": {"count": True}}, "args: worker.count: "),
+        ({"worker": {"count": 0}}, "args: worker.count: "),
+        ({"worker": {"autoscaling": {"max_workers": 2, "min_workers": 3}}}, "args: worker.autoscaling: min_workers"),
+        ({"engine": {"kv_type": "int3"}}, "args: engine.kv_type: "),
+        ({"engine": {"prompt_chunk_tokens": 1024}}, "args: engine: prompt_chunk_tokens is more than"),
+        ({"engine": {"max_step_tokens": 16, "prompt_chunk_tokens": 16}}, "engine.max_step_tokens is less than"),
+        ({"router": {"policy": "RANDOM"}}, "args: router.policy: "),
+        ({"router": {"expiration_s": 2.0}}, "router.expiration_s is less than three times"),
+    ],
+)
+def test_a_wrong_knob_is_refused_by_name(args: dict[str, Any], knob: str) -> None:
+    with pytest.raises(SettingsError, match="^(.|\n)*" + knob.replace(".", r"\.").replace(r"\.\|", ".|")):
+        parse_settings({"model": {"folder": "m"}} | args)
+
+
+def test_every_wrong_knob_is_named_at_once() -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse_settings({"model": {"folder": "m"}, "worker": {"a": 1}, "router": {"b": 2}})
+    assert str(caught.value).splitlines() == [
+        "args: worker.a: there is no such knob",
+        "args: router.b: there is no such knob",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "knob"),
+    [
+        ({"http_option": {}}, "http_option: there is no such knob"),
+        ({"http_options": {"prot": 8000}}, "http_options.prot: there is no such knob"),
+        ({"http_options": {"port": 70000}}, "http_options.port: "),
+        ({"grpc_options": {"port": 9000}}, "grpc_options: there is no such knob"),
+        ({"applications": []}, "applications: "),
+    ],
+)
+def test_what_ray_would_ignore_is_refused(tmp_path: Path, changes: dict[str, Any], knob: str) -> None:
+    path = config_file(tmp_path, **changes)
+    with pytest.raises(SettingsError, match=knob) as caught:
+        load_config(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_that_is_no_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "service.yaml"
+    with pytest.raises(SettingsError, match="No such file"):
+        load_config(path)
+    path.write_text("- a\n")
+    with pytest.raises(SettingsError, match="not a mapping"):
+        load_config(path)
+    path.write_text("a: [")
+    with pytest.raises(SettingsError, match="not YAML"):
+        load_config(path)
+
+
+def test_the_command_line_wins(tmp_path: Path) -> None:
+    config = load_config(CONFIGS / "local.yaml")
+    changed = with_overrides(config, port=8123, model_folder="/models/other")
+    assert (changed.http_options.host, changed.http_options.port) == ("127.0.0.1", 8123)
+    assert changed.application.args.model.name == "other"
+    assert changed.application.args.worker == config.application.args.worker
+    with pytest.raises(SettingsError, match=r"command line: http_options\.port"):
+        with_overrides(config, port=-1)
+
+
+def test_settings_survive_the_way_to_a_replica() -> None:
+    settings = parse_settings({"model": {"folder": "m", "served_name": "n"}, "worker": {"count": 2}})
+    assert ServiceSettings.model_validate(settings.model_dump()) == settings

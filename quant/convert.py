@@ -10,37 +10,25 @@ import json
 import os
 import shutil
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, cast
 
 import numpy as np
-from tqdm import tqdm  # type: ignore[import-untyped]
 
 from quant.atomic_folder import atomic_folder
 from quant.errors import OutputError, QuantError, SourceError, TensorError
 from quant.int4 import dequantize_int4, quantize_asym_int4, quantize_sym_int4
 from quant.int8 import dequantize_int8, quantize_int8
-from quant.matrix import F32, U8, WEIGHT_TYPES, QuantizedMatrix, WeightType, check_group
+from quant.matrix import F32, GROUP_SIZES, U8, WEIGHT_TYPES, QuantizedMatrix, WeightType, check_group
 from quant.model_config import ExpectedTensor, expected_tensors
-from quant.packed_file import (
-    FILE_NAME,
-    FORMAT,
-    TILE_OUTPUTS,
-    MatrixInfo,
-    PackedPlan,
-    PackedWriter,
-    pack_float,
-    pack_quantized,
-)
+from quant.packed_file import FILE_NAME, FORMAT, MatrixInfo, PackedPlan, pack_float, pack_quantized
+from quant.piecewise import write_packed
 from quant.sources import open_source
 from quant.sources.safetensors_file import read_header
 from quant.sources.source import Source, SourceTensor
 
-QType = Literal["auto", "sym_int4", "asym_int4", "int8", "bf16", "fp32"]
 QTYPES: Final[tuple[str, ...]] = ("auto", *WEIGHT_TYPES)
 DEFAULT_GROUP_SIZE: Final = 64
 # Large enough that NumPy's cost per call vanishes, small enough to stay near the cores' caches: 4 MiB of
@@ -66,23 +54,24 @@ def convert(
     source: Path,
     out: Path,
     *,
-    qtype: QType = "auto",
+    qtype: str = "auto",
     group_size: int | None = None,
-    head_qtype: WeightType | None = None,
+    head_qtype: str | None = None,
     force: bool = False,
     progress: bool = True,
 ) -> ConversionReport:
     """Converts a checkpoint (a Hugging Face folder or a GGUF file) into the packed model folder `out`.
 
-    qtype: "auto" keeps a GGUF's own 4 and 8 bit codes as they are (Q4_0, Q4_1, Q8_0; their group is 32) and
-    makes sym_int4 of everything else; any other type requantizes, except matrices that have that type and
-    group already. group_size: 32, 64 or 128 inputs a scale; by default 64, or 32 beside codes that are kept.
+    qtype: "auto" keeps a GGUF's own 4 and 8 bit codes as they are (Q4_0, Q4_1, Q8_0; their group is 32) and makes
+    sym_int4 of everything else; any other type requantizes, except matrices that have that type and group already.
+
+    group_size: 32, 64 or 128 inputs a scale, 64 by default; 32 in any case beside codes that are kept.
+
     head_qtype: the type of the output head, and so of the embedding where the two are tied.
 
-    Beside 4-bit layers an embedding (tied or not) is int8 with the same group: looking rows up costs nothing,
-    and a tied head is the layer that quantization hurts most. It costs half a byte a weight: 0.5 GB for a
-    vocabulary of 128k and a width of 8k, and 14 MB for the embedded model. An untied head has the layers'
-    type.
+    Beside 4-bit layers an embedding (tied or not) is int8 with the same group: looking rows up costs nothing, and a
+    tied head is the layer that quantization hurts most. That costs half a byte a weight: 0.5 GB for a vocabulary of
+    128k and a width of 8k, 14 MB for the embedded model. An untied head has the layers' type.
 
     The folder appears whole or not at all. An existing one is an error without `force`; `force` replaces only
     a converted model. progress: a bar on the standard error.
@@ -91,7 +80,7 @@ def convert(
         QuantError: see quant.errors; every message names the file, the tensor or the option.
     """
     started = time.monotonic()
-    _check_options(qtype, group_size, head_qtype)
+    check_options(qtype, group_size, head_qtype)
     checkpoint = open_source(source)
     expected = expected_tensors(checkpoint.config)
     _check_tensors(checkpoint, expected, source)
@@ -108,7 +97,14 @@ def convert(
         check_free_space(out, plan.size_bytes())
         checkpoint.write_tokenizer(folder)
         write_json(folder / "config.json", checkpoint.config)
-        _write_weights(folder / FILE_NAME, plan, checkpoint, progress)
+        write_packed(
+            folder / FILE_NAME,
+            plan,
+            lambda name, info, begin, end: _packed_piece(checkpoint.tensors[name], info, begin, end),
+            lambda name: _vector(checkpoint.tensors[name]),
+            label="Converting",
+            progress=progress,
+        )
     return ConversionReport(
         folder=out,
         qtype=dominant.type,
@@ -153,13 +149,14 @@ def write_json(path: Path, value: Mapping[str, object]) -> None:
         os.fsync(file.fileno())
 
 
-def _check_options(qtype: str, group_size: int | None, head_qtype: str | None) -> None:
+def check_options(qtype: str, group_size: int | None, head_qtype: str | None) -> None:
+    """Raises QuantError, naming the option, for a type or a group that there is not."""
     if qtype not in QTYPES:
         raise QuantError(f"qtype {qtype!r} is not one of {', '.join(QTYPES)}")
     if head_qtype is not None and head_qtype not in WEIGHT_TYPES:
         raise QuantError(f"head_qtype {head_qtype!r} is not one of {', '.join(WEIGHT_TYPES)}")
-    if group_size is not None and group_size not in (32, 64, 128):
-        raise QuantError(f"group size {group_size} is not one of 32, 64, 128")
+    if group_size is not None and group_size not in GROUP_SIZES:
+        raise QuantError(f"group size {group_size} is not one of {', '.join(map(str, GROUP_SIZES))}")
 
 
 def _check_tensors(checkpoint: Source, expected: Mapping[str, ExpectedTensor], path: Path) -> None:
@@ -182,36 +179,44 @@ def _dominant(infos: list[MatrixInfo]) -> MatrixInfo:
 def _plan_matrices(
     checkpoint: Source,
     expected: Mapping[str, ExpectedTensor],
-    qtype: QType,
+    qtype: str,
     group_size: int | None,
-    head_qtype: WeightType | None,
+    head_qtype: str | None,
 ) -> dict[str, MatrixInfo]:
     """Every matrix' type and group."""
     keep = qtype == "auto"
-    kept = keep and any(checkpoint.tensors[name].group for name in expected)
-    if kept and group_size not in (None, 32):
-        raise QuantError(f"group size {group_size}: the GGUF's own codes have groups of 32; give a qtype to requantize")
-    base: WeightType = "sym_int4" if qtype == "auto" else qtype
-    group = group_size or (32 if kept else DEFAULT_GROUP_SIZE)
+    kept_group = max((checkpoint.tensors[name].group for name in expected), default=0) if keep else 0
+    group = kept_group or group_size or DEFAULT_GROUP_SIZE
     tied = checkpoint.config["tie_word_embeddings"]
     infos = {}
     for name, tensor in expected.items():
+        stored = checkpoint.tensors[name]
         if tensor.role == "vector":
             continue
-        kind: WeightType = base
-        stored = checkpoint.tensors[name]
-        is_head = tensor.role == "head" or (tensor.role == "embedding" and tied)
-        if is_head and head_qtype is not None:
-            kind = head_qtype
-        elif keep and stored.stored in ("sym_int4", "asym_int4", "int8"):
-            kind = stored.stored
-        elif tensor.role == "embedding" and base in ("sym_int4", "asym_int4"):
-            kind = "int8"
-        infos[name] = _matrix_info(name, kind, tensor.shape, group)
+        if keep and stored.group and (head_qtype is None or not is_head(tensor, tied)):
+            kind = cast("WeightType", stored.stored)
+        else:
+            kind = default_type(tensor, tied, "sym_int4" if keep else qtype, head_qtype)
+        infos[name] = matrix_info(name, kind, tensor.shape, group)
     return infos
 
 
-def _matrix_info(name: str, kind: WeightType, shape: tuple[int, ...], group: int) -> MatrixInfo:
+def is_head(tensor: ExpectedTensor, tied: bool) -> bool:
+    """Whether a tensor makes the logits: the head, or an embedding that is tied to it."""
+    return tensor.role == "head" or (tensor.role == "embedding" and tied)
+
+
+def default_type(tensor: ExpectedTensor, tied: bool, qtype: str, head_qtype: str | None) -> WeightType:
+    """The type of a matrix in a model of `qtype` (see `convert`)."""
+    if is_head(tensor, tied) and head_qtype is not None:
+        return cast("WeightType", head_qtype)
+    if tensor.role == "embedding" and qtype in ("sym_int4", "asym_int4"):
+        return "int8"
+    return cast("WeightType", qtype)
+
+
+def matrix_info(name: str, kind: WeightType, shape: tuple[int, ...], group: int) -> MatrixInfo:
+    """The matrix as `__metadata__` describes it. Raises TensorError where the type can't hold the shape."""
     rows, cols = shape
     if kind in ("bf16", "fp32"):
         if kind == "bf16" and cols % 2:
@@ -221,49 +226,11 @@ def _matrix_info(name: str, kind: WeightType, shape: tuple[int, ...], group: int
     return MatrixInfo(kind, rows, cols, group)
 
 
-def _write_weights(path: Path, plan: PackedPlan, checkpoint: Source, progress: bool) -> None:
-    total = plan.size_bytes()
-    with (
-        PackedWriter(path, plan) as writer,
-        ThreadPoolExecutor(max_workers=min(4, len(os.sched_getaffinity(0)))) as pool,
-        tqdm(total=total, unit="B", unit_scale=True, desc="Converting", disable=not progress) as bar,
-    ):
-        for name, _ in plan.order():
-            tensor = checkpoint.tensors.get(name)
-            if tensor is None:  # padding
-                continue
-            info = plan.matrices.get(name)
-            pieces = _matrix_pieces(tensor, info, pool) if info is not None else iter([_vector(tensor)])
-            writer.write_tensor(name, _counted(pieces, bar))
-
-
-def _counted(pieces: Iterator[U8 | F32], bar: "tqdm[None]") -> Iterator[U8 | F32]:
-    for piece in pieces:
-        yield piece
-        bar.update(piece.nbytes)
-
-
 def _vector(tensor: SourceTensor) -> F32:
     values = tensor.read(0, tensor.shape[0])
     if isinstance(values, QuantizedMatrix) or not np.isfinite(values).all():
         raise TensorError(tensor.name, "is quantized, or holds NaN or infinite values")
     return values
-
-
-def _matrix_pieces(tensor: SourceTensor, info: MatrixInfo, pool: ThreadPoolExecutor) -> Iterator[U8]:
-    """The packed bytes of a matrix, some tiles at a time and in order; a few pieces are made at once."""
-    rows = max(1, _PIECE_VALUES // (info.cols * TILE_OUTPUTS)) * TILE_OUTPUTS
-    pending: deque[Future[U8]] = deque()
-    try:
-        for begin in range(0, info.rows, rows):
-            pending.append(pool.submit(_packed_piece, tensor, info, begin, min(begin + rows, info.rows)))
-            if len(pending) == 4:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    finally:
-        for future in pending:
-            future.cancel()
 
 
 def _packed_piece(tensor: SourceTensor, info: MatrixInfo, begin: int, end: int) -> U8:

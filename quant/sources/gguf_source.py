@@ -6,7 +6,6 @@ packed layout.
 """
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -14,12 +13,13 @@ import numpy as np
 
 from quant.errors import SourceError, UnsupportedModelError
 from quant.gguf_tokenizer import write_gguf_tokenizer
-from quant.matrix import F16, F32, U8, QuantizedMatrix
+from quant.matrix import F32, QuantizedMatrix
 from quant.model_config import complete_config
-from quant.sources.file_rows import Permutation, bf16_to_fp32, row_reader
+from quant.sources.file_rows import Permutation, row_reader
+from quant.sources.ggml_blocks import STORED_TYPES, decode_rows
 from quant.sources.gguf_config import hf_config
 from quant.sources.gguf_file import GgufFile, GgufTensor, read_gguf
-from quant.sources.source import Source, SourceTensor, StoredType
+from quant.sources.source import Source, SourceTensor
 
 _TOP_NAMES: Final = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -39,10 +39,6 @@ _LAYER_NAMES: Final = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_STORED: Final[dict[str, StoredType]] = {
-    "F32": "fp32", "F16": "fp16", "BF16": "bf16", "Q6_K": "q6_k",
-    "Q4_0": "sym_int4", "Q4_1": "asym_int4", "Q8_0": "int8",
-}  # fmt: skip
 _QUANTIZED_GROUP: Final = 32
 _ROPE_FACTORS: Final = "rope_freqs.weight"
 
@@ -99,9 +95,9 @@ def hugging_face_rows(rows: int, heads: int) -> Permutation:
 
 
 def _source_tensor(gguf: GgufFile, name: str, hf_name: str, tensor: GgufTensor, heads: int) -> SourceTensor:
-    stored = _STORED.get(tensor.type_name)
+    stored = STORED_TYPES.get(tensor.type_name)
     if stored is None:
-        known = ", ".join(_STORED)
+        known = ", ".join(STORED_TYPES)
         raise UnsupportedModelError(f"{gguf.path}: tensor {name!r} is {tensor.type_name}; supported: {known}")
     if len(tensor.shape) > 2:
         raise SourceError(f"{gguf.path}: tensor {name!r} has {len(tensor.shape)} dimensions")
@@ -114,10 +110,9 @@ def _source_tensor(gguf: GgufFile, name: str, hf_name: str, tensor: GgufTensor, 
     row_bytes = tensor.row_bytes // tensor.shape[0] if vector else tensor.row_bytes
     order = hugging_face_rows(tensor.shape[0], heads) if heads else None
     read_rows = row_reader(gguf.path, tensor.offset, row_bytes, order)
-    decode = _DECODERS[stored]
 
     def read(begin: int, end: int) -> F32 | QuantizedMatrix:
-        values = decode(read_rows(begin, end))
+        values = decode_rows(stored, read_rows(begin, end))
         return values.reshape(-1) if vector and not isinstance(values, QuantizedMatrix) else values
 
     return SourceTensor(hf_name, tensor.shape, stored, _QUANTIZED_GROUP if quantized else 0, read)
@@ -128,64 +123,3 @@ def _float_vector(gguf: GgufFile, name: str, tensor: GgufTensor) -> F32:
     if isinstance(values, QuantizedMatrix):
         raise SourceError(f"{gguf.path}: tensor {name!r} is quantized")
     return values
-
-
-def _decode_q4_0(raw: U8) -> QuantizedMatrix:
-    """Blocks of 32: fp16 scale, 16 bytes; byte i holds value i (low half) and value i + 16 (high half)."""
-    blocks = raw.reshape(len(raw), -1, 18)
-    return QuantizedMatrix("sym_int4", 32, _nibbles(blocks[..., 2:]), _halves(blocks[..., :2]))
-
-
-def _decode_q4_1(raw: U8) -> QuantizedMatrix:
-    """Blocks of 32: fp16 scale, fp16 minimum, 16 bytes as in Q4_0."""
-    blocks = raw.reshape(len(raw), -1, 20)
-    return QuantizedMatrix(
-        "asym_int4", 32, _nibbles(blocks[..., 4:]), _halves(blocks[..., :2]), _halves(blocks[..., 2:4])
-    )
-
-
-def _decode_q8_0(raw: U8) -> QuantizedMatrix:
-    """Blocks of 32: fp16 scale, 32 signed bytes. Flipping the sign bit adds 128."""
-    blocks = raw.reshape(len(raw), -1, 34)
-    codes = (blocks[..., 2:] ^ np.uint8(0x80)).reshape(len(raw), -1)
-    return QuantizedMatrix("int8", 32, codes, _halves(blocks[..., :2]))
-
-
-def _decode_q6_k(raw: U8) -> F32:
-    """Superblocks of 256: 128 bytes of low halves, 64 of high bits, 16 int8 scales, the fp16 scale of these.
-
-    llama.cpp stores the head of its Q4_0 files so; read as floats, since no type of ours is like it.
-    """
-    blocks = raw.reshape(len(raw), -1, 210)
-    low = blocks[..., :128].reshape(*blocks.shape[:2], 2, 1, 64)
-    low = (low >> np.array([0, 4], np.uint8).reshape(1, 1, 1, 2, 1)) & np.uint8(15)
-    high = blocks[..., 128:192].reshape(*blocks.shape[:2], 2, 1, 32)
-    high = (high >> np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 1, 4, 1)) & np.uint8(3)
-    codes = low.reshape(*blocks.shape[:2], 16, 16) | (high.reshape(*blocks.shape[:2], 16, 16) << np.uint8(4))
-    scales = blocks[..., 192:208].view(np.int8).astype(np.float32)
-    scales *= np.ascontiguousarray(blocks[..., 208:]).view(np.float16).astype(np.float32)
-    values = (codes.astype(np.float32) - np.float32(32)) * scales[..., None]
-    return values.reshape(len(raw), -1)
-
-
-def _nibbles(
-    packed: U8,
-) -> U8:
-    return np.concatenate([packed & np.uint8(15), packed >> np.uint8(4)], axis=-1).reshape(len(packed), -1)
-
-
-def _halves(
-    raw: U8,
-) -> F16:
-    return np.ascontiguousarray(raw).view(np.float16)[..., 0]
-
-
-_DECODERS: Final[dict[StoredType, Callable[..., F32 | QuantizedMatrix]]] = {
-    "fp32": lambda raw: raw.view(np.float32),
-    "fp16": lambda raw: raw.view(np.float16).astype(np.float32),
-    "bf16": lambda raw: bf16_to_fp32(raw.view(np.uint16)),
-    "q6_k": _decode_q6_k,
-    "sym_int4": _decode_q4_0,
-    "asym_int4": _decode_q4_1,
-    "int8": _decode_q8_0,
-}

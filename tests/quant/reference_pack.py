@@ -1,12 +1,14 @@
 """packed_matrix.h in NumPy, written from its text alone: what the native packer is held to."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 U8 = NDArray[np.uint8]
 
 
-def _pad_rows(values: NDArray[np.generic]) -> NDArray[np.generic]:
+def _pad_rows(values: NDArray[Any]) -> NDArray[Any]:
     padding = [(0, -len(values) % 32)] + [(0, 0)] * (values.ndim - 1)
     return np.pad(values, padding)
 

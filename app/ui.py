@@ -146,7 +146,7 @@ def build_page(base_url: str | None = None) -> gr.Blocks:
         # Cancelling drops the request to `/v1`, and that ends the work on the server.
         question.stop(_idle, None, question, cancels=[answer, again], queue=False, **private)
         clear.click(_new_chat, None, [question, chat], cancels=[answer, again], queue=False, **private)
-        gr.on([page.load, key.change], service.models, key, model, queue=False, **private)
+        gr.on([page.load, key.change], service.models, key, model, concurrency_limit=None, **private)
     page.queue(max_size=None, api_open=False)
     return page
 

@@ -26,6 +26,8 @@ class FakeV1:
     pause_s: float = 0.0
     error: tuple[int, str] | None = None
     """Status and message to answer with instead."""
+    key: str | None = None
+    """Where given, clients must show it."""
     asked: list[dict[str, Any]] = field(default_factory=list)
     cut_off: int = 0
     finished: int = 0
@@ -35,17 +37,17 @@ class FakeV1:
         """The routes."""
         app = FastAPI()
 
-        @app.get("/v1/models")
-        async def models() -> dict[str, Any]:
+        @app.get("/v1/models", response_model=None)
+        async def models(request: Request) -> dict[str, Any] | Response:
+            if self.key is not None and request.headers.get("authorization") != f"Bearer {self.key}":
+                return _error(401, "Show a key.")
             return {"object": "list", "data": [{"id": "fake-model", "object": "model", "created": 0}]}
 
         @app.post("/v1/chat/completions")
         async def chat(request: Request) -> Response:
             self.asked.append(await request.json())
             if self.error is not None:
-                status, message = self.error
-                body = {"error": {"message": message, "type": "error", "param": None, "code": None}}
-                return JSONResponse(body, status_code=status)
+                return _error(*self.error)
             return StreamingResponse(self._stream(), media_type="text/event-stream")
 
         return app
@@ -53,7 +55,7 @@ class FakeV1:
     async def _stream(self) -> AsyncIterator[str]:
         done = False
         try:
-            for word in self.words:
+            for word in list(self.words):
                 delta = {"index": 0, "delta": {"content": word}, "finish_reason": None}
                 chunk = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "fake-model"}
                 yield f"data: {json.dumps({**chunk, 'choices': [delta]})}\n\n"
@@ -63,6 +65,11 @@ class FakeV1:
         finally:
             self.finished += done
             self.cut_off += not done
+
+
+def _error(status: int, message: str) -> JSONResponse:
+    body = {"error": {"message": message, "type": "error", "param": None, "code": None}}
+    return JSONResponse(body, status_code=status)
 
 
 @contextmanager

@@ -1,0 +1,85 @@
+"""The command line: what reaches the parts behind it, and how mistakes are worded."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from app import local_service
+from app.cli import cli
+from app.settings import SettingsError
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(cli, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def test_serve_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+
+    def serve_local(config: Path, **overrides: object) -> int:
+        seen.append((config, overrides))
+        return 3
+
+    monkeypatch.setattr(local_service, "serve_local", serve_local)
+    assert run("serve", "--port", "8123", "--model", "/some/model")[0] == 3
+    assert seen == [(Path("ray_configs/local.yaml"), {"host": None, "port": 8123, "model_folder": Path("/some/model")})]
+
+
+def test_a_wrong_configuration_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def serve_local(config: Path, **_: object) -> int:
+        raise SettingsError(f"{config}: worker.cuont: there is no such knob")
+
+    monkeypatch.setattr(local_service, "serve_local", serve_local)
+    assert run("serve", "--config", "a.yaml") == (2, "redoubt: a.yaml: worker.cuont: there is no such knob\n")
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def serve_local(config: Path, **_: object) -> int:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(local_service, "serve_local", serve_local)
+    with pytest.raises(ZeroDivisionError):
+        run("serve")
+
+
+def test_convert_names_a_source_that_is_not_there(tmp_path: Path) -> None:
+    status, output = run("convert", str(tmp_path / "no"), str(tmp_path / "out"))
+    assert status == 2
+    assert output.startswith(f"redoubt: {tmp_path / 'no'}: ")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("convert", "a", "b", "--group-size", "48"), "'48' is not one of '32', '64', '128'"),
+        (("convert", "a", "b", "--qtype", "int5"), "'int5' is not one of"),
+        (("serve", "--port", "99999"), "--port"),
+        (("synth", "gpt-9", "out"), "'gpt-9' is not one of 'llama2-7b', 'tinyllama-1.1b'"),
+        (("bench", "coffee"), "there is no bench 'coffee'"),
+        (("chat", "--url", "localhost:8000"), "not an address such as http://"),
+    ],
+)
+def test_a_mistake_is_named(arguments: tuple[str, ...], complaint: str) -> None:
+    status, output = run(*arguments)
+    assert status == 2
+    assert complaint in output
+    assert "Traceback" not in output
+
+
+def test_help_loads_neither_ray_nor_the_engine() -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from app.cli import cli;"
+        "assert CliRunner().invoke(cli, ['--help']).exit_code == 0;"
+        "print(sorted({'ray', 'gradio', 'kernels', 'numpy', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

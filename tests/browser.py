@@ -1,0 +1,78 @@
+"""Headless Chromium for tests of the page, and an eye on everything the page asks for."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@dataclass
+class Watch:
+    """What a page did besides what one sees."""
+
+    url: str
+    outside: list[str] = field(default_factory=list)
+    """Requests to other hosts than the service's."""
+    complaints: list[str] = field(default_factory=list)
+    """Errors and warnings of the console, and uncaught exceptions."""
+
+    def attach(self, page: Page) -> None:
+        page.on("request", self._request)
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def _request(self, request: Request) -> None:
+        if not request.url.startswith((self.url + "/", "data:", "blob:")):
+            self.outside.append(request.url)
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
+
+
+@contextmanager
+def chromium(executable: str) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=ARGUMENTS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def open_page(browser: Browser, url: str) -> Iterator[tuple[Page, Watch]]:
+    """The service's page, ready to be typed into."""
+    page = browser.new_page(viewport={"width": 1100, "height": 800})
+    page.set_default_timeout(30_000)
+    watch = Watch(url)
+    watch.attach(page)
+    try:
+        page.goto(url + "/")
+        page.locator("#question textarea").wait_for()
+        yield page, watch
+    finally:
+        page.close()
+
+
+def ask(page: Page, question: str) -> None:
+    """Types a question and sends it."""
+    page.locator("#question textarea").fill(question)
+    page.keyboard.press("Enter")
+
+
+def answers(page: Page) -> list[str]:
+    """The texts of all answers on the page."""
+    return page.locator("#chat .message.bot").all_inner_texts()

@@ -148,3 +148,11 @@ class Model:
 
     def resident_bytes(self) -> dict[str, int]:
         """Bytes by owner: weights (mapped), kv, activations."""
+
+    def profile(self) -> dict[str, float]:
+        """Seconds spent by stage since the last reset, as the first thread sees them.
+
+        "barriers" is the part of the other stages that was spent waiting for the other threads.
+        """
+
+    def reset_profile(self) -> None: ...

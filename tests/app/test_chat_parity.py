@@ -44,7 +44,7 @@ def model(embedded_model: Path) -> ChatModel:
 def reference(embedded_gguf: Path) -> Any:
     import transformers
 
-    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     return transformers.AutoTokenizer.from_pretrained(embedded_gguf.parent, gguf_file=embedded_gguf.name)
 
 

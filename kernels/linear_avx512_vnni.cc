@@ -3,6 +3,9 @@
 
 namespace redoubt {
 
-void fill_linear_avx512_vnni(KernelTable& table) { table.linear_int8 = avx512_vnni::linear_int8; }
+void fill_linear_avx512_vnni(KernelTable& table) {
+  table.linear_int8 = avx512_vnni::linear_int8;
+  table.linear_fp32 = avx512_vnni::linear_fp32;
+}
 
 }  // namespace redoubt

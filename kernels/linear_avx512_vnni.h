@@ -17,10 +17,6 @@ void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutp
                  int tile_end, void* scratch);
 void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end, void* scratch);
-size_t linear_fp32_scratch_bytes(int rows);
-
-void quantize_rows(const float* x, int64_t x_stride, const QuantizedRows& out, int row_begin, int row_end);
-void dequantize_row(const PackedMatrix& w, int32_t row, float* out);
 
 #define REDOUBT_INLINE [[gnu::always_inline]] inline
 

@@ -1,0 +1,163 @@
+// Integer weights times int8 activations with AVX2. Its byte products are added in pairs to 16 bits,
+// saturating; both kernels stay below that: int4 codes because they are small, int8 codes by multiplying
+// magnitudes of activations.
+#include <immintrin.h>
+
+#include "linear_avx2.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+
+namespace redoubt::avx2 {
+namespace {
+
+constexpr int kPassRows = 4;
+constexpr int kStepInputs = 32;  // every group is a multiple
+constexpr int kPrefetchBytes = 4096;
+
+// Four int8 activations, in every lane.
+[[gnu::always_inline]] inline __m256i broadcast_inputs(const int8_t* values) {
+  int32_t word;
+  __builtin_memcpy(&word, values, 4);
+  return _mm256_set1_epi32(word);
+}
+
+template <int kRows>
+[[gnu::always_inline]] inline void step_int4(const uint8_t* codes, const int8_t* x, int64_t x_stride,
+                                             __m256i (&dot)[kRows][kColumns]) {
+  const __m256i low_nibble = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 4
+  for (int c = 0; c < kColumns; ++c) {
+    __m256i low[4], high[4];
+#pragma GCC unroll 4
+    for (int kb = 0; kb < 4; ++kb) {
+      const __m256i packed = load_codes(codes + kb * 128 + c * 32);
+      low[kb] = _mm256_and_si256(packed, low_nibble);
+      high[kb] = _mm256_and_si256(_mm256_srli_epi16(packed, 4), low_nibble);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const int8_t* values = x + r * x_stride;
+      // Eight pairs of products, each at most 15 * 128: 30720 in all, within 16 bits.
+      __m256i sum_i16x16 = _mm256_setzero_si256();
+#pragma GCC unroll 4
+      for (int kb = 0; kb < 4; ++kb) {
+        const __m256i pairs_low = _mm256_maddubs_epi16(low[kb], broadcast_inputs(values + kb * 8));
+        const __m256i pairs_high = _mm256_maddubs_epi16(high[kb], broadcast_inputs(values + kb * 8 + 4));
+        sum_i16x16 = _mm256_add_epi16(sum_i16x16, _mm256_add_epi16(pairs_low, pairs_high));
+      }
+      dot[r][c] = _mm256_add_epi32(dot[r][c], _mm256_madd_epi16(sum_i16x16, ones));
+    }
+  }
+}
+
+// Adds x * (u - 128): as |x| * (sign of x) * (u - 128), a pair of which is at most 2 * 127 * 127, within 16
+// bits.
+template <int kRows>
+[[gnu::always_inline]] inline void step_int8(const uint8_t* codes, const int8_t* x, int64_t x_stride,
+                                             __m256i (&dot)[kRows][kColumns]) {
+  const __m256i top_bit = _mm256_set1_epi8(int8_t(0x80)), ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 2
+  for (int kb = 0; kb < kStepInputs / 4; ++kb) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const __m256i inputs = broadcast_inputs(x + r * x_stride + kb * 4),
+                    magnitudes = _mm256_abs_epi8(inputs);
+#pragma GCC unroll 4
+      for (int c = 0; c < kColumns; ++c) {
+        const __m256i weights = _mm256_xor_si256(load_codes(codes + kb * 128 + c * 32), top_bit);
+        const __m256i pairs = _mm256_maddubs_epi16(magnitudes, _mm256_sign_epi8(weights, inputs));
+        dot[r][c] = _mm256_add_epi32(dot[r][c], _mm256_madd_epi16(pairs, ones));
+      }
+    }
+  }
+}
+
+// One tile's outputs of rows [row, row + kRows).
+template <WeightType kType, int kRows>
+void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile, int row) {
+  constexpr bool kInt8 = kType == WeightType::kInt8;
+  constexpr int kStepBytes = kStepInputs * (kInt8 ? 32 : 16);
+  constexpr int kZeroPoint = kType == WeightType::kSymInt4 ? 8 : 0;  // step_int8 takes its own off
+  const int groups = w.cols / w.group, steps = w.group / kStepInputs;
+  const uint8_t* codes = w.tile(tile);
+  const int8_t* values = x.values + int64_t(row) * x.cols;
+  const float* x_scales = x.scales + int64_t(row) * groups;
+  const int32_t* sums = x.sums + int64_t(row) * groups;
+
+  __m256 acc[kRows][kColumns] = {};
+  for (int j = 0; j < groups; ++j) {
+    __m256i dot[kRows][kColumns];
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const __m256i start = _mm256_set1_epi32(-kZeroPoint * sums[int64_t(r) * groups + j]);
+#pragma GCC unroll 4
+      for (int c = 0; c < kColumns; ++c) dot[r][c] = start;
+    }
+    for (int step = 0; step < steps; ++step, codes += kStepBytes, values += kStepInputs) {
+      for (int line = 0; line < kStepBytes; line += 64)
+        _mm_prefetch(codes + line + kPrefetchBytes, _MM_HINT_T0);
+      if constexpr (kInt8) {
+        step_int8<kRows>(codes, values, x.cols, dot);
+      } else {
+        step_int4<kRows>(codes, values, x.cols, dot);
+      }
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < kColumns; ++c) {
+      const __m256 scale = load_halves(codes + c * 16);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const int64_t at = int64_t(r) * groups + j;
+        const __m256 product = _mm256_mul_ps(_mm256_cvtepi32_ps(dot[r][c]), _mm256_set1_ps(x_scales[at]));
+        acc[r][c] = _mm256_fmadd_ps(product, scale, acc[r][c]);
+        if constexpr (kType == WeightType::kAsymInt4) {
+          const __m256 x_sum = _mm256_set1_ps(float(sums[at]) * x_scales[at]);
+          acc[r][c] = _mm256_fmadd_ps(x_sum, load_halves(codes + 64 + c * 16), acc[r][c]);
+        }
+      }
+    }
+    codes += kType == WeightType::kAsymInt4 ? 128 : 64;
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int c = 0; c < kColumns; ++c) write_outputs(w, y, row + r, tile * kTileOutputs + c * 8, acc[r][c]);
+  }
+}
+
+using TileKernel = void (*)(const PackedMatrix&, const QuantizedRows&, const LinearOutput&, int tile,
+                            int row);
+
+template <WeightType kType>
+constexpr TileKernel kTileKernels[kPassRows] = {multiply_tile<kType, 1>, multiply_tile<kType, 2>,
+                                                multiply_tile<kType, 3>, multiply_tile<kType, 4>};
+
+const TileKernel* tile_kernels(WeightType type) {
+  switch (type) {
+    case WeightType::kSymInt4:
+      return kTileKernels<WeightType::kSymInt4>;
+    case WeightType::kAsymInt4:
+      return kTileKernels<WeightType::kAsymInt4>;
+    default:
+      return kTileKernels<WeightType::kInt8>;
+  }
+}
+
+}  // namespace
+
+void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
+                 int tile_end, void*) {
+  const TileKernel* kernels = tile_kernels(w.type);
+  const int passes = (x.rows + kPassRows - 1) / kPassRows;
+  for (int tile = tile_begin; tile < tile_end; ++tile) {
+    for (int pass = 0; pass < passes; ++pass) {
+      const int begin = x.rows * pass / passes, end = x.rows * (pass + 1) / passes;
+      kernels[end - begin - 1](w, x, y, tile, begin);
+    }
+  }
+}
+
+}  // namespace redoubt::avx2
+
+#pragma GCC pop_options

@@ -22,7 +22,7 @@ SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-.PHONY: help serve test lint bench build model clean lock
+.PHONY: help serve test lint bench build model docs lock clean
 
 help:
 	@sed -n '1,3s/^# \{0,1\}//p' Makefile
@@ -84,6 +84,10 @@ else
 $(SERVE_ENV) $(TEST_ENV):
 	@mkdir -p build
 endif
+
+# Writes docs/configuration.md's tables from app/settings.py; a test holds them equal.
+docs: $(SERVE_ENV)
+	$(BIN)/python -m tools.configuration_table
 
 # Resolves pyproject.toml anew for every Python that we support and writes requirements.lock.
 LOCK_PYTHONS ?= python3.11 python3.12 python3.13

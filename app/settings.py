@@ -62,11 +62,15 @@ class AutoscalingSettings(_Knobs):
     """Workers come and go with the load (running and waiting requests)."""
 
     min_workers: int = Field(default=1, ge=1)
+    """Workers that stay when nothing is asked."""
     max_workers: int = Field(ge=1)
+    """The most workers."""
     target_ongoing_requests: float = Field(default=16.0, gt=0)
     """Requests per worker that scaling aims at: more of them call for another worker."""
     upscale_delay_s: float = Field(default=10.0, ge=0)
+    """How long the load must be too high before a worker is added."""
     downscale_delay_s: float = Field(default=300.0, ge=0)
+    """How long the load must be low before a worker goes."""
 
     @model_validator(mode="after")
     def _bounds_are_ordered(self) -> Self:
@@ -81,6 +85,7 @@ class WorkerSettings(_Knobs):
     count: int = Field(default=1, ge=1)
     """How many workers; not used where `autoscaling` is given."""
     autoscaling: AutoscalingSettings | None = None
+    """Workers come and go with the load; none: `count` workers, always."""
     cpus_per_worker: int | None = Field(default=None, ge=1)
     """Cores of a worker, all on one node; none: a whole NUMA node. No two workers share a core."""
     threads: int | None = Field(default=None, ge=1)
@@ -104,6 +109,7 @@ class WorkerSettings(_Knobs):
     drain_timeout_s: float = Field(default=20.0, ge=0)
     """How long a worker that has to go may finish its requests."""
     health_check_period_s: float = Field(default=5.0, gt=0)
+    """How often Ray Serve asks a worker whether it is well."""
     health_check_timeout_s: float = Field(default=30.0, gt=0)
     """A worker that does not answer its health check for so long is replaced."""
 
@@ -123,6 +129,7 @@ class IngressSettings(_Knobs):
     """The HTTP side: how many replicas, and what a request gets that does not say."""
 
     count: int = Field(default=1, ge=1)
+    """Ingress replicas. With more than one the chat page needs sticky sessions; the API does not."""
     ray_num_cpus: float = Field(default=0.1, ge=0)
     """Ray's logical CPUs an ingress replica reserves: placement only."""
     max_ongoing_requests: int = Field(default=512, ge=1)
@@ -165,18 +172,26 @@ class HttpOptions(_Knobs):
     """Ray Serve's `http_options`: where the service listens."""
 
     host: str = "127.0.0.1"
+    """The address the proxy listens on; the default is reachable from this machine only."""
     port: int = Field(default=8000, ge=0, le=65535)
+    """The port of the API and the page."""
     request_timeout_s: float | None = Field(default=None, gt=0)
+    """A request that takes longer is ended; none: no limit."""
     keep_alive_timeout_s: int = Field(default=60, ge=0)
+    """How long an idle connection is kept open."""
 
 
 class LoggingOptions(_Knobs):
     """Ray Serve's `logging_config`."""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Of Ray Serve and its replicas."""
     encoding: Literal["TEXT", "JSON"] = "TEXT"
+    """How a line of the log looks."""
     logs_dir: str | None = None
+    """Where replicas write their logs; none: Ray's session folder."""
     enable_access_log: bool = True
+    """One line per HTTP request at INFO: method, path, status, time."""
 
 
 class ApplicationConfig(_Knobs):

@@ -28,9 +28,7 @@ def lock_lines(reports: list[dict[str, Any]], exclude: str) -> list[str]:
         for item in report["install"]:
             name = item["metadata"]["name"].lower().replace("_", "-").replace(".", "-")
             version = item["metadata"]["version"].partition("+")[0]
-            pythons.setdefault(name, {}).setdefault(version, []).append(
-                report["environment"]["python_version"]
-            )
+            pythons.setdefault(name, {}).setdefault(version, []).append(report["environment"]["python_version"])
     pythons.pop(exclude, None)
     lines = []
     for name, versions in sorted(pythons.items()):

@@ -1,0 +1,130 @@
+"""Two real Serve replicas of different speeds behind the real router; the model is the tests' fake one, slowed down.
+
+Run as a program, in a process of its own: prints one JSON object, {policy: {"speeds": {id: tokens per second},
+"counts": {id: requests}, "queue_lengths": {id: of requests that never end}}}.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import aclosing
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.types import Batch, GenerateRequest, ModelRunner, SamplingParams
+from app.local_service import ray_environment
+from app.numa import Slot
+from app.settings import ServiceSettings, parse_settings
+from tests.fakes import FakeRunner, FakeSampler
+
+MARK = 999
+STEP_S = {True: 0.02, False: 0.005}  # the worker on the first cores is the slow one
+LOTTERY_REQUESTS = 600
+HELD_REQUESTS = 60
+
+
+class SlowRunner(FakeRunner):
+    """Writes one line for each of the test's requests into `log`."""
+
+    def __init__(self, log: Path, step_s: float) -> None:
+        super().__init__(kv_pages=4096, max_sequences=64, max_step_tokens=128, max_context_tokens=4096)
+        self.log = log
+        self.step_s = step_s
+
+    def make_sampler(self, prompt_token_ids: list[int], sampling: SamplingParams, seed: int) -> FakeSampler:  # type: ignore[override]
+        if prompt_token_ids[0] == MARK:
+            with self.log.open("a") as log:
+                log.write(f"{os.getpid()}\n")
+        return super().make_sampler(prompt_token_ids, sampling, seed)
+
+    def step(self, batch: Batch) -> NDArray[np.int32]:
+        time.sleep(self.step_s)
+        return super().step(batch)
+
+
+def settings_for(policy: str) -> ServiceSettings:
+    return parse_settings(
+        {
+            "model": {"folder": "fake"},
+            "worker": {
+                "count": 2,
+                "cpus_per_worker": 1,
+                "ray_num_cpus": 0.1,
+                "max_concurrent_requests": 64,
+                "warm_up_prompt_tokens": 8,
+            },
+            "engine": {"max_step_tokens": 128, "prompt_chunk_tokens": 64},
+            "router": {"policy": policy},
+        }
+    )
+
+
+def request(number: int, new_tokens: int) -> GenerateRequest:
+    return GenerateRequest(f"r{number}", (MARK, 1 + number % 900), new_tokens)
+
+
+async def measure(policy: str, log: Path) -> dict[str, object]:
+    from ray import serve
+
+    from app.deploy import worker_deployment
+    from app.worker_client import WorkerClient
+
+    def make_runner(settings: ServiceSettings, slot: Slot, threads: int) -> ModelRunner:
+        return SlowRunner(log, STEP_S[slot.cpus[0] == min(os.sched_getaffinity(os.getppid()))])
+
+    settings = settings_for(policy)
+    handle = serve.run(worker_deployment(settings).bind(settings, make_runner), name=policy, route_prefix=None)
+    client = WorkerClient(handle)
+    while sum(row.check_heart_beat for row in client.workers()) < 2:
+        await asyncio.sleep(0.05)
+    ids = {str(row.pid): row.worker_id for row in client.workers()}
+    result: dict[str, object] = {"speeds": {row.worker_id: row.speed for row in client.workers()}}
+    places = asyncio.Semaphore(16)
+
+    async def one(number: int) -> None:
+        async with places, aclosing(client.generate(request(number, 1))) as deltas:
+            async for _ in deltas:
+                pass
+
+    await asyncio.gather(*(one(number) for number in range(LOTTERY_REQUESTS if policy == "LOTTERY" else 50)))
+    result["counts"] = Counter(ids[pid] for pid in log.read_text().split())
+    if policy == "SHORTEST_QUEUE":
+        held = [client.generate(request(1000 + number, 2000)) for number in range(HELD_REQUESTS)]
+        await asyncio.gather(*(anext(deltas) for deltas in held))
+        result["queue_lengths"] = {row.worker_id: row.queue_length for row in client.workers()}
+        for deltas in held:
+            await deltas.aclose()
+    serve.delete(policy)
+    return result
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="redoubt-", dir="/tmp") as folder:
+        os.environ.update(ray_environment(Path(folder), os.environ))
+        import ray
+
+        ray.init(
+            address="local",
+            namespace="serve",
+            include_dashboard=False,
+            object_store_memory=100 << 20,
+            log_to_driver=False,
+            _temp_dir=f"{folder}/ray",
+        )
+        try:
+            results = {}
+            for policy in ("LOTTERY", "SHORTEST_QUEUE"):
+                results[policy] = asyncio.run(measure(policy, Path(folder) / policy))
+            json.dump(results, sys.stdout)
+        finally:
+            ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -20,7 +20,6 @@ from typing import Any
 from app.settings import ServiceConfig, SettingsError, load_config, with_overrides
 
 _LOOPBACK = "127.0.0.1"
-_DASHBOARD_PORT = 8265
 # Tokens are small and pass through it one by one; prompts too.
 _OBJECT_STORE_BYTES = 100 << 20
 # A Unix socket's path holds 107 characters, of which Ray takes about 70 below its folder.
@@ -99,11 +98,10 @@ def _serve(config: ServiceConfig, folder: Path) -> int:
     previous = _handle_signals(_stop)
     try:
         print("Starting Ray ...", flush=True)
-        ray.init(
+        context = ray.init(
             address="local",
             namespace="serve",
             dashboard_host=_LOOPBACK,
-            dashboard_port=_DASHBOARD_PORT,
             object_store_memory=_OBJECT_STORE_BYTES,
             logging_level=logging.WARNING,
             _node_ip_address=_LOOPBACK,
@@ -112,7 +110,7 @@ def _serve(config: ServiceConfig, folder: Path) -> int:
         _handle_signals(_stop)  # ray.init has put its own handler there
         print("Loading the model, and warming up ...", flush=True)
         _deploy(config)
-        _print_ready(config, folder, time.monotonic() - started_s)
+        _print_ready(config, str(context.dashboard_url), time.monotonic() - started_s)
         while True:
             signal.pause()
     except _StopRequested:
@@ -135,21 +133,30 @@ def _deploy(config: ServiceConfig) -> None:
     from app.deploy import build
 
     application = config.application
+    log_options = config.logging_config.model_dump()
+    logging.getLogger("ray.serve").setLevel(config.logging_config.log_level)  # this process' part of it
     serve.start(
         proxy_location=config.proxy_location,
         http_options=config.http_options.model_dump(),
-        logging_config=config.logging_config.model_dump(),
+        logging_config=log_options,
     )
     model = application.args.model
     absolute = {"folder": str(Path(model.folder).resolve()), "served_name": model.name}
     settings = application.args.model_copy(update={"model": model.model_copy(update=absolute)})
-    serve.run(build(settings), name=application.name, route_prefix=application.route_prefix)
+    serve.run(
+        build(settings),
+        name=application.name,
+        route_prefix=application.route_prefix,
+        logging_config=log_options,
+    )
 
 
-def _print_ready(config: ServiceConfig, folder: Path, seconds: float) -> None:
+def _print_ready(config: ServiceConfig, dashboard: str, seconds: float) -> None:
     http = config.http_options
     host = _LOOPBACK if http.host == "0.0.0.0" else http.host
     print(f"Redoubt is ready after {seconds:.0f} s: http://{host}:{http.port}", flush=True)
+    token = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    print(f"Ray's dashboard: http://{dashboard}" + (f" (token: {token})" if token else ""), flush=True)
     print(f"Model: {config.application.args.model.name}. Ctrl-C stops everything.", flush=True)
 
 

@@ -6,6 +6,7 @@ How its streams are called and cancelled is told in `worker_client`. It knows no
 other workers.
 """
 
+import json
 import os
 import socket
 import tempfile
@@ -36,23 +37,22 @@ _CLAIM_TIMEOUT_S = 15.0
 
 def load_model(settings: ServiceSettings, slot: Slot, threads: int) -> ModelRunner:
     """The native model on these cores, its memory on their node. Raises what `NativeRunner` raises."""
-    from app.engine.runner import NativeRunner  # here, so that the extension is loaded by pinned threads only
-    from kernels import _native
+    from app.engine.runner import NativeRunner, kv_pages_within
+    from kernels import _native  # here, so that only a worker's process loads the extension
 
-    engine = settings.engine
+    model, engine = settings.model, settings.engine
     if settings.worker.bind_memory:
         _native.bind_memory_to_node(slot.numa_node)
-    page_bytes = _native.Model.kv_page_bytes(settings.model.folder, engine.kv_type)
     return NativeRunner(
-        settings.model.folder,
+        model.folder,
         threads=threads,
         cpus=slot.cpus[:threads],
         compute_type=engine.compute_type,
         kv_type=engine.kv_type,
-        kv_pages=max(1, engine.kv_memory_bytes // page_bytes),
+        kv_pages=kv_pages_within(model.folder, engine.kv_type, engine.kv_memory_bytes),
         max_sequences=settings.worker.max_concurrent_requests,
         max_step_tokens=engine.max_step_tokens,
-        max_context_tokens=engine.max_context_tokens,
+        max_context_tokens=_context_tokens(Path(model.folder), engine.max_context_tokens),
     )
 
 
@@ -134,3 +134,9 @@ def _claims_folder() -> Path:
     """Where the workers of one Ray on this machine share its cores; another Ray has its own folder."""
     cluster = str(ray.get_runtime_context().gcs_address).replace(":", "-")
     return Path(tempfile.gettempdir()) / f"redoubt-cores-{os.getuid()}" / cluster
+
+
+def _context_tokens(folder: Path, wanted: int | None) -> int:
+    """The longest context: what is wanted, within what the model was trained for."""
+    trained = int(json.loads((folder / "config.json").read_text(encoding="utf-8"))["max_position_embeddings"])
+    return min(wanted or trained, trained)

@@ -6,8 +6,6 @@ held are the norms. Does not know file formats (`sources`), formulas (`int4`, `i
 """
 
 import hashlib
-import json
-import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +19,7 @@ from quant.atomic_folder import atomic_folder
 from quant.errors import OutputError, QuantError, SourceError, TensorError
 from quant.int4 import dequantize_int4, quantize_asym_int4, quantize_sym_int4
 from quant.int8 import dequantize_int8, quantize_int8
+from quant.json_file import write_json
 from quant.matrix import F32, GROUP_SIZES, U8, WEIGHT_TYPES, QuantizedMatrix, WeightType, check_group
 from quant.model_config import ExpectedTensor, expected_tensors
 from quant.packed_file import FILE_NAME, FORMAT, MatrixInfo, PackedPlan, pack_float, pack_quantized
@@ -139,14 +138,6 @@ def check_free_space(out: Path, needed_bytes: int) -> None:
     free = shutil.disk_usage(place).free
     if free < needed_bytes + _SPARE_BYTES:
         raise OutputError(f"{out}: needs {needed_bytes / 1e9:.2f} GB of disk, {free / 1e9:.2f} GB are free")
-
-
-def write_json(path: Path, value: Mapping[str, object]) -> None:
-    """Writes a JSON file for people and programs, and forces it to the disk."""
-    with path.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def check_options(qtype: str, group_size: int | None, head_qtype: str | None) -> None:

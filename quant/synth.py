@@ -23,9 +23,9 @@ from quant.convert import (
     default_type,
     is_packed_model,
     matrix_info,
-    write_json,
 )
 from quant.errors import QuantError
+from quant.json_file import write_json
 from quant.matrix import F32, U8, IntegerType, QuantizedMatrix
 from quant.model_config import complete_config, expected_tensors
 from quant.packed_file import FILE_NAME, MatrixInfo, PackedPlan, pack_float, pack_quantized

@@ -12,13 +12,13 @@ from typing import Final
 import numpy as np
 
 from quant.errors import SourceError, UnsupportedModelError
-from quant.gguf_tokenizer import write_gguf_tokenizer
 from quant.matrix import F32, QuantizedMatrix
 from quant.model_config import complete_config
 from quant.sources.file_rows import Permutation, row_reader
 from quant.sources.ggml_blocks import STORED_TYPES, decode_rows
 from quant.sources.gguf_config import hf_config
 from quant.sources.gguf_file import GgufFile, GgufTensor, read_gguf
+from quant.sources.gguf_tokenizer import write_gguf_tokenizer
 from quant.sources.source import Source, SourceTensor
 
 _TOP_NAMES: Final = {

@@ -3,23 +3,22 @@
 Nothing in the folder is ever executed: pickled weights and checkpoints with code of their own are refused.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from quant.errors import SourceError, UnsupportedModelError
-from quant.hf_tokenizer import copy_hf_tokenizer
+from quant.json_file import read_json_object
 from quant.matrix import F32, U8
 from quant.model_config import complete_config
 from quant.sources.file_rows import bf16_to_fp32, row_reader
+from quant.sources.hf_tokenizer import copy_hf_tokenizer
 from quant.sources.safetensors_file import StoredTensor, read_header
 from quant.sources.source import Source, SourceTensor, StoredType
 
 _INDEX: Final = "model.safetensors.index.json"
-_MAX_JSON_BYTES: Final = 64 << 20
 _FLOATS: Final[dict[str, tuple[StoredType, int, Callable[[U8], F32]]]] = {
     "F32": ("fp32", 4, lambda raw: raw.view(np.float32)),
     "F16": ("fp16", 2, lambda raw: raw.view(np.float16).astype(np.float32)),
@@ -55,21 +54,6 @@ def open_hf_folder(folder: Path) -> Source:
         write_tokenizer=lambda target: copy_hf_tokenizer(folder, target, config),
         notes=tuple(notes),
     )
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """Reads a JSON object of sane size. Raises SourceError naming the file."""
-    try:
-        if path.stat().st_size > _MAX_JSON_BYTES:
-            raise SourceError(f"{path}: is larger than {_MAX_JSON_BYTES} bytes")
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SourceError(f"{path}: can't be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"{path}: is no JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise SourceError(f"{path}: is not a JSON object")
-    return value
 
 
 def _shards(folder: Path) -> dict[Path, list[str]]:

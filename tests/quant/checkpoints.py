@@ -61,7 +61,7 @@ def random_tensors(config: Mapping[str, Any], seed: int = 0) -> dict[str, F32]:
     tensors = {}
     for name, tensor in expected_tensors(completed).items():
         values = generator.standard_normal(tensor.shape).astype(np.float32)
-        tensors[name] = values.astype(bfloat16).astype(np.float32) * np.float32(0.5)
+        tensors[name] = np.rint(values * np.float32(32)).clip(-127, 127).astype(np.float32) / np.float32(64)
     return tensors
 
 
@@ -141,9 +141,9 @@ def write_gguf(
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_theta"])
-    names = [*SPECIAL_TOKENS, *sorted(ByteLevel.alphabet())]
+    names = [*SPECIAL_TOKENS, *sorted(ByteLevel.alphabet()), "ab"]
     names += [f"[PAD{i}]" for i in range(config["vocab_size"] - len(names))]
-    add_tokenizer(writer, names, [3] * 3 + [1] * 256 + [5] * (config["vocab_size"] - 259))
+    add_tokenizer(writer, names, [3] * 3 + [1] * 257 + [5] * (config["vocab_size"] - 260))
     add_metadata(writer, extra or {})
     for name, values in tensors.items():
         heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}

@@ -4,7 +4,6 @@ What is written is normalised: the template is always `chat_template` of tokeniz
 tokens always a list in generation_config.json. Does not tokenize.
 """
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from quant.errors import SourceError
-from quant.gguf_tokenizer import END_TOKENS
+from quant.json_file import read_json_object, write_json
+from quant.sources.gguf_tokenizer import END_TOKENS
 
 
 def copy_hf_tokenizer(source: Path, target: Path, config: Mapping[str, Any]) -> None:
@@ -45,20 +45,12 @@ def copy_hf_tokenizer(source: Path, target: Path, config: Mapping[str, Any]) -> 
             settings[role] = settings[role].get("content")
     generation = _optional_json(source / "generation_config.json")
     generation["eos_token_id"] = _end_token_ids(generation, config, tokenizer)
-    for name, content in (("tokenizer_config.json", settings), ("generation_config.json", generation)):
-        (target / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(target / "tokenizer_config.json", settings)
+    write_json(target / "generation_config.json", generation)
 
 
 def _optional_json(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise SourceError(f"{path}: is no JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise SourceError(f"{path}: is not a JSON object")
-    return value
+    return read_json_object(path) if path.exists() else {}
 
 
 def _chat_template(source: Path, settings: Mapping[str, Any]) -> str | None:

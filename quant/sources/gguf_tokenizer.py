@@ -13,15 +13,17 @@ that of the model's original tokenizer.json, which does ("a  12": two spaces are
 """
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from tokenizers import Tokenizer
 
 from quant.errors import SourceError, UnsupportedModelError
-from quant.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
+from quant.json_file import write_json
 from quant.sources.gguf_config import Metadata
 from quant.sources.gguf_file import GgufFile
+from quant.sources.pre_tokenizers import PRE_TOKENIZERS
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6
 _END_KEYS: Final = ("tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
@@ -32,8 +34,19 @@ END_TOKENS: Final = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Vocabulary:
+    """The tokens, ggml's kind of each, and the ids of those that have a role, by Hugging Face's name of the role."""
+
+    path: Path
+    tokens: list[str]
+    ids: dict[str, int]
+    kinds: list[int]
+    roles: dict[str, int]
+
+
 def write_gguf_tokenizer(gguf: GgufFile, folder: Path, context_tokens: int) -> None:
-    """Writes the three files into `folder`.
+    """Writes tokenizer.json, tokenizer_config.json and generation_config.json into `folder`.
 
     Raises:
         UnsupportedModelError: a tokenizer model or a pre-tokenizer that is not known, by name.
@@ -43,61 +56,89 @@ def write_gguf_tokenizer(gguf: GgufFile, folder: Path, context_tokens: int) -> N
     model = metadata.text("tokenizer.ggml.model")
     if model not in ("gpt2", "llama"):
         raise UnsupportedModelError(f"{gguf.path}: tokenizer model {model!r} is not supported; supported: gpt2, llama")
-    tokens = metadata.strings("tokenizer.ggml.tokens")
-    vocab = {token: token_id for token_id, token in enumerate(tokens)}
-    if len(vocab) != len(tokens):
-        raise SourceError(f"{gguf.path}: its vocabulary holds a token twice")
-    types = metadata.numbers("tokenizer.ggml.token_type", len(tokens))
-    kinds = [1] * len(tokens) if types is None else [int(kind) for kind in types]
-    if model == "gpt2":
-        description = _byte_level_bpe(gguf, metadata, vocab)
-    else:
-        description = _sentencepiece_bpe(gguf, metadata, tokens, vocab, kinds)
-    special = {token_id for token_id, kind in enumerate(kinds) if kind in (_UNKNOWN, _CONTROL)}
-    special |= set(_named_ids(metadata, len(tokens)).values())
+    vocabulary = _read_vocabulary(gguf, metadata)
+    build = _byte_level_bpe if model == "gpt2" else _sentencepiece_bpe
+    description, begin_and_end = build(metadata, vocabulary)
+    special = {token_id for token_id, kind in enumerate(vocabulary.kinds) if kind in (_UNKNOWN, _CONTROL)}
+    special |= set(vocabulary.roles.values())
     description["added_tokens"] = [
-        _added_token(token_id, tokens[token_id], token_id in special)
-        for token_id, kind in enumerate(kinds)
+        _added_token(token_id, vocabulary.tokens[token_id], token_id in special)
+        for token_id, kind in enumerate(vocabulary.kinds)
         if token_id in special or kind == _USER_DEFINED
     ]
     try:
         Tokenizer.from_str(json.dumps(description)).save(str(folder / "tokenizer.json"), pretty=False)
     except Exception as error:  # the tokenizers library raises bare Exception
         raise SourceError(f"{gguf.path}: its vocabulary makes no tokenizer: {error}") from error
-    _write_configs(gguf, metadata, folder, tokens, kinds, context_tokens)
+    settings: dict[str, Any] = {role: vocabulary.tokens[token_id] for role, token_id in vocabulary.roles.items()}
+    settings["add_bos_token"], settings["add_eos_token"] = begin_and_end
+    if "tokenizer.chat_template" in metadata:
+        settings["chat_template"] = metadata.text("tokenizer.chat_template")
+    settings |= {
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": context_tokens,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
+    write_json(folder / "tokenizer_config.json", settings)
+    write_json(folder / "generation_config.json", _generation_config(metadata, vocabulary))
 
 
-def _byte_level_bpe(gguf: GgufFile, metadata: Metadata, vocab: dict[str, int]) -> dict[str, Any]:
+def _read_vocabulary(gguf: GgufFile, metadata: Metadata) -> _Vocabulary:
+    tokens = metadata.strings("tokenizer.ggml.tokens")
+    ids = {token: token_id for token_id, token in enumerate(tokens)}
+    if len(ids) != len(tokens):
+        raise SourceError(f"{gguf.path}: its vocabulary holds a token twice")
+    types = metadata.numbers("tokenizer.ggml.token_type", len(tokens))
+    kinds = [1] * len(tokens) if types is None else [int(kind) for kind in types]
+    roles = {}
+    for role, name in {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}.items():
+        token_id = _token_id(metadata, f"tokenizer.ggml.{name}_token_id", tokens, gguf.path)
+        if token_id is not None:
+            roles[role] = token_id
+    return _Vocabulary(gguf.path, tokens, ids, kinds, roles)
+
+
+def _token_id(metadata: Metadata, key: str, tokens: list[str], path: Path) -> int | None:
+    if key not in metadata:
+        return None
+    token_id = metadata.integer(key)
+    if token_id >= len(tokens):
+        raise SourceError(f"{path}: metadata key {key!r} is {token_id}, outside the vocabulary of {len(tokens)}")
+    return token_id
+
+
+_Built = tuple[dict[str, Any], tuple[bool, bool]]
+"""A tokenizer.json without its added tokens, and whether it adds BOS and EOS."""
+
+
+def _byte_level_bpe(metadata: Metadata, vocabulary: _Vocabulary) -> _Built:
     name = metadata.text("tokenizer.ggml.pre")
     family = PRE_TOKENIZERS.get(name)
     if family is None:
         known = ", ".join(PRE_TOKENIZERS)
-        raise UnsupportedModelError(f"{gguf.path}: pre-tokenizer {name!r} is not supported; supported: {known}")
+        raise UnsupportedModelError(f"{vocabulary.path}: pre-tokenizer {name!r} is not supported; supported: {known}")
     merges = [merge.split(" ") for merge in metadata.strings("tokenizer.ggml.merges")]
     if any(len(merge) != 2 for merge in merges):
-        raise SourceError(f"{gguf.path}: a merge is not two tokens and a space")
+        raise SourceError(f"{vocabulary.path}: a merge is not two tokens and a space")
     steps = list(family.steps)
+    begin_and_end = _begin_and_end(metadata, vocabulary, family.add_bos)
     return {
         "version": "1.0",
         "normalizer": {"type": family.normalizer} if family.normalizer else None,
         "pre_tokenizer": steps[0] if len(steps) == 1 else {"type": "Sequence", "pretokenizers": steps},
-        "post_processor": _post_processor(metadata, vocab, family),
+        "post_processor": _post_processor(vocabulary, *begin_and_end),
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-        "model": {"type": "BPE", "ignore_merges": family.ignore_merges, "vocab": vocab, "merges": merges},
-    }
+        "model": {"type": "BPE", "ignore_merges": family.ignore_merges, "vocab": vocabulary.ids, "merges": merges},
+    }, begin_and_end
 
 
-def _sentencepiece_bpe(
-    gguf: GgufFile, metadata: Metadata, tokens: list[str], vocab: dict[str, int], kinds: list[int]
-) -> dict[str, Any]:
-    scores = metadata.numbers("tokenizer.ggml.scores", len(tokens))
+def _sentencepiece_bpe(metadata: Metadata, vocabulary: _Vocabulary) -> _Built:
+    scores = metadata.numbers("tokenizer.ggml.scores", len(vocabulary.tokens))
     if scores is None:
-        raise SourceError(f"{gguf.path}: lacks the metadata key 'tokenizer.ggml.scores'")
+        raise SourceError(f"{vocabulary.path}: lacks the metadata key 'tokenizer.ggml.scores'")
     # A control token made by a merge would let plain text become one.
-    mergeable = {
-        token: token_id for token, token_id in vocab.items() if kinds[token_id] not in (_UNKNOWN, _CONTROL, _BYTE)
-    }
-    unknown = tokens[metadata.integer("tokenizer.ggml.unknown_token_id", 0)]
+    unmade = (_UNKNOWN, _CONTROL, _BYTE)
+    mergeable = {token: i for token, i in vocabulary.ids.items() if vocabulary.kinds[i] not in unmade}
     prefix = metadata.flag("tokenizer.ggml.add_space_prefix", default=True)
     decoders: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": _SPACE_MARK}, "content": " "},
@@ -106,7 +147,7 @@ def _sentencepiece_bpe(
     ]
     if prefix:
         decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-    family = PreTokenizer((), add_bos=True)
+    begin_and_end = _begin_and_end(metadata, vocabulary, add_bos=True)
     return {
         "version": "1.0",
         "normalizer": None,
@@ -116,17 +157,17 @@ def _sentencepiece_bpe(
             "prepend_scheme": "first" if prefix else "never",
             "split": False,
         },
-        "post_processor": _post_processor(metadata, vocab, family),
+        "post_processor": _post_processor(vocabulary, *begin_and_end),
         "decoder": {"type": "Sequence", "decoders": decoders},
         "model": {
             "type": "BPE",
-            "unk_token": unknown,
+            "unk_token": vocabulary.tokens[vocabulary.roles.get("unk_token", 0)],
             "fuse_unk": True,
             "byte_fallback": True,
-            "vocab": vocab,
+            "vocab": vocabulary.ids,
             "merges": merges_from_scores(mergeable, scores.tolist()),
         },
-    }
+    }, begin_and_end
 
 
 def merges_from_scores(vocab: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
@@ -145,14 +186,17 @@ def merges_from_scores(vocab: dict[str, int], scores: list[float]) -> list[tuple
     return [(token[:cut], token[cut:]) for _, cut, _, token in merges]
 
 
-def _post_processor(metadata: Metadata, vocab: dict[str, int], family: PreTokenizer) -> dict[str, Any]:
-    ids = _named_ids(metadata, len(vocab))
-    tokens = {token_id: token for token, token_id in vocab.items()}
-    begin, end = [], []
-    if metadata.flag("tokenizer.ggml.add_bos_token", default=family.add_bos) and "bos_token" in ids:
-        begin.append(ids["bos_token"])
-    if metadata.flag("tokenizer.ggml.add_eos_token", default=False) and "eos_token" in ids:
-        end.append(ids["eos_token"])
+def _begin_and_end(metadata: Metadata, vocabulary: _Vocabulary, add_bos: bool) -> tuple[bool, bool]:
+    """Whether a sequence begins with BOS (`add_bos` where the file does not say) and ends with EOS."""
+    begin = metadata.flag("tokenizer.ggml.add_bos_token", default=add_bos)
+    end = metadata.flag("tokenizer.ggml.add_eos_token", default=False)
+    return begin and "bos_token" in vocabulary.roles, end and "eos_token" in vocabulary.roles
+
+
+def _post_processor(vocabulary: _Vocabulary, add_bos: bool, add_eos: bool) -> dict[str, Any]:
+    begin = [vocabulary.roles["bos_token"]] if add_bos else []
+    end = [vocabulary.roles["eos_token"]] if add_eos else []
+    tokens = vocabulary.tokens
 
     def template(sequence: str, type_id: int) -> list[dict[str, Any]]:
         pieces: list[dict[str, Any]] = [{"SpecialToken": {"id": tokens[i], "type_id": type_id}} for i in begin]
@@ -167,47 +211,21 @@ def _post_processor(metadata: Metadata, vocab: dict[str, int], family: PreTokeni
     }
 
 
-def _named_ids(metadata: Metadata, vocab_size: int) -> dict[str, int]:
-    """The ids of the tokens that have a role, by Hugging Face's name of the role."""
-    roles = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-    ids = {}
-    for role, name in roles.items():
-        key = f"tokenizer.ggml.{name}_token_id"
-        if key in metadata:
-            token_id = metadata.integer(key)
-            if token_id >= vocab_size:
-                raise SourceError(f"metadata key {key!r} is {token_id}, outside the vocabulary of {vocab_size}")
-            ids[role] = token_id
-    return ids
-
-
 def _added_token(token_id: int, content: str, special: bool) -> dict[str, Any]:
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": special}
     return {"id": token_id, "content": content, **flags}
 
 
-def _write_configs(
-    gguf: GgufFile, metadata: Metadata, folder: Path, tokens: list[str], kinds: list[int], context_tokens: int
-) -> None:
-    ids = _named_ids(metadata, len(tokens))
-    config: dict[str, Any] = {role: tokens[token_id] for role, token_id in ids.items()}
-    post = json.loads((folder / "tokenizer.json").read_text())["post_processor"]["single"]
-    config["add_bos_token"] = "SpecialToken" in post[0]
-    config["add_eos_token"] = "SpecialToken" in post[-1]
-    if "tokenizer.chat_template" in metadata:
-        config["chat_template"] = metadata.text("tokenizer.chat_template")
-    config |= {
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": context_tokens,
-        "tokenizer_class": "PreTrainedTokenizerFast",
-    }
-    ends = [ids["eos_token"]] if "eos_token" in ids else []
-    named = [key for key in _END_KEYS if key in metadata]
-    ends += [token_id for key in named if (token_id := metadata.integer(key)) < len(tokens)]
-    ends += [i for i, token in enumerate(tokens) if token in END_TOKENS and kinds[i] in (_CONTROL, _USER_DEFINED)]
-    generation: dict[str, Any] = {"eos_token_id": list(dict.fromkeys(ends))}
+def _generation_config(metadata: Metadata, vocabulary: _Vocabulary) -> dict[str, Any]:
+    ends = [vocabulary.roles.get("eos_token")]
+    ends += [_token_id(metadata, key, vocabulary.tokens, vocabulary.path) for key in _END_KEYS]
+    ends += [
+        token_id
+        for token, token_id in vocabulary.ids.items()
+        if token in END_TOKENS and vocabulary.kinds[token_id] in (_CONTROL, _USER_DEFINED)
+    ]
+    generation: dict[str, Any] = {"eos_token_id": list(dict.fromkeys(end for end in ends if end is not None))}
     for role in ("bos_token", "pad_token"):
-        if role in ids:
-            generation[f"{role}_id"] = ids[role]
-    for name, content in (("tokenizer_config.json", config), ("generation_config.json", generation)):
-        (folder / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        if role in vocabulary.roles:
+            generation[f"{role}_id"] = vocabulary.roles[role]
+    return generation

@@ -1,0 +1,34 @@
+"""JSON objects in files: read with their size and type checked, written for people and forced to the disk."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from quant.errors import SourceError
+
+_MAX_JSON_BYTES: Final = 64 << 20
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Reads a JSON object of sane size. Raises SourceError naming the file."""
+    try:
+        if path.stat().st_size > _MAX_JSON_BYTES:
+            raise SourceError(f"{path}: is larger than {_MAX_JSON_BYTES} bytes")
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SourceError(f"{path}: can't be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{path}: is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise SourceError(f"{path}: is not a JSON object")
+    return value
+
+
+def write_json(path: Path, value: Mapping[str, object]) -> None:
+    """Writes a JSON object, indented, and forces it to the disk."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())

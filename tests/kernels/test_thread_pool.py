@@ -23,9 +23,7 @@ def test_a_cpu_that_is_not_there_is_named() -> None:
         _native.measure_barrier_ns(1, [1023])
 
 
-@pytest.mark.parametrize(
-    ("threads", "cpus", "message"), [(0, [], "threads: 0"), (2, [0], "cpus: 1"), (1, [-1], "-1")]
-)
+@pytest.mark.parametrize(("threads", "cpus", "message"), [(0, [], "threads: 0"), (2, [0], "cpus: 1"), (1, [-1], "-1")])
 def test_bad_sizes_are_refused(threads: int, cpus: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         _native.measure_barrier_ns(threads, cpus)

@@ -1,0 +1,120 @@
+"""The engine on the native model: whatever shares its steps, a request gets the tokens it would get alone."""
+
+import queue
+from collections.abc import Sequence
+from random import Random
+
+import numpy as np
+import pytest
+
+from app.engine.batch import Event
+from app.engine.engine import Engine
+from app.engine.runner import NativeRunner, kv_pages_within
+from app.engine.types import Batch, GenerateRequest, ModelRunner, SamplingParams, TokenDelta
+from kernels import _native
+from tests.kernels.tiny_model import LLAMA, write_random_model
+
+VOCAB_SIZE: int = LLAMA["vocab_size"]
+TIMEOUT_S = 30
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_random_model(tmp_path_factory.mktemp("tiny") / "model", LLAMA, "sym_int4"))
+
+
+def make_runner(folder: str, *, kv_pages: int = 32, threads: int = 1, step_tokens: int = 64) -> NativeRunner:
+    return NativeRunner(
+        folder,
+        threads=threads,
+        kv_pages=kv_pages,
+        max_sequences=4,
+        max_step_tokens=step_tokens,
+        max_context_tokens=256,
+    )
+
+
+def requests() -> list[GenerateRequest]:
+    random = Random(0)
+    made = []
+    for number, (prompt_tokens, new_tokens) in enumerate([(5, 110), (20, 100), (33, 90), (90, 30), (1, 120)]):
+        prompt = tuple(random.choices(range(VOCAB_SIZE), k=prompt_tokens))
+        sampling = SamplingParams(temperature=0.0 if number % 2 else 1.0, top_p=0.9, seed=number)
+        made.append(GenerateRequest(str(number), prompt, new_tokens, sampling))
+    return made
+
+
+def generate(runner: ModelRunner, wanted: Sequence[GenerateRequest]) -> tuple[dict[object, list[int]], int]:
+    """Each request's tokens, all running at once, and how often one was preempted."""
+    events: queue.Queue[tuple[object, Event]] = queue.Queue()
+
+    def deliver(new: Sequence[tuple[object, Event]]) -> None:
+        for event in new:
+            events.put(event)
+
+    engine = Engine(runner, prompt_chunk_tokens=32, expected_output_tokens=1)  # admits too many
+    engine.start()
+    try:
+        for request in wanted:
+            engine.submit(request, deliver, request.request_id)
+        tokens: dict[object, list[int]] = {request.request_id: [] for request in wanted}
+        ended = 0
+        while ended < len(wanted):
+            name, event = events.get(timeout=TIMEOUT_S)
+            assert isinstance(event, TokenDelta), event
+            tokens[name] += event.token_ids
+            ended += event.finish_reason is not None
+        return tokens, engine.statistics().preemptions
+    finally:
+        engine.stop()
+
+
+def test_together_preempted_and_on_two_threads_as_alone(folder: str) -> None:
+    alone = {}
+    for request in requests():
+        alone.update(generate(make_runner(folder), [request])[0])
+    assert all(len(alone[r.request_id]) == r.max_new_tokens for r in requests())
+
+    together, _ = generate(make_runner(folder, threads=2), requests())
+    assert together == alone
+    crowded, preemptions = generate(make_runner(folder, kv_pages=9, step_tokens=40), requests())
+    assert preemptions > 0
+    assert crowded == alone
+
+
+def test_every_sampling_option_arrives(folder: str) -> None:
+    runner = make_runner(folder)
+    logits = np.zeros(VOCAB_SIZE, np.float32)
+    bias = SamplingParams(temperature=0.0, logit_bias={7: 5.0})
+    first = runner.make_sampler([1, 2], bias, seed=0)
+    assert isinstance(first, _native.Sampler)
+    assert first.sample(logits) == 7
+    penalty = runner.make_sampler([1], SamplingParams(temperature=0.0, frequency_penalty=1.0), seed=0)
+    assert isinstance(penalty, _native.Sampler)
+    assert [penalty.sample(logits) for _ in range(3)] == [0, 1, 2]
+    for bad, option in [
+        (SamplingParams(temperature=-1), "temperature"),
+        (SamplingParams(top_k=-1), "top_k"),
+        (SamplingParams(top_p=-1), "top_p"),
+        (SamplingParams(min_p=-1), "min_p"),
+        (SamplingParams(repetition_penalty=-1), "repetition_penalty"),
+    ]:
+        with pytest.raises(ValueError, match=option):
+            runner.make_sampler([1], bad, seed=0)
+
+
+def test_only_its_own_samplers_are_taken(folder: str) -> None:
+    class Other:
+        pass
+
+    runner = make_runner(folder)
+    one = np.zeros(1, np.int32)
+    with pytest.raises(TypeError, match="Other"):
+        runner.step(Batch(one, one, one, one + 1, one, [Other()]))
+
+
+def test_pages_within_a_budget(folder: str) -> None:
+    page_bytes = _native.Model.kv_page_bytes(folder, "bf16")
+    assert kv_pages_within(folder, "bf16", 10 * page_bytes + 1) == 10
+    with pytest.raises(ValueError, match="memory_bytes"):
+        kv_pages_within(folder, "bf16", page_bytes - 1)

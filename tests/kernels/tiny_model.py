@@ -1,0 +1,122 @@
+"""Packed models of a few thousand weights, made on the spot: every shape of the Llama family, no download."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels import _native
+from quant.convert import matrix_info
+from quant.int4 import quantize_asym_int4, quantize_sym_int4
+from quant.int8 import quantize_int8
+from quant.matrix import WeightType
+from quant.model_config import complete_config, expected_tensors
+from quant.packed_file import PackedPlan, PackedWriter, pack_float, pack_quantized
+
+F32 = NDArray[np.float32]
+I32 = NDArray[np.int32]
+
+LLAMA: Mapping[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 199,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+}
+
+
+def random_tensors(config: Mapping[str, Any], seed: int = 0) -> dict[str, F32]:
+    """Weights that keep activations near 1, and norms and biases that are not trivial."""
+    rng = np.random.default_rng(seed)
+    tensors = {}
+    for name, tensor in expected_tensors(complete_config(config, "test")[0]).items():
+        values = rng.standard_normal(tensor.shape)
+        if tensor.role == "vector":
+            values = 0.1 * values + (0.0 if name.endswith("bias") else 1.0)
+        else:
+            values /= np.sqrt(tensor.shape[1]) if tensor.role != "embedding" else 1.0
+        tensors[name] = values.astype(np.float32)
+    return tensors
+
+
+def write_model(
+    folder: Path, raw_config: Mapping[str, Any], tensors: Mapping[str, F32], kind: WeightType = "fp32", group: int = 32
+) -> Path:
+    """Writes a packed model folder without a tokenizer, its matrices all of one type; returns it."""
+    config, _ = complete_config(raw_config, "test")
+    expected = expected_tensors(config)
+    matrices = {
+        name: matrix_info(name, kind, tensor.shape, group)
+        for name, tensor in expected.items()
+        if tensor.role != "vector"
+    }
+    vectors = {name: tensor.shape[0] for name, tensor in expected.items() if tensor.role == "vector"}
+    plan = PackedPlan(matrices=matrices, vectors=vectors, qtype=kind, group_size=group, source="test")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(dict(raw_config)))
+    with PackedWriter(folder / "model.safetensors", plan) as writer:
+        for name, _ in plan.order():
+            if name in matrices:
+                writer.write_tensor(name, [_pack(name, tensors[name], kind, group)])
+            elif name in vectors:
+                writer.write_tensor(name, [tensors[name]])
+    return folder
+
+
+def _pack(name: str, values: F32, kind: WeightType, group: int) -> NDArray[np.uint8]:
+    if kind == "sym_int4":
+        return pack_quantized(quantize_sym_int4(name, values, group))
+    if kind == "asym_int4":
+        return pack_quantized(quantize_asym_int4(name, values, group))
+    if kind == "int8":
+        return pack_quantized(quantize_int8(name, values, group))
+    return pack_float(values, kind)
+
+
+def write_random_model(
+    folder: Path, config: Mapping[str, Any] = LLAMA, kind: WeightType = "fp32", group: int = 32
+) -> Path:
+    """A packed model of random weights."""
+    return write_model(folder, config, random_tensors(config), kind, group)
+
+
+class Sequences:
+    """A native model whose sequences have their own pages, scattered over the pool."""
+
+    def __init__(self, folder: Path, *, sequences: int = 4, context: int = 256, **options: Any) -> None:
+        pages = -(-context // _native.PAGE_TOKENS) * sequences
+        options = {"threads": 1, "compute_type": "fp32", "kv_type": "fp32", **options}
+        self.model = _native.Model(
+            str(folder),
+            kv_pages=pages,
+            max_sequences=sequences,
+            max_step_tokens=context * sequences,
+            max_context_tokens=context,
+            **options,
+        )
+        table = self.model.page_table
+        table[:] = np.random.default_rng(7).permutation(pages).astype(np.int32).reshape(table.shape)
+        self._lengths = [0] * sequences
+
+    def arrays(self, chunks: Mapping[int, list[int]]) -> tuple[I32, I32, I32, I32, I32]:
+        """The arrays of a step that appends each chunk to the sequence of that slot."""
+        ids = [token for chunk in chunks.values() for token in chunk]
+        positions = [self._lengths[slot] + i for slot, chunk in chunks.items() for i in range(len(chunk))]
+        lengths = [len(chunk) for chunk in chunks.values()]
+        before = [self._lengths[slot] for slot in chunks]
+        for slot, chunk in chunks.items():
+            self._lengths[slot] += len(chunk)
+        ids_array, positions_array, slots, lengths_array, before_array = (
+            np.array(values, dtype=np.int32) for values in (ids, positions, list(chunks), lengths, before)
+        )
+        return ids_array, positions_array, slots, lengths_array, before_array
+
+    def logits(self, chunks: Mapping[int, list[int]]) -> F32:
+        """Logits of all new tokens, one chunk's after the other."""
+        return self.model.logits(*self.arrays(chunks))

@@ -1,0 +1,277 @@
+"""`redoubt bench engine`: tokens a second of the engine itself, without HTTP and text.
+
+Drives the engine that the service runs (scheduler, arrays, native step, greedy sampling, delivery) with random token
+ids on an otherwise idle process. What the figures include:
+
+- `first_token_s`: from `submit` of one request with `prompt` tokens to the delivery of its first token.
+- `prefill_tokens_per_s`: the prompt's tokens divided by that time.
+- `decode_tokens_per_s`: tokens of all streams together, from the moment when each stream (after a prompt of
+  `decode_context` tokens) has its first token, over `generate` further steps, none of which mixes in a prompt.
+- `load_s`: making the runner (the file is mapped and validated, KV memory is set up) and its first step, of one token.
+- `resident_bytes`: the process' memory at the end, mapped weights included; `..._by_owner` as the engine counts it.
+
+Each is the median of `repeats`, after one round that is not counted.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from app.engine.runner import NativeRunner
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from app.engine.batch import Event
+from app.engine.engine import Engine
+from app.engine.types import EngineError, GenerateRequest, SamplingParams
+from bench.work import Work, works
+from kernels import _native
+
+STEP_TOKENS = 512
+GREEDY = SamplingParams(temperature=0.0, seed=0)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineBenchOptions:
+    """What to measure."""
+
+    model: Path
+    threads: int
+    prompt: int = 512
+    generate: int = 64
+    batches: tuple[int, ...] = (1, 8, 32)
+    decode_context: int = 128
+    repeats: int = 3
+    kv_type: str = "bf16"
+
+    def works(self) -> list[Work]:
+        """Prefill, then decoding at each batch."""
+        return works(self.prompt, self.decode_context, self.generate, self.batches)
+
+
+class _StepClock:
+    """Receives the events of one measurement and notes when each step delivered."""
+
+    def __init__(self, streams: int, further_steps: int) -> None:
+        self.all_started_s = 0.0
+        self.seconds = 0.0
+        self.tokens = 0
+        self.error: EngineError | None = None
+        self.done = threading.Event()
+        self._silent: set[object] = set(range(streams))
+        self._steps_left = further_steps
+
+    def deliver(self, events: Sequence[tuple[object, Event]]) -> None:
+        now = time.perf_counter()
+        if self.done.is_set():
+            return
+        for _, event in events:
+            if isinstance(event, EngineError):
+                self.error = event
+                self.done.set()
+                return
+        if self._silent:
+            self._silent -= {key for key, _ in events}
+            if self._silent:
+                return
+            self.all_started_s = now
+        else:
+            self.tokens += len(events)  # a delta of the engine has one token
+            self._steps_left -= 1
+        if self._steps_left == 0:
+            self.seconds = now - self.all_started_s
+            self.done.set()
+
+
+class EngineBench:
+    """An engine over a packed model, sized for a list of works."""
+
+    def __init__(self, model: Path, *, threads: int, kv_type: str, works: Sequence[Work]) -> None:
+        """Loads the model and makes its first step. Raises what `NativeRunner` raises."""
+        began = time.perf_counter()
+        streams = max(work.streams for work in works)
+        step_tokens = max(STEP_TOKENS, streams)
+        # While the streams start one after another, the first ones already make tokens.
+        self._spare_tokens = 8 + 2 * -(-sum(work.streams * work.context_tokens for work in works) // step_tokens)
+        each = [work.context_tokens + work.new_tokens + self._spare_tokens for work in works]
+        pages = [work.streams * -(-tokens // _native.PAGE_TOKENS) for work, tokens in zip(works, each, strict=True)]
+        self.runner = NativeRunner(
+            str(model),
+            threads=threads,
+            kv_type=kv_type,
+            kv_pages=max(pages),
+            max_sequences=streams,
+            max_step_tokens=step_tokens,
+            max_context_tokens=max(each),
+        )
+        self._engine = Engine(self.runner, prompt_chunk_tokens=step_tokens, expected_output_tokens=1)
+        self._random = random.Random(7)
+        self._engine.start()
+        self._run(1, 1, 1, 0)
+        self.load_s = time.perf_counter() - began
+
+    def measure(self, work: Work) -> float:
+        """Seconds: of a prompt until its first token, or of the decode steps while all streams decode."""
+        if work.kind == "prefill":
+            began = time.perf_counter()
+            return self._run(1, work.context_tokens, 1, 0).all_started_s - began
+        new_tokens = work.new_tokens + self._spare_tokens
+        clock = self._run(work.streams, work.context_tokens, new_tokens, work.new_tokens)
+        assert clock.tokens == work.tokens, f"{clock.tokens} tokens on the clock instead of {work.tokens}"
+        return clock.seconds
+
+    def close(self) -> None:
+        """Stops the engine."""
+        self._engine.stop()
+
+    def _run(self, streams: int, context_tokens: int, new_tokens: int, further_steps: int) -> _StepClock:
+        clock = _StepClock(streams, further_steps)
+        requests = [
+            GenerateRequest(
+                f"{stream}",
+                tuple(self._random.choices(range(self.runner.vocab_size), k=context_tokens)),
+                new_tokens,
+                GREEDY,
+            )
+            for stream in range(streams)
+        ]
+        for stream, request in enumerate(requests):
+            self._engine.submit(request, clock.deliver, stream)
+        clock.done.wait()
+        for request in requests:
+            self._engine.abort(request.request_id)
+        if clock.error is not None:
+            raise clock.error
+        return clock
+
+
+def measure_engine(options: EngineBenchOptions) -> dict[str, object]:
+    """Runs the bench; the result is ready for JSON. Raises EngineError, and what loading raises."""
+    bench = EngineBench(options.model, threads=options.threads, kv_type=options.kv_type, works=options.works())
+    seconds: dict[Work, list[float]] = {work: [] for work in options.works()}
+    try:
+        rounds = [work for _ in range(options.repeats + 1) for work in options.works()]
+        with tqdm(rounds, file=sys.stderr, unit="run", leave=False) as progress:
+            for work in progress:
+                progress.set_description(work.name)
+                seconds[work].append(bench.measure(work))
+    finally:
+        bench.close()
+    median_s = {work: statistics.median(taken[1:]) for work, taken in seconds.items()}
+    prefill, *decodes = options.works()
+    return {
+        "model": options.model.name,
+        "prefill_tokens_per_s": round(prefill.tokens / median_s[prefill], 1),
+        "decode_tokens_per_s": {str(work.streams): round(work.tokens / median_s[work], 1) for work in decodes},
+        "first_token_s": round(median_s[prefill], 4),
+        "load_s": round(bench.load_s, 3),
+        "resident_bytes": process_resident_bytes(),
+        "resident_bytes_by_owner": bench.runner.resident_bytes(),
+        "threads": options.threads,
+        "cpu": _native.cpu_model(),
+        "tier": bench.runner.tier,
+        "commit": commit(),
+        "kv_type": options.kv_type,
+        "prompt": options.prompt,
+        "generate": options.generate,
+        "decode_context": options.decode_context,
+        "repeats": options.repeats,
+    }
+
+
+def process_resident_bytes() -> int:
+    """This process' resident memory, mapped files included."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/status has no VmRSS")
+
+
+def commit() -> str:
+    """The commit this code was run from, or the installed version where there is no repository."""
+    root = Path(__file__).parent.parent
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--match="]
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        try:
+            return version("redoubt")
+        except PackageNotFoundError:
+            return "unknown"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that this bench and the comparison with others share."""
+    positive = _at_least(1)
+    parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a converted model")
+    parser.add_argument("--threads", type=positive, required=True, help="compute threads")
+    parser.add_argument("--prompt", type=positive, default=512, help="tokens of the prompt (default %(default)s)")
+    parser.add_argument("--generate", type=positive, default=64, help="decode steps (default %(default)s)")
+    parser.add_argument(
+        "--batch", type=_batches, default=(1, 8, 32), help="streams side by side, as 1,8,32 (the default)"
+    )
+    parser.add_argument(
+        "--decode-context", type=positive, default=128, help="tokens before decoding (default %(default)s)"
+    )
+    parser.add_argument("--repeats", type=positive, default=3, help="rounds; medians count (default %(default)s)")
+    parser.add_argument("--kv-type", choices=("bf16", "fp32"), default="bf16", help="(default %(default)s)")
+
+
+def options_of(arguments: argparse.Namespace) -> EngineBenchOptions:
+    """The options as parsed."""
+    return EngineBenchOptions(
+        model=arguments.model,
+        threads=arguments.threads,
+        prompt=arguments.prompt,
+        generate=arguments.generate,
+        batches=arguments.batch,
+        decode_context=arguments.decode_context,
+        repeats=arguments.repeats,
+        kv_type=arguments.kv_type,
+    )
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, not {text}")
+        return int(text)
+
+    return parse
+
+
+def _batches(text: str) -> tuple[int, ...]:
+    try:
+        batches = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        batches = ()
+    if not batches or min(batches) < 1 or len(set(batches)) != len(batches):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of different numbers of streams, as 1,8,32")
+    return batches
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="redoubt bench engine", description="Measure the engine.")
+    add_options(parser)
+    parser.add_argument("--json", action="store_true", help="one line of JSON instead of an indented one")
+    parsed = parser.parse_args(arguments)
+    try:
+        result = measure_engine(options_of(parsed))
+    except (EngineError, ValueError, OSError) as error:
+        print(f"redoubt: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(result, indent=None if parsed.json else 2))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

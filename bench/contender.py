@@ -16,7 +16,7 @@ def main() -> None:
     def measure(work: Work, variant: str) -> float:
         return bench.measure(work)
 
-    settings = f"threads {options.threads}, tier {bench.runner.tier}, {options.kv_type} KV"
+    settings = f"threads {options.threads}, tier {bench.runner.model.tier}, {options.kv_type} KV"
     try:
         serve(About(version="redoubt", settings=settings, variants=("",), load_s=bench.load_s), measure)
     finally:

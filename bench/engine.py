@@ -26,11 +26,11 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from app.engine.runner import NativeRunner
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from app.engine.batch import Event
 from app.engine.engine import Engine
+from app.engine.runner import NativeRunner
 from app.engine.types import EngineError, GenerateRequest, SamplingParams
 from bench.work import Work, works
 from kernels import _native
@@ -174,10 +174,10 @@ def measure_engine(options: EngineBenchOptions) -> dict[str, object]:
         "first_token_s": round(median_s[prefill], 4),
         "load_s": round(bench.load_s, 3),
         "resident_bytes": process_resident_bytes(),
-        "resident_bytes_by_owner": bench.runner.resident_bytes(),
+        "resident_bytes_by_owner": bench.runner.model.resident_bytes(),
         "threads": options.threads,
         "cpu": _native.cpu_model(),
-        "tier": bench.runner.tier,
+        "tier": bench.runner.model.tier,
         "commit": commit(),
         "kv_type": options.kv_type,
         "prompt": options.prompt,

@@ -133,9 +133,7 @@ class Model:
         Returns [S] token ids, -1 where no sampler. Raises ValueError naming the array that does not fit.
         """
 
-    def logits(
-        self, token_ids: I32, positions: I32, slots: I32, query_lengths: I32, context_lengths: I32
-    ) -> F32:
+    def logits(self, token_ids: I32, positions: I32, slots: I32, query_lengths: I32, context_lengths: I32) -> F32:
         """The same forward pass; returns every new token's logits [T, vocab_size]."""
 
     def hidden_states(

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +11,7 @@ I8 = NDArray[np.int8]
 U8 = NDArray[np.uint8]
 
 def quantize_rows(x: F32, group: int, tier: str) -> tuple[I8, F32, I32]:
-    """x [rows, cols], rows at any distance -> values [rows, cols], scales and sums [rows, cols // group]."""
+    """X [rows, cols], rows at any distance -> values [rows, cols], scales and sums [rows, cols // group]."""
 
 def linear_int8(
     packed: U8,
@@ -92,17 +90,15 @@ def time_linear(
     """
 
 def rms_norm(x: F32, weight: F32, epsilon: float, tier: str) -> F32:
-    """x [rows, n], weight [n] -> [rows, n]."""
+    """X [rows, n], weight [n] -> [rows, n]."""
 
 def silu_mul(gate: F32, up: F32, tier: str) -> F32:
     """silu(gate) * up, all [rows, n]."""
 
 def rope(heads: F32, cos_sin: F32, tier: str) -> F32:
-    """heads [rows, head_dim], all rotated by cos_sin [rotary_dim] (cosines, then sines) -> [rows, head_dim]."""
+    """Heads [rows, head_dim], all rotated by cos_sin [rotary_dim] (cosines, then sines) -> [rows, head_dim]."""
 
-def write_kv(
-    pages: U8, page_table: I32, kv_type: str, first_token: int, keys: F32, values: F32, tier: str
-) -> None:
+def write_kv(pages: U8, page_table: I32, kv_type: str, first_token: int, keys: F32, values: F32, tier: str) -> None:
     """Stores keys and values [tokens, head_dim] of one kv head from position first_token on, into pages [pages, bytes].
 
     kv_type "bf16" or "fp32"; a page's bytes are 2 * head_dim * PAGE_TOKENS * (2 or 4).
@@ -119,7 +115,7 @@ def attention(
     *,
     by_partitions: bool = False,
 ) -> F32:
-    """queries [query_tokens, group_heads, head_dim] over one kv head's pages -> the same shape.
+    """Queries [query_tokens, group_heads, head_dim] over one kv head's pages -> the same shape.
 
     by_partitions: through attention_partition and attention_merge rather than attention.
     """

@@ -1,0 +1,88 @@
+"""Keys and values in poisoned, shuffled pages, and attention over them in float64: what attention's tests share."""
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels import _native
+from kernels._native import testing
+
+F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
+
+ROUNDING = 2.0**-24
+"""Relative error of one rounding to fp32."""
+PARTITION_TOKENS = 512
+BYTES_PER_VALUE = {"fp32": 4, "bf16": 2}
+
+
+def rounded(values: F32, kv_type: str) -> F32:
+    """The values as a page of this type keeps them."""
+    return values if kv_type == "fp32" else values.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class PagedSequence:
+    """One sequence's keys and values for one kv head; every byte of a page that no token wrote reads as NaN."""
+
+    keys: F32  # [tokens, head_dim]
+    values: F32
+    kv_type: str
+    pages: NDArray[np.uint8]
+    page_table: NDArray[np.int32]
+
+    def attend(self, queries: F32, context_before: int, scale: float, tier: str, *, by_partitions: bool = False) -> F32:
+        return testing.attention(
+            queries,
+            self.pages,
+            self.page_table,
+            self.kv_type,
+            context_before,
+            scale,
+            tier,
+            by_partitions=by_partitions,
+        )
+
+
+def make_sequence(
+    rng: np.random.Generator, tokens: int, head_dim: int, kv_type: str, tier: str = "scalar"
+) -> PagedSequence:
+    needed = -(-tokens // _native.PAGE_TOKENS)
+    page_bytes = 2 * head_dim * _native.PAGE_TOKENS * BYTES_PER_VALUE[kv_type]
+    pages = np.full((needed + 2, page_bytes), 0xFF, np.uint8)
+    page_table = rng.permutation(needed + 2)[:needed].astype(np.int32)
+    keys = rng.standard_normal((tokens, head_dim), np.float32)
+    values = rng.standard_normal((tokens, head_dim), np.float32)
+    testing.write_kv(pages, page_table, kv_type, 0, keys, values, tier)
+    return PagedSequence(keys, values, kv_type, pages, page_table)
+
+
+def reference(sequence: PagedSequence, queries: F32, context_before: int, scale: float) -> tuple[F64, F64]:
+    """Attention in float64, and how far fp32 may be from it: both [query_tokens, group_heads, head_dim].
+
+    With u = 2^-24, in units of log2: a score is a chain of head_dim fmas on a query rounded twice, so it is off by at
+    most (head_dim + 3) u sum|q k|. A weight 2^(s - m) inherits that twice (s and m) plus the rounding of s - m, times
+    ln 2, and 2 u of the exponential. Sums of at most 512 weights, and of weights times values, add 512 u each, and
+    each of the partitions merged rounds 8 times more. Numerator and denominator both carry it: twice, relative to
+    sum_t w_t |v_t|. Weights below 2^-125 count as 0, which is beyond notice.
+    """
+    keys, values = rounded(sequence.keys, sequence.kv_type), rounded(sequence.values, sequence.kv_type)
+    query_tokens, _, head_dim = queries.shape
+    outputs, bounds = [], []
+    for i in range(query_tokens):
+        seen = context_before + i + 1
+        k, v = keys[:seen].astype(np.float64), values[:seen].astype(np.float64)
+        q = queries[i].astype(np.float64) * scale * np.log2(np.e)
+        scores = q @ k.T
+        spread = scores.max(-1, keepdims=True) - scores
+        weights = np.exp2(-spread)
+        weights /= weights.sum(-1, keepdims=True)
+        outputs.append(weights @ v)
+        score_error = (head_dim + 3) * ROUNDING * (np.abs(q) @ np.abs(k).T).max(-1)
+        weight_error = np.log(2) * (2 * score_error + ROUNDING * spread.max(-1)) + 2 * ROUNDING
+        partitions = -(-seen // PARTITION_TOKENS)
+        sum_error = (min(seen, PARTITION_TOKENS) + 8 * partitions) * ROUNDING
+        bounds.append(2 * (weight_error + sum_error)[:, None] * (weights @ np.abs(v)))
+    return np.stack(outputs), np.stack(bounds)

@@ -1,0 +1,166 @@
+"""Paged attention: against float64, tiers bit for bit, and rows that do not depend on how the work is cut."""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from kernels import _native
+from kernels._native import testing
+from tests.kernels.paged_attention import BYTES_PER_VALUE, make_sequence, reference
+
+TIERS = _native.available_tiers()
+VECTOR_TIERS = TIERS[1:]
+CONTEXTS = (0, 1, 31, 32, 33, 511, 512, 513, 1100)
+GROUP_HEADS = (1, 3, 4, 8)
+HEAD_DIMS = (16, 64, 80, 128)
+
+
+def bits(values: np.ndarray) -> np.ndarray:
+    return values.view(np.int32)
+
+
+@pytest.mark.parametrize("kv_type", ["fp32", "bf16"])
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("group_heads", GROUP_HEADS)
+def test_every_tier_on_ragged_contexts(kv_type: str, head_dim: int, group_heads: int) -> None:
+    rng = np.random.default_rng(head_dim * 10 + group_heads)
+    scale = 1 / head_dim**0.5
+    for context, query_tokens in zip(CONTEXTS, itertools.cycle((1, 70, 5, 2, 35, 3, 1, 4, 7)), strict=False):
+        sequence = make_sequence(rng, context + query_tokens, head_dim, kv_type)
+        queries = rng.standard_normal((query_tokens, group_heads, head_dim), np.float32)
+        scalar = sequence.attend(queries, context, scale, "scalar")
+        expected, bound = reference(sequence, queries, context, scale)
+        assert (np.abs(scalar - expected) <= bound).all()
+        assert bound.max() < 0.05  # or it would bound nothing
+        for tier in VECTOR_TIERS:
+            assert np.array_equal(bits(sequence.attend(queries, context, scale, tier)), bits(scalar))
+        for tier in TIERS:
+            merged = sequence.attend(queries, context, scale, tier, by_partitions=True)
+            assert np.array_equal(bits(merged), bits(scalar))
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("kv_type", ["fp32", "bf16"])
+@pytest.mark.parametrize(("context", "group_heads", "head_dim"), [(0, 3, 16), (480, 1, 16), (33, 8, 80)])
+def test_rows_do_not_depend_on_the_chunk(
+    tier: str, kv_type: str, context: int, group_heads: int, head_dim: int
+) -> None:
+    rng = np.random.default_rng(7)
+    sequence = make_sequence(rng, context + 70, head_dim, kv_type)
+    queries = rng.standard_normal((70, group_heads, head_dim), np.float32)
+    whole = sequence.attend(queries, context, 0.3, tier)
+    sizes = range(1, 71) if tier != "scalar" else (1, 7, 69)
+    for size in sizes:
+        chunks = [sequence.attend(queries[i : i + size], context + i, 0.3, tier) for i in range(0, 70, size)]
+        assert np.array_equal(bits(np.concatenate(chunks)), bits(whole)), size
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_heads_do_not_depend_on_their_group(tier: str) -> None:
+    rng = np.random.default_rng(8)
+    sequence = make_sequence(rng, 600, 64, "bf16")
+    queries = rng.standard_normal((20, 8, 64), np.float32)
+    whole = sequence.attend(queries, 580, 0.125, tier)
+    for head in range(8):
+        alone = sequence.attend(np.ascontiguousarray(queries[:, head : head + 1]), 580, 0.125, tier)
+        assert np.array_equal(bits(alone[:, 0]), bits(whole[:, head]))
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("kv_type", ["fp32", "bf16"])
+def test_later_tokens_are_not_seen(tier: str, kv_type: str) -> None:
+    rng = np.random.default_rng(9)
+    sequence = make_sequence(rng, 600, 16, kv_type)
+    queries = rng.standard_normal((40, 2, 16), np.float32)
+    before = sequence.attend(queries, 500, 0.25, tier)
+    infinite = np.full((60, 16), np.inf, np.float32)
+    testing.write_kv(sequence.pages, sequence.page_table, kv_type, 540, infinite, -infinite, tier)
+    after = sequence.attend(queries, 500, 0.25, tier)
+    assert np.isfinite(before).all()
+    assert np.array_equal(bits(before), bits(after))
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_future_infinity_in_the_same_tile_stays_out_of_earlier_rows(tier: str) -> None:
+    rng = np.random.default_rng(10)
+    sequence = make_sequence(rng, 40, 16, "fp32")
+    queries = rng.standard_normal((8, 1, 16), np.float32)
+    before = sequence.attend(queries, 32, 0.25, tier)
+    infinite = np.full((1, 16), np.inf, np.float32)
+    testing.write_kv(sequence.pages, sequence.page_table, "fp32", 36, infinite, infinite, tier)
+    after = sequence.attend(queries, 32, 0.25, tier)
+    assert np.array_equal(bits(before[:4]), bits(after[:4]))
+    assert not np.isfinite(after[4:]).any()
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_one_key_gives_its_value(tier: str) -> None:
+    rng = np.random.default_rng(11)
+    sequence = make_sequence(rng, 1, 64, "fp32")
+    queries = rng.standard_normal((1, 3, 64), np.float32) * 100
+    assert np.array_equal(sequence.attend(queries, 0, 1.0, tier)[0], np.broadcast_to(sequence.values[0], (3, 64)))
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_far_scores_neither_overflow_nor_vanish(tier: str) -> None:
+    rng = np.random.default_rng(12)
+    sequence = make_sequence(rng, 700, 16, "fp32")
+    queries = rng.standard_normal((3, 4, 16), np.float32) * 1000
+    output = sequence.attend(queries, 697, 1.0, tier)
+    best = np.argmax(np.einsum("ihd,td->iht", queries.astype(np.float64), sequence.keys)[0], -1)
+    assert np.isfinite(output).all()
+    assert np.allclose(output[0], sequence.values[best], atol=1e-5)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("kv_type", ["fp32", "bf16"])
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_written_bytes(tier: str, kv_type: str, head_dim: int) -> None:
+    rng = np.random.default_rng(13)
+    tokens, page = 70, _native.PAGE_TOKENS
+    sequence = make_sequence(rng, tokens, head_dim, kv_type, tier)
+    element = np.float32 if kv_type == "fp32" else ml_dtypes.bfloat16
+    half = head_dim * page * BYTES_PER_VALUE[kv_type]
+    for token in range(tokens):
+        block = sequence.pages[sequence.page_table[token // page]]
+        key_half, value_half = block[:half].view(element), block[half:].view(element)
+        if kv_type == "fp32":
+            key = key_half.reshape(head_dim, page)[:, token % page]
+        else:
+            key = key_half.reshape(head_dim // 2, page, 2)[:, token % page].reshape(-1)
+        assert np.array_equal(key, sequence.keys[token].astype(element))
+        assert np.array_equal(value_half.reshape(page, head_dim)[token % page], sequence.values[token].astype(element))
+    unwritten = sequence.pages[sequence.page_table[-1]][half:].view(element).reshape(page, head_dim)
+    assert np.isnan(unwritten[tokens % page :].astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_bf16_rounds_to_nearest_even_and_keeps_what_is_not_finite(tier: str) -> None:
+    finite = [0x3F808000, 0x3F818000, 0x3F807FFF, 0x3F808001, 0x3F7FFFFF, 0x00018000, 0x477FE000, 0x7F7FFFFF]
+    other = [0x00000001, 0x80000000, 0x00008000, 0x7F800000, 0xFF800000, 0x7F800001, 0x7FC00001, 0xFFFFFFFF]
+    patterns = np.array([*finite, *other], np.uint32)
+    keys = patterns.view(np.float32).reshape(1, 16)
+    pages = np.zeros((1, 2 * 16 * _native.PAGE_TOKENS * 2), np.uint8)
+    testing.write_kv(pages, np.zeros(1, np.int32), "bf16", 0, keys, keys, tier)
+    got = pages[0].view(np.uint16)[16 * _native.PAGE_TOKENS :][:16].view(ml_dtypes.bfloat16)
+    with np.errstate(invalid="ignore"):
+        expected = keys[0].astype(ml_dtypes.bfloat16)
+    assert np.array_equal(np.isnan(got), np.isnan(keys[0]))
+    number = ~np.isnan(keys[0])
+    assert np.array_equal(got.view(np.uint16)[number], expected.view(np.uint16)[number])
+
+
+def test_bad_arguments_are_named() -> None:
+    rng = np.random.default_rng(14)
+    sequence = make_sequence(rng, 40, 16, "fp32")
+    queries = np.zeros((1, 1, 16), np.float32)
+    with pytest.raises(ValueError, match="kv_type"):
+        testing.attention(queries, sequence.pages, sequence.page_table, "fp8", 0, 1.0, "scalar")
+    with pytest.raises(ValueError, match="page_table: too short"):
+        sequence.attend(queries, 64, 1.0, "scalar")
+    with pytest.raises(ValueError, match="pages"):
+        testing.attention(queries, sequence.pages, sequence.page_table, "bf16", 0, 1.0, "scalar")
+    with pytest.raises(ValueError, match="no such page"):
+        testing.attention(queries, sequence.pages, sequence.page_table + 100, "fp32", 0, 1.0, "scalar")

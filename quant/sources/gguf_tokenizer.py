@@ -1,15 +1,11 @@
 """A GGUF's vocabulary, special tokens and chat template -> the tokenizer files of a Hugging Face folder.
 
-Does not tokenize anything; `app.chat` does, with what is written here. How to keep special tokens that a user
-types as text, and still get the very ids of `encode(rendered_template)` elsewhere: in each message's content
-put a private marker in place of every special token (`added_tokens` with "special": true); render the
-template; split the result at the special tokens that are left, which are the template's own; put the texts
-back for the markers; encode each piece with `add_special_tokens=False` on a Tokenizer whose
-`encode_special_tokens` is True (then special tokens in its input are plain text); and join with the ids of
-the special tokens between. A rendered template already holds its BOS.
+Does not tokenize anything; `app.chat` does, with what is written here: ggml's control tokens are added tokens with
+Does not tokenize anything; `app.chat` does, with what is written here. ggml's control tokens are added tokens with
+No merge makes a control token, so plain text can't become one either.
 
-For "smollm" vocabularies transformers' own GGUF import (5.23) forgets to split digits; the result here is
-that of the model's original tokenizer.json, which does ("a  12": two spaces are one token).
+For "smollm" vocabularies transformers' own GGUF import (5.23) forgets to split digits; the result here is that of the
+model's original tokenizer.json, which does ("a  12": two spaces are one token).
 """
 
 import json

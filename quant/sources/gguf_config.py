@@ -18,6 +18,7 @@ _MODEL_CLASSES: Final = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
+_SCALING_KEYS: Final = ("type", "factor", "original_context_length", "finetuned")
 _LLAMA3_CONTEXTS: Final = (8192, 4096, 16384, 32768, 131072)
 
 
@@ -145,6 +146,9 @@ def _rope_scaling(
     gguf: GgufFile, arch: str, metadata: Metadata, factors: F32 | None, theta: float, head_dim: int
 ) -> dict[str, Any] | None:
     prefix = f"{arch}.rope.scaling"
+    for key in gguf.metadata:
+        if key.startswith(f"{prefix}.") and key.removeprefix(f"{prefix}.") not in _SCALING_KEYS:
+            raise UnsupportedModelError(f"{gguf.path}: metadata key {key!r} is not supported")
     kind = metadata.text(f"{prefix}.type", "none")
     if factors is not None:
         if kind != "none":

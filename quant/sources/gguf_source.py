@@ -60,7 +60,7 @@ def open_gguf(path: Path) -> Source:
         config=config,
         tensors=tensors,
         files=(path,),
-        write_tokenizer=lambda folder: write_gguf_tokenizer(gguf, folder, config["max_position_embeddings"]),
+        write_tokenizer=lambda folder: write_gguf_tokenizer(gguf, folder, config),
         notes=tuple(notes),
     )
 

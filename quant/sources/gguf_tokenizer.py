@@ -1,14 +1,15 @@
 """A GGUF's vocabulary, special tokens and chat template -> the tokenizer files of a Hugging Face folder.
 
-Does not tokenize anything; `app.chat` does, with what is written here: ggml's control tokens are added tokens with
-Does not tokenize anything; `app.chat` does, with what is written here. ggml's control tokens are added tokens with
-No merge makes a control token, so plain text can't become one either.
+Does not tokenize anything; `app.chat` does, with what is written here. ggml's control tokens become added tokens with
+"special": true, which no user's text turns into there; its user-defined tokens become added tokens that are not
+special. No merge makes a control token, so plain text can't become one either.
 
 For "smollm" vocabularies transformers' own GGUF import (5.23) forgets to split digits; the result here is that of the
 model's original tokenizer.json, which does ("a  12": two spaces are one token).
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -41,8 +42,8 @@ class _Vocabulary:
     roles: dict[str, int]
 
 
-def write_gguf_tokenizer(gguf: GgufFile, folder: Path, context_tokens: int) -> None:
-    """Writes tokenizer.json, tokenizer_config.json and generation_config.json into `folder`.
+def write_gguf_tokenizer(gguf: GgufFile, folder: Path, config: Mapping[str, Any]) -> None:
+    """Writes tokenizer.json, tokenizer_config.json and generation_config.json into `folder`. `config` is the model's.
 
     Raises:
         UnsupportedModelError: a tokenizer model or a pre-tokenizer that is not known, by name.
@@ -53,6 +54,8 @@ def write_gguf_tokenizer(gguf: GgufFile, folder: Path, context_tokens: int) -> N
     if model not in ("gpt2", "llama"):
         raise UnsupportedModelError(f"{gguf.path}: tokenizer model {model!r} is not supported; supported: gpt2, llama")
     vocabulary = _read_vocabulary(gguf, metadata)
+    if len(vocabulary.tokens) > config["vocab_size"]:
+        raise SourceError(f"{gguf.path}: has {len(vocabulary.tokens)} tokens for {config['vocab_size']} embeddings")
     build = _byte_level_bpe if model == "gpt2" else _sentencepiece_bpe
     description, begin_and_end = build(metadata, vocabulary)
     special = {token_id for token_id, kind in enumerate(vocabulary.kinds) if kind in (_UNKNOWN, _CONTROL)}
@@ -72,7 +75,7 @@ def write_gguf_tokenizer(gguf: GgufFile, folder: Path, context_tokens: int) -> N
         settings["chat_template"] = metadata.text("tokenizer.chat_template")
     settings |= {
         "clean_up_tokenization_spaces": False,
-        "model_max_length": context_tokens,
+        "model_max_length": config["max_position_embeddings"],
         "tokenizer_class": "PreTrainedTokenizerFast",
     }
     write_json(folder / "tokenizer_config.json", settings)

@@ -34,6 +34,11 @@ def copy_hf_tokenizer(source: Path, target: Path, config: Mapping[str, Any]) -> 
         tokenizer = Tokenizer.from_file(str(tokenizer_path))
     except Exception as error:  # the tokenizers library raises bare Exception
         raise SourceError(f"{tokenizer_path}: is no tokenizer: {error}") from error
+    highest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+    if highest >= config["vocab_size"]:
+        raise SourceError(
+            f"{tokenizer_path}: has a token {highest}, but the model has {config['vocab_size']} embeddings"
+        )
     shutil.copyfile(tokenizer_path, target / "tokenizer.json")
     settings = _optional_json(source / "tokenizer_config.json")
     settings.pop("auto_map", None)

@@ -63,9 +63,7 @@ class Reference:
         new = ids
         for _ in range(count):
             with self._torch.no_grad():
-                result = self._models["float32"](
-                    self._torch.tensor([new]), past_key_values=cache, use_cache=True
-                )
+                result = self._models["float32"](self._torch.tensor([new]), past_key_values=cache, use_cache=True)
             cache = result.past_key_values
             output.append(int(result.logits[0, -1].argmax()))
             new = output[-1:]

@@ -122,9 +122,7 @@ def test_logits(reference: Reference, exact: Runner, text_ids: list[int]) -> Non
     assert np.all(error <= allowed), float((error / allowed).max())
 
 
-def test_int8_activations_and_bf16_kv_cost_little(
-    reference: Reference, fast: Runner, text_ids: list[int]
-) -> None:
+def test_int8_activations_and_bf16_kv_cost_little(reference: Reference, fast: Runner, text_ids: list[int]) -> None:
     truth = log_softmax(reference.logits(text_ids, "float32"))
     ours = log_softmax(fast.logits(text_ids))
     kl = (np.exp(truth) * (truth - ours)).sum(axis=-1)

@@ -165,6 +165,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "experts": ({"llama.expert_count": 8}, "mixture-of-experts"),
     "split": ({"split.count": 3}, "one part of a split GGUF"),
     "partial rotary": ({"llama.rope.dimension_count": 16}, "rotary embedding of a part"),
+    "scaling": ({"llama.rope.scaling.attn_factor": 2.0}, r"key 'llama.rope.scaling.attn_factor' is not supported"),
     "key and value sizes": ({"llama.attention.value_length": 16}, "keys and values of different sizes"),
 }
 

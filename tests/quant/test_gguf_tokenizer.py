@@ -33,9 +33,9 @@ def vocabulary_file(path: Path, metadata: dict[str, Any], arch: str = "llama") -
     return path
 
 
-def converted(gguf_file: GgufFile, folder: Path) -> Tokenizer:
+def converted(gguf_file: GgufFile, folder: Path, vocab_size: int = 1 << 20) -> Tokenizer:
     folder.mkdir(exist_ok=True)
-    write_gguf_tokenizer(gguf_file, folder, 512)
+    write_gguf_tokenizer(gguf_file, folder, {"max_position_embeddings": 512, "vocab_size": vocab_size})
     return Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
@@ -221,6 +221,12 @@ def test_end_tokens_come_from_roles_and_names(tmp_path: Path) -> None:
     path = vocabulary_file(tmp_path / "x.gguf", small_vocabulary(eos_token_id=0, eot_token_id=5))
     converted(read_gguf(path), tmp_path / "out")
     assert json.loads((tmp_path / "out/generation_config.json").read_text())["eos_token_id"] == [0, 5, 1]
+
+
+def test_more_tokens_than_embeddings(tmp_path: Path) -> None:
+    path = vocabulary_file(tmp_path / "x.gguf", small_vocabulary())
+    with pytest.raises(SourceError, match="has 6 tokens for 5 embeddings"):
+        converted(read_gguf(path), tmp_path / "out", vocab_size=5)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {

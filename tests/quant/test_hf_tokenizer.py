@@ -17,7 +17,7 @@ def copied(tmp_path: Path, files: dict[str, Any], config: dict[str, Any] | None 
     byte_tokenizer().save(str(source / "tokenizer.json"))
     for name, content in files.items():
         (source / name).write_text(content if isinstance(content, str) else json.dumps(content))
-    copy_hf_tokenizer(source, target, config or {})
+    copy_hf_tokenizer(source, target, {"vocab_size": 259} | (config or {}))
     assert (target / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
     settings, generation = (
         json.loads((target / name).read_text()) for name in ("tokenizer_config.json", "generation_config.json")
@@ -63,6 +63,11 @@ def test_end_tokens(tmp_path: Path, generation: Any, config: Any, ends: list[int
 def test_damage_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"generation_config.json: is not a JSON object"):
         copied(tmp_path, {"generation_config.json": "[]"})
+
+
+def test_more_tokens_than_embeddings(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="has a token 258, but the model has 258 embeddings"):
+        copied(tmp_path, {}, {"vocab_size": 258})
 
 
 def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:

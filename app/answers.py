@@ -127,8 +127,4 @@ def _chunks(writer: sse.ChunkWriter, deltas: Sequence[ChoiceDelta]) -> bytes:
 
 
 def _usage(job: Job, completion_tokens: int) -> Usage:
-    return Usage(
-        prompt_tokens=job.prompt_tokens,
-        completion_tokens=completion_tokens,
-        total_tokens=job.prompt_tokens + completion_tokens,
-    )
+    return Usage.of(prompt_tokens=job.prompt_tokens, completion_tokens=completion_tokens)

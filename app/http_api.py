@@ -144,6 +144,7 @@ class _Routes:
     ) -> Response:
         response_id = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{uuid.uuid4().hex}"
         raw = await _read_body(request, self._settings.max_body_bytes)
+        as_api_error = self._as_api_error(response_id)
         try:
             body, served, job = await self._prepared(raw, body_type, plan, response_id)
             envelope = answers.Envelope(kind, response_id, int(time.time()), body.model, body.include_usage)
@@ -152,12 +153,23 @@ class _Routes:
                 answer = await until_disconnect(request.receive, answers.whole(envelope, job, deltas))
                 return Response(answer.model_dump_json(), media_type="application/json")
             # Not before the worker has begun: until then an error is still an HTTP status.
-            first = await until_disconnect(request.receive, _first(deltas))
+            first = await self._first(request, deltas)
         except (ApiError, ClientGoneError):
             raise
         except Exception as error:
-            raise self._as_api_error(response_id)(error) from None
-        return EventStream(answers.events(envelope, job, first, deltas, self._as_api_error(response_id)))
+            raise as_api_error(error) from None
+        return EventStream(answers.events(envelope, job, first, deltas, as_api_error), deltas)
+
+    @staticmethod
+    async def _first(request: Request, deltas: answers.Deltas) -> list[generation.ChoiceDelta]:
+        async def first() -> list[generation.ChoiceDelta]:
+            return await anext(deltas)
+
+        try:
+            return await until_disconnect(request.receive, first())
+        except BaseException:
+            await deltas.aclose()
+            raise
 
     async def _prepared(
         self, raw: bytes, body_type: type[AnyRequest], plan: Plan[AnyRequest], response_id: str
@@ -227,10 +239,6 @@ class _Guarded(APIRoute):
                 return _error(answers.as_api_error(error, f"req-{uuid.uuid4().hex}", retry_after_s=1))
 
         return guarded
-
-
-async def _first(deltas: answers.Deltas) -> list[generation.ChoiceDelta]:
-    return await anext(deltas)
 
 
 async def _read_body(request: Request, limit_bytes: int) -> bytes:

@@ -99,11 +99,13 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) 
 class EventStream(StreamingResponse):
     """Streams ready-made events; a client that goes away closes their generator at once."""
 
-    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+    def __init__(self, events: AsyncGenerator[bytes, None], source: AsyncGenerator[Any, None]) -> None:
+        """source: what `events` reads; closed too, for a generator that was never begun closes nothing."""
         # no-transform and X-Accel-Buffering: proxies must neither compress nor collect the events.
         headers = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
         super().__init__(events, headers=headers, media_type="text/event-stream")
         self._events = events
+        self._source = source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the events until they end or the client is gone."""
@@ -113,6 +115,7 @@ class EventStream(StreamingResponse):
             pass
         finally:
             await self._events.aclose()
+            await self._source.aclose()
 
 
 async def _disconnected(receive: Receive) -> None:

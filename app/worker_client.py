@@ -20,10 +20,10 @@ from collections.abc import AsyncGenerator
 from typing import Any, cast
 
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
-from ray.serve.exceptions import DeploymentUnavailableError, RequestCancelledError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RequestCancelledError
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
-from app.engine.types import EngineError, GenerateRequest, TokenDelta
+from app.engine.types import EngineError, GenerateRequest, QueueFullError, TokenDelta
 from app.router import worker_rows
 from app.worker_table import NoWorkerError, WorkerLostError, WorkerRow
 
@@ -61,6 +61,8 @@ class WorkerClient:
             raise
         except (ActorDiedError, ActorUnavailableError) as error:
             raise WorkerLostError("The worker was lost while it made this answer. Try again.") from error
+        except BackPressureError as error:
+            raise QueueFullError("All workers are busy and their queues are full. Try again later.") from error
         except (DeploymentUnavailableError, RequestCancelledError) as error:
             raise NoWorkerError("No worker could take the request. Try again later.") from error
         finally:

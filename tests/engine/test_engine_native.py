@@ -1,0 +1,129 @@
+"""The real model under the real engine: neither company, nor chunks, nor preemption changes a request's tokens."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from app.engine.engine import Engine
+from app.engine.runner import NativeRunner
+from app.engine.types import GenerateRequest, SamplingParams
+from kernels import _native
+from tests.engine.test_engine import Receiver
+
+TEXT = Path(__file__).parents[1] / "data" / "alice.txt"
+NEW_TOKENS = 40
+LONGEST = 200
+# max_sequences, max_step_tokens, prompt_chunk_tokens, kv_pages
+SHAPES = {
+    "alone": (1, 256, 256, 8),
+    "batched": (16, 256, 256, 64),
+    "chunked": (8, 11, 7, 64),
+    "preempted": (8, 64, 64, 8),
+}
+
+
+@pytest.fixture(scope="module")
+def requests(embedded_model: Path) -> list[GenerateRequest]:
+    """Greedy and seeded, around the borders of pages (32 tokens), with and without penalties."""
+    tokenizer = Tokenizer.from_file(str(embedded_model / "tokenizer.json"))
+    ids: list[int] = tokenizer.encode(TEXT.read_text(), add_special_tokens=False).ids
+    made = []
+    for number, length in enumerate((31, 33, 32, 1, 97, LONGEST)):
+        prompt = tuple(ids[10 * number : 10 * number + length])
+        greedy = SamplingParams(temperature=0.0, repetition_penalty=1.1 if number % 2 else 1.0)
+        drawn = SamplingParams(temperature=1.0, top_p=0.95, top_k=100, frequency_penalty=0.2, seed=number)
+        made.append(GenerateRequest(f"greedy {length}", prompt, NEW_TOKENS, greedy))
+        made.append(GenerateRequest(f"drawn {length}", prompt, NEW_TOKENS, drawn))
+    return made
+
+
+@contextmanager
+def stopping(model: Path, shape: str) -> Iterator[Engine]:
+    max_sequences, max_step_tokens, prompt_chunk_tokens, kv_pages = SHAPES[shape]
+    runner = NativeRunner(
+        str(model),
+        threads=2,
+        kv_pages=kv_pages,
+        max_sequences=max_sequences,
+        max_step_tokens=max_step_tokens,
+        max_context_tokens=256,
+    )
+    engine = Engine(runner, prompt_chunk_tokens=prompt_chunk_tokens, expected_output_tokens=1)
+    try:
+        yield engine
+    finally:
+        engine.stop()
+    assert engine.statistics().pages_used == 0
+
+
+@pytest.fixture(scope="module")
+def alone(embedded_model: Path, requests: list[GenerateRequest]) -> dict[str, tuple[int, ...]]:
+    receiver = Receiver()
+    with stopping(embedded_model, "alone") as engine:
+        engine.start()
+        for request in requests:
+            receiver.submit(engine, request)
+            receiver.tokens(request.request_id)
+    return {request.request_id: receiver.tokens(request.request_id) for request in requests}
+
+
+def test_alone_gives_what_the_bare_model_gives(
+    embedded_model: Path, requests: list[GenerateRequest], alone: dict[str, tuple[int, ...]]
+) -> None:
+    model = _native.Model(
+        str(embedded_model), threads=1, kv_pages=8, max_sequences=1, max_step_tokens=256, max_context_tokens=256
+    )
+    model.page_table[0] = np.arange(8)[::-1]
+    one = np.array([0], np.int32)
+    for request in requests[:4:2]:  # the first greedy ones, without and with a repetition penalty
+        sampler = _native.Sampler(
+            vocab_size=model.vocab_size,
+            prompt=request.prompt_token_ids,
+            temperature=0.0,
+            repetition_penalty=request.sampling.repetition_penalty,
+        )
+        tokens = list(request.prompt_token_ids)
+        for _ in range(NEW_TOKENS):  # all of it again for each token
+            ids, positions = np.array(tokens, np.int32), np.arange(len(tokens), dtype=np.int32)
+            logits = model.logits(ids, positions, one, np.array([len(tokens)], np.int32), one)
+            tokens.append(sampler.sample(logits[-1]))
+        assert tuple(tokens[len(request.prompt_token_ids) :]) == alone[request.request_id]
+
+
+@pytest.mark.parametrize("shape", ["batched", "chunked", "preempted"])
+def test_company_chunks_and_preemption_change_no_token(
+    shape: str, embedded_model: Path, requests: list[GenerateRequest], alone: dict[str, tuple[int, ...]]
+) -> None:
+    receiver = Receiver()
+    with stopping(embedded_model, shape) as engine:
+        for request in requests:
+            receiver.submit(engine, request)
+        engine.start()
+        for request in requests:
+            assert receiver.tokens(request.request_id) == alone[request.request_id], request.request_id
+        assert (engine.statistics().preemptions > 0) == (shape == "preempted")
+
+
+def test_outputs_are_different_texts(alone: dict[str, tuple[int, ...]]) -> None:
+    assert len(set(alone.values())) == len(alone)
+    assert all(len(tokens) == NEW_TOKENS for tokens in alone.values())
+
+
+def test_an_abort_frees_the_pages_and_leaves_the_others_alone(
+    embedded_model: Path, requests: list[GenerateRequest], alone: dict[str, tuple[int, ...]]
+) -> None:
+    receiver = Receiver()
+    leaving, staying = requests[::2], requests[1::2]
+    with stopping(embedded_model, "batched") as engine:
+        for request in requests:
+            receiver.submit(engine, request)
+        engine.start()
+        for request in leaving:
+            engine.abort(request.request_id)
+        for request in staying:
+            assert receiver.tokens(request.request_id) == alone[request.request_id]
+        assert not any(receiver.ended(request.request_id) for request in leaving)

@@ -10,7 +10,8 @@
 namespace redoubt::avx2 {
 namespace {
 
-constexpr int kPassRows = 3;  // 12 sums; the other four registers decode
+constexpr int kPassRows =
+    2;  // 8 sums, decoding and inputs in the other 8 registers; 3 rows were measured, and spill
 constexpr int kPrefetchBytes = 4096;
 
 constexpr bool is_integer(WeightType type) { return type <= WeightType::kInt8; }
@@ -84,7 +85,7 @@ void multiply_tile(const PackedMatrix& w, const FloatRows& x, const LinearOutput
 #pragma GCC unroll 4
         for (int c = 0; c < kColumns; ++c) {
           const __m256 weights = decode<kType>(packed + c * 32, i, scale[c], minimum[c]);
-#pragma GCC unroll 3
+#pragma GCC unroll 2
           for (int r = 0; r < kRows; ++r) {
             acc[r][c] = _mm256_fmadd_ps(_mm256_set1_ps(values[r * stride + i]), weights, acc[r][c]);
           }
@@ -93,7 +94,7 @@ void multiply_tile(const PackedMatrix& w, const FloatRows& x, const LinearOutput
     }
     if constexpr (is_integer(kType)) packed += kType == WeightType::kAsymInt4 ? 128 : 64;
   }
-#pragma GCC unroll 3
+#pragma GCC unroll 2
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int c = 0; c < kColumns; ++c) write_outputs(w, y, row + r, tile * kTileOutputs + c * 8, acc[r][c]);
@@ -103,8 +104,7 @@ void multiply_tile(const PackedMatrix& w, const FloatRows& x, const LinearOutput
 using TileKernel = void (*)(const PackedMatrix&, const FloatRows&, const LinearOutput&, int tile, int row);
 
 template <WeightType kType>
-constexpr TileKernel kTileKernels[kPassRows] = {multiply_tile<kType, 1>, multiply_tile<kType, 2>,
-                                                multiply_tile<kType, 3>};
+constexpr TileKernel kTileKernels[kPassRows] = {multiply_tile<kType, 1>, multiply_tile<kType, 2>};
 
 const TileKernel* tile_kernels(WeightType type) {
   switch (type) {

@@ -1,0 +1,372 @@
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bench.kernel_cases import MODEL_CASES, ODD_CASES, ZERO_POINT, LinearCase, Weights, make_weights
+from kernels import _native
+from kernels._native import testing
+
+TIERS = _native.available_tiers()
+FAST_TIERS = [tier for tier in TIERS if tier != "scalar"]
+BATCHES = [*range(1, 18), 33, 64]
+MOST_ROWS = max(BATCHES)
+EPSILON = 2.0**-24  # of one rounding to nearest in fp32
+CANARY = np.float32(12345.678)
+
+F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
+Quantized = tuple[NDArray[np.int8], F32, NDArray[np.int32]]
+
+every_tier = pytest.mark.parametrize("tier", TIERS)
+every_case = pytest.mark.parametrize("case", ODD_CASES, ids=lambda case: case.name)
+integer_cases = pytest.mark.parametrize(
+    "case", [case for case in ODD_CASES if case.is_integer], ids=lambda case: case.name
+)
+
+
+def weights_of(case: LinearCase) -> Weights:
+    return make_weights(case, np.random.default_rng(case.rows * 1000 + case.cols))
+
+
+def activations(rows: int, cols: int, group: int) -> F32:
+    """Normal rows, with what quantization may trip over in some: zero groups, one value alone, the extremes only."""
+    rng = np.random.default_rng(rows + cols)
+    x = rng.standard_normal((rows, cols), dtype=np.float32)
+    span = group or min(cols, 32)
+    x[rows // 2, :span] = 0.0
+    x[rows // 3, -span:] = 0.0
+    x[rows // 3, -1] = -3.0
+    x[-1] = np.where(rng.random(cols) < 0.5, np.float32(7.0), np.float32(-7.0))
+    return x
+
+
+def run_int8(
+    case: LinearCase,
+    weights: Weights,
+    q: Quantized,
+    tier: str,
+    y: F32 | None = None,
+    *,
+    bias: F32 | None = None,
+    accumulate: bool = False,
+    tiles: tuple[int, int | None] = (0, None),
+) -> F32:
+    y = np.empty((len(q[0]), case.rows), np.float32) if y is None else y
+    shape = (case.weight_type, case.rows, case.cols, case.group)
+    testing.linear_int8(
+        weights.packed,
+        *shape,
+        *q,
+        y,
+        tier,
+        bias=bias,
+        accumulate=accumulate,
+        tile_begin=tiles[0],
+        tile_end=tiles[1],
+    )
+    return y
+
+
+def run_fp32(
+    case: LinearCase,
+    weights: Weights,
+    x: F32,
+    tier: str,
+    y: F32 | None = None,
+    *,
+    bias: F32 | None = None,
+    accumulate: bool = False,
+    tiles: tuple[int, int | None] = (0, None),
+) -> F32:
+    y = np.empty((len(x), case.rows), np.float32) if y is None else y
+    shape = (case.weight_type, case.rows, case.cols, case.group)
+    testing.linear_fp32(
+        weights.packed,
+        *shape,
+        x,
+        y,
+        tier,
+        bias=bias,
+        accumulate=accumulate,
+        tile_begin=tiles[0],
+        tile_end=tiles[1],
+    )
+    return y
+
+
+def first_rows(q: Quantized, begin: int, end: int) -> Quantized:
+    return q[0][begin:end], q[1][begin:end], q[2][begin:end]
+
+
+def same_bits(a: F32, b: F32) -> bool:
+    return a.shape == b.shape and bool((a.view(np.uint32) == b.view(np.uint32)).all())
+
+
+def dequantized(case: LinearCase, weights: Weights) -> F64:
+    """The weights by their formulas: exact in float64, so that one rounding to fp32 gives the kernels' value."""
+    if weights.values is not None:
+        bits = weights.values.view(np.uint32).astype(np.int64)
+        if case.weight_type == "bf16":
+            bits = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16
+        return bits.astype(np.uint32).view(np.float32).astype(np.float64)
+    assert weights.codes is not None
+    assert weights.scales is not None
+    codes = weights.codes.astype(np.float64) - ZERO_POINT[case.weight_type]
+    values = codes * np.repeat(weights.scales.astype(np.float64), case.group, axis=1)
+    if weights.minima is not None:
+        values += np.repeat(weights.minima.astype(np.float64), case.group, axis=1)
+    return values
+
+
+def packed_by_definition(case: LinearCase, weights: Weights) -> NDArray[np.uint8]:
+    """The layout as packed_matrix.h words it, one array operation for each sentence."""
+    tiles, pad = -(-case.rows // 32), -case.rows % 32
+    if weights.values is not None:
+        exact = np.pad(dequantized(case, weights).astype(np.float32), ((0, pad), (0, 0)))
+        if case.weight_type == "fp32":
+            return exact.reshape(tiles, 32, case.cols).swapaxes(1, 2).copy().view(np.uint8).reshape(tiles, -1)
+        halves = (exact.view(np.uint32) >> 16).astype(np.uint16).reshape(tiles, 32, case.cols // 2, 2)
+        return halves.swapaxes(1, 2).copy().view(np.uint8).reshape(tiles, -1)
+    assert weights.codes is not None
+    groups, step = case.cols // case.group, 4 if case.weight_type == "int8" else 8
+    # [tile, column, lane, group, kb, input] -> [tile, group, kb, column, lane, input]
+    codes = np.pad(weights.codes, ((0, pad), (0, 0))).reshape(tiles, 2, 16, groups, case.group // step, step)
+    codes = codes.transpose(0, 3, 4, 1, 2, 5)
+    if step == 8:
+        codes = codes[..., :4] | np.left_shift(codes[..., 4:], np.uint8(4))
+    parts = [codes.reshape(tiles, groups, -1)]
+    for numbers in (weights.scales, weights.minima):
+        if numbers is not None:
+            by_tile = np.pad(numbers, ((0, pad), (0, 0))).reshape(tiles, 32, groups).swapaxes(1, 2)
+            parts.append(by_tile.copy().view(np.uint8).reshape(tiles, groups, 64))
+    return np.concatenate(parts, axis=2).reshape(tiles, -1)
+
+
+@every_case
+def test_packing_follows_the_layout(case: LinearCase) -> None:
+    weights = weights_of(case)
+    expected = packed_by_definition(case, weights)
+    assert weights.packed.shape == expected.shape
+    assert (weights.packed == expected).all()
+    assert _native.packed_bytes(case.weight_type, case.rows, case.cols, case.group) == expected.size
+
+
+@every_tier
+@every_case
+def test_dequantizing_is_exact(case: LinearCase, tier: str) -> None:
+    weights = weights_of(case)
+    shape = (case.weight_type, case.rows, case.cols, case.group)
+    assert same_bits(_native.dequantize(weights.packed, *shape, tier), dequantized(case, weights).astype(np.float32))
+
+
+def test_bf16_rounds_to_nearest_even_and_keeps_what_is_not_finite() -> None:
+    bits = np.array([[0x3F808000, 0x3F818000, 0x3F808001, 0x7F7FFFFF, 0xFF800000, 0x7F800001]], np.uint32)
+    packed = _native.pack_float(bits.view(np.float32), "bf16")
+    values = _native.dequantize(packed, "bf16", 1, 6, 0).view(np.uint32) >> 16
+    assert values[0, :5].tolist() == [0x3F80, 0x3F82, 0x3F81, 0x7F80, 0xFF80]
+    assert values[0, 5] == 0x7FC0
+
+
+def test_every_fp16_scale_is_widened_exactly() -> None:
+    positive = np.arange(0x7C00, dtype=np.uint16).view(np.float16)  # zero, subnormals, normals
+    scales = np.concatenate([positive, -positive]).reshape(-1, 1)
+    codes = np.full((len(scales), 32), 9, np.uint8)
+    for tier in TIERS:
+        values = _native.dequantize(_native.pack_int4(codes, scales, None), "sym_int4", len(scales), 32, 32, tier)
+        assert (values == scales.astype(np.float32)).all()
+
+
+@every_tier
+@pytest.mark.parametrize("group", [32, 64, 128])
+def test_quantizing_activations(group: int, tier: str) -> None:
+    wide = activations(9, 5 * group + 3, group) * np.logspace(-12, 12, 9, dtype=np.float32)[:, None]
+    wide[4, :group] = np.float32(1e-38)  # too small to divide by
+    x = wide[:, : 4 * group]  # rows further apart than they are long
+    values, scales, sums = testing.quantize_rows(x, group, tier)
+    blocks = x.reshape(9, 4, group)
+    largest = np.abs(blocks).max(axis=2)
+    usable = largest >= np.float32(2.0**-100)
+    inverse = np.where(usable, np.float32(127.0) / np.where(usable, largest, np.float32(1.0)), np.float32(0.0))
+    expected = np.rint(blocks * inverse[..., None].astype(np.float32))
+    assert (values.reshape(blocks.shape) == expected).all()
+    assert same_bits(scales, np.where(usable, largest / np.float32(127.0), np.float32(0.0)).astype(np.float32))
+    assert (sums == values.reshape(blocks.shape).astype(np.int64).sum(axis=2)).all()
+    assert not scales[4, 0]
+    assert np.abs(values[~np.isin(np.arange(9), [4])]).max() == 127
+
+
+@integer_cases
+def test_int8_activations(case: LinearCase) -> None:
+    weights = weights_of(case)
+    q = testing.quantize_rows(activations(MOST_ROWS, case.cols, case.group), case.group, "scalar")
+    result = run_int8(case, weights, q, "scalar")
+
+    assert weights.codes is not None
+    assert weights.scales is not None
+    groups = case.cols // case.group
+    exact, magnitude = np.zeros(result.shape), np.zeros(result.shape)
+    for j in range(groups):
+        span = slice(j * case.group, (j + 1) * case.group)
+        # Sums of products below 2^31: float64 has them exactly, as int64 would.
+        dot = q[0][:, span].astype(np.float64) @ (
+            weights.codes[:, span].astype(np.float64).T - ZERO_POINT[case.weight_type]
+        )
+        terms = [dot * weights.scales[:, j].astype(np.float64)]
+        if weights.minima is not None:
+            terms.append(q[2][:, j, None].astype(np.float64) * weights.minima[:, j].astype(np.float64))
+        for term in terms:
+            exact += term * q[1][:, j, None]
+            magnitude += np.abs(term * q[1][:, j, None])
+    # Each term is rounded once before it is added, and at most once with each addition after that.
+    terms_added = groups * (2 if weights.minima is not None else 1)
+    assert (np.abs(result - exact) <= (terms_added + 1) * EPSILON * magnitude).all()
+
+    for tier in FAST_TIERS:
+        for rows in BATCHES:
+            assert same_bits(run_int8(case, weights, first_rows(q, 0, rows), tier), result[:rows]), (tier, rows)
+
+
+@every_tier
+@pytest.mark.parametrize("group", [32, 64, 128])
+@pytest.mark.parametrize("weight_type", ["sym_int4", "asym_int4", "int8"])
+def test_integer_sums_are_exact_at_the_extremes(weight_type: str, group: int, tier: str) -> None:
+    """With all scales 1 the result is the integer sum itself, below 2^24: saturation anywhere would show."""
+    case = LinearCase(weight_type, 64, 384, group)
+    rng = np.random.default_rng(7)
+    lowest, highest = (1, 255) if weight_type == "int8" else (0, 15)
+    codes = rng.choice(np.array([lowest, highest], np.uint8), (64, 384))
+    codes[0], codes[1], codes[2] = lowest, highest, ZERO_POINT[weight_type]
+    values = rng.choice(np.array([-127, 127], np.int8), (10, 384))
+    values[0], values[1] = 127, -127
+    ones = np.ones((64, 384 // group), np.float16)
+    if weight_type == "int8":
+        packed = _native.pack_int8(codes, ones)
+    else:
+        packed = _native.pack_int4(codes, ones, ones * -3 if weight_type == "asym_int4" else None)
+    sums = values.astype(np.int32).reshape(10, -1, group).sum(axis=2, dtype=np.int32)
+    q = (values, np.ones(sums.shape, np.float32), sums)
+    offset = 3 if weight_type == "asym_int4" else ZERO_POINT[weight_type]
+    expected = values.astype(np.int64) @ (codes.astype(np.int64) - offset).T
+    assert (run_int8(case, Weights(packed), q, tier) == expected).all()
+
+
+@every_case
+def test_fp32_activations(case: LinearCase) -> None:
+    weights = weights_of(case)
+    rows = MOST_ROWS if case.rows * case.cols < 40_000 else 9  # the scalar tier takes its time
+    x = activations(rows, case.cols, case.group)
+    result = run_fp32(case, weights, x, "scalar")
+    w = dequantized(case, weights).astype(np.float32).astype(np.float64)
+    exact, magnitude = x.astype(np.float64) @ w.T, np.abs(x).astype(np.float64) @ np.abs(w).T
+    assert (np.abs(result - exact) <= case.cols * EPSILON * magnitude).all()
+    for tier in FAST_TIERS:
+        for count in [count for count in BATCHES if count <= rows]:
+            assert same_bits(run_fp32(case, weights, x[:count], tier), result[:count]), (tier, count)
+
+
+@every_tier
+@pytest.mark.parametrize(
+    "case", [LinearCase("asym_int4", 70, 192, 64), LinearCase("bf16", 70, 66, 0)], ids=lambda case: case.name
+)
+def test_a_row_does_not_depend_on_its_batch(case: LinearCase, tier: str) -> None:
+    weights = weights_of(case)
+    x = activations(19, case.cols, case.group)
+    together = run_fp32(case, weights, x, tier)
+    for row in range(len(x)):
+        assert same_bits(run_fp32(case, weights, x[row : row + 1], tier), together[row : row + 1])
+    if case.is_integer:
+        q = testing.quantize_rows(x, case.group, tier)
+        together = run_int8(case, weights, q, tier)
+        for row in range(len(x)):
+            assert same_bits(run_int8(case, weights, first_rows(q, row, row + 1), tier), together[row : row + 1])
+
+
+@every_tier
+@pytest.mark.parametrize("rows", [1, 15, 16, 17, 31, 33, 100])
+@pytest.mark.parametrize("batch", [1, 2, 5, 9])
+@pytest.mark.parametrize("weight_type", ["sym_int4", "int8", "fp32"])
+def test_nothing_is_written_beyond_the_outputs(weight_type: str, batch: int, rows: int, tier: str) -> None:
+    case = LinearCase(weight_type, rows, 64, 0 if weight_type == "fp32" else 64)
+    weights = weights_of(case)
+    x = activations(batch, 64, case.group)
+    calls: list[Callable[..., F32]] = [partial(run_fp32, case, weights, x, tier)]
+    if case.is_integer:
+        q = testing.quantize_rows(x, case.group, tier)
+        calls.append(partial(run_int8, case, weights, q, tier))
+    for call in calls:
+        around = np.full((batch + 2, rows + 40), CANARY, np.float32)
+        inside = around[1:-1, 3 : 3 + rows]
+        call(inside)
+        assert not (inside == CANARY).any()
+        inside[:] = CANARY
+        assert (around == CANARY).all()
+        tiles = -(-rows // 32)
+        call(inside, tiles=(tiles - 1, tiles))  # the last tile alone
+        assert not (inside[:, (tiles - 1) * 32 :] == CANARY).any()
+        inside[:, (tiles - 1) * 32 :] = CANARY
+        assert (around == CANARY).all()
+
+
+@every_tier
+@pytest.mark.parametrize(
+    "case", [LinearCase("sym_int4", 50, 128, 64), LinearCase("bf16", 50, 128, 0)], ids=lambda case: case.name
+)
+def test_bias_and_accumulation(case: LinearCase, tier: str) -> None:
+    weights = weights_of(case)
+    rng = np.random.default_rng(0)
+    x = activations(5, case.cols, case.group)
+    bias, before = rng.standard_normal(50, np.float32), rng.standard_normal((5, 50), np.float32)
+    calls: list[Callable[..., F32]] = [partial(run_fp32, case, weights, x, tier)]
+    if case.is_integer:
+        q = testing.quantize_rows(x, case.group, tier)
+        calls.append(partial(run_int8, case, weights, q, tier))
+    for call in calls:
+        plain = call()
+        assert same_bits(call(bias=bias), plain + bias)
+        assert same_bits(call(before.copy(), accumulate=True), plain + before)
+        assert same_bits(call(before.copy(), bias=bias, accumulate=True), plain + bias + before)
+
+
+@pytest.mark.parametrize("case", MODEL_CASES, ids=lambda case: case.name)
+def test_layers_of_models(case: LinearCase) -> None:
+    """The shapes that are timed, two tiles of outputs of each: every tier against the scalar one."""
+    narrow = LinearCase(case.weight_type, 64, case.cols, case.group)  # the same inputs, two tiles of outputs
+    weights = weights_of(narrow)
+    x = activations(4, case.cols, case.group)
+    expected = run_fp32(narrow, weights, x, "scalar")
+    for tier in FAST_TIERS:
+        assert same_bits(run_fp32(narrow, weights, x, tier), expected)
+    if case.is_integer:
+        q = testing.quantize_rows(x, case.group, "scalar")
+        expected = run_int8(narrow, weights, q, "scalar")
+        for tier in FAST_TIERS:
+            assert same_bits(run_int8(narrow, weights, q, tier), expected)
+
+
+def test_what_the_layout_cannot_hold_is_refused_by_name() -> None:
+    codes, scales = np.ones((4, 64), np.uint8), np.ones((4, 1), np.float16)
+    with pytest.raises(ValueError, match="an int4 code is not in 0"):
+        _native.pack_int4(codes * 16, scales, None)
+    with pytest.raises(ValueError, match="an int8 code is 0"):
+        _native.pack_int8(codes * 0, scales)
+    with pytest.raises(ValueError, match="group: 16 is not 32, 64 or 128"):
+        _native.pack_int4(codes, np.ones((4, 4), np.float16), None)
+    with pytest.raises(ValueError, match="scales"):
+        _native.pack_int4(codes, np.ones((3, 1), np.float16), None)
+    with pytest.raises(ValueError, match="minima"):
+        _native.pack_int4(codes, scales, np.ones((4, 2), np.float16))
+    with pytest.raises(ValueError, match="cols: 3 is odd"):
+        _native.pack_float(np.ones((1, 3), np.float32), "bf16")
+    with pytest.raises(ValueError, match="weight_type: 'sym_int4' is not bf16 or fp32"):
+        _native.pack_float(np.ones((1, 64), np.float32), "sym_int4")
+    with pytest.raises(ValueError, match="unknown weight type 'int3'"):
+        _native.packed_bytes("int3", 1, 64, 64)
+    with pytest.raises(ValueError, match="cols: 100 is not a multiple of the group, 64"):
+        _native.packed_bytes("int8", 1, 100, 64)
+    with pytest.raises(ValueError, match="rows: 0"):
+        _native.packed_bytes("int8", 0, 64, 64)
+    with pytest.raises(ValueError, match="packed: "):
+        _native.dequantize(np.zeros((1, 64), np.uint8), "int8", 1, 64, 64)

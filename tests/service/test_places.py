@@ -1,0 +1,104 @@
+"""A client that leaves, in whatever state its request is, gives back its place and its pages."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.service.conftest import RunningService, wait_until
+
+PLACES = 8  # two workers, two running and two waiting each
+
+
+@pytest.fixture
+async def http(service: RunningService) -> AsyncIterator[httpx.AsyncClient]:
+    service.wait_until_idle()
+    async with httpx.AsyncClient(base_url=service.url, timeout=60) as client:
+        yield client
+
+
+class Reader:
+    """A streaming client in the background."""
+
+    def __init__(self, http: httpx.AsyncClient, body: dict[str, Any]) -> None:
+        self.status = 0
+        self.retry_after: str | None = None
+        self.texts: list[str] = []
+        self.task = asyncio.create_task(self._read(http, body))
+
+    async def _read(self, http: httpx.AsyncClient, body: dict[str, Any]) -> None:
+        async with http.stream("POST", "/v1/completions", json=body) as response:
+            self.status = response.status_code
+            self.retry_after = response.headers.get("retry-after")
+            async with aclosing(response.aiter_lines()) as lines:
+                async for line in lines:
+                    if line.startswith("data: {"):
+                        self.texts.append(json.loads(line[6:])["choices"][0]["text"])
+
+    async def leave(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+async def wait_for(service: RunningService, **sums: int) -> None:
+    """Until the workers' sums are these."""
+
+    def reached() -> bool:
+        rows = service.alive()
+        return all(sum(row[name] for row in rows) == value for name, value in sums.items())
+
+    await asyncio.to_thread(wait_until, reached, str(sums))
+
+
+async def test_leaving_while_it_decodes(service: RunningService, http: httpx.AsyncClient) -> None:
+    reader = Reader(http, service.endless())
+    await wait_for(service, running=1)
+    while len(reader.texts) < 5:
+        await asyncio.sleep(0.05)
+    await reader.leave()
+    await asyncio.to_thread(service.wait_until_idle)
+
+
+async def test_leaving_while_the_prompt_is_read(service: RunningService, http: httpx.AsyncClient) -> None:
+    reader = Reader(http, service.endless("All work and no play makes Jack a dull boy. " * 600, max_tokens=8))
+    await wait_for(service, running=1)
+    assert not any(reader.texts)
+    await reader.leave()
+    await asyncio.to_thread(service.wait_until_idle)
+
+
+async def test_leaving_the_queue(service: RunningService, http: httpx.AsyncClient) -> None:
+    running = [Reader(http, service.endless()) for _ in range(4)]
+    await wait_for(service, running=4)
+    waiting = Reader(http, service.endless())
+    await wait_for(service, running=4, waiting=1)
+    assert not any(waiting.texts)
+    await waiting.leave()
+    await wait_for(service, running=4, waiting=0, queue_length=4)
+    for reader in running:
+        await reader.leave()
+    await asyncio.to_thread(service.wait_until_idle)
+
+
+async def test_a_full_house_says_when_to_come_back(service: RunningService, http: httpx.AsyncClient) -> None:
+    readers = [Reader(http, service.endless()) for _ in range(PLACES)]
+    await wait_for(service, running=4, waiting=4)
+    refused = await http.post("/v1/completions", json=service.endless() | {"stream": False})
+    assert refused.status_code == 429
+    assert int(refused.headers["retry-after"]) >= 1
+    assert "Try again later" in refused.json()["error"]["message"]
+    streamed = Reader(http, service.endless())
+    await asyncio.wait_for(streamed.task, 10)
+    assert (streamed.status, streamed.retry_after) == (429, refused.headers["retry-after"])
+    await readers[0].leave()
+    await wait_for(service, queue_length=PLACES - 1)
+    late = Reader(http, service.endless())
+    await wait_for(service, queue_length=PLACES)
+    assert late.status in {0, 200}
+    for reader in [*readers, late]:
+        await reader.leave()
+    await asyncio.to_thread(service.wait_until_idle)

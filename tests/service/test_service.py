@@ -1,0 +1,95 @@
+import ipaddress
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from tests.service.conftest import RunningService, descendants
+
+QUESTION = "What is the capital of France?"
+
+
+@pytest.fixture
+def client(service: RunningService) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{service.url}/v1", api_key="unused", max_retries=0)
+
+
+def test_the_worker_table(service: RunningService) -> None:
+    rows = service.rows()
+    assert [row["state"] for row in rows] == ["alive", "alive"]
+    assert len({row["worker_id"] for row in rows}) == 2
+    first, second = (set(row["cpus"]) for row in rows)
+    assert len(first) == len(second) == 1
+    assert first != second
+    for row in rows:
+        assert row["model_names"] == [service.model]
+        assert row["speed"] > 0
+        assert row["check_heart_beat"]
+        assert row["last_heart_beat"] > 0
+
+
+def test_blocking_and_streamed_chat_say_the_same(client: openai.OpenAI, service: RunningService) -> None:
+    messages = [{"role": "user", "content": QUESTION}]
+    options = {"model": service.model, "messages": messages, "temperature": 0, "max_tokens": 24}
+    answer = client.chat.completions.create(**options)  # type: ignore[call-overload]
+    assert "Paris" in answer.choices[0].message.content
+    assert answer.usage.completion_tokens <= 24
+    pieces = client.chat.completions.create(**options, stream=True)  # type: ignore[call-overload]
+    text = "".join(piece.choices[0].delta.content or "" for piece in pieces)
+    assert text == answer.choices[0].message.content
+
+
+def test_many_at_once_over_both_workers(client: openai.OpenAI, service: RunningService) -> None:
+    answer = client.completions.create(
+        model=service.model, prompt="The sea is", n=4, max_tokens=8, temperature=0
+    )
+    assert len({choice.text for choice in answer.choices}) == 1
+    service.wait_until_idle()
+
+
+def test_a_request_that_can_never_fit(client: openai.OpenAI, service: RunningService) -> None:
+    with pytest.raises(openai.BadRequestError, match="context"):
+        client.completions.create(model=service.model, prompt="word " * 20_000, max_tokens=8)
+
+
+def test_a_model_that_is_not_there(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="not served here"):
+        client.completions.create(model="gpt-7", prompt="x")
+
+
+def test_health_and_models(service: RunningService) -> None:
+    assert httpx.get(f"{service.url}/health").status_code == 200
+    assert httpx.get(f"{service.url}/v1/models").json()["data"][0]["id"] == service.model
+
+
+def test_nothing_listens_beyond_loopback(service: RunningService) -> None:
+    sockets = set()
+    for pid in descendants(service.process.pid):
+        for link in Path(f"/proc/{pid}/fd").glob("*"):
+            try:
+                sockets.add(str(link.readlink()))
+            except OSError:
+                continue
+    listening = [
+        address
+        for table in ("tcp", "tcp6")
+        for address, state, inode in listeners(Path(f"/proc/net/{table}"))
+        if state == "0A" and f"socket:[{inode}]" in sockets
+    ]
+    assert len(listening) > 5  # Ray opens a dozen
+    assert [address for address in listening if not is_loopback(address)] == []
+
+
+def listeners(table: Path) -> list[tuple[str, str, str]]:
+    """(local address in hex, state, inode) of each socket."""
+    rows = [line.split() for line in table.read_text().splitlines()[1:]]
+    return [(row[1].partition(":")[0], row[3], row[9]) for row in rows]
+
+
+def is_loopback(address: str) -> bool:
+    """/proc writes addresses as 32-bit words in the machine's (little-endian) order."""
+    words = [bytes.fromhex(address[i : i + 8])[::-1] for i in range(0, len(address), 8)]
+    ip = ipaddress.ip_address(b"".join(words))
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return (mapped or ip).is_loopback

@@ -1,0 +1,86 @@
+"""Workers that are silent, and workers that die: the service goes on with the others."""
+
+import asyncio
+import json
+import os
+import signal
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.service.conftest import RunningService, wait_until
+
+
+def ask(service: RunningService) -> int:
+    body = {"model": service.model, "prompt": "One, two,", "max_tokens": 4}
+    return httpx.post(f"{service.url}/v1/completions", json=body, timeout=30).status_code
+
+
+def state_of(service: RunningService, worker_id: str) -> str:
+    return next((row["state"] for row in service.rows() if row["worker_id"] == worker_id), "forgotten")
+
+
+def test_a_silent_worker_is_dropped_and_taken_back(service: RunningService) -> None:
+    service.wait_until_idle()
+    silent = service.alive()[0]
+    os.kill(silent["pid"], signal.SIGSTOP)
+    try:
+        wait_until(lambda: state_of(service, silent["worker_id"]) == "stale", "stale after EXPIRATION")
+        row = next(row for row in service.rows() if row["worker_id"] == silent["worker_id"])
+        assert not row["check_heart_beat"]
+        assert [ask(service) for _ in range(4)] == [200] * 4
+    finally:
+        os.kill(silent["pid"], signal.SIGCONT)
+    wait_until(lambda: state_of(service, silent["worker_id"]) == "alive", "taken back")
+    assert len(service.alive()) == 2
+
+
+class Stream:
+    """A stream whose end is of interest."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.error: dict[str, Any] | None = None
+
+    async def read(self, http: httpx.AsyncClient, body: dict[str, Any]) -> None:
+        async with http.stream("POST", "/v1/completions", json=body) as response:
+            async for line in response.aiter_lines():
+                if line.startswith("data: {"):
+                    event = json.loads(line[6:])
+                    self.error = event.get("error", self.error)
+                    self.tokens += "choices" in event
+
+
+@pytest.mark.timeout(120)
+async def test_a_worker_is_killed_in_the_middle(service: RunningService) -> None:
+    await asyncio.to_thread(service.wait_until_idle)
+    async with httpx.AsyncClient(base_url=service.url, timeout=60) as http:
+        streams = [Stream(), Stream()]
+        tasks = [asyncio.create_task(stream.read(http, service.endless())) for stream in streams]
+        await asyncio.to_thread(
+            wait_until, lambda: [row["running"] for row in service.alive()] == [1, 1], "a stream on each worker"
+        )
+        while any(stream.tokens < 5 for stream in streams):
+            await asyncio.sleep(0.05)
+        victim = service.alive()[0]
+        os.kill(victim["pid"], signal.SIGKILL)
+
+        done, left = await asyncio.wait(tasks, timeout=15, return_when=asyncio.FIRST_COMPLETED)
+        assert len(done) == len(left) == 1
+        (broken,) = (streams[tasks.index(task)] for task in done)
+        (other,) = (streams[tasks.index(task)] for task in left)
+        assert broken.error is not None
+        assert "lost" in broken.error["message"]
+        assert await asyncio.to_thread(ask, service) == 200
+        assert state_of(service, victim["worker_id"]) == "gone"
+
+        seen = other.tokens
+        await asyncio.to_thread(wait_until, lambda: other.tokens > seen + 5, "the other stream goes on")
+        await asyncio.to_thread(wait_until, lambda: len(service.alive()) == 2, "a new worker", 60)
+        assert victim["worker_id"] not in {row["worker_id"] for row in service.alive()}
+        assert other.error is None
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.to_thread(service.wait_until_idle)

@@ -53,7 +53,7 @@ def checked_config(
     config_path: Path, *, host: str | None = None, port: int | None = None, model_folder: Path | None = None
 ) -> ServiceConfig:
     """The configuration with its overrides, its model there. Raises SettingsError."""
-    folder = str(model_folder.resolve()) if model_folder is not None else None
+    folder = str(model_folder.absolute()) if model_folder is not None else None
     config = with_overrides(load_config(config_path), host=host, port=port, model_folder=folder)
     model = Path(config.application.args.model.folder)
     for name in ("config.json", "model.safetensors"):
@@ -141,7 +141,7 @@ def _deploy(config: ServiceConfig) -> None:
         logging_config=log_options,
     )
     model = application.args.model
-    absolute = {"folder": str(Path(model.folder).resolve()), "served_name": model.name}
+    absolute = {"folder": str(Path(model.folder).absolute()), "served_name": model.name}
     settings = application.args.model_copy(update={"model": model.model_copy(update=absolute)})
     serve.run(
         build(settings),

@@ -32,7 +32,7 @@ class ModelSettings(_Knobs):
     @property
     def name(self) -> str:
         """The name clients ask for."""
-        return self.served_name or Path(self.folder).resolve().name
+        return self.served_name or Path(self.folder).absolute().name
 
 
 class EngineSettings(_Knobs):

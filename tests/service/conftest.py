@@ -139,9 +139,7 @@ def service(
         )
     running = RunningService(f"http://127.0.0.1:{port}", service_model.name, process, log)
     try:
-        wait_until(
-            lambda: b"is ready" in log.read_bytes() or process.poll() is not None, "ready", START_TIMEOUT_S
-        )
+        wait_until(lambda: b"is ready" in log.read_bytes() or process.poll() is not None, "ready", START_TIMEOUT_S)
         assert process.poll() is None, log.read_text()
         wait_until(lambda: len(running.alive()) == 2, "two workers", START_TIMEOUT_S)
         yield running

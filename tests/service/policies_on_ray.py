@@ -1,7 +1,7 @@
 """Two real Serve replicas of different speeds behind the real router; the model is the tests' fake one, slowed down.
 
-Run as a program, in a process of its own: prints one JSON object, {policy: {"speeds": {id: tokens per second},
-"counts": {id: requests}, "queue_lengths": {id: of requests that never end}}}.
+Run as a program, in a process of its own: prints one JSON object, {policy: {"speeds": {id: tokens per
+second}, "counts": {id: requests}, "queue_lengths": {id: of requests that never end}}}.
 """
 
 import asyncio

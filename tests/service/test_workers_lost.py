@@ -84,3 +84,17 @@ async def test_a_worker_is_killed_in_the_middle(service: RunningService) -> None
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     await asyncio.to_thread(service.wait_until_idle)
+
+
+@pytest.mark.timeout(120)
+def test_without_any_worker_clients_are_told_at_once(service: RunningService) -> None:
+    wait_until(lambda: len(service.alive()) == 2, "two workers", 60)
+    for row in service.alive():
+        os.kill(row["pid"], signal.SIGKILL)
+    wait_until(lambda: service.alive() == [], "the controller knows that both are gone")
+    body = {"model": service.model, "prompt": "One, two,", "max_tokens": 4}
+    refused = httpx.post(f"{service.url}/v1/completions", json=body, timeout=5)
+    assert refused.status_code == 503
+    assert int(refused.headers["retry-after"]) >= 1
+    wait_until(lambda: len(service.alive()) == 2, "new workers", 60)
+    assert ask(service) == 200

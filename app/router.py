@@ -74,7 +74,10 @@ class WorkerRouter(FIFOMixin, RequestRouter):
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Serve's news: the workers that run now, with their facts and last reports."""
         super().update_replicas(replicas)
-        self._table.update(dict(_parsed(replicas)), monotonic())
+        reported = self._table.update(dict(_parsed(replicas)), monotonic())
+        for replica in replicas:
+            if _worker_id(replica) in reported:
+                self._correct(replica)
         self._refuse_all_if_empty()
 
     def on_send_request(self, replica_id: ReplicaID) -> None:
@@ -151,6 +154,14 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         now_s = monotonic()
         reserved = sum(until_s > now_s for until_s in self._reserved_until_s.get(worker_id, ()))
         return max(self._in_flight.get(worker_id, 0), known) + reserved
+
+    def _correct(self, replica: RunningReplica) -> None:
+        """Lowers a count that is too high: a probe's answer may be older than the end of a request."""
+        worker_id = _worker_id(replica)
+        known = self._replica_queue_len_cache.get(replica.replica_id)
+        true_length = max(self._in_flight.get(worker_id, 0), self._table.reported_queue_length(worker_id))
+        if known is not None and true_length < known:
+            self._replica_queue_len_cache.update(replica.replica_id, true_length)
 
     def _is_full(self, replica: RunningReplica) -> bool:
         known = self._replica_queue_len_cache.get(replica.replica_id)

@@ -141,8 +141,12 @@ class WorkerTable:
         self._forget_after_s = forget_after_s
         self._entries: dict[str, _Entry] = {}
 
-    def update(self, workers: Mapping[str, tuple[WorkerFacts, WorkerReport | None]], now_s: float) -> None:
-        """Takes the present list: newcomers enter, a changed heartbeat is a report, absent ones are gone."""
+    def update(self, workers: Mapping[str, tuple[WorkerFacts, WorkerReport | None]], now_s: float) -> set[str]:
+        """Takes the present list: newcomers enter, a changed heartbeat is a report, absent ones are gone.
+
+        Returns the ids of those that have reported.
+        """
+        reported: set[str] = set()
         for worker_id, (facts, report) in workers.items():
             entry = self._entries.get(worker_id)
             if entry is None:
@@ -151,11 +155,13 @@ class WorkerTable:
             entry.facts, entry.present = facts, True
             if report is not None and (entry.report is None or report.heart_beat != entry.report.heart_beat):
                 entry.report, entry.heard_at_s = report, now_s
+                reported.add(worker_id)
         for worker_id, entry in list(self._entries.items()):
             if worker_id not in workers:
                 entry.present = False
                 if now_s - entry.heard_at_s > self._expiration_s + self._forget_after_s:
                     del self._entries[worker_id]
+        return reported
 
     def heard(self, worker_id: str, now_s: float) -> None:
         """The worker answered a request or a probe: that is a report too."""

@@ -130,6 +130,21 @@ async def test_requests_of_other_routers_count(make_router: MakeRouter) -> None:
     assert {await send(router) for _ in range(50)} == {"b"}
 
 
+async def test_a_heartbeat_corrects_a_count_that_is_too_high(make_router: MakeRouter) -> None:
+    worker = FakeReplica("a", 10.0)
+    worker.queue_length = 5
+    router = make_router(worker)
+    for _ in range(2):
+        await send(router)
+    assert router.rows()[0].queue_length == 7
+    worker.report(1.0, running=3)
+    router.update_replicas([worker])  # type: ignore[list-item]
+    assert router.rows()[0].queue_length == 3
+    worker.report(2.0, running=0)  # made before the two were sent
+    router.update_replicas([worker])  # type: ignore[list-item]
+    assert router.rows()[0].queue_length == 2
+
+
 async def test_choices_of_one_http_request_do_not_wait_for_each_other(make_router: MakeRouter) -> None:
     router = make_router(FakeReplica("a", 10.0))
     chosen = await asyncio.wait_for(

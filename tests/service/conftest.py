@@ -1,4 +1,4 @@
-"""The real application with the embedded model, two workers of one core each, started once for all of these tests."""
+"""The real application with the embedded model and two workers of one core each, started once."""
 
 import os
 import signal

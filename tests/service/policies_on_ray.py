@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -37,7 +38,7 @@ class SlowRunner(FakeRunner):
         self.log = log
         self.step_s = step_s
 
-    def make_sampler(self, prompt_token_ids: list[int], sampling: SamplingParams, seed: int) -> FakeSampler:  # type: ignore[override]
+    def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> FakeSampler:
         if prompt_token_ids[0] == MARK:
             with self.log.open("a") as log:
                 log.write(f"{os.getpid()}\n")

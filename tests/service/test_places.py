@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from typing import Any
 
 import httpx
@@ -34,10 +33,9 @@ class Reader:
         async with http.stream("POST", "/v1/completions", json=body) as response:
             self.status = response.status_code
             self.retry_after = response.headers.get("retry-after")
-            async with aclosing(response.aiter_lines()) as lines:
-                async for line in lines:
-                    if line.startswith("data: {"):
-                        self.texts.append(json.loads(line[6:])["choices"][0]["text"])
+            async for line in response.aiter_lines():
+                if line.startswith("data: {"):
+                    self.texts.append(json.loads(line[6:])["choices"][0]["text"])
 
     async def leave(self) -> None:
         self.task.cancel()

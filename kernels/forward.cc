@@ -12,6 +12,10 @@
 namespace redoubt {
 namespace {
 
+// With many rows a stage takes long enough for a thread to lose its core in it, so threads claim pieces as
+// they can; with few rows fixed shares are as even, and need no shared counter.
+constexpr int kClaimsPerThread = 8;
+
 // Tiles [range.begin, range.end) of a layer as a layer of its own, so that its outputs start at column 0.
 Linear slice(const Linear& linear, Range range) {
   Linear part = linear;
@@ -46,7 +50,7 @@ ForwardPass::ForwardPass(const ForwardContext& context, const Batch& batch, cons
   if (outputs.logits != nullptr) {
     for (int32_t token = 0; token < batch.tokens; ++token) head_rows_.push_back(token);
   }
-  for (std::atomic<int>& next : workspace_.next_item) next.store(0, std::memory_order_relaxed);
+  for (std::atomic<int>& next : workspace_.next_claims) next.store(0, std::memory_order_relaxed);
 
   size_t attention_scratch = 0;
   for (const AttentionItem& item : attention_.items) {
@@ -78,13 +82,12 @@ void ForwardPass::run_thread(int thread) {
 }
 
 void ForwardPass::run_layer(int thread, int layer) {
-  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
-  project_qkv(thread, weights);
+  project_qkv(thread, layer);
   rope_and_store(thread, layer);
   attend(thread, layer);
-  project_output(thread, weights);
-  gate_up(thread, weights);
-  project_down(thread, weights);
+  project_output(thread, layer);
+  gate_up(thread, layer);
+  project_down(thread, layer);
 }
 
 void ForwardPass::embed(int thread) {
@@ -98,51 +101,59 @@ void ForwardPass::embed(int thread) {
   finish_stage(thread, Stage::kEmbed);
 }
 
-void ForwardPass::project_qkv(int thread, const LayerWeights& layer) {
+void ForwardPass::project_qkv(int thread, int layer) {
+  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
   const ModelConfig& config = context_.config;
-  const LinearInput input = prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr,
-                                    batch_.tokens, config.hidden_size, layer.input_norm, layer.query.weight);
+  const LinearInput input =
+      prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, batch_.tokens,
+              config.hidden_size, weights.input_norm, weights.query.weight);
   float* query = workspace_.qkv.data();
   float* key = query + config.query_dim();
   float* value = key + config.kv_dim();
   const int64_t stride = workspace_.qkv_stride;
-  run_linears(thread, input,
-              {Segment{layer.query, {query, stride, false}}, Segment{layer.key, {key, stride, false}},
-               Segment{layer.value, {value, stride, false}}});
+  run_linears(thread, input, next_claim(layer, Claim::kQkv),
+              {Segment{weights.query, {query, stride, false}}, Segment{weights.key, {key, stride, false}},
+               Segment{weights.value, {value, stride, false}}});
   finish_stage(thread, Stage::kQkv);
 }
 
-void ForwardPass::project_output(int thread, const LayerWeights& layer) {
-  const LinearInput input = prepare(thread, workspace_.attention.data(), workspace_.attention_stride, nullptr,
-                                    batch_.tokens, context_.config.query_dim(), nullptr, layer.output.weight);
-  run_linears(thread, input,
-              {Segment{layer.output, {workspace_.hidden.data(), workspace_.hidden_stride, true}}});
+void ForwardPass::project_output(int thread, int layer) {
+  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
+  const LinearInput input =
+      prepare(thread, workspace_.attention.data(), workspace_.attention_stride, nullptr, batch_.tokens,
+              context_.config.query_dim(), nullptr, weights.output.weight);
+  run_linears(thread, input, next_claim(layer, Claim::kOutput),
+              {Segment{weights.output, {workspace_.hidden.data(), workspace_.hidden_stride, true}}});
   finish_stage(thread, Stage::kOutput);
 }
 
 // Gate and up for the same columns on the same thread, a chunk at a time, then SiLU and quantization of that
 // chunk: what lies between the two stages never leaves the cache, and needs no barrier.
-void ForwardPass::gate_up(int thread, const LayerWeights& layer) {
+void ForwardPass::gate_up(int thread, int layer) {
+  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
   const LinearInput input =
       prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, batch_.tokens,
-              context_.config.hidden_size, layer.post_attention_norm, layer.gate.weight);
+              context_.config.hidden_size, weights.post_attention_norm, weights.gate.weight);
   ThreadWorkspace& own = workspace_.threads[size_t(thread)];
-  const int tiles = layer.gate.weight.tiles();
-  // A unit of columns is whole groups of the next layer's input, and a pair of tiles at least.
-  const int unit_tiles = std::max(2, layer.down.weight.group / kTileOutputs);
+  const int tiles = weights.gate.weight.tiles();
+  // A unit of columns is whole groups of the next layer's input.
+  const int unit_tiles = std::max(1, weights.down.weight.group / kTileOutputs);
   const int units = (tiles + unit_tiles - 1) / unit_tiles;
   const int64_t unit_floats = int64_t(batch_.tokens) * unit_tiles * kTileOutputs;
   const int chunk_units = int(std::max<int64_t>(1, kGateChunkFloats / unit_floats));
-  const Range range = share(units, thread, threads_);
-  for (int unit = range.begin; unit < range.end; unit += chunk_units) {
-    const int unit_end = std::min(unit + chunk_units, range.end);
-    const Range chunk = {unit * unit_tiles, std::min(unit_end * unit_tiles, tiles)};
-    const Linear gate = slice(layer.gate, chunk), up = slice(layer.up, chunk);
+  const auto run_chunk = [&](Range chunk) {
+    const Linear gate = slice(weights.gate, chunk), up = slice(weights.up, chunk);
     const int64_t stride = gate.weight.tiles() * kTileOutputs;
     run_tiles(thread, input, gate, {own.gate.data(), stride, false}, {0, gate.weight.tiles()});
     run_tiles(thread, input, up, {own.up.data(), stride, false}, {0, up.weight.tiles()});
-    activate(own, chunk.begin * kTileOutputs, gate.weight.rows, layer.down);
-  }
+    activate(own, chunk.begin * kTileOutputs, gate.weight.rows, weights.down);
+  };
+  take_ranges(thread, batch_.tokens, units, next_claim(layer, Claim::kGateUp), [&](Range range) {
+    for (int unit = range.begin; unit < range.end; unit += chunk_units) {
+      const int end = std::min(unit + chunk_units, range.end);
+      run_chunk({unit * unit_tiles, std::min(end * unit_tiles, tiles)});
+    }
+  });
   finish_stage(thread, Stage::kGateUp);
 }
 
@@ -171,9 +182,10 @@ void ForwardPass::activate(ThreadWorkspace& own, int32_t col_begin, int32_t cols
   }
 }
 
-void ForwardPass::project_down(int thread, const LayerWeights& layer) {
-  run_linears(thread, inner_input(layer.down.weight),
-              {Segment{layer.down, {workspace_.hidden.data(), workspace_.hidden_stride, true}}});
+void ForwardPass::project_down(int thread, int layer) {
+  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
+  run_linears(thread, inner_input(weights.down.weight), next_claim(layer, Claim::kDown),
+              {Segment{weights.down, {workspace_.hidden.data(), workspace_.hidden_stride, true}}});
   finish_stage(thread, Stage::kDown);
 }
 
@@ -182,10 +194,12 @@ void ForwardPass::compute_head(int thread) {
   const LinearInput input = prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride,
                                     head_rows_.data(), int32_t(head_rows_.size()),
                                     context_.config.hidden_size, context_.weights.final_norm, head.weight);
+  std::atomic<int>& next = workspace_.next_claims.back();
   if (outputs_.logits != nullptr) {
-    run_linears(thread, input, {Segment{head, {outputs_.logits, context_.config.vocab_size, false}}});
+    run_linears(thread, input, next, {Segment{head, {outputs_.logits, context_.config.vocab_size, false}}});
   } else {
-    run_linears(thread, input, {Segment{head, {workspace_.logits.data(), workspace_.logits_stride, false}}});
+    run_linears(thread, input, next,
+                {Segment{head, {workspace_.logits.data(), workspace_.logits_stride, false}}});
   }
   finish_stage(thread, Stage::kHead);
 }
@@ -270,20 +284,34 @@ ForwardPass::LinearInput ForwardPass::inner_input(const PackedMatrix& weight) co
   return input;
 }
 
+template <typename Take>
+void ForwardPass::take_ranges(int thread, int32_t rows, int count, std::atomic<int>& next, const Take& take) {
+  if (rows <= kPrivateRows || threads_ == 1) return take(share(count, thread, threads_));
+  const int size = std::max(1, count / (threads_ * kClaimsPerThread));
+  for (;;) {
+    const int begin = next.fetch_add(size, std::memory_order_relaxed);
+    if (begin >= count) return;
+    take(Range{begin, std::min(begin + size, count)});
+  }
+}
+
 template <size_t kSegments>
-void ForwardPass::run_linears(int thread, const LinearInput& input, const Segment (&segments)[kSegments]) {
+void ForwardPass::run_linears(int thread, const LinearInput& input, std::atomic<int>& next,
+                              const Segment (&segments)[kSegments]) {
   int total = 0;
   for (const Segment& segment : segments) total += segment.linear.weight.tiles();
-  const Range mine = share(total, thread, threads_);
-  int first = 0;
-  for (const Segment& segment : segments) {
-    const int tiles = segment.linear.weight.tiles();
-    const Range part = intersect(mine, {first, first + tiles});
-    if (part.begin < part.end) {
-      run_tiles(thread, input, segment.linear, segment.target, {part.begin - first, part.end - first});
+  const int32_t rows = input.quantized ? input.integers.rows : input.floats.rows;
+  take_ranges(thread, rows, total, next, [&](Range mine) {
+    int first = 0;
+    for (const Segment& segment : segments) {
+      const int tiles = segment.linear.weight.tiles();
+      const Range part = intersect(mine, {first, first + tiles});
+      if (part.begin < part.end) {
+        run_tiles(thread, input, segment.linear, segment.target, {part.begin - first, part.end - first});
+      }
+      first += tiles;
     }
-    first += tiles;
-  }
+  });
 }
 
 void ForwardPass::run_tiles(int thread, const LinearInput& input, const Linear& linear, const Target& target,

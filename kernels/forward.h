@@ -3,6 +3,7 @@
 // arithmetic is in the kernel table; here is only who computes what, and from where to where.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <vector>
@@ -55,15 +56,15 @@ class ForwardPass {
   void run_thread(int thread);
   void run_layer(int thread, int layer);
   void embed(int thread);
-  void project_qkv(int thread, const LayerWeights& layer);
+  void project_qkv(int thread, int layer);
   void rope_and_store(int thread, int layer);
   void rotate(float* head, const float* norm, const float* angles);
   void attend(int thread, int layer);
   AttentionTask attention_task(const AttentionItem& item, int layer) const;
-  void project_output(int thread, const LayerWeights& layer);
-  void gate_up(int thread, const LayerWeights& layer);
+  void project_output(int thread, int layer);
+  void gate_up(int thread, int layer);
   void activate(ThreadWorkspace& own, int32_t col_begin, int32_t cols, const Linear& down);
-  void project_down(int thread, const LayerWeights& layer);
+  void project_down(int thread, int layer);
   void compute_head(int thread);
   void sample(int thread);
   void copy_hidden(int thread, int index);
@@ -76,7 +77,14 @@ class ForwardPass {
   LinearInput inner_input(const PackedMatrix& weight) const;
   // This thread's share of the segments' tiles.
   template <size_t kSegments>
-  void run_linears(int thread, const LinearInput& input, const Segment (&segments)[kSegments]);
+  void run_linears(int thread, const LinearInput& input, std::atomic<int>& next,
+                   const Segment (&segments)[kSegments]);
+  // Calls take(range) until all `count` items are taken, by this thread or by others.
+  template <typename Take>
+  void take_ranges(int thread, int32_t rows, int count, std::atomic<int>& next, const Take& take);
+  std::atomic<int>& next_claim(int layer, Claim claim) {
+    return workspace_.next_claims[size_t(layer * kClaimsPerLayer + int(claim))];
+  }
   void run_tiles(int thread, const LinearInput& input, const Linear& linear, const Target& target,
                  Range tiles);
   void barrier(int thread);

@@ -158,7 +158,8 @@ void read_family(const Fields& root, ModelConfig& config) {
               "'" + config.model_type + "' is not supported; llama, mistral, qwen2 and qwen3 are");
   }
   const std::string activation = root.text("hidden_act", "silu");
-  if (activation != "silu" && activation != "swish") root.fail("hidden_act", "'" + activation + "' is not supported; silu is");
+  if (activation != "silu" && activation != "swish")
+    root.fail("hidden_act", "'" + activation + "' is not supported; silu is");
   if (root.find("quantization_config") != nullptr) {
     root.fail("quantization_config", "weights that another program has quantized are not supported");
   }

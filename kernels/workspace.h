@@ -26,6 +26,10 @@ inline constexpr int kPrivateRows = 4;
 // Gate and up are computed this many floats at a time, so that SiLU finds them in the L2 cache.
 inline constexpr int64_t kGateChunkFloats = 32 * 1024;
 
+// The stages of a layer in which threads claim pieces of work from a counter.
+enum class Claim : uint8_t { kQkv, kAttention, kOutput, kGateUp, kDown };
+inline constexpr int kClaimsPerLayer = 5;
+
 // Rows of activations in both forms that a linear kernel may take.
 struct InputRows {
   AlignedMemory<float> floats;  // [rows][cols]
@@ -65,7 +69,7 @@ struct Workspace {
   InputRows input;                 // [tokens][widest of hidden_size and query_dim]
   InputRows inner;                 // [tokens][intermediate_size]
   std::vector<ThreadWorkspace> threads;
-  std::vector<std::atomic<int>> next_item;  // [layers], the next item of attention to be claimed
+  std::vector<std::atomic<int>> next_claims;  // [layers * kClaimsPerLayer + 1], the head's at the end
 
   Workspace(const ModelConfig& config, int32_t max_tokens, int32_t max_sequences, int32_t thread_count);
   size_t bytes() const;

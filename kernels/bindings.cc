@@ -1,4 +1,5 @@
-// The Python module: checks and converts, calls, and does no arithmetic. The contract is _native/__init__.pyi.
+// The Python module: checks and converts, calls, and does no arithmetic. The contract is
+// _native/__init__.pyi.
 #include "bindings.h"
 
 #include <nanobind/stl/string.h>
@@ -18,11 +19,6 @@
 namespace nb = nanobind;
 
 namespace redoubt {
-// Weak until every family has landed.
-void bind_linear(nb::module_& module) __attribute__((weak));
-void bind_ops(nb::module_& module) __attribute__((weak));
-void bind_model(nb::module_& module) __attribute__((weak));
-
 namespace {
 
 // std::system_error reaches Python as the OSError of its errno.
@@ -77,7 +73,7 @@ NB_MODULE(_native, module) {
   module.def("measure_barrier_ns", &measure_barrier_ns, nb::arg("threads"),
              nb::arg("cpus") = std::vector<int>{}, nb::arg("rounds") = 10000,
              nb::call_guard<nb::gil_scoped_release>());
-  if (bind_linear) bind_linear(module);
-  if (bind_ops) bind_ops(module);
-  if (bind_model) bind_model(module);
+  bind_linear(module);
+  bind_ops(module);
+  bind_model(module);
 }

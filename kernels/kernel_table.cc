@@ -8,15 +8,6 @@
 #include "cpu.h"
 
 namespace redoubt {
-// Weak until every family has landed: a table then lacks what is not there yet.
-#define REDOUBT_WEAK_FILLER(name) void name(KernelTable& table) __attribute__((weak))
-REDOUBT_WEAK_FILLER(fill_linear_scalar);
-REDOUBT_WEAK_FILLER(fill_linear_avx2);
-REDOUBT_WEAK_FILLER(fill_linear_avx512_vnni);
-REDOUBT_WEAK_FILLER(fill_ops_scalar);
-REDOUBT_WEAK_FILLER(fill_ops_avx2);
-REDOUBT_WEAK_FILLER(fill_ops_avx512);
-
 namespace {
 
 constexpr Tier kTiers[] = {Tier::kScalar, Tier::kAvx2, Tier::kAvx512Vnni};
@@ -40,22 +31,18 @@ std::string granted_names() {
   return names;
 }
 
-void fill(void (*filler)(KernelTable&), KernelTable& table) {
-  if (filler != nullptr) filler(table);
-}
-
 KernelTable make_table(Tier tier) {
   KernelTable table{};
   table.tier = tier;
-  fill(fill_linear_scalar, table);
-  fill(fill_ops_scalar, table);
+  fill_linear_scalar(table);
+  fill_ops_scalar(table);
   if (tier >= Tier::kAvx2) {
-    fill(fill_linear_avx2, table);
-    fill(fill_ops_avx2, table);
+    fill_linear_avx2(table);
+    fill_ops_avx2(table);
   }
   if (tier >= Tier::kAvx512Vnni) {
-    fill(fill_linear_avx512_vnni, table);
-    fill(fill_ops_avx512, table);
+    fill_linear_avx512_vnni(table);
+    fill_ops_avx512(table);
   }
   return table;
 }

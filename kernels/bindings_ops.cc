@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unordered_map.h>
 #include <nanobind/stl/vector.h>
@@ -163,9 +164,17 @@ FloatResult attention(const Array<const float, 3>& queries, const Array<uint8_t,
   return out;
 }
 
-std::vector<double> attention_seconds(int tasks, int query_tokens, int group_heads, int context_before,
-                                      int head_dim, const std::string& kv_type, int repeats, int threads,
-                                      const std::vector<int>& cpus, const std::string& tier) {
+// (wall, CPU) seconds of each pass.
+using Times = std::vector<std::pair<double, double>>;
+Times as_pairs(const std::vector<PassTime>& passes) {
+  Times times;
+  for (const PassTime& pass : passes) times.emplace_back(pass.wall_s, pass.cpu_s);
+  return times;
+}
+
+Times attention_seconds(int tasks, int query_tokens, int group_heads, int context_before, int head_dim,
+                        const std::string& kv_type, int repeats, int threads, const std::vector<int>& cpus,
+                        const std::string& tier) {
   const KernelTable& table = table_named(tier);
   require(tasks > 0 && query_tokens > 0 && group_heads > 0 && context_before >= 0 && head_dim > 0 &&
               head_dim % 16 == 0,
@@ -174,17 +183,17 @@ std::vector<double> attention_seconds(int tasks, int query_tokens, int group_hea
   const KvType type = kv_type == "bf16" ? KvType::kBf16 : KvType::kFp32;
   nb::gil_scoped_release unlocked;
   ThreadPool pool(threads, cpus);
-  return time_attention(pool, table, {tasks, query_tokens, group_heads, context_before, head_dim, type},
-                        repeats);
+  return as_pairs(time_attention(
+      pool, table, {tasks, query_tokens, group_heads, context_before, head_dim, type}, repeats));
 }
 
-std::vector<double> rows_seconds(const std::string& op, int rows, int n, int repeats, int threads,
-                                 const std::vector<int>& cpus, const std::string& tier) {
+Times rows_seconds(const std::string& op, int rows, int n, int repeats, int threads,
+                   const std::vector<int>& cpus, const std::string& tier) {
   const KernelTable& table = table_named(tier);
   require(rows > 0 && n > 0 && n % 16 == 0, "rows, n: not positive, or n not a multiple of 16");
   nb::gil_scoped_release unlocked;
   ThreadPool pool(threads, cpus);
-  return time_rows(pool, table, op, rows, n, repeats);
+  return as_pairs(time_rows(pool, table, op, rows, n, repeats));
 }
 
 int32_t sample(Sampler& sampler, const Floats& logits) {

@@ -49,7 +49,8 @@ class Pages {
   void* data_;
 };
 
-// Times `repeats` passes of work(thread, pass) on all threads.
+}  // namespace
+
 std::vector<PassTime> time_passes(ThreadPool& pool, int repeats, const std::function<void(int, int)>& work) {
   std::vector<PassTime> times(static_cast<size_t>(repeats));
   std::vector<double> cpu_s(size_t(pool.threads()) * 8);  // a cache line for each thread
@@ -67,7 +68,6 @@ std::vector<PassTime> time_passes(ThreadPool& pool, int repeats, const std::func
   return times;
 }
 
-}  // namespace
 }  // namespace redoubt
 
 #pragma GCC push_options

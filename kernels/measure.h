@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <vector>
 
 #include "kernel_table.h"
@@ -17,6 +18,9 @@ struct PassTime {
   double wall_s = 0;
   double cpu_s = 0;  // of the thread that took most: what the pass would take on cores that nobody else uses
 };
+
+// `repeats` passes of work(thread, pass) on all threads of the pool, which start each pass together.
+std::vector<PassTime> time_passes(ThreadPool& pool, int repeats, const std::function<void(int, int)>& work);
 
 // Peak rates of the pool's threads together, with operands in registers; 0 where the CPU lacks the
 // instruction.

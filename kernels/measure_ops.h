@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernel_table.h"
+#include "measure.h"
 #include "thread_pool.h"
 
 namespace redoubt {
@@ -19,13 +20,13 @@ struct AttentionCase {
   KvType kv_type;
 };
 
-// Seconds of each of `repeats` runs of all tasks; one run before the first is not timed.
-std::vector<double> time_attention(ThreadPool& pool, const KernelTable& table, const AttentionCase& shape,
-                                   int repeats);
+// `repeats` runs of all tasks; one run before the first is not timed.
+std::vector<PassTime> time_attention(ThreadPool& pool, const KernelTable& table, const AttentionCase& shape,
+                                     int repeats);
 
 // The same for "rms_norm", "silu_mul" or "rope" of `rows` rows of n values, and "write_kv" of as many tokens
 // of head_dim n, in bf16. Throws std::invalid_argument for another name.
-std::vector<double> time_rows(ThreadPool& pool, const KernelTable& table, const std::string& op, int rows,
-                              int n, int repeats);
+std::vector<PassTime> time_rows(ThreadPool& pool, const KernelTable& table, const std::string& op, int rows,
+                                int n, int repeats);
 
 }  // namespace redoubt

@@ -118,5 +118,27 @@ def attention(
     by_partitions: through attention_partition and attention_merge rather than attention.
     """
 
+def time_attention(
+    tasks: int,
+    query_tokens: int,
+    group_heads: int,
+    context_before: int,
+    head_dim: int,
+    kv_type: str,
+    repeats: int,
+    threads: int,
+    cpus: Sequence[int],
+    tier: str,
+) -> list[tuple[float, float]]:
+    """Runs of attention for `tasks` pairs of sequence and kv head on pinned threads; times as of time_read.
+
+    Every task has pages of its own, so many tasks with long contexts are read from memory, few from the caches.
+    """
+
+def time_rows(
+    op: str, rows: int, n: int, repeats: int, threads: int, cpus: Sequence[int], tier: str
+) -> list[tuple[float, float]]:
+    """Runs of "rms_norm", "silu_mul" or "rope" of `rows` rows of n, or "write_kv" of as many tokens of head_dim n."""
+
 def philox_4x32_10(counter: Sequence[int], key: Sequence[int]) -> list[int]:
     """One block of the generator behind Sampler: 4 words of counter and 2 of key -> 4 words."""

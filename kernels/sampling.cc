@@ -3,6 +3,7 @@
 #include "sampling.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -15,10 +16,15 @@ namespace redoubt {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-// Weights are relative to the largest. Candidates of top-p are gathered down to the first of these, and
-// further down, step by step, only if they are not enough.
+// Weights are relative to the largest, which is 1. Candidates of top-p are gathered down to this one, which
+// is most often enough, and only if it is not all of them.
 constexpr float kFirstThreshold = 0x1p-10f;
-constexpr float kThresholdStep = 0x1p-8f;
+// Weights of one sixteenth of an octave share a bucket.
+constexpr int kBucketShift = 19;
+constexpr uint32_t kBuckets = (std::bit_cast<uint32_t>(1.0f) >> kBucketShift) + 1;
+uint32_t bucket_of(float weight) {
+  return std::min(std::bit_cast<uint32_t>(weight) >> kBucketShift, kBuckets - 1);
+}
 // Below this many candidates sorting is as cheap as selecting.
 constexpr size_t kSortSize = 64;
 
@@ -50,6 +56,13 @@ void validate(const SamplingOptions& options, int32_t vocab_size) {
     require_token(token, vocab_size, "logit_bias");
     require(!std::isnan(bias) && bias < kInfinity, "logit_bias", "a number below infinity", bias);
   }
+}
+
+template <class Candidates>
+double total_weight(const Candidates& candidates) {
+  double total = 0;
+  for (const auto& candidate : candidates) total += candidate.weight;
+  return total;
 }
 
 size_t blocks_of(int32_t n) { return (size_t(n) + kLogitBlock - 1) / kLogitBlock; }
@@ -107,17 +120,15 @@ int32_t Sampler::choose(float* logits) {
   double total;
   if (options_.top_k > 0 && options_.top_k < vocab_size_) {
     keep_top_k(logits, max);
-    total = 0;
-    for (const Candidate& candidate : candidates_) total += candidate.weight;
+    total = total_weight(candidates_);
   } else {
     total = weigh(logits, max, vocab_size_);
     if (options_.top_p == 1.0f && options_.min_p == 0.0f) return draw_from_all(logits, total);
     weigh(block_maxima_.data(), max, int32_t(block_maxima_.size()));
-    float threshold = options_.top_p < 1.0f ? std::max(options_.min_p, kFirstThreshold) : options_.min_p;
-    while (gather(logits, threshold) < options_.top_p * total && threshold > options_.min_p) {
-      threshold = threshold * kThresholdStep < 0x1p-126f ? options_.min_p : threshold * kThresholdStep;
-      threshold = std::max(threshold, options_.min_p);
-    }
+    const double mass = options_.top_p < 1.0f ? options_.top_p * total : 0.0;
+    const float threshold = mass > 0 ? std::max(options_.min_p, kFirstThreshold) : options_.min_p;
+    gather(logits, threshold);
+    if (threshold > options_.min_p && total_weight(candidates_) < mass) gather(logits, options_.min_p);
   }
   Candidate cut{options_.min_p, std::numeric_limits<int32_t>::max()};
   if (options_.top_p < 1.0f) {
@@ -168,18 +179,17 @@ int32_t Sampler::draw_from_all(const float* weights, double total) {
 
 // Of the candidates, those at or before `cut` in the order of falling weight, then id.
 int32_t Sampler::draw_from_candidates(Candidate cut) {
-  const auto kept = [&](const Candidate& candidate) {
-    return candidate.weight > cut.weight || (candidate.weight == cut.weight && candidate.token <= cut.token);
-  };
-  double total = 0;
-  for (const Candidate& candidate : candidates_) {
-    if (kept(candidate)) total += candidate.weight;
+  size_t count = 0;
+  for (const Candidate candidate : candidates_) {
+    candidates_[count] = candidate;
+    count +=
+        candidate.weight > cut.weight || (candidate.weight == cut.weight && candidate.token <= cut.token);
   }
-  double rest = uniform() * total;
+  candidates_.resize(count);
+  double rest = uniform() * total_weight(candidates_);
   int32_t chosen = 0;
   for (const Candidate& candidate : candidates_) {
-    if (!kept(candidate) || candidate.weight == 0) continue;
-    chosen = candidate.token;
+    if (candidate.weight > 0) chosen = candidate.token;
     if (rest < candidate.weight) break;
     rest -= candidate.weight;
   }
@@ -210,30 +220,44 @@ void Sampler::keep_top_k(const float* logits, float max) {
   for (size_t i = 0; i < candidates_.size(); ++i) candidates_[i].weight = values_[i];
 }
 
-// Makes the candidates of all tokens of at least this value (NaN never is), and returns their sum.
-double Sampler::gather(const float* values, float at_least) {
-  candidates_.clear();
-  double sum = 0;
+// Makes the candidates of all tokens of at least this value; NaN never is. Without a branch per token, for
+// none could be foretold.
+void Sampler::gather(const float* values, float at_least) {
+  size_t count = 0;
   for (size_t block = 0; block < block_maxima_.size(); ++block) {
     if (block_maxima_[block] < at_least) continue;
     const int32_t begin = int32_t(block) * kLogitBlock, end = std::min(vocab_size_, begin + kLogitBlock);
+    if (candidates_.size() < count + kLogitBlock) candidates_.resize(2 * count + kLogitBlock);
     for (int32_t token = begin; token < end; ++token) {
-      if (!(values[token] >= at_least)) continue;
-      candidates_.push_back({values[token], token});
-      sum += values[token];
+      candidates_[count] = {values[token], token};
+      count += values[token] >= at_least;
     }
   }
-  return sum;
+  candidates_.resize(count);
 }
 
-// The last candidate, in the order of falling weight, then id, that is needed to reach `mass`.
+// The last candidate, in the order of falling weight, then id, that is needed to reach `mass`. Buckets of
+// like weights (those of positive floats ascend as their bits do) say where that is; only its bucket is put
+// in order.
 Sampler::Candidate Sampler::top_p_cut(double mass) {
+  bucket_masses_.assign(kBuckets, 0.0);
+  for (const Candidate& candidate : candidates_)
+    bucket_masses_[bucket_of(candidate.weight)] += candidate.weight;
+  uint32_t bucket = kBuckets - 1;
+  double sum = 0;  // of all candidates before ranked_[begin]
+  uint32_t lowest = 0;
+  while (lowest + 1 < kBuckets && bucket_masses_[lowest] == 0) ++lowest;
+  while (bucket > lowest && sum + bucket_masses_[bucket] < mass) sum += bucket_masses_[bucket--];
+
+  ranked_.resize(candidates_.size());
+  size_t begin = 0, end = 0;
+  for (const Candidate candidate : candidates_) {
+    ranked_[end] = candidate;
+    end += bucket_of(candidate.weight) == bucket;
+  }
   const auto before = [](const Candidate& a, const Candidate& b) {
     return a.weight > b.weight || (a.weight == b.weight && a.token < b.token);
   };
-  ranked_ = candidates_;
-  size_t begin = 0, end = ranked_.size();
-  double sum = 0;  // of all before `begin`
   while (end - begin > kSortSize) {
     const size_t middle = (begin + end) / 2;
     std::nth_element(ranked_.begin() + begin, ranked_.begin() + middle, ranked_.begin() + end, before);

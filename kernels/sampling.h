@@ -59,7 +59,7 @@ class Sampler {
   int32_t draw_from_all(const float* weights, double total);
   int32_t draw_from_candidates(Candidate cut);
   void keep_top_k(const float* logits, float max);
-  double gather(const float* weights, float at_least);
+  void gather(const float* values, float at_least);
   Candidate top_p_cut(double mass);
   double uniform();
 
@@ -73,6 +73,7 @@ class Sampler {
   std::vector<float> values_;          // scratch: the k-th largest, candidates' weights
   std::vector<Candidate> candidates_;  // in order of id
   std::vector<Candidate> ranked_;      // scratch: partly sorted
+  std::vector<double> bucket_masses_;  // scratch
 };
 
 // Philox 4x32 with 10 rounds (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").

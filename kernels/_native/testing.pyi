@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]

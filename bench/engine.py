@@ -61,16 +61,19 @@ class _StepClock:
     """Receives the events of one measurement and notes when each step delivered."""
 
     def __init__(self, streams: int, further_steps: int) -> None:
+        self.submitted_s = 0.0
         self.all_started_s = 0.0
         self.seconds = 0.0
         self.tokens = 0
         self.error: EngineError | None = None
         self.done = threading.Event()
+        self.all_submitted = threading.Lock()  # held until then: the engine waits after its first step
         self._silent: set[object] = set(range(streams))
         self._steps_left = further_steps
 
     def deliver(self, events: Sequence[tuple[object, Event]]) -> None:
-        now = time.perf_counter()
+        with self.all_submitted:
+            now = time.perf_counter()
         if self.done.is_set():
             return
         for _, event in events:
@@ -121,8 +124,8 @@ class EngineBench:
     def measure(self, work: Work) -> float:
         """Seconds: of a prompt until its first token, or of the decode steps while all streams decode."""
         if work.kind == "prefill":
-            began = time.perf_counter()
-            return self._run(1, work.context_tokens, 1, 0).all_started_s - began
+            clock = self._run(1, work.context_tokens, 1, 0)
+            return clock.all_started_s - clock.submitted_s
         new_tokens = work.new_tokens + self._spare_tokens
         clock = self._run(work.streams, work.context_tokens, new_tokens, work.new_tokens)
         assert clock.tokens == work.tokens, f"{clock.tokens} tokens on the clock instead of {work.tokens}"
@@ -143,8 +146,10 @@ class EngineBench:
             )
             for stream in range(streams)
         ]
-        for stream, request in enumerate(requests):
-            self._engine.submit(request, clock.deliver, stream)
+        with clock.all_submitted:
+            clock.submitted_s = time.perf_counter()
+            for stream, request in enumerate(requests):
+                self._engine.submit(request, clock.deliver, stream)
         clock.done.wait()
         for request in requests:
             self._engine.abort(request.request_id)
@@ -171,7 +176,7 @@ def measure_engine(options: EngineBenchOptions) -> dict[str, object]:
         "model": options.model.name,
         "prefill_tokens_per_s": round(prefill.tokens / median_s[prefill], 1),
         "decode_tokens_per_s": {str(work.streams): round(work.tokens / median_s[work], 1) for work in decodes},
-        "first_token_s": round(median_s[prefill], 4),
+        "first_token_s": round(median_s[prefill], 6),
         "load_s": round(bench.load_s, 3),
         "resident_bytes": process_resident_bytes(),
         "resident_bytes_by_owner": bench.runner.model.resident_bytes(),

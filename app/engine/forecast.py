@@ -59,12 +59,18 @@ def peak_pages(sequences: Iterable[tuple[int, int]], page_tokens: int) -> int:
     """The most pages that `sequences`, pairs of (tokens now, tokens still to come), will hold at any one time.
 
     All grow by a token a step and give their pages back at their end, so the peak is just before one of the ends: when
-    the one with r tokens to come ends, it and all with more have grown by r. Each may be counted one page too high.
+    the one with r tokens to come ends, it and all with more have grown by r. Of the last pages' fill only the number
+    of sequences with each is kept, so the work grows with the sequences, not with their square.
     """
     peak = 0
-    pages_now = 0
+    full_pages = 0
+    with_last_fill = [0] * page_tokens
     longest_first = sorted(sequences, key=lambda pair: -pair[1])
     for alive, (tokens, remaining) in enumerate(longest_first, start=1):
-        pages_now += -(-tokens // page_tokens)
-        peak = max(peak, pages_now + alive * -(-remaining // page_tokens))
+        pages, last_fill = divmod(tokens, page_tokens)
+        full_pages += pages
+        with_last_fill[last_fill] += 1
+        # ceil((fill + remaining) / page_tokens) is `more_pages`, or one more from a certain fill on.
+        more_pages, rest = divmod(remaining + page_tokens - 1, page_tokens)
+        peak = max(peak, full_pages + alive * more_pages + sum(with_last_fill[page_tokens - rest :]))
     return peak

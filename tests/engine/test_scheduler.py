@@ -101,18 +101,19 @@ def test_the_youngest_gives_its_pages_back_and_returns_when_somebody_has_ended()
     assert young.generated == generated + 1
 
 
-def test_a_sequence_without_a_younger_one_waits_for_a_page_with_its_own() -> None:
-    scheduler = Scheduler(make_limits(page_count=6, max_context_tokens=24), expected_output_tokens=1)
-    old, young = SequenceState(4, 12), SequenceState(8, 8)
+def test_the_youngest_skips_a_step_rather_than_give_up_its_pages_for_itself() -> None:
+    scheduler = Scheduler(make_limits(page_count=4, max_context_tokens=16), expected_output_tokens=1)
+    old, young = SequenceState(3, 13), SequenceState(4, 12)
     scheduler.add(old)
     scheduler.add(young)
     run(scheduler)
-    scheduler.pool.take(scheduler.pool.free_count)
     while shares(run(scheduler)) == {old: 1, young: 1}:
         pass
-    assert scheduler.running == [old]  # `old` was the first to need a page
-    stuck = scheduler.schedule()
-    assert stuck.sequences == [old]
+    assert scheduler.running == [old, young]
+    assert (young.computed, len(young.pages), scheduler.preemptions) == (8, 2, 0)
+    assert shares(run(scheduler)) == {old: 1}
+    assert scheduler.preemptions == 1  # now the older one needed a page
+    assert list(scheduler.waiting) == [young]
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ REDOUBT_INLINE void score_all(const Tile& tile, int first, int end) {
 }
 
 // One row of values. bf16 values come in pairs of vectors, of even and of odd columns, so that widening one
-// takes one operation; outputs_of and store_outputs put them right.
+// takes one operation; load_outputs and store_outputs put them right.
 template <KvType kType, int kVectors, typename Element>
 REDOUBT_INLINE void load_values(const Element* values, F32s (&x)[kVectors]) {
 #pragma GCC unroll 8

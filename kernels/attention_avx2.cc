@@ -14,11 +14,11 @@
 namespace redoubt::avx2 {
 namespace {
 #include "vector_avx2-inl.h"
-//
+
 #include "exp2-inl.h"
-//
+
 #include "attention-inl.h"
-//
+
 #include "attention_task-inl.h"
 }  // namespace
 

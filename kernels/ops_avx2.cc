@@ -14,9 +14,9 @@
 namespace redoubt::avx2 {
 namespace {
 #include "vector_avx2-inl.h"
-//
+
 #include "exp2-inl.h"
-//
+
 #include "ops-inl.h"
 }  // namespace
 }  // namespace redoubt::avx2

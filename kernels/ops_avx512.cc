@@ -14,9 +14,9 @@
 namespace redoubt::avx512 {
 namespace {
 #include "vector_avx512-inl.h"
-//
+
 #include "exp2-inl.h"
-//
+
 #include "ops-inl.h"
 }  // namespace
 }  // namespace redoubt::avx512

@@ -1,0 +1,215 @@
+"""Times the linear kernels, each against what the machine can do, measured in the same run.
+
+    python -m bench.kernels --json
+
+- A time is the CPU time of the busiest pinned thread, best of several calls: what a call takes on cores of its own.
+- The limits are the streaming read rate for as many bytes as the weights have, measured before and after each matrix
+  (it drifts on shared machines), and the peak multiply-add rate of vpdpbusd (int8 activations) or of fp32 FMA.
+- No kernel can be faster than the larger of the two demands: `share_of_limit` is that demand over the time. Where the
+  CPU has no vpdpbusd, int8 activations have no compute peak here, and the share is that of the read rate.
+- Weights come from memory, not from a cache: calls go round through copies of the matrix.
+
+Knows no model: the matrices are those of `kernel_cases`, which the tests use too.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from bench.engine import commit
+from bench.kernel_cases import MODEL_CASES, ODD_CASES, LinearCase, make_weights
+from kernels import _native
+from kernels._native import testing
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 512)
+COLD_BYTES = 256 << 20
+"""Several times the last-level cache of most machines; --cold-mib for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How to measure."""
+
+    threads: int
+    cpus: tuple[int, ...]
+    tier: str
+    cold_bytes: int
+    huge_pages: bool
+    seconds: float  # of timed calls per case and batch, about
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One case at one batch. Rates are of all threads together; a share is None where there is no limit to it."""
+
+    case: str
+    activations: str
+    batch: int
+    tier: str
+    seconds: float
+    median_seconds: float
+    read_gb_per_s: float
+    gmacs_per_s: float
+    share_of_read_rate: float
+    share_of_compute_peak: float | None
+    share_of_limit: float
+    tokens_over_batch_1: float | None  # rows a second, relative to one row
+
+
+def best_cpu_s(times: Sequence[tuple[float, float]]) -> float:
+    """The best call's CPU seconds."""
+    return min(cpu_s for _, cpu_s in times)
+
+
+def read_rate(case_bytes: int, setup: Setup) -> float:
+    """Bytes a second of streaming reads of as many bytes, from memory."""
+    repeats = max(5, min(200, setup.cold_bytes * 2 // case_bytes))
+    times = testing.time_read(case_bytes, repeats, setup.cold_bytes, setup.huge_pages, setup.threads, setup.cpus)
+    return case_bytes / best_cpu_s(times)
+
+
+def time_case(
+    case: LinearCase, activations: str, batches: Sequence[int], setup: Setup, peaks: dict[str, float]
+) -> list[Result]:
+    """One matrix at every batch."""
+    packed = make_weights(case, np.random.default_rng(0)).packed
+    peak = peaks["vnni_macs_per_s" if activations == "int8" else "fma_fp32_macs_per_s"]
+    reads = [read_rate(packed.nbytes, setup)]
+    times: dict[int, list[float]] = {}
+    for batch in batches:
+        repeats = 3
+        while True:  # first a few calls, then as many as the time allows
+            calls = testing.time_linear(
+                packed,
+                case.weight_type,
+                case.rows,
+                case.cols,
+                case.group,
+                activations,
+                batch,
+                repeats,
+                setup.cold_bytes,
+                setup.huge_pages,
+                setup.threads,
+                setup.cpus,
+                setup.tier,
+            )
+            affordable = int(setup.seconds / best_cpu_s(calls))
+            if repeats > 3 or affordable <= 3:
+                break
+            repeats = min(affordable, 200)
+        times[batch] = sorted(cpu_s for _, cpu_s in calls)
+    reads.append(read_rate(packed.nbytes, setup))
+    return [_result(case, activations, batch, times, packed.nbytes, max(reads), peak, setup) for batch in batches]
+
+
+def _result(
+    case: LinearCase,
+    activations: str,
+    batch: int,
+    times: dict[int, list[float]],
+    case_bytes: int,
+    read_bytes_per_s: float,
+    peak_macs_per_s: float,
+    setup: Setup,
+) -> Result:
+    seconds = times[batch][0]
+    macs = batch * case.rows * case.cols
+    of_read = case_bytes / seconds / read_bytes_per_s
+    of_peak = macs / seconds / peak_macs_per_s if peak_macs_per_s else None
+    return Result(
+        case.name,
+        activations,
+        batch,
+        setup.tier,
+        seconds,
+        times[batch][len(times[batch]) // 2],
+        case_bytes / seconds / 1e9,
+        macs / seconds / 1e9,
+        of_read,
+        of_peak,
+        max(of_read, of_peak or 0.0),
+        batch * times[1][0] / seconds if 1 in times else None,
+    )
+
+
+def describe(result: Result) -> str:
+    """One line of the table."""
+    peak = "       -" if result.share_of_compute_peak is None else f"{result.share_of_compute_peak:8.1%}"
+    over = "      -" if result.tokens_over_batch_1 is None else f"{result.tokens_over_batch_1:6.2f}x"
+    return (
+        f"{result.case:26}{result.activations:5}{result.batch:5}{result.seconds * 1e3:10.3f} ms"
+        f"{result.read_gb_per_s:8.1f}{result.gmacs_per_s:9.1f}{result.share_of_read_rate:9.1%}{peak}"
+        f"{result.share_of_limit:9.1%} {over}"
+    )
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    cores = len(os.sched_getaffinity(0))
+    parser = argparse.ArgumentParser(
+        prog="redoubt bench kernels", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    parser.add_argument("--threads", type=int, default=cores, help="pinned threads, one a CPU (default: all)")
+    parser.add_argument("--tier", default=_native.default_tier(), choices=_native.available_tiers())
+    parser.add_argument("--batch", default=",".join(map(str, BATCHES)), help="rows of activations, with commas")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--odd", action="store_true", help="the tests' odd shapes too")
+    parser.add_argument("--fp32-activations", action="store_true", help="fp32 activations for integer weights too")
+    parser.add_argument("--ordinary-pages", action="store_true", help="weights in 4 KiB pages, not in huge ones")
+    parser.add_argument("--cold-mib", type=int, default=COLD_BYTES >> 20, help="memory that calls go through")
+    parser.add_argument("--seconds", type=float, default=0.4, help="time for each case and batch, about")
+    options = parser.parse_args(arguments)
+    if not 1 <= options.threads <= cores:
+        parser.error(f"--threads: not in 1 .. {cores}, the CPUs of this process")
+    try:
+        options.batches = [int(batch) for batch in options.batch.split(",")]
+    except ValueError:
+        parser.error(f"--batch: {options.batch!r} is not a list of numbers")
+    if min(options.batches) < 1 or options.cold_mib < 0 or options.seconds < 0:
+        parser.error("--batch, --cold-mib, --seconds: out of range")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints a table, or with --json one object."""
+    options = parse(arguments)
+    cpus = tuple(sorted(os.sched_getaffinity(0)))[: options.threads]
+    setup = Setup(
+        options.threads, cpus, options.tier, options.cold_mib << 20, not options.ordinary_pages, options.seconds
+    )
+    peaks = testing.measure_compute(setup.threads, setup.cpus)
+    cases = [case for case in MODEL_CASES + (ODD_CASES if options.odd else ()) if options.only in case.name]
+    if not options.json:
+        print(f"{_native.cpu_model()}, {setup.tier}, {setup.threads} threads")
+        print({name: f"{rate / 1e9:.1f} G" for name, rate in peaks.items()})
+        print(f"{'matrix':26}{'x':5}{'rows':>5}{'time':>13}{'GB/s':>8}{'GMAC/s':>9}  of read of peak of limit")
+    results: list[Result] = []
+    for case in cases:
+        kinds = ("int8",) if case.is_integer else ("fp32",)
+        for activations in ("int8", "fp32") if case.is_integer and options.fp32_activations else kinds:
+            timed = time_case(case, activations, options.batches, setup, peaks)
+            results += timed
+            if not options.json:
+                print("\n".join(describe(result) for result in timed), flush=True)
+    if options.json:
+        report = {
+            "cpu": _native.cpu_model(),
+            "commit": commit(),
+            **asdict(setup),
+            "peaks": peaks,
+            "results": [asdict(result) for result in results],
+        }
+        json.dump(report, sys.stdout, indent=1)
+        print()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

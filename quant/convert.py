@@ -251,9 +251,11 @@ def _check_codes(name: str, matrix: QuantizedMatrix) -> None:
 
 def _loss_notes(checkpoint: Source, infos: Mapping[str, MatrixInfo]) -> Iterator[str]:
     """What was rounded in a way that the user may not expect."""
-    changes = {(checkpoint.tensors[name].stored, info.type) for name, info in infos.items()}
-    if any(stored in ("sym_int4", "asym_int4") and stored != kind for stored, kind in changes):
-        yield "The source's 4-bit codes were requantized, which loses quality; qtype auto keeps them."
-    rounded = sorted({stored for stored, kind in changes if kind == "bf16" and stored in ("fp16", "fp32")})
-    if rounded:
-        yield f"{' and '.join(rounded)} weights were rounded to bf16's shorter mantissa; fp32 keeps them."
+    pairs = [(checkpoint.tensors[name], info) for name, info in infos.items()]
+    if any(
+        source.group and info.group and (source.stored, source.group) != (info.type, info.group)
+        for source, info in pairs
+    ):
+        yield "The source's own codes were requantized, which loses quality; qtype auto keeps them."
+    if any(info.type == "bf16" and source.stored != "bf16" for source, info in pairs):
+        yield "Weights were rounded to bf16's short mantissa; fp32 keeps them as they are."

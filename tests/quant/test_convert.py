@@ -91,7 +91,7 @@ class TestTypes:
 
     def test_rounding_to_bf16_is_said(self, hf_folder: Path, tmp_path: Path) -> None:
         report = convert(hf_folder, tmp_path / "out", qtype="bf16", progress=False)
-        assert report.notes == ("fp32 weights were rounded to bf16's shorter mantissa; fp32 keeps them.",)
+        assert report.notes == ("Weights were rounded to bf16's short mantissa; fp32 keeps them as they are.",)
 
     def test_fp16_reaches_int4_unrounded(self, tmp_path: Path) -> None:
         factor = np.float32(1 + 2.0**-10)  # reaches the last bit of fp16's mantissa
@@ -139,6 +139,13 @@ class TestKeptCodes:
         convert(path, tmp_path / "a", progress=False)
         convert(path, tmp_path / "b", qtype="asym_int4", group_size=32, progress=False)
         assert packed(tmp_path / "a").packed(UP).tobytes() == packed(tmp_path / "b").packed(UP).tobytes()
+
+    @pytest.mark.parametrize(("qtype", "group", "said"), [("asym_int4", 64, 1), ("asym_int4", 32, 1), ("fp32", 32, 0)])
+    def test_only_a_loss_is_said(self, tmp_path: Path, qtype: str, group: int, said: int) -> None:
+        path = write_gguf(tmp_path / "x.gguf", random_tensors(CONFIG), kind=Kind.Q4_1)
+        # The embedding is 4 bits in this file, and int8 as asked for here.
+        report = convert(path, tmp_path / "out", qtype=qtype, group_size=group, progress=False)
+        assert len(report.notes) == said
 
     def test_another_type_requantizes_and_says_so(self, tmp_path: Path) -> None:
         tensors = random_tensors(CONFIG)

@@ -27,14 +27,15 @@ def warm_up(
 ) -> float:
     """Returns the engine's speed: tokens per second, prompt and output together, of one request alone.
 
-    `engine` is started. `concurrent` requests at once are run too, untimed, for the batched paths. Prompts
-    are random, and different each time, so that nothing is reused. Raises EngineError if a request fails,
-    TimeoutError.
+    `engine` is started. `concurrent` requests at once, which share the prompt's length, are run too, untimed,
+    for the batched paths. Prompts are random, and different each time, so that nothing is reused. Raises
+    EngineError if a request fails, TimeoutError.
     """
     rng = random.Random(0)
 
     def requests(count: int) -> list[GenerateRequest]:
-        return [_request(rng, vocab_size, prompt_tokens, new_tokens) for _ in range(count)]
+        each = max(1, prompt_tokens // count)
+        return [_request(rng, vocab_size, each, new_tokens) for _ in range(count)]
 
     _run(engine, requests(1), timeout_s)
     if concurrent > 1:

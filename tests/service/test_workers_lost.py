@@ -4,12 +4,13 @@ import asyncio
 import json
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.service.conftest import RunningService, wait_until
+from tests.service.conftest import RunningService, descendants, wait_until
 
 
 def ask(service: RunningService) -> int:
@@ -84,6 +85,15 @@ async def test_a_worker_is_killed_in_the_middle(service: RunningService) -> None
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     await asyncio.to_thread(service.wait_until_idle)
+
+
+def test_the_controller_dies(service: RunningService) -> None:
+    names = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in descendants(service.process.pid)}
+    (controller,) = (pid for pid, name in names.items() if name.startswith("ray::ServeController"))
+    os.kill(controller, signal.SIGKILL)
+    assert [ask(service) for _ in range(4)] == [200] * 4
+    heart_beat = max(row["last_heart_beat"] for row in service.rows())
+    wait_until(lambda: min(row["last_heart_beat"] for row in service.alive()) > heart_beat, "heartbeats again", 60)
 
 
 @pytest.mark.timeout(120)

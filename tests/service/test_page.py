@@ -1,0 +1,40 @@
+"""The page before the real service: what a person sees, and what the engine is left with."""
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.browser import answers, ask, open_page
+from tests.service.conftest import RunningService
+
+pytestmark = pytest.mark.browser
+
+
+def test_a_conversation_with_the_real_model(service: RunningService, browser: Browser) -> None:
+    with open_page(browser, service.url) as (page, watch):
+        ask(page, "What is the capital of France?")
+        expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=60_000)
+        assert len(answers(page)[0]) > 3
+        ask(page, "And of Italy?")
+        expect(page.locator("#chat .message.bot")).to_have_count(2)
+        expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=60_000)
+        page.get_by_role("button", name="New chat").click()
+        expect(page.locator("#chat .message")).to_have_count(0)
+        assert watch.outside == []
+        assert watch.complaints == []
+
+
+def test_stop_frees_the_engine(service: RunningService, browser: Browser) -> None:
+    with open_page(browser, service.url) as (page, watch):
+        ask(page, "Count from one to one thousand in words, and leave none out.")
+        expect(page.locator("#chat .message.bot")).to_have_count(1)
+        page.get_by_role("button", name="Stop").click()
+        expect(page.get_by_role("button", name="Send")).to_be_visible()
+        service.wait_until_idle()
+        assert watch.complaints == []
+
+
+def test_a_closed_tab_frees_the_engine(service: RunningService, browser: Browser) -> None:
+    with open_page(browser, service.url) as (page, _):
+        ask(page, "Tell a very long story about a lighthouse.")
+        expect(page.locator("#chat .message.bot")).to_have_count(1)
+    service.wait_until_idle()

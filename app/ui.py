@@ -175,7 +175,7 @@ class _Service:
         names: list[str] = []
         async with self._client(request, key) as client:
             try:
-                names = [model.id async for model in client.models.list()]
+                names = await _served(client)
             except OpenAIError as error:
                 gr.Warning(_reason(error), title="The service is not ready")
         return gr.update(choices=names, value=names[0] if names else None)
@@ -224,7 +224,7 @@ class _Service:
         async with self._client(request, knobs.key) as client:
             try:
                 stream = await client.chat.completions.create(
-                    model=knobs.model or "",
+                    model=knobs.model or next(iter(await _served(client)), ""),  # asked before the menu was there
                     messages=_messages(conversation, knobs.system),
                     stream=True,
                     temperature=knobs.temperature,
@@ -270,6 +270,10 @@ class _PagePolicy:
             await send(message)
 
         await self._app(scope, receive, send_with_policy if scope["type"] == "http" else send)
+
+
+async def _served(client: AsyncOpenAI) -> list[str]:
+    return [model.id async for model in client.models.list()]
 
 
 def _own_address(request: gr.Request) -> str:

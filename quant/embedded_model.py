@@ -60,7 +60,7 @@ def main() -> None:
             fetch(gguf)
         except FetchError as error:
             sys.exit(str(error))
-    convert(gguf, folder / NAME, qtype="auto", force=True)
+    convert(gguf, folder / NAME, qtype="auto", force=True, progress=sys.stderr.isatty())
 
 
 if __name__ == "__main__":

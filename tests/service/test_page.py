@@ -1,9 +1,11 @@
 """The page before the real service: what a person sees, and what the engine is left with."""
 
+import re
+
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser import answers, ask, open_page
+from tests.browser import ask, open_page
 from tests.service.conftest import RunningService
 
 pytestmark = pytest.mark.browser
@@ -12,8 +14,8 @@ pytestmark = pytest.mark.browser
 def test_a_conversation_with_the_real_model(service: RunningService, browser: Browser) -> None:
     with open_page(browser, service.url) as (page, watch):
         ask(page, "What is the capital of France?")
+        expect(page.locator("#chat .message.bot")).to_contain_text(re.compile(r"\w{2}"))
         expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=60_000)
-        assert len(answers(page)[0]) > 3
         ask(page, "And of Italy?")
         expect(page.locator("#chat .message.bot")).to_have_count(2)
         expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=60_000)

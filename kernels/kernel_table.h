@@ -1,13 +1,13 @@
 // The contract of every kernel, and the table through which the model reaches them.
 //
-// The scalar tier fills the whole table and defines every result; each higher tier overwrites what it does better.
-// A kernel does no allocation, takes no lock, starts no thread and knows nothing of layers or requests: it works on
-// the range it is given, so the caller decides how work is split.
+// The scalar tier fills the whole table and defines every result; each higher tier overwrites what it does
+// better. A kernel does no allocation, takes no lock, starts no thread and knows nothing of layers or
+// requests: it works on the range it is given, so the caller decides how work is split.
 //
-// Invariance: a row's result depends on that row's input alone, never on how many rows, sequences or threads share
-// the call. Linear kernels therefore add groups in ascending k into one fp32 accumulator per output, in exactly the
-// order written below, in every tier and at every batch size; attention does the same over blocks of keys. A request
-// gives the same tokens alone, batched, chunked or after preemption.
+// Invariance: a row's result depends on that row's input alone, never on how many rows, sequences or threads
+// share the call. Linear kernels therefore add groups in ascending k into one fp32 accumulator per output, in
+// exactly the order written below, in every tier and at every batch size; attention does the same over blocks
+// of keys. A request gives the same tokens alone, batched, chunked or after preemption.
 #pragma once
 
 #include <cstddef>
@@ -26,9 +26,9 @@ enum class Tier : uint8_t { kScalar, kAvx2, kAvx512Vnni };
 // all 0 where max|x| < kSmallestQuantized, so that neither quotient leaves the normal range.
 inline constexpr float kSmallestQuantized = 0x1p-100f;
 struct QuantizedRows {
-  int8_t* values = nullptr;   // [rows][cols]
-  float* scales = nullptr;    // [rows][cols / group]
-  int32_t* sums = nullptr;    // [rows][cols / group]
+  int8_t* values = nullptr;  // [rows][cols]
+  float* scales = nullptr;   // [rows][cols / group]
+  int32_t* sums = nullptr;   // [rows][cols / group]
   int32_t rows = 0;
   int32_t cols = 0;
   int32_t group = 0;
@@ -41,8 +41,8 @@ struct FloatRows {
   int32_t cols = 0;
 };
 
-// Where a linear kernel writes: y[r][n] = acc, plus bias[n] where there is one, plus y's old value if `accumulate`.
-// Padded outputs (n >= w.rows) are never written.
+// Where a linear kernel writes: y[r][n] = acc, plus bias[n] where there is one, plus y's old value if
+// `accumulate`. Padded outputs (n >= w.rows) are never written.
 struct LinearOutput {
   float* values = nullptr;  // [rows], `stride` floats apart
   int64_t stride = 0;
@@ -53,12 +53,14 @@ struct LinearOutput {
 enum class KvType : uint8_t { kFp32, kBf16 };
 
 // Keys and values live in pages of kPageTokens tokens. For each (layer, page, kv head) a block holds the keys
-// transposed, so that a score for 16 tokens is a row of broadcast multiplications, and then the values as they come:
+// transposed, so that a score for 16 tokens is a row of broadcast multiplications, and then the values as
+// they come:
 //   fp32: K[head_dim][kPageTokens]            then V[kPageTokens][head_dim]
 //   bf16: K[head_dim / 2][kPageTokens][2]     then V[kPageTokens][head_dim]
 inline constexpr int kPageTokens = 32;
-// Attention takes partitions of this many keys separately (all scores, then one softmax, then the values) and merges
-// them in ascending order, whoever computes them: long contexts can be split over threads and still give the same bits.
+// Attention takes partitions of this many keys separately (all scores, then one softmax, then the values) and
+// merges them in ascending order, whoever computes them: long contexts can be split over threads and still
+// give the same bits.
 inline constexpr int kPartitionTokens = 512;
 
 inline constexpr size_t kv_block_bytes(KvType type, int head_dim) {
@@ -69,14 +71,15 @@ inline constexpr int kLogitBlock = 128;
 
 // One sequence's keys and values of one (layer, kv head).
 struct KvView {
-  std::byte* base = nullptr;        // block of page 0 for this layer and head
-  int64_t page_stride = 0;          // bytes from one page's block to the next page's
+  std::byte* base = nullptr;            // block of page 0 for this layer and head
+  int64_t page_stride = 0;              // bytes from one page's block to the next page's
   const int32_t* page_table = nullptr;  // page_table[t / kPageTokens] holds token t
   KvType type = KvType::kFp32;
   int32_t head_dim = 0;  // even; a multiple of 16 for the vector tiers, else the caller uses the scalar tier
 };
 
-// Attention of one kv head's query group. Query token i (0 <= i < query_tokens) sees keys 0 .. context_before + i.
+// Attention of one kv head's query group. Query token i (0 <= i < query_tokens) sees keys 0 .. context_before
+// + i.
 struct AttentionTask {
   const float* queries = nullptr;  // token i, head h of the group: queries + i * token_stride + h * head_dim
   float* output = nullptr;         // same shape and strides as queries, may not alias them
@@ -95,19 +98,21 @@ struct KernelTable {
   Tier tier;
 
   // Quantizes rows [row_begin, row_end) of x ([rows], x_stride floats apart) into `out`.
-  void (*quantize_rows)(const float* x, int64_t x_stride, const QuantizedRows& out, int row_begin, int row_end);
+  void (*quantize_rows)(const float* x, int64_t x_stride, const QuantizedRows& out, int row_begin,
+                        int row_end);
 
-  // Output tiles [tile_begin, tile_end) of y = x W^T, for integer weights. x.group == w.group. Per output and group j:
+  // Output tiles [tile_begin, tile_end) of y = x W^T, for integer weights. x.group == w.group. Per output and
+  // group j:
   //   sym_int4:  acc = fma(float(dot_j - 8 * s_j) * d_x, d_w, acc)
   //   int8:      acc = fma(float(dot_j - 128 * s_j) * d_x, d_w, acc)
   //   asym_int4: acc = fma(float(dot_j) * d_x, d_w, acc); acc = fma(float(s_j) * d_x, m_w, acc)
   // `scratch` holds linear_scratch_bytes(w, rows) bytes, 64-byte aligned, private to the caller's thread.
-  void (*linear_int8)(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin, int tile_end,
-                      void* scratch);
-  // The same for fp32 activations and any weight type: acc = fma(x[k], float(w[n][k]), acc), k ascending, where an
-  // integer weight is dequantized first (sym: d * (q - 8); asym: fma(d, q, m); int8: d * (u - 128)).
-  void (*linear_fp32)(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin, int tile_end,
-                      void* scratch);
+  void (*linear_int8)(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
+                      int tile_end, void* scratch);
+  // The same for fp32 activations and any weight type: acc = fma(x[k], float(w[n][k]), acc), k ascending,
+  // where an integer weight is dequantized first (sym: d * (q - 8); asym: fma(d, q, m); int8: d * (u - 128)).
+  void (*linear_fp32)(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
+                      int tile_end, void* scratch);
   size_t (*linear_scratch_bytes)(const PackedMatrix& w, int rows);
   // Row n of W in fp32: the embedding look-up, and the tests' view of a weight.
   void (*dequantize_row)(const PackedMatrix& w, int32_t row, float* out);
@@ -116,15 +121,17 @@ struct KernelTable {
   void (*rms_norm)(const float* x, const float* weight, float epsilon, int n, float* out);
   // out[i] = silu(gate[i]) * up[i]
   void (*silu_mul)(const float* gate, const float* up, int n, float* out);
-  // Rotates one head in place: pairs (i, i + rotary_dim / 2), i < rotary_dim / 2 (the Hugging Face "rotate half" order).
-  // cos_sin: rotary_dim / 2 cosines, then as many sines.
+  // Rotates one head in place: pairs (i, i + rotary_dim / 2), i < rotary_dim / 2 (the Hugging Face "rotate
+  // half" order). cos_sin: rotary_dim / 2 cosines, then as many sines.
   void (*rope)(float* head, const float* cos_sin, int rotary_dim);
-  // Stores one token's key and value (head_dim floats each) at position `token` of the view; bf16 rounds to nearest even.
+  // Stores one token's key and value (head_dim floats each) at position `token` of the view; bf16 rounds to
+  // nearest even.
   void (*write_kv)(const KvView& kv, int32_t token, const float* key, const float* value);
   // Whole attention of a task. scratch: attention_scratch_bytes(task) bytes, 64-byte aligned.
   void (*attention)(const AttentionTask& task, void* scratch);
-  // Partition p alone (keys p * kPartitionTokens ...), its states into `states`; then the merge of partitions 0 .. count
-  // (laid out [count][query_tokens * group_heads][head_dim + 2]) into task.output. attention() equals the two, bit for bit.
+  // Partition p alone (keys p * kPartitionTokens ...), its states into `states`; then the merge of partitions
+  // 0 .. count (laid out [count][query_tokens * group_heads][head_dim + 2]) into task.output. attention()
+  // equals the two, bit for bit.
   void (*attention_partition)(const AttentionTask& task, int p, float* states, void* scratch);
   void (*attention_merge)(const AttentionTask& task, const float* states, int count);
   size_t (*attention_scratch_bytes)(const AttentionTask& task);
@@ -132,7 +139,8 @@ struct KernelTable {
   // For sampling, over blocks of kLogitBlock logits (the last may be shorter).
   // maxima[b] = the largest of block b; NaN is ignored; -infinity where nothing else is there.
   void (*block_maxima)(const float* logits, int n, float* maxima);
-  // logits[i] = 2^((logits[i] - max) * scale), or 0 where that is NaN or below 2^-125; sums[b] = the sum of block b.
+  // logits[i] = 2^((logits[i] - max) * scale), or 0 where that is NaN or below 2^-125; sums[b] = the sum of
+  // block b.
   void (*softmax_weights)(float* logits, int n, float max, float scale, float* sums);
 };
 
@@ -146,8 +154,8 @@ void fill_ops_avx512(KernelTable& table);
 
 // The table for a tier. Throws std::invalid_argument if this machine (CPU and OS) does not grant the tier.
 const KernelTable& kernel_table(Tier tier);
-// The best tier granted, or the one REDOUBT_ISA names ("scalar", "avx2", "avx512_vnni"); an unknown or missing tier
-// there throws std::invalid_argument naming it.
+// The best tier granted, or the one REDOUBT_ISA names ("scalar", "avx2", "avx512_vnni"); an unknown or
+// missing tier there throws std::invalid_argument naming it.
 Tier default_tier();
 const char* tier_name(Tier tier);
 // The inverse; throws std::invalid_argument for a name that no tier has.

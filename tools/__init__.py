@@ -1,0 +1,1 @@
+"""What the Makefile runs that is no part of the product."""

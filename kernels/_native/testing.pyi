@@ -30,7 +30,7 @@ def linear_int8(
     tile_begin: int = 0,
     tile_end: int | None = None,
 ) -> None:
-    """Writes output tiles of y [batch, rows] (rows of y at any distance); values, scales and sums as quantize_rows gives."""
+    """Writes output tiles of y [batch, rows] (its rows at any distance); values, scales, sums: of quantize_rows."""
 
 def linear_fp32(
     packed: U8,

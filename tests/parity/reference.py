@@ -19,11 +19,12 @@ class Reference:
         import torch
         import transformers
 
-        transformers.utils.logging.disable_progress_bar()
+        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         self._torch = torch
-        model = transformers.AutoModelForCausalLM.from_pretrained(
+        model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             gguf.parent, gguf_file=gguf.name, dtype=torch.float32, attn_implementation="eager"
-        ).eval()
+        )
+        model.eval()
         self._models: dict[str, Any] = {"float32": model, "float64": copy.deepcopy(model).double()}
         for each in self._models.values():
             _use_double_angles(torch, each)

@@ -17,6 +17,8 @@ from tests.parity.reference import Reference
 
 pytestmark = pytest.mark.parity
 
+I32 = NDArray[np.int32]
+
 ROUNDING_MULTIPLE = 8.0
 PROMPTS = (
     "The capital of France is",
@@ -51,10 +53,10 @@ class Runner:
         self.model.page_table[0, :] = np.arange(64, dtype=np.int32)
 
     @staticmethod
-    def _arrays(ids: list[int], start: int) -> tuple[NDArray[np.int32], ...]:
+    def _arrays(ids: list[int], start: int) -> tuple[I32, I32, I32, I32, I32]:
         positions = np.arange(start, start + len(ids), dtype=np.int32)
-        one = [np.array([v], dtype=np.int32) for v in (0, len(ids), start)]
-        return np.array(ids, dtype=np.int32), positions, *one
+        slot, length, context = (np.array([v], dtype=np.int32) for v in (0, len(ids), start))
+        return np.array(ids, dtype=np.int32), positions, slot, length, context
 
     def logits(self, ids: list[int]) -> NDArray[np.float32]:
         return self.model.logits(*self._arrays(ids, 0))
@@ -96,8 +98,9 @@ def text_ids(reference: Reference) -> list[int]:
 
 
 def log_softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
-    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    shifted: NDArray[np.float64] = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    sums = np.exp(shifted).sum(axis=-1, keepdims=True)
+    return np.asarray(shifted - np.log(sums))
 
 
 def test_hidden_states_of_every_layer(reference: Reference, exact: Runner, text_ids: list[int]) -> None:

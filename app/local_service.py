@@ -5,11 +5,13 @@ Ray is ours alone and listens on loopback, and that no process is left. It knows
 application does.
 """
 
+import contextlib
 import logging
 import os
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -17,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app.settings import ServiceConfig, SettingsError, load_config, with_overrides
+from app.settings import HttpOptions, ServiceConfig, SettingsError, load_config, with_overrides
 
 _LOOPBACK = "127.0.0.1"
 # Tokens are small and pass through it one by one; prompts too.
@@ -27,7 +29,7 @@ _LONGEST_TEMP_PATH = 24
 
 
 class _StopRequested(BaseException):
-    """SIGINT or SIGTERM, wherever the main thread is."""
+    """A signal to end, wherever the main thread is."""
 
 
 def serve_local(
@@ -35,7 +37,7 @@ def serve_local(
 ) -> int:
     """Starts a private Ray, deploys the file with these overrides, prints the address, waits, cleans up.
 
-    Returns the process' exit status: 0 after SIGINT or SIGTERM, 1 if the service did not start.
+    Returns the process' exit status: 0 after SIGINT, SIGTERM or SIGHUP, 1 if the service did not start.
     Raises SettingsError for a wrong configuration before anything is started. Call it on the main thread.
     """
     config = checked_config(config_path, host=host, port=port, model_folder=model_folder)
@@ -52,13 +54,14 @@ def serve_local(
 def checked_config(
     config_path: Path, *, host: str | None = None, port: int | None = None, model_folder: Path | None = None
 ) -> ServiceConfig:
-    """The configuration with its overrides, its model there. Raises SettingsError."""
+    """The configuration with its overrides, its model there and its port free. Raises SettingsError."""
     folder = str(model_folder.absolute()) if model_folder is not None else None
     config = with_overrides(load_config(config_path), host=host, port=port, model_folder=folder)
     model = Path(config.application.args.model.folder)
     for name in ("config.json", "model.safetensors"):
         if not (model / name).is_file():
             raise SettingsError(f"model.folder: {model} is no converted model: it has no {name}")
+    _check_port(config.http_options)
     return config
 
 
@@ -97,7 +100,7 @@ def _serve(config: ServiceConfig, folder: Path) -> int:
     started_s = time.monotonic()
     previous = _handle_signals(_stop)
     try:
-        print("Starting Ray ...", flush=True)
+        _say("Starting Ray ...")
         context = ray.init(
             address="local",
             namespace="serve",
@@ -108,16 +111,16 @@ def _serve(config: ServiceConfig, folder: Path) -> int:
             _temp_dir=str(folder / "ray"),
         )
         _handle_signals(_stop)  # ray.init has put its own handler there
-        print("Loading the model, and warming up ...", flush=True)
+        _say("Loading the model, and warming up ...")
         _deploy(config)
         _print_ready(config, str(context.dashboard_url), time.monotonic() - started_s)
         while True:
             signal.pause()
     except _StopRequested:
-        print("Stopping ...", flush=True)
+        _say("Stopping ...")
         return 0
     except (RuntimeError, ray.exceptions.RayError) as error:  # what Serve raises for a failed deployment
-        print(f"{error}", file=sys.stderr, flush=True)
+        print("\n".join([str(error), *_causes(config)]), file=sys.stderr, flush=True)
         return 1
     finally:
         _handle_signals(signal.SIG_IGN)
@@ -151,13 +154,41 @@ def _deploy(config: ServiceConfig) -> None:
     )
 
 
+def _causes(config: ServiceConfig) -> list[str]:
+    """What each deployment that failed says at the end of its traceback."""
+    import ray
+    from ray import serve
+
+    try:
+        application = serve.status().applications[config.application.name]
+    except (KeyError, ray.exceptions.RayError, ray.serve.exceptions.RayServeException):
+        return []
+    failed = {name: part.message.strip() for name, part in application.deployments.items() if part.message}
+    return [f"{name}: {message.splitlines()[-1]}" for name, message in failed.items() if message]
+
+
+def _check_port(http: HttpOptions) -> None:
+    with socket.socket(socket.AF_INET6 if ":" in http.host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((http.host, http.port))
+        except OSError as error:
+            reason = f"{http.host}:{http.port}: {error.strerror or error}"
+            raise SettingsError(f"http_options: cannot listen on {reason}") from error
+
+
 def _print_ready(config: ServiceConfig, dashboard: str, seconds: float) -> None:
     http = config.http_options
     host = _LOOPBACK if http.host == "0.0.0.0" else http.host
-    print(f"Redoubt is ready after {seconds:.0f} s: http://{host}:{http.port}", flush=True)
+    _say(f"Redoubt is ready after {seconds:.0f} s: http://{host}:{http.port}")
     token = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    print(f"Ray's dashboard: http://{dashboard}" + (f" (token: {token})" if token else ""), flush=True)
-    print(f"Model: {config.application.args.model.name}. Ctrl-C stops everything.", flush=True)
+    _say(f"Ray's dashboard: http://{dashboard}" + (f" (token: {token})" if token else ""))
+    _say(f"Model: {config.application.args.model.name}. Ctrl-C stops everything.")
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(BrokenPipeError):  # whoever reads may have gone: no reason to leave things behind
+        print(text, flush=True)
 
 
 def _stop(signal_number: int, frame: object) -> None:
@@ -165,8 +196,8 @@ def _stop(signal_number: int, frame: object) -> None:
 
 
 def _handle_signals(handler: Any) -> dict[int, Any]:
-    """Sets the handler of SIGINT and SIGTERM; returns the ones before."""
-    return {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Sets the handler of the signals that end a program; returns the ones before."""
+    return {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
 
 def _private_folder() -> Path:

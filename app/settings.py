@@ -173,7 +173,7 @@ class HttpOptions(_Knobs):
 
     host: str = "127.0.0.1"
     """The address the proxy listens on; the default is reachable from this machine only."""
-    port: int = Field(default=8000, ge=0, le=65535)
+    port: int = Field(default=8000, ge=1, le=65535)
     """The port of the API and the page."""
     request_timeout_s: float | None = Field(default=None, gt=0)
     """A request that takes longer is ended; none: no limit."""

@@ -9,7 +9,6 @@ other workers.
 import json
 import os
 import socket
-import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -132,8 +131,8 @@ class Worker:
 
 def _claims_folder() -> Path:
     """Where the workers of one Ray on this machine share its cores; another Ray has its own folder."""
-    cluster = str(ray.get_runtime_context().gcs_address).replace(":", "-")
-    return Path(tempfile.gettempdir()) / f"redoubt-cores-{os.getuid()}" / cluster
+    node: Any = ray._private.worker._global_node  # Ray has no public way to its session's folder (2.60)
+    return Path(node.get_session_dir_path()) / "redoubt-cores"
 
 
 def _context_tokens(folder: Path, wanted: int | None) -> int:

@@ -1,3 +1,4 @@
+import socket
 import stat
 from pathlib import Path
 
@@ -18,23 +19,36 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def test_overrides_reach_the_configuration(model: Path) -> None:
-    config = checked_config(LOCAL, host="127.0.0.2", port=8123, model_folder=model)
-    assert (config.http_options.host, config.http_options.port) == ("127.0.0.2", 8123)
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def test_overrides_reach_the_configuration(model: Path, port: int) -> None:
+    config = checked_config(LOCAL, host="127.0.0.2", port=port, model_folder=model)
+    assert (config.http_options.host, config.http_options.port) == ("127.0.0.2", port)
     assert config.application.args.model.folder == str(model)
     assert config.application.args.model.name == "some-model"
 
 
-def test_a_link_keeps_its_own_name(model: Path, tmp_path: Path) -> None:
+def test_a_link_keeps_its_own_name(model: Path, port: int, tmp_path: Path) -> None:
     link = tmp_path / "the-model"
     link.symlink_to(model)
-    assert checked_config(LOCAL, model_folder=link).application.args.model.name == "the-model"
+    config = checked_config(LOCAL, port=port, model_folder=link)
+    assert config.application.args.model.name == "the-model"
 
 
 def test_a_folder_that_is_no_model(model: Path) -> None:
     (model / "model.safetensors").unlink()
     with pytest.raises(SettingsError, match=r"some-model is no converted model: it has no model\.safetensors"):
         checked_config(LOCAL, model_folder=model)
+
+
+def test_a_port_that_somebody_has(model: Path) -> None:
+    refused = pytest.raises(SettingsError, match=r"cannot listen on 127\.0\.0\.1:\d+: Address already in use")
+    with socket.create_server(("127.0.0.1", 0)) as other, refused:
+        checked_config(LOCAL, port=other.getsockname()[1], model_folder=model)
 
 
 def test_ray_gets_a_token_that_only_we_can_read(tmp_path: Path) -> None:

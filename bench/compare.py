@@ -37,6 +37,7 @@ def our_command(options: EngineBenchOptions) -> Sequence[str]:
         *(sys.executable, "-m", "bench.contender", str(options.model.resolve()), "--threads", str(options.threads)),
         *("--prompt", str(options.prompt), "--generate", str(options.generate), "--batch", batches),
         *("--decode-context", str(options.decode_context), "--kv-type", options.kv_type),
+        *("--clock", options.clock),
     ]
 
 
@@ -110,7 +111,7 @@ def compare(options: EngineBenchOptions, gguf: Path, peers: Sequence[Peer]) -> d
         for peer in peers:
             try:
                 peer.install(ROOT)
-                command = peer.command(ROOT, gguf.resolve(), options.threads)
+                command = peer.command(ROOT, gguf.resolve(), options.threads, options.clock)
                 contenders.append(processes.enter_context(contender(peer.name, command, ROOT)))
             except (subprocess.CalledProcessError, RuntimeError, OSError) as error:
                 failures[peer.name] = str(error)
@@ -126,6 +127,7 @@ def compare(options: EngineBenchOptions, gguf: Path, peers: Sequence[Peer]) -> d
         "commit": commit(),
         "decode_context": options.decode_context,
         "generate": options.generate,
+        "clock": options.clock,
         "engines": {one.name: comparison.figures(one) for one in comparison.contenders},
         "ratios": {one.name: comparison.ratios(OURS, one.name) for one in comparison.contenders if one.name != OURS},
         "failures": failures | comparison.failures,

@@ -11,7 +11,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     add_options(parser)
     options = options_of(parser.parse_args())
-    bench = EngineBench(options.model, threads=options.threads, kv_type=options.kv_type, works=options.works())
+    bench = EngineBench(
+        options.model,
+        threads=options.threads,
+        kv_type=options.kv_type,
+        works=options.works(),
+        clock=options.clock,
+    )
 
     def measure(work: Work, variant: str) -> float:
         return bench.measure(work)

@@ -7,6 +7,7 @@ the peers' own environments too.
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -36,6 +37,11 @@ class Work:
     def name(self) -> str:
         """As it is called in a report."""
         return f"prefill {self.context_tokens}" if self.kind == "prefill" else f"decode {self.streams}"
+
+
+CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+"""Seconds by name. On a machine that others use, CPU seconds of one thread still compare well; those of several do
+not, as threads that wait for each other spin."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ class Peer:
         subprocess.run(command, check=True, stdout=sys.stderr, env={**environ, **self.build_environment})
         done.write_text(wanted)
 
-    def command(self, root: Path, model: Path, threads: int) -> Sequence[str]:
+    def command(self, root: Path, model: Path, threads: int, clock: str) -> Sequence[str]:
         """Starts its process."""
-        return [str(self.python(root)), "-m", f"bench.peers.{self.name}", str(model), "--threads", str(threads)]
+        module = f"bench.peers.{self.name}"
+        return [str(self.python(root)), "-m", module, str(model), "--threads", str(threads), "--clock", clock]

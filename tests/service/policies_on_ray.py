@@ -96,6 +96,8 @@ async def measure(policy: str, log: Path) -> dict[str, object]:
     await asyncio.gather(*(one(number) for number in range(LOTTERY_REQUESTS if policy == "LOTTERY" else 50)))
     result["counts"] = Counter(ids[pid] for pid in log.read_text().split())
     if policy == "SHORTEST_QUEUE":
+        while any(row.queue_length for row in client.workers()):
+            await asyncio.sleep(0.05)
         held = [client.generate(request(1000 + number, 2000)) for number in range(HELD_REQUESTS)]
         await asyncio.gather(*(anext(deltas) for deltas in held))
         result["queue_lengths"] = {row.worker_id: row.queue_length for row in client.workers()}

@@ -70,14 +70,14 @@ async def test_leaving_while_the_prompt_is_read(service: RunningService, http: h
 
 
 async def test_leaving_the_queue(service: RunningService, http: httpx.AsyncClient) -> None:
-    running = [Reader(http, service.endless()) for _ in range(4)]
-    await wait_for(service, running=4)
-    waiting = Reader(http, service.endless())
-    await wait_for(service, running=4, waiting=1)
-    assert not any(waiting.texts)
+    readers = [Reader(http, service.endless()) for _ in range(PLACES)]
+    await wait_for(service, running=4, waiting=4)
+    while sum(bool(reader.texts) for reader in readers) < 4:
+        await asyncio.sleep(0.05)
+    waiting = next(reader for reader in readers if not reader.texts)
     await waiting.leave()
-    await wait_for(service, running=4, waiting=0, queue_length=4)
-    for reader in running:
+    await wait_for(service, running=4, waiting=3, queue_length=PLACES - 1)
+    for reader in readers:
         await reader.leave()
     await asyncio.to_thread(service.wait_until_idle)
 

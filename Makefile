@@ -8,6 +8,7 @@ CONFIG ?= ray_configs/local.yaml
 EMBEDDED_MODEL := models/smollm2-135m-instruct
 MODEL ?= $(EMBEDDED_MODEL)
 JOBS ?= $(shell nproc)
+THREADS ?= $(shell nproc)
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -45,7 +46,7 @@ lint: $(TEST_ENV)
 
 # ARGS go to `redoubt bench engine`: make bench ARGS="--batch 1,8"
 bench: build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
-	@$(BIN)/python -m app.cli bench engine $(MODEL) $(ARGS)
+	@$(BIN)/python -m app.cli bench engine $(MODEL) --threads $(THREADS) $(ARGS)
 
 # The native engine, in place: kernels/_native*.so. Ninja rebuilds what changed.
 build: $(SERVE_ENV)

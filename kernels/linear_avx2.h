@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernel_table.h"
+#include "weight_stream.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")

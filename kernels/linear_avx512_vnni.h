@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernel_table.h"
+#include "weight_stream.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,f16c")

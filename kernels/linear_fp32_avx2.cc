@@ -12,7 +12,6 @@ namespace {
 
 constexpr int kPassRows =
     2;  // 8 sums, decoding and inputs in the other 8 registers; 3 rows were measured, and spill
-constexpr int kPrefetchBytes = 4096;
 
 constexpr bool is_integer(WeightType type) { return type <= WeightType::kInt8; }
 
@@ -78,8 +77,8 @@ void multiply_tile(const PackedMatrix& w, const FloatRows& x, const LinearOutput
       }
     }
     for (int step = 0; step < steps; ++step, packed += kStepBytes, values += kStepInputs) {
-      _mm_prefetch(packed + kPrefetchBytes, _MM_HINT_T0);
-      _mm_prefetch(packed + kPrefetchBytes + 64, _MM_HINT_T0);
+      prefetch_weights(packed);
+      prefetch_weights(packed + 64);
 #pragma GCC unroll 8
       for (int i = 0; i < kStepInputs; ++i) {
 #pragma GCC unroll 4

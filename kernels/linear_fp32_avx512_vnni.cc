@@ -12,7 +12,6 @@ namespace redoubt::avx512_vnni {
 namespace {
 
 constexpr int kPassRows = 8;
-constexpr int kPrefetchBytes = 4096;  // as in linear_int8_avx512_vnni.cc
 
 // An output is one chain of fused multiply-adds, four cycles each, so a core needs at least four columns of
 // 16 outputs in flight: few rows take several tiles at once.
@@ -99,7 +98,7 @@ void multiply_tiles(const PackedMatrix& w, const FloatRows& x, const LinearOutpu
       for (int t = 0; t < kTiles; ++t) {
 #pragma GCC unroll 8
         for (int line = 0; line < kStepBytes; line += 64) {
-          _mm_prefetch(packed + t * tile_bytes + line + kPrefetchBytes, _MM_HINT_T0);
+          prefetch_weights(packed + t * tile_bytes + line);
         }
       }
 #pragma GCC unroll 8

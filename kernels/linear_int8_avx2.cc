@@ -13,7 +13,6 @@ namespace {
 
 constexpr int kPassRows = 4;
 constexpr int kStepInputs = 32;  // every group is a multiple
-constexpr int kPrefetchBytes = 4096;
 
 // Four int8 activations, in every lane.
 [[gnu::always_inline]] inline __m256i broadcast_inputs(const int8_t* values) {
@@ -95,8 +94,7 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
       for (int c = 0; c < kColumns; ++c) dot[r][c] = start;
     }
     for (int step = 0; step < steps; ++step, codes += kStepBytes, values += kStepInputs) {
-      for (int line = 0; line < kStepBytes; line += 64)
-        _mm_prefetch(codes + line + kPrefetchBytes, _MM_HINT_T0);
+      for (int line = 0; line < kStepBytes; line += 64) prefetch_weights(codes + line);
       if constexpr (kInt8) {
         step_int8<kRows>(codes, values, x.cols, dot);
       } else {

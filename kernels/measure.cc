@@ -13,6 +13,7 @@
 #include <stdexcept>
 
 #include "cpu.h"
+#include "weight_stream.h"
 
 namespace redoubt {
 namespace {
@@ -78,10 +79,9 @@ namespace {
 constexpr int kAccumulators = 12;
 
 void read_stream(const uint8_t* data, size_t bytes) {
-  constexpr size_t kPrefetchBytes = 4096;
   __m256i seen = _mm256_setzero_si256();
   for (size_t i = 0; i + 64 <= bytes; i += 64) {
-    _mm_prefetch(data + i + kPrefetchBytes, _MM_HINT_T0);
+    prefetch_weights(data + i);
     seen = _mm256_or_si256(seen, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data + i)));
     seen = _mm256_or_si256(seen, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data + i + 32)));
   }

@@ -167,6 +167,25 @@ auto quantize_rows_array(const Strided<const float>& x, int64_t group, const std
   return nb::make_tuple(values.release(), scales.release(), sums.release());
 }
 
+auto quantization_error_array(const Strided<const float>& x, int64_t group, const std::string& tier) {
+  const KernelTable& table = table_named(tier);
+  const auto rows = int32_t(x.shape(0)), cols = int32_t(x.shape(1));
+  if (group != 32 && group != 64 && group != 128) reject("group: not 32, 64 or 128");
+  if (cols % group != 0 || x.stride(1) != 1)
+    reject("x: not [rows, a multiple of the group], contiguous along it");
+  std::vector<int8_t> values(size_t(rows) * size_t(cols));
+  std::vector<float> scales(size_t(rows) * size_t(cols / group));
+  std::vector<int32_t> sums(scales.size());
+  const QuantizedRows quantized{values.data(), scales.data(), sums.data(), rows, cols, int32_t(group)};
+  Output<float> error{size_t(rows), size_t(cols)};
+  table.quantize_rows(x.data(), x.stride(0), quantized, 0, rows);
+  for (int32_t r = 0; r < rows; ++r) {
+    table.quantization_error(x.data() + r * x.stride(0), quantized, r,
+                             error.data() + size_t(r) * size_t(cols));
+  }
+  return error.release();
+}
+
 LinearOutput checked_output(const PackedMatrix& matrix, const Strided<float>& y, size_t batch,
                             const std::optional<Input<float, 1>>& bias, bool accumulate) {
   if (y.shape(0) != batch || y.shape(1) != size_t(matrix.rows) || y.stride(1) != 1) {
@@ -291,6 +310,7 @@ void bind_linear(nb::module_& module) {
 
   nb::module_ testing = module.def_submodule("testing");
   testing.def("quantize_rows", &quantize_rows_array, arg("x"), arg("group"), arg("tier"));
+  testing.def("quantization_error", &quantization_error_array, arg("x"), arg("group"), arg("tier"));
   testing.def("linear_int8", &linear_int8_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
               arg("group"), arg("values"), arg("scales"), arg("sums"), arg("y"), arg("tier"), nb::kw_only(),
               arg("bias") = nb::none(), arg("accumulate") = false, arg("tile_begin") = 0,

@@ -25,6 +25,12 @@ Linear slice(const Linear& linear, Range range) {
   return part;
 }
 
+// Columns [at, at + cols) of one row as rows of their own; `at` counts from the first row's first column.
+QuantizedRows columns(const QuantizedRows& rows, int64_t at, int32_t cols) {
+  const int64_t group = at / rows.group;
+  return {rows.values + at, rows.scales + group, rows.sums + group, 1, cols, rows.group};
+}
+
 Range intersect(Range a, Range b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
 
 }  // namespace
@@ -104,9 +110,8 @@ void ForwardPass::embed(int thread) {
 void ForwardPass::project_qkv(int thread, int layer) {
   const LayerWeights& weights = context_.weights.layers[size_t(layer)];
   const ModelConfig& config = context_.config;
-  const LinearInput input =
-      prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, batch_.tokens,
-              config.hidden_size, weights.input_norm, weights.query.weight);
+  const LinearInput input = prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr,
+                                    batch_.tokens, config.hidden_size, weights.input_norm, weights.query);
   float* query = workspace_.qkv.data();
   float* key = query + config.query_dim();
   float* value = key + config.kv_dim();
@@ -119,9 +124,8 @@ void ForwardPass::project_qkv(int thread, int layer) {
 
 void ForwardPass::project_output(int thread, int layer) {
   const LayerWeights& weights = context_.weights.layers[size_t(layer)];
-  const LinearInput input =
-      prepare(thread, workspace_.attention.data(), workspace_.attention_stride, nullptr, batch_.tokens,
-              context_.config.query_dim(), nullptr, weights.output.weight);
+  const LinearInput input = prepare(thread, workspace_.attention.data(), workspace_.attention_stride, nullptr,
+                                    batch_.tokens, context_.config.query_dim(), nullptr, weights.output);
   run_linears(thread, input, next_claim(layer, Claim::kOutput),
               {Segment{weights.output, {workspace_.hidden.data(), workspace_.hidden_stride, true}}});
   finish_stage(thread, Stage::kOutput);
@@ -133,7 +137,7 @@ void ForwardPass::gate_up(int thread, int layer) {
   const LayerWeights& weights = context_.weights.layers[size_t(layer)];
   const LinearInput input =
       prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, batch_.tokens,
-              context_.config.hidden_size, weights.post_attention_norm, weights.gate.weight);
+              context_.config.hidden_size, weights.post_attention_norm, weights.gate);
   ThreadWorkspace& own = workspace_.threads[size_t(thread)];
   const int tiles = weights.gate.weight.tiles();
   // A unit of columns is whole groups of the next layer's input.
@@ -158,42 +162,37 @@ void ForwardPass::gate_up(int thread, int layer) {
 }
 
 void ForwardPass::activate(ThreadWorkspace& own, int32_t col_begin, int32_t cols, const Linear& down) {
-  const InputRows& inner = workspace_.inner;
+  const LinearInput inner = inner_input(down);
   const int64_t inner_cols = context_.config.intermediate_size;
   const int64_t stride = (cols + kTileOutputs - 1) / kTileOutputs * kTileOutputs;
-  const bool quantized = quantizes(down.weight);
   for (int64_t r = 0; r < batch_.tokens; ++r) {
     float* gate = own.gate.data() + r * stride;
     const float* up = own.up.data() + r * stride;
     const int64_t first = r * inner_cols + col_begin;
-    if (!quantized) {
-      kernels_.silu_mul(gate, up, cols, inner.floats.data() + first);
+    if (!inner.quantized) {
+      kernels_.silu_mul(gate, up, cols, workspace_.inner.floats.data() + first);
       continue;
     }
     kernels_.silu_mul(gate, up, cols, gate);
-    const int32_t group = down.weight.group;
-    const QuantizedRows row = {.values = inner.values.data() + first,
-                               .scales = inner.scales.data() + first / group,
-                               .sums = inner.sums.data() + first / group,
-                               .rows = 1,
-                               .cols = cols,
-                               .group = group};
-    kernels_.quantize_rows(gate, stride, row, 0, 1);
+    LinearInput part = inner;
+    part.first = columns(inner.first, first, cols);
+    part.second = columns(inner.second, first, cols);
+    quantize(part, gate, 0, gate);
   }
 }
 
 void ForwardPass::project_down(int thread, int layer) {
   const LayerWeights& weights = context_.weights.layers[size_t(layer)];
-  run_linears(thread, inner_input(weights.down.weight), next_claim(layer, Claim::kDown),
+  run_linears(thread, inner_input(weights.down), next_claim(layer, Claim::kDown),
               {Segment{weights.down, {workspace_.hidden.data(), workspace_.hidden_stride, true}}});
   finish_stage(thread, Stage::kDown);
 }
 
 void ForwardPass::compute_head(int thread) {
   const Linear& head = context_.weights.head;
-  const LinearInput input = prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride,
-                                    head_rows_.data(), int32_t(head_rows_.size()),
-                                    context_.config.hidden_size, context_.weights.final_norm, head.weight);
+  const LinearInput input =
+      prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, head_rows_.data(),
+              int32_t(head_rows_.size()), context_.config.hidden_size, context_.weights.final_norm, head);
   std::atomic<int>& next = workspace_.next_claims.back();
   if (outputs_.logits != nullptr) {
     run_linears(thread, input, next, {Segment{head, {outputs_.logits, context_.config.vocab_size, false}}});
@@ -244,20 +243,40 @@ bool ForwardPass::quantizes(const PackedMatrix& weight) const {
   return context_.compute_type == ComputeType::kInt8 && weight.is_integer();
 }
 
+ForwardPass::LinearInput ForwardPass::view(const InputRows& memory, int32_t rows, int32_t cols,
+                                           const Linear& linear) const {
+  LinearInput input;
+  input.quantized = quantizes(linear.weight);
+  input.two_terms = input.quantized && linear.two_terms;
+  input.first = memory.first.view(rows, cols, linear.weight.group);
+  input.second = memory.second.view(rows, cols, linear.weight.group);
+  input.floats = {memory.floats.data(), cols, rows, cols};
+  return input;
+}
+
+ForwardPass::LinearInput ForwardPass::inner_input(const Linear& down) const {
+  return view(workspace_.inner, batch_.tokens, context_.config.intermediate_size, down);
+}
+
+void ForwardPass::quantize(const LinearInput& input, const float* x, int r, float* error) {
+  // A stride of 0: the kernel finds row r at x itself.
+  kernels_.quantize_rows(x, 0, input.first, r, r + 1);
+  if (!input.two_terms) return;
+  kernels_.quantization_error(x, input.first, r, error);
+  kernels_.quantize_rows(error, 0, input.second, r, r + 1);
+}
+
 ForwardPass::LinearInput ForwardPass::prepare(int thread, const float* first, int64_t stride,
                                               const int32_t* row_index, int32_t rows, int32_t cols,
-                                              const float* norm, const PackedMatrix& weight) {
-  LinearInput input;
-  input.quantized = quantizes(weight);
+                                              const float* norm, const Linear& linear) {
+  ThreadWorkspace& own = workspace_.threads[size_t(thread)];
+  const bool is_private = rows <= kPrivateRows;
+  const InputRows& target = is_private ? own.input : workspace_.input;
+  LinearInput input = view(target, rows, cols, linear);
   if (!input.quantized && norm == nullptr) {
     input.floats = {first, stride, rows, cols};
     return input;
   }
-  ThreadWorkspace& own = workspace_.threads[size_t(thread)];
-  const bool is_private = rows <= kPrivateRows;
-  const InputRows& target = is_private ? own.input : workspace_.input;
-  input.integers = {target.values.data(), target.scales.data(), target.sums.data(), rows, cols, weight.group};
-  input.floats = {target.floats.data(), cols, rows, cols};
   const Range range = is_private ? Range{0, rows} : share(rows, thread, threads_);
   for (int64_t r = range.begin; r < range.end; ++r) {
     const float* x = first + (row_index != nullptr ? row_index[r] : r) * stride;
@@ -266,21 +285,9 @@ ForwardPass::LinearInput ForwardPass::prepare(int thread, const float* first, in
       kernels_.rms_norm(x, norm, context_.config.rms_norm_epsilon, cols, normalized);
       x = normalized;
     }
-    // A stride of 0: the kernel finds row r at x itself.
-    if (input.quantized) kernels_.quantize_rows(x, 0, input.integers, int(r), int(r) + 1);
+    if (input.quantized) quantize(input, x, int(r), own.row.data());
   }
   if (!is_private) barrier(thread);
-  return input;
-}
-
-ForwardPass::LinearInput ForwardPass::inner_input(const PackedMatrix& weight) const {
-  const InputRows& inner = workspace_.inner;
-  const int32_t cols = context_.config.intermediate_size;
-  LinearInput input;
-  input.quantized = quantizes(weight);
-  input.integers = {inner.values.data(), inner.scales.data(), inner.sums.data(), batch_.tokens, cols,
-                    weight.group};
-  input.floats = {inner.floats.data(), cols, batch_.tokens, cols};
   return input;
 }
 
@@ -300,7 +307,7 @@ void ForwardPass::run_linears(int thread, const LinearInput& input, std::atomic<
                               const Segment (&segments)[kSegments]) {
   int total = 0;
   for (const Segment& segment : segments) total += segment.linear.weight.tiles();
-  const int32_t rows = input.quantized ? input.integers.rows : input.floats.rows;
+  const int32_t rows = input.floats.rows;
   take_ranges(thread, rows, total, next, [&](Range mine) {
     int first = 0;
     for (const Segment& segment : segments) {
@@ -319,10 +326,18 @@ void ForwardPass::run_tiles(int thread, const LinearInput& input, const Linear& 
   const LinearOutput output = {
       .values = target.values, .stride = target.stride, .bias = linear.bias, .accumulate = target.accumulate};
   void* scratch = workspace_.threads[size_t(thread)].linear_scratch.data();
-  if (input.quantized) {
-    kernels_.linear_int8(linear.weight, input.integers, output, tiles.begin, tiles.end, scratch);
-  } else {
-    kernels_.linear_fp32(linear.weight, input.floats, output, tiles.begin, tiles.end, scratch);
+  if (!input.quantized) {
+    return kernels_.linear_fp32(linear.weight, input.floats, output, tiles.begin, tiles.end, scratch);
+  }
+  if (!input.two_terms) {
+    return kernels_.linear_int8(linear.weight, input.first, output, tiles.begin, tiles.end, scratch);
+  }
+  // Tile by tile: the second pass finds the tile in the cache.
+  const LinearOutput sum = {
+      .values = output.values, .stride = output.stride, .bias = nullptr, .accumulate = true};
+  for (int tile = tiles.begin; tile < tiles.end; ++tile) {
+    kernels_.linear_int8(linear.weight, input.first, output, tile, tile + 1, scratch);
+    kernels_.linear_int8(linear.weight, input.second, sum, tile, tile + 1, scratch);
   }
 }
 

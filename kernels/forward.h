@@ -36,10 +36,12 @@ class ForwardPass {
   void run();
 
  private:
-  // Rows as a linear kernel takes them: quantized, or in fp32.
+  // Rows as a linear kernel takes them: quantized to one term or two, or in fp32.
   struct LinearInput {
     bool quantized = false;
-    QuantizedRows integers;
+    bool two_terms = false;
+    QuantizedRows first;
+    QuantizedRows second;
     FloatRows floats;
   };
   struct Target {
@@ -73,8 +75,11 @@ class ForwardPass {
   bool quantizes(const PackedMatrix& weight) const;
   // Normalizes (unless `norm` is null) and quantizes `rows` rows; row r is at `first + index(r) * stride`.
   LinearInput prepare(int thread, const float* first, int64_t stride, const int32_t* row_index, int32_t rows,
-                      int32_t cols, const float* norm, const PackedMatrix& weight);
-  LinearInput inner_input(const PackedMatrix& weight) const;
+                      int32_t cols, const float* norm, const Linear& linear);
+  LinearInput inner_input(const Linear& down) const;
+  LinearInput view(const InputRows& memory, int32_t rows, int32_t cols, const Linear& linear) const;
+  // Quantizes row r of the input, which is at x; `error` is room for a row, and may be x.
+  void quantize(const LinearInput& input, const float* x, int r, float* error);
   // This thread's share of the segments' tiles.
   template <size_t kSegments>
   void run_linears(int thread, const LinearInput& input, std::atomic<int>& next,

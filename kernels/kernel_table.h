@@ -100,6 +100,10 @@ struct KernelTable {
   // Quantizes rows [row_begin, row_end) of x ([rows], x_stride floats apart) into `out`.
   void (*quantize_rows)(const float* x, int64_t x_stride, const QuantizedRows& out, int row_begin,
                         int row_end);
+  // What quantization lost of one group-aligned row: out[k] = fma(-d, q[k], x[k]) for row `row` of
+  // `quantized`. `out` may be `x`. Quantized in turn it is the second term of a two-term input
+  // (model_weights.h).
+  void (*quantization_error)(const float* x, const QuantizedRows& quantized, int row, float* out);
 
   // Output tiles [tile_begin, tile_end) of y = x W^T, for integer weights. x.group == w.group. Per output and
   // group j:

@@ -83,6 +83,15 @@ void quantize_rows(const float* x, int64_t x_stride, const QuantizedRows& out, i
   }
 }
 
+void quantization_error(const float* x, const QuantizedRows& quantized, int row, float* out) {
+  const int groups = quantized.cols / quantized.group;
+  const int8_t* values = quantized.values + int64_t(row) * quantized.cols;
+  const float* scales = quantized.scales + int64_t(row) * groups;
+  for (int k = 0; k < quantized.cols; ++k) {
+    out[k] = std::fma(-scales[k / quantized.group], float(values[k]), x[k]);
+  }
+}
+
 // One output of one row: all its groups in ascending order.
 float dot_int8(const PackedMatrix& w, const uint8_t* tile, int lane, const QuantizedRows& x, int row) {
   const int groups = w.cols / w.group;
@@ -146,6 +155,7 @@ namespace redoubt {
 
 void fill_linear_scalar(KernelTable& table) {
   table.quantize_rows = scalar::quantize_rows;
+  table.quantization_error = scalar::quantization_error;
   table.linear_int8 = scalar::linear_int8;
   table.linear_fp32 = scalar::linear_fp32;
   table.linear_scratch_bytes = scalar::linear_scratch_bytes;

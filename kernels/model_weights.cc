@@ -1,6 +1,8 @@
 // Hugging Face's tensor names, and which of them a configuration demands.
 #include "model_weights.h"
 
+#include <algorithm>
+
 namespace redoubt {
 namespace {
 
@@ -60,6 +62,16 @@ LayerWeights find_layer(const PackedFile& file, const ModelConfig& config, int l
   return weights;
 }
 
+void choose_two_terms(ModelWeights& weights) {
+  const size_t layers = weights.layers.size(), last = layers - std::min<size_t>(layers, 2);
+  for (size_t i = 0; i < layers; ++i) {
+    LayerWeights& layer = weights.layers[i];
+    for (Linear* linear : {&layer.query, &layer.key, &layer.value}) linear->two_terms = true;
+    for (Linear* linear : {&layer.output, &layer.gate, &layer.up, &layer.down}) linear->two_terms = i >= last;
+  }
+  weights.head.two_terms = true;
+}
+
 }  // namespace
 
 ModelWeights find_model_weights(const PackedFile& file, const ModelConfig& config) {
@@ -74,6 +86,7 @@ ModelWeights find_model_weights(const PackedFile& file, const ModelConfig& confi
   } else {
     weights.head = find.linear("lm_head", config.vocab_size, config.hidden_size, false);
   }
+  if (config.hidden_size < kWideHiddenSize) choose_two_terms(weights);
   return weights;
 }
 

@@ -113,6 +113,20 @@ void quantize_rows(const float* x, int64_t x_stride, const QuantizedRows& out, i
   }
 }
 
+void quantization_error(const float* x, const QuantizedRows& quantized, int row, float* out) {
+  const int groups = quantized.cols / quantized.group;
+  const int8_t* values = quantized.values + int64_t(row) * quantized.cols;
+  const float* scales = quantized.scales + int64_t(row) * groups;
+  for (int j = 0; j < groups; ++j) {
+    const __m256 scale = _mm256_set1_ps(scales[j]);
+    for (int k = j * quantized.group; k < (j + 1) * quantized.group; k += 8) {
+      const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(values + k));
+      const __m256 q = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+      _mm256_storeu_ps(out + k, _mm256_fnmadd_ps(scale, q, _mm256_loadu_ps(x + k)));
+    }
+  }
+}
+
 void dequantize_row(const PackedMatrix& w, int32_t row, float* out) {
   const uint8_t* lane = w.tile(row / kTileOutputs) + (row % kTileOutputs) * 4;
   switch (w.type) {
@@ -142,6 +156,7 @@ namespace redoubt {
 
 void fill_linear_avx2(KernelTable& table) {
   table.quantize_rows = avx2::quantize_rows;
+  table.quantization_error = avx2::quantization_error;
   table.linear_int8 = avx2::linear_int8;
   table.linear_fp32 = avx2::linear_fp32;
   table.dequantize_row = avx2::dequantize_row;

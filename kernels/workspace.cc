@@ -33,7 +33,7 @@ Workspace::Workspace(const ModelConfig& config, int32_t max_tokens, int32_t max_
   for (int32_t thread = 0; thread < thread_count; ++thread) {
     ThreadWorkspace& own = threads.emplace_back();
     own.input = InputRows(kPrivateRows, widest);
-    own.row = AlignedMemory<float>(size_t(config.hidden_size));
+    own.row = AlignedMemory<float>(size_t(widest));
     own.gate = AlignedMemory<float>(gate_chunk_floats(max_tokens));
     own.up = AlignedMemory<float>(gate_chunk_floats(max_tokens));
   }

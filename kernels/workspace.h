@@ -30,28 +30,41 @@ inline constexpr int64_t kGateChunkFloats = 32 * 1024;
 enum class Claim : uint8_t { kQkv, kAttention, kOutput, kGateUp, kDown };
 inline constexpr int kClaimsPerLayer = 5;
 
-// Rows of activations in both forms that a linear kernel may take.
-struct InputRows {
-  AlignedMemory<float> floats;  // [rows][cols]
+// Memory of quantized rows, for any group.
+struct IntegerRows {
   AlignedMemory<int8_t> values;
   AlignedMemory<float> scales;
   AlignedMemory<int32_t> sums;
 
-  InputRows() = default;
-  InputRows(int64_t rows, int64_t cols)
-      : floats(size_t(rows * cols)),
-        values(size_t(rows * cols)),
+  IntegerRows() = default;
+  IntegerRows(int64_t rows, int64_t cols)
+      : values(size_t(rows * cols)),
         scales(size_t(rows * (cols / kSmallestGroup + 1))),
         sums(size_t(rows * (cols / kSmallestGroup + 1))) {}
-  size_t bytes() const { return floats.bytes() + values.bytes() + scales.bytes() + sums.bytes(); }
+  QuantizedRows view(int32_t rows, int32_t cols, int32_t group) const {
+    return {values.data(), scales.data(), sums.data(), rows, cols, group};
+  }
+  size_t bytes() const { return values.bytes() + scales.bytes() + sums.bytes(); }
 
   static constexpr int64_t kSmallestGroup = 32;
+};
+
+// Rows of activations in the forms that a linear kernel may take.
+struct InputRows {
+  AlignedMemory<float> floats;  // [rows][cols]
+  IntegerRows first;
+  IntegerRows second;  // the second of two terms
+
+  InputRows() = default;
+  InputRows(int64_t rows, int64_t cols)
+      : floats(size_t(rows * cols)), first(rows, cols), second(rows, cols) {}
+  size_t bytes() const { return floats.bytes() + first.bytes() + second.bytes(); }
 };
 
 // What one thread has for itself.
 struct ThreadWorkspace {
   InputRows input;            // [kPrivateRows][widest input]
-  AlignedMemory<float> row;   // [hidden_size], one normalized row
+  AlignedMemory<float> row;   // [widest input], one normalized row
   AlignedMemory<float> gate;  // a chunk of gate_proj's output
   AlignedMemory<float> up;    // the same of up_proj's
   AlignedMemory<std::byte> linear_scratch;

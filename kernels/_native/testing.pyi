@@ -13,6 +13,9 @@ U8 = NDArray[np.uint8]
 def quantize_rows(x: F32, group: int, tier: str) -> tuple[I8, F32, I32]:
     """X [rows, cols], rows at any distance -> values [rows, cols], scales and sums [rows, cols // group]."""
 
+def quantization_error(x: F32, group: int, tier: str) -> F32:
+    """What quantize_rows loses of x [rows, cols]: x - scale * value, rounded once."""
+
 def linear_int8(
     packed: U8,
     weight_type: str,

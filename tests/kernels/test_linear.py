@@ -198,6 +198,18 @@ def test_quantizing_activations(group: int, tier: str) -> None:
     assert np.abs(values[~np.isin(np.arange(9), [4])]).max() == 127
 
 
+@every_tier
+@pytest.mark.parametrize("group", [32, 64, 128])
+def test_what_quantizing_loses(group: int, tier: str) -> None:
+    x = activations(9, 4 * group, group)
+    values, scales, _ = testing.quantize_rows(x, group, tier)
+    wide_scales = np.repeat(scales.astype(np.float64), group, axis=1)
+    error = testing.quantization_error(x, group, tier)
+    # The product of a float and a 7-bit integer is exact in float64, and so is the difference of near equals.
+    assert same_bits(error, (x.astype(np.float64) - wide_scales * values).astype(np.float32))
+    assert (np.abs(error) <= wide_scales * 0.5001).all()
+
+
 @integer_cases
 def test_int8_activations(case: LinearCase) -> None:
     weights = weights_of(case)

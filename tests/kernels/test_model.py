@@ -115,6 +115,15 @@ def test_int8_activations_are_close_to_fp32_ones(make: MakeModel) -> None:
     assert 0 < error.max() < 8 / 127, "a few times the step of int8"
 
 
+def test_every_input_of_a_model_this_small_has_two_terms(make: MakeModel) -> None:
+    """Two layers, less than 1024 wide: the rounding of a second term, not of the first, is what is left."""
+    ids = tokens(60)
+    exact = make(kind="sym_int4", compute_type="fp32").logits({0: ids})
+    rounded = make(kind="sym_int4", compute_type="int8").logits({0: ids})
+    error = np.linalg.norm(rounded - exact, axis=1) / np.linalg.norm(exact, axis=1)
+    assert error.max() < 8 / 127 / 64, "two bits short of a second int8"
+
+
 def test_hidden_states_begin_with_the_embedding_and_end_before_the_head(make: MakeModel) -> None:
     ids = tokens(17)
     tensors = random_tensors(LLAMA)

@@ -111,7 +111,8 @@ def test_hidden_states_of_every_layer(reference: Reference, exact: Runner, text_
     assert ours.shape == truth.shape
     assert np.array_equal(ours[0], truth[0].astype(np.float32)), "embedding rows are exact"
     for layer in range(1, len(truth)):
-        allowed = ROUNDING_MULTIPLE * np.linalg.norm(rounded[layer] - truth[layer], axis=-1)
+        rounding = np.linalg.norm(rounded[layer] - truth[layer], axis=-1)
+        allowed = ROUNDING_MULTIPLE * np.maximum(rounding, np.median(rounding))
         error = np.linalg.norm(ours[layer] - truth[layer], axis=-1)
         worst = int(np.argmax(error / allowed))
         assert error[worst] <= allowed[worst], f"layer {layer}, token {worst}"
@@ -120,7 +121,9 @@ def test_hidden_states_of_every_layer(reference: Reference, exact: Runner, text_
 def test_logits(reference: Reference, exact: Runner, text_ids: list[int]) -> None:
     ids = text_ids[:160]
     truth = reference.logits(ids, "float64")
-    allowed = ROUNDING_MULTIPLE * np.linalg.norm(reference.logits(ids, "float32") - truth, axis=-1)
+    rounding = np.linalg.norm(reference.logits(ids, "float32") - truth, axis=-1)
+    # One token's rounding is luck; what is usual in this text bounds the lucky ones.
+    allowed = ROUNDING_MULTIPLE * np.maximum(rounding, np.sqrt(np.mean(rounding**2)))
     error = np.linalg.norm(exact.logits(ids) - truth, axis=-1)
     assert np.all(error <= allowed), float((error / allowed).max())
 
@@ -132,9 +135,9 @@ def test_int8_activations_and_bf16_kv_cost_little(reference: Reference, fast: Ru
     following = np.array(text_ids[1:])
     rows = np.arange(len(following))
     nll_increase = float((truth[rows, following] - ours[rows, following]).mean())
-    # Half a per cent of perplexity is 0.005 nat a token; such a divergence shifts it by about as much.
-    assert float(kl.mean()) < 0.005, float(kl.mean())
-    assert float(np.percentile(kl, 99)) < 0.05, float(np.percentile(kl, 99))
+    # The engine may cost at most 0.5 % of perplexity, 0.005 nat a token; a fifth of that is kept as the bound.
+    assert float(kl.mean()) < 0.001, float(kl.mean())
+    assert float(np.percentile(kl, 99)) < 0.01, float(np.percentile(kl, 99))
     assert abs(nll_increase) < 0.005, nll_increase
 
 
@@ -143,3 +146,15 @@ def test_greedy_text_is_equal(reference: Reference, exact: Runner, prompt: str) 
     ids = reference.encode(prompt)
     expected = reference.greedy(ids, 40)
     assert exact.greedy(ids, len(expected)) == expected
+
+
+def test_the_fast_path_answers_what_the_exact_one_does(reference: Reference, exact: Runner, fast: Runner) -> None:
+    """A near tie (0.15 to 0.14) after a chat template: int8 noise alone once turned the answer into nonsense."""
+    prompt = (
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+        "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    )
+    ids = reference.encode(prompt)
+    expected = reference.encode("The capital of France is Paris.")
+    assert exact.greedy(ids, len(expected)) == expected
+    assert fast.greedy(ids, len(expected)) == expected

@@ -6,6 +6,7 @@ sets REDOUBT_TEST_ALL, which makes the lack a failure.
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 EMBEDDED = Path(__file__).parents[1] / "models" / "smollm2-135m-instruct"
+
+
+def pytest_configure() -> None:
+    # A shell starts background jobs with Ctrl-C ignored, and everything below would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _missing(reason: str) -> NoReturn:

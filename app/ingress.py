@@ -15,7 +15,7 @@ from app.chat import ChatModel
 from app.generation import Limits
 from app.http_api import HttpSettings, ServedModel, Service, build_http_app
 from app.loopback import keep_on_loopback
-from app.settings import ServiceSettings
+from app.settings import ServiceSettings, read_api_keys
 from app.worker_client import WorkerClient
 
 
@@ -38,7 +38,7 @@ class Ingress:
                 limits=limits,
                 max_body_bytes=ingress.max_body_bytes,
                 retry_after_s=ingress.retry_after_s,
-                api_keys=tuple(ingress.api_keys),
+                api_keys=() if ingress.api_key_file is None else read_api_keys(Path(ingress.api_key_file)),
             ),
         )
 

@@ -7,7 +7,7 @@ and opens no model.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -15,6 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 class SettingsError(ValueError):
     """The configuration is wrong; the message names the file, the knob and the reason, one line each."""
+
+
+MIN_API_KEY_CHARACTERS = 16
 
 
 class _Knobs(BaseModel):
@@ -142,8 +145,8 @@ class IngressSettings(_Knobs):
     """Retry-After of a 429 or 503."""
     max_body_bytes: int = Field(default=8 << 20, ge=1024)
     """The largest request body; a larger one is refused (413) without being read."""
-    api_keys: list[Annotated[str, Field(min_length=16)]] = Field(default_factory=list)
-    """Clients must show one of these (`Authorization: Bearer <key>`); none: no key is asked for."""
+    api_key_file: str | None = None
+    """A file of keys, one a line; clients must show one (`Authorization: Bearer <key>`); none: none is asked for."""
 
 
 class ServiceSettings(_Knobs):
@@ -273,3 +276,19 @@ def _knob(location: Sequence[str | int]) -> str:
 
 def _reason(kind: str, message: str) -> str:
     return "there is no such knob" if kind == "extra_forbidden" else message.removeprefix("Value error, ")
+
+
+def read_api_keys(file: Path) -> tuple[str, ...]:
+    """The keys in `file`: one per line, blank lines ignored; kept out of the configuration, which Ray logs.
+
+    Raises SettingsError naming the file where it can't be read, has no key, or has one of under 16 characters.
+    """
+    try:
+        keys = tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"ingress.api_key_file {file}: {error}") from error
+    if not keys:
+        raise SettingsError(f"ingress.api_key_file {file}: there is no key in it")
+    if any(len(key) < MIN_API_KEY_CHARACTERS for key in keys):
+        raise SettingsError(f"ingress.api_key_file {file}: a key is shorter than {MIN_API_KEY_CHARACTERS} characters")
+    return keys

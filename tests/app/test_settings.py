@@ -4,7 +4,14 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from app.settings import ServiceSettings, SettingsError, load_config, parse_settings, with_overrides
+from app.settings import (
+    ServiceSettings,
+    SettingsError,
+    load_config,
+    parse_settings,
+    read_api_keys,
+    with_overrides,
+)
 
 CONFIGS = Path(__file__).parents[2] / "ray_configs"
 
@@ -99,3 +106,20 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
 def test_settings_survive_the_way_to_a_replica() -> None:
     settings = parse_settings({"model": {"folder": "m", "served_name": "n"}, "worker": {"count": 2}})
     assert ServiceSettings.model_validate(settings.model_dump()) == settings
+
+
+def test_keys_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("first-key-of-a-team\n\n  second-key-of-a-team \n", encoding="utf-8")
+    assert read_api_keys(file) == ("first-key-of-a-team", "second-key-of-a-team")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [("\n \n", "no key"), ("short\n", "shorter than 16"), (None, "No such file")]
+)
+def test_a_file_without_good_keys_is_refused_by_name(tmp_path: Path, content: str | None, reason: str) -> None:
+    file = tmp_path / "keys"
+    if content is not None:
+        file.write_text(content, encoding="utf-8")
+    with pytest.raises(SettingsError, match=f"api_key_file {file}: .*{reason}"):
+        read_api_keys(file)

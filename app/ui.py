@@ -145,7 +145,9 @@ def build_page(base_url: str | None = None) -> gr.Blocks:
         again = chat.retry(service.answer_again, [chat, *knobs], **streamed)
         # Cancelling drops the request to `/v1`, and that ends the work on the server.
         question.stop(_idle, None, question, cancels=[answer, again], queue=False, **private)
-        clear.click(_new_chat, None, [question, chat], cancels=[answer, again], queue=False, **private)
+        # Emptied only once nothing streams any more: a late piece of an answer would bring the old chat back.
+        ended = clear.click(None, None, None, cancels=[answer, again], queue=False, **private)
+        ended.then(_new_chat, None, [question, chat], queue=False, **private)
         gr.on([page.load, key.change], service.models, key, model, concurrency_limit=None, **private)
     page.queue(max_size=None, api_open=False)
     return page

@@ -3,12 +3,22 @@
 import re
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.browser import ask, open_page
 from tests.service.conftest import RunningService
 
 pytestmark = pytest.mark.browser
+
+
+def rave(page: Page) -> None:
+    """Asks for an answer that does not end by itself: at the highest temperature the end is one token of many."""
+    page.locator(".sidebar .toggle-button").click()
+    page.get_by_label("number input for Temperature").fill("2")
+    page.get_by_label("number input for Top-p").fill("1")
+    page.keyboard.press("Tab")
+    page.locator(".sidebar .toggle-button").click()
+    ask(page, "Count from one to one thousand in words, and leave none out.")
 
 
 def test_a_conversation_with_the_real_model(service: RunningService, browser: Browser) -> None:
@@ -27,7 +37,7 @@ def test_a_conversation_with_the_real_model(service: RunningService, browser: Br
 
 def test_stop_frees_the_engine(service: RunningService, browser: Browser) -> None:
     with open_page(browser, service.url) as (page, watch):
-        ask(page, "Count from one to one thousand in words, and leave none out.")
+        rave(page)
         expect(page.locator("#chat .message.bot")).to_have_count(1)
         page.get_by_role("button", name="Stop").click()
         expect(page.get_by_role("button", name="Send")).to_be_visible()
@@ -37,6 +47,6 @@ def test_stop_frees_the_engine(service: RunningService, browser: Browser) -> Non
 
 def test_a_closed_tab_frees_the_engine(service: RunningService, browser: Browser) -> None:
     with open_page(browser, service.url) as (page, _):
-        ask(page, "Tell a very long story about a lighthouse.")
+        rave(page)
         expect(page.locator("#chat .message.bot")).to_have_count(1)
     service.wait_until_idle()

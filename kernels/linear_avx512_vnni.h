@@ -19,6 +19,9 @@ void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutp
 void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end, void* scratch);
 
+// One row or two are bound by memory.
+constexpr Prefetch prefetch_for(int rows) { return rows <= 2 ? Prefetch::kNear : Prefetch::kFar; }
+
 #define REDOUBT_INLINE [[gnu::always_inline]] inline
 
 // 64 bytes of codes.

@@ -77,8 +77,8 @@ void multiply_tile(const PackedMatrix& w, const FloatRows& x, const LinearOutput
       }
     }
     for (int step = 0; step < steps; ++step, packed += kStepBytes, values += kStepInputs) {
-      prefetch_weights(packed);
-      prefetch_weights(packed + 64);
+      prefetch_weights<Prefetch::kNear>(packed);
+      prefetch_weights<Prefetch::kNear>(packed + 64);
 #pragma GCC unroll 8
       for (int i = 0; i < kStepInputs; ++i) {
 #pragma GCC unroll 4

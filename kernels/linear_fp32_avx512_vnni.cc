@@ -13,11 +13,13 @@ namespace {
 
 constexpr int kPassRows = 8;
 
+constexpr bool is_integer(WeightType type) { return type <= WeightType::kInt8; }
+
 // An output is one chain of fused multiply-adds, four cycles each, so a core needs at least four columns of
 // 16 outputs in flight: few rows take several tiles at once.
-constexpr int tiles_at_once(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
-
-constexpr bool is_integer(WeightType type) { return type <= WeightType::kInt8; }
+constexpr int tiles_at_once(WeightType type, int rows) {
+  return !is_integer(type) || rows > 2 ? 1 : 4 / rows;
+}
 
 // Inputs that lie together in the packed bytes, and how many bytes they take for the 32 outputs of a tile.
 constexpr int step_inputs(WeightType type) {
@@ -98,7 +100,7 @@ void multiply_tiles(const PackedMatrix& w, const FloatRows& x, const LinearOutpu
       for (int t = 0; t < kTiles; ++t) {
 #pragma GCC unroll 8
         for (int line = 0; line < kStepBytes; line += 64) {
-          prefetch_weights(packed + t * tile_bytes + line);
+          prefetch_weights<prefetch_for(kRows)>(packed + t * tile_bytes + line);
         }
       }
 #pragma GCC unroll 8
@@ -123,12 +125,12 @@ using TilesKernel = void (*)(const PackedMatrix&, const FloatRows&, const Linear
 
 struct RowsKernel {
   TilesKernel one_tile;
-  TilesKernel several_tiles;  // tiles_at_once(rows)
+  TilesKernel several_tiles;  // tiles_at_once(type, rows)
 };
 
 template <WeightType kType, int kRows>
 constexpr RowsKernel kRowsKernel = {multiply_tiles<kType, 1, kRows>,
-                                    multiply_tiles<kType, tiles_at_once(kRows), kRows>};
+                                    multiply_tiles<kType, tiles_at_once(kType, kRows), kRows>};
 
 template <WeightType kType>
 constexpr RowsKernel kRowsKernels[kPassRows] = {
@@ -156,7 +158,7 @@ void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& 
                  int tile_end, void*) {
   const RowsKernel* kernels = rows_kernels(w.type);
   const int passes = (x.rows + kPassRows - 1) / kPassRows;
-  const int together = tiles_at_once(x.rows);
+  const int together = tiles_at_once(w.type, x.rows);
   int tiles = together;
   for (int tile = tile_begin; tile < tile_end; tile += tiles) {
     tiles = tile + together <= tile_end ? together : 1;

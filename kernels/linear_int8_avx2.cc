@@ -94,7 +94,7 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
       for (int c = 0; c < kColumns; ++c) dot[r][c] = start;
     }
     for (int step = 0; step < steps; ++step, codes += kStepBytes, values += kStepInputs) {
-      for (int line = 0; line < kStepBytes; line += 64) prefetch_weights(codes + line);
+      for (int line = 0; line < kStepBytes; line += 64) prefetch_weights<Prefetch::kNear>(codes + line);
       if constexpr (kInt8) {
         step_int8<kRows>(codes, values, x.cols, dot);
       } else {

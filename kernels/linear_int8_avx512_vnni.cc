@@ -21,8 +21,8 @@ REDOUBT_INLINE void step_int4(const uint8_t* codes, const int8_t* x, int64_t x_s
 #pragma GCC unroll 4
   for (int kb = 0; kb < kStepInputs / 8; ++kb) {
     const __m512i codes0 = load_codes(codes + kb * 128), codes1 = load_codes(codes + kb * 128 + 64);
-    prefetch_weights(codes + kb * 128);
-    prefetch_weights(codes + kb * 128 + 64);
+    prefetch_weights<prefetch_for(kRows)>(codes + kb * 128);
+    prefetch_weights<prefetch_for(kRows)>(codes + kb * 128 + 64);
     const __m512i low0 = _mm512_and_si512(codes0, low_nibble);
     const __m512i low1 = _mm512_and_si512(codes1, low_nibble);
     const __m512i high0 = _mm512_and_si512(_mm512_srli_epi16(codes0, 4), low_nibble);
@@ -48,8 +48,8 @@ REDOUBT_INLINE void step_int8(const uint8_t* codes, const int8_t* x, int64_t x_s
 #pragma GCC unroll 8
   for (int kb = 0; kb < kStepInputs / 4; ++kb) {
     const __m512i codes0 = load_codes(codes + kb * 128), codes1 = load_codes(codes + kb * 128 + 64);
-    prefetch_weights(codes + kb * 128);
-    prefetch_weights(codes + kb * 128 + 64);
+    prefetch_weights<prefetch_for(kRows)>(codes + kb * 128);
+    prefetch_weights<prefetch_for(kRows)>(codes + kb * 128 + 64);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const __m512i x_step = broadcast_inputs(x + r * x_stride + kb * 4);
@@ -89,7 +89,7 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
       }
     }
     const __m512 scale0 = load_halves(codes), scale1 = load_halves(codes + 32);
-    prefetch_weights(codes);
+    prefetch_weights<prefetch_for(kRows)>(codes);
     codes += 64;
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -99,7 +99,7 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
     }
     if constexpr (kType == WeightType::kAsymInt4) {
       const __m512 minimum0 = load_halves(codes), minimum1 = load_halves(codes + 32);
-      prefetch_weights(codes);
+      prefetch_weights<prefetch_for(kRows)>(codes);
       codes += 64;
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {

@@ -78,10 +78,11 @@ namespace {
 
 constexpr int kAccumulators = 12;
 
+template <Prefetch kDistance>
 void read_stream(const uint8_t* data, size_t bytes) {
   __m256i seen = _mm256_setzero_si256();
   for (size_t i = 0; i + 64 <= bytes; i += 64) {
-    prefetch_weights(data + i);
+    prefetch_weights<kDistance>(data + i);
     seen = _mm256_or_si256(seen, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data + i)));
     seen = _mm256_or_si256(seen, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data + i + 32)));
   }
@@ -188,7 +189,12 @@ std::vector<PassTime> time_read(ThreadPool& pool, size_t bytes, int repeats, siz
   const Pages memory(copies * bytes, huge_pages);
   std::memset(memory.as<uint8_t>(), 1, copies * bytes);
   return time_passes(pool, repeats, [&](int thread, int pass) {
-    avx2::read_stream(memory.as<uint8_t>() + bytes * (size_t(pass) % copies) + part * size_t(thread), part);
+    const uint8_t* begin = memory.as<uint8_t>() + bytes * (size_t(pass) % copies) + part * size_t(thread);
+    if (pass % 2 == 0) {  // which is faster depends on the machine
+      avx2::read_stream<Prefetch::kNear>(begin, part);
+    } else {
+      avx2::read_stream<Prefetch::kFar>(begin, part);
+    }
   });
 }
 

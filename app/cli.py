@@ -127,8 +127,11 @@ def chat(
 
 
 @cli.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
-def bench(context: typer.Context, what: Annotated[str, typer.Argument(metavar="engine|kernels")]) -> None:
+def bench(context: typer.Context, what: Annotated[str, typer.Argument(metavar="engine|kernels")] = "--help") -> None:
     """Measure the engine or its kernels: `redoubt bench engine --help`."""
+    if what == "--help":
+        typer.echo("Usage: redoubt bench engine|kernels [OPTIONS]\n\nEach has a --help of its own.")
+        raise typer.Exit
     if what == "engine":
         from bench.engine import main as measure
     elif what == "kernels":

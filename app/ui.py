@@ -111,7 +111,7 @@ def build_page(base_url: str | None = None) -> gr.Blocks:
             gr.Markdown("### Settings")
             model = gr.Dropdown(label="Model", elem_id="model")
             system = gr.Textbox(label="System prompt", lines=3, elem_id="system")
-            temperature = gr.Slider(0, 2, 0.3, step=0.05, label="Temperature", info="0 is greedy.")
+            temperature = gr.Slider(0, 2, 0.0, step=0.05, label="Temperature", info="0: always the likeliest word.")
             top_p = gr.Slider(0.05, 1, 0.9, step=0.05, label="Top-p")
             max_tokens = gr.Number(1024, label="Longest answer, in tokens", minimum=1, precision=0)
             seed = gr.Textbox(label="Seed", placeholder="Another one each time", elem_id="seed")

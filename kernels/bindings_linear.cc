@@ -149,12 +149,16 @@ auto dequantize_array(const Input<uint8_t, 2>& packed, const std::string& weight
   return out.release();
 }
 
+void check_groups(const Strided<const float>& x, int64_t group) {
+  if (group != 32 && group != 64 && group != 128) reject("group: not 32, 64 or 128");
+  if (int64_t(x.shape(1)) % group != 0 || x.stride(1) != 1)
+    reject("x: not [rows, a multiple of the group], contiguous along it");
+}
+
 auto quantize_rows_array(const Strided<const float>& x, int64_t group, const std::string& tier) {
   const KernelTable& table = table_named(tier);
   const auto rows = int32_t(x.shape(0)), cols = int32_t(x.shape(1));
-  if (group != 32 && group != 64 && group != 128) reject("group: not 32, 64 or 128");
-  if (cols % group != 0 || x.stride(1) != 1)
-    reject("x: not [rows, a multiple of the group], contiguous along it");
+  check_groups(x, group);
   const size_t groups = size_t(cols / group);
   Output<int8_t> values{size_t(rows), size_t(cols)};
   Output<float> scales{size_t(rows), groups};
@@ -170,9 +174,7 @@ auto quantize_rows_array(const Strided<const float>& x, int64_t group, const std
 auto quantization_error_array(const Strided<const float>& x, int64_t group, const std::string& tier) {
   const KernelTable& table = table_named(tier);
   const auto rows = int32_t(x.shape(0)), cols = int32_t(x.shape(1));
-  if (group != 32 && group != 64 && group != 128) reject("group: not 32, 64 or 128");
-  if (cols % group != 0 || x.stride(1) != 1)
-    reject("x: not [rows, a multiple of the group], contiguous along it");
+  check_groups(x, group);
   std::vector<int8_t> values(size_t(rows) * size_t(cols));
   std::vector<float> scales(size_t(rows) * size_t(cols / group));
   std::vector<int32_t> sums(scales.size());
@@ -222,8 +224,7 @@ void linear_int8_array(const Input<uint8_t, 2>& packed, const std::string& weigh
   const int end = tile_end.value_or(matrix.tiles());
   check_tiles(matrix, tile_begin, end);
   nb::gil_scoped_release unlocked;
-  const AlignedBytes scratch = allocate_aligned(table.linear_scratch_bytes(matrix, x.rows));
-  table.linear_int8(matrix, x, out, tile_begin, end, scratch.get());
+  table.linear_int8(matrix, x, out, tile_begin, end);
 }
 
 void linear_fp32_array(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
@@ -239,8 +240,7 @@ void linear_fp32_array(const Input<uint8_t, 2>& packed, const std::string& weigh
   const int end = tile_end.value_or(matrix.tiles());
   check_tiles(matrix, tile_begin, end);
   nb::gil_scoped_release unlocked;
-  const AlignedBytes scratch = allocate_aligned(table.linear_scratch_bytes(matrix, in.rows));
-  table.linear_fp32(matrix, in, out, tile_begin, end, scratch.get());
+  table.linear_fp32(matrix, in, out, tile_begin, end);
 }
 
 nb::dict measure_compute_dict(int threads, const std::vector<int>& cpus) {

@@ -148,8 +148,8 @@ void ForwardPass::gate_up(int thread, int layer) {
   const auto run_chunk = [&](Range chunk) {
     const Linear gate = slice(weights.gate, chunk), up = slice(weights.up, chunk);
     const int64_t stride = gate.weight.tiles() * kTileOutputs;
-    run_tiles(thread, input, gate, {own.gate.data(), stride, false}, {0, gate.weight.tiles()});
-    run_tiles(thread, input, up, {own.up.data(), stride, false}, {0, up.weight.tiles()});
+    run_tiles(input, gate, {own.gate.data(), stride, false}, {0, gate.weight.tiles()});
+    run_tiles(input, up, {own.up.data(), stride, false}, {0, up.weight.tiles()});
     activate(own, chunk.begin * kTileOutputs, gate.weight.rows, weights.down);
   };
   take_ranges(thread, batch_.tokens, units, next_claim(layer, Claim::kGateUp), [&](Range range) {
@@ -314,30 +314,29 @@ void ForwardPass::run_linears(int thread, const LinearInput& input, std::atomic<
       const int tiles = segment.linear.weight.tiles();
       const Range part = intersect(mine, {first, first + tiles});
       if (part.begin < part.end) {
-        run_tiles(thread, input, segment.linear, segment.target, {part.begin - first, part.end - first});
+        run_tiles(input, segment.linear, segment.target, {part.begin - first, part.end - first});
       }
       first += tiles;
     }
   });
 }
 
-void ForwardPass::run_tiles(int thread, const LinearInput& input, const Linear& linear, const Target& target,
+void ForwardPass::run_tiles(const LinearInput& input, const Linear& linear, const Target& target,
                             Range tiles) {
   const LinearOutput output = {
       .values = target.values, .stride = target.stride, .bias = linear.bias, .accumulate = target.accumulate};
-  void* scratch = workspace_.threads[size_t(thread)].linear_scratch.data();
   if (!input.quantized) {
-    return kernels_.linear_fp32(linear.weight, input.floats, output, tiles.begin, tiles.end, scratch);
+    return kernels_.linear_fp32(linear.weight, input.floats, output, tiles.begin, tiles.end);
   }
   if (!input.two_terms) {
-    return kernels_.linear_int8(linear.weight, input.first, output, tiles.begin, tiles.end, scratch);
+    return kernels_.linear_int8(linear.weight, input.first, output, tiles.begin, tiles.end);
   }
   // Tile by tile: the second pass finds the tile in the cache.
   const LinearOutput sum = {
       .values = output.values, .stride = output.stride, .bias = nullptr, .accumulate = true};
   for (int tile = tiles.begin; tile < tiles.end; ++tile) {
-    kernels_.linear_int8(linear.weight, input.first, output, tile, tile + 1, scratch);
-    kernels_.linear_int8(linear.weight, input.second, sum, tile, tile + 1, scratch);
+    kernels_.linear_int8(linear.weight, input.first, output, tile, tile + 1);
+    kernels_.linear_int8(linear.weight, input.second, sum, tile, tile + 1);
   }
 }
 

@@ -90,8 +90,7 @@ class ForwardPass {
   std::atomic<int>& next_claim(int layer, Claim claim) {
     return workspace_.next_claims[size_t(layer * kClaimsPerLayer + int(claim))];
   }
-  void run_tiles(int thread, const LinearInput& input, const Linear& linear, const Target& target,
-                 Range tiles);
+  void run_tiles(const LinearInput& input, const Linear& linear, const Target& target, Range tiles);
   void barrier(int thread);
   void finish_stage(int thread, Stage stage);
 

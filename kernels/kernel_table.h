@@ -110,14 +110,12 @@ struct KernelTable {
   //   sym_int4:  acc = fma(float(dot_j - 8 * s_j) * d_x, d_w, acc)
   //   int8:      acc = fma(float(dot_j - 128 * s_j) * d_x, d_w, acc)
   //   asym_int4: acc = fma(float(dot_j) * d_x, d_w, acc); acc = fma(float(s_j) * d_x, m_w, acc)
-  // `scratch` holds linear_scratch_bytes(w, rows) bytes, 64-byte aligned, private to the caller's thread.
   void (*linear_int8)(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
-                      int tile_end, void* scratch);
+                      int tile_end);
   // The same for fp32 activations and any weight type: acc = fma(x[k], float(w[n][k]), acc), k ascending,
   // where an integer weight is dequantized first (sym: d * (q - 8); asym: fma(d, q, m); int8: d * (u - 128)).
   void (*linear_fp32)(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
-                      int tile_end, void* scratch);
-  size_t (*linear_scratch_bytes)(const PackedMatrix& w, int rows);
+                      int tile_end);
   // Row n of W in fp32: the embedding look-up, and the tests' view of a weight.
   void (*dequantize_row)(const PackedMatrix& w, int32_t row, float* out);
 

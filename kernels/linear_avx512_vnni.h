@@ -15,9 +15,9 @@
 namespace redoubt::avx512_vnni {
 
 void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
-                 int tile_end, void* scratch);
+                 int tile_end);
 void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
-                 int tile_end, void* scratch);
+                 int tile_end);
 
 // One row or two are bound by memory.
 constexpr Prefetch prefetch_for(int rows) { return rows <= 2 ? Prefetch::kNear : Prefetch::kFar; }

@@ -123,7 +123,7 @@ const TileKernel* tile_kernels(WeightType type) {
 }  // namespace
 
 void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
-                 int tile_end, void*) {
+                 int tile_end) {
   const TileKernel* kernels = tile_kernels(w.type);
   const int passes = (x.rows + kPassRows - 1) / kPassRows;
   for (int tile = tile_begin; tile < tile_end; ++tile) {

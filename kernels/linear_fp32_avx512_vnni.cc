@@ -155,7 +155,7 @@ const RowsKernel* rows_kernels(WeightType type) {
 }  // namespace
 
 void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
-                 int tile_end, void*) {
+                 int tile_end) {
   const RowsKernel* kernels = rows_kernels(w.type);
   const int passes = (x.rows + kPassRows - 1) / kPassRows;
   const int together = tiles_at_once(w.type, x.rows);

@@ -139,7 +139,7 @@ const TileKernel* tile_kernels(WeightType type) {
 }  // namespace
 
 void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
-                 int tile_end, void*) {
+                 int tile_end) {
   const TileKernel* kernels = tile_kernels(w.type);
   // Rows in passes of nearly the same size; a tile's second pass finds it in the second-level cache.
   const int passes = (x.rows + kPassRows - 1) / kPassRows;

@@ -120,7 +120,7 @@ float dot_fp32(const PackedMatrix& w, const uint8_t* tile, int lane, const float
 }
 
 void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
-                 int tile_end, void*) {
+                 int tile_end) {
   for (int tile = tile_begin; tile < tile_end; ++tile) {
     for (int row = 0; row < x.rows; ++row) {
       for (int lane = 0; lane < kTileOutputs && tile * kTileOutputs + lane < w.rows; ++lane) {
@@ -131,7 +131,7 @@ void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutp
 }
 
 void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
-                 int tile_end, void*) {
+                 int tile_end) {
   for (int tile = tile_begin; tile < tile_end; ++tile) {
     for (int row = 0; row < x.rows; ++row) {
       for (int lane = 0; lane < kTileOutputs && tile * kTileOutputs + lane < w.rows; ++lane) {
@@ -140,8 +140,6 @@ void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& 
     }
   }
 }
-
-size_t linear_scratch_bytes(const PackedMatrix&, int) { return 0; }
 
 void dequantize_row(const PackedMatrix& w, int32_t row, float* out) {
   const uint8_t* tile = w.tile(row / kTileOutputs);
@@ -158,7 +156,6 @@ void fill_linear_scalar(KernelTable& table) {
   table.quantization_error = scalar::quantization_error;
   table.linear_int8 = scalar::linear_int8;
   table.linear_fp32 = scalar::linear_fp32;
-  table.linear_scratch_bytes = scalar::linear_scratch_bytes;
   table.dequantize_row = scalar::dequantize_row;
 }
 

@@ -215,18 +215,15 @@ std::vector<PassTime> time_linear(ThreadPool& pool, const KernelTable& table, co
                         matrix.cols,         matrix.group};
   if (activations == Activations::kInt8) table.quantize_rows(x.as<float>(), matrix.cols, q, 0, batch);
 
-  const size_t scratch_bytes = (table.linear_scratch_bytes(matrix, batch) + 4095) / 4096 * 4096;
-  const Pages scratch(scratch_bytes * size_t(pool.threads()), true);
   const LinearOutput out{y.as<float>(), matrix.rows, nullptr, false};
   std::vector<PassTime> times = time_passes(pool, repeats + 1, [&](int thread, int pass) {
     PackedMatrix w = matrix;
     w.data = weights.as<uint8_t>() + bytes * (size_t(pass) % copies);
     const Range tiles = share(w.tiles(), thread, pool.threads());
-    void* own = scratch.as<uint8_t>() + scratch_bytes * size_t(thread);
     if (activations == Activations::kInt8) {
-      table.linear_int8(w, q, out, tiles.begin, tiles.end, own);
+      table.linear_int8(w, q, out, tiles.begin, tiles.end);
     } else {
-      table.linear_fp32(w, {x.as<float>(), w.cols, batch, w.cols}, out, tiles.begin, tiles.end, own);
+      table.linear_fp32(w, {x.as<float>(), w.cols, batch, w.cols}, out, tiles.begin, tiles.end);
     }
   });
   times.erase(times.begin());

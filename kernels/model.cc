@@ -84,10 +84,6 @@ void Model::run(const Batch& batch, const StepOutputs& outputs) {
   check_batch(batch);
   copy_page_table(batch);
   if (batch.sequences == 0) return;
-  if (scratch_rows_ != batch.tokens) {
-    workspace_->reserve_linear_scratch(linear_scratch_bytes(batch.tokens));
-    scratch_rows_ = batch.tokens;
-  }
   const ForwardContext context = {.config = config_,
                                   .weights = weights_,
                                   .kernels = kernels_,
@@ -100,22 +96,6 @@ void Model::run(const Batch& batch, const StepOutputs& outputs) {
                                   .workspace = *workspace_,
                                   .profile = profile_};
   ForwardPass(context, batch, outputs).run();
-}
-
-// For every matrix, at the batch's rows and at those of the head, which may be fewer.
-size_t Model::linear_scratch_bytes(int32_t tokens) const {
-  size_t most = 0;
-  const auto consider = [&](const Linear& linear, int32_t rows) {
-    most = std::max(most, kernels_.linear_scratch_bytes(linear.weight, rows));
-  };
-  for (const LayerWeights& layer : weights_.layers) {
-    for (const Linear* linear :
-         {&layer.query, &layer.key, &layer.value, &layer.output, &layer.gate, &layer.up, &layer.down}) {
-      consider(*linear, tokens);
-    }
-  }
-  for (int32_t rows = 1; rows <= tokens; ++rows) consider(weights_.head, rows);
-  return most;
 }
 
 void Model::check_batch(const Batch& batch) {

@@ -91,7 +91,6 @@ class Model {
  private:
   void check_batch(const Batch& batch);
   void copy_page_table(const Batch& batch);
-  size_t linear_scratch_bytes(int32_t tokens) const;
 
   ModelOptions options_;
   ModelConfig config_;
@@ -107,7 +106,6 @@ class Model {
   std::vector<bool> slot_taken_;
   ThreadPool pool_;
   std::unique_ptr<Workspace> workspace_;
-  int32_t scratch_rows_ = 0;  // the tokens that the threads' scratch memory was last sized for
   StepProfile profile_;
 };
 

@@ -44,15 +44,9 @@ size_t Workspace::bytes() const {
                  states.bytes() + input.bytes() + inner.bytes();
   for (const ThreadWorkspace& own : threads) {
     total += own.input.bytes() + own.row.bytes() + own.gate.bytes() + own.up.bytes() +
-             own.linear_scratch.bytes() + own.attention_scratch.bytes();
+             own.attention_scratch.bytes();
   }
   return total;
-}
-
-void Workspace::reserve_linear_scratch(size_t bytes) {
-  for (ThreadWorkspace& own : threads) {
-    if (own.linear_scratch.bytes() < bytes) own.linear_scratch = AlignedMemory<std::byte>(bytes);
-  }
 }
 
 void Workspace::reserve_attention(size_t scratch_bytes, size_t state_count) {

@@ -67,7 +67,6 @@ struct ThreadWorkspace {
   AlignedMemory<float> row;   // [widest input], one normalized row
   AlignedMemory<float> gate;  // a chunk of gate_proj's output
   AlignedMemory<float> up;    // the same of up_proj's
-  AlignedMemory<std::byte> linear_scratch;
   AlignedMemory<std::byte> attention_scratch;
 };
 
@@ -86,8 +85,7 @@ struct Workspace {
 
   Workspace(const ModelConfig& config, int32_t max_tokens, int32_t max_sequences, int32_t thread_count);
   size_t bytes() const;
-  // Makes sure that every thread's scratch memory is large enough.
-  void reserve_linear_scratch(size_t bytes);
+  // Makes sure that every thread's scratch memory, and that of the partial states, is large enough.
   void reserve_attention(size_t scratch_bytes, size_t states);
 };
 

@@ -162,13 +162,15 @@ auto quantize_rows_array(const Strided<const float>& x, int64_t group, const std
   const size_t groups = size_t(cols / group);
   Output<int8_t> values{size_t(rows), size_t(cols)};
   Output<float> scales{size_t(rows), groups};
-  Output<int32_t> sums{size_t(rows), groups};
-  const QuantizedRows out{values.data(), scales.data(), sums.data(), rows, cols, int32_t(group)};
+  Output<int32_t> starts{size_t(rows), groups};
+  Output<float> offsets{size_t(rows), groups};
+  const QuantizedRows out{values.data(), scales.data(), starts.data(), offsets.data(),
+                          rows,          cols,          int32_t(group)};
   {
     nb::gil_scoped_release unlocked;
     table.quantize_rows(x.data(), x.stride(0), out, 0, rows);
   }
-  return nb::make_tuple(values.release(), scales.release(), sums.release());
+  return nb::make_tuple(values.release(), scales.release(), starts.release(), offsets.release());
 }
 
 auto quantization_error_array(const Strided<const float>& x, int64_t group, const std::string& tier) {
@@ -176,9 +178,10 @@ auto quantization_error_array(const Strided<const float>& x, int64_t group, cons
   const auto rows = int32_t(x.shape(0)), cols = int32_t(x.shape(1));
   check_groups(x, group);
   std::vector<int8_t> values(size_t(rows) * size_t(cols));
-  std::vector<float> scales(size_t(rows) * size_t(cols / group));
-  std::vector<int32_t> sums(scales.size());
-  const QuantizedRows quantized{values.data(), scales.data(), sums.data(), rows, cols, int32_t(group)};
+  std::vector<float> scales(size_t(rows) * size_t(cols / group)), offsets(scales.size());
+  std::vector<int32_t> starts(scales.size());
+  const QuantizedRows quantized{values.data(), scales.data(), starts.data(), offsets.data(),
+                                rows,          cols,          int32_t(group)};
   Output<float> error{size_t(rows), size_t(cols)};
   table.quantize_rows(x.data(), x.stride(0), quantized, 0, rows);
   for (int32_t r = 0; r < rows; ++r) {
@@ -204,19 +207,22 @@ void check_tiles(const PackedMatrix& matrix, int tile_begin, int tile_end) {
 
 void linear_int8_array(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
                        int64_t cols, int64_t group, const Input<int8_t, 2>& values,
-                       const Input<float, 2>& scales, const Input<int32_t, 2>& sums, const Strided<float>& y,
-                       const std::string& tier, const std::optional<Input<float, 1>>& bias, bool accumulate,
-                       int tile_begin, std::optional<int> tile_end) {
+                       const Input<float, 2>& scales, const Input<int32_t, 2>& starts,
+                       const Input<float, 2>& offsets, const Strided<float>& y, const std::string& tier,
+                       const std::optional<Input<float, 1>>& bias, bool accumulate, int tile_begin,
+                       std::optional<int> tile_end) {
   const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group);
   if (!matrix.is_integer()) reject("weight_type: '" + weight_type + "' has no int8 kernel");
   const KernelTable& table = table_named(tier);
   const size_t batch = values.shape(0), groups = size_t(matrix.blocks());
   if (values.shape(1) != size_t(cols)) reject("values: not [batch, cols]");
   if (scales.shape(0) != batch || scales.shape(1) != groups) reject("scales: not [batch, cols // group]");
-  if (sums.shape(0) != batch || sums.shape(1) != groups) reject("sums: not [batch, cols // group]");
+  if (starts.shape(0) != batch || starts.shape(1) != groups) reject("starts: not [batch, cols // group]");
+  if (offsets.shape(0) != batch || offsets.shape(1) != groups) reject("offsets: not [batch, cols // group]");
   const QuantizedRows x{const_cast<int8_t*>(values.data()),
                         const_cast<float*>(scales.data()),
-                        const_cast<int32_t*>(sums.data()),
+                        const_cast<int32_t*>(starts.data()),
+                        const_cast<float*>(offsets.data()),
                         int32_t(batch),
                         matrix.cols,
                         matrix.group};
@@ -312,9 +318,9 @@ void bind_linear(nb::module_& module) {
   testing.def("quantize_rows", &quantize_rows_array, arg("x"), arg("group"), arg("tier"));
   testing.def("quantization_error", &quantization_error_array, arg("x"), arg("group"), arg("tier"));
   testing.def("linear_int8", &linear_int8_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
-              arg("group"), arg("values"), arg("scales"), arg("sums"), arg("y"), arg("tier"), nb::kw_only(),
-              arg("bias") = nb::none(), arg("accumulate") = false, arg("tile_begin") = 0,
-              arg("tile_end") = nb::none());
+              arg("group"), arg("values"), arg("scales"), arg("starts"), arg("offsets"), arg("y"),
+              arg("tier"), nb::kw_only(), arg("bias") = nb::none(), arg("accumulate") = false,
+              arg("tile_begin") = 0, arg("tile_end") = nb::none());
   testing.def("linear_fp32", &linear_fp32_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
               arg("group"), arg("x"), arg("y"), arg("tier"), nb::kw_only(), arg("bias") = nb::none(),
               arg("accumulate") = false, arg("tile_begin") = 0, arg("tile_end") = nb::none());

@@ -28,7 +28,8 @@ Linear slice(const Linear& linear, Range range) {
 // Columns [at, at + cols) of one row as rows of their own; `at` counts from the first row's first column.
 QuantizedRows columns(const QuantizedRows& rows, int64_t at, int32_t cols) {
   const int64_t group = at / rows.group;
-  return {rows.values + at, rows.scales + group, rows.sums + group, 1, cols, rows.group};
+  return {rows.values + at, rows.scales + group, rows.starts + group, rows.offsets + group, 1, cols,
+          rows.group};
 }
 
 Range intersect(Range a, Range b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }

@@ -23,12 +23,14 @@ enum class Tier : uint8_t { kScalar, kAvx2, kAvx512Vnni };
 
 // Activations quantized by group, as every linear kernel of integer weights takes them:
 //   d = max|x| / 127,  q = round_to_nearest_even(x * (127 / max|x|)),  s = sum of the group's q
-// all 0 where max|x| < kSmallestQuantized, so that neither quotient leaves the normal range.
+// all 0 where max|x| < kSmallestQuantized, so that neither quotient leaves the normal range. The sum is kept
+// in the two forms that the kernels take it in, once for every group and output tile.
 inline constexpr float kSmallestQuantized = 0x1p-100f;
 struct QuantizedRows {
-  int8_t* values = nullptr;  // [rows][cols]
-  float* scales = nullptr;   // [rows][cols / group]
-  int32_t* sums = nullptr;   // [rows][cols / group]
+  int8_t* values = nullptr;   // [rows][cols], q
+  float* scales = nullptr;    // [rows][cols / group], d
+  int32_t* starts = nullptr;  // [rows][cols / group], -8 s: what sym_int4's zero point adds to q's products
+  float* offsets = nullptr;   // [rows][cols / group], float(s) * d: what asym_int4's minimum is multiplied by
   int32_t rows = 0;
   int32_t cols = 0;
   int32_t group = 0;
@@ -107,9 +109,9 @@ struct KernelTable {
 
   // Output tiles [tile_begin, tile_end) of y = x W^T, for integer weights. x.group == w.group. Per output and
   // group j:
-  //   sym_int4:  acc = fma(float(dot_j - 8 * s_j) * d_x, d_w, acc)
-  //   int8:      acc = fma(float(dot_j - 128 * s_j) * d_x, d_w, acc)
-  //   asym_int4: acc = fma(float(dot_j) * d_x, d_w, acc); acc = fma(float(s_j) * d_x, m_w, acc)
+  //   sym_int4:  acc = fma(float(dot_j + start_j) * d_x, d_w, acc)
+  //   int8:      acc = fma(float(dot_j + 16 * start_j) * d_x, d_w, acc)
+  //   asym_int4: acc = fma(float(dot_j) * d_x, d_w, acc); acc = fma(offset_j, m_w, acc)
   void (*linear_int8)(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
                       int tile_end);
   // The same for fp32 activations and any weight type: acc = fma(x[k], float(w[n][k]), acc), k ascending,

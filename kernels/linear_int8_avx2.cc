@@ -77,19 +77,20 @@ template <WeightType kType, int kRows>
 void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile, int row) {
   constexpr bool kInt8 = kType == WeightType::kInt8;
   constexpr int kStepBytes = kStepInputs * (kInt8 ? 32 : 16);
-  constexpr int kZeroPoint = kType == WeightType::kSymInt4 ? 8 : 0;  // step_int8 takes its own off
   const int groups = w.cols / w.group, steps = w.group / kStepInputs;
   const uint8_t* codes = w.tile(tile);
   const int8_t* values = x.values + int64_t(row) * x.cols;
   const float* x_scales = x.scales + int64_t(row) * groups;
-  const int32_t* sums = x.sums + int64_t(row) * groups;
+  const int32_t* starts = x.starts + int64_t(row) * groups;
+  const float* offsets = x.offsets + int64_t(row) * groups;
 
   __m256 acc[kRows][kColumns] = {};
   for (int j = 0; j < groups; ++j) {
     __m256i dot[kRows][kColumns];
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
-      const __m256i start = _mm256_set1_epi32(-kZeroPoint * sums[int64_t(r) * groups + j]);
+      const __m256i start = kType == WeightType::kSymInt4 ? _mm256_set1_epi32(starts[int64_t(r) * groups + j])
+                                                          : _mm256_setzero_si256();
 #pragma GCC unroll 4
       for (int c = 0; c < kColumns; ++c) dot[r][c] = start;
     }
@@ -110,8 +111,8 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
         const __m256 product = _mm256_mul_ps(_mm256_cvtepi32_ps(dot[r][c]), _mm256_set1_ps(x_scales[at]));
         acc[r][c] = _mm256_fmadd_ps(product, scale, acc[r][c]);
         if constexpr (kType == WeightType::kAsymInt4) {
-          const __m256 x_sum = _mm256_set1_ps(float(sums[at]) * x_scales[at]);
-          acc[r][c] = _mm256_fmadd_ps(x_sum, load_halves(codes + 64 + c * 16), acc[r][c]);
+          const __m256 x_offset = _mm256_set1_ps(offsets[at]);
+          acc[r][c] = _mm256_fmadd_ps(x_offset, load_halves(codes + 64 + c * 16), acc[r][c]);
         }
       }
     }

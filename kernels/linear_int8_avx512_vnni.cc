@@ -64,12 +64,12 @@ template <WeightType kType, int kRows>
 void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile, int row) {
   constexpr bool kInt8 = kType == WeightType::kInt8;
   constexpr int kStepBytes = kStepInputs * (kInt8 ? 32 : 16);
-  constexpr int kZeroPoint = kInt8 ? 128 : kType == WeightType::kSymInt4 ? 8 : 0;
   const int groups = w.cols / w.group, steps = w.group / kStepInputs;
   const uint8_t* codes = w.tile(tile);
   const int8_t* values = x.values + int64_t(row) * x.cols;
   const float* x_scales = x.scales + int64_t(row) * groups;
-  const int32_t* sums = x.sums + int64_t(row) * groups;
+  const int32_t* starts = x.starts + int64_t(row) * groups;
+  const float* offsets = x.offsets + int64_t(row) * groups;
 
   __m512 acc[kRows][2];
 #pragma GCC unroll 8
@@ -79,7 +79,10 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
     __m512i dot[kRows][2];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      dot[r][0] = dot[r][1] = _mm512_set1_epi32(-kZeroPoint * sums[int64_t(r) * groups + j]);
+      const __m512i start = kType == WeightType::kAsymInt4
+                                ? _mm512_setzero_si512()
+                                : _mm512_set1_epi32(starts[int64_t(r) * groups + j]);
+      dot[r][0] = dot[r][1] = kInt8 ? _mm512_slli_epi32(start, 4) : start;
     }
     for (int step = 0; step < steps; ++step, codes += kStepBytes, values += kStepInputs) {
       if constexpr (kInt8) {
@@ -103,10 +106,9 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
       codes += 64;
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        const int64_t at = int64_t(r) * groups + j;
-        const __m512 x_sum = _mm512_set1_ps(float(sums[at]) * x_scales[at]);
-        acc[r][0] = _mm512_fmadd_ps(x_sum, minimum0, acc[r][0]);
-        acc[r][1] = _mm512_fmadd_ps(x_sum, minimum1, acc[r][1]);
+        const __m512 x_offset = _mm512_set1_ps(offsets[int64_t(r) * groups + j]);
+        acc[r][0] = _mm512_fmadd_ps(x_offset, minimum0, acc[r][0]);
+        acc[r][1] = _mm512_fmadd_ps(x_offset, minimum1, acc[r][1]);
       }
     }
   }

@@ -56,7 +56,7 @@ void write(const LinearOutput& y, int row, int32_t n, float sum) {
   *out = y.accumulate ? sum + *out : sum;
 }
 
-void quantize_group(const float* x, int group, int8_t* values, float* scale, int32_t* sum) {
+void quantize_group(const float* x, int group, int8_t* values, float* scale, int32_t* start, float* offset) {
   float largest = 0.0f;
   for (int k = 0; k < group; ++k) {
     const float magnitude = std::fabs(x[k]);
@@ -65,11 +65,13 @@ void quantize_group(const float* x, int group, int8_t* values, float* scale, int
   const bool zero = largest < kSmallestQuantized;
   const float inverse = zero ? 0.0f : 127.0f / largest;
   *scale = zero ? 0.0f : largest / 127.0f;
-  *sum = 0;
+  int32_t sum = 0;
   for (int k = 0; k < group; ++k) {
     values[k] = int8_t(std::lrintf(x[k] * inverse));
-    *sum += values[k];
+    sum += values[k];
   }
+  *start = -8 * sum;
+  *offset = float(sum) * *scale;
 }
 
 void quantize_rows(const float* x, int64_t x_stride, const QuantizedRows& out, int row_begin, int row_end) {
@@ -78,7 +80,7 @@ void quantize_rows(const float* x, int64_t x_stride, const QuantizedRows& out, i
     for (int j = 0; j < groups; ++j) {
       const int64_t at = int64_t(row) * groups + j;
       quantize_group(x + row * x_stride + j * out.group, out.group, out.values + at * out.group,
-                     out.scales + at, out.sums + at);
+                     out.scales + at, out.starts + at, out.offsets + at);
     }
   }
 }
@@ -104,10 +106,10 @@ float dot_int8(const PackedMatrix& w, const uint8_t* tile, int lane, const Quant
     for (int k = 0; k < w.group; ++k) dot += block.code(lane, k) * q[k];
     if (w.type == WeightType::kAsymInt4) {
       acc = std::fma(float(dot) * x.scales[at], block.scale(lane), acc);
-      acc = std::fma(float(x.sums[at]) * x.scales[at], block.minimum(lane), acc);
+      acc = std::fma(x.offsets[at], block.minimum(lane), acc);
     } else {
-      const int32_t zero_point = w.type == WeightType::kInt8 ? 128 : 8;
-      acc = std::fma(float(dot - zero_point * x.sums[at]) * x.scales[at], block.scale(lane), acc);
+      const int32_t start = x.starts[at] * (w.type == WeightType::kInt8 ? 16 : 1);
+      acc = std::fma(float(dot + start) * x.scales[at], block.scale(lane), acc);
     }
   }
   return acc;

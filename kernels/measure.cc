@@ -208,11 +208,13 @@ std::vector<PassTime> time_linear(ThreadPool& pool, const KernelTable& table, co
   const size_t inputs = size_t(batch) * size_t(matrix.cols), outputs = size_t(batch) * size_t(matrix.rows);
   const size_t groups = matrix.is_integer() ? size_t(batch) * size_t(matrix.blocks()) : 0;
   const Pages x(inputs * sizeof(float), true), y(outputs * sizeof(float), true), values(inputs, true);
-  const Pages scales(groups * sizeof(float), true), sums(groups * sizeof(int32_t), true);
+  const Pages scales(groups * sizeof(float), true), starts(groups * sizeof(int32_t), true),
+      offsets(groups * sizeof(float), true);
   for (size_t i = 0; i < inputs; ++i)
     x.as<float>()[i] = float(int(i * 2654435761u >> 20 & 255) - 128) / 64.0f;
-  const QuantizedRows q{values.as<int8_t>(), scales.as<float>(), sums.as<int32_t>(), batch,
-                        matrix.cols,         matrix.group};
+  const QuantizedRows q{
+      values.as<int8_t>(), scales.as<float>(), starts.as<int32_t>(), offsets.as<float>(), batch,
+      matrix.cols,         matrix.group};
   if (activations == Activations::kInt8) table.quantize_rows(x.as<float>(), matrix.cols, q, 0, batch);
 
   const LinearOutput out{y.as<float>(), matrix.rows, nullptr, false};

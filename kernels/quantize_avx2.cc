@@ -28,7 +28,7 @@ int32_t sum_of(__m256i values_i32x8) {
 }
 
 // group is a multiple of 32.
-void quantize_group(const float* x, int group, int8_t* values, float* scale, int32_t* sum) {
+void quantize_group(const float* x, int group, int8_t* values, float* scale, int32_t* start, float* offset) {
   const __m256 magnitude_bits = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
   __m256 largest_f32x8 = _mm256_setzero_ps();
   for (int k = 0; k < group; k += 8) {
@@ -52,7 +52,9 @@ void quantize_group(const float* x, int group, int8_t* values, float* scale, int
     const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(values + k), _mm256_permutevar8x32_epi32(bytes, order));
   }
-  *sum = sum_of(sum_i32x8);
+  const int32_t sum = sum_of(sum_i32x8);
+  *start = -8 * sum;
+  *offset = float(sum) * *scale;
 }
 
 float half_at(const uint8_t* halves, int lane) {
@@ -108,7 +110,7 @@ void quantize_rows(const float* x, int64_t x_stride, const QuantizedRows& out, i
     for (int j = 0; j < groups; ++j) {
       const int64_t at = int64_t(row) * groups + j;
       quantize_group(x + row * x_stride + j * out.group, out.group, out.values + at * out.group,
-                     out.scales + at, out.sums + at);
+                     out.scales + at, out.starts + at, out.offsets + at);
     }
   }
 }

@@ -34,17 +34,19 @@ inline constexpr int kClaimsPerLayer = 5;
 struct IntegerRows {
   AlignedMemory<int8_t> values;
   AlignedMemory<float> scales;
-  AlignedMemory<int32_t> sums;
+  AlignedMemory<int32_t> starts;
+  AlignedMemory<float> offsets;
 
   IntegerRows() = default;
   IntegerRows(int64_t rows, int64_t cols)
       : values(size_t(rows * cols)),
         scales(size_t(rows * (cols / kSmallestGroup + 1))),
-        sums(size_t(rows * (cols / kSmallestGroup + 1))) {}
+        starts(size_t(rows * (cols / kSmallestGroup + 1))),
+        offsets(size_t(rows * (cols / kSmallestGroup + 1))) {}
   QuantizedRows view(int32_t rows, int32_t cols, int32_t group) const {
-    return {values.data(), scales.data(), sums.data(), rows, cols, group};
+    return {values.data(), scales.data(), starts.data(), offsets.data(), rows, cols, group};
   }
-  size_t bytes() const { return values.bytes() + scales.bytes() + sums.bytes(); }
+  size_t bytes() const { return values.bytes() + scales.bytes() + starts.bytes() + offsets.bytes(); }
 
   static constexpr int64_t kSmallestGroup = 32;
 };

@@ -10,8 +10,8 @@ I32 = NDArray[np.int32]
 I8 = NDArray[np.int8]
 U8 = NDArray[np.uint8]
 
-def quantize_rows(x: F32, group: int, tier: str) -> tuple[I8, F32, I32]:
-    """X [rows, cols], rows at any distance -> values [rows, cols], scales and sums [rows, cols // group]."""
+def quantize_rows(x: F32, group: int, tier: str) -> tuple[I8, F32, I32, F32]:
+    """X [rows, cols], rows at any distance -> values [rows, cols]; scales, starts, offsets [rows, cols // group]."""
 
 def quantization_error(x: F32, group: int, tier: str) -> F32:
     """What quantize_rows loses of x [rows, cols]: x - scale * value, rounded once."""
@@ -24,7 +24,8 @@ def linear_int8(
     group: int,
     values: I8,
     scales: F32,
-    sums: I32,
+    starts: I32,
+    offsets: F32,
     y: F32,
     tier: str,
     *,
@@ -33,7 +34,7 @@ def linear_int8(
     tile_begin: int = 0,
     tile_end: int | None = None,
 ) -> None:
-    """Writes output tiles of y [batch, rows] (its rows at any distance); values, scales, sums: of quantize_rows."""
+    """Writes output tiles of y [batch, rows] (its rows at any distance); values to offsets: of quantize_rows."""
 
 def linear_fp32(
     packed: U8,

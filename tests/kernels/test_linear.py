@@ -18,7 +18,7 @@ CANARY = np.float32(12345.678)
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
-Quantized = tuple[NDArray[np.int8], F32, NDArray[np.int32]]
+Quantized = tuple[NDArray[np.int8], F32, NDArray[np.int32], F32]
 
 every_tier = pytest.mark.parametrize("tier", TIERS)
 every_case = pytest.mark.parametrize("case", ODD_CASES, ids=lambda case: case.name)
@@ -98,7 +98,7 @@ def run_fp32(
 
 
 def first_rows(q: Quantized, begin: int, end: int) -> Quantized:
-    return q[0][begin:end], q[1][begin:end], q[2][begin:end]
+    return q[0][begin:end], q[1][begin:end], q[2][begin:end], q[3][begin:end]
 
 
 def same_bits(a: F32, b: F32) -> bool:
@@ -185,7 +185,7 @@ def test_quantizing_activations(group: int, tier: str) -> None:
     wide = activations(9, 5 * group + 3, group) * np.logspace(-12, 12, 9, dtype=np.float32)[:, None]
     wide[4, :group] = np.float32(1e-38)  # too small to divide by
     x = wide[:, : 4 * group]  # rows further apart than they are long
-    values, scales, sums = testing.quantize_rows(x, group, tier)
+    values, scales, starts, offsets = testing.quantize_rows(x, group, tier)
     blocks = x.reshape(9, 4, group)
     largest = np.abs(blocks).max(axis=2)
     usable = largest >= np.float32(2.0**-100)
@@ -193,7 +193,9 @@ def test_quantizing_activations(group: int, tier: str) -> None:
     expected = np.rint(blocks * inverse[..., None].astype(np.float32))
     assert (values.reshape(blocks.shape) == expected).all()
     assert same_bits(scales, np.where(usable, largest / np.float32(127.0), np.float32(0.0)).astype(np.float32))
-    assert (sums == values.reshape(blocks.shape).astype(np.int64).sum(axis=2)).all()
+    sums = values.reshape(blocks.shape).astype(np.int32).sum(axis=2)
+    assert (starts == -8 * sums).all()
+    assert same_bits(offsets, sums.astype(np.float32) * scales)
     assert not scales[4, 0]
     assert np.abs(values[~np.isin(np.arange(9), [4])]).max() == 127
 
@@ -202,7 +204,7 @@ def test_quantizing_activations(group: int, tier: str) -> None:
 @pytest.mark.parametrize("group", [32, 64, 128])
 def test_what_quantizing_loses(group: int, tier: str) -> None:
     x = activations(9, 4 * group, group)
-    values, scales, _ = testing.quantize_rows(x, group, tier)
+    values, scales, _, _ = testing.quantize_rows(x, group, tier)
     wide_scales = np.repeat(scales.astype(np.float64), group, axis=1)
     error = testing.quantization_error(x, group, tier)
     # The product of a float and a 7-bit integer is exact in float64, and so is the difference of near equals.
@@ -228,7 +230,8 @@ def test_int8_activations(case: LinearCase) -> None:
         )
         terms = [dot * weights.scales[:, j].astype(np.float64)]
         if weights.minima is not None:
-            terms.append(q[2][:, j, None].astype(np.float64) * weights.minima[:, j].astype(np.float64))
+            sums = q[0][:, span].astype(np.float64).sum(axis=1, keepdims=True)
+            terms.append(sums * weights.minima[:, j].astype(np.float64))
         for term in terms:
             exact += term * q[1][:, j, None]
             magnitude += np.abs(term * q[1][:, j, None])
@@ -259,7 +262,7 @@ def test_integer_sums_are_exact_at_the_extremes(weight_type: str, group: int, ti
     else:
         packed = _native.pack_int4(codes, ones, ones * -3 if weight_type == "asym_int4" else None)
     sums = values.astype(np.int32).reshape(10, -1, group).sum(axis=2, dtype=np.int32)
-    q = (values, np.ones(sums.shape, np.float32), sums)
+    q = (values, np.ones(sums.shape, np.float32), -8 * sums, sums.astype(np.float32))
     offset = 3 if weight_type == "asym_int4" else ZERO_POINT[weight_type]
     expected = values.astype(np.int64) @ (codes.astype(np.int64) - offset).T
     assert (run_int8(case, Weights(packed), q, tier) == expected).all()

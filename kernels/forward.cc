@@ -1,4 +1,5 @@
-// The stages around the linear layers. Attention's are in forward_attention.cc.
+// The order of a step's stages, and those that are neither products (forward_linear.cc) nor attention
+// (forward_attention.cc).
 #include "forward.h"
 
 #include <x86intrin.h>
@@ -10,31 +11,6 @@
 #include "sampling.h"
 
 namespace redoubt {
-namespace {
-
-// With many rows a stage takes long enough for a thread to lose its core in it, so threads claim pieces as
-// they can; with few rows fixed shares are as even, and need no shared counter.
-constexpr int kClaimsPerThread = 8;
-
-// Tiles [range.begin, range.end) of a layer as a layer of its own, so that its outputs start at column 0.
-Linear slice(const Linear& linear, Range range) {
-  Linear part = linear;
-  part.weight.data = linear.weight.tile(range.begin);
-  part.weight.rows = std::min(linear.weight.rows, range.end * kTileOutputs) - range.begin * kTileOutputs;
-  if (linear.bias != nullptr) part.bias = linear.bias + range.begin * kTileOutputs;
-  return part;
-}
-
-// Columns [at, at + cols) of one row as rows of their own; `at` counts from the first row's first column.
-QuantizedRows columns(const QuantizedRows& rows, int64_t at, int32_t cols) {
-  const int64_t group = at / rows.group;
-  return {rows.values + at, rows.scales + group, rows.starts + group, rows.offsets + group, 1, cols,
-          rows.group};
-}
-
-Range intersect(Range a, Range b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
-
-}  // namespace
 
 ForwardPass::ForwardPass(const ForwardContext& context, const Batch& batch, const StepOutputs& outputs)
     : context_(context),
@@ -44,27 +20,46 @@ ForwardPass::ForwardPass(const ForwardContext& context, const Batch& batch, cons
       outputs_(outputs),
       threads_(context.pool.threads()),
       attention_scale_(float(1.0 / std::sqrt(double(context.config.head_dim)))),
-      attention_(plan_attention(batch, context.config, threads_)),
       failures_(size_t(threads_)) {
-  for (int32_t sequence = 0; sequence < batch.sequences; ++sequence) {
-    first_token_.push_back(int32_t(sequence_of_token_.size()));
-    sequence_of_token_.insert(sequence_of_token_.end(), size_t(batch.query_lengths[sequence]), sequence);
-    if (outputs.samplers != nullptr && outputs.samplers[sequence] != nullptr) {
+  list_rows();
+  for (std::atomic<int>& next : workspace_.next_claims) next.store(0, std::memory_order_relaxed);
+  plan_attention_of(all_rows_);
+  if (ends_early_) plan_attention_of(sampled_rows_);
+}
+
+void ForwardPass::list_rows() {
+  LayerRows &all = all_rows_, &sampled = sampled_rows_;
+  for (int32_t sequence = 0; sequence < batch_.sequences; ++sequence) {
+    const int32_t queries = batch_.query_lengths[sequence];
+    const bool samples = outputs_.samplers != nullptr && outputs_.samplers[sequence] != nullptr;
+    all.first_row.push_back(int32_t(sequence_of_token_.size()));
+    sampled.first_row.push_back(int32_t(head_rows_.size()));
+    sampled.query_lengths.push_back(samples ? 1 : 0);
+    sampled.context_lengths.push_back(batch_.context_lengths[sequence] + queries - 1);
+    sequence_of_token_.insert(sequence_of_token_.end(), size_t(queries), sequence);
+    if (samples) {
       head_rows_.push_back(int32_t(sequence_of_token_.size()) - 1);
       sampled_sequences_.push_back(sequence);
     }
   }
-  if (outputs.logits != nullptr) {
-    for (int32_t token = 0; token < batch.tokens; ++token) head_rows_.push_back(token);
+  all.batch = sampled.batch = batch_;
+  sampled.batch.tokens = int32_t(head_rows_.size());
+  sampled.batch.query_lengths = sampled.query_lengths.data();
+  sampled.batch.context_lengths = sampled.context_lengths.data();
+  ends_early_ =
+      outputs_.logits == nullptr && outputs_.hidden_states == nullptr && sampled.batch.tokens < batch_.tokens;
+  if (outputs_.logits != nullptr) {
+    for (int32_t token = 0; token < batch_.tokens; ++token) head_rows_.push_back(token);
   }
-  for (std::atomic<int>& next : workspace_.next_claims) next.store(0, std::memory_order_relaxed);
+}
 
-  size_t attention_scratch = 0;
-  for (const AttentionItem& item : attention_.items) {
-    attention_scratch =
-        std::max(attention_scratch, kernels_.attention_scratch_bytes(attention_task(item, 0)));
+void ForwardPass::plan_attention_of(LayerRows& rows) {
+  rows.attention = plan_attention(rows.batch, context_.config, threads_);
+  size_t scratch_bytes = 0;
+  for (const AttentionItem& item : rows.attention.items) {
+    scratch_bytes = std::max(scratch_bytes, kernels_.attention_scratch_bytes(attention_task(item, 0, rows)));
   }
-  workspace_.reserve_attention(attention_scratch, attention_.states_floats);
+  workspace_.reserve_attention(scratch_bytes, rows.attention.states_floats);
 }
 
 void ForwardPass::run() {
@@ -77,9 +72,14 @@ void ForwardPass::run() {
 
 void ForwardPass::run_thread(int thread) {
   embed(thread);
-  for (int layer = 0; layer < context_.config.layers; ++layer) {
+  const int last = context_.config.layers - 1;
+  for (int layer = 0; layer <= last; ++layer) {
     copy_hidden(thread, layer);
-    run_layer(thread, layer);
+    if (layer == last && ends_early_) {
+      run_last_layer(thread, layer);
+    } else {
+      run_layer(thread, layer);
+    }
   }
   copy_hidden(thread, context_.config.layers);
   copy_final_norm(thread);
@@ -90,11 +90,28 @@ void ForwardPass::run_thread(int thread) {
 
 void ForwardPass::run_layer(int thread, int layer) {
   project_qkv(thread, layer);
-  rope_and_store(thread, layer);
-  attend(thread, layer);
-  project_output(thread, layer);
-  gate_up(thread, layer);
-  project_down(thread, layer);
+  rope_and_store(thread, layer, all_rows_, {0, context_.config.heads + context_.config.kv_heads});
+  attend_and_finish_layer(thread, layer, all_rows_);
+}
+
+// Nothing reads the last layer's output but the head, and of a prompt the head reads one row: the other rows
+// are needed for their keys and values only.
+void ForwardPass::run_last_layer(int thread, int layer) {
+  const int heads = context_.config.heads, kv_heads = context_.config.kv_heads;
+  project_keys_values(thread, layer);
+  rope_and_store(thread, layer, all_rows_, {heads, heads + kv_heads});
+  if (sampled_rows_.batch.tokens == 0) return;
+  keep_sampled_rows(thread);
+  project_queries(thread, layer);
+  rope_and_store(thread, layer, sampled_rows_, {0, heads});
+  attend_and_finish_layer(thread, layer, sampled_rows_);
+}
+
+void ForwardPass::attend_and_finish_layer(int thread, int layer, const LayerRows& rows) {
+  attend(thread, layer, rows);
+  project_output(thread, layer, rows.batch.tokens);
+  gate_up(thread, layer, rows.batch.tokens);
+  project_down(thread, layer, rows.batch.tokens);
 }
 
 void ForwardPass::embed(int thread) {
@@ -108,100 +125,20 @@ void ForwardPass::embed(int thread) {
   finish_stage(thread, Stage::kEmbed);
 }
 
-void ForwardPass::project_qkv(int thread, int layer) {
-  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
-  const ModelConfig& config = context_.config;
-  const LinearInput input = prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr,
-                                    batch_.tokens, config.hidden_size, weights.input_norm, weights.query);
-  float* query = workspace_.qkv.data();
-  float* key = query + config.query_dim();
-  float* value = key + config.kv_dim();
-  const int64_t stride = workspace_.qkv_stride;
-  run_linears(thread, input, next_claim(layer, Claim::kQkv),
-              {Segment{weights.query, {query, stride, false}}, Segment{weights.key, {key, stride, false}},
-               Segment{weights.value, {value, stride, false}}});
-  finish_stage(thread, Stage::kQkv);
-}
-
-void ForwardPass::project_output(int thread, int layer) {
-  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
-  const LinearInput input = prepare(thread, workspace_.attention.data(), workspace_.attention_stride, nullptr,
-                                    batch_.tokens, context_.config.query_dim(), nullptr, weights.output);
-  run_linears(thread, input, next_claim(layer, Claim::kOutput),
-              {Segment{weights.output, {workspace_.hidden.data(), workspace_.hidden_stride, true}}});
-  finish_stage(thread, Stage::kOutput);
-}
-
-// Gate and up for the same columns on the same thread, a chunk at a time, then SiLU and quantization of that
-// chunk: what lies between the two stages never leaves the cache, and needs no barrier.
-void ForwardPass::gate_up(int thread, int layer) {
-  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
-  const LinearInput input =
-      prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, batch_.tokens,
-              context_.config.hidden_size, weights.post_attention_norm, weights.gate);
-  ThreadWorkspace& own = workspace_.threads[size_t(thread)];
-  const int tiles = weights.gate.weight.tiles();
-  // A unit of columns is whole groups of the next layer's input.
-  const int unit_tiles = std::max(1, weights.down.weight.group / kTileOutputs);
-  const int units = (tiles + unit_tiles - 1) / unit_tiles;
-  const int64_t unit_floats = int64_t(batch_.tokens) * unit_tiles * kTileOutputs;
-  const int chunk_units = int(std::max<int64_t>(1, kGateChunkFloats / unit_floats));
-  const auto run_chunk = [&](Range chunk) {
-    const Linear gate = slice(weights.gate, chunk), up = slice(weights.up, chunk);
-    const int64_t stride = gate.weight.tiles() * kTileOutputs;
-    run_tiles(input, gate, {own.gate.data(), stride, false}, {0, gate.weight.tiles()});
-    run_tiles(input, up, {own.up.data(), stride, false}, {0, up.weight.tiles()});
-    activate(own, chunk.begin * kTileOutputs, gate.weight.rows, weights.down);
-  };
-  take_ranges(thread, batch_.tokens, units, next_claim(layer, Claim::kGateUp), [&](Range range) {
-    for (int unit = range.begin; unit < range.end; unit += chunk_units) {
-      const int end = std::min(unit + chunk_units, range.end);
-      run_chunk({unit * unit_tiles, std::min(end * unit_tiles, tiles)});
+// Moves the sampled rows of the residual stream, and their angles, to the front.
+void ForwardPass::keep_sampled_rows(int thread) {
+  if (thread == 0) {
+    const int64_t hidden_bytes = int64_t(context_.config.hidden_size) * int64_t(sizeof(float));
+    const int64_t rotary_dim = context_.config.rope.rotary_dim;
+    for (int32_t r = 0; r < sampled_rows_.batch.tokens; ++r) {
+      const int64_t from = head_rows_[size_t(r)];
+      std::memmove(workspace_.hidden.data() + r * workspace_.hidden_stride,
+                   workspace_.hidden.data() + from * workspace_.hidden_stride, size_t(hidden_bytes));
+      std::memmove(workspace_.angles.data() + r * rotary_dim, workspace_.angles.data() + from * rotary_dim,
+                   size_t(rotary_dim) * sizeof(float));
     }
-  });
-  finish_stage(thread, Stage::kGateUp);
-}
-
-void ForwardPass::activate(ThreadWorkspace& own, int32_t col_begin, int32_t cols, const Linear& down) {
-  const LinearInput inner = inner_input(down);
-  const int64_t inner_cols = context_.config.intermediate_size;
-  const int64_t stride = (cols + kTileOutputs - 1) / kTileOutputs * kTileOutputs;
-  for (int64_t r = 0; r < batch_.tokens; ++r) {
-    float* gate = own.gate.data() + r * stride;
-    const float* up = own.up.data() + r * stride;
-    const int64_t first = r * inner_cols + col_begin;
-    if (!inner.quantized) {
-      kernels_.silu_mul(gate, up, cols, workspace_.inner.floats.data() + first);
-      continue;
-    }
-    kernels_.silu_mul(gate, up, cols, gate);
-    LinearInput part = inner;
-    part.first = columns(inner.first, first, cols);
-    part.second = columns(inner.second, first, cols);
-    quantize(part, gate, 0, gate);
   }
-}
-
-void ForwardPass::project_down(int thread, int layer) {
-  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
-  run_linears(thread, inner_input(weights.down), next_claim(layer, Claim::kDown),
-              {Segment{weights.down, {workspace_.hidden.data(), workspace_.hidden_stride, true}}});
-  finish_stage(thread, Stage::kDown);
-}
-
-void ForwardPass::compute_head(int thread) {
-  const Linear& head = context_.weights.head;
-  const LinearInput input =
-      prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, head_rows_.data(),
-              int32_t(head_rows_.size()), context_.config.hidden_size, context_.weights.final_norm, head);
-  std::atomic<int>& next = workspace_.next_claims.back();
-  if (outputs_.logits != nullptr) {
-    run_linears(thread, input, next, {Segment{head, {outputs_.logits, context_.config.vocab_size, false}}});
-  } else {
-    run_linears(thread, input, next,
-                {Segment{head, {workspace_.logits.data(), workspace_.logits_stride, false}}});
-  }
-  finish_stage(thread, Stage::kHead);
+  barrier(thread);
 }
 
 void ForwardPass::sample(int thread) {
@@ -237,107 +174,6 @@ void ForwardPass::copy_final_norm(int thread) {
         workspace_.hidden.data() + r * workspace_.hidden_stride, context_.weights.final_norm,
         config.rms_norm_epsilon, config.hidden_size,
         outputs_.hidden_states + ((int64_t(config.layers) + 1) * batch_.tokens + r) * config.hidden_size);
-  }
-}
-
-bool ForwardPass::quantizes(const PackedMatrix& weight) const {
-  return context_.compute_type == ComputeType::kInt8 && weight.is_integer();
-}
-
-ForwardPass::LinearInput ForwardPass::view(const InputRows& memory, int32_t rows, int32_t cols,
-                                           const Linear& linear) const {
-  LinearInput input;
-  input.quantized = quantizes(linear.weight);
-  input.two_terms = input.quantized && linear.two_terms;
-  input.first = memory.first.view(rows, cols, linear.weight.group);
-  input.second = memory.second.view(rows, cols, linear.weight.group);
-  input.floats = {memory.floats.data(), cols, rows, cols};
-  return input;
-}
-
-ForwardPass::LinearInput ForwardPass::inner_input(const Linear& down) const {
-  return view(workspace_.inner, batch_.tokens, context_.config.intermediate_size, down);
-}
-
-void ForwardPass::quantize(const LinearInput& input, const float* x, int r, float* error) {
-  // A stride of 0: the kernel finds row r at x itself.
-  kernels_.quantize_rows(x, 0, input.first, r, r + 1);
-  if (!input.two_terms) return;
-  kernels_.quantization_error(x, input.first, r, error);
-  kernels_.quantize_rows(error, 0, input.second, r, r + 1);
-}
-
-ForwardPass::LinearInput ForwardPass::prepare(int thread, const float* first, int64_t stride,
-                                              const int32_t* row_index, int32_t rows, int32_t cols,
-                                              const float* norm, const Linear& linear) {
-  ThreadWorkspace& own = workspace_.threads[size_t(thread)];
-  const bool is_private = rows <= kPrivateRows;
-  const InputRows& target = is_private ? own.input : workspace_.input;
-  LinearInput input = view(target, rows, cols, linear);
-  if (!input.quantized && norm == nullptr) {
-    input.floats = {first, stride, rows, cols};
-    return input;
-  }
-  const Range range = is_private ? Range{0, rows} : share(rows, thread, threads_);
-  for (int64_t r = range.begin; r < range.end; ++r) {
-    const float* x = first + (row_index != nullptr ? row_index[r] : r) * stride;
-    if (norm != nullptr) {
-      float* normalized = input.quantized ? own.row.data() : target.floats.data() + r * cols;
-      kernels_.rms_norm(x, norm, context_.config.rms_norm_epsilon, cols, normalized);
-      x = normalized;
-    }
-    if (input.quantized) quantize(input, x, int(r), own.row.data());
-  }
-  if (!is_private) barrier(thread);
-  return input;
-}
-
-template <typename Take>
-void ForwardPass::take_ranges(int thread, int32_t rows, int count, std::atomic<int>& next, const Take& take) {
-  if (rows <= kPrivateRows || threads_ == 1) return take(share(count, thread, threads_));
-  const int size = std::max(1, count / (threads_ * kClaimsPerThread));
-  for (;;) {
-    const int begin = next.fetch_add(size, std::memory_order_relaxed);
-    if (begin >= count) return;
-    take(Range{begin, std::min(begin + size, count)});
-  }
-}
-
-template <size_t kSegments>
-void ForwardPass::run_linears(int thread, const LinearInput& input, std::atomic<int>& next,
-                              const Segment (&segments)[kSegments]) {
-  int total = 0;
-  for (const Segment& segment : segments) total += segment.linear.weight.tiles();
-  const int32_t rows = input.floats.rows;
-  take_ranges(thread, rows, total, next, [&](Range mine) {
-    int first = 0;
-    for (const Segment& segment : segments) {
-      const int tiles = segment.linear.weight.tiles();
-      const Range part = intersect(mine, {first, first + tiles});
-      if (part.begin < part.end) {
-        run_tiles(input, segment.linear, segment.target, {part.begin - first, part.end - first});
-      }
-      first += tiles;
-    }
-  });
-}
-
-void ForwardPass::run_tiles(const LinearInput& input, const Linear& linear, const Target& target,
-                            Range tiles) {
-  const LinearOutput output = {
-      .values = target.values, .stride = target.stride, .bias = linear.bias, .accumulate = target.accumulate};
-  if (!input.quantized) {
-    return kernels_.linear_fp32(linear.weight, input.floats, output, tiles.begin, tiles.end);
-  }
-  if (!input.two_terms) {
-    return kernels_.linear_int8(linear.weight, input.first, output, tiles.begin, tiles.end);
-  }
-  // Tile by tile: the second pass finds the tile in the cache.
-  const LinearOutput sum = {
-      .values = output.values, .stride = output.stride, .bias = nullptr, .accumulate = true};
-  for (int tile = tiles.begin; tile < tiles.end; ++tile) {
-    kernels_.linear_int8(linear.weight, input.first, output, tile, tile + 1);
-    kernels_.linear_int8(linear.weight, input.second, sum, tile, tile + 1);
   }
 }
 

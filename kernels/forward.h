@@ -55,18 +55,36 @@ class ForwardPass {
     Target target;
   };
 
+  // The rows of activations that a layer works on: each sequence's last query_lengths[s] tokens.
+  struct LayerRows {
+    Batch batch;                           // `tokens` rows; positions and slots are not used
+    std::vector<int32_t> first_row;        // of each sequence
+    std::vector<int32_t> query_lengths;    // where the batch's point, unless they are the caller's
+    std::vector<int32_t> context_lengths;  // likewise
+    AttentionPlan attention;
+  };
+
+  void list_rows();
+  void plan_attention_of(LayerRows& rows);
+
   void run_thread(int thread);
   void run_layer(int thread, int layer);
+  void run_last_layer(int thread, int layer);
+  void attend_and_finish_layer(int thread, int layer, const LayerRows& rows);
   void embed(int thread);
   void project_qkv(int thread, int layer);
-  void rope_and_store(int thread, int layer);
+  void project_keys_values(int thread, int layer);
+  void keep_sampled_rows(int thread);
+  void project_queries(int thread, int layer);
+  // Rotates `heads` of each row (its query heads, then its key/value heads), and stores keys and values.
+  void rope_and_store(int thread, int layer, const LayerRows& rows, Range heads);
   void rotate(float* head, const float* norm, const float* angles);
-  void attend(int thread, int layer);
-  AttentionTask attention_task(const AttentionItem& item, int layer) const;
-  void project_output(int thread, int layer);
-  void gate_up(int thread, int layer);
-  void activate(ThreadWorkspace& own, int32_t col_begin, int32_t cols, const Linear& down);
-  void project_down(int thread, int layer);
+  void attend(int thread, int layer, const LayerRows& rows);
+  AttentionTask attention_task(const AttentionItem& item, int layer, const LayerRows& rows) const;
+  void project_output(int thread, int layer, int32_t rows);
+  void gate_up(int thread, int layer, int32_t rows);
+  void activate(ThreadWorkspace& own, int32_t rows, int32_t col_begin, int32_t cols, const Linear& down);
+  void project_down(int thread, int layer, int32_t rows);
   void compute_head(int thread);
   void sample(int thread);
   void copy_hidden(int thread, int index);
@@ -76,7 +94,7 @@ class ForwardPass {
   // Normalizes (unless `norm` is null) and quantizes `rows` rows; row r is at `first + index(r) * stride`.
   LinearInput prepare(int thread, const float* first, int64_t stride, const int32_t* row_index, int32_t rows,
                       int32_t cols, const float* norm, const Linear& linear);
-  LinearInput inner_input(const Linear& down) const;
+  LinearInput inner_input(int32_t rows, const Linear& down) const;
   LinearInput view(const InputRows& memory, int32_t rows, int32_t cols, const Linear& linear) const;
   // Quantizes row r of the input, which is at x; `error` is room for a row, and may be x.
   void quantize(const LinearInput& input, const float* x, int r, float* error);
@@ -101,9 +119,10 @@ class ForwardPass {
   StepOutputs outputs_;
   int32_t threads_;
   float attention_scale_;  // 1 / sqrt(head_dim)
-  AttentionPlan attention_;
+  LayerRows all_rows_;
+  LayerRows sampled_rows_;  // all that the last layer needs beyond keys and values, if ends_early_
+  bool ends_early_ = false;
   std::vector<int32_t> sequence_of_token_;
-  std::vector<int32_t> first_token_;          // of each sequence
   std::vector<int32_t> head_rows_;            // tokens whose logits are wanted
   std::vector<int32_t> sampled_sequences_;    // one per head row, if sampling
   std::vector<std::exception_ptr> failures_;  // [threads]

@@ -6,25 +6,24 @@
 
 namespace redoubt {
 
-void ForwardPass::rope_and_store(int thread, int layer) {
+void ForwardPass::rope_and_store(int thread, int layer, const LayerRows& rows, Range heads) {
   const ModelConfig& config = context_.config;
   const LayerWeights& weights = context_.weights.layers[size_t(layer)];
-  const int heads =
-      config.heads + config.kv_heads;  // of one token: its query heads, then its key/value heads
-  const Range range = share(batch_.tokens * heads, thread, threads_);
+  const int count = heads.end - heads.begin;
+  const Range range = share(rows.batch.tokens * count, thread, threads_);
   for (int unit = range.begin; unit < range.end; ++unit) {
-    const int token = unit / heads, head = unit % heads;
-    float* vector = workspace_.qkv.data() + token * workspace_.qkv_stride + int64_t(head) * config.head_dim;
-    const float* angles = workspace_.angles.data() + int64_t(token) * config.rope.rotary_dim;
+    const int row = unit / count, head = heads.begin + unit % count;
+    float* vector = workspace_.qkv.data() + row * workspace_.qkv_stride + int64_t(head) * config.head_dim;
+    const float* angles = workspace_.angles.data() + int64_t(row) * config.rope.rotary_dim;
     if (head < config.heads) {
       rotate(vector, weights.query_norm, angles);
       continue;
     }
     rotate(vector, weights.key_norm, angles);
-    const int32_t sequence = sequence_of_token_[size_t(token)];
+    const int32_t sequence = sequence_of_token_[size_t(row)];
     const KvView kv = context_.kv_cache.view(
         layer, head - config.heads, context_.page_tables + int64_t(sequence) * context_.pages_per_sequence);
-    const int32_t place = batch_.context_lengths[sequence] + token - first_token_[size_t(sequence)];
+    const int32_t place = batch_.context_lengths[sequence] + row - all_rows_.first_row[size_t(sequence)];
     kernels_.write_kv(kv, place, vector, vector + config.kv_dim());
   }
   finish_stage(thread, Stage::kRope);
@@ -40,26 +39,27 @@ void ForwardPass::rotate(float* head, const float* norm, const float* angles) {
   kernels_.rope(head, angles, config.rope.rotary_dim);
 }
 
-AttentionTask ForwardPass::attention_task(const AttentionItem& item, int layer) const {
+AttentionTask ForwardPass::attention_task(const AttentionItem& item, int layer, const LayerRows& rows) const {
   const ModelConfig& config = context_.config;
-  const int64_t token = first_token_[size_t(item.sequence)] + item.query_begin;
+  const int64_t row = rows.first_row[size_t(item.sequence)] + item.query_begin;
   const int64_t head = int64_t(item.kv_head) * config.group_heads() + item.head_begin;
   AttentionTask task;
-  task.queries = workspace_.qkv.data() + token * workspace_.qkv_stride + head * config.head_dim;
-  task.output = workspace_.attention.data() + token * workspace_.attention_stride + head * config.head_dim;
+  task.queries = workspace_.qkv.data() + row * workspace_.qkv_stride + head * config.head_dim;
+  task.output = workspace_.attention.data() + row * workspace_.attention_stride + head * config.head_dim;
   task.query_token_stride = workspace_.qkv_stride;
   task.output_token_stride = workspace_.attention_stride;
   task.query_tokens = item.query_tokens;
   task.group_heads = item.heads;
-  task.context_before = batch_.context_lengths[item.sequence] + item.query_begin;
+  task.context_before = rows.batch.context_lengths[item.sequence] + item.query_begin;
   task.scale = attention_scale_;
   task.kv = context_.kv_cache.view(
       layer, item.kv_head, context_.page_tables + int64_t(item.sequence) * context_.pages_per_sequence);
   return task;
 }
 
-void ForwardPass::attend(int thread, int layer) {
-  const int count = int(attention_.items.size());
+void ForwardPass::attend(int thread, int layer, const LayerRows& rows) {
+  const AttentionPlan& plan = rows.attention;
+  const int count = int(plan.items.size());
   std::atomic<int>& next = next_claim(layer, Claim::kAttention);
   std::byte* scratch = workspace_.threads[size_t(thread)].attention_scratch.data();
   float* states = workspace_.states.data();
@@ -67,23 +67,23 @@ void ForwardPass::attend(int thread, int layer) {
   for (;;) {
     const int i = next.fetch_add(1, std::memory_order_relaxed);
     if (i >= count) break;
-    const AttentionItem& item = attention_.items[size_t(i)];
-    const AttentionTask task = attention_task(item, layer);
+    const AttentionItem& item = plan.items[size_t(i)];
+    const AttentionTask task = attention_task(item, layer, rows);
     if (item.partition < 0) {
       kernels_.attention(task, scratch);
     } else {
-      const size_t rows = size_t(item.query_tokens) * size_t(item.heads);
-      float* own = states + item.states_begin + size_t(item.partition) * rows * state_floats;
+      const size_t queries = size_t(item.query_tokens) * size_t(item.heads);
+      float* own = states + item.states_begin + size_t(item.partition) * queries * state_floats;
       kernels_.attention_partition(task, item.partition, own, scratch);
     }
   }
-  if (!attention_.merges.empty()) {
+  if (!plan.merges.empty()) {
     barrier(thread);
-    const Range range = share(int(attention_.merges.size()), thread, threads_);
+    const Range range = share(int(plan.merges.size()), thread, threads_);
     for (int i = range.begin; i < range.end; ++i) {
-      const AttentionItem& item = attention_.merges[size_t(i)];
-      kernels_.attention_merge(attention_task(item, layer), states + item.states_begin,
-                               partition_count(batch_, item));
+      const AttentionItem& item = plan.merges[size_t(i)];
+      kernels_.attention_merge(attention_task(item, layer, rows), states + item.states_begin,
+                               partition_count(rows.batch, item));
     }
   }
   finish_stage(thread, Stage::kAttention);

@@ -27,8 +27,8 @@ inline constexpr int kPrivateRows = 4;
 inline constexpr int64_t kGateChunkFloats = 32 * 1024;
 
 // The stages of a layer in which threads claim pieces of work from a counter.
-enum class Claim : uint8_t { kQkv, kAttention, kOutput, kGateUp, kDown };
-inline constexpr int kClaimsPerLayer = 5;
+enum class Claim : uint8_t { kQkv, kQueries, kAttention, kOutput, kGateUp, kDown };
+inline constexpr int kClaimsPerLayer = 6;
 
 // Memory of quantized rows, for any group.
 struct IntegerRows {

@@ -147,6 +147,25 @@ def test_a_step_samples_the_last_token_of_those_who_have_a_sampler(make: MakeMod
     assert out.tolist() == [expected[4].argmax(), -1, expected[13].argmax()]
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("config", [LLAMA, QWEN3], ids=["llama", "qwen3"])
+def test_rows_that_nobody_samples_leave_their_keys_and_values(
+    make: MakeModel, config: Mapping[str, Any], threads: int
+) -> None:
+    first, second, third = tokens(150), tokens(80, 1), tokens(60, 2)
+    whole = make(config, kind="sym_int4", compute_type="int8")
+    expected = [whole.logits({slot: ids}) for slot, ids in enumerate([first, second, third])]
+
+    model = make(config, kind="sym_int4", compute_type="int8", threads=threads)
+    step = model.model.step
+    assert step(*model.arrays({0: first[:70]}), [None]).tolist() == [-1], "a chunk that is not the last"
+    greedy = [_native.Sampler(vocab_size=LLAMA["vocab_size"], prompt=[], temperature=0.0) for _ in range(2)]
+    out = step(*model.arrays({2: third[:20], 0: first[70:149], 1: second[:79]}), [greedy[0], None, greedy[1]])
+    assert out.tolist() == [expected[2][19].argmax(), -1, expected[1][78].argmax()]
+    rest = model.logits({0: first[149:], 1: second[79:], 2: third[20:]})
+    assert np.array_equal(rest, np.concatenate([expected[0][149:], expected[1][79:], expected[2][20:]]))
+
+
 def test_a_copied_page_continues_the_same_text(make: MakeModel) -> None:
     ids = tokens(50)
     model = make()

@@ -1,0 +1,253 @@
+// The stages that are matrix products: who multiplies which tiles, and in what form the rows get there.
+#include <algorithm>
+
+#include "forward.h"
+
+namespace redoubt {
+namespace {
+
+// With many rows a stage takes long enough for a thread to lose its core in it, so threads claim pieces as
+// they can; with few rows fixed shares are as even, and need no shared counter.
+constexpr int kClaimsPerThread = 8;
+
+// Tiles [range.begin, range.end) of a layer as a layer of its own, so that its outputs start at column 0.
+Linear slice(const Linear& linear, Range range) {
+  Linear part = linear;
+  part.weight.data = linear.weight.tile(range.begin);
+  part.weight.rows = std::min(linear.weight.rows, range.end * kTileOutputs) - range.begin * kTileOutputs;
+  if (linear.bias != nullptr) part.bias = linear.bias + range.begin * kTileOutputs;
+  return part;
+}
+
+// Columns [at, at + cols) of one row as rows of their own; `at` counts from the first row's first column.
+QuantizedRows columns(const QuantizedRows& rows, int64_t at, int32_t cols) {
+  const int64_t group = at / rows.group;
+  return {rows.values + at, rows.scales + group, rows.starts + group, rows.offsets + group, 1, cols,
+          rows.group};
+}
+
+Range intersect(Range a, Range b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
+
+}  // namespace
+
+void ForwardPass::project_qkv(int thread, int layer) {
+  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
+  const ModelConfig& config = context_.config;
+  const LinearInput input = prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr,
+                                    batch_.tokens, config.hidden_size, weights.input_norm, weights.query);
+  float* query = workspace_.qkv.data();
+  float* key = query + config.query_dim();
+  float* value = key + config.kv_dim();
+  const int64_t stride = workspace_.qkv_stride;
+  run_linears(thread, input, next_claim(layer, Claim::kQkv),
+              {Segment{weights.query, {query, stride, false}}, Segment{weights.key, {key, stride, false}},
+               Segment{weights.value, {value, stride, false}}});
+  finish_stage(thread, Stage::kQkv);
+}
+
+void ForwardPass::project_keys_values(int thread, int layer) {
+  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
+  const ModelConfig& config = context_.config;
+  const LinearInput input = prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr,
+                                    batch_.tokens, config.hidden_size, weights.input_norm, weights.key);
+  float* key = workspace_.qkv.data() + config.query_dim();
+  float* value = key + config.kv_dim();
+  const int64_t stride = workspace_.qkv_stride;
+  run_linears(thread, input, next_claim(layer, Claim::kQkv),
+              {Segment{weights.key, {key, stride, false}}, Segment{weights.value, {value, stride, false}}});
+  finish_stage(thread, Stage::kQkv);
+}
+
+void ForwardPass::project_queries(int thread, int layer) {
+  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
+  const LinearInput input =
+      prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, sampled_rows_.batch.tokens,
+              context_.config.hidden_size, weights.input_norm, weights.query);
+  run_linears(thread, input, next_claim(layer, Claim::kQueries),
+              {Segment{weights.query, {workspace_.qkv.data(), workspace_.qkv_stride, false}}});
+  finish_stage(thread, Stage::kQkv);
+}
+
+void ForwardPass::project_output(int thread, int layer, int32_t rows) {
+  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
+  const LinearInput input = prepare(thread, workspace_.attention.data(), workspace_.attention_stride, nullptr,
+                                    rows, context_.config.query_dim(), nullptr, weights.output);
+  run_linears(thread, input, next_claim(layer, Claim::kOutput),
+              {Segment{weights.output, {workspace_.hidden.data(), workspace_.hidden_stride, true}}});
+  finish_stage(thread, Stage::kOutput);
+}
+
+// Gate and up for the same columns on the same thread, a chunk at a time, then SiLU and quantization of that
+// chunk: what lies between the two stages never leaves the cache, and needs no barrier.
+void ForwardPass::gate_up(int thread, int layer, int32_t rows) {
+  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
+  const LinearInput input = prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, rows,
+                                    context_.config.hidden_size, weights.post_attention_norm, weights.gate);
+  ThreadWorkspace& own = workspace_.threads[size_t(thread)];
+  const int tiles = weights.gate.weight.tiles();
+  // A unit of columns is whole groups of the next layer's input.
+  const int unit_tiles = std::max(1, weights.down.weight.group / kTileOutputs);
+  const int units = (tiles + unit_tiles - 1) / unit_tiles;
+  const int64_t unit_floats = int64_t(rows) * unit_tiles * kTileOutputs;
+  const int chunk_units = int(std::max<int64_t>(1, kGateChunkFloats / unit_floats));
+  const auto run_chunk = [&](Range chunk) {
+    const Linear gate = slice(weights.gate, chunk), up = slice(weights.up, chunk);
+    const int64_t stride = gate.weight.tiles() * kTileOutputs;
+    run_tiles(input, gate, {own.gate.data(), stride, false}, {0, gate.weight.tiles()});
+    run_tiles(input, up, {own.up.data(), stride, false}, {0, up.weight.tiles()});
+    activate(own, rows, chunk.begin * kTileOutputs, gate.weight.rows, weights.down);
+  };
+  take_ranges(thread, rows, units, next_claim(layer, Claim::kGateUp), [&](Range range) {
+    for (int unit = range.begin; unit < range.end; unit += chunk_units) {
+      const int end = std::min(unit + chunk_units, range.end);
+      run_chunk({unit * unit_tiles, std::min(end * unit_tiles, tiles)});
+    }
+  });
+  finish_stage(thread, Stage::kGateUp);
+}
+
+void ForwardPass::activate(ThreadWorkspace& own, int32_t rows, int32_t col_begin, int32_t cols,
+                           const Linear& down) {
+  const LinearInput inner = inner_input(rows, down);
+  const int64_t inner_cols = context_.config.intermediate_size;
+  const int64_t stride = (cols + kTileOutputs - 1) / kTileOutputs * kTileOutputs;
+  for (int64_t r = 0; r < rows; ++r) {
+    float* gate = own.gate.data() + r * stride;
+    const float* up = own.up.data() + r * stride;
+    const int64_t first = r * inner_cols + col_begin;
+    if (!inner.quantized) {
+      kernels_.silu_mul(gate, up, cols, workspace_.inner.floats.data() + first);
+      continue;
+    }
+    kernels_.silu_mul(gate, up, cols, gate);
+    LinearInput part = inner;
+    part.first = columns(inner.first, first, cols);
+    part.second = columns(inner.second, first, cols);
+    quantize(part, gate, 0, gate);
+  }
+}
+
+void ForwardPass::project_down(int thread, int layer, int32_t rows) {
+  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
+  run_linears(thread, inner_input(rows, weights.down), next_claim(layer, Claim::kDown),
+              {Segment{weights.down, {workspace_.hidden.data(), workspace_.hidden_stride, true}}});
+  finish_stage(thread, Stage::kDown);
+}
+
+void ForwardPass::compute_head(int thread) {
+  const Linear& head = context_.weights.head;
+  const LinearInput input = prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride,
+                                    ends_early_ ? nullptr : head_rows_.data(), int32_t(head_rows_.size()),
+                                    context_.config.hidden_size, context_.weights.final_norm, head);
+  std::atomic<int>& next = workspace_.next_claims.back();
+  if (outputs_.logits != nullptr) {
+    run_linears(thread, input, next, {Segment{head, {outputs_.logits, context_.config.vocab_size, false}}});
+  } else {
+    run_linears(thread, input, next,
+                {Segment{head, {workspace_.logits.data(), workspace_.logits_stride, false}}});
+  }
+  finish_stage(thread, Stage::kHead);
+}
+
+bool ForwardPass::quantizes(const PackedMatrix& weight) const {
+  return context_.compute_type == ComputeType::kInt8 && weight.is_integer();
+}
+
+ForwardPass::LinearInput ForwardPass::view(const InputRows& memory, int32_t rows, int32_t cols,
+                                           const Linear& linear) const {
+  LinearInput input;
+  input.quantized = quantizes(linear.weight);
+  input.two_terms = input.quantized && linear.two_terms;
+  input.first = memory.first.view(rows, cols, linear.weight.group);
+  input.second = memory.second.view(rows, cols, linear.weight.group);
+  input.floats = {memory.floats.data(), cols, rows, cols};
+  return input;
+}
+
+ForwardPass::LinearInput ForwardPass::inner_input(int32_t rows, const Linear& down) const {
+  return view(workspace_.inner, rows, context_.config.intermediate_size, down);
+}
+
+void ForwardPass::quantize(const LinearInput& input, const float* x, int r, float* error) {
+  // A stride of 0: the kernel finds row r at x itself.
+  kernels_.quantize_rows(x, 0, input.first, r, r + 1);
+  if (!input.two_terms) return;
+  kernels_.quantization_error(x, input.first, r, error);
+  kernels_.quantize_rows(error, 0, input.second, r, r + 1);
+}
+
+ForwardPass::LinearInput ForwardPass::prepare(int thread, const float* first, int64_t stride,
+                                              const int32_t* row_index, int32_t rows, int32_t cols,
+                                              const float* norm, const Linear& linear) {
+  ThreadWorkspace& own = workspace_.threads[size_t(thread)];
+  const bool is_private = rows <= kPrivateRows;
+  const InputRows& target = is_private ? own.input : workspace_.input;
+  LinearInput input = view(target, rows, cols, linear);
+  if (!input.quantized && norm == nullptr) {
+    input.floats = {first, stride, rows, cols};
+    return input;
+  }
+  const Range range = is_private ? Range{0, rows} : share(rows, thread, threads_);
+  for (int64_t r = range.begin; r < range.end; ++r) {
+    const float* x = first + (row_index != nullptr ? row_index[r] : r) * stride;
+    if (norm != nullptr) {
+      float* normalized = input.quantized ? own.row.data() : target.floats.data() + r * cols;
+      kernels_.rms_norm(x, norm, context_.config.rms_norm_epsilon, cols, normalized);
+      x = normalized;
+    }
+    if (input.quantized) quantize(input, x, int(r), own.row.data());
+  }
+  if (!is_private) barrier(thread);
+  return input;
+}
+
+template <typename Take>
+void ForwardPass::take_ranges(int thread, int32_t rows, int count, std::atomic<int>& next, const Take& take) {
+  if (rows <= kPrivateRows || threads_ == 1) return take(share(count, thread, threads_));
+  const int size = std::max(1, count / (threads_ * kClaimsPerThread));
+  for (;;) {
+    const int begin = next.fetch_add(size, std::memory_order_relaxed);
+    if (begin >= count) return;
+    take(Range{begin, std::min(begin + size, count)});
+  }
+}
+
+template <size_t kSegments>
+void ForwardPass::run_linears(int thread, const LinearInput& input, std::atomic<int>& next,
+                              const Segment (&segments)[kSegments]) {
+  int total = 0;
+  for (const Segment& segment : segments) total += segment.linear.weight.tiles();
+  const int32_t rows = input.floats.rows;
+  take_ranges(thread, rows, total, next, [&](Range mine) {
+    int first = 0;
+    for (const Segment& segment : segments) {
+      const int tiles = segment.linear.weight.tiles();
+      const Range part = intersect(mine, {first, first + tiles});
+      if (part.begin < part.end) {
+        run_tiles(input, segment.linear, segment.target, {part.begin - first, part.end - first});
+      }
+      first += tiles;
+    }
+  });
+}
+
+void ForwardPass::run_tiles(const LinearInput& input, const Linear& linear, const Target& target,
+                            Range tiles) {
+  const LinearOutput output = {
+      .values = target.values, .stride = target.stride, .bias = linear.bias, .accumulate = target.accumulate};
+  if (!input.quantized) {
+    return kernels_.linear_fp32(linear.weight, input.floats, output, tiles.begin, tiles.end);
+  }
+  if (!input.two_terms) {
+    return kernels_.linear_int8(linear.weight, input.first, output, tiles.begin, tiles.end);
+  }
+  // Tile by tile: the second pass finds the tile in the cache.
+  const LinearOutput sum = {
+      .values = output.values, .stride = output.stride, .bias = nullptr, .accumulate = true};
+  for (int tile = tiles.begin; tile < tiles.end; ++tile) {
+    kernels_.linear_int8(linear.weight, input.first, output, tile, tile + 1);
+    kernels_.linear_int8(linear.weight, input.second, sum, tile, tile + 1);
+  }
+}
+
+}  // namespace redoubt

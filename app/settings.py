@@ -43,8 +43,8 @@ class EngineSettings(_Knobs):
 
     compute_type: Literal["int8", "fp32"] = "int8"
     """Activations in the integer matrix products: "int8" by group, or "fp32" (slow; for comparison)."""
-    kv_type: Literal["bf16", "fp32"] = "bf16"
-    """How keys and values are kept."""
+    kv_type: Literal["bf16", "int8", "fp32"] = "bf16"
+    """How keys and values are kept. "int8", with a scale per token and head, fits nearly twice the tokens of "bf16"."""
     kv_memory_bytes: int = Field(default=1 << 30, ge=1 << 20)
     """Memory for keys and values, cut into pages. When it is full, the youngest request waits."""
     max_step_tokens: int = Field(default=512, ge=1, le=1 << 20)

@@ -239,7 +239,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--clock", choices=tuple(CLOCKS), default="wall", help="cpu: for one thread on a busy machine (default wall)"
     )
-    parser.add_argument("--kv-type", choices=("bf16", "fp32"), default="bf16", help="(default %(default)s)")
+    parser.add_argument("--kv-type", choices=("bf16", "int8", "fp32"), default="bf16", help="(default %(default)s)")
 
 
 def options_of(arguments: argparse.Namespace) -> EngineBenchOptions:

@@ -18,7 +18,9 @@ import numpy as np
 from kernels import _native
 from kernels._native import Sampler, testing
 
-KV_BYTES = {"bf16": 2, "fp32": 4}
+KV_BYTES = {"bf16": 2, "fp32": 4, "int8": 1}
+INT8_SCALE_BYTES = 2
+"""Of one token's key or value of one head."""
 COLD_BYTES = 256 << 20
 """Several times any last-level cache here: what is read from it comes from memory."""
 VOCABULARY = 151_936
@@ -43,7 +45,8 @@ class AttentionShape:
     def kv_bytes(self) -> int:
         """Bytes of keys and values, each read once."""
         keys = self.context_before + self.query_tokens
-        return 2 * self.tasks * keys * self.head_dim * KV_BYTES[self.kv_type]
+        scales = INT8_SCALE_BYTES if self.kv_type == "int8" else 0
+        return 2 * self.tasks * keys * (self.head_dim * KV_BYTES[self.kv_type] + scales)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +75,13 @@ def attention_shapes() -> list[AttentionShape]:
     prefill = [
         AttentionShape(2, 512 // group_heads, group_heads, 4096 - 512 // group_heads, head_dim, kv_type)
         for head_dim in (64, 128)
-        for kv_type in ("bf16", "fp32")
+        for kv_type in KV_BYTES
         for group_heads in (1, 4, 8)
     ]
     decode = [
         AttentionShape(16, 1, group_heads, 8191, head_dim, kv_type)
         for head_dim in (64, 128)
-        for kv_type in ("bf16", "fp32")
+        for kv_type in KV_BYTES
         for group_heads in (1, 3, 4, 8)
     ]
     return prefill + decode

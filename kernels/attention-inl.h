@@ -21,8 +21,10 @@ inline constexpr int kBlockRows = kBlockTiles * kMaxTileRows;
 
 // One tile of rows and one partition. Rows are in the order of their tokens, so `keys` ascends.
 struct Tile {
-  const float* queries;  // [head_dim][rows], times scale * log2(e)
-  float* scores;         // [rows][kScoreStride]
+  // [head_dim][rows], times scale * log2(e); over int8 pages fixed point, pairs of int16 [head_dim /
+  // 2][rows].
+  const float* queries;
+  float* scores;  // [rows][kScoreStride]
   int head_dim;
   size_t values_offset;  // bytes, in a block
   // Of this partition and of the next one; past the last key that any row sees they repeat.
@@ -31,6 +33,9 @@ struct Tile {
   float* outputs[kMaxTileRows];  // unnormalized
   float maxima[kMaxTileRows];
   float sums[kMaxTileRows];
+  // Over int8 pages.
+  const float* query_scales;  // [rows]
+  float* value_scales;        // [kPartitionTokens]
 };
 
 // The most vectors, a power of two, whose accumulators fit the registers.
@@ -210,9 +215,7 @@ REDOUBT_INLINE void value_all(const Tile& tile, int first_row, int begin, int en
   }
 }
 
-// Scores become weights 2^(score - maximum), up to the row's last key.
-void softmax_row(float* scores, int keys, float* maximum, float* sum) {
-  constexpr int kVectors = kSoftmaxLanes / kLanes;
+float max_score(const float* scores, int keys) {
   const F32s lowest = set(-std::numeric_limits<float>::infinity());
   F32s maxima[2] = {lowest, lowest};
   int t = 0;
@@ -222,26 +225,35 @@ void softmax_row(float* scores, int keys, float* maximum, float* sum) {
   }
   for (; t + kLanes <= keys; t += kLanes) maxima[0] = max_of(load(scores + t), maxima[0]);
   if (t < keys) maxima[1] = max_of(load_first(scores + t, keys - t, lowest), maxima[1]);
-  *maximum = max_of_lanes(max_of(maxima[0], maxima[1]));
+  return max_of_lanes(max_of(maxima[0], maxima[1]));
+}
 
-  const F32s max = set(*maximum);
-  F32s sums[kVectors];
-  for (int j = 0; j < kVectors; ++j) sums[j] = set(0.0f);
-  for (t = 0; t + kSoftmaxLanes <= keys; t += kSoftmaxLanes) {
-    for (int j = 0; j < kVectors; ++j) {
-      const F32s weight = exp2_nonpositive(sub(load(scores + t + j * kLanes), max));
-      store(scores + t + j * kLanes, weight);
-      sums[j] = add(sums[j], weight);
-    }
+// Calls weigh(t, n, j) for vectors of n <= kLanes keys from t on, all `keys`; j: the vector of the lanes of a
+// sum. The last may be short.
+template <typename Weigh>
+REDOUBT_INLINE void for_vectors(int keys, const Weigh& weigh) {
+  constexpr int kVectors = kSoftmaxLanes / kLanes;
+  int t = 0;
+  for (; t + kSoftmaxLanes <= keys; t += kSoftmaxLanes) {
+#pragma GCC unroll 2
+    for (int j = 0; j < kVectors; ++j) weigh(t + j * kLanes, kLanes, j);
   }
-  for (int j = 0; t < keys; t += kLanes, ++j) {
-    const int n = keys - t < kLanes ? keys - t : kLanes;
+  for (int j = 0; t < keys; t += kLanes, ++j) weigh(t, keys - t < kLanes ? keys - t : kLanes, j);
+}
+
+// Scores become weights 2^(score - maximum), up to the row's last key.
+void softmax_row(float* scores, int keys, float* maximum, float* sum) {
+  *maximum = max_score(scores, keys);
+  const F32s max = set(*maximum), lowest = set(-std::numeric_limits<float>::infinity());
+  F32s sums[kSoftmaxLanes / kLanes];
+  for (F32s& lanes : sums) lanes = set(0.0f);
+  for_vectors(keys, [&](int t, int n, int j) __attribute__((always_inline)) {
     const F32s score = n < kLanes ? load_first(scores + t, n, lowest) : load(scores + t);
-    // Where the maximum is -infinity too, the difference is NaN: lanes past the last key must not be counted.
     const F32s weight = exp2_nonpositive(sub(score, max));
     store(scores + t, weight);
-    sums[j] = add(sums[j], n < kLanes ? load_first(scores + t, n, set(0.0f)) : weight);
-  }
+    // Where the maximum is -infinity too, the difference is NaN: lanes past the last key must not be counted.
+    sums[j] = add(sums[j], n < kLanes ? keep_first(weight, n) : weight);
+  });
   *sum = sum_of_lanes(sums);
 }
 
@@ -257,16 +269,4 @@ void partition_tile(Tile& tile) {
   for (int r = 0; r < kRows; ++r) {
     if (tile.keys[r] > fewest) value_all<kType, 1>(tile, r, fewest, tile.keys[r], 0, true);
   }
-}
-
-using PartitionTile = void (*)(Tile&);
-template <KvType kType, size_t... kIndex>
-PartitionTile partition_tile_of(int rows, std::index_sequence<kIndex...>) {
-  static constexpr PartitionTile kByRows[] = {partition_tile<kType, int(kIndex) + 1>...};
-  return kByRows[rows - 1];
-}
-PartitionTile partition_tile_of(KvType type, int rows) {
-  constexpr auto kRows = std::make_index_sequence<kMaxTileRows>();
-  return type == KvType::kFp32 ? partition_tile_of<KvType::kFp32>(rows, kRows)
-                               : partition_tile_of<KvType::kBf16>(rows, kRows);
 }

@@ -19,6 +19,8 @@ namespace {
 
 #include "attention-inl.h"
 
+#include "attention_int8-inl.h"
+
 #include "attention_task-inl.h"
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Paged attention on AVX-512 (F, BW, DQ, VL).
+// Paged attention on AVX-512 (F, BW, DQ, VL, VNNI).
 #include <immintrin.h>
 
 #include <cstring>
@@ -9,7 +9,7 @@
 #include "ops_vector.h"
 
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
 
 namespace redoubt::avx512 {
 namespace {
@@ -18,6 +18,8 @@ namespace {
 #include "exp2-inl.h"
 
 #include "attention-inl.h"
+
+#include "attention_int8-inl.h"
 
 #include "attention_task-inl.h"
 }  // namespace

@@ -6,7 +6,7 @@
 // Partitions merge in ascending order: m' = max, a = 2^(m - m'), b = 2^(m_p - m'), o' = fma(o_p, b, o a), the
 // sum alike; at the end o * (1 / sum). Keys that a query may not see are never read, so what a page holds
 // past its last token (NaN, even) can't reach a result. A NaN or infinite score makes its row NaN, not a
-// plausible number.
+// plausible number. Over int8 pages a partition is what attention_int8_scalar.cc says.
 #include <limits>
 
 #include "float_formats.h"
@@ -88,6 +88,11 @@ void attention_partition(const AttentionTask& task, int p, float* states, void*)
     const int keys = keys_in_partition(visible_keys(task, i), p);
     for (int h = 0; h < task.group_heads; ++h) {
       const float* query = task.queries + i * task.query_token_stride + h * head_dim;
+      if (task.kv.type == KvType::kInt8) {
+        attention_row_int8(task.kv, query, scale_log2e, p * kPartitionTokens, keys, states);
+        states += state_floats(head_dim);
+        continue;
+      }
       const auto partition =
           task.kv.type == KvType::kFp32 ? partition_row<Fp32Page> : partition_row<Bf16Page>;
       const State state =

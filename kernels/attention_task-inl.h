@@ -3,22 +3,26 @@
 
 // Scratch memory: every part is a multiple of 64 bytes.
 struct Scratch {
-  float* queries;  // packed, tile after tile: [head_dim][rows of the tile]
-  float* outputs;  // [kMaxTileRows][head_dim], of partitions after the first
-  float* scores;   // [kMaxTileRows][kScoreStride]
-  float* maxima;   // [kBlockRows]
-  float* sums;     // [kBlockRows]
+  float* queries;       // packed, tile after tile: [head_dim][rows of the tile]
+  float* outputs;       // [kMaxTileRows][head_dim], of partitions after the first
+  float* scores;        // [kMaxTileRows][kScoreStride]
+  float* maxima;        // [kBlockRows]
+  float* sums;          // [kBlockRows]
+  float* query_scales;  // [kBlockRows], over int8 pages
+  float* value_scales;  // [kPartitionTokens], over int8 pages
   Scratch(void* memory, int head_dim)
       : queries(static_cast<float*>(memory)),
         outputs(queries + kBlockRows * head_dim),
         scores(outputs + kMaxTileRows * head_dim),
         maxima(scores + kMaxTileRows * kScoreStride),
-        sums(maxima + kBlockRows) {}
+        sums(maxima + kBlockRows),
+        query_scales(sums + kBlockRows),
+        value_scales(query_scales + kBlockRows) {}
 };
 
 size_t attention_scratch_bytes(const AttentionTask& task) {
-  const size_t floats =
-      size_t(kBlockRows + kMaxTileRows) * task.kv.head_dim + kMaxTileRows * kScoreStride + 2 * kBlockRows;
+  const size_t floats = size_t(kBlockRows + kMaxTileRows) * task.kv.head_dim + kMaxTileRows * kScoreStride +
+                        3 * kBlockRows + kPartitionTokens;
   return (floats * sizeof(float) + 63) / 64 * 64;
 }
 
@@ -44,10 +48,17 @@ int visible_to(const AttentionTask& task, int64_t row) {
   return visible_keys(task, int(row / task.group_heads));
 }
 
-// Queries of rows first .. end, scaled: [head_dim][end - first].
-void pack_queries(const AttentionTask& task, int64_t first, int64_t end, float* packed) {
+// Queries of rows first .. end as a tile has them; `scales` is for int8 pages only.
+void pack_queries(const AttentionTask& task, int64_t first, int64_t end, float* packed, float* scales) {
   const float scale_log2e = task.scale * kLog2eHigh;
   const int64_t rows = end - first;
+  if (task.kv.type == KvType::kInt8) {
+    for (int64_t r = 0; r < rows; ++r) {
+      auto* codes = reinterpret_cast<int16_t*>(packed) + 2 * r;
+      scales[r] = pack_int8_query(query_of(task, first + r), scale_log2e, task.kv.head_dim, rows, codes);
+    }
+    return;
+  }
   for (int64_t row = first; row < end; ++row) {
     const float* query = query_of(task, row);
     for (int d = 0; d < task.kv.head_dim; ++d) packed[d * rows + row - first] = query[d] * scale_log2e;
@@ -58,6 +69,8 @@ Tile empty_tile(const KvView& kv, const Scratch& scratch) {
   Tile tile{};
   tile.queries = scratch.queries;
   tile.scores = scratch.scores;
+  tile.query_scales = scratch.query_scales;
+  tile.value_scales = scratch.value_scales;
   tile.head_dim = kv.head_dim;
   tile.values_offset = values_offset_bytes(kv.type, kv.head_dim);
   return tile;
@@ -97,7 +110,8 @@ void attend_block(const AttentionTask& task, const Tiling& tiling, int64_t first
   const int64_t first_row = tiling.first_row(first_tile), end_row = tiling.first_row(end_tile);
   for (int64_t t = first_tile; t < end_tile; ++t) {
     const int64_t row = tiling.first_row(t);
-    pack_queries(task, row, tiling.first_row(t + 1), scratch.queries + (row - first_row) * head_dim);
+    pack_queries(task, row, tiling.first_row(t + 1), scratch.queries + (row - first_row) * head_dim,
+                 scratch.query_scales + (row - first_row));
   }
   Tile tile = empty_tile(task.kv, scratch);
   const int most_keys = visible_to(task, end_row - 1);
@@ -107,6 +121,7 @@ void attend_block(const AttentionTask& task, const Tiling& tiling, int64_t first
       const int64_t row = tiling.first_row(t), rows = tiling.first_row(t + 1) - row;
       const int64_t at = row - first_row;
       tile.queries = scratch.queries + at * head_dim;
+      tile.query_scales = scratch.query_scales + at;
       for (int64_t r = 0; r < rows; ++r) {
         tile.keys[r] = keys_in_partition(visible_to(task, row + r), p);
         tile.outputs[r] = p == 0 ? output_of(task, row + r) : scratch.outputs + r * head_dim;
@@ -146,7 +161,7 @@ void attention_partition(const AttentionTask& task, int p, float* states, void* 
   find_blocks(task.kv, p, visible_keys(task, task.query_tokens - 1), tile);
   for (int64_t t = 0; t < tiling.tiles; ++t) {
     const int64_t row = tiling.first_row(t), rows = tiling.first_row(t + 1) - row;
-    pack_queries(task, row, row + rows, scratch.queries);
+    pack_queries(task, row, row + rows, scratch.queries, scratch.query_scales);
     float* const tile_states = states + row * state_floats(head_dim);
     for (int64_t r = 0; r < rows; ++r) {
       tile.keys[r] = keys_in_partition(visible_to(task, row + r), p);

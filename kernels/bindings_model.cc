@@ -27,12 +27,6 @@ namespace {
 
 using Array = nb::ndarray<nb::ro>;
 
-KvType kv_type_from_name(const std::string& name) {
-  if (name == "bf16") return KvType::kBf16;
-  if (name == "fp32") return KvType::kFp32;
-  throw std::invalid_argument("kv_type: '" + name + "' is not bf16 or fp32");
-}
-
 ComputeType compute_type_from_name(const std::string& name) {
   if (name == "int8") return ComputeType::kInt8;
   if (name == "fp32") return ComputeType::kFp32;

@@ -16,6 +16,7 @@
 
 #include "bindings.h"
 #include "kernel_table.h"
+#include "kv_cache.h"
 #include "measure_ops.h"
 #include "sampling.h"
 
@@ -93,12 +94,12 @@ FloatResult rope(const FloatMatrix& heads, const Floats& cos_sin, const std::str
 // Pages of one (layer, kv head), as a test makes them: [pages, kv_block_bytes].
 KvView checked_view(const Array<uint8_t, 2>& pages, const Array<const int32_t, 1>& page_table,
                     const std::string& kv_type, size_t head_dim, const KernelTable& table, int64_t tokens) {
-  require(kv_type == "bf16" || kv_type == "fp32", "kv_type: not bf16 or fp32");
+  const KvType type = kv_type_from_name(kv_type);
   require(head_dim > 0 && head_dim % 2 == 0, "head_dim: not even");
   require(table.tier == Tier::kScalar || head_dim % 16 == 0,
           "head_dim: not a multiple of 16, for a vector tier");
   KvView view;
-  view.type = kv_type == "bf16" ? KvType::kBf16 : KvType::kFp32;
+  view.type = type;
   view.head_dim = int32_t(head_dim);
   view.base = reinterpret_cast<std::byte*>(pages.data());
   view.page_stride = int64_t(pages.shape(1));
@@ -179,8 +180,7 @@ Times attention_seconds(int tasks, int query_tokens, int group_heads, int contex
   require(tasks > 0 && query_tokens > 0 && group_heads > 0 && context_before >= 0 && head_dim > 0 &&
               head_dim % 16 == 0,
           "not a shape of attention with a head_dim that is a multiple of 16");
-  require(kv_type == "bf16" || kv_type == "fp32", "kv_type: not bf16 or fp32");
-  const KvType type = kv_type == "bf16" ? KvType::kBf16 : KvType::kFp32;
+  const KvType type = kv_type_from_name(kv_type);
   nb::gil_scoped_release unlocked;
   ThreadPool pool(threads, cpus);
   return as_pairs(time_attention(

@@ -52,13 +52,16 @@ struct LinearOutput {
   bool accumulate = false;
 };
 
-enum class KvType : uint8_t { kFp32, kBf16 };
+enum class KvType : uint8_t { kFp32, kBf16, kInt8 };
 
 // Keys and values live in pages of kPageTokens tokens. For each (layer, page, kv head) a block holds the keys
-// transposed, so that a score for 16 tokens is a row of broadcast multiplications, and then the values as
-// they come:
+// transposed, so that a score for 16 tokens is a row of broadcast multiplications, and then the values:
 //   fp32: K[head_dim][kPageTokens]            then V[kPageTokens][head_dim]
 //   bf16: K[head_dim / 2][kPageTokens][2]     then V[kPageTokens][head_dim]
+//   int8: K[head_dim / 2][kPageTokens][2]     then V[kPageTokens / 2][head_dim][2]
+//         then bf16 scales of the keys [kPageTokens], and of the values [kPageTokens]
+// A token's int8 key (or value) x has a scale of its own: d = bf16(max|x| / 127), q = round(x * (1 / d)),
+// both to nearest even; all 0 where max|x| < kSmallestQuantized; d NaN and q 0 where x is not finite.
 inline constexpr int kPageTokens = 32;
 // Attention takes partitions of this many keys separately (all scores, then one softmax, then the values) and
 // merges them in ascending order, whoever computes them: long contexts can be split over threads and still
@@ -66,7 +69,8 @@ inline constexpr int kPageTokens = 32;
 inline constexpr int kPartitionTokens = 512;
 
 inline constexpr size_t kv_block_bytes(KvType type, int head_dim) {
-  return size_t(2) * head_dim * kPageTokens * (type == KvType::kFp32 ? 4 : 2);
+  const size_t values = size_t(2) * head_dim * kPageTokens;
+  return type == KvType::kFp32 ? values * 4 : type == KvType::kBf16 ? values * 2 : values + 4 * kPageTokens;
 }
 
 inline constexpr int kLogitBlock = 128;
@@ -128,8 +132,8 @@ struct KernelTable {
   // Rotates one head in place: pairs (i, i + rotary_dim / 2), i < rotary_dim / 2 (the Hugging Face "rotate
   // half" order). cos_sin: rotary_dim / 2 cosines, then as many sines.
   void (*rope)(float* head, const float* cos_sin, int rotary_dim);
-  // Stores one token's key and value (head_dim floats each) at position `token` of the view; bf16 rounds to
-  // nearest even.
+  // Stores one token's key and value (head_dim floats each) at position `token` of the view, rounded to
+  // nearest even. Other threads may be storing other tokens of the same page.
   void (*write_kv)(const KvView& kv, int32_t token, const float* key, const float* value);
   // Whole attention of a task. scratch: attention_scratch_bytes(task) bytes, 64-byte aligned.
   void (*attention)(const AttentionTask& task, void* scratch);

@@ -7,6 +7,13 @@
 
 namespace redoubt {
 
+KvType kv_type_from_name(std::string_view name) {
+  if (name == "bf16") return KvType::kBf16;
+  if (name == "int8") return KvType::kInt8;
+  if (name == "fp32") return KvType::kFp32;
+  throw std::invalid_argument("kv_type: '" + std::string(name) + "' is not bf16, int8 or fp32");
+}
+
 KvCache::KvCache(KvType type, int32_t layers, int32_t kv_heads, int32_t head_dim, int32_t pages)
     : type_(type),
       kv_heads_(kv_heads),

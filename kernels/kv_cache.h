@@ -5,11 +5,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "aligned_memory.h"
 #include "kernel_table.h"
 
 namespace redoubt {
+
+// Throws std::invalid_argument for a name that no type has.
+KvType kv_type_from_name(std::string_view name);
 
 class KvCache {
  public:

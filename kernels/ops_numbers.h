@@ -7,9 +7,12 @@
 // == 1 exactly; with its fp32 evaluation the relative error is below 8e-8 (1.4 units of 2^-24).
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
+#include "float_formats.h"
 #include "kernel_table.h"
 
 namespace redoubt {
@@ -57,6 +60,40 @@ inline std::byte* page_block(const KvView& kv, int page) {
   return kv.base + int64_t(kv.page_table[page]) * kv.page_stride;
 }
 // Where a block's values begin: after head_dim * kPageTokens keys.
-inline size_t values_offset_bytes(KvType type, int head_dim) { return kv_block_bytes(type, head_dim) / 2; }
+inline size_t values_offset_bytes(KvType type, int head_dim) {
+  return size_t(head_dim) * kPageTokens * (type == KvType::kFp32 ? 4 : type == KvType::kBf16 ? 2 : 1);
+}
+// Where an int8 block's scales begin: after its values.
+inline size_t scales_offset_bytes(int head_dim) { return size_t(2) * head_dim * kPageTokens; }
+
+// Over int8 pages, queries and weights are 16-bit fixed point: largest codes such that int32 sums can't
+// overflow, of head_dim products with a key and of kPartitionTokens products with a value.
+inline constexpr int32_t kLargestInt8 = 127;
+inline constexpr int32_t kLargestWeight = 32767;
+inline int32_t largest_query(int head_dim) { return 32767 / ((head_dim + 511) / 512); }
+static_assert(int64_t(kLargestWeight) * kLargestInt8 * kPartitionTokens < int64_t(1) << 31);
+// Magnitudes compare as their bits do, and what is not finite comes last.
+inline constexpr uint32_t kMagnitudeBits = 0x7fffffff;
+
+// How numbers with this largest magnitude become integers of at most `largest_code`: x is round(x * inverse)
+// times `scale`. All 0 where the numbers are tiny, and 0 times NaN where one is not finite.
+struct FixedPoint {
+  float scale = 0.0f;
+  float inverse = 0.0f;
+};
+inline FixedPoint fixed_point(uint32_t largest_bits, int32_t largest_code) {
+  const float largest = std::bit_cast<float>(largest_bits);
+  if (largest < kSmallestQuantized) return {};
+  if (!(largest <= std::numeric_limits<float>::max())) return {std::numeric_limits<float>::quiet_NaN(), 0.0f};
+  return {largest / float(largest_code), float(largest_code) / largest};
+}
+// The same for int8 keys and values: their scale is kept as bf16, so it is rounded first.
+inline FixedPoint int8_fixed_point(uint32_t largest_bits) {
+  FixedPoint fixed = fixed_point(largest_bits, kLargestInt8);
+  if (fixed.inverse == 0.0f) return fixed;
+  fixed.scale = bf16_to_float(float_to_bf16(fixed.scale));
+  fixed.inverse = 1.0f / fixed.scale;
+  return fixed;
+}
 
 }  // namespace redoubt

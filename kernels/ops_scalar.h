@@ -16,6 +16,9 @@ void silu_mul(const float* gate, const float* up, int n, float* out);
 void rope(float* head, const float* cos_sin, int rotary_dim);
 void write_kv(const KvView& kv, int32_t token, const float* key, const float* value);
 void attention(const AttentionTask& task, void* scratch);
+// The state (ops_numbers.h) of one row over `keys` keys from `first` on, in int8 pages.
+void attention_row_int8(const KvView& kv, const float* query, float scale_log2e, int first, int keys,
+                        float* state);
 void attention_partition(const AttentionTask& task, int p, float* states, void* scratch);
 void attention_merge(const AttentionTask& task, const float* states, int count);
 size_t attention_scratch_bytes(const AttentionTask& task);

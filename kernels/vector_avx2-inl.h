@@ -20,6 +20,8 @@ REDOUBT_INLINE Bits first(int n) {
 REDOUBT_INLINE F32s load_first(const float* x, int n, F32s fill) {
   return _mm256_blendv_ps(fill, _mm256_maskload_ps(x, first(n)), _mm256_castsi256_ps(first(n)));
 }
+// The first n < kLanes lanes; 0 in the others.
+REDOUBT_INLINE F32s keep_first(F32s x, int n) { return _mm256_and_ps(x, _mm256_castsi256_ps(first(n))); }
 REDOUBT_INLINE void store_first(float* to, F32s x, int n) { _mm256_maskstore_ps(to, first(n), x); }
 
 REDOUBT_INLINE F32s fma(F32s a, F32s b, F32s c) { return _mm256_fmadd_ps(a, b, c); }
@@ -81,6 +83,39 @@ REDOUBT_INLINE void store_bf16(uint16_t* to, F32s x) {
   const Bits high = _mm256_srli_epi32(chosen, 16);
   const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), packed);
+}
+
+// Integers. Pairs of int8 as pairs of int16; one pair of int16 for all lanes; per lane sum + x0 y0 + x1 y1.
+REDOUBT_INLINE Bits zero_bits() { return _mm256_setzero_si256(); }
+REDOUBT_INLINE Bits load_int8_pairs(const int8_t* x) {
+  return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+}
+REDOUBT_INLINE Bits set_pair(int32_t pair) { return _mm256_set1_epi32(pair); }
+REDOUBT_INLINE Bits add_dot(Bits sum, Bits x, Bits y) {
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(x, y));
+}
+REDOUBT_INLINE F32s to_float(Bits x) { return _mm256_cvtepi32_ps(x); }
+// Rounds to nearest even; the results fit. At `to` there may be what x was loaded from.
+REDOUBT_INLINE void store_int16(int16_t* to, F32s x) {
+  const Bits words = _mm256_cvtps_epi32(x);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                   _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+}
+REDOUBT_INLINE void store_int8(int8_t* to, F32s x) {
+  const Bits words = _mm256_cvtps_epi32(x);
+  const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi16(halves, halves));
+}
+// Of floats' bits, as unsigned integers.
+REDOUBT_INLINE Bits bits_of(F32s x) { return _mm256_castps_si256(x); }
+REDOUBT_INLINE Bits magnitude_bits(F32s x) {
+  return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(kMagnitudeBits));
+}
+REDOUBT_INLINE Bits max_bits(Bits a, Bits b) { return _mm256_max_epu32(a, b); }
+REDOUBT_INLINE uint32_t max_bits_of_lanes(Bits x) {
+  __m128i x4 = _mm_max_epu32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+  x4 = _mm_max_epu32(x4, _mm_shuffle_epi32(x4, 0x4e));
+  return uint32_t(_mm_cvtsi128_si32(_mm_max_epu32(x4, _mm_shuffle_epi32(x4, 0xb1))));
 }
 
 // Halves of the lanes, the upper onto the lower, until one is left.

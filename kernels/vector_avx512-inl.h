@@ -18,6 +18,8 @@ REDOUBT_INLINE __mmask16 first(int n) { return __mmask16((1u << n) - 1); }
 REDOUBT_INLINE F32s load_first(const float* x, int n, F32s fill) {
   return _mm512_mask_loadu_ps(fill, first(n), x);
 }
+// The first n < kLanes lanes; 0 in the others.
+REDOUBT_INLINE F32s keep_first(F32s x, int n) { return _mm512_maskz_mov_ps(first(n), x); }
 REDOUBT_INLINE void store_first(float* to, F32s x, int n) { _mm512_mask_storeu_ps(to, first(n), x); }
 
 REDOUBT_INLINE F32s fma(F32s a, F32s b, F32s c) { return _mm512_fmadd_ps(a, b, c); }
@@ -76,6 +78,33 @@ REDOUBT_INLINE void store_bf16(uint16_t* to, F32s x) {
                                  _mm512_set1_epi32(0x400000));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
 }
+
+// Integers. Pairs of int8 as pairs of int16; one pair of int16 for all lanes; per lane sum + x0 y0 + x1 y1.
+REDOUBT_INLINE Bits zero_bits() { return _mm512_setzero_si512(); }
+REDOUBT_INLINE Bits load_int8_pairs(const int8_t* x) {
+  return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+}
+REDOUBT_INLINE Bits set_pair(int32_t pair) { return _mm512_set1_epi32(pair); }
+REDOUBT_INLINE Bits add_dot(Bits sum, Bits x, Bits y) {
+  // Not _mm512_dpwssd_epi32: GCC 12 copies a tile of its accumulators to memory and back at every step.
+  __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
+  return sum;
+}
+REDOUBT_INLINE F32s to_float(Bits x) { return _mm512_cvtepi32_ps(x); }
+// Rounds to nearest even; the results fit. At `to` there may be what x was loaded from.
+REDOUBT_INLINE void store_int16(int16_t* to, F32s x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(x)));
+}
+REDOUBT_INLINE void store_int8(int8_t* to, F32s x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
+}
+// Of floats' bits, as unsigned integers.
+REDOUBT_INLINE Bits bits_of(F32s x) { return _mm512_castps_si512(x); }
+REDOUBT_INLINE Bits magnitude_bits(F32s x) {
+  return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(kMagnitudeBits));
+}
+REDOUBT_INLINE Bits max_bits(Bits a, Bits b) { return _mm512_max_epu32(a, b); }
+REDOUBT_INLINE uint32_t max_bits_of_lanes(Bits x) { return _mm512_reduce_max_epu32(x); }
 
 // Halves of the lanes, the upper onto the lower, until one is left.
 REDOUBT_INLINE float sum_of_lanes(F32s x) {

@@ -93,7 +93,7 @@ class Model:
 
         Raises PackedFileError, ValueError naming the argument, OSError.
 
-        compute_type: activations as "int8" (by group) or "fp32". kv_type: "bf16" or "fp32".
+        compute_type: activations as "int8" (by group) or "fp32". kv_type: "bf16", "int8" or "fp32".
         kv_pages: pages of PAGE_TOKENS tokens. max_step_tokens: the most tokens of one step.
         """
 

@@ -23,10 +23,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_random_model(tmp_path_factory.mktemp("tiny") / "model", LLAMA, "sym_int4"))
 
 
-def make_runner(folder: str, *, kv_pages: int = 32, threads: int = 1, step_tokens: int = 64) -> NativeRunner:
+def make_runner(
+    folder: str, *, kv_pages: int = 32, threads: int = 1, step_tokens: int = 64, kv_type: str = "bf16"
+) -> NativeRunner:
     return NativeRunner(
         folder,
         threads=threads,
+        kv_type=kv_type,
         kv_pages=kv_pages,
         max_sequences=4,
         max_step_tokens=step_tokens,
@@ -69,15 +72,16 @@ def generate(runner: ModelRunner, wanted: Sequence[GenerateRequest]) -> tuple[di
         engine.stop()
 
 
-def test_together_preempted_and_on_two_threads_as_alone(folder: str) -> None:
+@pytest.mark.parametrize("kv_type", ["bf16", "int8"])
+def test_together_preempted_and_on_two_threads_as_alone(folder: str, kv_type: str) -> None:
     alone = {}
     for request in requests():
-        alone.update(generate(make_runner(folder), [request])[0])
+        alone.update(generate(make_runner(folder, kv_type=kv_type), [request])[0])
     assert all(len(alone[r.request_id]) == r.max_new_tokens for r in requests())
 
-    together, _ = generate(make_runner(folder, threads=2), requests())
+    together, _ = generate(make_runner(folder, threads=2, kv_type=kv_type), requests())
     assert together == alone
-    crowded, preemptions = generate(make_runner(folder, kv_pages=9, step_tokens=40), requests())
+    crowded, preemptions = generate(make_runner(folder, kv_pages=9, step_tokens=40, kv_type=kv_type), requests())
     assert preemptions > 0
     assert crowded == alone
 
@@ -118,3 +122,20 @@ def test_pages_within_a_budget(folder: str) -> None:
     assert kv_pages_within(folder, "bf16", 10 * page_bytes + 1) == 10
     with pytest.raises(ValueError, match="memory_bytes"):
         kv_pages_within(folder, "bf16", page_bytes - 1)
+
+
+def test_int8_pages_are_nearly_twice_as_many(folder: str) -> None:
+    """Scales take 2 bytes per token and head beside head_dim bytes: here 16, in real models 64 or 128."""
+    budget = 1000 * _native.Model.kv_page_bytes(folder, "bf16")
+    assert kv_pages_within(folder, "int8", budget) == 1000 * 32 // 18
+
+
+def test_int8_pages_hold_more_requests_in_the_same_memory(folder: str) -> None:
+    """Where bf16 pages make requests give way, as many bytes of int8 pages hold them all."""
+    budget = 12 * _native.Model.kv_page_bytes(folder, "bf16")
+    preemptions = {}
+    for kv_type in ("bf16", "int8"):
+        pages = kv_pages_within(folder, kv_type, budget)
+        _, preemptions[kv_type] = generate(make_runner(folder, kv_pages=pages, kv_type=kv_type), requests())
+    assert preemptions["bf16"] > 0
+    assert preemptions["int8"] == 0

@@ -15,11 +15,29 @@ F64 = NDArray[np.float64]
 ROUNDING = 2.0**-24
 """Relative error of one rounding to fp32."""
 PARTITION_TOKENS = 512
-BYTES_PER_VALUE = {"fp32": 4, "bf16": 2}
+KV_TYPES = ("fp32", "bf16", "int8")
+BYTES_PER_VALUE = {"fp32": 4, "bf16": 2, "int8": 1}
+LARGEST_FIXED = 32767
+"""Of the int16 that queries and weights become over int8 pages, up to a head_dim of 512."""
+
+
+def block_bytes(kv_type: str, head_dim: int) -> int:
+    """One page of one (layer, kv head); int8 has two bf16 scales a token."""
+    scales = 4 * _native.PAGE_TOKENS if kv_type == "int8" else 0
+    return 2 * head_dim * _native.PAGE_TOKENS * BYTES_PER_VALUE[kv_type] + scales
+
+
+def int8_codes(values: F32) -> tuple[F32, F32]:
+    """Codes [tokens, head_dim] and scales [tokens, 1] that int8 pages keep of [tokens, head_dim]."""
+    scales = (np.abs(values).max(-1, keepdims=True) / np.float32(127)).astype(ml_dtypes.bfloat16).astype(np.float32)
+    return np.rint(values * (np.float32(1) / scales)), scales
 
 
 def rounded(values: F32, kv_type: str) -> F32:
     """The values as a page of this type keeps them."""
+    if kv_type == "int8":
+        codes, scales = int8_codes(values)
+        return codes * scales
     return values if kv_type == "fp32" else values.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
@@ -50,8 +68,7 @@ def make_sequence(
     rng: np.random.Generator, tokens: int, head_dim: int, kv_type: str, tier: str = "scalar"
 ) -> PagedSequence:
     needed = -(-tokens // _native.PAGE_TOKENS)
-    page_bytes = 2 * head_dim * _native.PAGE_TOKENS * BYTES_PER_VALUE[kv_type]
-    pages = np.full((needed + 2, page_bytes), 0xFF, np.uint8)
+    pages = np.full((needed + 2, block_bytes(kv_type, head_dim)), 0xFF, np.uint8)
     page_table = rng.permutation(needed + 2)[:needed].astype(np.int32)
     keys = rng.standard_normal((tokens, head_dim), np.float32)
     values = rng.standard_normal((tokens, head_dim), np.float32)
@@ -67,6 +84,9 @@ def reference(sequence: PagedSequence, queries: F32, context_before: int, scale:
     ln 2, and 2 u of the exponential. Sums of at most 512 weights, and of weights times values, add 512 u each, and
     each of the partitions merged rounds 8 times more. Numerator and denominator both carry it: twice, relative to
     sum_t w_t |v_t|. Weights below 2^-125 count as 0, which is beyond notice.
+
+    Over int8 pages a query is off by half of max|q| / 32767 per element, and a weight times its value's scale by half
+    of the largest such product / 32767.
     """
     keys, values = rounded(sequence.keys, sequence.kv_type), rounded(sequence.values, sequence.kv_type)
     query_tokens, _, head_dim = queries.shape
@@ -81,8 +101,14 @@ def reference(sequence: PagedSequence, queries: F32, context_before: int, scale:
         weights /= weights.sum(-1, keepdims=True)
         outputs.append(weights @ v)
         score_error = (head_dim + 3) * ROUNDING * (np.abs(q) @ np.abs(k).T).max(-1)
+        fixed_error = np.zeros((len(q), head_dim))
+        if sequence.kv_type == "int8":
+            half_step = 0.5 / LARGEST_FIXED
+            score_error += half_step * np.abs(q).max(-1) * np.abs(k).sum(-1).max()
+            codes, scales = int8_codes(sequence.values[:seen])
+            fixed_error = half_step * (weights * scales[:, 0]).max(-1)[:, None] * np.abs(codes).sum(0)
         weight_error = np.log(2) * (2 * score_error + ROUNDING * spread.max(-1)) + 2 * ROUNDING
         partitions = -(-seen // PARTITION_TOKENS)
         sum_error = (min(seen, PARTITION_TOKENS) + 8 * partitions) * ROUNDING
-        bounds.append(2 * (weight_error + sum_error)[:, None] * (weights @ np.abs(v)))
+        bounds.append(2 * (weight_error + sum_error)[:, None] * (weights @ np.abs(v)) + 1.01 * fixed_error)
     return np.stack(outputs), np.stack(bounds)

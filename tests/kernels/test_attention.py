@@ -8,7 +8,15 @@ import pytest
 
 from kernels import _native
 from kernels._native import testing
-from tests.kernels.paged_attention import BYTES_PER_VALUE, make_sequence, reference
+from tests.kernels.paged_attention import (
+    BYTES_PER_VALUE,
+    KV_TYPES,
+    PagedSequence,
+    block_bytes,
+    int8_codes,
+    make_sequence,
+    reference,
+)
 
 TIERS = _native.available_tiers()
 VECTOR_TIERS = TIERS[1:]
@@ -21,7 +29,7 @@ def bits(values: np.ndarray) -> np.ndarray:
     return values.view(np.int32)
 
 
-@pytest.mark.parametrize("kv_type", ["fp32", "bf16"])
+@pytest.mark.parametrize("kv_type", KV_TYPES)
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("group_heads", GROUP_HEADS)
 def test_every_tier_on_ragged_contexts(kv_type: str, head_dim: int, group_heads: int) -> None:
@@ -42,7 +50,7 @@ def test_every_tier_on_ragged_contexts(kv_type: str, head_dim: int, group_heads:
 
 
 @pytest.mark.parametrize("tier", TIERS)
-@pytest.mark.parametrize("kv_type", ["fp32", "bf16"])
+@pytest.mark.parametrize("kv_type", KV_TYPES)
 @pytest.mark.parametrize(("context", "group_heads", "head_dim"), [(0, 3, 16), (480, 1, 16), (33, 8, 80)])
 def test_rows_do_not_depend_on_the_chunk(
     tier: str, kv_type: str, context: int, group_heads: int, head_dim: int
@@ -58,9 +66,10 @@ def test_rows_do_not_depend_on_the_chunk(
 
 
 @pytest.mark.parametrize("tier", TIERS)
-def test_heads_do_not_depend_on_their_group(tier: str) -> None:
+@pytest.mark.parametrize("kv_type", ["bf16", "int8"])
+def test_heads_do_not_depend_on_their_group(tier: str, kv_type: str) -> None:
     rng = np.random.default_rng(8)
-    sequence = make_sequence(rng, 600, 64, "bf16")
+    sequence = make_sequence(rng, 600, 64, kv_type)
     queries = rng.standard_normal((20, 8, 64), np.float32)
     whole = sequence.attend(queries, 580, 0.125, tier)
     for head in range(8):
@@ -69,7 +78,7 @@ def test_heads_do_not_depend_on_their_group(tier: str) -> None:
 
 
 @pytest.mark.parametrize("tier", TIERS)
-@pytest.mark.parametrize("kv_type", ["fp32", "bf16"])
+@pytest.mark.parametrize("kv_type", KV_TYPES)
 def test_later_tokens_are_not_seen(tier: str, kv_type: str) -> None:
     rng = np.random.default_rng(9)
     sequence = make_sequence(rng, 600, 16, kv_type)
@@ -150,6 +159,91 @@ def test_bf16_rounds_to_nearest_even_and_keeps_what_is_not_finite(tier: str) -> 
     assert np.array_equal(np.isnan(got), np.isnan(keys[0]))
     number = ~np.isnan(keys[0])
     assert np.array_equal(got.view(np.uint16)[number], expected.view(np.uint16)[number])
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_written_int8(tier: str, head_dim: int) -> None:
+    rng = np.random.default_rng(15)
+    tokens, page, half = 70, _native.PAGE_TOKENS, head_dim * _native.PAGE_TOKENS
+    sequence = make_sequence(rng, tokens, head_dim, "int8", tier)
+    key_codes, key_scales = int8_codes(sequence.keys)
+    value_codes, value_scales = int8_codes(sequence.values)
+    assert np.abs(key_codes).max() == 127
+    for token in range(tokens):
+        block = sequence.pages[sequence.page_table[token // page]]
+        slot = token % page
+        key = block[:half].view(np.int8).reshape(head_dim // 2, page, 2)[:, slot].reshape(-1)
+        value = block[half : 2 * half].view(np.int8).reshape(page // 2, head_dim, 2)[slot // 2, :, slot % 2]
+        scales = block[2 * half :].view(ml_dtypes.bfloat16).reshape(2, page)[:, slot].astype(np.float32)
+        assert np.array_equal(key, key_codes[token])
+        assert np.array_equal(value, value_codes[token])
+        assert scales.tolist() == [key_scales[token, 0], value_scales[token, 0]]
+    unwritten = sequence.pages[sequence.page_table[-1]][2 * half :].view(ml_dtypes.bfloat16).reshape(2, page)
+    assert np.isnan(unwritten[:, tokens % page :].astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_int8_keeps_zero_and_tiny_and_marks_what_is_not_finite(tier: str) -> None:
+    rows = np.ones((5, 16), np.float32)
+    rows[0] = 0
+    rows[1] = 1e-38
+    rows[2, 3], rows[3, 4], rows[4, 5] = np.inf, -np.nan, np.float32(3e38)
+    pages = np.full((1, block_bytes("int8", 16)), 0xFF, np.uint8)
+    testing.write_kv(pages, np.zeros(1, np.int32), "int8", 0, rows, rows, tier)
+    half = 16 * _native.PAGE_TOKENS
+    scales = pages[0, 2 * half :].view(ml_dtypes.bfloat16).reshape(2, -1)[:, :5].astype(np.float32)
+    values = pages[0, half : 2 * half].view(np.int8).reshape(16, 16, 2)
+    assert (scales[:, :2] == 0).all()
+    assert np.isnan(scales[:, 2:4]).all()
+    assert np.allclose(scales[:, 4], 3e38 / 127, rtol=2**-8)
+    assert not values[0].any()
+    assert not values[1].any()
+    assert values[2, :, 0].tolist() == [0] * 5 + [127] + [0] * 10
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+@pytest.mark.parametrize("place", ["query", "key", "value"])
+def test_what_is_not_finite_shows(tier: str, kv_type: str, place: str) -> None:
+    """A NaN must not become a plausible answer, even at a key that has next to no weight."""
+    rng = np.random.default_rng(16)
+    sequence = make_sequence(rng, 600, 16, kv_type)
+    queries = rng.standard_normal((4, 3, 16), np.float32)
+    if place == "query":
+        queries[:, :, 5] = np.nan
+    else:
+        bad = np.full((1, 16), np.nan, np.float32)
+        key, value = (bad, bad * 0 + 1) if place == "key" else (sequence.keys[20:21], bad)
+        testing.write_kv(sequence.pages, sequence.page_table, kv_type, 20, key, value, tier)
+    for by_partitions in (False, True):
+        output = sequence.attend(queries, 596, 4.0, tier, by_partitions=by_partitions)
+        assert np.isnan(output).all()
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_int8_sums_do_not_overflow(tier: str) -> None:
+    """Every product at its largest: all weights equal, all elements the same, and a head wider than 512."""
+    head_dim, tokens = 1024, 513
+    ones = np.ones((tokens, head_dim), np.float32)
+    pages = np.full((17, block_bytes("int8", head_dim)), 0xFF, np.uint8)
+    page_table = np.arange(17, dtype=np.int32)
+    testing.write_kv(pages, page_table, "int8", 0, ones, ones, tier)
+    queries = np.ones((1, 1, head_dim), np.float32)
+    output = testing.attention(queries, pages, page_table, "int8", tokens - 1, 1.0, tier)
+    assert np.allclose(output, 1.0, rtol=2**-8)
+
+
+def test_int8_attention_is_as_exact_as_its_pages() -> None:
+    """Fixed-point queries and weights add less than a fiftieth of what int8 keys and values lose."""
+    rng = np.random.default_rng(17)
+    sequence = make_sequence(rng, 2000, 64, "int8")
+    exact = PagedSequence(sequence.keys, sequence.values, "fp32", sequence.pages, sequence.page_table)
+    queries = rng.standard_normal((1, 8, 64), np.float32)
+    output = sequence.attend(queries, 1999, 0.125, "scalar")
+    dequantized, _ = reference(sequence, queries, 1999, 0.125)
+    truth, _ = reference(exact, queries, 1999, 0.125)
+    assert np.linalg.norm(output - dequantized) < 0.02 * np.linalg.norm(dequantized - truth)
 
 
 def test_bad_arguments_are_named() -> None:

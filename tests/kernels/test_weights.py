@@ -344,5 +344,6 @@ def test_a_page_is_sized_before_loading(folder: Path) -> None:
     values = 2 * layers * kv_heads * head_dim * tokens
     assert _native.Model.kv_page_bytes(str(folder), "bf16") == 2 * values
     assert _native.Model.kv_page_bytes(str(folder), "fp32") == 4 * values
-    with pytest.raises(ValueError, match="kv_type"):
-        _native.Model.kv_page_bytes(str(folder), "int8")
+    assert _native.Model.kv_page_bytes(str(folder), "int8") == values + 2 * 2 * layers * kv_heads * tokens
+    with pytest.raises(ValueError, match="kv_type: 'int3' is not bf16, int8 or fp32"):
+        _native.Model.kv_page_bytes(str(folder), "int3")

@@ -39,12 +39,15 @@ class ModelSettings(_Knobs):
 
 
 class EngineSettings(_Knobs):
-    """How a worker runs the model. Memory: the mapped weights + kv_memory_bytes + activations of one step."""
+    """How a worker runs the model. Memory: the weights + kv_memory_bytes + activations of one step."""
 
     compute_type: Literal["int8", "fp32"] = "int8"
     """Activations in the integer matrix products: "int8" by group, or "fp32" (slow; for comparison)."""
     kv_type: Literal["bf16", "int8", "fp32"] = "bf16"
     """How keys and values are kept. "int8", with a scale per token and head, fits nearly twice the tokens of "bf16"."""
+    weight_memory: Literal["auto", "mapped", "huge_pages"] = "auto"
+    """"mapped": the file's own pages, which all workers share. "huge_pages": a copy of each worker's own, on its node,
+    for faster decoding. "auto": a copy, if memory suffices, where nodes are several or the file is in small pages."""
     kv_memory_bytes: int = Field(default=1 << 30, ge=1 << 20)
     """Memory for keys and values, cut into pages. When it is full, the youngest request waits."""
     max_step_tokens: int = Field(default=512, ge=1, le=1 << 20)

@@ -1,6 +1,6 @@
 """Runs an engine until it is warm, and measures its speed: the first request is as fast as the tenth.
 
-The first pass touches every page of the mapped weights and every buffer; the ones after it are timed. It
+The first pass touches every page of the weights and every buffer; the ones after it are timed. It
 knows the engine only, nothing of Ray.
 """
 

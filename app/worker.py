@@ -48,6 +48,7 @@ def load_model(settings: ServiceSettings, slot: Slot, threads: int) -> ModelRunn
         cpus=slot.cpus[:threads],
         compute_type=engine.compute_type,
         kv_type=engine.kv_type,
+        weight_memory=engine.weight_memory,
         kv_pages=kv_pages_within(model.folder, engine.kv_type, engine.kv_memory_bytes),
         max_sequences=settings.worker.max_concurrent_requests,
         max_step_tokens=engine.max_step_tokens,

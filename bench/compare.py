@@ -37,7 +37,7 @@ def our_command(options: EngineBenchOptions) -> Sequence[str]:
         *(sys.executable, "-m", "bench.contender", str(options.model.resolve()), "--threads", str(options.threads)),
         *("--prompt", str(options.prompt), "--generate", str(options.generate), "--batch", batches),
         *("--decode-context", str(options.decode_context), "--kv-type", options.kv_type),
-        *("--clock", options.clock),
+        *("--weight-memory", options.weight_memory, "--clock", options.clock),
     ]
 
 

@@ -15,6 +15,7 @@ def main() -> None:
         options.model,
         threads=options.threads,
         kv_type=options.kv_type,
+        weight_memory=options.weight_memory,
         works=options.works(),
         clock=options.clock,
     )
@@ -22,7 +23,8 @@ def main() -> None:
     def measure(work: Work, variant: str) -> float:
         return bench.measure(work)
 
-    settings = f"threads {options.threads}, tier {bench.runner.model.tier}, {options.kv_type} KV"
+    model = bench.runner.model
+    settings = f"threads {options.threads}, tier {model.tier}, {options.kv_type} KV, weights {model.weight_memory}"
     try:
         serve(About(version="redoubt", settings=settings, variants=("",), load_s=bench.load_s), measure)
     finally:

@@ -7,7 +7,8 @@ ids on an otherwise idle process. What the figures include:
 - `prefill_tokens_per_s`: the prompt's tokens divided by that time.
 - `decode_tokens_per_s`: tokens of all streams together, from the moment when each stream (after a prompt of
   `decode_context` tokens) has its first token, over `generate` further steps, none of which mixes in a prompt.
-- `load_s`: making the runner (the file is mapped and validated, KV memory is set up) and its first step, of one token.
+- `load_s`: making the runner (the file is validated and mapped or read, KV memory is set up) and its first step, of
+  one token.
 - `resident_bytes`: the process' memory at the end, mapped weights included; `..._by_owner` as the engine counts it.
 
 Each is the median of `repeats`, after one round that is not counted.
@@ -50,6 +51,7 @@ class EngineBenchOptions:
     decode_context: int = 128
     repeats: int = 3
     kv_type: str = "bf16"
+    weight_memory: str = "auto"
     clock: str = "wall"
 
     def works(self) -> list[Work]:
@@ -98,7 +100,16 @@ class _StepClock:
 class EngineBench:
     """An engine over a packed model, sized for a list of works."""
 
-    def __init__(self, model: Path, *, threads: int, kv_type: str, works: Sequence[Work], clock: str) -> None:
+    def __init__(
+        self,
+        model: Path,
+        *,
+        threads: int,
+        kv_type: str,
+        weight_memory: str = "auto",
+        works: Sequence[Work],
+        clock: str,
+    ) -> None:
         """Loads the model and makes its first step. Raises what `NativeRunner` raises."""
         self._now_s = CLOCKS[clock]
         began = self._now_s()
@@ -112,6 +123,7 @@ class EngineBench:
             str(model),
             threads=threads,
             kv_type=kv_type,
+            weight_memory=weight_memory,
             kv_pages=max(pages),
             max_sequences=streams,
             max_step_tokens=step_tokens,
@@ -166,6 +178,7 @@ def measure_engine(options: EngineBenchOptions) -> dict[str, object]:
         options.model,
         threads=options.threads,
         kv_type=options.kv_type,
+        weight_memory=options.weight_memory,
         works=options.works(),
         clock=options.clock,
     )
@@ -193,6 +206,7 @@ def measure_engine(options: EngineBenchOptions) -> dict[str, object]:
         "tier": bench.runner.model.tier,
         "commit": commit(),
         "kv_type": options.kv_type,
+        "weight_memory": bench.runner.model.weight_memory,
         "prompt": options.prompt,
         "generate": options.generate,
         "decode_context": options.decode_context,
@@ -240,6 +254,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--clock", choices=tuple(CLOCKS), default="wall", help="cpu: for one thread on a busy machine (default wall)"
     )
     parser.add_argument("--kv-type", choices=("bf16", "int8", "fp32"), default="bf16", help="(default %(default)s)")
+    parser.add_argument(
+        "--weight-memory", choices=("auto", "mapped", "huge_pages"), default="auto", help="(default %(default)s)"
+    )
 
 
 def options_of(arguments: argparse.Namespace) -> EngineBenchOptions:
@@ -253,6 +270,7 @@ def options_of(arguments: argparse.Namespace) -> EngineBenchOptions:
         decode_context=arguments.decode_context,
         repeats=arguments.repeats,
         kv_type=arguments.kv_type,
+        weight_memory=arguments.weight_memory,
         clock=arguments.clock,
     )
 

@@ -1,16 +1,18 @@
-// Zeroed memory for activations and KV pages, straight from the kernel: page aligned, in huge pages where it
-// is large enough, resident only once it is touched. Knows nothing of what it holds.
+// Zeroed memory for activations, KV pages and weights, straight from the kernel: page aligned, in huge pages
+// where it is large enough, resident only once it is touched. Knows nothing of what it holds.
 #pragma once
 
 #include <sys/mman.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <new>
 #include <utility>
 
 namespace redoubt {
 
 inline constexpr size_t kCacheLineBytes = 64;
+inline constexpr size_t kHugePageBytes = size_t(2) << 20;
 
 template <typename T>
 class AlignedMemory {
@@ -20,11 +22,7 @@ class AlignedMemory {
   explicit AlignedMemory(size_t count) : bytes_(count * sizeof(T)) {
     if (count == 0) return;
     if (count > SIZE_MAX / sizeof(T)) throw std::bad_alloc();
-    void* memory =
-        mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) throw std::bad_alloc();
-    constexpr size_t kHugePageBytes = 2 << 20;
-    if (bytes_ >= kHugePageBytes) madvise(memory, bytes_, MADV_HUGEPAGE);  // a wish: refusal only costs time
+    void* memory = map(bytes_ < kHugePageBytes ? 0 : kHugePageBytes);
     data_ = static_cast<T*>(memory);
   }
   ~AlignedMemory() {
@@ -43,6 +41,23 @@ class AlignedMemory {
   size_t bytes() const { return bytes_; }
 
  private:
+  // Newer kernels align large mappings by themselves; a huge page fits in those of older ones only if we do.
+  void* map(size_t alignment) const {
+    const size_t mapped_bytes = bytes_ + alignment;
+    void* mapped = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED) throw std::bad_alloc();
+    if (alignment == 0) return mapped;
+    std::byte* const begin = static_cast<std::byte*>(mapped);
+    const size_t before = (alignment - reinterpret_cast<uintptr_t>(begin) % alignment) % alignment;
+    constexpr size_t kSmallestPageBytes = 4096;
+    const size_t used = before + (bytes_ + kSmallestPageBytes - 1) / kSmallestPageBytes * kSmallestPageBytes;
+    if (before != 0) munmap(begin, before);
+    if (used < mapped_bytes) munmap(begin + used, mapped_bytes - used);
+    madvise(begin + before, bytes_, MADV_HUGEPAGE);  // a wish: refusal only costs time
+    return begin + before;
+  }
+
   T* data_ = nullptr;
   size_t bytes_ = 0;
 };

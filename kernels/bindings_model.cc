@@ -191,13 +191,14 @@ class BoundModel {
 };
 
 void construct(BoundModel* self, const std::string& folder, int32_t threads, const std::vector<int>& cpus,
-               const std::string& compute_type, const std::string& kv_type, int32_t kv_pages,
-               int32_t max_sequences, int32_t max_step_tokens, int32_t max_context_tokens) {
+               const std::string& compute_type, const std::string& kv_type, const std::string& weight_memory,
+               int32_t kv_pages, int32_t max_sequences, int32_t max_step_tokens, int32_t max_context_tokens) {
   const ModelOptions options = {.folder = folder,
                                 .threads = threads,
                                 .cpus = cpus,
                                 .compute_type = compute_type_from_name(compute_type),
                                 .kv_type = kv_type_from_name(kv_type),
+                                .weight_memory = weight_memory_from_name(weight_memory),
                                 .kv_pages = kv_pages,
                                 .max_sequences = max_sequences,
                                 .max_step_tokens = max_step_tokens,
@@ -211,6 +212,15 @@ size_t kv_page_bytes(const std::string& folder, const std::string& kv_type) {
   return KvCache::page_bytes(kv_type_from_name(kv_type), config.layers, config.kv_heads, config.head_dim);
 }
 
+std::string chosen_weight_memory(const std::string& wanted, size_t file_bytes, size_t other_bytes,
+                                 size_t mapped_huge_bytes, const std::string& root) {
+  return weight_memory_name(
+      choose_weight_memory(weight_memory_from_name(wanted), {.file_bytes = file_bytes,
+                                                             .other_bytes = other_bytes,
+                                                             .mapped_huge_bytes = mapped_huge_bytes,
+                                                             .root = root}));
+}
+
 }  // namespace
 
 void bind_model(nb::module_& module) {
@@ -221,10 +231,12 @@ void bind_model(nb::module_& module) {
   nb::class_<BoundModel>(module, "Model")
       .def("__init__", &construct, nb::arg("folder"), nb::kw_only(), nb::arg("threads"),
            nb::arg("cpus") = std::vector<int>{}, nb::arg("compute_type") = "int8",
-           nb::arg("kv_type") = "bf16", nb::arg("kv_pages"), nb::arg("max_sequences"),
-           nb::arg("max_step_tokens"), nb::arg("max_context_tokens"))
+           nb::arg("kv_type") = "bf16", nb::arg("weight_memory") = "auto", nb::arg("kv_pages"),
+           nb::arg("max_sequences"), nb::arg("max_step_tokens"), nb::arg("max_context_tokens"))
       .def_static("kv_page_bytes", &kv_page_bytes, nb::arg("folder"), nb::arg("kv_type"))
       .def_prop_ro("tier", [](BoundModel& self) { return std::string(tier_name(self.model().tier())); })
+      .def_prop_ro("weight_memory",
+                   [](BoundModel& self) { return weight_memory_name(self.model().weight_memory()); })
       .def_prop_ro("vocab_size", [](BoundModel& self) { return self.model().config().vocab_size; })
       .def_prop_ro("hidden_size", [](BoundModel& self) { return self.model().config().hidden_size; })
       .def_prop_ro("layers", [](BoundModel& self) { return self.model().config().layers; })
@@ -239,6 +251,10 @@ void bind_model(nb::module_& module) {
       .def("resident_bytes", &BoundModel::resident_bytes)
       .def("profile", &BoundModel::profile)
       .def("reset_profile", [](BoundModel& self) { self.model().reset_profile(); });
+
+  nb::module_ testing = module.def_submodule("testing");
+  testing.def("choose_weight_memory", &chosen_weight_memory, nb::arg("wanted"), nb::arg("file_bytes"),
+              nb::arg("other_bytes"), nb::arg("mapped_huge_bytes"), nb::arg("root"));
 }
 
 }  // namespace redoubt

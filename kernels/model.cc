@@ -43,6 +43,11 @@ ModelConfig checked(ModelConfig config, const ModelOptions& options) {
   return config;
 }
 
+size_t kv_bytes(const ModelConfig& config, const ModelOptions& options) {
+  return size_t(options.kv_pages) *
+         KvCache::page_bytes(options.kv_type, config.layers, config.kv_heads, config.head_dim);
+}
+
 // The best tier's kernels; where heads don't fill its vectors, the scalar ones work on them.
 KernelTable choose_kernels(const ModelConfig& config) {
   KernelTable table = kernel_table(default_tier());
@@ -63,7 +68,8 @@ KernelTable choose_kernels(const ModelConfig& config) {
 Model::Model(const ModelOptions& options)
     : options_(checked(options)),
       config_(checked(read_model_config(options.folder + "/config.json"), options)),
-      file_(options.folder + "/model.safetensors"),
+      pool_(options.threads, options.cpus),
+      file_(options.folder + "/model.safetensors", options.weight_memory, kv_bytes(config_, options), pool_),
       weights_(find_model_weights(file_, config_)),
       kernels_(choose_kernels(config_)),
       rope_angles_(config_.rope),
@@ -72,7 +78,6 @@ Model::Model(const ModelOptions& options)
       page_table_(size_t(options.max_sequences) * size_t(pages_per_sequence_)),
       batch_page_table_(size_t(options.max_sequences) * size_t(pages_per_sequence_)),
       slot_taken_(size_t(options.max_sequences)),
-      pool_(options.threads, options.cpus),
       workspace_(std::make_unique<Workspace>(config_, options.max_step_tokens, options.max_sequences,
                                              options.threads)) {}
 

@@ -1,4 +1,4 @@
-// A packed model, ready to run: configuration, mapped weights, KV pages, threads and working memory. Checks
+// A packed model, ready to run: configuration, weights, KV pages, threads and working memory. Checks
 // what it is given to run. How a step is computed is in forward.h.
 #pragma once
 
@@ -29,6 +29,7 @@ struct ModelOptions {
   std::vector<int> cpus;  // where to pin the threads; empty: nowhere
   ComputeType compute_type = ComputeType::kInt8;
   KvType kv_type = KvType::kBf16;
+  WeightMemory weight_memory = WeightMemory::kAuto;
   int32_t kv_pages = 0;
   int32_t max_sequences = 0;
   int32_t max_step_tokens = 0;
@@ -80,6 +81,7 @@ class Model {
   int32_t* page_table() { return page_table_.data(); }
   KvCache& kv_cache() { return kv_cache_; }
   size_t weights_bytes() const { return file_.bytes(); }
+  WeightMemory weight_memory() const { return file_.memory(); }
   size_t activation_bytes() const;
   const StepProfile& profile() const { return profile_; }
   void reset_profile() { profile_ = {}; }
@@ -94,6 +96,7 @@ class Model {
 
   ModelOptions options_;
   ModelConfig config_;
+  ThreadPool pool_;
   PackedFile file_;
   ModelWeights weights_;
   KernelTable kernels_;
@@ -104,7 +107,6 @@ class Model {
   AlignedMemory<int32_t>
       batch_page_table_;  // the checked rows of the running batch: the caller's may change meanwhile
   std::vector<bool> slot_taken_;
-  ThreadPool pool_;
   std::unique_ptr<Workspace> workspace_;
   StepProfile profile_;
 };

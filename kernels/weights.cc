@@ -1,6 +1,6 @@
 // The safetensors container (github.com/huggingface/safetensors, "Format") with Redoubt's metadata.
-// Everything that a file says is checked here, before anything is used; after that a view can't leave the
-// mapping.
+// Everything that a file says is checked here, before anything is used; after that a view can't leave its
+// bytes.
 #include "weights.h"
 
 #include <fcntl.h>
@@ -92,30 +92,43 @@ std::string read_text_file(const std::string& path) {
   return text;
 }
 
-PackedFile::PackedFile(const std::string& path) : path_(path) {
-  map();
+PackedFile::PackedFile(const std::string& path, WeightMemory wanted, size_t other_bytes, ThreadPool& pool)
+    : path_(path) {
+  const FileDescriptor file(path_);
+  if (file.size() < 10) fail("too short for a safetensors file: " + std::to_string(file.size()) + " bytes");
+  size_ = size_t(file.size());
+  bytes_ = map_file(file.get(), size_);
+  if (bytes_ == nullptr) throw std::system_error(errno, std::generic_category(), "can't map " + path_);
   try {
     read_header();
+    if (wanted != WeightMemory::kHugePages) populate_mapping(bytes_, size_, pool);
+    memory_ = choose_weight_memory(wanted, {.file_bytes = size_,
+                                            .other_bytes = other_bytes,
+                                            .mapped_huge_bytes = huge_bytes_of_mapping(bytes_),
+                                            .root = ""});
+    if (memory_ == WeightMemory::kHugePages) copy(file.get(), pool);
   } catch (...) {
-    munmap(const_cast<uint8_t*>(mapped_), size_);
+    unmap();
     throw;
   }
 }
 
-PackedFile::~PackedFile() { munmap(const_cast<uint8_t*>(mapped_), size_); }
+PackedFile::~PackedFile() { unmap(); }
 
-void PackedFile::map() {
-  const FileDescriptor file(path_);
-  if (file.size() < 10) fail("too short for a safetensors file: " + std::to_string(file.size()) + " bytes");
-  size_ = size_t(file.size());
-  void* mapped = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
-  if (mapped == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "can't map " + path_);
-  mapped_ = static_cast<const uint8_t*>(mapped);
+void PackedFile::unmap() {
+  if (bytes_ != copied_.data()) munmap(const_cast<uint8_t*>(bytes_), size_);
+  bytes_ = nullptr;
+}
+
+void PackedFile::copy(int file, ThreadPool& pool) {
+  unmap();  // first: the two together may be too much
+  copied_ = read_to_huge_pages(file, size_, pool);
+  bytes_ = copied_.data();
 }
 
 void PackedFile::read_header() {
   uint64_t header_bytes = 0;
-  std::memcpy(&header_bytes, mapped_, sizeof header_bytes);
+  std::memcpy(&header_bytes, bytes_, sizeof header_bytes);
   if (header_bytes > kMaxHeaderBytes)
     fail("header of " + std::to_string(header_bytes) + " bytes is too large");
   if (header_bytes > size_ - sizeof header_bytes) fail("header reaches past the end of the file");
@@ -123,8 +136,7 @@ void PackedFile::read_header() {
 
   Json header;
   try {
-    header =
-        Json::parse({reinterpret_cast<const char*>(mapped_) + sizeof header_bytes, size_t(header_bytes)});
+    header = Json::parse({reinterpret_cast<const char*>(bytes_) + sizeof header_bytes, size_t(header_bytes)});
   } catch (const JsonError& error) {
     fail(std::string("header: ") + error.what());
   }
@@ -234,14 +246,14 @@ void PackedFile::add_matrix(const std::string& name, const Json& entry) {
     fail(name, "its shape is not [" + std::to_string(shape[0]) + ", " + std::to_string(shape[1]) +
                    "], as its type, rows, cols and group demand");
   }
-  matrix.data = aligned_data(name, tensor);
+  aligned_data(name, tensor);
   matrices_.emplace(name, matrix);
 }
 
 const uint8_t* PackedFile::aligned_data(const std::string& name, const Tensor& tensor) const {
   if ((data_begin_ + tensor.begin) % kAlignmentBytes != 0)
     fail(name, "does not start at a multiple of 64 bytes");
-  return mapped_ + data_begin_ + tensor.begin;
+  return bytes_ + data_begin_ + tensor.begin;
 }
 
 const PackedFile::Tensor& PackedFile::find(const std::string& name) const {
@@ -257,7 +269,9 @@ PackedMatrix PackedFile::matrix(const std::string& name, int32_t rows, int32_t c
     fail(name, "is " + std::to_string(it->second.rows) + " x " + std::to_string(it->second.cols) +
                    ", but config.json demands " + std::to_string(rows) + " x " + std::to_string(cols));
   }
-  return it->second;
+  PackedMatrix matrix = it->second;
+  matrix.data = aligned_data(name, find(name));
+  return matrix;
 }
 
 const float* PackedFile::vector(const std::string& name, int32_t length) const {

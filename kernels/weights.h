@@ -1,6 +1,6 @@
-// The one reader of a packed model's weights: validates the safetensors header once, maps the file, and from
-// then on only hands out views. Knows nothing of layers; sizes that follow from the configuration are its
-// caller's to ask for.
+// The one reader of a packed model's weights: validates the safetensors header once, maps the file or reads
+// it into memory, and from then on only hands out views. Knows nothing of layers; sizes that follow from the
+// configuration are its caller's to ask for.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,10 @@
 #include <string_view>
 #include <vector>
 
+#include "aligned_memory.h"
 #include "packed_matrix.h"
+#include "thread_pool.h"
+#include "weight_memory.h"
 
 namespace redoubt {
 
@@ -32,15 +35,18 @@ std::string read_text_file(const std::string& path);
 
 class PackedFile {
  public:
-  // Maps `path`. Throws PackedFileError for every way in which it can be wrong, std::system_error from the
-  // OS.
-  explicit PackedFile(const std::string& path);
+  // Opens `path` and takes it into `wanted` memory, with the pool's threads; the process will take
+  // other_bytes besides. Throws PackedFileError for every way in which the file can be wrong,
+  // std::invalid_argument for memory that can't be had, std::system_error from the OS.
+  PackedFile(const std::string& path, WeightMemory wanted, size_t other_bytes, ThreadPool& pool);
   ~PackedFile();
   PackedFile(const PackedFile&) = delete;
   PackedFile& operator=(const PackedFile&) = delete;
 
   const std::string& path() const { return path_; }
   size_t bytes() const { return size_; }
+  // kMapped or kHugePages.
+  WeightMemory memory() const { return memory_; }
   bool has(std::string_view name) const { return tensors_.find(name) != tensors_.end(); }
   // The packed matrix of that name and shape, in place. Throws PackedFileError.
   PackedMatrix matrix(const std::string& name, int32_t rows, int32_t cols) const;
@@ -58,7 +64,8 @@ class PackedFile {
   [[noreturn]] void fail(const std::string& tensor, const std::string& reason) const {
     throw PackedFileError(path_, tensor, reason);
   }
-  void map();
+  void unmap();
+  void copy(int file, ThreadPool& pool);
   void read_header();
   Tensor read_tensor(const std::string& name, const Json& entry) const;
   void check_coverage() const;
@@ -68,11 +75,13 @@ class PackedFile {
   const Tensor& find(const std::string& name) const;
 
   std::string path_;
-  const uint8_t* mapped_ = nullptr;
+  WeightMemory memory_ = WeightMemory::kMapped;
+  const uint8_t* bytes_ = nullptr;  // the whole file, mapped or in copied_
+  AlignedMemory<uint8_t> copied_;
   size_t size_ = 0;
   uint64_t data_begin_ = 0;  // bytes before the data section
   std::map<std::string, Tensor, std::less<>> tensors_;
-  std::map<std::string, PackedMatrix, std::less<>> matrices_;
+  std::map<std::string, PackedMatrix, std::less<>> matrices_;  // without their data
 };
 
 }  // namespace redoubt

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Final, Self, cast
+from typing import Any, Final, Self, cast
 
 import numpy as np
 
@@ -30,6 +30,7 @@ LAYOUT_VERSION: Final = "1"
 FILE_NAME: Final = "model.safetensors"
 ALIGNMENT_BYTES: Final = 64
 TILE_OUTPUTS: Final = 32
+_WRITE_BYTES: Final = 8 << 20  # several huge pages, and a multiple of their 2 MiB
 _PADDING_NAME: Final = "redoubt.padding"
 
 
@@ -122,12 +123,18 @@ class PackedPlan:
 
 
 class PackedWriter:
-    """Writes a packed file from front to back: the tensors of `plan.order()`, each as a run of arrays."""
+    """Writes a packed file from front to back: the tensors of `plan.order()`, each as a run of arrays.
+
+    It does so in large writes at multiples of their size: file systems that can then keep the file in huge pages,
+    and a model that is loaded soon, or from a warm cache, is mapped in them.
+    """
 
     def __init__(self, path: Path, plan: PackedPlan) -> None:
         self._waiting = deque(plan.order())
-        self._file: BinaryIO = path.open("xb")
-        self._file.write(plan.header())
+        self._file = path.open("xb", buffering=0)
+        self._buffer = memoryview(bytearray(_WRITE_BYTES))
+        self._buffered_bytes = 0
+        self._write(plan.header())
 
     def write_tensor(self, name: str, pieces: Iterable[U8 | F32]) -> None:
         """Writes the next tensor; it must be `name`, and the pieces must add up to its planned size."""
@@ -135,10 +142,27 @@ class PackedWriter:
         assert name == expected, f"{name} comes where {expected} was planned"
         written = 0
         for piece in pieces:
-            written += self._file.write(piece.tobytes() if not piece.flags.c_contiguous else piece.data)
+            written += self._write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
         assert written == size, f"{name}: {written} bytes written, {size} planned"
         while self._waiting and self._waiting[0][0].startswith(_PADDING_NAME):
-            self._file.write(bytes(self._waiting.popleft()[1]))
+            self._write(bytes(self._waiting.popleft()[1]))
+
+    def _write(self, data: bytes | memoryview) -> int:
+        rest = memoryview(data)
+        while rest:
+            part = rest[: _WRITE_BYTES - self._buffered_bytes]
+            self._buffer[self._buffered_bytes : self._buffered_bytes + len(part)] = part
+            self._buffered_bytes += len(part)
+            rest = rest[len(part) :]
+            if self._buffered_bytes == _WRITE_BYTES:
+                self._flush()
+        return len(data)
+
+    def _flush(self) -> None:
+        rest = self._buffer[: self._buffered_bytes]
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        self._buffered_bytes = 0
 
     def __enter__(self) -> Self:
         return self
@@ -150,7 +174,7 @@ class PackedWriter:
         with self._file:
             if kind is None:
                 assert not self._waiting, f"{self._waiting[0][0]} was planned and not written"
-                self._file.flush()
+                self._flush()
                 os.fsync(self._file.fileno())
 
 

@@ -84,21 +84,27 @@ class Model:
         cpus: Sequence[int] = ...,
         compute_type: str = "int8",
         kv_type: str = "bf16",
+        weight_memory: str = "auto",
         kv_pages: int,
         max_sequences: int,
         max_step_tokens: int,
         max_context_tokens: int,
     ) -> None:
-        """Maps `folder` (config.json, model.safetensors).
+        """Loads `folder` (config.json, model.safetensors).
 
         Raises PackedFileError, ValueError naming the argument, OSError.
 
         compute_type: activations as "int8" (by group) or "fp32". kv_type: "bf16", "int8" or "fp32".
+        weight_memory: "mapped" uses the file's own pages, which processes share; "huge_pages" copies it into memory
+        of its own; "auto" is the better of the two on this machine (weight_memory.h).
         kv_pages: pages of PAGE_TOKENS tokens. max_step_tokens: the most tokens of one step.
         """
 
     @property
     def tier(self) -> str: ...
+    @property
+    def weight_memory(self) -> str:
+        """Where the weights are: "mapped" or "huge_pages"."""
     @property
     def vocab_size(self) -> int: ...
     @property
@@ -145,7 +151,7 @@ class Model:
         """Copies one page over all layers (copy-on-write)."""
 
     def resident_bytes(self) -> dict[str, int]:
-        """Bytes by owner: weights (mapped), kv, activations."""
+        """Bytes by owner: weights, kv, activations."""
 
     def profile(self) -> dict[str, float]:
         """Seconds spent by stage since the last reset, as the first thread sees them.

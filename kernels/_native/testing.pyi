@@ -149,3 +149,10 @@ def time_rows(
 
 def philox_4x32_10(counter: Sequence[int], key: Sequence[int]) -> list[int]:
     """One block of the generator behind Sampler: 4 words of counter and 2 of key -> 4 words."""
+
+def choose_weight_memory(wanted: str, file_bytes: int, other_bytes: int, mapped_huge_bytes: int, root: str) -> str:
+    """What a model file gets that asks for `wanted`: "mapped" or "huge_pages"; ValueError for what can't be had.
+
+    other_bytes: what the process takes besides. mapped_huge_bytes: of the file's mapping, in huge pages. `root` stands
+    before the paths in /proc and /sys that are read.
+    """

@@ -247,7 +247,7 @@ def test_page_numbers_and_samplers_that_do_not_fit_are_refused(make: MakeModel) 
     ("option", "value"),
     [
         ("threads", 0), ("kv_pages", 0), ("max_sequences", 0), ("max_step_tokens", 0), ("max_context_tokens", 0),
-        ("compute_type", "fp8"), ("kv_type", "int3"), ("cpus", [0, 0, 0]),
+        ("compute_type", "fp8"), ("kv_type", "int3"), ("cpus", [0, 0, 0]), ("weight_memory", "large"),
     ],
 )  # fmt: skip
 def test_options_that_do_not_fit_are_refused_by_name(tmp_path: Path, option: str, value: Any) -> None:

@@ -159,3 +159,15 @@ def test_the_reader_refuses_what_is_not_packed(tmp_path: Path) -> None:
     save_file({"a": np.zeros(4, np.uint8)}, path, metadata | {"matrices": "[1"})
     with pytest.raises(SourceError, match="metadata is damaged"):
         PackedFile(path)
+
+
+@pytest.mark.parametrize("write_bytes", [64, 1000, 1 << 20])
+def test_pieces_arrive_whole_wherever_writes_are_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_bytes: int
+) -> None:
+    monkeypatch.setattr("quant.packed_file._WRITE_BYTES", write_bytes)
+    vectors = {name: np.arange(size, dtype=np.float32) for name, size in [("v", 256), ("w", 5), ("x", 1000)]}
+    plan, _ = write(tmp_path / "model.safetensors", vectors)
+    loaded = load_file(tmp_path / "model.safetensors")
+    assert all(np.array_equal(loaded[name], values) for name, values in vectors.items())
+    assert (tmp_path / "model.safetensors").stat().st_size == plan.size_bytes()

@@ -34,7 +34,7 @@ void ForwardPass::project_qkv(int thread, int layer) {
   const LayerWeights& weights = context_.weights.layers[size_t(layer)];
   const ModelConfig& config = context_.config;
   const LinearInput input = prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr,
-                                    batch_.tokens, config.hidden_size, weights.input_norm, weights.query);
+                                    batch_.tokens, config.hidden_size, weights.input_norm, weights.value);
   float* query = workspace_.qkv.data();
   float* key = query + config.query_dim();
   float* value = key + config.kv_dim();
@@ -238,7 +238,7 @@ void ForwardPass::run_tiles(const LinearInput& input, const Linear& linear, cons
   if (!input.quantized) {
     return kernels_.linear_fp32(linear.weight, input.floats, output, tiles.begin, tiles.end);
   }
-  if (!input.two_terms) {
+  if (!(input.two_terms && linear.two_terms)) {
     return kernels_.linear_int8(linear.weight, input.first, output, tiles.begin, tiles.end);
   }
   // Tile by tile: the second pass finds the tile in the cache.

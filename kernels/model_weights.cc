@@ -63,11 +63,12 @@ LayerWeights find_layer(const PackedFile& file, const ModelConfig& config, int l
 }
 
 void choose_two_terms(ModelWeights& weights) {
-  const size_t layers = weights.layers.size(), last = layers - std::min<size_t>(layers, 2);
-  for (size_t i = 0; i < layers; ++i) {
-    LayerWeights& layer = weights.layers[i];
-    for (Linear* linear : {&layer.query, &layer.key, &layer.value}) linear->two_terms = true;
-    for (Linear* linear : {&layer.output, &layer.gate, &layer.up, &layer.down}) linear->two_terms = i >= last;
+  for (LayerWeights& layer : weights.layers) layer.key.two_terms = layer.value.two_terms = true;
+  for (size_t i = 0; i < std::min<size_t>(weights.layers.size(), 4); ++i)
+    weights.layers[i].down.two_terms = true;
+  LayerWeights& last = weights.layers.back();
+  for (Linear* linear : {&last.query, &last.output, &last.gate, &last.up, &last.down}) {
+    linear->two_terms = true;
   }
   weights.head.two_terms = true;
 }

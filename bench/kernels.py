@@ -78,7 +78,7 @@ def time_case(
 ) -> list[Result]:
     """One matrix at every batch."""
     packed = make_weights(case, np.random.default_rng(0)).packed
-    peak = peaks["vnni_macs_per_s" if activations == "int8" else "fma_fp32_macs_per_s"]
+    peak = peaks["fma_fp32_macs_per_s" if activations == "fp32" else "vnni_macs_per_s"]
     reads = []
     times: dict[int, list[float]] = {}
     for batch in batches:
@@ -120,7 +120,7 @@ def _result(
     setup: Setup,
 ) -> Result:
     seconds = times[batch][0]
-    macs = batch * case.rows * case.cols
+    macs = batch * case.rows * case.cols * (2 if activations == "int8_two_terms" else 1)
     of_read = case_bytes / seconds / read_bytes_per_s
     of_peak = macs / seconds / peak_macs_per_s if peak_macs_per_s else None
     return Result(
@@ -144,7 +144,7 @@ def describe(result: Result) -> str:
     peak = "       -" if result.share_of_compute_peak is None else f"{result.share_of_compute_peak:8.1%}"
     over = "      -" if result.tokens_over_batch_1 is None else f"{result.tokens_over_batch_1:6.2f}x"
     return (
-        f"{result.case:26}{result.activations:5}{result.batch:5}{result.seconds * 1e3:10.3f} ms"
+        f"{result.case:26}{result.activations:15}{result.batch:5}{result.seconds * 1e3:10.3f} ms"
         f"{result.read_gb_per_s:8.1f}{result.gmacs_per_s:9.1f}{result.share_of_read_rate:9.1%}{peak}"
         f"{result.share_of_limit:9.1%} {over}"
     )
@@ -162,6 +162,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", default=",".join(map(str, BATCHES)), help="rows of activations, with commas")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--odd", action="store_true", help="the tests' odd shapes too")
+    parser.add_argument("--two-terms", action="store_true", help="int8 activations of two terms too")
     parser.add_argument("--fp32-activations", action="store_true", help="fp32 activations for integer weights too")
     parser.add_argument("--ordinary-pages", action="store_true", help="weights in 4 KiB pages, not in huge ones")
     parser.add_argument("--cold-mib", type=int, default=COLD_BYTES >> 20, help="memory that calls go through")
@@ -190,11 +191,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.json:
         print(f"{_native.cpu_model()}, {setup.tier}, {setup.threads} threads")
         print({name: f"{rate / 1e9:.1f} G" for name, rate in peaks.items()})
-        print(f"{'matrix':26}{'x':5}{'rows':>5}{'time':>13}{'GB/s':>8}{'GMAC/s':>9}  of read of peak of limit")
+        print(f"{'matrix':26}{'x':15}{'rows':>5}{'time':>13}{'GB/s':>8}{'GMAC/s':>9}  of read of peak of limit")
     results: list[Result] = []
     for case in cases:
-        kinds = ("int8",) if case.is_integer else ("fp32",)
-        for activations in ("int8", "fp32") if case.is_integer and options.fp32_activations else kinds:
+        kinds = ["int8"] if case.is_integer else ["fp32"]
+        kinds += ["int8_two_terms"] if case.is_integer and options.two_terms else []
+        kinds += ["fp32"] if case.is_integer and options.fp32_activations else []
+        for activations in kinds:
             timed = time_case(case, activations, options.batches, setup, peaks)
             results += timed
             if not options.json:

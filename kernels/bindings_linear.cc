@@ -155,40 +155,31 @@ void check_groups(const Strided<const float>& x, int64_t group) {
     reject("x: not [rows, a multiple of the group], contiguous along it");
 }
 
-auto quantize_rows_array(const Strided<const float>& x, int64_t group, const std::string& tier) {
+nb::tuple quantize_rows_array(const Strided<const float>& x, int64_t group, const std::string& tier,
+                              int terms) {
   const KernelTable& table = table_named(tier);
   const auto rows = int32_t(x.shape(0)), cols = int32_t(x.shape(1));
   check_groups(x, group);
+  if (terms != 1 && terms != 2) reject("terms: not 1 or 2");
   const size_t groups = size_t(cols / group);
-  Output<int8_t> values{size_t(rows), size_t(cols)};
+  Output<int8_t> values{size_t(rows), size_t(cols)}, low_values{size_t(rows), size_t(cols)};
   Output<float> scales{size_t(rows), groups};
   Output<int32_t> starts{size_t(rows), groups};
   Output<float> offsets{size_t(rows), groups};
-  const QuantizedRows out{values.data(), scales.data(), starts.data(), offsets.data(),
-                          rows,          cols,          int32_t(group)};
+  const QuantizedRows out{.values = values.data(),
+                          .low_values = terms == 2 ? low_values.data() : nullptr,
+                          .scales = scales.data(),
+                          .starts = starts.data(),
+                          .offsets = offsets.data(),
+                          .rows = rows,
+                          .cols = cols,
+                          .group = int32_t(group)};
   {
     nb::gil_scoped_release unlocked;
     table.quantize_rows(x.data(), x.stride(0), out, 0, rows);
   }
-  return nb::make_tuple(values.release(), scales.release(), starts.release(), offsets.release());
-}
-
-auto quantization_error_array(const Strided<const float>& x, int64_t group, const std::string& tier) {
-  const KernelTable& table = table_named(tier);
-  const auto rows = int32_t(x.shape(0)), cols = int32_t(x.shape(1));
-  check_groups(x, group);
-  std::vector<int8_t> values(size_t(rows) * size_t(cols));
-  std::vector<float> scales(size_t(rows) * size_t(cols / group)), offsets(scales.size());
-  std::vector<int32_t> starts(scales.size());
-  const QuantizedRows quantized{values.data(), scales.data(), starts.data(), offsets.data(),
-                                rows,          cols,          int32_t(group)};
-  Output<float> error{size_t(rows), size_t(cols)};
-  table.quantize_rows(x.data(), x.stride(0), quantized, 0, rows);
-  for (int32_t r = 0; r < rows; ++r) {
-    table.quantization_error(x.data() + r * x.stride(0), quantized, r,
-                             error.data() + size_t(r) * size_t(cols));
-  }
-  return error.release();
+  const nb::object low = terms == 2 ? nb::cast(low_values.release()) : nb::none();
+  return nb::make_tuple(values.release(), low, scales.release(), starts.release(), offsets.release());
 }
 
 LinearOutput checked_output(const PackedMatrix& matrix, const Strided<float>& y, size_t batch,
@@ -207,8 +198,9 @@ void check_tiles(const PackedMatrix& matrix, int tile_begin, int tile_end) {
 
 void linear_int8_array(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
                        int64_t cols, int64_t group, const Input<int8_t, 2>& values,
-                       const Input<float, 2>& scales, const Input<int32_t, 2>& starts,
-                       const Input<float, 2>& offsets, const Strided<float>& y, const std::string& tier,
+                       const std::optional<Input<int8_t, 2>>& low_values, const Input<float, 2>& scales,
+                       const Input<int32_t, 2>& starts, const Input<float, 2>& offsets,
+                       const Strided<float>& y, const std::string& tier,
                        const std::optional<Input<float, 1>>& bias, bool accumulate, int tile_begin,
                        std::optional<int> tile_end) {
   const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group);
@@ -216,16 +208,19 @@ void linear_int8_array(const Input<uint8_t, 2>& packed, const std::string& weigh
   const KernelTable& table = table_named(tier);
   const size_t batch = values.shape(0), groups = size_t(matrix.blocks());
   if (values.shape(1) != size_t(cols)) reject("values: not [batch, cols]");
+  if (low_values && (low_values->shape(0) != batch || low_values->shape(1) != size_t(cols)))
+    reject("low_values: not [batch, cols]");
   if (scales.shape(0) != batch || scales.shape(1) != groups) reject("scales: not [batch, cols // group]");
   if (starts.shape(0) != batch || starts.shape(1) != groups) reject("starts: not [batch, cols // group]");
   if (offsets.shape(0) != batch || offsets.shape(1) != groups) reject("offsets: not [batch, cols // group]");
-  const QuantizedRows x{const_cast<int8_t*>(values.data()),
-                        const_cast<float*>(scales.data()),
-                        const_cast<int32_t*>(starts.data()),
-                        const_cast<float*>(offsets.data()),
-                        int32_t(batch),
-                        matrix.cols,
-                        matrix.group};
+  const QuantizedRows x{.values = const_cast<int8_t*>(values.data()),
+                        .low_values = low_values ? const_cast<int8_t*>(low_values->data()) : nullptr,
+                        .scales = const_cast<float*>(scales.data()),
+                        .starts = const_cast<int32_t*>(starts.data()),
+                        .offsets = const_cast<float*>(offsets.data()),
+                        .rows = int32_t(batch),
+                        .cols = matrix.cols,
+                        .group = matrix.group};
   const LinearOutput out = checked_output(matrix, y, batch, bias, accumulate);
   const int end = tile_end.value_or(matrix.tiles());
   check_tiles(matrix, tile_begin, end);
@@ -280,21 +275,27 @@ nb::list time_read_list(size_t bytes, int repeats, size_t cold_bytes, bool huge_
   return pass_times(times);
 }
 
+Activations activations_from_name(const std::string& name) {
+  if (name == "int8") return Activations::kInt8;
+  if (name == "int8_two_terms") return Activations::kInt8TwoTerms;
+  if (name != "fp32") reject("activations: not int8, int8_two_terms or fp32");
+  return Activations::kFp32;
+}
+
 nb::list time_linear_list(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
                           int64_t cols, int64_t group, const std::string& activations, int batch, int repeats,
                           size_t cold_bytes, bool huge_pages, int threads, const std::vector<int>& cpus,
                           const std::string& tier) {
   const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group);
   const KernelTable& table = table_named(tier);
-  if (activations != "int8" && activations != "fp32") reject("activations: not int8 or fp32");
-  if (activations == "int8" && !matrix.is_integer()) reject("activations: int8 is for integer weights");
+  const Activations kind = activations_from_name(activations);
+  if (kind != Activations::kFp32 && !matrix.is_integer()) reject("activations: int8 is for integer weights");
   if (batch < 1 || repeats < 1) reject("batch, repeats: less than 1");
   std::vector<PassTime> times;
   {
     nb::gil_scoped_release unlocked;
     ThreadPool pool(threads, cpus);
-    times = time_linear(pool, table, matrix, activations == "int8" ? Activations::kInt8 : Activations::kFp32,
-                        batch, repeats, cold_bytes, huge_pages);
+    times = time_linear(pool, table, matrix, kind, batch, repeats, cold_bytes, huge_pages);
   }
   return pass_times(times);
 }
@@ -315,12 +316,11 @@ void bind_linear(nb::module_& module) {
              arg("group"), arg("tier") = nb::none());
 
   nb::module_ testing = module.def_submodule("testing");
-  testing.def("quantize_rows", &quantize_rows_array, arg("x"), arg("group"), arg("tier"));
-  testing.def("quantization_error", &quantization_error_array, arg("x"), arg("group"), arg("tier"));
+  testing.def("quantize_rows", &quantize_rows_array, arg("x"), arg("group"), arg("tier"), arg("terms") = 1);
   testing.def("linear_int8", &linear_int8_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
-              arg("group"), arg("values"), arg("scales"), arg("starts"), arg("offsets"), arg("y"),
-              arg("tier"), nb::kw_only(), arg("bias") = nb::none(), arg("accumulate") = false,
-              arg("tile_begin") = 0, arg("tile_end") = nb::none());
+              arg("group"), arg("values"), arg("low_values").none(), arg("scales"), arg("starts"),
+              arg("offsets"), arg("y"), arg("tier"), nb::kw_only(), arg("bias") = nb::none(),
+              arg("accumulate") = false, arg("tile_begin") = 0, arg("tile_end") = nb::none());
   testing.def("linear_fp32", &linear_fp32_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
               arg("group"), arg("x"), arg("y"), arg("tier"), nb::kw_only(), arg("bias") = nb::none(),
               arg("accumulate") = false, arg("tile_begin") = 0, arg("tile_end") = nb::none());

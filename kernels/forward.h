@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <initializer_list>
 #include <vector>
 
 #include "attention_plan.h"
@@ -39,9 +40,8 @@ class ForwardPass {
   // Rows as a linear kernel takes them: quantized to one term or two, or in fp32.
   struct LinearInput {
     bool quantized = false;
-    bool two_terms = false;
-    QuantizedRows first;
-    QuantizedRows second;
+    QuantizedRows one_term;  // empty where no user takes one term
+    QuantizedRows two_terms;
     FloatRows floats;
   };
   struct Target {
@@ -92,12 +92,12 @@ class ForwardPass {
 
   bool quantizes(const PackedMatrix& weight) const;
   // Normalizes (unless `norm` is null) and quantizes `rows` rows; row r is at `first + index(r) * stride`.
+  // `users` are the matrices that take them.
   LinearInput prepare(int thread, const float* first, int64_t stride, const int32_t* row_index, int32_t rows,
-                      int32_t cols, const float* norm, const Linear& linear);
+                      int32_t cols, const float* norm, std::initializer_list<const Linear*> users);
   LinearInput inner_input(int32_t rows, const Linear& down) const;
-  LinearInput view(const InputRows& memory, int32_t rows, int32_t cols, const Linear& linear) const;
-  // Quantizes row r of the input, which is at x; `error` is room for a row, and may be x.
-  void quantize(const LinearInput& input, const float* x, int r, float* error);
+  LinearInput view(const InputRows& memory, int32_t rows, int32_t cols,
+                   std::initializer_list<const Linear*> users) const;
   // This thread's share of the segments' tiles.
   template <size_t kSegments>
   void run_linears(int thread, const LinearInput& input, std::atomic<int>& next,

@@ -22,8 +22,14 @@ Linear slice(const Linear& linear, Range range) {
 // Columns [at, at + cols) of one row as rows of their own; `at` counts from the first row's first column.
 QuantizedRows columns(const QuantizedRows& rows, int64_t at, int32_t cols) {
   const int64_t group = at / rows.group;
-  return {rows.values + at, rows.scales + group, rows.starts + group, rows.offsets + group, 1, cols,
-          rows.group};
+  return {.values = rows.values + at,
+          .low_values = rows.low_values == nullptr ? nullptr : rows.low_values + at,
+          .scales = rows.scales + group,
+          .starts = rows.starts + group,
+          .offsets = rows.offsets + group,
+          .rows = 1,
+          .cols = cols,
+          .group = rows.group};
 }
 
 Range intersect(Range a, Range b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
@@ -33,8 +39,9 @@ Range intersect(Range a, Range b) { return {std::max(a.begin, b.begin), std::min
 void ForwardPass::project_qkv(int thread, int layer) {
   const LayerWeights& weights = context_.weights.layers[size_t(layer)];
   const ModelConfig& config = context_.config;
-  const LinearInput input = prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr,
-                                    batch_.tokens, config.hidden_size, weights.input_norm, weights.value);
+  const LinearInput input =
+      prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, batch_.tokens,
+              config.hidden_size, weights.input_norm, {&weights.query, &weights.key, &weights.value});
   float* query = workspace_.qkv.data();
   float* key = query + config.query_dim();
   float* value = key + config.kv_dim();
@@ -48,8 +55,9 @@ void ForwardPass::project_qkv(int thread, int layer) {
 void ForwardPass::project_keys_values(int thread, int layer) {
   const LayerWeights& weights = context_.weights.layers[size_t(layer)];
   const ModelConfig& config = context_.config;
-  const LinearInput input = prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr,
-                                    batch_.tokens, config.hidden_size, weights.input_norm, weights.key);
+  const LinearInput input =
+      prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, batch_.tokens,
+              config.hidden_size, weights.input_norm, {&weights.key, &weights.value});
   float* key = workspace_.qkv.data() + config.query_dim();
   float* value = key + config.kv_dim();
   const int64_t stride = workspace_.qkv_stride;
@@ -62,7 +70,7 @@ void ForwardPass::project_queries(int thread, int layer) {
   const LayerWeights& weights = context_.weights.layers[size_t(layer)];
   const LinearInput input =
       prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, sampled_rows_.batch.tokens,
-              context_.config.hidden_size, weights.input_norm, weights.query);
+              context_.config.hidden_size, weights.input_norm, {&weights.query});
   run_linears(thread, input, next_claim(layer, Claim::kQueries),
               {Segment{weights.query, {workspace_.qkv.data(), workspace_.qkv_stride, false}}});
   finish_stage(thread, Stage::kQkv);
@@ -71,7 +79,7 @@ void ForwardPass::project_queries(int thread, int layer) {
 void ForwardPass::project_output(int thread, int layer, int32_t rows) {
   const LayerWeights& weights = context_.weights.layers[size_t(layer)];
   const LinearInput input = prepare(thread, workspace_.attention.data(), workspace_.attention_stride, nullptr,
-                                    rows, context_.config.query_dim(), nullptr, weights.output);
+                                    rows, context_.config.query_dim(), nullptr, {&weights.output});
   run_linears(thread, input, next_claim(layer, Claim::kOutput),
               {Segment{weights.output, {workspace_.hidden.data(), workspace_.hidden_stride, true}}});
   finish_stage(thread, Stage::kOutput);
@@ -81,8 +89,9 @@ void ForwardPass::project_output(int thread, int layer, int32_t rows) {
 // chunk: what lies between the two stages never leaves the cache, and needs no barrier.
 void ForwardPass::gate_up(int thread, int layer, int32_t rows) {
   const LayerWeights& weights = context_.weights.layers[size_t(layer)];
-  const LinearInput input = prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, rows,
-                                    context_.config.hidden_size, weights.post_attention_norm, weights.gate);
+  const LinearInput input =
+      prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, rows,
+              context_.config.hidden_size, weights.post_attention_norm, {&weights.gate, &weights.up});
   ThreadWorkspace& own = workspace_.threads[size_t(thread)];
   const int tiles = weights.gate.weight.tiles();
   // A unit of columns is whole groups of the next layer's input.
@@ -120,10 +129,8 @@ void ForwardPass::activate(ThreadWorkspace& own, int32_t rows, int32_t col_begin
       continue;
     }
     kernels_.silu_mul(gate, up, cols, gate);
-    LinearInput part = inner;
-    part.first = columns(inner.first, first, cols);
-    part.second = columns(inner.second, first, cols);
-    quantize(part, gate, 0, gate);
+    const QuantizedRows& integers = down.two_terms ? inner.two_terms : inner.one_term;
+    kernels_.quantize_rows(gate, 0, columns(integers, first, cols), 0, 1);
   }
 }
 
@@ -138,7 +145,7 @@ void ForwardPass::compute_head(int thread) {
   const Linear& head = context_.weights.head;
   const LinearInput input = prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride,
                                     ends_early_ ? nullptr : head_rows_.data(), int32_t(head_rows_.size()),
-                                    context_.config.hidden_size, context_.weights.final_norm, head);
+                                    context_.config.hidden_size, context_.weights.final_norm, {&head});
   std::atomic<int>& next = workspace_.next_claims.back();
   if (outputs_.logits != nullptr) {
     run_linears(thread, input, next, {Segment{head, {outputs_.logits, context_.config.vocab_size, false}}});
@@ -154,35 +161,32 @@ bool ForwardPass::quantizes(const PackedMatrix& weight) const {
 }
 
 ForwardPass::LinearInput ForwardPass::view(const InputRows& memory, int32_t rows, int32_t cols,
-                                           const Linear& linear) const {
+                                           std::initializer_list<const Linear*> users) const {
   LinearInput input;
-  input.quantized = quantizes(linear.weight);
-  input.two_terms = input.quantized && linear.two_terms;
-  input.first = memory.first.view(rows, cols, linear.weight.group);
-  input.second = memory.second.view(rows, cols, linear.weight.group);
+  for (const Linear* linear : users) {
+    input.quantized = quantizes(linear->weight);
+    const int32_t group = linear->weight.group;
+    if (linear->two_terms) {
+      input.two_terms = memory.two_terms.view(rows, cols, group, true);
+    } else {
+      input.one_term = memory.one_term.view(rows, cols, group, false);
+    }
+  }
   input.floats = {memory.floats.data(), cols, rows, cols};
   return input;
 }
 
 ForwardPass::LinearInput ForwardPass::inner_input(int32_t rows, const Linear& down) const {
-  return view(workspace_.inner, rows, context_.config.intermediate_size, down);
-}
-
-void ForwardPass::quantize(const LinearInput& input, const float* x, int r, float* error) {
-  // A stride of 0: the kernel finds row r at x itself.
-  kernels_.quantize_rows(x, 0, input.first, r, r + 1);
-  if (!input.two_terms) return;
-  kernels_.quantization_error(x, input.first, r, error);
-  kernels_.quantize_rows(error, 0, input.second, r, r + 1);
+  return view(workspace_.inner, rows, context_.config.intermediate_size, {&down});
 }
 
 ForwardPass::LinearInput ForwardPass::prepare(int thread, const float* first, int64_t stride,
                                               const int32_t* row_index, int32_t rows, int32_t cols,
-                                              const float* norm, const Linear& linear) {
+                                              const float* norm, std::initializer_list<const Linear*> users) {
   ThreadWorkspace& own = workspace_.threads[size_t(thread)];
   const bool is_private = rows <= kPrivateRows;
   const InputRows& target = is_private ? own.input : workspace_.input;
-  LinearInput input = view(target, rows, cols, linear);
+  LinearInput input = view(target, rows, cols, users);
   if (!input.quantized && norm == nullptr) {
     input.floats = {first, stride, rows, cols};
     return input;
@@ -195,7 +199,11 @@ ForwardPass::LinearInput ForwardPass::prepare(int thread, const float* first, in
       kernels_.rms_norm(x, norm, context_.config.rms_norm_epsilon, cols, normalized);
       x = normalized;
     }
-    if (input.quantized) quantize(input, x, int(r), own.row.data());
+    if (!input.quantized) continue;
+    for (const QuantizedRows* integers : {&input.one_term, &input.two_terms}) {
+      // A stride of 0: the kernel finds row r at x itself.
+      if (integers->values != nullptr) kernels_.quantize_rows(x, 0, *integers, int(r), int(r) + 1);
+    }
   }
   if (!is_private) barrier(thread);
   return input;
@@ -238,16 +246,8 @@ void ForwardPass::run_tiles(const LinearInput& input, const Linear& linear, cons
   if (!input.quantized) {
     return kernels_.linear_fp32(linear.weight, input.floats, output, tiles.begin, tiles.end);
   }
-  if (!(input.two_terms && linear.two_terms)) {
-    return kernels_.linear_int8(linear.weight, input.first, output, tiles.begin, tiles.end);
-  }
-  // Tile by tile: the second pass finds the tile in the cache.
-  const LinearOutput sum = {
-      .values = output.values, .stride = output.stride, .bias = nullptr, .accumulate = true};
-  for (int tile = tiles.begin; tile < tiles.end; ++tile) {
-    kernels_.linear_int8(linear.weight, input.first, output, tile, tile + 1);
-    kernels_.linear_int8(linear.weight, input.second, sum, tile, tile + 1);
-  }
+  const QuantizedRows& integers = linear.two_terms ? input.two_terms : input.one_term;
+  kernels_.linear_int8(linear.weight, integers, output, tiles.begin, tiles.end);
 }
 
 }  // namespace redoubt

@@ -21,19 +21,29 @@ namespace redoubt {
 
 enum class Tier : uint8_t { kScalar, kAvx2, kAvx512Vnni };
 
-// Activations quantized by group, as every linear kernel of integer weights takes them:
-//   d = max|x| / 127,  q = round_to_nearest_even(x * (127 / max|x|)),  s = sum of the group's q
-// all 0 where max|x| < kSmallestQuantized, so that neither quotient leaves the normal range. The sum is kept
-// in the two forms that the kernels take it in, once for every group and output tile.
+// Activations quantized by group, as every linear kernel of integer weights takes them: x = d * n, where the
+// integer n is one int8 term or two:
+//   one:  n = q            d = max|x| / 127     n = round_to_nearest_even(x * (127 / max|x|))
+//   two:  n = 256 q + l    d = max|x| / 32512   n = round_to_nearest_even(x * (32512 / max|x|)),
+//         q in -127 .. 127, l in -128 .. 127
+// Two cost twice the multiplications, but no more reading of weights, and leave no more of the rounding than
+// a 256th. All is 0 where max|x| < kSmallestQuantized, so that neither quotient leaves the normal range. The
+// sum s of a group's n is kept in the two forms that the kernels take it in.
 inline constexpr float kSmallestQuantized = 0x1p-100f;
 struct QuantizedRows {
-  int8_t* values = nullptr;   // [rows][cols], q
-  float* scales = nullptr;    // [rows][cols / group], d
-  int32_t* starts = nullptr;  // [rows][cols / group], -8 s: what sym_int4's zero point adds to q's products
-  float* offsets = nullptr;   // [rows][cols / group], float(s) * d: what asym_int4's minimum is multiplied by
+  int8_t* values = nullptr;      // [rows][cols], q
+  int8_t* low_values = nullptr;  // [rows][cols], l; null: one term
+  float* scales = nullptr;       // [rows][cols / group], d
+  int32_t* starts = nullptr;     // [rows][cols / group], -8 s: sym_int4's zero point in the sum of products
+  float* offsets = nullptr;      // [rows][cols / group], float(s) * d: what multiplies asym_int4's minimum
   int32_t rows = 0;
   int32_t cols = 0;
   int32_t group = 0;
+
+  // n, at an index into the values.
+  int32_t integer(int64_t at) const {
+    return low_values == nullptr ? values[at] : 256 * values[at] + low_values[at];
+  }
 };
 
 struct FloatRows {
@@ -103,16 +113,12 @@ struct AttentionTask {
 struct KernelTable {
   Tier tier;
 
-  // Quantizes rows [row_begin, row_end) of x ([rows], x_stride floats apart) into `out`.
+  // Quantizes rows [row_begin, row_end) of x ([rows], x_stride floats apart) into `out`, to the terms it has.
   void (*quantize_rows)(const float* x, int64_t x_stride, const QuantizedRows& out, int row_begin,
                         int row_end);
-  // What quantization lost of one group-aligned row: out[k] = fma(-d, q[k], x[k]) for row `row` of
-  // `quantized`. `out` may be `x`. Quantized in turn it is the second term of a two-term input
-  // (model_weights.h).
-  void (*quantization_error)(const float* x, const QuantizedRows& quantized, int row, float* out);
 
   // Output tiles [tile_begin, tile_end) of y = x W^T, for integer weights. x.group == w.group. Per output and
-  // group j:
+  // group j, with dot_j the integer sum of code * n:
   //   sym_int4:  acc = fma(float(dot_j + start_j) * d_x, d_w, acc)
   //   int8:      acc = fma(float(dot_j + 16 * start_j) * d_x, d_w, acc)
   //   asym_int4: acc = fma(float(dot_j) * d_x, d_w, acc); acc = fma(offset_j, m_w, acc)

@@ -11,7 +11,7 @@
 namespace redoubt::avx2 {
 namespace {
 
-constexpr int kPassRows = 4;
+constexpr int kPassRows = 4;     // of one term: two terms of a row count as two rows
 constexpr int kStepInputs = 32;  // every group is a multiple
 
 // Four int8 activations, in every lane.
@@ -21,9 +21,13 @@ constexpr int kStepInputs = 32;  // every group is a multiple
   return _mm256_set1_epi32(word);
 }
 
-template <int kRows>
-[[gnu::always_inline]] inline void step_int4(const uint8_t* codes, const int8_t* x, int64_t x_stride,
-                                             __m256i (&dot)[kRows][kColumns]) {
+// The inputs of a pass: the rows' first terms, then their second.
+template <int kCount>
+using Rows = const int8_t* [kCount];
+
+template <int kCount>
+[[gnu::always_inline]] inline void step_int4(const uint8_t* codes, const Rows<kCount>& rows, int k,
+                                             __m256i (&dot)[kCount][kColumns]) {
   const __m256i low_nibble = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 4
   for (int c = 0; c < kColumns; ++c) {
@@ -35,8 +39,8 @@ template <int kRows>
       high[kb] = _mm256_and_si256(_mm256_srli_epi16(packed, 4), low_nibble);
     }
 #pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      const int8_t* values = x + r * x_stride;
+    for (int r = 0; r < kCount; ++r) {
+      const int8_t* values = rows[r] + k;
       // Eight pairs of products, each at most 15 * 128: 30720 in all, within 16 bits.
       __m256i sum_i16x16 = _mm256_setzero_si256();
 #pragma GCC unroll 4
@@ -52,16 +56,15 @@ template <int kRows>
 
 // Adds x * (u - 128): as |x| * (sign of x) * (u - 128), a pair of which is at most 2 * 127 * 127, within 16
 // bits.
-template <int kRows>
-[[gnu::always_inline]] inline void step_int8(const uint8_t* codes, const int8_t* x, int64_t x_stride,
-                                             __m256i (&dot)[kRows][kColumns]) {
+template <int kCount>
+[[gnu::always_inline]] inline void step_int8(const uint8_t* codes, const Rows<kCount>& rows, int k,
+                                             __m256i (&dot)[kCount][kColumns]) {
   const __m256i top_bit = _mm256_set1_epi8(int8_t(0x80)), ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 2
   for (int kb = 0; kb < kStepInputs / 4; ++kb) {
 #pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      const __m256i inputs = broadcast_inputs(x + r * x_stride + kb * 4),
-                    magnitudes = _mm256_abs_epi8(inputs);
+    for (int r = 0; r < kCount; ++r) {
+      const __m256i inputs = broadcast_inputs(rows[r] + k + kb * 4), magnitudes = _mm256_abs_epi8(inputs);
 #pragma GCC unroll 4
       for (int c = 0; c < kColumns; ++c) {
         const __m256i weights = _mm256_xor_si256(load_codes(codes + kb * 128 + c * 32), top_bit);
@@ -73,33 +76,41 @@ template <int kRows>
 }
 
 // One tile's outputs of rows [row, row + kRows).
-template <WeightType kType, int kRows>
+template <WeightType kType, int kRows, int kTerms>
 void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile, int row) {
   constexpr bool kInt8 = kType == WeightType::kInt8;
   constexpr int kStepBytes = kStepInputs * (kInt8 ? 32 : 16);
   const int groups = w.cols / w.group, steps = w.group / kStepInputs;
   const uint8_t* codes = w.tile(tile);
-  const int8_t* values = x.values + int64_t(row) * x.cols;
+  constexpr int kCount = kRows * kTerms;
+  const int8_t* rows[kCount];
+  for (int i = 0; i < kCount; ++i) {
+    rows[i] = (i < kRows ? x.values : x.low_values) + int64_t(row + i % kRows) * x.cols;
+  }
   const float* x_scales = x.scales + int64_t(row) * groups;
   const int32_t* starts = x.starts + int64_t(row) * groups;
   const float* offsets = x.offsets + int64_t(row) * groups;
 
   __m256 acc[kRows][kColumns] = {};
   for (int j = 0; j < groups; ++j) {
-    __m256i dot[kRows][kColumns];
+    __m256i dot[kCount][kColumns];
 #pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      const __m256i start = kType == WeightType::kSymInt4 ? _mm256_set1_epi32(starts[int64_t(r) * groups + j])
-                                                          : _mm256_setzero_si256();
+    for (int i = 0; i < kCount; ++i) {
+      // The last term's sum takes the start, and in the end the first term's, 256 times.
+      const bool starts_here = kType == WeightType::kSymInt4 && i / kRows == kTerms - 1;
+      const __m256i start =
+          starts_here ? _mm256_set1_epi32(starts[int64_t(i % kRows) * groups + j]) : _mm256_setzero_si256();
 #pragma GCC unroll 4
-      for (int c = 0; c < kColumns; ++c) dot[r][c] = start;
+      for (int c = 0; c < kColumns; ++c) dot[i][c] = start;
     }
-    for (int step = 0; step < steps; ++step, codes += kStepBytes, values += kStepInputs) {
+    for (int step = 0; step < steps; ++step, codes += kStepBytes) {
+      const int k = j * w.group + step * kStepInputs;
+
       for (int line = 0; line < kStepBytes; line += 64) prefetch_weights<Prefetch::kNear>(codes + line);
       if constexpr (kInt8) {
-        step_int8<kRows>(codes, values, x.cols, dot);
+        step_int8<kCount>(codes, rows, k, dot);
       } else {
-        step_int4<kRows>(codes, values, x.cols, dot);
+        step_int4<kCount>(codes, rows, k, dot);
       }
     }
 #pragma GCC unroll 4
@@ -108,7 +119,9 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         const int64_t at = int64_t(r) * groups + j;
-        const __m256 product = _mm256_mul_ps(_mm256_cvtepi32_ps(dot[r][c]), _mm256_set1_ps(x_scales[at]));
+        __m256i sum = dot[r][c];
+        if constexpr (kTerms == 2) sum = _mm256_add_epi32(_mm256_slli_epi32(sum, 8), dot[kRows + r][c]);
+        const __m256 product = _mm256_mul_ps(_mm256_cvtepi32_ps(sum), _mm256_set1_ps(x_scales[at]));
         acc[r][c] = _mm256_fmadd_ps(product, scale, acc[r][c]);
         if constexpr (kType == WeightType::kAsymInt4) {
           const __m256 x_offset = _mm256_set1_ps(offsets[at]);
@@ -128,11 +141,18 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
 using TileKernel = void (*)(const PackedMatrix&, const QuantizedRows&, const LinearOutput&, int tile,
                             int row);
 
-template <WeightType kType>
-constexpr TileKernel kTileKernels[kPassRows] = {multiply_tile<kType, 1>, multiply_tile<kType, 2>,
-                                                multiply_tile<kType, 3>, multiply_tile<kType, 4>};
+// The kernels of one type: by rows less one, for one term and for two.
+struct TileKernels {
+  TileKernel one_term[kPassRows];
+  TileKernel two_terms[kPassRows / 2];
+};
 
-const TileKernel* tile_kernels(WeightType type) {
+template <WeightType kType>
+constexpr TileKernels kTileKernels = {{multiply_tile<kType, 1, 1>, multiply_tile<kType, 2, 1>,
+                                       multiply_tile<kType, 3, 1>, multiply_tile<kType, 4, 1>},
+                                      {multiply_tile<kType, 1, 2>, multiply_tile<kType, 2, 2>}};
+
+const TileKernels& tile_kernels(WeightType type) {
   switch (type) {
     case WeightType::kSymInt4:
       return kTileKernels<WeightType::kSymInt4>;
@@ -147,8 +167,9 @@ const TileKernel* tile_kernels(WeightType type) {
 
 void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end) {
-  const TileKernel* kernels = tile_kernels(w.type);
-  const int passes = (x.rows + kPassRows - 1) / kPassRows;
+  const bool two_terms = x.low_values != nullptr;
+  const TileKernel* kernels = two_terms ? tile_kernels(w.type).two_terms : tile_kernels(w.type).one_term;
+  const int most = two_terms ? kPassRows / 2 : kPassRows, passes = (x.rows + most - 1) / most;
   for (int tile = tile_begin; tile < tile_end; ++tile) {
     for (int pass = 0; pass < passes; ++pass) {
       const int begin = x.rows * pass / passes, end = x.rows * (pass + 1) / passes;

@@ -1,5 +1,5 @@
-// Integer weights times few rows (decode): one pass over the packed bytes, codes unpacked in registers and
-// used for up to kPassRows rows. Bound by memory for one row, by vpdpbusd for many.
+// Integer weights times int8 activations: one pass over the packed bytes, codes unpacked in registers and
+// used for up to kPassRows rows of one term. Bound by memory for one row, by vpdpbusd for many.
 #include <immintrin.h>
 
 #include "linear_avx512_vnni.h"
@@ -10,63 +10,91 @@
 namespace redoubt::avx512_vnni {
 namespace {
 
-// 16 int32 sums, and the fp32 sums mostly in memory; 9 to 12 rows were measured, and are slower.
+// 16 int32 sums of dot products, and the fp32 sums beside them or in memory; 9 to 12 rows were measured, and
+// are slower. Two terms of a row count as two rows.
 constexpr int kPassRows = 8;
 constexpr int kStepInputs = 32;  // inputs of one unrolled step: every group is a multiple
 
-template <int kRows>
-REDOUBT_INLINE void step_int4(const uint8_t* codes, const int8_t* x, int64_t x_stride,
-                              __m512i (&dot)[kRows][2]) {
+// The inputs of a pass, which moves along them. The rows' second terms follow their first.
+template <int kRows, int kTerms>
+struct Inputs {
+  static constexpr int kCount = kRows * kTerms;
+  const int8_t* values[kTerms];
+  int64_t stride;
+
+  REDOUBT_INLINE const int8_t* row(int i) const { return values[i / kRows] + (i % kRows) * stride; }
+  REDOUBT_INLINE void advance() {
+    for (const int8_t*& term : values) term += kStepInputs;
+  }
+};
+
+template <typename In>
+using Dots = __m512i[In::kCount][2];
+
+template <typename In>
+REDOUBT_INLINE void step_int4(const uint8_t* codes, const In& x, Dots<In>& dot) {
   const __m512i low_nibble = _mm512_set1_epi8(15);
 #pragma GCC unroll 4
   for (int kb = 0; kb < kStepInputs / 8; ++kb) {
     const __m512i codes0 = load_codes(codes + kb * 128), codes1 = load_codes(codes + kb * 128 + 64);
-    prefetch_weights<prefetch_for(kRows)>(codes + kb * 128);
-    prefetch_weights<prefetch_for(kRows)>(codes + kb * 128 + 64);
+    prefetch_weights<prefetch_for(In::kCount)>(codes + kb * 128);
+    prefetch_weights<prefetch_for(In::kCount)>(codes + kb * 128 + 64);
     const __m512i low0 = _mm512_and_si512(codes0, low_nibble);
     const __m512i low1 = _mm512_and_si512(codes1, low_nibble);
     const __m512i high0 = _mm512_and_si512(_mm512_srli_epi16(codes0, 4), low_nibble);
     const __m512i high1 = _mm512_and_si512(_mm512_srli_epi16(codes1, 4), low_nibble);
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const __m512i x_low = broadcast_inputs(x + r * x_stride + kb * 8);
-      add_dot(dot[r][0], low0, x_low);
-      add_dot(dot[r][1], low1, x_low);
+    for (int i = 0; i < In::kCount; ++i) {
+      const __m512i x_low = broadcast_inputs(x.row(i) + kb * 8);
+      add_dot(dot[i][0], low0, x_low);
+      add_dot(dot[i][1], low1, x_low);
     }
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const __m512i x_high = broadcast_inputs(x + r * x_stride + kb * 8 + 4);
-      add_dot(dot[r][0], high0, x_high);
-      add_dot(dot[r][1], high1, x_high);
+    for (int i = 0; i < In::kCount; ++i) {
+      const __m512i x_high = broadcast_inputs(x.row(i) + kb * 8 + 4);
+      add_dot(dot[i][0], high0, x_high);
+      add_dot(dot[i][1], high1, x_high);
     }
   }
 }
 
-template <int kRows>
-REDOUBT_INLINE void step_int8(const uint8_t* codes, const int8_t* x, int64_t x_stride,
-                              __m512i (&dot)[kRows][2]) {
+template <typename In>
+REDOUBT_INLINE void step_int8(const uint8_t* codes, const In& x, Dots<In>& dot) {
 #pragma GCC unroll 8
   for (int kb = 0; kb < kStepInputs / 4; ++kb) {
     const __m512i codes0 = load_codes(codes + kb * 128), codes1 = load_codes(codes + kb * 128 + 64);
-    prefetch_weights<prefetch_for(kRows)>(codes + kb * 128);
-    prefetch_weights<prefetch_for(kRows)>(codes + kb * 128 + 64);
+    prefetch_weights<prefetch_for(In::kCount)>(codes + kb * 128);
+    prefetch_weights<prefetch_for(In::kCount)>(codes + kb * 128 + 64);
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const __m512i x_step = broadcast_inputs(x + r * x_stride + kb * 4);
-      add_dot(dot[r][0], codes0, x_step);
-      add_dot(dot[r][1], codes1, x_step);
+    for (int i = 0; i < In::kCount; ++i) {
+      const __m512i x_step = broadcast_inputs(x.row(i) + kb * 4);
+      add_dot(dot[i][0], codes0, x_step);
+      add_dot(dot[i][1], codes1, x_step);
     }
   }
 }
 
+// What a group's sum starts from: `start` is -8 s, and what a zero point of 0, 8 or 128 needs is 0, 1 or 16
+// times that.
+template <WeightType kType>
+REDOUBT_INLINE __m512i first_sum(const int32_t* start) {
+  if constexpr (kType == WeightType::kAsymInt4) return _mm512_setzero_si512();
+  const __m512i start_i32x16 = _mm512_set1_epi32(*start);
+  return kType == WeightType::kInt8 ? _mm512_slli_epi32(start_i32x16, 4) : start_i32x16;
+}
+
 // One tile's outputs of rows [row, row + kRows).
-template <WeightType kType, int kRows>
+template <WeightType kType, int kRows, int kTerms>
 void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile, int row) {
+  using In = Inputs<kRows, kTerms>;
   constexpr bool kInt8 = kType == WeightType::kInt8;
   constexpr int kStepBytes = kStepInputs * (kInt8 ? 32 : 16);
   const int groups = w.cols / w.group, steps = w.group / kStepInputs;
   const uint8_t* codes = w.tile(tile);
-  const int8_t* values = x.values + int64_t(row) * x.cols;
+  In inputs;
+  inputs.stride = x.cols;
+  inputs.values[0] = x.values + int64_t(row) * x.cols;
+  if constexpr (kTerms == 2) inputs.values[1] = x.low_values + int64_t(row) * x.cols;
   const float* x_scales = x.scales + int64_t(row) * groups;
   const int32_t* starts = x.starts + int64_t(row) * groups;
   const float* offsets = x.offsets + int64_t(row) * groups;
@@ -76,23 +104,31 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
   for (int r = 0; r < kRows; ++r) acc[r][0] = acc[r][1] = _mm512_setzero_ps();
 
   for (int j = 0; j < groups; ++j) {
-    __m512i dot[kRows][2];
+    Dots<In> dot;
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const __m512i start = kType == WeightType::kAsymInt4
-                                ? _mm512_setzero_si512()
-                                : _mm512_set1_epi32(starts[int64_t(r) * groups + j]);
-      dot[r][0] = dot[r][1] = kInt8 ? _mm512_slli_epi32(start, 4) : start;
+    for (int i = 0; i < In::kCount; ++i) {
+      // The last term's sum takes the start, and in the end the first term's, 256 times.
+      const bool last = i / kRows == kTerms - 1;
+      dot[i][0] = dot[i][1] =
+          last ? first_sum<kType>(starts + int64_t(i % kRows) * groups + j) : _mm512_setzero_si512();
     }
-    for (int step = 0; step < steps; ++step, codes += kStepBytes, values += kStepInputs) {
+    for (int step = 0; step < steps; ++step, codes += kStepBytes, inputs.advance()) {
       if constexpr (kInt8) {
-        step_int8<kRows>(codes, values, x.cols, dot);
+        step_int8(codes, inputs, dot);
       } else {
-        step_int4<kRows>(codes, values, x.cols, dot);
+        step_int4(codes, inputs, dot);
+      }
+    }
+    if constexpr (kTerms == 2) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        for (int c = 0; c < 2; ++c) {
+          dot[r][c] = _mm512_add_epi32(_mm512_slli_epi32(dot[r][c], 8), dot[kRows + r][c]);
+        }
       }
     }
     const __m512 scale0 = load_halves(codes), scale1 = load_halves(codes + 32);
-    prefetch_weights<prefetch_for(kRows)>(codes);
+    prefetch_weights<prefetch_for(In::kCount)>(codes);
     codes += 64;
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -102,7 +138,7 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
     }
     if constexpr (kType == WeightType::kAsymInt4) {
       const __m512 minimum0 = load_halves(codes), minimum1 = load_halves(codes + 32);
-      prefetch_weights<prefetch_for(kRows)>(codes);
+      prefetch_weights<prefetch_for(In::kCount)>(codes);
       codes += 64;
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
@@ -122,12 +158,21 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
 using TileKernel = void (*)(const PackedMatrix&, const QuantizedRows&, const LinearOutput&, int tile,
                             int row);
 
-template <WeightType kType>
-constexpr TileKernel kTileKernels[kPassRows] = {
-    multiply_tile<kType, 1>, multiply_tile<kType, 2>, multiply_tile<kType, 3>, multiply_tile<kType, 4>,
-    multiply_tile<kType, 5>, multiply_tile<kType, 6>, multiply_tile<kType, 7>, multiply_tile<kType, 8>};
+// The kernels of one type: by rows less one, for one term and for two.
+struct TileKernels {
+  TileKernel one_term[kPassRows];
+  TileKernel two_terms[kPassRows / 2];
+};
 
-const TileKernel* tile_kernels(WeightType type) {
+template <WeightType kType>
+constexpr TileKernels kTileKernels = {
+    {multiply_tile<kType, 1, 1>, multiply_tile<kType, 2, 1>, multiply_tile<kType, 3, 1>,
+     multiply_tile<kType, 4, 1>, multiply_tile<kType, 5, 1>, multiply_tile<kType, 6, 1>,
+     multiply_tile<kType, 7, 1>, multiply_tile<kType, 8, 1>},
+    {multiply_tile<kType, 1, 2>, multiply_tile<kType, 2, 2>, multiply_tile<kType, 3, 2>,
+     multiply_tile<kType, 4, 2>}};
+
+const TileKernels& tile_kernels(WeightType type) {
   switch (type) {
     case WeightType::kSymInt4:
       return kTileKernels<WeightType::kSymInt4>;
@@ -142,9 +187,10 @@ const TileKernel* tile_kernels(WeightType type) {
 
 void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end) {
-  const TileKernel* kernels = tile_kernels(w.type);
+  const bool two_terms = x.low_values != nullptr;
+  const TileKernel* kernels = two_terms ? tile_kernels(w.type).two_terms : tile_kernels(w.type).one_term;
   // Rows in passes of nearly the same size; a tile's second pass finds it in the second-level cache.
-  const int passes = (x.rows + kPassRows - 1) / kPassRows;
+  const int most = two_terms ? kPassRows / 2 : kPassRows, passes = (x.rows + most - 1) / most;
   for (int tile = tile_begin; tile < tile_end; ++tile) {
     for (int pass = 0; pass < passes; ++pass) {
       const int begin = x.rows * pass / passes, end = x.rows * (pass + 1) / passes;

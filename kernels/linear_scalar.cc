@@ -56,41 +56,35 @@ void write(const LinearOutput& y, int row, int32_t n, float sum) {
   *out = y.accumulate ? sum + *out : sum;
 }
 
-void quantize_group(const float* x, int group, int8_t* values, float* scale, int32_t* start, float* offset) {
+// Group `at` (counted from the first row's first group) of `out` from its floats.
+void quantize_group(const float* x, const QuantizedRows& out, int64_t at) {
   float largest = 0.0f;
-  for (int k = 0; k < group; ++k) {
+  for (int k = 0; k < out.group; ++k) {
     const float magnitude = std::fabs(x[k]);
     if (magnitude > largest) largest = magnitude;
   }
   const bool zero = largest < kSmallestQuantized;
-  const float inverse = zero ? 0.0f : 127.0f / largest;
-  *scale = zero ? 0.0f : largest / 127.0f;
+  const float steps = out.low_values == nullptr ? 127.0f : 32512.0f;
+  const float inverse = zero ? 0.0f : steps / largest;
   int32_t sum = 0;
-  for (int k = 0; k < group; ++k) {
-    values[k] = int8_t(std::lrintf(x[k] * inverse));
-    sum += values[k];
+  for (int k = 0; k < out.group; ++k) {
+    const auto n = int32_t(std::lrintf(x[k] * inverse));
+    const int32_t high = out.low_values == nullptr ? n : (n + 128) >> 8;
+    out.values[at * out.group + k] = int8_t(high);
+    if (out.low_values != nullptr) out.low_values[at * out.group + k] = int8_t(n - 256 * high);
+    sum += n;
   }
-  *start = -8 * sum;
-  *offset = float(sum) * *scale;
+  out.scales[at] = zero ? 0.0f : largest / steps;
+  out.starts[at] = -8 * sum;
+  out.offsets[at] = float(sum) * out.scales[at];
 }
 
 void quantize_rows(const float* x, int64_t x_stride, const QuantizedRows& out, int row_begin, int row_end) {
   const int groups = out.cols / out.group;
   for (int row = row_begin; row < row_end; ++row) {
     for (int j = 0; j < groups; ++j) {
-      const int64_t at = int64_t(row) * groups + j;
-      quantize_group(x + row * x_stride + j * out.group, out.group, out.values + at * out.group,
-                     out.scales + at, out.starts + at, out.offsets + at);
+      quantize_group(x + row * x_stride + j * out.group, out, int64_t(row) * groups + j);
     }
-  }
-}
-
-void quantization_error(const float* x, const QuantizedRows& quantized, int row, float* out) {
-  const int groups = quantized.cols / quantized.group;
-  const int8_t* values = quantized.values + int64_t(row) * quantized.cols;
-  const float* scales = quantized.scales + int64_t(row) * groups;
-  for (int k = 0; k < quantized.cols; ++k) {
-    out[k] = std::fma(-scales[k / quantized.group], float(values[k]), x[k]);
   }
 }
 
@@ -101,9 +95,8 @@ float dot_int8(const PackedMatrix& w, const uint8_t* tile, int lane, const Quant
   for (int j = 0; j < groups; ++j) {
     const Block block{w, tile + w.block_bytes() * size_t(j)};
     const int64_t at = int64_t(row) * groups + j;
-    const int8_t* q = x.values + at * w.group;
     int32_t dot = 0;
-    for (int k = 0; k < w.group; ++k) dot += block.code(lane, k) * q[k];
+    for (int k = 0; k < w.group; ++k) dot += block.code(lane, k) * x.integer(at * w.group + k);
     if (w.type == WeightType::kAsymInt4) {
       acc = std::fma(float(dot) * x.scales[at], block.scale(lane), acc);
       acc = std::fma(x.offsets[at], block.minimum(lane), acc);
@@ -155,7 +148,6 @@ namespace redoubt {
 
 void fill_linear_scalar(KernelTable& table) {
   table.quantize_rows = scalar::quantize_rows;
-  table.quantization_error = scalar::quantization_error;
   table.linear_int8 = scalar::linear_int8;
   table.linear_fp32 = scalar::linear_fp32;
   table.dequantize_row = scalar::dequantize_row;

@@ -207,22 +207,29 @@ std::vector<PassTime> time_linear(ThreadPool& pool, const KernelTable& table, co
 
   const size_t inputs = size_t(batch) * size_t(matrix.cols), outputs = size_t(batch) * size_t(matrix.rows);
   const size_t groups = matrix.is_integer() ? size_t(batch) * size_t(matrix.blocks()) : 0;
-  const Pages x(inputs * sizeof(float), true), y(outputs * sizeof(float), true), values(inputs, true);
+  const Pages x(inputs * sizeof(float), true), y(outputs * sizeof(float), true);
+  const Pages values(inputs, true), low_values(inputs, true);
   const Pages scales(groups * sizeof(float), true), starts(groups * sizeof(int32_t), true),
       offsets(groups * sizeof(float), true);
   for (size_t i = 0; i < inputs; ++i)
     x.as<float>()[i] = float(int(i * 2654435761u >> 20 & 255) - 128) / 64.0f;
   const QuantizedRows q{
-      values.as<int8_t>(), scales.as<float>(), starts.as<int32_t>(), offsets.as<float>(), batch,
-      matrix.cols,         matrix.group};
-  if (activations == Activations::kInt8) table.quantize_rows(x.as<float>(), matrix.cols, q, 0, batch);
+      .values = values.as<int8_t>(),
+      .low_values = activations == Activations::kInt8TwoTerms ? low_values.as<int8_t>() : nullptr,
+      .scales = scales.as<float>(),
+      .starts = starts.as<int32_t>(),
+      .offsets = offsets.as<float>(),
+      .rows = batch,
+      .cols = matrix.cols,
+      .group = matrix.group};
+  if (activations != Activations::kFp32) table.quantize_rows(x.as<float>(), matrix.cols, q, 0, batch);
 
   const LinearOutput out{y.as<float>(), matrix.rows, nullptr, false};
   std::vector<PassTime> times = time_passes(pool, repeats + 1, [&](int thread, int pass) {
     PackedMatrix w = matrix;
     w.data = weights.as<uint8_t>() + bytes * (size_t(pass) % copies);
     const Range tiles = share(w.tiles(), thread, pool.threads());
-    if (activations == Activations::kInt8) {
+    if (activations != Activations::kFp32) {
       table.linear_int8(w, q, out, tiles.begin, tiles.end);
     } else {
       table.linear_fp32(w, {x.as<float>(), w.cols, batch, w.cols}, out, tiles.begin, tiles.end);

@@ -14,9 +14,7 @@ namespace redoubt {
 struct Linear {
   PackedMatrix weight;
   const float* bias = nullptr;
-  // Quantized inputs have one int8 term, or two: x = d1 q1 + d2 q2, where the second term is what
-  // quantization to the first has lost, quantized in turn (about 15 bits). Two cost twice the
-  // multiplications, but no more reading.
+  // Whether quantized inputs have two int8 terms (kernel_table.h) rather than one.
   bool two_terms = false;
 };
 

@@ -27,34 +27,46 @@ int32_t sum_of(__m256i values_i32x8) {
   return _mm_cvtsi128_si32(half);
 }
 
-// group is a multiple of 32.
-void quantize_group(const float* x, int group, int8_t* values, float* scale, int32_t* start, float* offset) {
+// Four registers of eight small integers as 32 bytes, in order.
+__m256i bytes_of(const __m256i (&values_i32x8)[4]) {
+  const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(values_i32x8[0], values_i32x8[1]),
+                                           _mm256_packs_epi32(values_i32x8[2], values_i32x8[3]));
+  // Packing works within 128-bit halves: this puts the sixteen-byte result's words back in order.
+  return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+// Group `at` of `out`; its size is a multiple of 32.
+template <bool kTwoTerms>
+void quantize_group(const float* x, const QuantizedRows& out, int64_t at) {
   const __m256 magnitude_bits = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
   __m256 largest_f32x8 = _mm256_setzero_ps();
-  for (int k = 0; k < group; k += 8) {
+  for (int k = 0; k < out.group; k += 8) {
     largest_f32x8 = _mm256_max_ps(_mm256_and_ps(_mm256_loadu_ps(x + k), magnitude_bits), largest_f32x8);
   }
+  constexpr float kSteps = kTwoTerms ? 32512.0f : 127.0f;
   const float largest = largest_of(largest_f32x8);
   const bool zero = largest < kSmallestQuantized;
-  const __m256 inverse = _mm256_set1_ps(zero ? 0.0f : 127.0f / largest);
-  *scale = zero ? 0.0f : largest / 127.0f;
+  const __m256 inverse = _mm256_set1_ps(zero ? 0.0f : kSteps / largest);
 
-  // Packing works within 128-bit halves: this puts the sixteen-byte result's words back in order.
-  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   __m256i sum_i32x8 = _mm256_setzero_si256();
-  for (int k = 0; k < group; k += 32) {
-    __m256i q[4];
+  for (int k = 0; k < out.group; k += 32) {
+    __m256i n[4], q[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + k + i * 8), inverse));
-      sum_i32x8 = _mm256_add_epi32(sum_i32x8, q[i]);
+      n[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + k + i * 8), inverse));
+      sum_i32x8 = _mm256_add_epi32(sum_i32x8, n[i]);
+      q[i] = kTwoTerms ? _mm256_srai_epi32(_mm256_add_epi32(n[i], _mm256_set1_epi32(128)), 8) : n[i];
+      n[i] = _mm256_sub_epi32(n[i], _mm256_slli_epi32(q[i], 8));
     }
-    const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(values + k), _mm256_permutevar8x32_epi32(bytes, order));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out.values + at * out.group + k), bytes_of(q));
+    if constexpr (kTwoTerms) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out.low_values + at * out.group + k), bytes_of(n));
+    }
   }
   const int32_t sum = sum_of(sum_i32x8);
-  *start = -8 * sum;
-  *offset = float(sum) * *scale;
+  out.scales[at] = zero ? 0.0f : largest / kSteps;
+  out.starts[at] = -8 * sum;
+  out.offsets[at] = float(sum) * out.scales[at];
 }
 
 float half_at(const uint8_t* halves, int lane) {
@@ -105,26 +117,11 @@ void dequantize_row_int8(const PackedMatrix& w, int32_t row, float* out) {
 }  // namespace
 
 void quantize_rows(const float* x, int64_t x_stride, const QuantizedRows& out, int row_begin, int row_end) {
+  const auto quantize = out.low_values == nullptr ? quantize_group<false> : quantize_group<true>;
   const int groups = out.cols / out.group;
   for (int row = row_begin; row < row_end; ++row) {
     for (int j = 0; j < groups; ++j) {
-      const int64_t at = int64_t(row) * groups + j;
-      quantize_group(x + row * x_stride + j * out.group, out.group, out.values + at * out.group,
-                     out.scales + at, out.starts + at, out.offsets + at);
-    }
-  }
-}
-
-void quantization_error(const float* x, const QuantizedRows& quantized, int row, float* out) {
-  const int groups = quantized.cols / quantized.group;
-  const int8_t* values = quantized.values + int64_t(row) * quantized.cols;
-  const float* scales = quantized.scales + int64_t(row) * groups;
-  for (int j = 0; j < groups; ++j) {
-    const __m256 scale = _mm256_set1_ps(scales[j]);
-    for (int k = j * quantized.group; k < (j + 1) * quantized.group; k += 8) {
-      const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(values + k));
-      const __m256 q = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
-      _mm256_storeu_ps(out + k, _mm256_fnmadd_ps(scale, q, _mm256_loadu_ps(x + k)));
+      quantize(x + row * x_stride + j * out.group, out, int64_t(row) * groups + j);
     }
   }
 }
@@ -158,7 +155,6 @@ namespace redoubt {
 
 void fill_linear_avx2(KernelTable& table) {
   table.quantize_rows = avx2::quantize_rows;
-  table.quantization_error = avx2::quantization_error;
   table.linear_int8 = avx2::linear_int8;
   table.linear_fp32 = avx2::linear_fp32;
   table.dequantize_row = avx2::dequantize_row;

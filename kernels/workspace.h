@@ -33,6 +33,7 @@ inline constexpr int kClaimsPerLayer = 6;
 // Memory of quantized rows, for any group.
 struct IntegerRows {
   AlignedMemory<int8_t> values;
+  AlignedMemory<int8_t> low_values;  // the second of two terms
   AlignedMemory<float> scales;
   AlignedMemory<int32_t> starts;
   AlignedMemory<float> offsets;
@@ -40,13 +41,23 @@ struct IntegerRows {
   IntegerRows() = default;
   IntegerRows(int64_t rows, int64_t cols)
       : values(size_t(rows * cols)),
+        low_values(size_t(rows * cols)),
         scales(size_t(rows * (cols / kSmallestGroup + 1))),
         starts(size_t(rows * (cols / kSmallestGroup + 1))),
         offsets(size_t(rows * (cols / kSmallestGroup + 1))) {}
-  QuantizedRows view(int32_t rows, int32_t cols, int32_t group) const {
-    return {values.data(), scales.data(), starts.data(), offsets.data(), rows, cols, group};
+  QuantizedRows view(int32_t rows, int32_t cols, int32_t group, bool two_terms) const {
+    return {.values = values.data(),
+            .low_values = two_terms ? low_values.data() : nullptr,
+            .scales = scales.data(),
+            .starts = starts.data(),
+            .offsets = offsets.data(),
+            .rows = rows,
+            .cols = cols,
+            .group = group};
   }
-  size_t bytes() const { return values.bytes() + scales.bytes() + starts.bytes() + offsets.bytes(); }
+  size_t bytes() const {
+    return values.bytes() + low_values.bytes() + scales.bytes() + starts.bytes() + offsets.bytes();
+  }
 
   static constexpr int64_t kSmallestGroup = 32;
 };
@@ -54,13 +65,13 @@ struct IntegerRows {
 // Rows of activations in the forms that a linear kernel may take.
 struct InputRows {
   AlignedMemory<float> floats;  // [rows][cols]
-  IntegerRows first;
-  IntegerRows second;  // the second of two terms
+  IntegerRows one_term;
+  IntegerRows two_terms;
 
   InputRows() = default;
   InputRows(int64_t rows, int64_t cols)
-      : floats(size_t(rows * cols)), first(rows, cols), second(rows, cols) {}
-  size_t bytes() const { return floats.bytes() + first.bytes() + second.bytes(); }
+      : floats(size_t(rows * cols)), one_term(rows, cols), two_terms(rows, cols) {}
+  size_t bytes() const { return floats.bytes() + one_term.bytes() + two_terms.bytes(); }
 };
 
 // What one thread has for itself.

@@ -10,11 +10,12 @@ I32 = NDArray[np.int32]
 I8 = NDArray[np.int8]
 U8 = NDArray[np.uint8]
 
-def quantize_rows(x: F32, group: int, tier: str) -> tuple[I8, F32, I32, F32]:
-    """X [rows, cols], rows at any distance -> values [rows, cols]; scales, starts, offsets [rows, cols // group]."""
+def quantize_rows(x: F32, group: int, tier: str, terms: int = 1) -> tuple[I8, I8 | None, F32, I32, F32]:
+    """X [rows, cols], rows at any distance, to one term or two (kernel_table.h).
 
-def quantization_error(x: F32, group: int, tier: str) -> F32:
-    """What quantize_rows loses of x [rows, cols]: x - scale * value, rounded once."""
+    Returns values and low_values [rows, cols], low_values None for one term; scales, starts and offsets
+    [rows, cols // group].
+    """
 
 def linear_int8(
     packed: U8,
@@ -23,6 +24,7 @@ def linear_int8(
     cols: int,
     group: int,
     values: I8,
+    low_values: I8 | None,
     scales: F32,
     starts: I32,
     offsets: F32,
@@ -87,8 +89,9 @@ def time_linear(
     cpus: Sequence[int],
     tier: str,
 ) -> list[tuple[float, float]]:
-    """Calls of one linear layer on pinned threads, activations "int8" or "fp32"; times as of time_read.
+    """Calls of one linear layer on pinned threads; times as of time_read.
 
+    activations: "int8", "int8_two_terms" or "fp32".
     Calls take turns on copies of the matrix that make up cold_bytes together: a figure of several times the
     last-level cache makes every call read its weights from memory, 0 leaves them in the cache where they fit.
     """

@@ -22,7 +22,7 @@ ForwardPass::ForwardPass(const ForwardContext& context, const Batch& batch, cons
       attention_scale_(float(1.0 / std::sqrt(double(context.config.head_dim)))),
       failures_(size_t(threads_)) {
   list_rows();
-  for (std::atomic<int>& next : workspace_.next_claims) next.store(0, std::memory_order_relaxed);
+  workspace_.claims.reset_shared();
   plan_attention_of(all_rows_);
   if (ends_early_) plan_attention_of(sampled_rows_);
 }
@@ -71,6 +71,7 @@ void ForwardPass::run() {
 }
 
 void ForwardPass::run_thread(int thread) {
+  workspace_.claims.reset_own(thread);  // used after the first barrier
   embed(thread);
   const int last = context_.config.layers - 1;
   for (int layer = 0; layer <= last; ++layer) {
@@ -177,15 +178,15 @@ void ForwardPass::copy_final_norm(int thread) {
   }
 }
 
-void ForwardPass::barrier(int thread) {
-  if (thread != 0) return context_.pool.barrier();
+void ForwardPass::barrier(int thread, Upcoming upcoming) {
+  if (thread != 0) return context_.pool.barrier(upcoming);
   const uint64_t began = __rdtsc();
-  context_.pool.barrier();
+  context_.pool.barrier(upcoming);
   context_.profile.barrier_ticks += __rdtsc() - began;
 }
 
-void ForwardPass::finish_stage(int thread, Stage stage) {
-  barrier(thread);
+void ForwardPass::finish_stage(int thread, Stage stage, Upcoming upcoming) {
+  barrier(thread, upcoming);
   if (thread != 0) return;
   const uint64_t now = __rdtsc();
   context_.profile.stage_ticks[size_t(stage)] += now - stage_began_;

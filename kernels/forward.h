@@ -100,17 +100,20 @@ class ForwardPass {
                    std::initializer_list<const Linear*> users) const;
   // This thread's share of the segments' tiles.
   template <size_t kSegments>
-  void run_linears(int thread, const LinearInput& input, std::atomic<int>& next,
-                   const Segment (&segments)[kSegments]);
-  // Calls take(range) until all `count` items are taken, by this thread or by others.
+  void run_linears(int thread, const LinearInput& input, int claim, const Segment (&segments)[kSegments]);
+  // Calls take(range) until all `count` items of item_bytes weights are taken, by this thread or by others.
   template <typename Take>
-  void take_ranges(int thread, int32_t rows, int count, std::atomic<int>& next, const Take& take);
-  std::atomic<int>& next_claim(int layer, Claim claim) {
-    return workspace_.next_claims[size_t(layer * kClaimsPerLayer + int(claim))];
-  }
+  void take_ranges(int thread, int32_t rows, int count, size_t item_bytes, int claim, const Take& take);
+  template <typename Take>
+  void take_shares(int thread, int count, size_t item_bytes, int claim, const Take& take);
+  // Where this thread's share of the next stage's matrices begins, if it will be read by shares.
+  Upcoming upcoming(int thread, int32_t rows, std::initializer_list<const PackedMatrix*> matrices,
+                    int unit_tiles = 1) const;
+  static int claim_of(int layer, Claim claim) { return layer * kClaimsPerLayer + int(claim); }
+  int head_claim() const { return context_.config.layers * kClaimsPerLayer; }
   void run_tiles(const LinearInput& input, const Linear& linear, const Target& target, Range tiles);
-  void barrier(int thread);
-  void finish_stage(int thread, Stage stage);
+  void barrier(int thread, Upcoming upcoming = {});
+  void finish_stage(int thread, Stage stage, Upcoming upcoming = {});
 
   ForwardContext context_;
   Workspace& workspace_;

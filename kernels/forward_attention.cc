@@ -60,7 +60,7 @@ AttentionTask ForwardPass::attention_task(const AttentionItem& item, int layer, 
 void ForwardPass::attend(int thread, int layer, const LayerRows& rows) {
   const AttentionPlan& plan = rows.attention;
   const int count = int(plan.items.size());
-  std::atomic<int>& next = next_claim(layer, Claim::kAttention);
+  std::atomic<int>& next = workspace_.claims.shared(claim_of(layer, Claim::kAttention));
   std::byte* scratch = workspace_.threads[size_t(thread)].attention_scratch.data();
   float* states = workspace_.states.data();
   const size_t state_floats = size_t(context_.config.head_dim) + 2;

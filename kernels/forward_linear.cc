@@ -6,9 +6,15 @@
 namespace redoubt {
 namespace {
 
-// With many rows a stage takes long enough for a thread to lose its core in it, so threads claim pieces as
-// they can; with few rows fixed shares are as even, and need no shared counter.
+// With many rows threads take pieces from a common counter: a stage takes long enough for a thread to lose
+// its core in it, and a piece is computing, not reading.
 constexpr int kClaimsPerThread = 8;
+// With few rows each has a share, which it reads from front to back in pieces that halve; who is done first
+// takes pieces of this many others', as cores get their bytes from memory at uneven rates.
+constexpr int kHelpedThreads = 3;
+constexpr size_t kSmallestPieceBytes = 256 << 10;  // of weights: a piece's first bytes come late
+// Of the next stage's weights, asked for while waiting for the other threads: a part of a second-level cache.
+constexpr size_t kMostUpcomingBytes = 256 << 10;
 
 // Tiles [range.begin, range.end) of a layer as a layer of its own, so that its outputs start at column 0.
 Linear slice(const Linear& linear, Range range) {
@@ -32,6 +38,11 @@ QuantizedRows columns(const QuantizedRows& rows, int64_t at, int32_t cols) {
           .group = rows.group};
 }
 
+// Gate and up are computed in units of whole groups of the next matrix' input.
+int gate_unit_tiles(const LayerWeights& weights) {
+  return std::max(1, weights.down.weight.group / kTileOutputs);
+}
+
 Range intersect(Range a, Range b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
 
 }  // namespace
@@ -46,10 +57,10 @@ void ForwardPass::project_qkv(int thread, int layer) {
   float* key = query + config.query_dim();
   float* value = key + config.kv_dim();
   const int64_t stride = workspace_.qkv_stride;
-  run_linears(thread, input, next_claim(layer, Claim::kQkv),
+  run_linears(thread, input, claim_of(layer, Claim::kQkv),
               {Segment{weights.query, {query, stride, false}}, Segment{weights.key, {key, stride, false}},
                Segment{weights.value, {value, stride, false}}});
-  finish_stage(thread, Stage::kQkv);
+  finish_stage(thread, Stage::kQkv, upcoming(thread, batch_.tokens, {&weights.output.weight}));
 }
 
 void ForwardPass::project_keys_values(int thread, int layer) {
@@ -61,7 +72,7 @@ void ForwardPass::project_keys_values(int thread, int layer) {
   float* key = workspace_.qkv.data() + config.query_dim();
   float* value = key + config.kv_dim();
   const int64_t stride = workspace_.qkv_stride;
-  run_linears(thread, input, next_claim(layer, Claim::kQkv),
+  run_linears(thread, input, claim_of(layer, Claim::kQkv),
               {Segment{weights.key, {key, stride, false}}, Segment{weights.value, {value, stride, false}}});
   finish_stage(thread, Stage::kQkv);
 }
@@ -71,7 +82,7 @@ void ForwardPass::project_queries(int thread, int layer) {
   const LinearInput input =
       prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, sampled_rows_.batch.tokens,
               context_.config.hidden_size, weights.input_norm, {&weights.query});
-  run_linears(thread, input, next_claim(layer, Claim::kQueries),
+  run_linears(thread, input, claim_of(layer, Claim::kQueries),
               {Segment{weights.query, {workspace_.qkv.data(), workspace_.qkv_stride, false}}});
   finish_stage(thread, Stage::kQkv);
 }
@@ -80,9 +91,10 @@ void ForwardPass::project_output(int thread, int layer, int32_t rows) {
   const LayerWeights& weights = context_.weights.layers[size_t(layer)];
   const LinearInput input = prepare(thread, workspace_.attention.data(), workspace_.attention_stride, nullptr,
                                     rows, context_.config.query_dim(), nullptr, {&weights.output});
-  run_linears(thread, input, next_claim(layer, Claim::kOutput),
+  run_linears(thread, input, claim_of(layer, Claim::kOutput),
               {Segment{weights.output, {workspace_.hidden.data(), workspace_.hidden_stride, true}}});
-  finish_stage(thread, Stage::kOutput);
+  finish_stage(thread, Stage::kOutput,
+               upcoming(thread, rows, {&weights.gate.weight}, gate_unit_tiles(weights)));
 }
 
 // Gate and up for the same columns on the same thread, a chunk at a time, then SiLU and quantization of that
@@ -94,8 +106,7 @@ void ForwardPass::gate_up(int thread, int layer, int32_t rows) {
               context_.config.hidden_size, weights.post_attention_norm, {&weights.gate, &weights.up});
   ThreadWorkspace& own = workspace_.threads[size_t(thread)];
   const int tiles = weights.gate.weight.tiles();
-  // A unit of columns is whole groups of the next layer's input.
-  const int unit_tiles = std::max(1, weights.down.weight.group / kTileOutputs);
+  const int unit_tiles = gate_unit_tiles(weights);
   const int units = (tiles + unit_tiles - 1) / unit_tiles;
   const int64_t unit_floats = int64_t(rows) * unit_tiles * kTileOutputs;
   const int chunk_units = int(std::max<int64_t>(1, kGateChunkFloats / unit_floats));
@@ -106,13 +117,15 @@ void ForwardPass::gate_up(int thread, int layer, int32_t rows) {
     run_tiles(input, up, {own.up.data(), stride, false}, {0, up.weight.tiles()});
     activate(own, rows, chunk.begin * kTileOutputs, gate.weight.rows, weights.down);
   };
-  take_ranges(thread, rows, units, next_claim(layer, Claim::kGateUp), [&](Range range) {
+  const size_t unit_bytes =
+      size_t(unit_tiles) * (weights.gate.weight.tile_bytes() + weights.up.weight.tile_bytes());
+  take_ranges(thread, rows, units, unit_bytes, claim_of(layer, Claim::kGateUp), [&](Range range) {
     for (int unit = range.begin; unit < range.end; unit += chunk_units) {
       const int end = std::min(unit + chunk_units, range.end);
       run_chunk({unit * unit_tiles, std::min(end * unit_tiles, tiles)});
     }
   });
-  finish_stage(thread, Stage::kGateUp);
+  finish_stage(thread, Stage::kGateUp, upcoming(thread, rows, {&weights.down.weight}));
 }
 
 void ForwardPass::activate(ThreadWorkspace& own, int32_t rows, int32_t col_begin, int32_t cols,
@@ -136,9 +149,15 @@ void ForwardPass::activate(ThreadWorkspace& own, int32_t rows, int32_t col_begin
 
 void ForwardPass::project_down(int thread, int layer, int32_t rows) {
   const LayerWeights& weights = context_.weights.layers[size_t(layer)];
-  run_linears(thread, inner_input(rows, weights.down), next_claim(layer, Claim::kDown),
+  run_linears(thread, inner_input(rows, weights.down), claim_of(layer, Claim::kDown),
               {Segment{weights.down, {workspace_.hidden.data(), workspace_.hidden_stride, true}}});
-  finish_stage(thread, Stage::kDown);
+  if (layer + 1 < context_.config.layers) {
+    const LayerWeights& next = context_.weights.layers[size_t(layer) + 1];
+    finish_stage(thread, Stage::kDown,
+                 upcoming(thread, rows, {&next.query.weight, &next.key.weight, &next.value.weight}));
+  } else {
+    finish_stage(thread, Stage::kDown, upcoming(thread, rows, {&context_.weights.head.weight}));
+  }
 }
 
 void ForwardPass::compute_head(int thread) {
@@ -146,11 +165,11 @@ void ForwardPass::compute_head(int thread) {
   const LinearInput input = prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride,
                                     ends_early_ ? nullptr : head_rows_.data(), int32_t(head_rows_.size()),
                                     context_.config.hidden_size, context_.weights.final_norm, {&head});
-  std::atomic<int>& next = workspace_.next_claims.back();
   if (outputs_.logits != nullptr) {
-    run_linears(thread, input, next, {Segment{head, {outputs_.logits, context_.config.vocab_size, false}}});
+    run_linears(thread, input, head_claim(),
+                {Segment{head, {outputs_.logits, context_.config.vocab_size, false}}});
   } else {
-    run_linears(thread, input, next,
+    run_linears(thread, input, head_claim(),
                 {Segment{head, {workspace_.logits.data(), workspace_.logits_stride, false}}});
   }
   finish_stage(thread, Stage::kHead);
@@ -210,8 +229,11 @@ ForwardPass::LinearInput ForwardPass::prepare(int thread, const float* first, in
 }
 
 template <typename Take>
-void ForwardPass::take_ranges(int thread, int32_t rows, int count, std::atomic<int>& next, const Take& take) {
-  if (rows <= kPrivateRows || threads_ == 1) return take(share(count, thread, threads_));
+void ForwardPass::take_ranges(int thread, int32_t rows, int count, size_t item_bytes, int claim,
+                              const Take& take) {
+  if (threads_ == 1) return take(Range{0, count});
+  if (rows <= kPrivateRows) return take_shares(thread, count, item_bytes, claim, take);
+  std::atomic<int>& next = workspace_.claims.shared(claim);
   const int size = std::max(1, count / (threads_ * kClaimsPerThread));
   for (;;) {
     const int begin = next.fetch_add(size, std::memory_order_relaxed);
@@ -220,13 +242,49 @@ void ForwardPass::take_ranges(int thread, int32_t rows, int count, std::atomic<i
   }
 }
 
+template <typename Take>
+void ForwardPass::take_shares(int thread, int count, size_t item_bytes, int claim, const Take& take) {
+  const int fewest = int(std::max<size_t>(1, kSmallestPieceBytes / item_bytes));
+  for (int i = 0; i <= std::min(kHelpedThreads, threads_ - 1); ++i) {
+    const int owner = (thread + i) % threads_;
+    const Range all = share(count, owner, threads_);
+    std::atomic<int>& next = workspace_.claims.own(claim, owner);
+    for (;;) {
+      // Piece n leaves 1 / 2^(n + 1) of the share, or nothing if that is too little.
+      const int piece = next.fetch_add(1, std::memory_order_relaxed);
+      const int left = piece < 31 ? (all.end - all.begin) >> piece : 0;
+      if (left == 0 || (piece > 0 && left < fewest)) break;
+      take(Range{all.end - left, left / 2 < fewest ? all.end : all.end - left / 2});
+    }
+  }
+}
+
+Upcoming ForwardPass::upcoming(int thread, int32_t rows, std::initializer_list<const PackedMatrix*> matrices,
+                               int unit_tiles) const {
+  if (rows > kPrivateRows) return {};
+  int tiles = 0;
+  for (const PackedMatrix* matrix : matrices) tiles += matrix->tiles();
+  const Range units = share((tiles + unit_tiles - 1) / unit_tiles, thread, threads_);
+  int begin = units.begin * unit_tiles;
+  const int count = (units.end - units.begin) * unit_tiles;
+  for (const PackedMatrix* matrix : matrices) {
+    if (begin < matrix->tiles()) {
+      const size_t bytes = matrix->tile_bytes() * size_t(std::min(count, matrix->tiles() - begin));
+      return {matrix->tile(begin), std::min(bytes, kMostUpcomingBytes)};
+    }
+    begin -= matrix->tiles();
+  }
+  return {};
+}
+
 template <size_t kSegments>
-void ForwardPass::run_linears(int thread, const LinearInput& input, std::atomic<int>& next,
+void ForwardPass::run_linears(int thread, const LinearInput& input, int claim,
                               const Segment (&segments)[kSegments]) {
   int total = 0;
   for (const Segment& segment : segments) total += segment.linear.weight.tiles();
   const int32_t rows = input.floats.rows;
-  take_ranges(thread, rows, total, next, [&](Range mine) {
+  const size_t tile_bytes = segments[0].linear.weight.tile_bytes();
+  take_ranges(thread, rows, total, tile_bytes, claim, [&](Range mine) {
     int first = 0;
     for (const Segment& segment : segments) {
       const int tiles = segment.linear.weight.tiles();

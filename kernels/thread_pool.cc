@@ -28,6 +28,10 @@ namespace {
 // A pause is 20 to 50 ns: spinning lasts 20 to 50 us, longer than one linear layer of a small model takes.
 constexpr int kSpinPauses = 1000;
 constexpr int kYields = 20;
+// Asked for on arrival: even the last one has other work to do before it reads them.
+constexpr size_t kArrivalBytes = 4096;
+// Asked for between two looks at the barrier.
+constexpr size_t kWaitBytes = 256;
 
 inline void pause_cpu() { __builtin_ia32_pause(); }
 
@@ -44,7 +48,11 @@ class alignas(64) Generation {
     }
   }
 
-  void wait_while(uint32_t seen) {
+  void wait_while(uint32_t seen, Upcoming upcoming = {}) {
+    while (upcoming.bytes != 0) {
+      if (load() != seen) return;
+      upcoming.request(kWaitBytes);
+    }
     for (int i = 0; i < kSpinPauses; ++i) {
       if (load() != seen) return;
       pause_cpu();
@@ -129,14 +137,15 @@ struct ThreadPool::State {
 
   int cpu_of(int thread) const { return cpus.empty() ? -1 : cpus[size_t(thread)]; }
 
-  void barrier() {
+  void barrier(Upcoming upcoming) {
     if (threads == 1) return;
+    upcoming.request(kArrivalBytes);
     const uint32_t seen = barriers.load();
     if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == threads) {
       arrived.store(0, std::memory_order_relaxed);
       barriers.advance();
     } else {
-      barriers.wait_while(seen);
+      barriers.wait_while(seen, upcoming);
     }
   }
 
@@ -148,7 +157,7 @@ struct ThreadPool::State {
       runs.wait_while(run);
       if (stopping) return;
       (*body)(thread);
-      barrier();
+      barrier({});
     }
   }
 
@@ -188,9 +197,9 @@ void ThreadPool::run(const std::function<void(int)>& body) {
     s.runs.advance();
   }
   body(0);
-  s.barrier();
+  s.barrier({});
 }
 
-void ThreadPool::barrier() { state_->barrier(); }
+void ThreadPool::barrier(Upcoming upcoming) { state_->barrier(upcoming); }
 
 }  // namespace redoubt

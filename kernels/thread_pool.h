@@ -2,12 +2,28 @@
 // microsecond while they are at it. Between runs the threads sleep on a futex after a short spin.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
 
 namespace redoubt {
+
+// Memory that a thread will read soon, from the front.
+struct Upcoming {
+  const uint8_t* begin = nullptr;
+  size_t bytes = 0;
+
+  // Asks for its first bytes, at most so many, into the second-level cache, and moves past them.
+  void request(size_t most_bytes) {
+    constexpr int kSecondLevelCache = 2;
+    const size_t now = most_bytes < bytes ? most_bytes : bytes;
+    for (size_t i = 0; i < now; i += 64) __builtin_prefetch(begin + i, 0, kSecondLevelCache);
+    begin += now;
+    bytes -= now;
+  }
+};
 
 class ThreadPool {
  public:
@@ -22,8 +38,9 @@ class ThreadPool {
   int threads() const;
   // Runs body(thread) on every thread and returns when all are done. Not reentrant. body must not throw.
   void run(const std::function<void(int)>& body);
-  // Inside run(): waits until every thread of the pool has arrived.
-  void barrier();
+  // Inside run(): waits until every thread of the pool has arrived. Meanwhile it asks for what the thread
+  // will read next, as far as there is time.
+  void barrier(Upcoming upcoming = {});
 
  private:
   struct State;

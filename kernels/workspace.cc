@@ -20,7 +20,7 @@ Workspace::Workspace(const ModelConfig& config, int32_t max_tokens, int32_t max_
       qkv_stride(padded_stride(config.qkv_dim())),
       attention_stride(padded_stride(config.query_dim())),
       logits_stride(padded_stride(config.vocab_size)),
-      next_claims(size_t(config.layers) * kClaimsPerLayer + 1) {
+      claims(config.layers * kClaimsPerLayer + 1, thread_count) {
   const int64_t tokens = max_tokens;
   const int64_t widest = std::max(config.hidden_size, config.query_dim());
   hidden = AlignedMemory<float>(size_t(tokens * hidden_stride));

@@ -30,6 +30,33 @@ inline constexpr int64_t kGateChunkFloats = 32 * 1024;
 enum class Claim : uint8_t { kQkv, kQueries, kAttention, kOutput, kGateUp, kDown };
 inline constexpr int kClaimsPerLayer = 6;
 
+// Which pieces of each stage's work are taken already. Where threads share one counter, any thread may take
+// the next piece; where each has a counter of its own, it takes pieces of its own share, and others help it
+// out.
+class ClaimCounters {
+ public:
+  ClaimCounters(int claims, int threads)
+      : claims_(size_t(claims)), shared_(claims_), own_(size_t(threads) * stride(claims_)) {}
+
+  std::atomic<int>& shared(int claim) { return shared_[size_t(claim)]; }
+  std::atomic<int>& own(int claim, int thread) {
+    return own_[size_t(thread) * stride(claims_) + size_t(claim)];
+  }
+  void reset_shared() { reset(shared_.data(), claims_); }
+  void reset_own(int thread) { reset(&own(0, thread), claims_); }
+
+ private:
+  // Whole cache lines, with one between two threads'.
+  static size_t stride(size_t claims) { return (claims + 31) / 16 * 16; }
+  static void reset(std::atomic<int>* counters, size_t count) {
+    for (size_t i = 0; i < count; ++i) counters[i].store(0, std::memory_order_relaxed);
+  }
+
+  size_t claims_;
+  std::vector<std::atomic<int>> shared_;
+  std::vector<std::atomic<int>> own_;
+};
+
 // Memory of quantized rows, for any group.
 struct IntegerRows {
   AlignedMemory<int8_t> values;
@@ -94,7 +121,7 @@ struct Workspace {
   InputRows input;                 // [tokens][widest of hidden_size and query_dim]
   InputRows inner;                 // [tokens][intermediate_size]
   std::vector<ThreadWorkspace> threads;
-  std::vector<std::atomic<int>> next_claims;  // [layers * kClaimsPerLayer + 1], the head's at the end
+  ClaimCounters claims;  // [layers * kClaimsPerLayer + 1], the head's at the end
 
   Workspace(const ModelConfig& config, int32_t max_tokens, int32_t max_sequences, int32_t thread_count);
   size_t bytes() const;

@@ -272,3 +272,12 @@ def test_memory_and_time_are_accounted_for(make: MakeModel) -> None:
     assert profile["qkv"] > 0
     model.model.reset_profile()
     assert not any(model.model.profile().values())
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5])
+def test_shares_large_enough_to_be_taken_in_pieces_give_the_same(tmp_path: Path, threads: int) -> None:
+    config = {**LLAMA, "vocab_size": 4999, "hidden_size": 256, "intermediate_size": 2048}  # fp32: MiBs a matrix
+    folder = write_random_model(tmp_path / "model", config)
+    alone, together = Sequences(folder), Sequences(folder, threads=threads)
+    for chunks in ({0: tokens(3)}, {0: tokens(1), 1: tokens(2)}, {0: tokens(1), 1: tokens(1), 2: tokens(9)}):
+        assert np.array_equal(alone.logits(chunks), together.logits(chunks))

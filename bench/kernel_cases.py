@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from kernels import _native
 
-INTEGER_TYPES = ("sym_int4", "asym_int4", "int8")
+INTEGER_TYPES = ("sym_int4", "asym_int4", "lut4", "int8")
 FLOAT_TYPES = ("bf16", "fp32")
-ZERO_POINT = {"sym_int4": 8, "asym_int4": 0, "int8": 128}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +37,13 @@ class LinearCase:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What a packed matrix is made of: codes, scales and minima (integers), or values (floats)."""
+    """What a packed matrix is made of: codes, scales, minima and a table (integers), or values (floats)."""
 
     packed: NDArray[np.uint8]  # [tiles, tile_bytes]
     codes: NDArray[np.uint8] | None = None  # [rows, cols]
     scales: NDArray[np.float16] | None = None  # [rows, cols // group]
     minima: NDArray[np.float16] | None = None  # [rows, cols // group], asym_int4
+    table: tuple[int, ...] | None = None  # what the 16 codes of lut4 stand for
     values: NDArray[np.float32] | None = None  # [rows, cols]
 
 
@@ -73,13 +73,24 @@ MODEL_CASES = (
     LinearCase("sym_int4", 4096, 11008, 64),
     LinearCase("sym_int4", 4096, 4096, 32),
     LinearCase("asym_int4", 4096, 4096, 64),
+    LinearCase("lut4", 4096, 4096, 64),
     LinearCase("asym_int4", 1536, 576, 32),
     LinearCase("asym_int4", 576, 1536, 32),
     LinearCase("asym_int4", 576, 576, 32),
     LinearCase("int8", 4096, 4096, 64),
+    LinearCase("int8", 4096, 4096, 128),
     LinearCase("bf16", 2048, 5632, 0),
     LinearCase("fp32", 2048, 2048, 0),
 )
+
+
+def code_values(weights: Weights, weight_type: str) -> NDArray[np.int64]:
+    """The integers [rows, cols] that codes stand for, before scale and minimum."""
+    assert weights.codes is not None
+    if weights.table is not None:
+        return np.array(weights.table)[weights.codes]
+    zero_point = {"sym_int4": 8, "asym_int4": 0, "int8": 128}[weight_type]
+    return weights.codes.astype(np.int64) - zero_point
 
 
 def make_weights(case: LinearCase, rng: np.random.Generator) -> Weights:
@@ -97,4 +108,5 @@ def make_weights(case: LinearCase, rng: np.random.Generator) -> Weights:
     if case.weight_type == "int8":
         return Weights(_native.pack_int8(codes, scales), codes, scales)
     minima = rng.uniform(-1.0, 1.0, groups).astype(np.float16) if case.weight_type == "asym_int4" else None
-    return Weights(_native.pack_int4(codes, scales, minima), codes, scales, minima)
+    table = (-127, 127, *rng.integers(-127, 128, 14).tolist()) if case.weight_type == "lut4" else None
+    return Weights(_native.pack_int4(codes, scales, minima), codes, scales, minima, table=table)

@@ -77,7 +77,8 @@ def time_case(
     case: LinearCase, activations: str, batches: Sequence[int], setup: Setup, peaks: dict[str, float]
 ) -> list[Result]:
     """One matrix at every batch."""
-    packed = make_weights(case, np.random.default_rng(0)).packed
+    weights = make_weights(case, np.random.default_rng(0))
+    packed = weights.packed
     peak = peaks["fma_fp32_macs_per_s" if activations == "fp32" else "vnni_macs_per_s"]
     reads = []
     times: dict[int, list[float]] = {}
@@ -99,6 +100,7 @@ def time_case(
                 setup.threads,
                 setup.cpus,
                 setup.tier,
+                weights.table,
             )
             affordable = int(setup.seconds / best_cpu_s(calls))
             if repeats > 3 or affordable <= 3:

@@ -56,6 +56,8 @@ struct Output {
   }
 };
 
+using Table = std::optional<std::vector<int64_t>>;  // of lut4
+
 [[noreturn]] void reject(const std::string& message) { throw std::invalid_argument(message); }
 
 PackedMatrix checked_shape(const std::string& weight_type, int64_t rows, int64_t cols, int64_t group) {
@@ -65,8 +67,9 @@ PackedMatrix checked_shape(const std::string& weight_type, int64_t rows, int64_t
 }
 
 PackedMatrix checked_matrix(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
-                            int64_t cols, int64_t group) {
+                            int64_t cols, int64_t group, const Table& table) {
   PackedMatrix matrix = checked_shape(weight_type, rows, cols, group);
+  set_table(matrix, table.value_or(std::vector<int64_t>()));
   if (packed.shape(0) != size_t(matrix.tiles()) || packed.shape(1) != matrix.tile_bytes()) {
     reject("packed: [" + std::to_string(packed.shape(0)) + ", " + std::to_string(packed.shape(1)) +
            "], not [" + std::to_string(matrix.tiles()) + ", " + std::to_string(matrix.tile_bytes()) + "]");
@@ -136,8 +139,9 @@ const KernelTable& table_named(const std::optional<std::string>& tier) {
 }
 
 auto dequantize_array(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
-                      int64_t cols, int64_t group, const std::optional<std::string>& tier) {
-  const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group);
+                      int64_t cols, int64_t group, const std::optional<std::string>& tier,
+                      const Table& entries) {
+  const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group, entries);
   const KernelTable& table = table_named(tier);
   Output<float> out{size_t(rows), size_t(cols)};
   {
@@ -202,8 +206,8 @@ void linear_int8_array(const Input<uint8_t, 2>& packed, const std::string& weigh
                        const Input<int32_t, 2>& starts, const Input<float, 2>& offsets,
                        const Strided<float>& y, const std::string& tier,
                        const std::optional<Input<float, 1>>& bias, bool accumulate, int tile_begin,
-                       std::optional<int> tile_end) {
-  const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group);
+                       std::optional<int> tile_end, const Table& entries) {
+  const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group, entries);
   if (!matrix.is_integer()) reject("weight_type: '" + weight_type + "' has no int8 kernel");
   const KernelTable& table = table_named(tier);
   const size_t batch = values.shape(0), groups = size_t(matrix.blocks());
@@ -231,8 +235,8 @@ void linear_int8_array(const Input<uint8_t, 2>& packed, const std::string& weigh
 void linear_fp32_array(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
                        int64_t cols, int64_t group, const Strided<const float>& x, const Strided<float>& y,
                        const std::string& tier, const std::optional<Input<float, 1>>& bias, bool accumulate,
-                       int tile_begin, std::optional<int> tile_end) {
-  const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group);
+                       int tile_begin, std::optional<int> tile_end, const Table& entries) {
+  const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group, entries);
   const KernelTable& table = table_named(tier);
   if (x.shape(1) != size_t(cols) || x.stride(1) != 1)
     reject("x: not [batch, cols], contiguous along the last");
@@ -285,8 +289,8 @@ Activations activations_from_name(const std::string& name) {
 nb::list time_linear_list(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
                           int64_t cols, int64_t group, const std::string& activations, int batch, int repeats,
                           size_t cold_bytes, bool huge_pages, int threads, const std::vector<int>& cpus,
-                          const std::string& tier) {
-  const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group);
+                          const std::string& tier, const Table& entries) {
+  const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group, entries);
   const KernelTable& table = table_named(tier);
   const Activations kind = activations_from_name(activations);
   if (kind != Activations::kFp32 && !matrix.is_integer()) reject("activations: int8 is for integer weights");
@@ -313,23 +317,25 @@ void bind_linear(nb::module_& module) {
   module.def("pack_int8", &pack_int8_array, arg("codes"), arg("scales"));
   module.def("pack_float", &pack_float_array, arg("values"), arg("weight_type"));
   module.def("dequantize", &dequantize_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
-             arg("group"), arg("tier") = nb::none());
+             arg("group"), arg("tier") = nb::none(), arg("table") = nb::none());
 
   nb::module_ testing = module.def_submodule("testing");
   testing.def("quantize_rows", &quantize_rows_array, arg("x"), arg("group"), arg("tier"), arg("terms") = 1);
   testing.def("linear_int8", &linear_int8_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
               arg("group"), arg("values"), arg("low_values").none(), arg("scales"), arg("starts"),
               arg("offsets"), arg("y"), arg("tier"), nb::kw_only(), arg("bias") = nb::none(),
-              arg("accumulate") = false, arg("tile_begin") = 0, arg("tile_end") = nb::none());
+              arg("accumulate") = false, arg("tile_begin") = 0, arg("tile_end") = nb::none(),
+              arg("table") = nb::none());
   testing.def("linear_fp32", &linear_fp32_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
               arg("group"), arg("x"), arg("y"), arg("tier"), nb::kw_only(), arg("bias") = nb::none(),
-              arg("accumulate") = false, arg("tile_begin") = 0, arg("tile_end") = nb::none());
+              arg("accumulate") = false, arg("tile_begin") = 0, arg("tile_end") = nb::none(),
+              arg("table") = nb::none());
   testing.def("measure_compute", &measure_compute_dict, arg("threads"), arg("cpus"));
   testing.def("time_read", &time_read_list, arg("bytes"), arg("repeats"), arg("cold_bytes"),
               arg("huge_pages"), arg("threads"), arg("cpus"));
   testing.def("time_linear", &time_linear_list, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
               arg("group"), arg("activations"), arg("batch"), arg("repeats"), arg("cold_bytes"),
-              arg("huge_pages"), arg("threads"), arg("cpus"), arg("tier"));
+              arg("huge_pages"), arg("threads"), arg("cpus"), arg("tier"), arg("table") = nb::none());
 }
 
 }  // namespace redoubt

@@ -121,11 +121,13 @@ struct KernelTable {
   // group j, with dot_j the integer sum of code * n:
   //   sym_int4:  acc = fma(float(dot_j + start_j) * d_x, d_w, acc)
   //   int8:      acc = fma(float(dot_j + 16 * start_j) * d_x, d_w, acc)
+  //   lut4:      the same, where a code is table[q] + 128
   //   asym_int4: acc = fma(float(dot_j) * d_x, d_w, acc); acc = fma(offset_j, m_w, acc)
   void (*linear_int8)(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
                       int tile_end);
   // The same for fp32 activations and any weight type: acc = fma(x[k], float(w[n][k]), acc), k ascending,
-  // where an integer weight is dequantized first (sym: d * (q - 8); asym: fma(d, q, m); int8: d * (u - 128)).
+  // where an integer weight is dequantized first (sym: d * (q - 8); asym: fma(d, q, m); int8: d * (u - 128);
+  // lut4: d * table[q]).
   void (*linear_fp32)(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
                       int tile_end);
   // Row n of W in fp32: the embedding look-up, and the tests' view of a weight.

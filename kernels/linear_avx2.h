@@ -28,6 +28,11 @@ inline constexpr int kColumns = 4;
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
 }
 
+// The 16 entries of a lut4 matrix, in both halves.
+[[gnu::always_inline]] inline __m256i load_table(const PackedMatrix& w) {
+  return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(w.table.data())));
+}
+
 // 8 fp16 values as fp32.
 [[gnu::always_inline]] inline __m256 load_halves(const uint8_t* halves) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves)));

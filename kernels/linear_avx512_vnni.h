@@ -32,6 +32,11 @@ REDOUBT_INLINE __m512 load_halves(const uint8_t* halves) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves)));
 }
 
+// The 16 entries of a lut4 matrix.
+REDOUBT_INLINE __m128i load_table(const PackedMatrix& w) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(w.table.data()));
+}
+
 // Four int8 activations, in every lane.
 REDOUBT_INLINE __m512i broadcast_inputs(const int8_t* values) {
   int32_t word;

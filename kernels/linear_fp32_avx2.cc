@@ -32,8 +32,8 @@ constexpr int kStepBytes = 128;
 
 // Input i of a step, for 8 outputs of which the packed bytes begin at `column`.
 template <WeightType kType>
-[[gnu::always_inline]] inline __m256 decode(const uint8_t* column, int i, __m256 scale_f32x8,
-                                            __m256 minimum_f32x8) {
+[[gnu::always_inline]] inline __m256 decode(const uint8_t* column, int i, __m256i table_i8x16,
+                                            __m256 scale_f32x8, __m256 minimum_f32x8) {
   const __m256i packed = load_codes(column);
   if constexpr (kType == WeightType::kFp32) return _mm256_castsi256_ps(packed);
   if constexpr (kType == WeightType::kBf16) {
@@ -51,6 +51,12 @@ template <WeightType kType>
   if constexpr (kType == WeightType::kAsymInt4) {
     return _mm256_fmadd_ps(scale_f32x8, _mm256_cvtepi32_ps(code), minimum_f32x8);
   }
+  if constexpr (kType == WeightType::kLut4) {
+    // The entry comes to a lane's low byte, the table's first to the others: shifted out, and the sign in.
+    const __m256i value =
+        _mm256_srai_epi32(_mm256_slli_epi32(_mm256_shuffle_epi8(table_i8x16, code), 24), 24);
+    return _mm256_mul_ps(scale_f32x8, _mm256_cvtepi32_ps(value));
+  }
   return _mm256_mul_ps(scale_f32x8, _mm256_cvtepi32_ps(_mm256_sub_epi32(code, _mm256_set1_epi32(8))));
 }
 
@@ -62,6 +68,7 @@ void multiply_tile(const PackedMatrix& w, const FloatRows& x, const LinearOutput
   const int runs = is_integer(kType) ? w.blocks() : 1;  // of inputs with one scale
   const int steps = (is_integer(kType) ? w.group : w.cols) / kStepInputs;
   const uint8_t* packed = w.tile(tile);
+  const __m256i table = load_table(w);
   const float* values = x.values + row * stride;
 
   __m256 acc[kRows][kColumns] = {};
@@ -83,7 +90,7 @@ void multiply_tile(const PackedMatrix& w, const FloatRows& x, const LinearOutput
       for (int i = 0; i < kStepInputs; ++i) {
 #pragma GCC unroll 4
         for (int c = 0; c < kColumns; ++c) {
-          const __m256 weights = decode<kType>(packed + c * 32, i, scale[c], minimum[c]);
+          const __m256 weights = decode<kType>(packed + c * 32, i, table, scale[c], minimum[c]);
 #pragma GCC unroll 2
           for (int r = 0; r < kRows; ++r) {
             acc[r][c] = _mm256_fmadd_ps(_mm256_set1_ps(values[r * stride + i]), weights, acc[r][c]);
@@ -111,6 +118,8 @@ const TileKernel* tile_kernels(WeightType type) {
       return kTileKernels<WeightType::kSymInt4>;
     case WeightType::kAsymInt4:
       return kTileKernels<WeightType::kAsymInt4>;
+    case WeightType::kLut4:
+      return kTileKernels<WeightType::kLut4>;
     case WeightType::kInt8:
       return kTileKernels<WeightType::kInt8>;
     case WeightType::kBf16:

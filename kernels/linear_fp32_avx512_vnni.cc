@@ -29,9 +29,19 @@ constexpr int step_bytes(WeightType type) {
   return type == WeightType::kBf16 || type == WeightType::kFp32 ? 512 : 128;
 }
 
+// What each of the 16 codes of a 4-bit type stands for, before its scale.
+template <WeightType kType>
+REDOUBT_INLINE __m512 code_values(const PackedMatrix& w) {
+  if constexpr (kType == WeightType::kLut4) return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_table(w)));
+  constexpr float kZeroPoint = kType == WeightType::kSymInt4 ? 8.0f : 0.0f;
+  return _mm512_sub_ps(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                       _mm512_set1_ps(kZeroPoint));
+}
+
 // Input i of a step, for 16 outputs of which the packed bytes begin at `column`.
 template <WeightType kType>
-REDOUBT_INLINE __m512 decode(const uint8_t* column, int i, __m512 scale_f32x16, __m512 minimum_f32x16) {
+REDOUBT_INLINE __m512 decode(const uint8_t* column, int i, __m512 values_f32x16, __m512 scale_f32x16,
+                             __m512 minimum_f32x16) {
   if constexpr (kType == WeightType::kFp32) return _mm512_loadu_ps(column + i * 128);
   if constexpr (kType == WeightType::kBf16) {
     const __m512i pair = load_codes(column + i / 2 * 128);
@@ -46,10 +56,8 @@ REDOUBT_INLINE __m512 decode(const uint8_t* column, int i, __m512 scale_f32x16, 
     return _mm512_mul_ps(scale_f32x16, _mm512_cvtepi32_ps(value));
   }
   // The permutation looks at the low four bits of its index alone: a nibble needs no mask.
-  constexpr float kZeroPoint = kType == WeightType::kSymInt4 ? 8.0f : 0.0f;
-  const __m512 numbers = _mm512_sub_ps(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-                                       _mm512_set1_ps(kZeroPoint));
-  const __m512 value = _mm512_permutexvar_ps(_mm512_srli_epi32(codes, (i % 4) * 8 + (i / 4) * 4), numbers);
+  const __m512 value =
+      _mm512_permutexvar_ps(_mm512_srli_epi32(codes, (i % 4) * 8 + (i / 4) * 4), values_f32x16);
   if constexpr (kType == WeightType::kAsymInt4) return _mm512_fmadd_ps(scale_f32x16, value, minimum_f32x16);
   return _mm512_mul_ps(scale_f32x16, value);
 }
@@ -62,6 +70,7 @@ void multiply_tiles(const PackedMatrix& w, const FloatRows& x, const LinearOutpu
   const int runs = is_integer(kType) ? w.blocks() : 1;  // of inputs with one scale
   const int run_inputs = is_integer(kType) ? w.group : w.cols;
   const uint8_t* packed = w.tile(tile);
+  const __m512 code_value = code_values<kType>(w);
   const float* values = x.values + row * stride;
 
   __m512 acc[kRows][kColumns];
@@ -75,7 +84,8 @@ void multiply_tiles(const PackedMatrix& w, const FloatRows& x, const LinearOutpu
     __m512 weights[kColumns];
 #pragma GCC unroll 8
     for (int c = 0; c < kColumns; ++c) {
-      weights[c] = decode<kType>(packed + (c / 2) * tile_bytes + (c % 2) * 64, i, scale[c], minimum[c]);
+      weights[c] =
+          decode<kType>(packed + (c / 2) * tile_bytes + (c % 2) * 64, i, code_value, scale[c], minimum[c]);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -143,6 +153,8 @@ const RowsKernel* rows_kernels(WeightType type) {
       return kRowsKernels<WeightType::kSymInt4>;
     case WeightType::kAsymInt4:
       return kRowsKernels<WeightType::kAsymInt4>;
+    case WeightType::kLut4:
+      return kRowsKernels<WeightType::kLut4>;
     case WeightType::kInt8:
       return kRowsKernels<WeightType::kInt8>;
     case WeightType::kBf16:

@@ -54,24 +54,53 @@ template <int kCount>
   }
 }
 
-// Adds x * (u - 128): as |x| * (sign of x) * (u - 128), a pair of which is at most 2 * 127 * 127, within 16
-// bits.
+// Adds x * w for signed bytes w: as |x| * (sign of x) * w, a pair of which is at most 2 * 128 * 127, within
+// 16 bits.
+template <int kCount>
+[[gnu::always_inline]] inline void add_signed(const __m256i (&weights_i8x32)[kColumns],
+                                              const Rows<kCount>& rows, int k,
+                                              __m256i (&dot)[kCount][kColumns]) {
+  const __m256i ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 4
+  for (int r = 0; r < kCount; ++r) {
+    const __m256i inputs = broadcast_inputs(rows[r] + k), magnitudes = _mm256_abs_epi8(inputs);
+#pragma GCC unroll 4
+    for (int c = 0; c < kColumns; ++c) {
+      const __m256i pairs = _mm256_maddubs_epi16(magnitudes, _mm256_sign_epi8(weights_i8x32[c], inputs));
+      dot[r][c] = _mm256_add_epi32(dot[r][c], _mm256_madd_epi16(pairs, ones));
+    }
+  }
+}
+
 template <int kCount>
 [[gnu::always_inline]] inline void step_int8(const uint8_t* codes, const Rows<kCount>& rows, int k,
                                              __m256i (&dot)[kCount][kColumns]) {
-  const __m256i top_bit = _mm256_set1_epi8(int8_t(0x80)), ones = _mm256_set1_epi16(1);
+  const __m256i top_bit = _mm256_set1_epi8(int8_t(0x80));
 #pragma GCC unroll 2
   for (int kb = 0; kb < kStepInputs / 4; ++kb) {
+    __m256i weights[kColumns];
 #pragma GCC unroll 4
-    for (int r = 0; r < kCount; ++r) {
-      const __m256i inputs = broadcast_inputs(rows[r] + k + kb * 4), magnitudes = _mm256_abs_epi8(inputs);
+    for (int c = 0; c < kColumns; ++c)
+      weights[c] = _mm256_xor_si256(load_codes(codes + kb * 128 + c * 32), top_bit);
+    add_signed<kCount>(weights, rows, k + kb * 4, dot);
+  }
+}
+
+template <int kCount>
+[[gnu::always_inline]] inline void step_lut4(const uint8_t* codes, __m256i table, const Rows<kCount>& rows,
+                                             int k, __m256i (&dot)[kCount][kColumns]) {
+  const __m256i low_nibble = _mm256_set1_epi8(15);
+#pragma GCC unroll 2
+  for (int kb = 0; kb < kStepInputs / 8; ++kb) {
+    __m256i low[kColumns], high[kColumns];
 #pragma GCC unroll 4
-      for (int c = 0; c < kColumns; ++c) {
-        const __m256i weights = _mm256_xor_si256(load_codes(codes + kb * 128 + c * 32), top_bit);
-        const __m256i pairs = _mm256_maddubs_epi16(magnitudes, _mm256_sign_epi8(weights, inputs));
-        dot[r][c] = _mm256_add_epi32(dot[r][c], _mm256_madd_epi16(pairs, ones));
-      }
+    for (int c = 0; c < kColumns; ++c) {
+      const __m256i packed = load_codes(codes + kb * 128 + c * 32);
+      low[c] = _mm256_shuffle_epi8(table, _mm256_and_si256(packed, low_nibble));
+      high[c] = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(packed, 4), low_nibble));
     }
+    add_signed<kCount>(low, rows, k + kb * 8, dot);
+    add_signed<kCount>(high, rows, k + kb * 8 + 4, dot);
   }
 }
 
@@ -82,6 +111,7 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
   constexpr int kStepBytes = kStepInputs * (kInt8 ? 32 : 16);
   const int groups = w.cols / w.group, steps = w.group / kStepInputs;
   const uint8_t* codes = w.tile(tile);
+  const __m256i table = load_table(w);
   constexpr int kCount = kRows * kTerms;
   const int8_t* rows[kCount];
   for (int i = 0; i < kCount; ++i) {
@@ -109,6 +139,8 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
       for (int line = 0; line < kStepBytes; line += 64) prefetch_weights<Prefetch::kNear>(codes + line);
       if constexpr (kInt8) {
         step_int8<kCount>(codes, rows, k, dot);
+      } else if constexpr (kType == WeightType::kLut4) {
+        step_lut4<kCount>(codes, table, rows, k, dot);
       } else {
         step_int4<kCount>(codes, rows, k, dot);
       }
@@ -158,6 +190,8 @@ const TileKernels& tile_kernels(WeightType type) {
       return kTileKernels<WeightType::kSymInt4>;
     case WeightType::kAsymInt4:
       return kTileKernels<WeightType::kAsymInt4>;
+    case WeightType::kLut4:
+      return kTileKernels<WeightType::kLut4>;
     default:
       return kTileKernels<WeightType::kInt8>;
   }

@@ -31,18 +31,24 @@ struct Inputs {
 template <typename In>
 using Dots = __m512i[In::kCount][2];
 
-template <typename In>
-REDOUBT_INLINE void step_int4(const uint8_t* codes, const In& x, Dots<In>& dot) {
+// What multiplies the inputs: the codes themselves, or what they stand for in a table.
+template <WeightType kType>
+REDOUBT_INLINE __m512i factors(__m512i codes_u8x64, __m512i table_u8x16) {
+  return kType == WeightType::kLut4 ? _mm512_shuffle_epi8(table_u8x16, codes_u8x64) : codes_u8x64;
+}
+
+template <WeightType kType, typename In>
+REDOUBT_INLINE void step_int4(const uint8_t* codes, __m512i table, const In& x, Dots<In>& dot) {
   const __m512i low_nibble = _mm512_set1_epi8(15);
 #pragma GCC unroll 4
   for (int kb = 0; kb < kStepInputs / 8; ++kb) {
     const __m512i codes0 = load_codes(codes + kb * 128), codes1 = load_codes(codes + kb * 128 + 64);
     prefetch_weights<prefetch_for(In::kCount)>(codes + kb * 128);
     prefetch_weights<prefetch_for(In::kCount)>(codes + kb * 128 + 64);
-    const __m512i low0 = _mm512_and_si512(codes0, low_nibble);
-    const __m512i low1 = _mm512_and_si512(codes1, low_nibble);
-    const __m512i high0 = _mm512_and_si512(_mm512_srli_epi16(codes0, 4), low_nibble);
-    const __m512i high1 = _mm512_and_si512(_mm512_srli_epi16(codes1, 4), low_nibble);
+    const __m512i low0 = factors<kType>(_mm512_and_si512(codes0, low_nibble), table);
+    const __m512i low1 = factors<kType>(_mm512_and_si512(codes1, low_nibble), table);
+    const __m512i high0 = factors<kType>(_mm512_and_si512(_mm512_srli_epi16(codes0, 4), low_nibble), table);
+    const __m512i high1 = factors<kType>(_mm512_and_si512(_mm512_srli_epi16(codes1, 4), low_nibble), table);
 #pragma GCC unroll 8
     for (int i = 0; i < In::kCount; ++i) {
       const __m512i x_low = broadcast_inputs(x.row(i) + kb * 8);
@@ -80,7 +86,7 @@ template <WeightType kType>
 REDOUBT_INLINE __m512i first_sum(const int32_t* start) {
   if constexpr (kType == WeightType::kAsymInt4) return _mm512_setzero_si512();
   const __m512i start_i32x16 = _mm512_set1_epi32(*start);
-  return kType == WeightType::kInt8 ? _mm512_slli_epi32(start_i32x16, 4) : start_i32x16;
+  return kType == WeightType::kSymInt4 ? start_i32x16 : _mm512_slli_epi32(start_i32x16, 4);
 }
 
 // One tile's outputs of rows [row, row + kRows).
@@ -90,6 +96,9 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
   constexpr bool kInt8 = kType == WeightType::kInt8;
   constexpr int kStepBytes = kStepInputs * (kInt8 ? 32 : 16);
   const int groups = w.cols / w.group, steps = w.group / kStepInputs;
+  // Flipping the top bit adds 128.
+  const __m512i table =
+      _mm512_xor_si512(_mm512_broadcast_i32x4(load_table(w)), _mm512_set1_epi8(int8_t(0x80)));
   const uint8_t* codes = w.tile(tile);
   In inputs;
   inputs.stride = x.cols;
@@ -116,7 +125,7 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
       if constexpr (kInt8) {
         step_int8(codes, inputs, dot);
       } else {
-        step_int4(codes, inputs, dot);
+        step_int4<kType>(codes, table, inputs, dot);
       }
     }
     if constexpr (kTerms == 2) {
@@ -178,6 +187,8 @@ const TileKernels& tile_kernels(WeightType type) {
       return kTileKernels<WeightType::kSymInt4>;
     case WeightType::kAsymInt4:
       return kTileKernels<WeightType::kAsymInt4>;
+    case WeightType::kLut4:
+      return kTileKernels<WeightType::kLut4>;
     default:
       return kTileKernels<WeightType::kInt8>;
   }

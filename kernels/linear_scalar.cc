@@ -16,6 +16,11 @@ struct Block {
 
   bool is_int8() const { return matrix.type == WeightType::kInt8; }
 
+  // What multiplies input k in the integer sum.
+  int factor(int lane, int k) const {
+    const int q = code(lane, k);
+    return matrix.type == WeightType::kLut4 ? matrix.table[size_t(q)] + 128 : q;
+  }
   // The unsigned code of output `lane` of the tile and input k of the group.
   int code(int lane, int k) const {
     const int column = lane / 16;
@@ -46,6 +51,7 @@ float dequantize(const PackedMatrix& w, const uint8_t* tile, int lane, int k) {
   }
   const Block block{w, tile + w.block_bytes() * size_t(k / w.group)};
   const int code = block.code(lane, k % w.group);
+  if (w.type == WeightType::kLut4) return block.scale(lane) * float(w.table[size_t(code)]);
   if (w.type == WeightType::kAsymInt4) return std::fma(block.scale(lane), float(code), block.minimum(lane));
   return block.scale(lane) * float(code - (w.type == WeightType::kInt8 ? 128 : 8));
 }
@@ -96,12 +102,12 @@ float dot_int8(const PackedMatrix& w, const uint8_t* tile, int lane, const Quant
     const Block block{w, tile + w.block_bytes() * size_t(j)};
     const int64_t at = int64_t(row) * groups + j;
     int32_t dot = 0;
-    for (int k = 0; k < w.group; ++k) dot += block.code(lane, k) * x.integer(at * w.group + k);
+    for (int k = 0; k < w.group; ++k) dot += block.factor(lane, k) * x.integer(at * w.group + k);
     if (w.type == WeightType::kAsymInt4) {
       acc = std::fma(float(dot) * x.scales[at], block.scale(lane), acc);
       acc = std::fma(x.offsets[at], block.minimum(lane), acc);
     } else {
-      const int32_t start = x.starts[at] * (w.type == WeightType::kInt8 ? 16 : 1);
+      const int32_t start = x.starts[at] * (w.type == WeightType::kSymInt4 ? 1 : 16);
       acc = std::fma(float(dot + start) * x.scales[at], block.scale(lane), acc);
     }
   }

@@ -13,7 +13,7 @@
 namespace redoubt {
 namespace {
 
-constexpr const char* kNames[] = {"sym_int4", "asym_int4", "int8", "bf16", "fp32"};
+constexpr const char* kNames[] = {"sym_int4", "asym_int4", "lut4", "int8", "bf16", "fp32"};
 constexpr int kLanes = 16;  // outputs of one 64-byte column
 
 [[noreturn]] void reject(const std::string& message) { throw std::invalid_argument(message); }
@@ -72,7 +72,8 @@ WeightType weight_type_from_name(std::string_view name) {
   for (size_t i = 0; i < std::size(kNames); ++i) {
     if (name == kNames[i]) return WeightType(i);
   }
-  reject("unknown weight type '" + std::string(name) + "'; known: sym_int4, asym_int4, int8, bf16, fp32");
+  reject("unknown weight type '" + std::string(name) +
+         "'; known: sym_int4, asym_int4, lut4, int8, bf16, fp32");
 }
 
 void check_packable(WeightType type, int64_t rows, int64_t cols, int64_t group) {
@@ -91,6 +92,22 @@ void check_packable(WeightType type, int64_t rows, int64_t cols, int64_t group) 
     reject("group: " + std::to_string(group) + " is not 32, 64 or 128");
   if (cols % group != 0) {
     reject("cols: " + std::to_string(cols) + " is not a multiple of the group, " + std::to_string(group));
+  }
+}
+
+void set_table(PackedMatrix& matrix, const std::vector<int64_t>& entries) {
+  if (matrix.type != WeightType::kLut4) {
+    if (!entries.empty()) reject(std::string("table: ") + weight_type_name(matrix.type) + " has none");
+    return;
+  }
+  if (entries.size() != matrix.table.size()) {
+    reject("table: " + std::to_string(entries.size()) + " entries, not 16");
+  }
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (entries[i] < -127 || entries[i] > 127) {
+      reject("table: " + std::to_string(entries[i]) + " is not in -127 .. 127");
+    }
+    matrix.table[i] = int8_t(entries[i]);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "packed_matrix.h"
 
@@ -19,10 +20,14 @@ WeightType weight_type_from_name(std::string_view name);
 // cols even (bf16).
 void check_packable(WeightType type, int64_t rows, int64_t cols, int64_t group);
 
+// Gives a lut4 matrix its table; the others have none. Throws std::invalid_argument unless there are 16
+// entries in -127 .. 127, or none.
+void set_table(PackedMatrix& matrix, const std::vector<int64_t>& entries);
+
 // `matrix` gives the shape, `out` holds matrix.bytes() bytes. codes: [rows][cols]; scales and minima: fp16
 // bits [rows][cols / group]. Minima only for asym_int4. Throws std::invalid_argument for a code out of range:
-// int4 0 .. 15, int8 1 .. 255 (0 would stand for -128, which no quantizer here gives and the AVX2 tier can't
-// take).
+// int4 and lut4 0 .. 15, int8 1 .. 255 (0 would stand for -128, which no quantizer here gives and the AVX2
+// tier can't take).
 void pack_int4(const PackedMatrix& matrix, const uint8_t* codes, const uint16_t* scales,
                const uint16_t* minima, uint8_t* out);
 void pack_int8(const PackedMatrix& matrix, const uint8_t* codes, const uint16_t* scales, uint8_t* out);

@@ -85,6 +85,7 @@ void dequantize_row_int4(const PackedMatrix& w, int32_t row, float* out) {
   const int lane = row % kTileOutputs;
   const uint8_t* block = w.tile(row / kTileOutputs);
   const bool asymmetric = w.type == WeightType::kAsymInt4;
+  const __m256i table = load_table(w);
   for (int32_t j = 0; j < w.blocks(); ++j, block += w.block_bytes()) {
     const uint8_t* halves = block + w.group * 16;
     const __m256 scale = _mm256_set1_ps(half_at(halves, lane));
@@ -93,7 +94,13 @@ void dequantize_row_int4(const PackedMatrix& w, int32_t row, float* out) {
       const uint32_t packed =
           word_at(block + kb * 128 + lane * 4);  // outputs of both columns are 4 bytes apart
       const uint64_t codes = (packed & 0x0f0f0f0fu) | uint64_t(packed >> 4 & 0x0f0f0f0fu) << 32;
-      const __m256i code = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(int64_t(codes)));
+      const __m128i bytes = _mm_cvtsi64_si128(int64_t(codes));
+      if (w.type == WeightType::kLut4) {
+        const __m256i entry = _mm256_cvtepi8_epi32(_mm_shuffle_epi8(_mm256_castsi256_si128(table), bytes));
+        _mm256_storeu_ps(out, _mm256_mul_ps(scale, _mm256_cvtepi32_ps(entry)));
+        continue;
+      }
+      const __m256i code = _mm256_cvtepu8_epi32(bytes);
       const __m256 value =
           asymmetric ? _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(code), minimum)
                      : _mm256_mul_ps(scale, _mm256_cvtepi32_ps(_mm256_sub_epi32(code, _mm256_set1_epi32(8))));
@@ -131,6 +138,7 @@ void dequantize_row(const PackedMatrix& w, int32_t row, float* out) {
   switch (w.type) {
     case WeightType::kSymInt4:
     case WeightType::kAsymInt4:
+    case WeightType::kLut4:
       return dequantize_row_int4(w, row, out);
     case WeightType::kInt8:
       return dequantize_row_int8(w, row, out);

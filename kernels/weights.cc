@@ -69,6 +69,18 @@ bool unsigned_integer(const Json* json, uint64_t& out) {
   return true;
 }
 
+// A weight type's table; one that is no array of integers gives one entry, which no table has.
+std::vector<int64_t> table_entries(const Json* json) {
+  std::vector<int64_t> entries;
+  if (json == nullptr) return entries;
+  if (json->array() == nullptr) return {0};
+  for (const Json& item : *json->array()) {
+    if (item.integer() == nullptr) return {0};
+    entries.push_back(*item.integer());
+  }
+  return entries;
+}
+
 std::string quoted_or(const Json* json, const char* otherwise) {
   const std::string* text = json == nullptr ? nullptr : json->string();
   return text == nullptr ? otherwise : "'" + *text + "'";
@@ -232,6 +244,7 @@ void PackedFile::add_matrix(const std::string& name, const Json& entry) {
   try {
     matrix.type = weight_type_from_name(*type->string());
     check_packable(matrix.type, rows, cols, group);
+    set_table(matrix, table_entries(entry.find("table")));
   } catch (const std::invalid_argument& error) {
     fail(name, error.what());
   }

@@ -39,7 +39,7 @@ def packed_bytes(weight_type: str, rows: int, cols: int, group: int) -> int:
     """Bytes of a packed matrix (layout: packed_matrix.h). ValueError for a shape the layout can't hold."""
 
 def pack_int4(codes: U8, scales: NDArray[np.float16], minima: NDArray[np.float16] | None) -> U8:
-    """Packs codes [rows, cols] in 0..15, scales and minima [rows, cols // group] to [tiles, tile_bytes]."""
+    """Packs codes [rows, cols] in 0..15 (a lut4's as a sym_int4's), scales and minima [rows, cols // group] to [tiles, tile_bytes]."""
 
 def pack_int8(codes: U8, scales: NDArray[np.float16]) -> U8:
     """Packs codes [rows, cols] = q + 128 in 1..255, scales [rows, cols // group] to [tiles, tile_bytes]."""
@@ -47,8 +47,16 @@ def pack_int8(codes: U8, scales: NDArray[np.float16]) -> U8:
 def pack_float(values: F32, weight_type: str) -> U8:
     """Packs values [rows, cols] as weight_type "bf16" (rounded to nearest even) or "fp32"."""
 
-def dequantize(packed: U8, weight_type: str, rows: int, cols: int, group: int, tier: str = ...) -> F32:
-    """The matrix [rows, cols] that a packed one stands for."""
+def dequantize(
+    packed: U8,
+    weight_type: str,
+    rows: int,
+    cols: int,
+    group: int,
+    tier: str = ...,
+    table: Sequence[int] | None = None,
+) -> F32:
+    """The matrix [rows, cols] that a packed one stands for. table: the 16 integers of lut4."""
 
 # --- running ----------------------------------------------------------------------------------------------
 

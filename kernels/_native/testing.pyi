@@ -35,6 +35,7 @@ def linear_int8(
     accumulate: bool = False,
     tile_begin: int = 0,
     tile_end: int | None = None,
+    table: Sequence[int] | None = None,
 ) -> None:
     """Writes output tiles of y [batch, rows] (its rows at any distance); values to offsets: of quantize_rows."""
 
@@ -52,6 +53,7 @@ def linear_fp32(
     accumulate: bool = False,
     tile_begin: int = 0,
     tile_end: int | None = None,
+    table: Sequence[int] | None = None,
 ) -> None:
     """Writes output tiles of y [batch, rows] from x [batch, cols], both with rows at any distance."""
 
@@ -88,6 +90,7 @@ def time_linear(
     threads: int,
     cpus: Sequence[int],
     tier: str,
+    table: Sequence[int] | None = None,
 ) -> list[tuple[float, float]]:
     """Calls of one linear layer on pinned threads; times as of time_read.
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bench.kernel_cases import MODEL_CASES, ODD_CASES, ZERO_POINT, LinearCase, Weights, make_weights
+from bench.kernel_cases import MODEL_CASES, ODD_CASES, LinearCase, Weights, code_values, make_weights
 from kernels import _native
 from kernels._native import testing
 
@@ -71,6 +71,7 @@ def run_int8(
         accumulate=accumulate,
         tile_begin=tiles[0],
         tile_end=tiles[1],
+        table=weights.table,
     )
     return y
 
@@ -98,6 +99,7 @@ def run_fp32(
         accumulate=accumulate,
         tile_begin=tiles[0],
         tile_end=tiles[1],
+        table=weights.table,
     )
     return y
 
@@ -127,8 +129,7 @@ def dequantized(case: LinearCase, weights: Weights) -> F64:
         return bits.astype(np.uint32).view(np.float32).astype(np.float64)
     assert weights.codes is not None
     assert weights.scales is not None
-    codes = weights.codes.astype(np.float64) - ZERO_POINT[case.weight_type]
-    values = codes * np.repeat(weights.scales.astype(np.float64), case.group, axis=1)
+    values = code_values(weights, case.weight_type) * np.repeat(weights.scales.astype(np.float64), case.group, axis=1)
     if weights.minima is not None:
         values += np.repeat(weights.minima.astype(np.float64), case.group, axis=1)
     return values
@@ -172,7 +173,7 @@ def test_packing_follows_the_layout(case: LinearCase) -> None:
 def test_dequantizing_is_exact(case: LinearCase, tier: str) -> None:
     weights = weights_of(case)
     shape = (case.weight_type, case.rows, case.cols, case.group)
-    assert same_bits(_native.dequantize(weights.packed, *shape, tier), dequantized(case, weights).astype(np.float32))
+    assert same_bits(_native.dequantize(weights.packed, *shape, tier, weights.table), dequantized(case, weights).astype(np.float32))
 
 
 def test_bf16_rounds_to_nearest_even_and_keeps_what_is_not_finite() -> None:
@@ -229,13 +230,12 @@ def test_int8_activations(case: LinearCase, terms: int) -> None:
     assert weights.codes is not None
     assert weights.scales is not None
     groups = case.cols // case.group
+    factors = code_values(weights, case.weight_type).astype(np.float64)
     exact, magnitude = np.zeros(result.shape), np.zeros(result.shape)
     for j in range(groups):
         span = slice(j * case.group, (j + 1) * case.group)
         # Sums of products below 2^31: float64 has them exactly, as int64 would.
-        dot = integers(q)[:, span].astype(np.float64) @ (
-            weights.codes[:, span].astype(np.float64).T - ZERO_POINT[case.weight_type]
-        )
+        dot = integers(q)[:, span].astype(np.float64) @ factors[:, span].T
         addends = [dot * weights.scales[:, j].astype(np.float64)]
         if weights.minima is not None:
             sums = integers(q)[:, span].astype(np.float64).sum(axis=1, keepdims=True)
@@ -255,14 +255,14 @@ def test_int8_activations(case: LinearCase, terms: int) -> None:
 
 @every_tier
 @pytest.mark.parametrize("group", [32, 64, 128])
-@pytest.mark.parametrize("weight_type", ["sym_int4", "asym_int4", "int8"])
+@pytest.mark.parametrize("weight_type", ["sym_int4", "asym_int4", "lut4", "int8"])
 def test_integer_sums_are_exact_at_the_extremes(weight_type: str, group: int, tier: str) -> None:
     """With all scales 1 the result is the integer sum itself, below 2^24: saturation anywhere would show."""
     case = LinearCase(weight_type, 64, 384, group)
     rng = np.random.default_rng(7)
     lowest, highest = (1, 255) if weight_type == "int8" else (0, 15)
     codes = rng.choice(np.array([lowest, highest], np.uint8), (64, 384))
-    codes[0], codes[1], codes[2] = lowest, highest, ZERO_POINT[weight_type]
+    codes[0], codes[1], codes[2] = lowest, highest, 8
     values = rng.choice(np.array([-127, 127], np.int8), (10, 384))
     values[0], values[1] = 127, -127
     ones = np.ones((64, 384 // group), np.float16)
@@ -270,11 +270,12 @@ def test_integer_sums_are_exact_at_the_extremes(weight_type: str, group: int, ti
         packed = _native.pack_int8(codes, ones)
     else:
         packed = _native.pack_int4(codes, ones, ones * -3 if weight_type == "asym_int4" else None)
+    table = (-127, *range(-7, 7), 127) if weight_type == "lut4" else None
     sums = values.astype(np.int32).reshape(10, -1, group).sum(axis=2, dtype=np.int32)
     q = (values, None, np.ones(sums.shape, np.float32), -8 * sums, sums.astype(np.float32))
-    offset = 3 if weight_type == "asym_int4" else ZERO_POINT[weight_type]
-    expected = values.astype(np.int64) @ (codes.astype(np.int64) - offset).T
-    assert (run_int8(case, Weights(packed), q, tier) == expected).all()
+    weights = Weights(packed, codes, table=table)
+    factors = code_values(weights, weight_type) - (3 if weight_type == "asym_int4" else 0)
+    assert (run_int8(case, weights, q, tier) == values.astype(np.int64) @ factors.T).all()
 
 
 @every_case
@@ -311,7 +312,7 @@ def test_a_row_does_not_depend_on_its_batch(case: LinearCase, tier: str) -> None
 @every_tier
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 31, 33, 100])
 @pytest.mark.parametrize("batch", [1, 2, 5, 9])
-@pytest.mark.parametrize("weight_type", ["sym_int4", "int8", "fp32"])
+@pytest.mark.parametrize("weight_type", ["sym_int4", "lut4", "int8", "fp32"])
 def test_nothing_is_written_beyond_the_outputs(weight_type: str, batch: int, rows: int, tier: str) -> None:
     case = LinearCase(weight_type, rows, 64, 0 if weight_type == "fp32" else 64)
     weights = weights_of(case)
@@ -392,5 +393,12 @@ def test_what_the_layout_cannot_hold_is_refused_by_name() -> None:
         _native.packed_bytes("int8", 1, 100, 64)
     with pytest.raises(ValueError, match="rows: 0"):
         _native.packed_bytes("int8", 0, 64, 64)
+    nibbles = _native.pack_int4(codes, scales, None)
+    with pytest.raises(ValueError, match="table: 0 entries, not 16"):
+        _native.dequantize(nibbles, "lut4", 4, 64, 64)
+    with pytest.raises(ValueError, match="table: -128 is not in -127 .. 127"):
+        _native.dequantize(nibbles, "lut4", 4, 64, 64, table=range(-128, -112))
+    with pytest.raises(ValueError, match="table: sym_int4 has none"):
+        _native.dequantize(nibbles, "sym_int4", 4, 64, 64, table=range(16))
     with pytest.raises(ValueError, match="packed: "):
         _native.dequantize(np.zeros((1, 64), np.uint8), "int8", 1, 64, 64)

@@ -17,18 +17,20 @@ import numpy as np
 
 from quant.atomic_folder import atomic_folder
 from quant.errors import OutputError, QuantError, SourceError, TensorError
-from quant.int4 import dequantize_int4, quantize_asym_int4, quantize_sym_int4
-from quant.int8 import dequantize_int8, quantize_int8
+from quant.int4 import quantize_asym_int4, quantize_sym_int4
+from quant.int8 import quantize_int8
 from quant.json_file import write_json
-from quant.matrix import F32, GROUP_SIZES, U8, WEIGHT_TYPES, QuantizedMatrix, WeightType, check_group
+from quant.lut4 import NF4, quantize_lut4
+from quant.matrix import F32, GROUP_SIZES, U8, QuantizedMatrix, WeightType, check_group
 from quant.model_config import ExpectedTensor, expected_tensors
-from quant.packed_file import FILE_NAME, FORMAT, MatrixInfo, PackedPlan, pack_float, pack_quantized
+from quant.packed_file import FILE_NAME, FORMAT, MatrixInfo, PackedPlan, dequantize, pack_float, pack_quantized
 from quant.piecewise import write_packed
 from quant.sources import open_source
 from quant.sources.safetensors_file import read_header
 from quant.sources.source import Source, SourceTensor
 
-QTYPES: Final[tuple[str, ...]] = ("auto", *WEIGHT_TYPES)
+MATRIX_QTYPES: Final = ("sym_int4", "asym_int4", "nf4", "int8", "bf16", "fp32")
+QTYPES: Final = ("auto", *MATRIX_QTYPES)
 DEFAULT_GROUP_SIZE: Final = 64
 # Large enough that NumPy's cost per call vanishes, small enough to stay near the cores' caches: 4 MiB of
 # fp32.
@@ -144,8 +146,8 @@ def check_options(qtype: str, group_size: int | None, head_qtype: str | None) ->
     """Raises QuantError, naming the option, for a type or a group that there is not."""
     if qtype not in QTYPES:
         raise QuantError(f"qtype {qtype!r} is not one of {', '.join(QTYPES)}")
-    if head_qtype is not None and head_qtype not in WEIGHT_TYPES:
-        raise QuantError(f"head_qtype {head_qtype!r} is not one of {', '.join(WEIGHT_TYPES)}")
+    if head_qtype is not None and head_qtype not in MATRIX_QTYPES:
+        raise QuantError(f"head_qtype {head_qtype!r} is not one of {', '.join(MATRIX_QTYPES)}")
     if group_size is not None and group_size not in GROUP_SIZES:
         raise QuantError(f"group size {group_size} is not one of {', '.join(map(str, GROUP_SIZES))}")
 
@@ -200,10 +202,15 @@ def is_head(tensor: ExpectedTensor, tied: bool) -> bool:
 def default_type(tensor: ExpectedTensor, tied: bool, qtype: str, head_qtype: str | None) -> WeightType:
     """The type of a matrix in a model of `qtype` (see `convert`)."""
     if is_head(tensor, tied) and head_qtype is not None:
-        return cast("WeightType", head_qtype)
-    if tensor.role == "embedding" and qtype in ("sym_int4", "asym_int4"):
+        return weight_type(head_qtype)
+    if tensor.role == "embedding" and qtype in ("sym_int4", "asym_int4", "nf4"):
         return "int8"
-    return cast("WeightType", qtype)
+    return weight_type(qtype)
+
+
+def weight_type(qtype: str) -> WeightType:
+    """How the matrices of one of MATRIX_QTYPES are stored: "nf4" is "lut4" with that table."""
+    return "lut4" if qtype == "nf4" else cast("WeightType", qtype)
 
 
 def matrix_info(name: str, kind: WeightType, shape: tuple[int, ...], group: int) -> MatrixInfo:
@@ -214,7 +221,7 @@ def matrix_info(name: str, kind: WeightType, shape: tuple[int, ...], group: int)
             raise TensorError(name, f"last dimension {cols} is odd; bf16 takes pairs: use fp32")
         return MatrixInfo(kind, rows, cols, 0)
     check_group(name, cols, group)
-    return MatrixInfo(kind, rows, cols, group)
+    return MatrixInfo(kind, rows, cols, group, NF4 if kind == "lut4" else None)
 
 
 def _vector(tensor: SourceTensor) -> F32:
@@ -227,14 +234,16 @@ def _vector(tensor: SourceTensor) -> F32:
 def _packed_piece(tensor: SourceTensor, info: MatrixInfo, begin: int, end: int) -> U8:
     values = tensor.read(begin, end)
     if isinstance(values, QuantizedMatrix):
-        if (values.type, values.group) == (info.type, info.group):
+        if (values.type, values.group, values.table) == (info.type, info.group, info.table):
             _check_codes(tensor.name, values)
             return pack_quantized(values)
-        values = dequantize_int8(values) if values.type == "int8" else dequantize_int4(values)
+        values = dequantize(values)
     if info.type == "sym_int4":
         return pack_quantized(quantize_sym_int4(tensor.name, values, info.group))
     if info.type == "asym_int4":
         return pack_quantized(quantize_asym_int4(tensor.name, values, info.group))
+    if info.type == "lut4":
+        return pack_quantized(quantize_lut4(tensor.name, values, info.group))
     if info.type == "int8":
         return pack_quantized(quantize_int8(tensor.name, values, info.group))
     if not np.isfinite(values).all():

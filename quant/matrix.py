@@ -16,13 +16,15 @@ F16 = NDArray[np.float16]
 F32 = NDArray[np.float32]
 U8 = NDArray[np.uint8]
 
-IntegerType = Literal["sym_int4", "asym_int4", "int8"]
+IntegerType = Literal["sym_int4", "asym_int4", "lut4", "int8"]
 FloatType = Literal["bf16", "fp32"]
-WeightType = Literal["sym_int4", "asym_int4", "int8", "bf16", "fp32"]
+WeightType = Literal["sym_int4", "asym_int4", "lut4", "int8", "bf16", "fp32"]
 
 WEIGHT_TYPES: Final[tuple[WeightType, ...]] = get_args(WeightType)
 INTEGER_TYPES: Final[tuple[IntegerType, ...]] = get_args(IntegerType)
 GROUP_SIZES: Final = (32, 64, 128)
+TABLE_LIMIT: Final = 127
+"""A look-up table's entries are integers of at most this magnitude: the engine multiplies them as int8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class QuantizedMatrix:
     """Codes of a matrix [rows, cols] that share a scale by `group` inputs.
 
     codes: uint8 [rows, cols], 0..15 or, for int8, q + 128. scales and minima: fp16 [rows, cols // group].
-    sym_int4: w = scale * (code - 8); asym_int4: w = scale * code + minimum; int8: w = scale * (code - 128).
+    sym_int4: w = scale * (code - 8); asym_int4: w = scale * code + minimum; lut4: w = scale * table[code], 16
+    integers of at most TABLE_LIMIT; int8: w = scale * (code - 128).
     """
 
     type: IntegerType
@@ -38,6 +41,7 @@ class QuantizedMatrix:
     codes: U8
     scales: F16
     minima: F16 | None = None
+    table: tuple[int, ...] | None = None
 
 
 def check_group(name: str, cols: int, group: int) -> None:

@@ -10,7 +10,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -21,6 +21,7 @@ from kernels import _native
 from quant.errors import SourceError
 from quant.int4 import dequantize_int4
 from quant.int8 import dequantize_int8
+from quant.lut4 import dequantize_lut4
 from quant.matrix import F16, F32, U8, QuantizedMatrix, WeightType
 from quant.sources.file_rows import bf16_to_fp32
 from quant.sources.safetensors_file import StoredTensor, read_header
@@ -36,12 +37,18 @@ _PADDING_NAME: Final = "redoubt.padding"
 
 @dataclass(frozen=True, slots=True)
 class MatrixInfo:
-    """What `__metadata__` says of a packed matrix; group is 0 for bf16 and fp32."""
+    """What `__metadata__` says of a packed matrix; group is 0 for bf16 and fp32, and only lut4 has a table."""
 
     type: WeightType
     rows: int
     cols: int
     group: int
+    table: tuple[int, ...] | None = None
+
+    def described(self) -> dict[str, Any]:
+        """The entry in `matrices`."""
+        entry: dict[str, Any] = {"type": self.type, "rows": self.rows, "cols": self.cols, "group": self.group}
+        return entry if self.table is None else entry | {"table": self.table}
 
     @property
     def tiles(self) -> int:
@@ -55,7 +62,7 @@ class MatrixInfo:
             return self.cols // 2 * 128
         if self.type == "fp32":
             return self.cols * 128
-        block = {"sym_int4": 16, "asym_int4": 16, "int8": 32}[self.type] * self.group
+        block = {"sym_int4": 16, "asym_int4": 16, "lut4": 16, "int8": 32}[self.type] * self.group
         return self.cols // self.group * (block + (128 if self.type == "asym_int4" else 64))
 
     @property
@@ -93,7 +100,7 @@ class PackedPlan:
 
     def header(self) -> bytes:
         """The file's first bytes, up to the first tensor."""
-        matrices = {name: asdict(info) for name, info in self.matrices.items()}
+        matrices = {name: info.described() for name, info in self.matrices.items()}
         header: dict[str, Any] = {
             "__metadata__": {
                 "format": FORMAT,
@@ -200,7 +207,7 @@ class PackedFile:
             raise SourceError(f"{path}: is no {FORMAT} file of layout version {LAYOUT_VERSION}")
         try:
             entries = json.loads(self.metadata.get("matrices", ""))
-            self.matrices = {name: MatrixInfo(**entry) for name, entry in entries.items()}
+            self.matrices = {name: _matrix_info(**entry) for name, entry in entries.items()}
         except (ValueError, TypeError, AttributeError) as error:
             raise SourceError(f"{path}: its 'matrices' metadata is damaged: {error}") from error
         for name, info in self.matrices.items():
@@ -232,10 +239,24 @@ class PackedFile:
         if info.type in ("bf16", "fp32"):
             return _unpack_float(self.packed(name), info)
         codes = self.codes(name)
-        return dequantize_int8(codes) if info.type == "int8" else dequantize_int4(codes)
+        return dequantize(codes)
 
     def _bytes(self, stored: StoredTensor) -> U8:
         return np.fromfile(self._path, np.uint8, stored.size_bytes, offset=stored.offset)
+
+
+def _matrix_info(table: list[int] | None = None, **entry: Any) -> MatrixInfo:
+    entries = () if table is None else tuple(table)
+    if len(entries) != (16 if entry.get("type") == "lut4" else 0):
+        raise ValueError(f"a table of {len(entries)} entries for {entry.get('type')}")
+    return MatrixInfo(**entry, table=entries or None)
+
+
+def dequantize(matrix: QuantizedMatrix) -> F32:
+    """The fp32 matrix [rows, cols] that codes of any type stand for."""
+    if matrix.type == "int8":
+        return dequantize_int8(matrix)
+    return dequantize_lut4(matrix) if matrix.type == "lut4" else dequantize_int4(matrix)
 
 
 def unpack_quantized(packed: U8, info: MatrixInfo) -> QuantizedMatrix:
@@ -257,7 +278,8 @@ def unpack_quantized(packed: U8, info: MatrixInfo) -> QuantizedMatrix:
 
     minima = per_row(halves[..., TILE_OUTPUTS:]) if info.type == "asym_int4" else None
     kind = cast("Any", info.type)
-    return QuantizedMatrix(kind, group, np.ascontiguousarray(codes), per_row(halves[..., :TILE_OUTPUTS]), minima)
+    scales = per_row(halves[..., :TILE_OUTPUTS])
+    return QuantizedMatrix(kind, group, np.ascontiguousarray(codes), scales, minima, info.table)
 
 
 def _unpack_float(packed: U8, info: MatrixInfo) -> F32:

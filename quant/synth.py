@@ -23,6 +23,7 @@ from quant.convert import (
     default_type,
     is_packed_model,
     matrix_info,
+    weight_type,
 )
 from quant.errors import QuantError
 from quant.json_file import write_json
@@ -50,7 +51,7 @@ SHAPES: Final[Mapping[str, Mapping[str, int | float | bool]]] = {
 }  # fmt: skip
 
 # Root mean square of uniform codes about their zero, by which a scale turns into a weight's size.
-_CODE_RMS: Final[Mapping[str, float]] = {"sym_int4": 4.6, "asym_int4": 4.6, "int8": 73.0}
+_CODE_RMS: Final[Mapping[str, float]] = {"sym_int4": 4.6, "asym_int4": 4.6, "lut4": 65.7, "int8": 73.0}
 _SPECIAL_TOKENS: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _CHAT_TEMPLATE: Final = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -99,7 +100,7 @@ def synth(
     plan = PackedPlan(
         matrices=infos,
         vectors={name: tensor.shape[0] for name, tensor in expected.items() if tensor.role == "vector"},
-        qtype=kind,
+        qtype=weight_type(kind),
         group_size=0 if kind in ("bf16", "fp32") else group_size,
         source=f"random {shape} seed:{seed}",
     )
@@ -131,7 +132,9 @@ def _random_piece(seed: int, name: str, info: MatrixInfo, begin: int, end: int) 
     scales = generator.uniform(0.8, 1.2, (rows, info.cols // info.group)).astype(np.float32)
     scales16 = (scales * np.float32(scale_size)).astype(np.float16)
     minima = (scales16 * np.float16(-7.5)) if info.type == "asym_int4" else None
-    return pack_quantized(QuantizedMatrix(cast("IntegerType", info.type), info.group, codes, scales16, minima))
+    return pack_quantized(
+        QuantizedMatrix(cast("IntegerType", info.type), info.group, codes, scales16, minima, info.table)
+    )
 
 
 def _write_tokenizer(folder: Path, config: Mapping[str, Any]) -> None:

@@ -39,7 +39,10 @@ def packed_bytes(weight_type: str, rows: int, cols: int, group: int) -> int:
     """Bytes of a packed matrix (layout: packed_matrix.h). ValueError for a shape the layout can't hold."""
 
 def pack_int4(codes: U8, scales: NDArray[np.float16], minima: NDArray[np.float16] | None) -> U8:
-    """Packs codes [rows, cols] in 0..15 (a lut4's as a sym_int4's), scales and minima [rows, cols // group] to [tiles, tile_bytes]."""
+    """Packs codes [rows, cols] in 0..15, scales and minima [rows, cols // group] to [tiles, tile_bytes].
+
+    A lut4's are packed as a sym_int4's.
+    """
 
 def pack_int8(codes: U8, scales: NDArray[np.float16]) -> U8:
     """Packs codes [rows, cols] = q + 128 in 1..255, scales [rows, cols // group] to [tiles, tile_bytes]."""

@@ -129,7 +129,9 @@ def dequantized(case: LinearCase, weights: Weights) -> F64:
         return bits.astype(np.uint32).view(np.float32).astype(np.float64)
     assert weights.codes is not None
     assert weights.scales is not None
-    values = code_values(weights, case.weight_type) * np.repeat(weights.scales.astype(np.float64), case.group, axis=1)
+    values = code_values(weights, case.weight_type).astype(np.float64) * np.repeat(
+        weights.scales.astype(np.float64), case.group, axis=1
+    )
     if weights.minima is not None:
         values += np.repeat(weights.minima.astype(np.float64), case.group, axis=1)
     return values
@@ -173,7 +175,9 @@ def test_packing_follows_the_layout(case: LinearCase) -> None:
 def test_dequantizing_is_exact(case: LinearCase, tier: str) -> None:
     weights = weights_of(case)
     shape = (case.weight_type, case.rows, case.cols, case.group)
-    assert same_bits(_native.dequantize(weights.packed, *shape, tier, weights.table), dequantized(case, weights).astype(np.float32))
+    assert same_bits(
+        _native.dequantize(weights.packed, *shape, tier, weights.table), dequantized(case, weights).astype(np.float32)
+    )
 
 
 def test_bf16_rounds_to_nearest_even_and_keeps_what_is_not_finite() -> None:
@@ -396,7 +400,7 @@ def test_what_the_layout_cannot_hold_is_refused_by_name() -> None:
     nibbles = _native.pack_int4(codes, scales, None)
     with pytest.raises(ValueError, match="table: 0 entries, not 16"):
         _native.dequantize(nibbles, "lut4", 4, 64, 64)
-    with pytest.raises(ValueError, match="table: -128 is not in -127 .. 127"):
+    with pytest.raises(ValueError, match=r"table: -128 is not in -127 \.\. 127"):
         _native.dequantize(nibbles, "lut4", 4, 64, 64, table=range(-128, -112))
     with pytest.raises(ValueError, match="table: sym_int4 has none"):
         _native.dequantize(nibbles, "sym_int4", 4, 64, 64, table=range(16))

@@ -141,7 +141,31 @@ MATRIX_FAULTS: list[tuple[str, Any, str]] = [
     ("group", 128, "group"),
     ("group", 1 << 40, "group"),
     ("group", 64, "shape"),
+    ("table", [0] * 16, "has none"),
 ]
+
+TABLE_FAULTS: list[tuple[Any, str]] = [
+    (None, "0 entries"),
+    ([], "0 entries"),
+    ([1] * 15, "15 entries"),
+    ([1] * 15 + [128], "128 is not in"),
+    ([1] * 15 + [-128], "-128 is not in"),
+    ([1] * 15 + [0.5], "entries"),
+    ("0123456789abcdef", "entries"),
+]
+
+
+@pytest.mark.parametrize(("table", "reason"), TABLE_FAULTS)
+def test_a_table_that_lies(tmp_path: Path, table: Any, reason: str) -> None:
+    folder = write_random_model(tmp_path / "nf4", kind="lut4")
+    header, data = split(folder)
+    matrices = json.loads(header["__metadata__"]["matrices"])
+    matrices[Q_PROJ]["table"] = table
+    if table is None:
+        del matrices[Q_PROJ]["table"]
+    header["__metadata__"]["matrices"] = json.dumps(matrices)
+    join(folder, header, data)
+    refused(folder, "model.safetensors", Q_PROJ, "table", reason)
 
 
 @pytest.mark.parametrize(("key", "value", "reason"), MATRIX_FAULTS)

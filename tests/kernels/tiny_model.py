@@ -12,6 +12,7 @@ from kernels import _native
 from quant.convert import matrix_info
 from quant.int4 import quantize_asym_int4, quantize_sym_int4
 from quant.int8 import quantize_int8
+from quant.lut4 import quantize_lut4
 from quant.matrix import WeightType
 from quant.model_config import complete_config, expected_tensors
 from quant.packed_file import PackedPlan, PackedWriter, pack_float, pack_quantized
@@ -74,6 +75,8 @@ def _pack(name: str, values: F32, kind: WeightType, group: int) -> NDArray[np.ui
         return pack_quantized(quantize_sym_int4(name, values, group))
     if kind == "asym_int4":
         return pack_quantized(quantize_asym_int4(name, values, group))
+    if kind == "lut4":
+        return pack_quantized(quantize_lut4(name, values, group))
     if kind == "int8":
         return pack_quantized(quantize_int8(name, values, group))
     return pack_float(values, kind)

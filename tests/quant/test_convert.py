@@ -22,11 +22,17 @@ from quant.convert import convert, fingerprint
 from quant.errors import OutputError, QuantError, SourceError, TensorError
 from quant.int4 import quantize_asym_int4, quantize_sym_int4
 from quant.int8 import quantize_int8
+from quant.lut4 import quantize_lut4
 from quant.matrix import F32
 from quant.packed_file import PackedFile
 from tests.quant.checkpoints import CONFIG, gguf_name, permuted, random_tensors, write_gguf, write_hf_folder
 
-QUANTIZERS = {"sym_int4": quantize_sym_int4, "asym_int4": quantize_asym_int4, "int8": quantize_int8}
+QUANTIZERS = {
+    "sym_int4": quantize_sym_int4,
+    "asym_int4": quantize_asym_int4,
+    "lut4": quantize_lut4,
+    "int8": quantize_int8,
+}
 UP = "model.layers.0.mlp.up_proj.weight"
 
 
@@ -45,16 +51,17 @@ def hf_folder(tmp_path: Path) -> Path:
 
 class TestTypes:
     @pytest.mark.parametrize("group", [32, 64])
-    @pytest.mark.parametrize("qtype", ["sym_int4", "asym_int4", "int8"])
+    @pytest.mark.parametrize("qtype", ["sym_int4", "asym_int4", "nf4", "int8"])
     def test_integer_types(self, hf_folder: Path, tmp_path: Path, qtype: str, group: int) -> None:
         report = convert(hf_folder, tmp_path / "out", qtype=qtype, group_size=group, progress=False)
-        assert (report.qtype, report.group_size, report.notes) == (qtype, group, ())
+        stored = "lut4" if qtype == "nf4" else qtype
+        assert (report.qtype, report.group_size, report.notes) == (stored, group, ())
         file = packed(tmp_path / "out")
         for name, values in random_tensors(CONFIG).items():
             if values.ndim == 1:
                 assert np.array_equal(file.vector(name), values)
                 continue
-            kind = "int8" if name == "model.embed_tokens.weight" else qtype
+            kind = "int8" if name == "model.embed_tokens.weight" else stored
             expected = QUANTIZERS[kind](name, values, group)
             assert file.matrices[name].type == kind
             assert np.array_equal(file.codes(name).codes, expected.codes), name
@@ -189,7 +196,7 @@ def test_what_is_written_beside_the_weights(hf_folder: Path, tmp_path: Path) -> 
     assert json.loads((out / "config.json").read_text())["head_dim"] == 32
 
 
-@pytest.mark.parametrize("qtype", ["auto", "asym_int4", "bf16"])
+@pytest.mark.parametrize("qtype", ["auto", "asym_int4", "nf4", "bf16"])
 def test_the_engine_opens_it(hf_folder: Path, tmp_path: Path, qtype: str) -> None:
     out = tmp_path / "out"
     convert(hf_folder, out, qtype=qtype, progress=False)

@@ -10,6 +10,7 @@ from kernels import _native
 from quant.errors import SourceError
 from quant.int4 import dequantize_int4, quantize_asym_int4, quantize_sym_int4
 from quant.int8 import dequantize_int8, quantize_int8
+from quant.lut4 import NF4, dequantize_lut4, quantize_lut4
 from quant.matrix import F32, U8, QuantizedMatrix, WeightType
 from quant.packed_file import (
     MatrixInfo,
@@ -22,7 +23,12 @@ from quant.packed_file import (
 )
 from tests.quant import reference_pack
 
-QUANTIZERS = {"sym_int4": quantize_sym_int4, "asym_int4": quantize_asym_int4, "int8": quantize_int8}
+QUANTIZERS = {
+    "sym_int4": quantize_sym_int4,
+    "asym_int4": quantize_asym_int4,
+    "lut4": quantize_lut4,
+    "int8": quantize_int8,
+}
 SHAPES = [(32, 128), (64, 256), (1, 128), (33, 128), (47, 384), (16, 512)]
 
 
@@ -38,10 +44,10 @@ def reference(matrix: QuantizedMatrix) -> U8:
 
 @pytest.mark.parametrize("group", [32, 64, 128])
 @pytest.mark.parametrize(("rows", "cols"), SHAPES)
-@pytest.mark.parametrize("kind", ["sym_int4", "asym_int4", "int8"])
+@pytest.mark.parametrize("kind", ["sym_int4", "asym_int4", "lut4", "int8"])
 def test_integer_layout(kind: WeightType, rows: int, cols: int, group: int) -> None:
     matrix = QUANTIZERS[kind]("w", random_matrix(rows, cols), group)
-    info = MatrixInfo(kind, rows, cols, group)
+    info = MatrixInfo(kind, rows, cols, group, matrix.table)
     packed = pack_quantized(matrix)
     assert packed.shape == (info.tiles, info.tile_bytes)
     assert packed.size == _native.packed_bytes(kind, rows, cols, group)
@@ -49,6 +55,7 @@ def test_integer_layout(kind: WeightType, rows: int, cols: int, group: int) -> N
     again = unpack_quantized(packed, info)
     assert np.array_equal(again.codes, matrix.codes)
     assert np.array_equal(again.scales, matrix.scales)
+    assert again.table == matrix.table
     if matrix.minima is None:
         assert again.minima is None
     else:
@@ -80,12 +87,14 @@ def write(path: Path, vectors: dict[str, F32]) -> tuple[PackedPlan, dict[str, F3
         "b": random_matrix(32, 64, 2),
         "c": random_matrix(7, 30, 3),
         "d": random_matrix(9, 5, 4),
+        "e": random_matrix(33, 64, 5),
     }
     infos = {
         "a": MatrixInfo("sym_int4", 40, 64, 64),
         "b": MatrixInfo("int8", 32, 64, 32),
         "c": MatrixInfo("bf16", 7, 30, 0),
         "d": MatrixInfo("fp32", 9, 5, 0),
+        "e": MatrixInfo("lut4", 33, 64, 64, NF4),
     }
     plan = PackedPlan(infos, {name: len(v) for name, v in vectors.items()}, "sym_int4", 64, "test sha256:0")
     packed = {
@@ -93,6 +102,7 @@ def write(path: Path, vectors: dict[str, F32]) -> tuple[PackedPlan, dict[str, F3
         "b": pack_quantized(quantize_int8("b", weights["b"], 32)),
         "c": pack_float(weights["c"], "bf16"),
         "d": pack_float(weights["d"], "fp32"),
+        "e": pack_quantized(quantize_lut4("e", weights["e"], 64)),
     }
     with PackedWriter(path, plan) as writer:
         for name, _ in plan.order():
@@ -128,8 +138,9 @@ def test_any_reader_opens_it_and_every_tensor_is_aligned(tmp_path: Path, sizes: 
     assert np.array_equal(ours.dequantize("b"), dequantize_int8(quantize_int8("b", weights["b"], 32)))
     np.testing.assert_allclose(ours.dequantize("c"), weights["c"], rtol=2.0**-8)
     assert np.array_equal(ours.dequantize("d"), weights["d"])
+    assert np.array_equal(ours.dequantize("e"), dequantize_lut4(quantize_lut4("e", weights["e"], 64)))
     for name, info in ours.matrices.items():
-        native = _native.dequantize(loaded[name], info.type, info.rows, info.cols, info.group)
+        native = _native.dequantize(loaded[name], info.type, info.rows, info.cols, info.group, table=info.table)
         assert np.array_equal(native, ours.dequantize(name))
 
 

@@ -42,7 +42,7 @@ def test_shapes_have_the_published_number_of_weights(shape: str, weights: int) -
     assert sum(rows * cols for rows, cols in matrices) == weights
 
 
-@pytest.mark.parametrize("qtype", ["sym_int4", "asym_int4", "int8", "bf16", "fp32"])
+@pytest.mark.parametrize("qtype", ["sym_int4", "asym_int4", "nf4", "int8", "bf16", "fp32"])
 def test_weights_are_centred_and_of_plausible_size(tiny: str, tmp_path: Path, qtype: str) -> None:
     report = synth(tiny, tmp_path / "out", qtype=qtype, progress=False)
     file = PackedFile(tmp_path / "out/model.safetensors")

@@ -72,6 +72,7 @@ MODEL_CASES = (
     LinearCase("sym_int4", 4096, 4096, 64),
     LinearCase("sym_int4", 4096, 11008, 64),
     LinearCase("sym_int4", 4096, 4096, 32),
+    LinearCase("sym_int4", 4096, 4096, 128),
     LinearCase("asym_int4", 4096, 4096, 64),
     LinearCase("lut4", 4096, 4096, 64),
     LinearCase("asym_int4", 1536, 576, 32),

@@ -14,6 +14,7 @@
 
 #include "cpu.h"
 #include "weight_stream.h"
+#include "workspace.h"
 
 namespace redoubt {
 namespace {
@@ -205,7 +206,8 @@ std::vector<PassTime> time_linear(ThreadPool& pool, const KernelTable& table, co
   const Pages weights(copies * bytes, huge_pages);
   for (size_t i = 0; i < copies; ++i) std::memcpy(weights.as<uint8_t>() + i * bytes, matrix.data, bytes);
 
-  const size_t inputs = size_t(batch) * size_t(matrix.cols), outputs = size_t(batch) * size_t(matrix.rows);
+  const size_t inputs = size_t(batch) * size_t(matrix.cols),
+               outputs = size_t(batch) * size_t(padded_stride(matrix.rows));
   const size_t groups = matrix.is_integer() ? size_t(batch) * size_t(matrix.blocks()) : 0;
   const Pages x(inputs * sizeof(float), true), y(outputs * sizeof(float), true);
   const Pages values(inputs, true), low_values(inputs, true);
@@ -224,7 +226,7 @@ std::vector<PassTime> time_linear(ThreadPool& pool, const KernelTable& table, co
       .group = matrix.group};
   if (activations != Activations::kFp32) table.quantize_rows(x.as<float>(), matrix.cols, q, 0, batch);
 
-  const LinearOutput out{y.as<float>(), matrix.rows, nullptr, false};
+  const LinearOutput out{y.as<float>(), padded_stride(matrix.rows), nullptr, false};  // as in the engine
   std::vector<PassTime> times = time_passes(pool, repeats + 1, [&](int thread, int pass) {
     PackedMatrix w = matrix;
     w.data = weights.as<uint8_t>() + bytes * (size_t(pass) % copies);

@@ -1,5 +1,11 @@
 // Integer weights times int8 activations: one pass over the packed bytes, codes unpacked in registers and
-// used for up to kPassRows rows of one term. Bound by memory for one row, by vpdpbusd for many.
+// used for up to kPassRows rows of one term. Bound by memory for one row, by the two multiplying pipes for
+// many: for each group, row and 16 outputs they take group / 4 vpdpbusd, a multiplication, and one or two
+// fused ones, so vpdpbusd's own peak can't be reached: 80 % of it with groups of 32 (73 % for asym_int4), 89
+// (84) % with 64. Unpacking, converting and adding go to the other pipes.
+//
+// Measured, and no faster: 6 rows with every sum in registers; operands broadcast from memory within
+// vpdpbusd; blocks of rows that stay in the second-level cache; asking for the outputs' lines early.
 #include <immintrin.h>
 
 #include "linear_avx512_vnni.h"

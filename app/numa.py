@@ -7,6 +7,7 @@ reads /sys and /proc only; binding memory is the native engine's business.
 import fcntl
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +23,14 @@ class NoFreeCoresError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Cores for one worker, all on one NUMA node."""
+    """Cores for one worker, on one NUMA node or on several."""
 
     numa_node: int
+    """The node, or the first of several."""
     cpus: tuple[int, ...]
-    """One logical CPU per physical core, ascending."""
+    """One logical CPU per physical core, ascending on each node."""
+    cpu_nodes: tuple[int, ...] = ()
+    """Each CPU's node where they are several, node by node; empty: all on one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,27 @@ def worker_slots(nodes: Sequence[Slot], cpus_per_worker: int | None) -> list[Slo
         largest = max(len(node.cpus) for node in nodes)
         raise ValueError(f"worker.cpus_per_worker is {cpus_per_worker}, but the largest node has {largest} cores")
     return slots
+
+
+def spanning_slot(nodes: Sequence[Slot]) -> Slot:
+    """All nodes' cores as one slot for one worker."""
+    if len(nodes) == 1:
+        return nodes[0]
+    cpus = tuple(cpu for node in nodes for cpu in node.cpus)
+    return Slot(nodes[0].numa_node, cpus, tuple(node.numa_node for node in nodes for _ in node.cpus))
+
+
+def thread_places(slot: Slot, threads: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The CPUs of a worker's threads, at most the slot's, and their nodes: evenly from all nodes of a spanning slot."""
+    if not slot.cpu_nodes:
+        return slot.cpus[:threads], ()
+    ranked: list[tuple[int, int, int]] = []  # (rank on its node, node, cpu)
+    seen = Counter[int]()
+    for node, cpu in zip(slot.cpu_nodes, slot.cpus, strict=True):
+        ranked.append((seen[node], node, cpu))
+        seen[node] += 1
+    chosen = sorted((node, cpu) for _, node, cpu in sorted(ranked)[:threads])
+    return tuple(cpu for _, cpu in chosen), tuple(node for node, _ in chosen)
 
 
 def claim_slot(slots: Sequence[Slot], folder: Path, timeout_s: float) -> Claim:

@@ -92,12 +92,15 @@ class WorkerSettings(_Knobs):
     """How many workers; not used where `autoscaling` is given."""
     autoscaling: AutoscalingSettings | None = None
     """Workers come and go with the load; none: `count` workers, always."""
+    numa: Literal["node", "all"] = "node"
+    """"node": a worker has one NUMA node's cores, or a share. "all": one worker has all nodes of its machine, and each
+    node computes its own slice of every weight, from its own memory: for few streams, or large models."""
     cpus_per_worker: int | None = Field(default=None, ge=1)
     """Cores of a worker, all on one node; none: a whole NUMA node. No two workers share a core."""
     threads: int | None = Field(default=None, ge=1)
     """Compute threads; none: one per core. Fewer leave cores to the ingress and to Ray."""
     bind_memory: bool = True
-    """Allocate on the worker's own NUMA node only."""
+    """Allocate on the worker's own NUMA node only; with numa "all": slices on their nodes, the rest in turns on all."""
     max_concurrent_requests: int = Field(default=32, ge=1, le=4096)
     """N: requests the engine works on at once. The next wait in the worker's queue."""
     max_queued_requests: int = Field(default=64, ge=0, le=65536)
@@ -118,6 +121,12 @@ class WorkerSettings(_Knobs):
     """How often Ray Serve asks a worker whether it is well."""
     health_check_timeout_s: float = Field(default=30.0, gt=0)
     """A worker that does not answer its health check for so long is replaced."""
+
+    @model_validator(mode="after")
+    def _spanning_worker_has_all_cores(self) -> Self:
+        if self.numa == "all" and self.cpus_per_worker is not None:
+            raise ValueError('cpus_per_worker is for numa "node": a worker of all nodes has all their cores')
+        return self
 
 
 class RouterSettings(_Knobs):

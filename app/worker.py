@@ -1,4 +1,4 @@
-"""The worker: a Serve deployment that owns one engine on one NUMA node's cores, or on a share of them.
+"""The worker: a Serve deployment that owns one engine on one NUMA node's cores, a share of them, or on all nodes'.
 
 It pins itself before any compute thread starts (a replica is not built on the main thread, but threads
 inherit the mask of the one that starts them), warms up, measures its speed, and reports to the controller.
@@ -22,7 +22,16 @@ from app.engine.engine import Engine
 from app.engine.stream import AsyncEngine
 from app.engine.types import EngineStoppedError, GenerateRequest, ModelRunner, TokenDelta
 from app.loopback import keep_on_loopback
-from app.numa import Slot, claim_slot, cpu_quota, numa_nodes, pin_this_thread, worker_slots
+from app.numa import (
+    Slot,
+    claim_slot,
+    cpu_quota,
+    numa_nodes,
+    pin_this_thread,
+    spanning_slot,
+    thread_places,
+    worker_slots,
+)
 from app.settings import ServiceSettings
 from app.warm_up import warm_up
 from app.worker_table import WorkerFacts, WorkerReport
@@ -40,12 +49,18 @@ def load_model(settings: ServiceSettings, slot: Slot, threads: int) -> ModelRunn
     from kernels import _native  # here, so that only a worker's process loads the extension
 
     model, engine = settings.model, settings.engine
+    cpus, nodes = thread_places(slot, threads)
     if settings.worker.bind_memory:
-        _native.bind_memory_to_node(slot.numa_node)
+        if nodes:
+            _native.interleave_memory(sorted(set(nodes)))
+        else:
+            _native.bind_memory_to_node(slot.numa_node)
     return NativeRunner(
         model.folder,
         threads=threads,
-        cpus=slot.cpus[:threads],
+        cpus=cpus,
+        nodes=nodes,
+        bind_weights=settings.worker.bind_memory,
         compute_type=engine.compute_type,
         kv_type=engine.kv_type,
         weight_memory=engine.weight_memory,
@@ -63,7 +78,8 @@ class Worker:
         """Returns when the first request will be as fast as the tenth; raises if the model can't be had."""
         keep_on_loopback()
         worker = settings.worker
-        slots = worker_slots(numa_nodes(sorted(os.sched_getaffinity(0))), worker.cpus_per_worker)
+        nodes = numa_nodes(sorted(os.sched_getaffinity(0)))
+        slots = [spanning_slot(nodes)] if worker.numa == "all" else worker_slots(nodes, worker.cpus_per_worker)
         self._claim = claim_slot(slots, _claims_folder(), _CLAIM_TIMEOUT_S)
         slot = self._claim.slot
         pin_this_thread(slot)

@@ -70,6 +70,7 @@ NB_MODULE(_native, module) {
   module.def("default_tier", [] { return std::string(tier_name(default_tier())); });
   module.def("cpu_model", &cpu_model);
   module.def("bind_memory_to_node", &bind_memory_to_node, nb::arg("node"));
+  module.def("interleave_memory", &interleave_memory, nb::arg("nodes"));
   module.def("measure_barrier_ns", &measure_barrier_ns, nb::arg("threads"),
              nb::arg("cpus") = std::vector<int>{}, nb::arg("rounds") = 10000,
              nb::call_guard<nb::gil_scoped_release>());

@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <x86intrin.h>
@@ -14,6 +15,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings.h"
@@ -192,10 +194,13 @@ class BoundModel {
 
 void construct(BoundModel* self, const std::string& folder, int32_t threads, const std::vector<int>& cpus,
                const std::string& compute_type, const std::string& kv_type, const std::string& weight_memory,
-               int32_t kv_pages, int32_t max_sequences, int32_t max_step_tokens, int32_t max_context_tokens) {
+               const std::vector<int>& nodes, bool bind_weights, int32_t kv_pages, int32_t max_sequences,
+               int32_t max_step_tokens, int32_t max_context_tokens) {
   const ModelOptions options = {.folder = folder,
                                 .threads = threads,
                                 .cpus = cpus,
+                                .nodes = nodes,
+                                .bind_weights = bind_weights,
                                 .compute_type = compute_type_from_name(compute_type),
                                 .kv_type = kv_type_from_name(kv_type),
                                 .weight_memory = weight_memory_from_name(weight_memory),
@@ -212,12 +217,37 @@ size_t kv_page_bytes(const std::string& folder, const std::string& kv_type) {
   return KvCache::page_bytes(kv_type_from_name(kv_type), config.layers, config.kv_heads, config.head_dim);
 }
 
+// Tensors as (bytes, tiles), one after the other in a file; see testing.pyi.
+nb::list planned_slices(const std::vector<std::pair<size_t, int>>& tensors, int threads,
+                        const std::vector<int>& system_nodes) {
+  const ThreadNodes nodes(threads, system_nodes);
+  std::vector<SliceSource> sources;
+  size_t file_bytes = 0;
+  for (const auto& [bytes, tiles] : tensors) {
+    sources.push_back({.file_begin = file_bytes, .bytes = bytes, .tiles = tiles});
+    file_bytes += bytes;
+  }
+  const SlicePlan plan = plan_slices(sources, file_bytes, nodes);
+  nb::list arenas;
+  for (const SlicePlan::Arena& arena : plan.arenas) {
+    nb::list pieces, begins;
+    for (const SlicePlan::Piece& piece : arena.pieces) {
+      pieces.append(nb::make_tuple(piece.file_begin, piece.memory_begin, piece.bytes));
+    }
+    for (const std::vector<size_t>& begin : plan.begins) begins.append(begin[size_t(arena.node)]);
+    arenas.append(nb::make_tuple(nodes.system_node(arena.node), arena.begin, arena.bytes, pieces, begins));
+  }
+  return arenas;
+}
+
 std::string chosen_weight_memory(const std::string& wanted, size_t file_bytes, size_t other_bytes,
-                                 size_t mapped_huge_bytes, const std::string& root) {
+                                 size_t mapped_huge_bytes, const std::vector<int>& bound_nodes,
+                                 const std::string& root) {
   return weight_memory_name(
       choose_weight_memory(weight_memory_from_name(wanted), {.file_bytes = file_bytes,
                                                              .other_bytes = other_bytes,
                                                              .mapped_huge_bytes = mapped_huge_bytes,
+                                                             .bound_nodes = bound_nodes,
                                                              .root = root}));
 }
 
@@ -231,7 +261,8 @@ void bind_model(nb::module_& module) {
   nb::class_<BoundModel>(module, "Model")
       .def("__init__", &construct, nb::arg("folder"), nb::kw_only(), nb::arg("threads"),
            nb::arg("cpus") = std::vector<int>{}, nb::arg("compute_type") = "int8",
-           nb::arg("kv_type") = "bf16", nb::arg("weight_memory") = "auto", nb::arg("kv_pages"),
+           nb::arg("kv_type") = "bf16", nb::arg("weight_memory") = "auto",
+           nb::arg("nodes") = std::vector<int>{}, nb::arg("bind_weights") = true, nb::arg("kv_pages"),
            nb::arg("max_sequences"), nb::arg("max_step_tokens"), nb::arg("max_context_tokens"))
       .def_static("kv_page_bytes", &kv_page_bytes, nb::arg("folder"), nb::arg("kv_type"))
       .def_prop_ro("tier", [](BoundModel& self) { return std::string(tier_name(self.model().tier())); })
@@ -253,8 +284,9 @@ void bind_model(nb::module_& module) {
       .def("reset_profile", [](BoundModel& self) { self.model().reset_profile(); });
 
   nb::module_ testing = module.def_submodule("testing");
+  testing.def("plan_slices", &planned_slices, nb::arg("tensors"), nb::arg("threads"), nb::arg("nodes"));
   testing.def("choose_weight_memory", &chosen_weight_memory, nb::arg("wanted"), nb::arg("file_bytes"),
-              nb::arg("other_bytes"), nb::arg("mapped_huge_bytes"), nb::arg("root"));
+              nb::arg("other_bytes"), nb::arg("mapped_huge_bytes"), nb::arg("bound_nodes"), nb::arg("root"));
 }
 
 }  // namespace redoubt

@@ -22,7 +22,6 @@ ForwardPass::ForwardPass(const ForwardContext& context, const Batch& batch, cons
       attention_scale_(float(1.0 / std::sqrt(double(context.config.head_dim)))),
       failures_(size_t(threads_)) {
   list_rows();
-  workspace_.claims.reset_shared();
   plan_attention_of(all_rows_);
   if (ends_early_) plan_attention_of(sampled_rows_);
 }
@@ -71,7 +70,7 @@ void ForwardPass::run() {
 }
 
 void ForwardPass::run_thread(int thread) {
-  workspace_.claims.reset_own(thread);  // used after the first barrier
+  workspace_.claims.reset(thread);  // used after the first barrier
   embed(thread);
   const int last = context_.config.layers - 1;
   for (int layer = 0; layer <= last; ++layer) {
@@ -118,7 +117,10 @@ void ForwardPass::attend_and_finish_layer(int thread, int layer, const LayerRows
 void ForwardPass::embed(int thread) {
   const Range rows = share(batch_.tokens, thread, threads_);
   for (int r = rows.begin; r < rows.end; ++r) {
-    kernels_.dequantize_row(context_.weights.embedding, batch_.token_ids[r],
+    const int32_t token = batch_.token_ids[r];
+    const int node =
+        context_.nodes.owner_of(token / kTileOutputs, context_.weights.front().embedding.tiles());
+    kernels_.dequantize_row(context_.weights[size_t(node)].embedding, token,
                             workspace_.hidden.data() + r * workspace_.hidden_stride);
     context_.rope_angles.fill(batch_.positions[r],
                               workspace_.angles.data() + int64_t(r) * context_.config.rope.rotary_dim);
@@ -172,7 +174,7 @@ void ForwardPass::copy_final_norm(int thread) {
   const Range rows = share(batch_.tokens, thread, threads_);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     kernels_.rms_norm(
-        workspace_.hidden.data() + r * workspace_.hidden_stride, context_.weights.final_norm,
+        workspace_.hidden.data() + r * workspace_.hidden_stride, context_.weights.front().final_norm,
         config.rms_norm_epsilon, config.hidden_size,
         outputs_.hidden_states + ((int64_t(config.layers) + 1) * batch_.tokens + r) * config.hidden_size);
   }

@@ -17,7 +17,8 @@ namespace redoubt {
 
 struct ForwardContext {
   const ModelConfig& config;
-  const ModelWeights& weights;
+  const std::vector<ModelWeights>& weights;  // by node
+  const ThreadNodes& nodes;
   const KernelTable& kernels;
   const RopeAngles& rope_angles;
   const KvCache& kv_cache;
@@ -98,10 +99,11 @@ class ForwardPass {
   LinearInput inner_input(int32_t rows, const Linear& down) const;
   LinearInput view(const InputRows& memory, int32_t rows, int32_t cols,
                    std::initializer_list<const Linear*> users) const;
-  // This thread's share of the segments' tiles.
+  // This thread's share of its node's tiles of the segments.
   template <size_t kSegments>
   void run_linears(int thread, const LinearInput& input, int claim, const Segment (&segments)[kSegments]);
-  // Calls take(range) until all `count` items of item_bytes weights are taken, by this thread or by others.
+  // Calls take(range) until all `count` items of item_bytes weights, the work of this thread's node, are
+  // taken, by this thread or by others of the node.
   template <typename Take>
   void take_ranges(int thread, int32_t rows, int count, size_t item_bytes, int claim, const Take& take);
   template <typename Take>
@@ -109,6 +111,13 @@ class ForwardPass {
   // Where this thread's share of the next stage's matrices begins, if it will be read by shares.
   Upcoming upcoming(int thread, int32_t rows, std::initializer_list<const PackedMatrix*> matrices,
                     int unit_tiles = 1) const;
+  const ModelWeights& weights_of(int thread) const {
+    return context_.weights[size_t(context_.nodes.node_of(thread))];
+  }
+  // What the threads of this thread's node compute of a matrix.
+  Range node_tiles(int thread, const PackedMatrix& matrix) const {
+    return context_.nodes.tiles_of(context_.nodes.node_of(thread), matrix.tiles());
+  }
   static int claim_of(int layer, Claim claim) { return layer * kClaimsPerLayer + int(claim); }
   int head_claim() const { return context_.config.layers * kClaimsPerLayer; }
   void run_tiles(const LinearInput& input, const Linear& linear, const Target& target, Range tiles);

@@ -8,7 +8,7 @@ namespace redoubt {
 
 void ForwardPass::rope_and_store(int thread, int layer, const LayerRows& rows, Range heads) {
   const ModelConfig& config = context_.config;
-  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
+  const LayerWeights& weights = weights_of(thread).layers[size_t(layer)];
   const int count = heads.end - heads.begin;
   const Range range = share(rows.batch.tokens * count, thread, threads_);
   for (int unit = range.begin; unit < range.end; ++unit) {
@@ -60,7 +60,7 @@ AttentionTask ForwardPass::attention_task(const AttentionItem& item, int layer, 
 void ForwardPass::attend(int thread, int layer, const LayerRows& rows) {
   const AttentionPlan& plan = rows.attention;
   const int count = int(plan.items.size());
-  std::atomic<int>& next = workspace_.claims.shared(claim_of(layer, Claim::kAttention));
+  std::atomic<int>& next = workspace_.claims.of(claim_of(layer, Claim::kAttention), 0);
   std::byte* scratch = workspace_.threads[size_t(thread)].attention_scratch.data();
   float* states = workspace_.states.data();
   const size_t state_floats = size_t(context_.config.head_dim) + 2;

@@ -1,5 +1,6 @@
 // The stages that are matrix products: who multiplies which tiles, and in what form the rows get there.
 #include <algorithm>
+#include <array>
 
 #include "forward.h"
 
@@ -48,7 +49,7 @@ Range intersect(Range a, Range b) { return {std::max(a.begin, b.begin), std::min
 }  // namespace
 
 void ForwardPass::project_qkv(int thread, int layer) {
-  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
+  const LayerWeights& weights = weights_of(thread).layers[size_t(layer)];
   const ModelConfig& config = context_.config;
   const LinearInput input =
       prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, batch_.tokens,
@@ -64,7 +65,7 @@ void ForwardPass::project_qkv(int thread, int layer) {
 }
 
 void ForwardPass::project_keys_values(int thread, int layer) {
-  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
+  const LayerWeights& weights = weights_of(thread).layers[size_t(layer)];
   const ModelConfig& config = context_.config;
   const LinearInput input =
       prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, batch_.tokens,
@@ -78,7 +79,7 @@ void ForwardPass::project_keys_values(int thread, int layer) {
 }
 
 void ForwardPass::project_queries(int thread, int layer) {
-  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
+  const LayerWeights& weights = weights_of(thread).layers[size_t(layer)];
   const LinearInput input =
       prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, sampled_rows_.batch.tokens,
               context_.config.hidden_size, weights.input_norm, {&weights.query});
@@ -88,7 +89,7 @@ void ForwardPass::project_queries(int thread, int layer) {
 }
 
 void ForwardPass::project_output(int thread, int layer, int32_t rows) {
-  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
+  const LayerWeights& weights = weights_of(thread).layers[size_t(layer)];
   const LinearInput input = prepare(thread, workspace_.attention.data(), workspace_.attention_stride, nullptr,
                                     rows, context_.config.query_dim(), nullptr, {&weights.output});
   run_linears(thread, input, claim_of(layer, Claim::kOutput),
@@ -100,14 +101,14 @@ void ForwardPass::project_output(int thread, int layer, int32_t rows) {
 // Gate and up for the same columns on the same thread, a chunk at a time, then SiLU and quantization of that
 // chunk: what lies between the two stages never leaves the cache, and needs no barrier.
 void ForwardPass::gate_up(int thread, int layer, int32_t rows) {
-  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
+  const LayerWeights& weights = weights_of(thread).layers[size_t(layer)];
   const LinearInput input =
       prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, rows,
               context_.config.hidden_size, weights.post_attention_norm, {&weights.gate, &weights.up});
   ThreadWorkspace& own = workspace_.threads[size_t(thread)];
-  const int tiles = weights.gate.weight.tiles();
+  const Range tiles = node_tiles(thread, weights.gate.weight);
   const int unit_tiles = gate_unit_tiles(weights);
-  const int units = (tiles + unit_tiles - 1) / unit_tiles;
+  const int units = (tiles.end - tiles.begin + unit_tiles - 1) / unit_tiles;
   const int64_t unit_floats = int64_t(rows) * unit_tiles * kTileOutputs;
   const int chunk_units = int(std::max<int64_t>(1, kGateChunkFloats / unit_floats));
   const auto run_chunk = [&](Range chunk) {
@@ -122,7 +123,7 @@ void ForwardPass::gate_up(int thread, int layer, int32_t rows) {
   take_ranges(thread, rows, units, unit_bytes, claim_of(layer, Claim::kGateUp), [&](Range range) {
     for (int unit = range.begin; unit < range.end; unit += chunk_units) {
       const int end = std::min(unit + chunk_units, range.end);
-      run_chunk({unit * unit_tiles, std::min(end * unit_tiles, tiles)});
+      run_chunk({tiles.begin + unit * unit_tiles, std::min(tiles.begin + end * unit_tiles, tiles.end)});
     }
   });
   finish_stage(thread, Stage::kGateUp, upcoming(thread, rows, {&weights.down.weight}));
@@ -148,23 +149,23 @@ void ForwardPass::activate(ThreadWorkspace& own, int32_t rows, int32_t col_begin
 }
 
 void ForwardPass::project_down(int thread, int layer, int32_t rows) {
-  const LayerWeights& weights = context_.weights.layers[size_t(layer)];
+  const LayerWeights& weights = weights_of(thread).layers[size_t(layer)];
   run_linears(thread, inner_input(rows, weights.down), claim_of(layer, Claim::kDown),
               {Segment{weights.down, {workspace_.hidden.data(), workspace_.hidden_stride, true}}});
   if (layer + 1 < context_.config.layers) {
-    const LayerWeights& next = context_.weights.layers[size_t(layer) + 1];
+    const LayerWeights& next = weights_of(thread).layers[size_t(layer) + 1];
     finish_stage(thread, Stage::kDown,
                  upcoming(thread, rows, {&next.query.weight, &next.key.weight, &next.value.weight}));
   } else {
-    finish_stage(thread, Stage::kDown, upcoming(thread, rows, {&context_.weights.head.weight}));
+    finish_stage(thread, Stage::kDown, upcoming(thread, rows, {&weights_of(thread).head.weight}));
   }
 }
 
 void ForwardPass::compute_head(int thread) {
-  const Linear& head = context_.weights.head;
+  const Linear& head = weights_of(thread).head;
   const LinearInput input = prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride,
                                     ends_early_ ? nullptr : head_rows_.data(), int32_t(head_rows_.size()),
-                                    context_.config.hidden_size, context_.weights.final_norm, {&head});
+                                    context_.config.hidden_size, weights_of(thread).final_norm, {&head});
   if (outputs_.logits != nullptr) {
     run_linears(thread, input, head_claim(),
                 {Segment{head, {outputs_.logits, context_.config.vocab_size, false}}});
@@ -231,10 +232,12 @@ ForwardPass::LinearInput ForwardPass::prepare(int thread, const float* first, in
 template <typename Take>
 void ForwardPass::take_ranges(int thread, int32_t rows, int count, size_t item_bytes, int claim,
                               const Take& take) {
-  if (threads_ == 1) return take(Range{0, count});
+  const Range team = context_.nodes.threads_of(context_.nodes.node_of(thread));
+  const int threads = team.end - team.begin;
+  if (threads == 1) return take(Range{0, count});
   if (rows <= kPrivateRows) return take_shares(thread, count, item_bytes, claim, take);
-  std::atomic<int>& next = workspace_.claims.shared(claim);
-  const int size = std::max(1, count / (threads_ * kClaimsPerThread));
+  std::atomic<int>& next = workspace_.claims.of(claim, team.begin);
+  const int size = std::max(1, count / (threads * kClaimsPerThread));
   for (;;) {
     const int begin = next.fetch_add(size, std::memory_order_relaxed);
     if (begin >= count) return;
@@ -245,10 +248,12 @@ void ForwardPass::take_ranges(int thread, int32_t rows, int count, size_t item_b
 template <typename Take>
 void ForwardPass::take_shares(int thread, int count, size_t item_bytes, int claim, const Take& take) {
   const int fewest = int(std::max<size_t>(1, kSmallestPieceBytes / item_bytes));
-  for (int i = 0; i <= std::min(kHelpedThreads, threads_ - 1); ++i) {
-    const int owner = (thread + i) % threads_;
-    const Range all = share(count, owner, threads_);
-    std::atomic<int>& next = workspace_.claims.own(claim, owner);
+  const Range team = context_.nodes.threads_of(context_.nodes.node_of(thread));
+  const int threads = team.end - team.begin;
+  for (int i = 0; i <= std::min(kHelpedThreads, threads - 1); ++i) {
+    const int owner = (thread - team.begin + i) % threads;
+    const Range all = share(count, owner, threads);
+    std::atomic<int>& next = workspace_.claims.of(claim, team.begin + owner);
     for (;;) {
       // Piece n leaves 1 / 2^(n + 1) of the share, or nothing if that is too little.
       const int piece = next.fetch_add(1, std::memory_order_relaxed);
@@ -262,17 +267,23 @@ void ForwardPass::take_shares(int thread, int count, size_t item_bytes, int clai
 Upcoming ForwardPass::upcoming(int thread, int32_t rows, std::initializer_list<const PackedMatrix*> matrices,
                                int unit_tiles) const {
   if (rows > kPrivateRows) return {};
+  const Range team = context_.nodes.threads_of(context_.nodes.node_of(thread));
   int tiles = 0;
-  for (const PackedMatrix* matrix : matrices) tiles += matrix->tiles();
-  const Range units = share((tiles + unit_tiles - 1) / unit_tiles, thread, threads_);
-  int begin = units.begin * unit_tiles;
-  const int count = (units.end - units.begin) * unit_tiles;
   for (const PackedMatrix* matrix : matrices) {
-    if (begin < matrix->tiles()) {
-      const size_t bytes = matrix->tile_bytes() * size_t(std::min(count, matrix->tiles() - begin));
-      return {matrix->tile(begin), std::min(bytes, kMostUpcomingBytes)};
+    const Range own = node_tiles(thread, *matrix);
+    tiles += own.end - own.begin;
+  }
+  const int units = (tiles + unit_tiles - 1) / unit_tiles;
+  const Range mine = share(units, thread - team.begin, team.end - team.begin);
+  int begin = mine.begin * unit_tiles;
+  for (const PackedMatrix* matrix : matrices) {
+    const Range own = node_tiles(thread, *matrix);
+    const int left = own.end - own.begin - begin;
+    if (left > 0) {
+      const size_t count = size_t(std::min(left, (mine.end - mine.begin) * unit_tiles));
+      return {matrix->tile(own.begin + begin), std::min(matrix->tile_bytes() * count, kMostUpcomingBytes)};
     }
-    begin -= matrix->tiles();
+    begin -= own.end - own.begin;
   }
   return {};
 }
@@ -280,17 +291,21 @@ Upcoming ForwardPass::upcoming(int thread, int32_t rows, std::initializer_list<c
 template <size_t kSegments>
 void ForwardPass::run_linears(int thread, const LinearInput& input, int claim,
                               const Segment (&segments)[kSegments]) {
+  std::array<Range, kSegments> own;
   int total = 0;
-  for (const Segment& segment : segments) total += segment.linear.weight.tiles();
+  for (size_t i = 0; i < kSegments; ++i) {
+    own[i] = node_tiles(thread, segments[i].linear.weight);
+    total += own[i].end - own[i].begin;
+  }
   const int32_t rows = input.floats.rows;
   const size_t tile_bytes = segments[0].linear.weight.tile_bytes();
   take_ranges(thread, rows, total, tile_bytes, claim, [&](Range mine) {
     int first = 0;
-    for (const Segment& segment : segments) {
-      const int tiles = segment.linear.weight.tiles();
+    for (size_t i = 0; i < kSegments; ++i) {
+      const int tiles = own[i].end - own[i].begin, offset = own[i].begin - first;
       const Range part = intersect(mine, {first, first + tiles});
       if (part.begin < part.end) {
-        run_tiles(input, segment.linear, segment.target, {part.begin - first, part.end - first});
+        run_tiles(input, segments[i].linear, segments[i].target, {part.begin + offset, part.end + offset});
       }
       first += tiles;
     }

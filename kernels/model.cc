@@ -48,6 +48,13 @@ size_t kv_bytes(const ModelConfig& config, const ModelOptions& options) {
          KvCache::page_bytes(options.kv_type, config.layers, config.kv_heads, config.head_dim);
 }
 
+std::vector<ModelWeights> find_weights_by_node(const PackedFile& file, const ModelConfig& config,
+                                               const ThreadNodes& nodes) {
+  std::vector<ModelWeights> weights;
+  for (int node = 0; node < nodes.nodes(); ++node) weights.push_back(find_model_weights(file, config, node));
+  return weights;
+}
+
 // The best tier's kernels; where heads don't fill its vectors, the scalar ones work on them.
 KernelTable choose_kernels(const ModelConfig& config) {
   KernelTable table = kernel_table(default_tier());
@@ -69,8 +76,10 @@ Model::Model(const ModelOptions& options)
     : options_(checked(options)),
       config_(checked(read_model_config(options.folder + "/config.json"), options)),
       pool_(options.threads, options.cpus),
-      file_(options.folder + "/model.safetensors", options.weight_memory, kv_bytes(config_, options), pool_),
-      weights_(find_model_weights(file_, config_)),
+      nodes_(options.threads, options.nodes),
+      file_(options.folder + "/model.safetensors", options.weight_memory, kv_bytes(config_, options), pool_,
+            nodes_, options.bind_weights && !options.nodes.empty()),
+      weights_(find_weights_by_node(file_, config_, nodes_)),
       kernels_(choose_kernels(config_)),
       rope_angles_(config_.rope),
       kv_cache_(options.kv_type, config_.layers, config_.kv_heads, config_.head_dim, options.kv_pages),
@@ -91,6 +100,7 @@ void Model::run(const Batch& batch, const StepOutputs& outputs) {
   if (batch.sequences == 0) return;
   const ForwardContext context = {.config = config_,
                                   .weights = weights_,
+                                  .nodes = nodes_,
                                   .kernels = kernels_,
                                   .rope_angles = rope_angles_,
                                   .kv_cache = kv_cache_,

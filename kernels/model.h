@@ -13,6 +13,7 @@
 #include "kv_cache.h"
 #include "model_config.h"
 #include "model_weights.h"
+#include "node_slices.h"
 #include "thread_pool.h"
 #include "weights.h"
 
@@ -26,7 +27,9 @@ enum class ComputeType : uint8_t { kInt8, kFp32 };
 struct ModelOptions {
   std::string folder;
   int32_t threads = 1;
-  std::vector<int> cpus;  // where to pin the threads; empty: nowhere
+  std::vector<int> cpus;     // where to pin the threads; empty: nowhere
+  std::vector<int> nodes;    // each thread's NUMA node (node_slices.h); empty: one
+  bool bind_weights = true;  // to their nodes, where nodes are given and the weights copied
   ComputeType compute_type = ComputeType::kInt8;
   KvType kv_type = KvType::kBf16;
   WeightMemory weight_memory = WeightMemory::kAuto;
@@ -97,8 +100,9 @@ class Model {
   ModelOptions options_;
   ModelConfig config_;
   ThreadPool pool_;
+  ThreadNodes nodes_;
   PackedFile file_;
-  ModelWeights weights_;
+  std::vector<ModelWeights> weights_;  // by node
   KernelTable kernels_;
   RopeAngles rope_angles_;
   KvCache kv_cache_;

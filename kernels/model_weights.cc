@@ -8,11 +8,12 @@ namespace {
 
 class Finder {
  public:
-  Finder(const PackedFile& file, std::string prefix) : file_(file), prefix_(std::move(prefix)) {}
+  Finder(const PackedFile& file, int node, std::string prefix)
+      : file_(file), node_(node), prefix_(std::move(prefix)) {}
 
   Linear linear(const std::string& name, int32_t rows, int32_t cols, bool biased) const {
     Linear linear;
-    linear.weight = file_.matrix(prefix_ + name + ".weight", rows, cols);
+    linear.weight = file_.matrix(prefix_ + name + ".weight", rows, cols, node_);
     if (biased) {
       linear.bias = file_.vector(prefix_ + name + ".bias", rows);
     } else if (file_.has(prefix_ + name + ".bias")) {
@@ -35,11 +36,12 @@ class Finder {
 
  private:
   const PackedFile& file_;
+  int node_;
   std::string prefix_;
 };
 
-LayerWeights find_layer(const PackedFile& file, const ModelConfig& config, int layer) {
-  const Finder find(file, "model.layers." + std::to_string(layer) + ".");
+LayerWeights find_layer(const PackedFile& file, const ModelConfig& config, int node, int layer) {
+  const Finder find(file, node, "model.layers." + std::to_string(layer) + ".");
   const int32_t hidden = config.hidden_size, query = config.query_dim(), kv = config.kv_dim();
   const int32_t inner = config.intermediate_size;
   LayerWeights weights;
@@ -75,12 +77,12 @@ void choose_two_terms(ModelWeights& weights) {
 
 }  // namespace
 
-ModelWeights find_model_weights(const PackedFile& file, const ModelConfig& config) {
-  const Finder find(file, "");
+ModelWeights find_model_weights(const PackedFile& file, const ModelConfig& config, int node) {
+  const Finder find(file, node, "");
   ModelWeights weights;
   weights.embedding = find.linear("model.embed_tokens", config.vocab_size, config.hidden_size, false).weight;
   for (int layer = 0; layer < config.layers; ++layer)
-    weights.layers.push_back(find_layer(file, config, layer));
+    weights.layers.push_back(find_layer(file, config, node, layer));
   weights.final_norm = find.norm("model.norm", config.hidden_size);
   if (config.tied_head) {
     weights.head.weight = weights.embedding;

@@ -35,7 +35,7 @@ struct ModelWeights {
 };
 
 // Finds and checks every tensor that `config` demands. Throws PackedFileError. The views live as long as
-// `file`.
+// `file`. For the threads of one node, which may read their own tiles only (node_slices.h).
 //
 // Two-term inputs go where a small model's outputs are touched most for the work they cost: into key and
 // value of every layer; down_proj of the first four layers, where activations of thousands of times the
@@ -46,6 +46,6 @@ struct ModelWeights {
 // 0.0015 into the last layer too, 0.0008 into keys and values too, 0.0007 so, for 9 % more work in a prompt.
 // Queries too: 0.0006, for 17 %.)
 inline constexpr int32_t kWideHiddenSize = 1024;
-ModelWeights find_model_weights(const PackedFile& file, const ModelConfig& config);
+ModelWeights find_model_weights(const PackedFile& file, const ModelConfig& config, int node);
 
 }  // namespace redoubt

@@ -1,11 +1,24 @@
 // Where the process' memory comes from. Knows nothing of CPUs or threads.
 #pragma once
 
+#include <cstddef>
+#include <vector>
+
 namespace redoubt {
 
 // Sets the calling thread's memory policy to MPOL_BIND on one NUMA node (set_mempolicy(2)); threads it starts
 // later inherit it. Throws std::invalid_argument for a negative node and std::system_error where the kernel
 // refuses.
 void bind_memory_to_node(int node);
+
+// The same with MPOL_INTERLEAVE: pages take turns on several nodes.
+void interleave_memory(const std::vector<int>& nodes);
+
+// The nodes that the calling thread's memory is bound to by its policy; empty: to none.
+std::vector<int> bound_nodes();
+
+// mbind(2), MPOL_BIND: pages of [begin, begin + bytes), which are not touched yet, will be on the node.
+// `begin` is at a page. Throws as above.
+void bind_range_to_node(void* begin, size_t bytes, int node);
 
 }  // namespace redoubt

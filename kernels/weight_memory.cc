@@ -16,6 +16,9 @@
 #include <sstream>
 #include <stdexcept>
 #include <system_error>
+#include <vector>
+
+#include "numa.h"
 
 namespace redoubt {
 namespace {
@@ -58,6 +61,21 @@ size_t cgroup_available_bytes(const std::string& root) {
   return limit - std::min(limit, used - std::min(used, cached));
 }
 
+// Free bytes and page cache of these nodes; SIZE_MAX for all nodes, or where nothing says.
+size_t nodes_available_bytes(const std::vector<int>& nodes, const std::string& root) {
+  if (nodes.empty()) return SIZE_MAX;
+  size_t kibibytes = 0;
+  for (const int node : nodes) {
+    const std::string name = "node" + std::to_string(node), line = "Node " + std::to_string(node) + " ";
+    const std::string text = read_file(root + "/sys/devices/system/node/" + name + "/meminfo");
+    if (text.empty()) return SIZE_MAX;
+    for (const char* key : {"MemFree:", "Active(file):", "Inactive(file):"}) {
+      kibibytes += number_after(text, line + key, 0);
+    }
+  }
+  return kibibytes << 10;
+}
+
 // Why the system gives no huge pages; empty if it does.
 std::string huge_pages_refusal(const std::string& root) {
   const std::string path = "/sys/kernel/mm/transparent_hugepage/enabled";
@@ -69,6 +87,34 @@ std::string huge_pages_refusal(const std::string& root) {
 }
 
 std::string mebibytes(size_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
+
+// One huge page at a time: it is zeroed, by its first touch, and filled while it is in the cache.
+std::vector<SlicePlan::Piece> cut_at_huge_pages(const std::vector<SlicePlan::Piece>& pieces) {
+  std::vector<SlicePlan::Piece> parts;
+  for (SlicePlan::Piece piece : pieces) {
+    while (piece.bytes != 0) {
+      const size_t to_next = kHugePageBytes - piece.memory_begin % kHugePageBytes;
+      const size_t bytes = std::min(piece.bytes, to_next);
+      parts.push_back({piece.file_begin, piece.memory_begin, bytes});
+      piece = {piece.file_begin + bytes, piece.memory_begin + bytes, piece.bytes - bytes};
+    }
+  }
+  return parts;
+}
+
+constexpr int kFileEnded = -1;
+
+// Returns 0, the errno, or kFileEnded.
+int read_at(int file, size_t at, uint8_t* to, size_t bytes) {
+  while (bytes != 0) {
+    const ssize_t got = pread(file, to, bytes, off_t(at));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return errno;
+    if (got == 0) return kFileEnded;
+    at += size_t(got), to += got, bytes -= size_t(got);
+  }
+  return 0;
+}
 
 bool has_several_nodes(const std::string& root) {
   const std::string nodes = read_file(root + "/sys/devices/system/node/has_memory");  // as "0-1" or "0,2"
@@ -84,7 +130,8 @@ bool mapping_suffices(const WeightMemoryFacts& facts) {
 std::string copy_refusal(const WeightMemoryFacts& facts) {
   if (std::string refusal = huge_pages_refusal(facts.root); !refusal.empty()) return refusal;
   const size_t needed = facts.file_bytes + facts.other_bytes + kSpareBytes;
-  const size_t available = available_memory_bytes(facts.root);
+  const size_t available =
+      std::min(available_memory_bytes(facts.root), nodes_available_bytes(facts.bound_nodes, facts.root));
   if (needed <= available) return "";
   return "weights, KV pages and " + mebibytes(kSpareBytes) + " to spare need " + mebibytes(needed) +
          ", but " + mebibytes(available) + " are available";
@@ -158,27 +205,30 @@ size_t available_memory_bytes(const std::string& root) {
   return std::min(kibibytes << 10, cgroup_available_bytes(root));
 }
 
-AlignedMemory<uint8_t> read_to_huge_pages(int file, size_t bytes, ThreadPool& pool) {
-  AlignedMemory<uint8_t> memory(bytes);
-  std::atomic<size_t> next{0};
+AlignedMemory<uint8_t> read_to_huge_pages(int file, const SlicePlan& plan, const ThreadNodes& nodes,
+                                          bool bind, ThreadPool& pool) {
+  AlignedMemory<uint8_t> memory(plan.bytes);
+  for (const SlicePlan::Arena& arena : plan.arenas) {
+    if (!bind || arena.bytes == 0) continue;
+    bind_range_to_node(memory.data() + arena.begin, arena.bytes, nodes.system_node(arena.node));
+  }
+  std::vector<std::vector<SlicePlan::Piece>> parts;
+  for (const SlicePlan::Arena& arena : plan.arenas) parts.push_back(cut_at_huge_pages(arena.pieces));
+  std::vector<std::atomic<size_t>> next(parts.size());
   std::atomic<int> error{0};
-  std::atomic<bool> ended{false};
-  pool.run([&](int) {
-    // One huge page at a time: it is zeroed, by its first touch, and filled while it is in the cache.
-    for (size_t at; (at = next.fetch_add(kHugePageBytes)) < bytes && error == 0 && !ended;) {
-      const size_t end = std::min(at + kHugePageBytes, bytes);
-      while (at < end) {
-        const ssize_t got = pread(file, memory.data() + at, end - at, off_t(at));
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) error = errno;
-        if (got == 0) ended = true;
-        if (got <= 0) break;
-        at += size_t(got);
+  pool.run([&](int thread) {
+    const size_t node = size_t(nodes.node_of(thread));
+    for (size_t i; error == 0 && (i = next[node].fetch_add(1)) < parts[node].size();) {
+      const SlicePlan::Piece& part = parts[node][i];
+      if (const int e = read_at(file, part.file_begin, memory.data() + part.memory_begin, part.bytes);
+          e != 0) {
+        error = e;
       }
     }
   });
+  if (error == kFileEnded)
+    throw std::runtime_error("the file of the weights became shorter while it was read");
   if (error != 0) throw std::system_error(error, std::generic_category(), "can't read the weights");
-  if (ended) throw std::runtime_error("the file of the weights became shorter while it was read");
   mprotect(memory.data(), memory.bytes(), PROT_READ);
   return memory;
 }

@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "aligned_memory.h"
+#include "node_slices.h"
 #include "thread_pool.h"
 
 namespace redoubt {
@@ -25,6 +27,7 @@ struct WeightMemoryFacts {
   size_t file_bytes = 0;
   size_t other_bytes = 0;        // that the process will take besides
   size_t mapped_huge_bytes = 0;  // of the file, as it is mapped, in huge pages
+  std::vector<int> bound_nodes;  // the only NUMA nodes that memory may come from; empty: all
   std::string root;
 };
 
@@ -48,9 +51,10 @@ size_t huge_bytes_of_mapping(const uint8_t* begin);
 // those of the page cache. SIZE_MAX where nothing says.
 size_t available_memory_bytes(const std::string& root = "");
 
-// The first `bytes` of an open file in memory of its own, read by all threads of the pool, each piece into
-// pages that its thread touches first. Read-only. Throws std::system_error, or std::runtime_error for a file
-// that is shorter.
-AlignedMemory<uint8_t> read_to_huge_pages(int file, size_t bytes, ThreadPool& pool);
+// An open file's bytes in memory of their own, as the plan has them. Each node's arena is read by the threads
+// of that node, which touch its pages first, and bound to it if `bind`. Read-only. Throws std::system_error,
+// or std::runtime_error for a file that is shorter.
+AlignedMemory<uint8_t> read_to_huge_pages(int file, const SlicePlan& plan, const ThreadNodes& nodes,
+                                          bool bind, ThreadPool& pool);
 
 }  // namespace redoubt

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "json.h"
+#include "numa.h"
 #include "pack.h"
 
 namespace redoubt {
@@ -104,7 +105,8 @@ std::string read_text_file(const std::string& path) {
   return text;
 }
 
-PackedFile::PackedFile(const std::string& path, WeightMemory wanted, size_t other_bytes, ThreadPool& pool)
+PackedFile::PackedFile(const std::string& path, WeightMemory wanted, size_t other_bytes, ThreadPool& pool,
+                       const ThreadNodes& nodes, bool bind)
     : path_(path) {
   const FileDescriptor file(path_);
   if (file.size() < 10) fail("too short for a safetensors file: " + std::to_string(file.size()) + " bytes");
@@ -117,8 +119,9 @@ PackedFile::PackedFile(const std::string& path, WeightMemory wanted, size_t othe
     memory_ = choose_weight_memory(wanted, {.file_bytes = size_,
                                             .other_bytes = other_bytes,
                                             .mapped_huge_bytes = huge_bytes_of_mapping(bytes_),
+                                            .bound_nodes = bound_nodes(),
                                             .root = ""});
-    if (memory_ == WeightMemory::kHugePages) copy(file.get(), pool);
+    if (memory_ == WeightMemory::kHugePages) copy(file.get(), pool, nodes, bind);
   } catch (...) {
     unmap();
     throw;
@@ -132,10 +135,20 @@ void PackedFile::unmap() {
   bytes_ = nullptr;
 }
 
-void PackedFile::copy(int file, ThreadPool& pool) {
+void PackedFile::copy(int file, ThreadPool& pool, const ThreadNodes& nodes, bool bind) {
   unmap();  // first: the two together may be too much
-  copied_ = read_to_huge_pages(file, size_, pool);
+  std::vector<SliceSource> sources;
+  for (const auto& [name, tensor] : tensors_) {
+    const auto matrix = matrices_.find(name);
+    sources.push_back({.file_begin = data_begin_ + tensor.begin,
+                       .bytes = tensor.end - tensor.begin,
+                       .tiles = matrix == matrices_.end() ? 0 : matrix->second.tiles()});
+  }
+  const SlicePlan plan = plan_slices(sources, size_, nodes);
+  copied_ = read_to_huge_pages(file, plan, nodes, bind, pool);
   bytes_ = copied_.data();
+  size_t i = 0;
+  for (auto& [name, tensor] : tensors_) tensor.copied_at = plan.begins[i++];
 }
 
 void PackedFile::read_header() {
@@ -259,14 +272,17 @@ void PackedFile::add_matrix(const std::string& name, const Json& entry) {
     fail(name, "its shape is not [" + std::to_string(shape[0]) + ", " + std::to_string(shape[1]) +
                    "], as its type, rows, cols and group demand");
   }
-  aligned_data(name, tensor);
+  check_aligned(name, tensor);
   matrices_.emplace(name, matrix);
 }
 
-const uint8_t* PackedFile::aligned_data(const std::string& name, const Tensor& tensor) const {
+void PackedFile::check_aligned(const std::string& name, const Tensor& tensor) const {
   if ((data_begin_ + tensor.begin) % kAlignmentBytes != 0)
     fail(name, "does not start at a multiple of 64 bytes");
-  return bytes_ + data_begin_ + tensor.begin;
+}
+
+const uint8_t* PackedFile::data(const Tensor& tensor, int node) const {
+  return bytes_ + (tensor.copied_at.empty() ? data_begin_ + tensor.begin : tensor.copied_at[size_t(node)]);
 }
 
 const PackedFile::Tensor& PackedFile::find(const std::string& name) const {
@@ -275,7 +291,7 @@ const PackedFile::Tensor& PackedFile::find(const std::string& name) const {
   return it->second;
 }
 
-PackedMatrix PackedFile::matrix(const std::string& name, int32_t rows, int32_t cols) const {
+PackedMatrix PackedFile::matrix(const std::string& name, int32_t rows, int32_t cols, int node) const {
   const auto it = matrices_.find(name);
   if (it == matrices_.end()) fail(name, has(name) ? "is not described in matrices" : "missing");
   if (it->second.rows != rows || it->second.cols != cols) {
@@ -283,7 +299,7 @@ PackedMatrix PackedFile::matrix(const std::string& name, int32_t rows, int32_t c
                    ", but config.json demands " + std::to_string(rows) + " x " + std::to_string(cols));
   }
   PackedMatrix matrix = it->second;
-  matrix.data = aligned_data(name, find(name));
+  matrix.data = data(find(name), node);
   return matrix;
 }
 
@@ -293,7 +309,8 @@ const float* PackedFile::vector(const std::string& name, int32_t length) const {
   if (tensor.shape != std::vector<uint64_t>{uint64_t(length)}) {
     fail(name, "its shape is not [" + std::to_string(length) + "], as config.json demands");
   }
-  return reinterpret_cast<const float*>(aligned_data(name, tensor));
+  check_aligned(name, tensor);
+  return reinterpret_cast<const float*>(data(tensor, 0));
 }
 
 }  // namespace redoubt

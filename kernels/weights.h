@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "aligned_memory.h"
+#include "node_slices.h"
 #include "packed_matrix.h"
 #include "thread_pool.h"
 #include "weight_memory.h"
@@ -35,10 +36,12 @@ std::string read_text_file(const std::string& path);
 
 class PackedFile {
  public:
-  // Opens `path` and takes it into `wanted` memory, with the pool's threads; the process will take
-  // other_bytes besides. Throws PackedFileError for every way in which the file can be wrong,
-  // std::invalid_argument for memory that can't be had, std::system_error from the OS.
-  PackedFile(const std::string& path, WeightMemory wanted, size_t other_bytes, ThreadPool& pool);
+  // Opens `path` and takes it into `wanted` memory, with the pool's threads: a copy is cut into the nodes'
+  // slices, each bound to its node if `bind`. The process will take other_bytes besides. Throws
+  // PackedFileError for every way in which the file can be wrong, std::invalid_argument for memory that can't
+  // be had, std::system_error from the OS.
+  PackedFile(const std::string& path, WeightMemory wanted, size_t other_bytes, ThreadPool& pool,
+             const ThreadNodes& nodes, bool bind);
   ~PackedFile();
   PackedFile(const PackedFile&) = delete;
   PackedFile& operator=(const PackedFile&) = delete;
@@ -48,8 +51,9 @@ class PackedFile {
   // kMapped or kHugePages.
   WeightMemory memory() const { return memory_; }
   bool has(std::string_view name) const { return tensors_.find(name) != tensors_.end(); }
-  // The packed matrix of that name and shape, in place. Throws PackedFileError.
-  PackedMatrix matrix(const std::string& name, int32_t rows, int32_t cols) const;
+  // The packed matrix of that name and shape, in place, for the threads of a node, which may read their own
+  // tiles only. Throws PackedFileError.
+  PackedMatrix matrix(const std::string& name, int32_t rows, int32_t cols, int node) const;
   // The F32 vector of that name and length, in place. Throws PackedFileError.
   const float* vector(const std::string& name, int32_t length) const;
 
@@ -59,24 +63,26 @@ class PackedFile {
     std::vector<uint64_t> shape;
     uint64_t begin = 0;  // in the data section
     uint64_t end = 0;
+    std::vector<size_t> copied_at;  // in copied_, by node (SlicePlan::begins); empty where the file is mapped
   };
   [[noreturn]] void fail(const std::string& reason) const { throw PackedFileError(path_, reason); }
   [[noreturn]] void fail(const std::string& tensor, const std::string& reason) const {
     throw PackedFileError(path_, tensor, reason);
   }
   void unmap();
-  void copy(int file, ThreadPool& pool);
+  void copy(int file, ThreadPool& pool, const ThreadNodes& nodes, bool bind);
   void read_header();
   Tensor read_tensor(const std::string& name, const Json& entry) const;
   void check_coverage() const;
   void read_metadata(const Json* metadata);
   void add_matrix(const std::string& name, const Json& entry);
-  const uint8_t* aligned_data(const std::string& name, const Tensor& tensor) const;
+  void check_aligned(const std::string& name, const Tensor& tensor) const;
+  const uint8_t* data(const Tensor& tensor, int node) const;
   const Tensor& find(const std::string& name) const;
 
   std::string path_;
   WeightMemory memory_ = WeightMemory::kMapped;
-  const uint8_t* bytes_ = nullptr;  // the whole file, mapped or in copied_
+  const uint8_t* bytes_ = nullptr;  // the file as it is mapped, or copied_
   AlignedMemory<uint8_t> copied_;
   size_t size_ = 0;
   uint64_t data_begin_ = 0;  // bytes before the data section

@@ -30,31 +30,26 @@ inline constexpr int64_t kGateChunkFloats = 32 * 1024;
 enum class Claim : uint8_t { kQkv, kQueries, kAttention, kOutput, kGateUp, kDown };
 inline constexpr int kClaimsPerLayer = 6;
 
-// Which pieces of each stage's work are taken already. Where threads share one counter, any thread may take
-// the next piece; where each has a counter of its own, it takes pieces of its own share, and others help it
-// out.
+// Which pieces of each stage's work are taken already. Every thread has a counter of its own for each claim,
+// which others may use as well: as a common one, or to help it out with its share.
 class ClaimCounters {
  public:
   ClaimCounters(int claims, int threads)
-      : claims_(size_t(claims)), shared_(claims_), own_(size_t(threads) * stride(claims_)) {}
+      : claims_(size_t(claims)), counters_(size_t(threads) * stride(claims_)) {}
 
-  std::atomic<int>& shared(int claim) { return shared_[size_t(claim)]; }
-  std::atomic<int>& own(int claim, int thread) {
-    return own_[size_t(thread) * stride(claims_) + size_t(claim)];
+  std::atomic<int>& of(int claim, int thread) {
+    return counters_[size_t(thread) * stride(claims_) + size_t(claim)];
   }
-  void reset_shared() { reset(shared_.data(), claims_); }
-  void reset_own(int thread) { reset(&own(0, thread), claims_); }
+  void reset(int thread) {
+    for (size_t i = 0; i < claims_; ++i) of(int(i), thread).store(0, std::memory_order_relaxed);
+  }
 
  private:
   // Whole cache lines, with one between two threads'.
   static size_t stride(size_t claims) { return (claims + 31) / 16 * 16; }
-  static void reset(std::atomic<int>* counters, size_t count) {
-    for (size_t i = 0; i < count; ++i) counters[i].store(0, std::memory_order_relaxed);
-  }
 
   size_t claims_;
-  std::vector<std::atomic<int>> shared_;
-  std::vector<std::atomic<int>> own_;
+  std::vector<std::atomic<int>> counters_;
 };
 
 // Memory of quantized rows, for any group.

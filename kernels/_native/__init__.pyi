@@ -30,6 +30,9 @@ def cpu_model() -> str:
 def bind_memory_to_node(node: int) -> None:
     """Sets the calling process' memory policy (set_mempolicy, MPOL_BIND) to one NUMA node. Raises OSError."""
 
+def interleave_memory(nodes: Sequence[int]) -> None:
+    """Sets the calling process' memory policy to MPOL_INTERLEAVE over NUMA nodes. Raises OSError."""
+
 def measure_barrier_ns(threads: int, cpus: Sequence[int] = ..., rounds: int = 10000) -> float:
     """Nanoseconds that a barrier of the thread pool takes. Raises OSError for a CPU that can't be had."""
 
@@ -96,6 +99,8 @@ class Model:
         compute_type: str = "int8",
         kv_type: str = "bf16",
         weight_memory: str = "auto",
+        nodes: Sequence[int] = ...,
+        bind_weights: bool = True,
         kv_pages: int,
         max_sequences: int,
         max_step_tokens: int,
@@ -108,6 +113,8 @@ class Model:
         compute_type: activations as "int8" (by group) or "fp32". kv_type: "bf16", "int8" or "fp32".
         weight_memory: "mapped" uses the file's own pages, which processes share; "huge_pages" copies it into memory
         of its own; "auto" is the better of the two on this machine (weight_memory.h).
+        nodes: each thread's NUMA node, where the engine spans several: every node's threads compute output tiles of
+        their own, whose weights, if copied, lie on their node (node_slices.h); bind_weights: by mbind(2).
         kv_pages: pages of PAGE_TOKENS tokens. max_step_tokens: the most tokens of one step.
         """
 

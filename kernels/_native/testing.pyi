@@ -156,9 +156,21 @@ def time_rows(
 def philox_4x32_10(counter: Sequence[int], key: Sequence[int]) -> list[int]:
     """One block of the generator behind Sampler: 4 words of counter and 2 of key -> 4 words."""
 
-def choose_weight_memory(wanted: str, file_bytes: int, other_bytes: int, mapped_huge_bytes: int, root: str) -> str:
+def choose_weight_memory(
+    wanted: str, file_bytes: int, other_bytes: int, mapped_huge_bytes: int, bound_nodes: Sequence[int], root: str
+) -> str:
     """What a model file gets that asks for `wanted`: "mapped" or "huge_pages"; ValueError for what can't be had.
 
-    other_bytes: what the process takes besides. mapped_huge_bytes: of the file's mapping, in huge pages. `root` stands
+    other_bytes: what the process takes besides. mapped_huge_bytes: of the file's mapping, in huge pages.
+    bound_nodes: the only ones that memory may come from. `root` stands
     before the paths in /proc and /sys that are read.
+    """
+
+def plan_slices(
+    tensors: Sequence[tuple[int, int]], threads: int, nodes: Sequence[int]
+) -> list[tuple[int, int, int, list[tuple[int, int, int]], list[int]]]:
+    """Where a copy of tensors (bytes, tiles; 0 tiles: no matrix), one after the other in a file, would lie.
+
+    Per node: its number, begin and bytes of its memory, pieces as (begin in the file, begin in memory, bytes), and for
+    each tensor where its tile 0 would be.
     """

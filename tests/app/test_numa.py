@@ -4,7 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from app.numa import NoFreeCoresError, Slot, claim_slot, cpu_quota, numa_nodes, parse_cpu_list, worker_slots
+from app.numa import (
+    NoFreeCoresError,
+    Slot,
+    claim_slot,
+    cpu_quota,
+    numa_nodes,
+    parse_cpu_list,
+    spanning_slot,
+    thread_places,
+    worker_slots,
+)
 
 TWO_SOCKETS = [Slot(0, (0, 1, 2, 3)), Slot(1, (4, 5, 6, 7))]
 
@@ -41,6 +51,16 @@ def test_slots_stay_within_a_node() -> None:
     assert [slot.cpus for slot in worker_slots(TWO_SOCKETS, 2)] == [(0, 1), (2, 3), (4, 5), (6, 7)]
     with pytest.raises(ValueError, match=r"cpus_per_worker is 5, but the largest node has 4"):
         worker_slots(TWO_SOCKETS, 5)
+
+
+def test_a_slot_of_all_nodes_and_its_threads_evenly_from_each() -> None:
+    slot = spanning_slot([Slot(0, (0, 1, 2, 3)), Slot(2, (4, 5))])
+    assert slot == Slot(0, (0, 1, 2, 3, 4, 5), (0, 0, 0, 0, 2, 2))
+    assert thread_places(slot, 6) == (slot.cpus, slot.cpu_nodes)
+    assert thread_places(slot, 3) == ((0, 1, 4), (0, 0, 2))
+    assert thread_places(slot, 5) == ((0, 1, 2, 4, 5), (0, 0, 0, 2, 2))
+    assert spanning_slot(TWO_SOCKETS[:1]) == TWO_SOCKETS[0]
+    assert thread_places(TWO_SOCKETS[1], 2) == ((4, 5), ())
 
 
 def test_each_claim_gets_other_cores_until_none_is_left(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ class Machine:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.bound_nodes: list[int] = []
         self.write("proc/meminfo", "MemTotal:  9000000 kB\nMemFree:  1 kB\nMemAvailable:  8388608 kB\n")
         self.write("proc/self/cgroup", "0::/\n")
         self.write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
@@ -36,7 +37,8 @@ class Machine:
         self.write(f"{folder}/memory.stat", f"anon 1\ninactive_file {cached // 2}\nactive_file {cached // 2}\n")
 
     def choose(self, wanted: str = "auto", file_mib: int = 4096, huge_mib: int = 0, other_mib: int = 1024) -> str:
-        return testing.choose_weight_memory(wanted, file_mib * MIB, other_mib * MIB, huge_mib * MIB, str(self.root))
+        sizes = (file_mib * MIB, other_mib * MIB, huge_mib * MIB)
+        return testing.choose_weight_memory(wanted, *sizes, self.bound_nodes, str(self.root))
 
 
 @pytest.fixture
@@ -90,6 +92,21 @@ def test_the_limit_of_the_cgroup_counts_without_its_page_cache(machine: Machine,
     assert machine.choose(file_mib=4096) == "mapped"
     machine.write(f"sys/fs/cgroup{cgroup.rstrip('/')}/memory.max", "max\n")
     assert machine.choose(file_mib=4096) == "huge_pages"
+
+
+def test_a_worker_that_is_bound_to_a_node_has_what_is_free_there(machine: Machine) -> None:
+    file_mib, other_mib = 3072, 768  # and 256 to spare
+    meminfo = (
+        "Node 1 MemTotal: 9 kB\nNode 1 MemFree: {} kB\nNode 1 Active(file): 1024 kB\nNode 1 Inactive(file): 1024 kB\n"
+    )
+    machine.bound_nodes = [1]
+    assert machine.choose(file_mib=file_mib, other_mib=other_mib) == "huge_pages"  # nothing says
+    machine.write("sys/devices/system/node/node1/meminfo", meminfo.format(4094 << 10))
+    assert machine.choose(file_mib=file_mib, other_mib=other_mib) == "huge_pages"
+    machine.write("sys/devices/system/node/node1/meminfo", meminfo.format(4093 << 10))
+    assert machine.choose(file_mib=file_mib, other_mib=other_mib) == "mapped"
+    machine.bound_nodes = []
+    assert machine.choose(file_mib=file_mib, other_mib=other_mib) == "huge_pages"
 
 
 def huge_pages_granted() -> bool:

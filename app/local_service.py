@@ -81,6 +81,8 @@ def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, s
         # such a node.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_AUTH_MODE": environment.get("RAY_AUTH_MODE", "token"),
+        # From the ingress to the HTTP proxy by value too, as `worker_client` does it.
+        "RAY_SERVE_PROXY_USE_GRPC": environment.get("RAY_SERVE_PROXY_USE_GRPC", "1"),
         # A model is one mapped file; Ray's memory monitor would count its page cache against us.
         "RAY_memory_monitor_refresh_ms": environment.get("RAY_memory_monitor_refresh_ms", "0"),
     }

@@ -1,7 +1,7 @@
 """Keeps a Serve replica's own server on loopback where the whole node is (see `local_service.ray_environment`).
 
-Ray Serve 2.60 starts a gRPC server in each replica, for traffic between deployments that we don't send that
-way, and binds it to all addresses whatever the node's is. It is started after the deployment's constructor
+Ray Serve 2.60 starts a gRPC server in each replica, for traffic between deployments (`worker_client`), and
+binds it to all addresses whatever the node's is. It is started after the deployment's constructor
 has run.
 """
 

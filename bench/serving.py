@@ -1,0 +1,260 @@
+"""`redoubt bench serving`: the whole service beside the bare engine, with the same requests, in one run.
+
+    python -m bench.serving MODEL --threads 2 --streams 1,16 --json
+
+Starts the service as `redoubt serve` does (loopback, a Ray of its own, ended at the end), and loads the same model
+into this process too; then they take turns with the same requests: `--streams` completions at once, each of `--prompt`
+random tokens and `--generate` more, greedy. The service gets them over HTTP from a process of its own, as streams.
+
+- `tokens_per_s`: all output tokens over the time from the first request until the last stream's end.
+- `first_token_s`: from sending a lone request of `--prompt` tokens until its first text.
+
+Load is bounded: it ends with the last stream. Knows the service by HTTP only.
+"""
+
+import argparse
+import http.client
+import json
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from app.engine.batch import Event
+from app.engine.engine import Engine
+from app.engine.runner import NativeRunner, kv_pages_within
+from app.engine.types import EngineError, GenerateRequest, SamplingParams
+from bench.engine import commit
+from bench.serving_client import Order, Receipt
+from kernels import _native
+
+ROOT = Path(__file__).parent.parent
+START_TIMEOUT_S = 300.0
+RUN_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServingBenchOptions:
+    """What to measure."""
+
+    model: Path
+    threads: int
+    streams: tuple[int, ...] = (1, 16)
+    prompt: int = 32
+    generate: int = 128
+    repeats: int = 3
+
+
+@contextmanager
+def running_service(options: ServingBenchOptions) -> Iterator["HttpSide"]:
+    """The service on a free port of loopback. Raises RuntimeError with its last words if it does not start."""
+    with tempfile.TemporaryDirectory(prefix="redoubt-bench-") as folder:
+        config, log = Path(folder) / "service.yaml", Path(folder) / "log"
+        values = yaml.safe_load((ROOT / "ray_configs/local.yaml").read_text(encoding="utf-8"))
+        worker = values["applications"][0]["args"]["worker"]
+        worker |= {"threads": options.threads, "max_concurrent_requests": max(options.streams)}
+        config.write_text(yaml.safe_dump(values), encoding="utf-8")
+        port = _free_port()
+        command = [sys.executable, "-m", "app.cli", "serve", "--config", str(config)]
+        command += ["--port", str(port), "--model", str(options.model)]
+        with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out, cwd=ROOT) as process:
+            try:
+                _wait_until_ready(process, port, log)
+                yield HttpSide(port, options.model.name, process.pid)
+            finally:
+                process.terminate()
+                process.wait(60)
+
+
+class HttpSide:
+    """The service, as its clients reach it."""
+
+    def __init__(self, port: int, model: str, pid: int) -> None:
+        self._port = port
+        self._model = model
+        self._pid = pid
+
+    def run(self, orders: Sequence[Order]) -> list[Receipt]:
+        """Sends the orders from a process of their own. Raises RuntimeError if one fails."""
+        job = {"host": "127.0.0.1", "port": self._port, "model": self._model}
+        job |= {"orders": [asdict(order) for order in orders]}
+        done = subprocess.run(
+            [sys.executable, "-m", "bench.serving_client"],
+            input=json.dumps(job), capture_output=True, text=True, cwd=ROOT, timeout=RUN_TIMEOUT_S, check=True,
+        )  # fmt: skip
+        receipts = [Receipt(**receipt) for receipt in json.loads(done.stdout)]
+        for order, receipt in zip(orders, receipts, strict=True):
+            if receipt.error or receipt.tokens != order.max_tokens:
+                raise RuntimeError(f"{receipt.tokens} tokens of {order.max_tokens}: {receipt.error}")
+        return receipts
+
+
+class EngineSide:
+    """The bare engine in this process, with the service's settings."""
+
+    def __init__(self, options: ServingBenchOptions) -> None:
+        self._runner = NativeRunner(
+            str(options.model),
+            threads=options.threads,
+            kv_pages=kv_pages_within(str(options.model), "bf16", 1 << 30),
+            max_sequences=max(options.streams),
+            max_step_tokens=512,
+            max_context_tokens=options.prompt + options.generate,
+        )
+        self._engine = Engine(self._runner, prompt_chunk_tokens=128)
+        self._engine.start()
+        self.vocab_size = self._runner.vocab_size
+
+    def run(self, orders: Sequence[Order]) -> list[Receipt]:
+        """Submits the orders at once and waits for all. Raises EngineError."""
+        first = [0.0] * len(orders)
+        end = [0.0] * len(orders)
+        errors: list[EngineError] = []
+        done = threading.Event()
+
+        def deliver(events: Sequence[tuple[object, Event]]) -> None:
+            now_s = time.perf_counter() - start_s
+            for key, event in events:
+                assert isinstance(key, int)
+                if isinstance(event, EngineError):
+                    errors.append(event)
+                    continue
+                first[key] = first[key] or now_s
+                if event.finish_reason is not None:
+                    end[key] = now_s
+            if errors or all(end):
+                done.set()
+
+        start_s = time.perf_counter()
+        for i, order in enumerate(orders):
+            sampling = SamplingParams(temperature=0.0, seed=0)
+            self._engine.submit(GenerateRequest(f"{i}", order.prompt, order.max_tokens, sampling), deliver, i)
+        if not done.wait(RUN_TIMEOUT_S):
+            raise TimeoutError(f"not done within {RUN_TIMEOUT_S} s")
+        if errors:
+            raise errors[0]
+        return [Receipt(0.0, first[i], end[i], 0, order.max_tokens) for i, order in enumerate(orders)]
+
+    def close(self) -> None:
+        """Stops the engine."""
+        self._engine.stop()
+
+
+def measure_serving(options: ServingBenchOptions) -> dict[str, object]:
+    """Runs the bench; the result is ready for JSON. Raises RuntimeError, and what loading raises."""
+    rng = random.Random(7)
+    engine = EngineSide(options)
+    try:
+        with running_service(options) as service:
+            sides: dict[str, HttpSide | EngineSide] = {"engine": engine, "service": service}
+
+            def orders(streams: int, generate: int) -> list[Order]:
+                prompts = (rng.choices(range(engine.vocab_size), k=options.prompt) for _ in range(streams))
+                return [Order(0.0, tuple(prompt), generate) for prompt in prompts]
+
+            first: dict[str, list[float]] = {name: [] for name in sides}
+            rates: dict[str, dict[int, list[float]]] = {name: {n: [] for n in options.streams} for name in sides}
+            rounds = tqdm(range(options.repeats + 1), file=sys.stderr, unit="round", leave=False)
+            for _ in rounds:
+                for streams in options.streams:
+                    for name, side in sides.items():
+                        receipts = side.run(orders(streams, options.generate))
+                        began_s, ended_s = min(r.sent_s for r in receipts), max(r.end_s for r in receipts)
+                        rates[name][streams].append(streams * options.generate / (ended_s - began_s))
+                for name, side in sides.items():
+                    (receipt,) = side.run(orders(1, 2))
+                    first[name].append(receipt.first_s - receipt.sent_s)
+    finally:
+        engine.close()
+    return _report(options, rates, first)
+
+
+def _report(
+    options: ServingBenchOptions, rates: dict[str, dict[int, list[float]]], first: dict[str, list[float]]
+) -> dict[str, Any]:
+    """Medians of the rounds after the first, which is not counted; ratios round by round."""
+
+    def ratio(streams: int) -> float:
+        pairs = zip(rates["service"][streams][1:], rates["engine"][streams][1:], strict=True)
+        return round(statistics.median(ours / bare for ours, bare in pairs), 3)
+
+    first_s = {name: statistics.median(taken[1:]) for name, taken in first.items()}
+    return {
+        "model": options.model.name,
+        "tokens_per_s": {
+            name: {str(n): round(statistics.median(taken[1:]), 1) for n, taken in by_streams.items()}
+            for name, by_streams in rates.items()
+        },
+        "service_over_engine": {str(streams): ratio(streams) for streams in options.streams},
+        "first_token_s": {name: round(seconds, 4) for name, seconds in first_s.items()},
+        "first_token_added_s": round(first_s["service"] - first_s["engine"], 4),
+        **{name: value for name, value in asdict(options).items() if name not in ("model", "streams")},
+        "cpu": _native.cpu_model(),
+        "commit": commit(),
+    }
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline_s and process.poll() is None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        try:
+            connection.request("GET", "/health")
+            if connection.getresponse().status == 200:
+                return
+        except OSError:
+            pass
+        finally:
+            connection.close()
+        time.sleep(0.5)
+    raise RuntimeError(f"the service did not start: {log.read_text(encoding='utf-8')[-2000:]}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="redoubt bench serving", description="Measure the service.")
+    parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a converted model")
+    parser.add_argument("--threads", type=int, required=True, help="compute threads")
+    parser.add_argument("--streams", default="1,16", help="requests side by side (default %(default)s)")
+    parser.add_argument("--prompt", type=int, default=32, help="tokens of each prompt (default %(default)s)")
+    parser.add_argument("--generate", type=int, default=128, help="tokens of each answer (default %(default)s)")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds; medians count (default %(default)s)")
+    parser.add_argument("--json", action="store_true", help="one line of JSON instead of an indented one")
+    parsed = parser.parse_args(arguments)
+    options = ServingBenchOptions(
+        model=parsed.model.absolute(),
+        threads=parsed.threads,
+        streams=tuple(int(part) for part in parsed.streams.split(",")),
+        prompt=parsed.prompt,
+        generate=parsed.generate,
+        repeats=parsed.repeats,
+    )
+    try:
+        result = measure_serving(options)
+    except (EngineError, RuntimeError, ValueError, OSError) as error:
+        print(f"redoubt: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(result, indent=None if parsed.json else 2))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

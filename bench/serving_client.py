@@ -1,0 +1,88 @@
+"""A process full of HTTP clients: sends completions, each at its time, and notes when their events came.
+
+Reads a JSON job on stdin and prints a JSON report. Standard library only, and no more work per event than finding
+it: what the clients burn, the service on the same machine lacks. Knows the service by its HTTP address alone.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One request."""
+
+    at_s: float
+    """When to send it, from the start."""
+    prompt: tuple[int, ...]
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What became of an order. Seconds from the start."""
+
+    sent_s: float
+    first_s: float
+    """The first event with text, which is the first token unless that has only a part of a character."""
+    end_s: float
+    events: int
+    tokens: int
+    """As the service counts them."""
+    error: str = ""
+
+
+async def send(host: str, port: int, model: str, order: Order, start_s: float) -> Receipt:
+    """One streamed completion on a connection of its own."""
+    body = json.dumps(
+        {
+            "model": model,
+            "prompt": order.prompt,
+            "max_tokens": order.max_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+    ).encode()
+    await asyncio.sleep(max(0.0, start_s + order.at_s - time.perf_counter()))
+    sent_s = time.perf_counter() - start_s
+    first_s, events, tokens, error = 0.0, 0, 0, ""
+    reader, writer = await asyncio.open_connection(host, port, limit=1 << 20)
+    try:
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
+        status = (await reader.readline()).decode().strip()
+        if " 200 " not in f"{status} ":
+            error = status
+        while line := await reader.readline():
+            if not line.startswith(b"data: {"):
+                error = error or (line.decode() if line.startswith(b'{"error"') else "")
+                continue
+            if b'"choices":[]' in line:
+                tokens = json.loads(line[6:])["usage"]["completion_tokens"]
+            elif b'"error"' in line[:20]:
+                error = line.decode()
+            else:
+                events += 1
+                first_s = first_s or time.perf_counter() - start_s
+    finally:
+        writer.close()
+    return Receipt(sent_s, first_s, time.perf_counter() - start_s, events, tokens, error)
+
+
+async def send_all(job: dict[str, Any]) -> list[Receipt]:
+    """All orders of a job, side by side."""
+    start_s = time.perf_counter()
+    orders = [Order(**order) for order in job["orders"]]
+    return list(
+        await asyncio.gather(*(send(job["host"], job["port"], job["model"], order, start_s) for order in orders))
+    )
+
+
+if __name__ == "__main__":
+    print(json.dumps([asdict(receipt) for receipt in asyncio.run(send_all(json.load(sys.stdin)))]))

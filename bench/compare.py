@@ -1,150 +1,272 @@
-"""Our engine against others on the same model, alternating in one run: `python -m bench.compare MODEL --gguf FILE ...`.
+"""Our engine against others on one model, taking turns: `python -m bench.compare --threads 2 --out X.json`.
 
-Each contender is a process of its own with the model loaded. A first round finds the variant (attention, KV layout)
-that serves each peer best at each work; then come `--repeats` rounds in which all take turns at each work, so that a
-noisy neighbour meets everybody. Prints one JSON object: tokens a second (median, and all rounds), and the ratio of
-ours to each peer's (of the medians, and the lowest and highest within one round). A peer that can't be installed or
-that breaks is reported as such.
+Each engine is a process of its own with the model loaded. A first round finds the variant (attention, KV layout,
+repacking) that serves each best at each work; then come `--repeats` rounds in which all take turns at each work, so
+that a noisy neighbour meets everybody. The machine's two limits are sampled between rounds. The JSON is written after
+every round, so that an interrupted run keeps what it has; each figure is printed as it comes. A peer that can't be
+installed or started is in `missing`, with the reason; a crash and a refusal are results. Peers are installed once, into
+`--environments`. Exit status 1 if a peer is missing.
 """
 
 import argparse
 import json
+import os
+import shlex
+import signal
 import statistics
-import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from bench.engine import EngineBenchOptions, add_options, commit, options_of
-from bench.peers import Peer
-from bench.work import Contender, Work, contender
+from bench.engine import batch_list, commit
+from bench.limits import Demand, Rates, best_rates, rates_json, sample_rates
+from bench.models import NAMES, BenchModel, bench_model
+from bench.peers import InstallError, Peer
+from bench.process import Contender, CrashError
+from bench.report import table
+from bench.work import CLOCKS, NotSupportedError, Work, works
 from kernels import _native
 
 ROOT = Path(__file__).parent.parent
-PEER_NAMES = ("llama_cpp",)
+PEER_NAMES = ("llama_cpp", "ik_llama_cpp", "vllm_cpu", "openvino_genai")
 OURS = "redoubt"
-
-
-def our_command(options: EngineBenchOptions) -> Sequence[str]:
-    """Starts our engine with the same sizes."""
-    batches = ",".join(map(str, options.batches))
-    return [
-        *(sys.executable, "-m", "bench.contender", str(options.model.resolve()), "--threads", str(options.threads)),
-        *("--prompt", str(options.prompt), "--generate", str(options.generate), "--batch", batches),
-        *("--decode-context", str(options.decode_context), "--kv-type", options.kv_type),
-        *("--weight-memory", options.weight_memory, "--clock", options.clock),
-    ]
+CRASHES_ALLOWED = 3
 
 
 class Comparison:
-    """The contenders and what each has shown so far."""
+    """The engines and what each has shown so far."""
 
     def __init__(self, contenders: Sequence[Contender], works: Sequence[Work], repeats: int) -> None:
-        """Begins with nothing measured."""
+        """Begins with nothing measured; the contenders have been started."""
         self.contenders = list(contenders)
-        self.failures: dict[str, str] = {}
+        self.crashes: list[dict[str, str]] = []
         self._works = works
         self._repeats = repeats
         self._best: dict[tuple[str, Work], str] = {}
         self._rounds: dict[tuple[str, Work], list[float]] = {}
+        self._refusals: dict[tuple[str, Work], str] = {}
 
-    def run(self) -> None:
-        """Tunes, then measures in turns. A contender whose process ends is dropped, with the reason."""
-        with tqdm(total=(1 + self._repeats) * len(self._works), file=sys.stderr, unit="work", leave=False) as progress:
-            for repeat in range(1 + self._repeats):
-                for work in self._works:
-                    progress.set_description(work.name if repeat else f"tuning {work.name}")
-                    for one in list(self.contenders):
-                        try:
-                            self._turn(one, work, tune=repeat == 0)
-                        except (RuntimeError, OSError) as error:
-                            self.failures[one.name] = f"{work.name}: {error}"
-                            self.contenders.remove(one)
-                    progress.update()
+    def turns(self) -> int:
+        """How many `play` has."""
+        return 1 + self._repeats
 
-    def _turn(self, one: Contender, work: Work, *, tune: bool) -> None:
-        if tune:
-            taken = {variant: one.measure(work, variant) for variant in one.about.variants}
-            self._best[one.name, work] = min(taken, key=taken.__getitem__)
-        else:
-            seconds = one.measure(work, self._best[one.name, work])
-            self._rounds.setdefault((one.name, work), []).append(work.tokens / seconds)
+    def play(self, turn: int, progress: Any) -> None:
+        """One round of all works; number 0 looks for the best variants."""
+        for work in self._works:
+            progress.set_description(work.name if turn else f"tuning {work.name}")
+            for one in self.contenders:
+                if turn == 0:
+                    self._tune(one, work)
+                elif (one.name, work) in self._best:
+                    rate = self._rate(one, work, self._best[one.name, work])
+                    if rate is not None:
+                        self._rounds.setdefault((one.name, work), []).append(rate)
+                        progress.write(f"{one.name:16}{work.name:24}{rate:10.1f} tokens/s", file=sys.stderr)
+            progress.update()
+
+    def _tune(self, one: Contender, work: Work) -> None:
+        assert one.about is not None
+        rates = {variant: self._rate(one, work, variant) for variant in one.about.variants}
+        done = {variant: rate for variant, rate in rates.items() if rate is not None}
+        if done:
+            self._best[one.name, work] = max(done, key=done.__getitem__)
+
+    def _rate(self, one: Contender, work: Work, variant: str) -> float | None:
+        """Tokens a second; None for a refusal or a crash, which are noted."""
+        if sum(crash["engine"] == one.name for crash in self.crashes) >= CRASHES_ALLOWED:
+            self._refusals.setdefault((one.name, work), f"given up after {CRASHES_ALLOWED} crashes")
+            return None
+        try:
+            return work.tokens / one.measure(work, variant)
+        except NotSupportedError as error:
+            self._refusals[one.name, work] = str(error)
+        except CrashError as error:
+            self.crashes.append({"engine": one.name, "work": work.name, "variant": variant, "reason": str(error)})
+            self._refusals[one.name, work] = "crashed"
+        return None
 
     def figures(self, one: Contender) -> dict[str, Any]:
-        """One contender's tokens a second."""
-        return {
-            **{"version": one.about.version, "settings": one.about.settings, "load_s": round(one.about.load_s, 3)},
-            "tokens_per_s": {
-                work.name: {
-                    "median": round(statistics.median(self._rounds[one.name, work]), 1),
-                    "rounds": [round(rate, 1) for rate in self._rounds[one.name, work]],
+        """One engine's tokens a second, or why there are none."""
+        assert one.about is not None
+        results: dict[str, Any] = {}
+        for work in self._works:
+            rounds = self._rounds.get((one.name, work))
+            if rounds:
+                results[work.name] = {
+                    "median": round(statistics.median(rounds), 2),
+                    "rounds": [round(rate, 2) for rate in rounds],
                     "variant": self._best[one.name, work],
                 }
-                for work in self._works
-            },
-        }
+            elif (one.name, work) in self._refusals:
+                results[work.name] = {"none": self._refusals[one.name, work]}
+        about = {"version": one.about.version, "settings": one.about.settings, "load_s": round(one.about.load_s, 3)}
+        return {**about, "results": results}
 
     def ratios(self, ours: str, peer: str) -> dict[str, Any]:
-        """How many times as fast we are."""
+        """How many times as fast we are, of rounds that both finished."""
         result = {}
         for work in self._works:
-            a, b = self._rounds[ours, work], self._rounds[peer, work]
-            within = [x / y for x, y in zip(a, b, strict=True)]
-            result[work.name] = {
-                "of_medians": round(statistics.median(a) / statistics.median(b), 2),
-                "lowest": round(min(within), 2),
-                "highest": round(max(within), 2),
-            }
+            a, b = self._rounds.get((ours, work), []), self._rounds.get((peer, work), [])
+            within = [x / y for x, y in zip(a, b, strict=False)]
+            if within:
+                result[work.name] = {
+                    "of_medians": round(statistics.median(a) / statistics.median(b), 2),
+                    "lowest": round(min(within), 2),
+                    "highest": round(max(within), 2),
+                }
         return result
 
 
-def compare(options: EngineBenchOptions, gguf: Path, peers: Sequence[Peer]) -> dict[str, Any]:
-    """Runs everything; the result is ready for JSON. Raises RuntimeError if our own engine breaks."""
-    failures: dict[str, str] = {}
-    with ExitStack() as processes:
-        contenders = [processes.enter_context(contender(OURS, our_command(options), ROOT))]
-        for peer in peers:
-            try:
-                peer.install(ROOT)
-                command = peer.command(ROOT, gguf.resolve(), options.threads, options.clock)
-                contenders.append(processes.enter_context(contender(peer.name, command, ROOT)))
-            except (subprocess.CalledProcessError, RuntimeError, OSError) as error:
-                failures[peer.name] = str(error)
-        comparison = Comparison(contenders, options.works(), options.repeats)
-        comparison.run()
-    if OURS in comparison.failures:
-        raise RuntimeError(f"our engine failed: {comparison.failures[OURS]}")
-    return {
-        "model": options.model.name,
-        "gguf": gguf.name,
+def work_table(works: Sequence[Work], demand: Demand, samples: Sequence[Rates]) -> dict[str, Any]:
+    """What each work asks for, and the limit that the machine sets."""
+    result = {}
+    for work in works:
+        read_bytes, macs = demand.bytes_and_macs(work)
+        limit, by = demand.limit_tokens_per_s(work, best_rates(samples))
+        result[work.name] = {
+            **asdict(work),
+            **{"bytes_per_token": round(read_bytes / work.tokens), "macs_per_token": round(macs / work.tokens)},
+            **{"limit_tokens_per_s": round(limit, 2), "limited_by": by},
+        }
+    return result
+
+
+def start_peer(peer: Peer, model: BenchModel, options: argparse.Namespace, weights: int, context: int) -> Contender:
+    """Installs a peer, makes its form of the model, starts it. Raises what any of these raises."""
+    peer.install(options.environments)
+    needed, available = int(peer.memory_per_weight_bytes * weights), available_memory_bytes()
+    if needed > available:
+        raise MemoryError(f"needs about {needed / 1e9:.1f} GB of memory, {available / 1e9:.1f} GB are free: not run")
+    path = model.make_gguf() if peer.reads == "gguf" else model.make_hf()
+    command = peer.command(options.environments, path, options.threads, options.clock, context)
+    log = options.environments / f"{peer.name}.log"
+    one = Contender(peer.name, command, ROOT, log, options.timeout)
+    try:
+        one.start()
+    except CrashError:
+        one.stop()
+        raise
+    return one
+
+
+def available_memory_bytes() -> int:
+    """What the kernel says could be had without swapping."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/meminfo has no MemAvailable")
+
+
+def our_command(packed: Path, options: argparse.Namespace, works: Sequence[Work]) -> Sequence[str]:
+    """Starts our engine, sized for the works."""
+    listed = json.dumps([asdict(work) for work in works])
+    return [
+        *(sys.executable, "-m", "bench.contender", str(packed.resolve()), "--threads", str(options.threads)),
+        *("--kv-type", options.kv_type, "--weight-memory", options.weight_memory),
+        *("--clock", options.clock, "--works", listed),
+    ]
+
+
+def compare(options: argparse.Namespace, todo: Sequence[Work]) -> dict[str, Any]:
+    """Runs everything, writing `options.out` after each round. Raises CrashError if our own engine does not start."""
+    model = bench_model(options.model, options.models, options.environments / "models")
+    packed = model.make_packed()
+    demand = Demand.of(packed, options.kv_type)
+    weights = demand.layer_weights + demand.head_weights
+    context = max(work.context_tokens + work.new_tokens for work in todo)
+    ours = Contender(OURS, our_command(packed, options, todo), ROOT, options.environments / "redoubt.log", 600)
+    contenders, missing = [ours], {}
+    result: dict[str, Any] = {
+        "model": model.name,
         "cpu": _native.cpu_model(),
         "threads": options.threads,
         "commit": commit(),
-        "decode_context": options.decode_context,
-        "generate": options.generate,
+        "command": shlex.join(["python", "-m", "bench.compare", *options.arguments]),
+        "load_average_before": os.getloadavg()[0],
+        "kv_type": options.kv_type,
         "clock": options.clock,
-        "engines": {one.name: comparison.figures(one) for one in comparison.contenders},
-        "ratios": {one.name: comparison.ratios(OURS, one.name) for one in comparison.contenders if one.name != OURS},
-        "failures": failures | comparison.failures,
+        "repeats": options.repeats,
     }
+    try:
+        ours.start()
+        for name in options.peers:
+            tqdm.write(f"starting {name}", file=sys.stderr)
+            try:
+                peer: Peer = import_module(f"bench.peers.{name}").PEER
+                contenders.append(start_peer(peer, model, options, weights, context))
+            except (InstallError, CrashError, MemoryError, OSError, ImportError) as error:
+                missing[name] = str(error)
+                tqdm.write(f"{name} is missing: {error}", file=sys.stderr)
+        comparison = Comparison(contenders, todo, options.repeats)
+        samples = [sample_rates(options.threads)]
+        with tqdm(total=comparison.turns() * len(todo), file=sys.stderr, unit="work", leave=False) as progress:
+            for turn in range(comparison.turns()):
+                comparison.play(turn, progress)
+                samples.append(sample_rates(options.threads))
+                result |= {
+                    "rounds_finished": turn,
+                    "limits": rates_json(samples),
+                    "works": work_table(todo, demand, samples),
+                    "engines": {one.name: comparison.figures(one) for one in contenders},
+                    "ratios": {one.name: comparison.ratios(OURS, one.name) for one in contenders[1:]},
+                    "missing": missing,
+                    "crashes": comparison.crashes,
+                }
+                options.out.parent.mkdir(parents=True, exist_ok=True)
+                options.out.write_text(json.dumps(result, indent=1) + "\n")
+    finally:
+        for one in contenders:
+            one.stop()
+    return result
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.compare", description="Compare our engine with others.")
+    parser.add_argument("--model", choices=NAMES, default="embedded", help="1.1b and 7b have random weights")
+    parser.add_argument("--peers", default=",".join(PEER_NAMES), help="with commas (default: %(default)s)")
+    parser.add_argument("--threads", type=int, required=True, help="compute threads of every engine")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds; medians count (default %(default)s)")
+    parser.add_argument("--prompt", type=batch_list, default=(512,), help="prompts' tokens (default 512)")
+    parser.add_argument("--batch", type=batch_list, default=(1, 4, 8, 16, 32), help="streams (default 1,4,8,16,32)")
+    parser.add_argument("--decode-context", type=int, default=128, help="tokens before decoding (default %(default)s)")
+    parser.add_argument("--context", type=batch_list, default=(), help="long contexts: prompt, then one stream")
+    parser.add_argument("--generate", type=int, default=32, help="decode steps (default %(default)s)")
+    parser.add_argument("--kv-type", choices=("bf16", "int8", "fp32"), default="bf16", help="ours")
+    parser.add_argument("--weight-memory", choices=("auto", "mapped", "huge_pages"), default="auto", help="ours")
+    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for loading, and for each measurement")
+    parser.add_argument("--out", type=Path, required=True, help="the JSON")
+    parser.add_argument("--models", type=Path, default=ROOT / "models", help="(default: the repository's)")
+    parser.add_argument("--environments", type=Path, default=ROOT / "build" / "peers", help="(default: build/peers)")
+    options = parser.parse_args(arguments)
+    options.arguments = list(sys.argv[1:] if arguments is None else arguments)
+    options.environments = options.environments.absolute()
+    options.peers = [name for name in options.peers.split(",") if name]
+    unknown = set(options.peers) - set(PEER_NAMES)
+    if unknown or min(options.threads, options.repeats, options.generate, options.decode_context) < 1:
+        parser.error(f"peers are {', '.join(PEER_NAMES)}; numbers are at least 1")
+    options.environments.mkdir(parents=True, exist_ok=True)
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status: 1 if a peer is missing from the result."""
-    parser = argparse.ArgumentParser(prog="python -m bench.compare", description="Compare our engine with others.")
-    add_options(parser)
-    parser.add_argument("--gguf", type=Path, required=True, help="the same model for peers that read GGUF")
-    parser.add_argument("--peers", nargs="+", choices=PEER_NAMES, default=PEER_NAMES, help="(default: all)")
-    parsed = parser.parse_args(arguments)
-    peers: list[Peer] = [import_module(f"bench.peers.{name}").PEER for name in parsed.peers]
-    result = compare(options_of(parsed), parsed.gguf, peers)
-    print(json.dumps(result, indent=2))
-    return 1 if result["failures"] else 0
+    options = parse(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the engines are ended too
+    todo = works(options.prompt, options.decode_context, options.generate, options.batch, options.context)
+    try:
+        result = compare(options, todo)
+    except (CrashError, OSError) as error:
+        print(f"bench.compare: {error}", file=sys.stderr)
+        return 2
+    print(table(result))
+    return 1 if result["missing"] else 0
 
 
 if __name__ == "__main__":

@@ -1,22 +1,31 @@
-"""Our engine as one of the processes that `bench.compare` talks to: `python -m bench.contender MODEL --threads N`."""
+"""Our engine as one of the processes that `bench.compare` talks to."""
 
 import argparse
+import json
+from pathlib import Path
 
-from bench.engine import EngineBench, add_options, options_of
-from bench.work import About, Work, serve
+from bench.engine import EngineBench
+from bench.work import CLOCKS, About, Work, serve, take_stdout
 
 
 def main() -> None:
-    """The process."""
+    """The process; it is sized for the works that it is told of."""
     parser = argparse.ArgumentParser()
-    add_options(parser)
-    options = options_of(parser.parse_args())
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--kv-type", required=True)
+    parser.add_argument("--weight-memory", required=True)
+    parser.add_argument("--clock", choices=tuple(CLOCKS), required=True)
+    parser.add_argument("--works", required=True, help="JSON")
+    options = parser.parse_args()
+    answers = take_stdout()
+    todo = [Work(**work) for work in json.loads(options.works)]
     bench = EngineBench(
         options.model,
         threads=options.threads,
         kv_type=options.kv_type,
         weight_memory=options.weight_memory,
-        works=options.works(),
+        works=todo,
         clock=options.clock,
     )
 
@@ -26,7 +35,7 @@ def main() -> None:
     model = bench.runner.model
     settings = f"threads {options.threads}, tier {model.tier}, {options.kv_type} KV, weights {model.weight_memory}"
     try:
-        serve(About(version="redoubt", settings=settings, variants=("",), load_s=bench.load_s), measure)
+        serve(About(version="redoubt", settings=settings, variants=("",), load_s=bench.load_s), measure, answers)
     finally:
         bench.close()
 

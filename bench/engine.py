@@ -56,7 +56,7 @@ class EngineBenchOptions:
 
     def works(self) -> list[Work]:
         """Prefill, then decoding at each batch."""
-        return works(self.prompt, self.decode_context, self.generate, self.batches)
+        return works((self.prompt,), self.decode_context, self.generate, self.batches)
 
 
 class _StepClock:
@@ -244,7 +244,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", type=positive, default=512, help="tokens of the prompt (default %(default)s)")
     parser.add_argument("--generate", type=positive, default=64, help="decode steps (default %(default)s)")
     parser.add_argument(
-        "--batch", type=_batches, default=(1, 8, 32), help="streams side by side, as 1,8,32 (the default)"
+        "--batch", type=batch_list, default=(1, 8, 32), help="streams side by side, as 1,8,32 (the default)"
     )
     parser.add_argument(
         "--decode-context", type=positive, default=128, help="tokens before decoding (default %(default)s)"
@@ -284,7 +284,8 @@ def _at_least(least: int) -> Callable[[str], int]:
     return parse
 
 
-def _batches(text: str) -> tuple[int, ...]:
+def batch_list(text: str) -> tuple[int, ...]:
+    """Different positive numbers with commas, for argparse."""
     try:
         batches = tuple(int(part) for part in text.split(","))
     except ValueError:

@@ -1,19 +1,17 @@
-"""What the engines under comparison are asked to do, and how: JSON lines between the bench and one process for each.
+"""What the engines under comparison are asked to do, and the process' side of asking: JSON lines on standard streams.
 
 The process announces itself with an `About` line when its model is loaded, then answers each `Work` line with the
-seconds it took, under one of its own variants (settings that it can be run with). Standard library only: it runs in
-the peers' own environments too.
+seconds it took, under one of its own variants (settings that it can be run with), or with a refusal of what it cannot
+do. Standard library only: it runs in the peers' own environments too. The bench's side is `bench.process`.
 """
 
 import json
+import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from subprocess import PIPE, Popen
-from typing import IO, Any, Literal
+from typing import Literal, TextIO
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,9 @@ class Work:
     @property
     def name(self) -> str:
         """As it is called in a report."""
-        return f"prefill {self.context_tokens}" if self.kind == "prefill" else f"decode {self.streams}"
+        if self.kind == "prefill":
+            return f"prefill {self.context_tokens}"
+        return f"decode {self.streams} at {self.context_tokens}"
 
 
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -54,62 +54,39 @@ class About:
     load_s: float
 
 
-def works(prompt: int, decode_context: int, generate: int, batches: Sequence[int]) -> list[Work]:
-    """The usual list: one prefill, then decoding at each batch."""
-    decodes = [Work("decode", streams, decode_context, generate) for streams in batches]
-    return [Work("prefill", 1, prompt, 0), *decodes]
+class NotSupportedError(Exception):
+    """This engine, or this variant of it, cannot do this work; the message says why. The process lives on."""
 
 
-def serve(about: About, measure: Callable[[Work, str], float]) -> None:
-    """The process' side: answers works from standard input until it is closed.
+def works(
+    prompts: Sequence[int], decode_context: int, generate: int, batches: Sequence[int], contexts: Sequence[int] = ()
+) -> list[Work]:
+    """Prompts, then decoding at each batch, then for each long context its prompt and one stream after it."""
+    result = [Work("prefill", 1, tokens, 0) for tokens in prompts]
+    result += [Work("decode", streams, decode_context, generate) for streams in batches]
+    for tokens in contexts:
+        result += [Work("prefill", 1, tokens, 0), Work("decode", 1, tokens, generate)]
+    return list(dict.fromkeys(result))
 
-    `measure(work, variant)` returns seconds. Whatever libraries print must not go to standard output.
+
+def serve(about: About, measure: Callable[[Work, str], float], answers: TextIO) -> None:
+    """Answers works from standard input until it is closed.
+
+    `measure(work, variant)` returns seconds, or raises NotSupportedError. answers: what `take_stdout` gave.
     """
-    print(json.dumps(asdict(about)), flush=True)
+    print(json.dumps(asdict(about)), flush=True, file=answers)
     for line in sys.stdin:
         order = json.loads(line)
-        seconds = measure(Work(**order["work"]), order["variant"])
-        print(json.dumps({"seconds": seconds}), flush=True)
-
-
-class Contender:
-    """The bench's side: one running process."""
-
-    def __init__(self, name: str, orders: IO[str], answers: IO[str]) -> None:
-        """Waits until the model is loaded. Raises RuntimeError if the process ends instead."""
-        self.name = name
-        self._orders = orders
-        self._answers = answers
-        about = self._read()
-        self.about = About(
-            version=str(about["version"]),
-            settings=str(about["settings"]),
-            variants=tuple(about["variants"]),
-            load_s=float(about["load_s"]),
-        )
-
-    def measure(self, work: Work, variant: str) -> float:
-        """Seconds for the work. Raises RuntimeError if the process has ended."""
-        self._orders.write(json.dumps({"work": asdict(work), "variant": variant}) + "\n")
-        self._orders.flush()
-        return float(self._read()["seconds"])
-
-    def _read(self) -> dict[str, Any]:
-        line = self._answers.readline()
-        if not line:
-            raise RuntimeError(f"{self.name} has ended; its messages are above")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-
-@contextmanager
-def contender(name: str, command: Sequence[str], folder: Path) -> Iterator[Contender]:
-    """Starts a process in `folder` (the repository, so that it finds this package) and ends it after the block."""
-    with Popen(command, stdin=PIPE, stdout=PIPE, text=True, cwd=folder) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         try:
-            yield Contender(name, process.stdin, process.stdout)
-        finally:
-            process.stdin.close()
-            process.wait()
+            answer: dict[str, float | str] = {"seconds": measure(Work(**order["work"]), order["variant"])}
+        except NotSupportedError as error:
+            answer = {"not_supported": str(error)}
+        print(json.dumps(answer), flush=True, file=answers)
+
+
+def take_stdout() -> TextIO:
+    """Standard output for answers alone: from here on, what libraries print goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return answers

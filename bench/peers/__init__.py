@@ -1,15 +1,24 @@
 """Other engines, each with its best settings: one file per peer, run in an environment of its own.
 
 A peer's file has a `PEER`, which tells how to install it and how to start it; and, when run as a module by the peer's
-own interpreter, it is the process that `bench.work` talks to. Standard library only at import.
+own interpreter, it is the process that `bench.process` talks to. Standard library only at import.
 """
 
+import argparse
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import environ
 from pathlib import Path
+from typing import Literal
+
+from bench.work import CLOCKS
+
+
+class InstallError(Exception):
+    """A peer could not be installed; the message ends with what the installer said last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,31 +26,62 @@ class Peer:
     """How to get and start one other engine."""
 
     name: str
-    requirements: tuple[str, ...]
-    """What pip installs, pinned."""
-    pip_options: tuple[str, ...] = ()
-    build_environment: Mapping[str, str] = field(default_factory=dict)
+    steps: tuple[tuple[str, ...], ...]
+    """Arguments of `pip install`, one call after the other, versions pinned."""
+    reads: Literal["gguf", "hf"]
+    """The model's form: a 4-bit GGUF, or a Hugging Face folder in bf16."""
+    memory_per_weight_bytes: float
+    """What it needs in memory for a weight, about; where that is not free, it is not started."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Of the installation."""
+    finish: Callable[[Path, Callable[[Sequence[str]], None]], None] | None = None
+    """What pip can't do: gets the environment's folder, and a function that runs a command there."""
 
-    def folder(self, root: Path) -> Path:
-        """Its environment, under the repository's root."""
-        return root / "build" / "peers" / self.name
-
-    def python(self, root: Path) -> Path:
+    def python(self, environments: Path) -> Path:
         """Its interpreter."""
-        return self.folder(root) / "bin" / "python"
+        return environments / self.name / "bin" / "python"
 
-    def install(self, root: Path) -> None:
-        """Installs it unless that was done. Raises CalledProcessError; what was half done is tried again next time."""
-        done = self.folder(root) / "installed.txt"
-        wanted = "\n".join(self.requirements)
+    def install(self, environments: Path) -> None:
+        """Installs it into `environments`/name unless that was done. Raises InstallError."""
+        folder = (environments / self.name).resolve()
+        done, log = folder / "installed.txt", environments / f"{self.name}-install.log"
+        wanted = "\n".join(" ".join(step) for step in self.steps)
         if done.exists() and done.read_text() == wanted:
             return
-        subprocess.run([sys.executable, "-m", "venv", str(self.folder(root))], check=True)
-        command = [str(self.python(root)), "-m", "pip", "install", *self.pip_options, *self.requirements]
-        subprocess.run(command, check=True, stdout=sys.stderr, env={**environ, **self.build_environment})
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+
+        def run(command: Sequence[str]) -> None:
+            with log.open("ab") as output:
+                variables = {**environ, **self.environment, "CMAKE_BUILD_PARALLEL_LEVEL": "2"}
+                ended = subprocess.run(command, cwd=folder, stdout=output, stderr=output, env=variables)
+            if ended.returncode != 0:
+                last = log.read_text(errors="replace").strip()[-1500:]
+                raise InstallError(f"{' '.join(map(str, command))} ended with {ended.returncode}: {last}")
+
+        log.write_bytes(b"")
+        try:
+            run([sys.executable, "-m", "venv", str(folder)])
+            for step in self.steps:
+                run([str(folder / "bin" / "python"), "-m", "pip", "install", *step])
+            if self.finish is not None:
+                self.finish(folder, run)
+        except OSError as error:
+            raise InstallError(str(error)) from error
         done.write_text(wanted)
 
-    def command(self, root: Path, model: Path, threads: int, clock: str) -> Sequence[str]:
-        """Starts its process."""
-        module = f"bench.peers.{self.name}"
-        return [str(self.python(root)), "-m", module, str(model), "--threads", str(threads), "--clock", clock]
+    def command(self, environments: Path, model: Path, threads: int, clock: str, context_tokens: int) -> Sequence[str]:
+        """Starts its process. context_tokens: the most that any stream will have."""
+        options = ["--threads", str(threads), "--clock", clock, "--context", str(context_tokens)]
+        python = self.python(environments).absolute()  # not resolved: its own path makes it that environment's
+        return [str(python), "-m", f"bench.peers.{self.name}", str(model.absolute()), *options]
+
+
+def parse_process_options() -> argparse.Namespace:
+    """The command line that `Peer.command` writes: model, threads, clock, context."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall")
+    parser.add_argument("--context", type=int, required=True)
+    return parser.parse_args()

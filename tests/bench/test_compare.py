@@ -1,59 +1,129 @@
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
 from bench.compare import ROOT, Comparison
-from bench.work import Work, contender, works
+from bench.limits import Demand, Rates
+from bench.process import Contender, CrashError
+from bench.report import table
+from bench.work import Work, works
 
-# A contender that needs a second per token, or half of it in its variant "good"; and one that dies at decoding.
+# A contender that needs a second per token, or half of it in its variant "good"; one that dies at decoding; one that
+# refuses it; one that never answers.
 PROCESS = """
-import sys
-from bench.work import About, serve
+import sys, threading
+from bench.work import About, NotSupportedError, serve, take_stdout
+
+kind = sys.argv[1]
 
 def measure(work, variant):
-    if sys.argv[1] == "mortal" and work.kind == "decode":
-        raise SystemExit(3)
+    print("noise of a library")
+    if work.kind == "decode" and kind == "mortal":
+        raise SystemExit("no more")
+    if work.kind == "decode" and kind == "shy":
+        raise NotSupportedError("one at a time")
+    if kind == "mute":
+        threading.Event().wait()
     return work.tokens * (0.5 if variant == "good" else 1.0)
 
-variants = ("bad", "good") if sys.argv[1] == "fast" else ("bad",)
-serve(About(version="1", settings="none", variants=variants, load_s=2.0), measure)
+variants = ("bad", "good") if kind == "fast" else ("bad",)
+serve(About(version="1", settings="none", variants=variants, load_s=2.0), measure, take_stdout())
 """
 
 
-def command(kind: str) -> list[str]:
-    return [sys.executable, "-c", PROCESS, kind]
+class NoBar:
+    def set_description(self, text: str) -> None:
+        pass
 
+    def write(self, text: str, file: object) -> None:
+        pass
 
-def test_works_count_their_tokens() -> None:
-    prefill, one, eight = works(512, 128, 64, [1, 8])
-    assert (prefill.tokens, one.tokens, eight.tokens) == (512, 64, 512)
-    assert [work.name for work in (prefill, one, eight)] == ["prefill 512", "decode 1", "decode 8"]
-
-
-def test_the_best_variant_is_compared_and_a_dead_peer_is_reported() -> None:
-    todo = works(10, 5, 4, [1, 2])
-    with (
-        contender("ours", command("fast"), ROOT) as ours,
-        contender("slow", command("slow"), ROOT) as slow,
-        contender("mortal", command("mortal"), ROOT) as mortal,
-    ):
-        comparison = Comparison([ours, slow, mortal], todo, repeats=2)
-        comparison.run()
-    assert [one.name for one in comparison.contenders] == ["ours", "slow"]
-    assert "decode 1" in comparison.failures["mortal"]
-    assert comparison.figures(ours)["tokens_per_s"]["decode 2"] == {
-        "median": 2.0,
-        "rounds": [2.0, 2.0],
-        "variant": "good",
-    }
-    assert comparison.ratios("ours", "slow")["prefill 10"] == {"of_medians": 2.0, "lowest": 2.0, "highest": 2.0}
-
-
-def test_a_process_that_does_not_start_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="broken has ended"), contender("broken", ["false"], Path()):
+    def update(self) -> None:
         pass
 
 
-def test_work_is_plain_data() -> None:
-    assert Work("decode", 2, 5, 4) == works(1, 5, 4, [2])[1]
+def contender(kind: str, folder: Path, timeout_s: float = 60) -> Contender:
+    one = Contender(kind, [sys.executable, "-c", PROCESS, kind], ROOT, folder / f"{kind}.log", timeout_s)
+    one.start()
+    return one
+
+
+def test_works_count_their_tokens() -> None:
+    prefill, one, eight, long, after = works((512,), 128, 64, [1, 8], [4096])
+    assert (prefill.tokens, one.tokens, eight.tokens, long.tokens, after.tokens) == (512, 64, 512, 4096, 64)
+    names = ["prefill 512", "decode 1 at 128", "decode 8 at 128", "prefill 4096", "decode 1 at 4096"]
+    assert [work.name for work in (prefill, one, eight, long, after)] == names
+
+
+def test_the_best_variant_is_compared_and_crashes_and_refusals_are_results(tmp_path: Path) -> None:
+    todo = works((10,), 5, 4, [1, 2])
+    kinds = ("fast", "slow", "mortal", "shy")
+    contenders = [contender(kind, tmp_path) for kind in kinds]
+    try:
+        comparison = Comparison(contenders, todo, repeats=2)
+        for turn in range(comparison.turns()):
+            comparison.play(turn, NoBar())
+    finally:
+        for one in contenders:
+            one.stop()
+    fast, slow, mortal, shy = map(comparison.figures, contenders)
+    assert fast["results"]["decode 2 at 5"] == {"median": 2.0, "rounds": [2.0, 2.0], "variant": "good"}
+    assert comparison.ratios("fast", "slow")["prefill 10"] == {"of_medians": 2.0, "lowest": 2.0, "highest": 2.0}
+    assert "no more" in comparison.crashes[0]["reason"]
+    assert mortal["results"]["prefill 10"]["median"] == 1.0  # it was started again
+    assert mortal["results"]["decode 1 at 5"] == {"none": "crashed"}
+    assert shy["results"]["decode 1 at 5"] == {"none": "one at a time"}
+    assert set(comparison.ratios("fast", "shy")) == {"prefill 10"}
+    assert "median" in slow["results"]["decode 1 at 5"]
+
+
+def test_a_process_that_does_not_start_is_a_crash(tmp_path: Path) -> None:
+    broken = Contender("broken", ["sh", "-c", "echo why >&2; false"], tmp_path, tmp_path / "log", 60)
+    with pytest.raises(CrashError, match="has ended with status 1; its last words: why"):
+        broken.start()
+    absent = Contender("absent", [str(tmp_path / "nothing")], tmp_path, tmp_path / "log", 60)
+    with pytest.raises(CrashError, match="does not start"):
+        absent.start()
+
+
+def test_a_process_without_an_answer_is_a_crash(tmp_path: Path) -> None:
+    mute = contender("mute", tmp_path)
+    mute._timeout_s = 0.0
+    with pytest.raises(CrashError, match="gave no answer"):
+        mute.measure(Work("prefill", 1, 3, 0), "bad")
+
+
+DEMAND = Demand(layer_weights=1000, head_weights=100, read_bytes=550, kv_bytes_per_token=10.0, attention_macs_per_key=2)
+
+
+def test_limits_are_the_larger_of_two_demands() -> None:
+    assert DEMAND.bytes_and_macs(Work("prefill", 1, 4, 0)) == (550 + 40, 4000 + 100 + 10 * 2)
+    # Two streams after 3 tokens, 2 steps: 4 and 5 keys each.
+    decode = Work("decode", 2, 3, 2)
+    assert DEMAND.bytes_and_macs(decode) == (2 * 550 + 18 * 10, 4 * 1100 + 18 * 2)
+    assert DEMAND.limit_tokens_per_s(decode, Rates(1280.0, 1e9, "vnni")) == (4.0, "read")
+    assert DEMAND.limit_tokens_per_s(decode, Rates(1e9, 4436.0, "vnni")) == (4.0, "compute")
+    assert DEMAND.limit_tokens_per_s(decode, Rates(1280.0, 0.0, "fma_fp32")) == (4.0, "read")
+
+
+def test_the_table_names_the_best_peer_and_what_is_missing() -> None:
+    about = {"version": "1", "settings": "s", "load_s": 1.0}
+    work = "decode 1 at 5"
+    result = {
+        "model": "m", "cpu": "c", "threads": 2, "commit": "abc", "command": "python",
+        "works": {work: {"limit_tokens_per_s": 40.0, "limited_by": "read"}},
+        "engines": {
+            "redoubt": {**about, "results": {work: {"median": 20.0}}},
+            "a": {**about, "results": {work: {"median": 5.0}}},
+            "b": {**about, "results": {work: {"none": "crashed"}}},
+        },
+        "ratios": {"a": {work: {"of_medians": 4.0, "lowest": 3.9, "highest": 4.1}}, "b": {}},
+        "limits": {"read_bytes_per_s": 3e10, "macs_per_s": 4e11, "instruction": "vnni"},
+        "missing": {"d": "no wheel"}, "crashes": [{"engine": "b", "work": work, "variant": "", "reason": "boom"}],
+    }  # fmt: skip
+    text = table(json.loads(json.dumps(result)))
+    assert f"| {work} | 40 (read) | 20.0 | 50% | 5.0 | crashed | 4.0 (3.9 to 4.1) |" in text
+    assert "d is missing: no wheel" in text
+    assert "b crashed at decode 1 at 5: boom" in text

@@ -1,0 +1,190 @@
+"""One model in every form that some engine wants: ours, a GGUF, a Hugging Face folder in bf16.
+
+The embedded model's GGUF is what everything else is made from. A shape with random weights is drawn twice, in our form
+by `quant.synth` and as Q4_0 (head and embedding too, as in ours: at most 8 bits) here: speed does not depend on the
+values. What was made once is kept. Does not know who reads what.
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_dtypes import bfloat16
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from quant.int4 import dequantize_int4
+from quant.int8 import dequantize_int8
+from quant.matrix import F32, QuantizedMatrix
+from quant.sources.gguf_source import open_gguf
+from quant.sources.source import SourceTensor
+from quant.synth import SHAPES, synth
+
+RANDOM_SHAPES: Mapping[str, str] = {"1.1b": "tinyllama-1.1b", "7b": "llama2-7b"}
+NAMES = ("embedded", *RANDOM_SHAPES)
+EMBEDDED_NAME = "smollm2-135m-instruct"
+Q4_0_GROUP, Q4_0_BYTES = 32, 18  # ggml's block_q4_0: an fp16 scale and 16 bytes of codes
+LONGEST_CONTEXT_TOKENS = 16384
+"""What random models say they can do, so that no engine refuses a long context."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchModel:
+    """Where each form of one model lies, or will lie once it is asked for."""
+
+    name: str
+    packed: Path
+    gguf: Path
+    hf: Path
+
+    def make_packed(self) -> Path:
+        """Our form. Raises FileNotFoundError where the embedded model was not fetched, QuantError."""
+        if not (self.packed / "config.json").exists():
+            if self.name not in RANDOM_SHAPES:
+                raise FileNotFoundError(f"{self.packed}: the embedded model is not there; `make model` fetches it")
+            synth(RANDOM_SHAPES[self.name], self.packed)
+        return self.packed
+
+    def make_gguf(self) -> Path:
+        """The GGUF. Raises FileNotFoundError as above; ImportError without the `gguf` package, naming it."""
+        if not self.gguf.exists():
+            if self.name not in RANDOM_SHAPES:
+                raise FileNotFoundError(f"{self.gguf}: the embedded model is not there; `make model` fetches it")
+            self.gguf.parent.mkdir(parents=True, exist_ok=True)
+            partial = self.gguf.with_suffix(".partial")
+            write_random_gguf(SHAPES[RANDOM_SHAPES[self.name]], partial)
+            partial.rename(self.gguf)
+        return self.gguf
+
+    def make_hf(self) -> Path:
+        """The Hugging Face folder, in bf16, from the GGUF. Raises what make_gguf raises; ImportError, OSError."""
+        if not self.hf.exists():
+            self.hf.parent.mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix=".partial-", dir=self.hf.parent))
+            try:
+                export_hf(self.make_gguf(), folder)
+                folder.rename(self.hf)
+            except BaseException:
+                shutil.rmtree(folder)
+                raise
+        return self.hf
+
+
+def bench_model(name: str, models: Path, made: Path) -> BenchModel:
+    """The model called `name` (one of NAMES).
+
+    models: where `make model` leaves the embedded one, and where random ones lie that `redoubt synth` has written
+    (by the shape's name with -synth). made: where everything else goes.
+    """
+    if name == "embedded":
+        gguf = models / f"{EMBEDDED_NAME}.gguf"
+        return BenchModel(name, models / EMBEDDED_NAME, gguf, made / f"{EMBEDDED_NAME}-bf16")
+    shape = RANDOM_SHAPES[name]
+    kept = models / f"{shape}-synth"
+    packed = kept if kept.exists() else made / f"{shape}-synth"
+    return BenchModel(name, packed, made / f"{shape}-random.Q4_0.gguf", made / f"{shape}-random-bf16")
+
+
+def write_random_gguf(shape: Mapping[str, Any], path: Path, *, seed: int = 0, progress: bool = True) -> None:
+    """A Llama GGUF with random Q4_0 matrices, a byte-level vocabulary and ones for norms. The file is written once."""
+    import gguf
+
+    hidden, heads = shape["hidden_size"], shape["num_attention_heads"]
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name("random")
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0)
+    writer.add_context_length(LONGEST_CONTEXT_TOKENS)
+    writer.add_embedding_length(hidden)
+    writer.add_block_count(shape["num_hidden_layers"])
+    writer.add_feed_forward_length(shape["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(shape["num_key_value_heads"])
+    writer.add_rope_dimension_count(hidden // heads)
+    writer.add_rope_freq_base(shape["rope_theta"])
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(shape["vocab_size"])
+    _add_vocabulary(writer, gguf, shape["vocab_size"])
+    rng = np.random.Generator(np.random.SFC64(seed))
+    tensors = _tensor_shapes(shape)
+    for name, sizes in tensors.items():
+        if len(sizes) == 1:
+            writer.add_tensor_info(name, sizes, np.dtype(np.float32), 4 * sizes[0])
+        else:
+            stored = (sizes[0], sizes[1] // Q4_0_GROUP * Q4_0_BYTES)
+            quantized = gguf.GGMLQuantizationType.Q4_0
+            writer.add_tensor_info(name, stored, np.dtype(np.uint8), stored[0] * stored[1], raw_dtype=quantized)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for sizes in tqdm(tensors.values(), desc="Writing", unit="tensor", disable=not progress, leave=False):
+        writer.write_tensor_data(np.ones(sizes[0], np.float32) if len(sizes) == 1 else _random_q4_0(rng, *sizes))
+    writer.close()
+
+
+def _tensor_shapes(shape: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    hidden, middle, vocab = shape["hidden_size"], shape["intermediate_size"], shape["vocab_size"]
+    kv = hidden // shape["num_attention_heads"] * shape["num_key_value_heads"]
+    result: dict[str, tuple[int, ...]] = {"token_embd.weight": (vocab, hidden)}
+    for layer in range(shape["num_hidden_layers"]):
+        sizes: dict[str, tuple[int, ...]] = {
+            **{"attn_norm": (hidden,), "attn_q": (hidden, hidden), "attn_k": (kv, hidden), "attn_v": (kv, hidden)},
+            **{"attn_output": (hidden, hidden), "ffn_norm": (hidden,), "ffn_gate": (middle, hidden)},
+            **{"ffn_up": (middle, hidden), "ffn_down": (hidden, middle)},
+        }
+        result |= {f"blk.{layer}.{name}.weight": size for name, size in sizes.items()}
+    return result | {"output_norm.weight": (hidden,), "output.weight": (vocab, hidden)}
+
+
+def _random_q4_0(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """[rows, bytes of a row]: codes of all values, scales that keep activations' size."""
+    blocks = np.frombuffer(rng.bytes(rows * cols // Q4_0_GROUP * Q4_0_BYTES), np.uint8).copy()
+    blocks = blocks.reshape(rows, cols // Q4_0_GROUP, Q4_0_BYTES)
+    code_rms = 4.6
+    scales = rng.uniform(0.8, 1.2, blocks.shape[:2]) / np.sqrt(cols) / code_rms
+    blocks[:, :, :2] = scales.astype(np.float16)[:, :, None].view(np.uint8)
+    return blocks.reshape(rows, -1)
+
+
+def _add_vocabulary(writer: Any, gguf: Any, size: int) -> None:
+    """Bytes, one merge (readers ask for one), and fillers: no text is tokenized, but some engines want a tokenizer."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    names = ["<|endoftext|>", *sorted(ByteLevel.alphabet()), "Ġa"]
+    names += [f"<filler_{number}>" for number in range(size - len(names))]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(names)
+    writer.add_token_types([gguf.TokenType.CONTROL] + [gguf.TokenType.NORMAL] * (size - 1))
+    writer.add_token_merges(["Ġ a"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
+
+
+def export_hf(gguf_path: Path, folder: Path) -> None:
+    """The same weights, dequantized and rounded to bf16, as transformers reads them: a shard for each layer."""
+    from safetensors.numpy import save_file
+
+    source = open_gguf(gguf_path)
+    source.write_tokenizer(folder)
+    config = {**source.config, "torch_dtype": "bfloat16"}
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    shards: dict[str, list[SourceTensor]] = {}
+    for name, tensor in source.tensors.items():
+        part = name.split(".")[2] if name.startswith("model.layers.") else "rest"
+        shards.setdefault(f"model-{part}.safetensors", []).append(tensor)
+    for file, tensors in tqdm(shards.items(), desc="Exporting", unit="shard", leave=False):
+        arrays = {tensor.name: _values(tensor).astype(bfloat16) for tensor in tensors}
+        save_file(arrays, folder / file, metadata={"format": "pt"})
+    index = {tensor.name: file for file, tensors in shards.items() for tensor in tensors}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+
+
+def _values(tensor: SourceTensor) -> F32:
+    values = tensor.read(0, tensor.shape[0])
+    if not isinstance(values, QuantizedMatrix):
+        return values
+    return dequantize_int8(values) if values.type == "int8" else dequantize_int4(values)

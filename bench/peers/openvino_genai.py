@@ -1,0 +1,81 @@
+"""OpenVINO GenAI: reads the GGUF, computes in f32 (its hint), several prompts in one call as a padded batch.
+
+Its own per-token times are used: the first token's, and those between later ones, so nothing of Python is measured.
+"""
+
+import random
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+from bench.peers import Peer, parse_process_options
+from bench.work import CLOCKS, About, NotSupportedError, Work, serve, take_stdout
+
+PEER = Peer(
+    name="openvino_genai",
+    steps=(("openvino-genai==2026.4.1.0",),),
+    reads="gguf",
+    memory_per_weight_bytes=2.5,
+)
+
+
+class OpenVino:
+    """A pipeline over a GGUF."""
+
+    def __init__(self, model: str, threads: int, clock: str) -> None:
+        """Loads the file."""
+        if clock != "wall":
+            raise SystemExit("OpenVINO's own times are of the wall clock")
+        self._genai: Any = import_module("openvino_genai")  # in the peer's environment only
+        self._np: Any = import_module("numpy")
+        self._tensor: Any = import_module("openvino").Tensor
+        now_s = CLOCKS[clock]
+        began = now_s()
+        self._pipeline = self._genai.LLMPipeline(
+            model, "CPU", INFERENCE_NUM_THREADS=threads, INFERENCE_PRECISION_HINT="f32", PERFORMANCE_HINT="LATENCY"
+        )
+        self.load_s = now_s() - began
+        self._threads = threads
+        self._random = random.Random(7)
+
+    def about(self) -> About:
+        """Its version and settings."""
+        return About(
+            version=f"openvino-genai {version('openvino-genai')}",
+            settings=f"threads {self._threads}, INFERENCE_PRECISION_HINT f32, the GGUF's weights",
+            variants=("",),
+            load_s=self.load_s,
+        )
+
+    def measure(self, work: Work, variant: str) -> float:
+        """Seconds of a prompt until its first token, or of the steps after the second token."""
+        warm_up = 2  # steps before the clock runs
+        new_tokens = 1 if work.kind == "prefill" else work.new_tokens + warm_up
+        shape = (work.streams, work.context_tokens)
+        ids = [[self._random.randrange(16, 30000) for _ in range(shape[1])] for _ in range(shape[0])]
+        mask = self._np.ones(shape, self._np.int64)
+        inputs = self._genai.TokenizedInputs(self._tensor(self._np.array(ids, self._np.int64)), self._tensor(mask))
+        settings = self._genai.GenerationConfig(max_new_tokens=new_tokens, ignore_eos=True, do_sample=False)
+        settings.eos_token_id = -1
+        try:
+            result = self._pipeline.generate(inputs, settings)
+        except RuntimeError as error:
+            raise NotSupportedError(f"{error}"[:300]) from error
+        if work.kind == "prefill":
+            return float(result.perf_metrics.get_ttft().mean) / 1000
+        times_s = [float(ms) / 1000 for ms in result.perf_metrics.raw_metrics.m_new_token_times]
+        if len(times_s) != new_tokens:
+            raise NotSupportedError(f"made {len(times_s)} steps instead of {new_tokens}")
+        return times_s[-1] - times_s[-1 - work.new_tokens]
+
+
+def main() -> None:
+    """The process, in the peer's environment."""
+    options = parse_process_options()
+    answers = take_stdout()
+    engine = OpenVino(options.model, options.threads, options.clock)
+    serve(engine.about(), engine.measure, answers)
+
+
+if __name__ == "__main__":
+    main()

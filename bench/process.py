@@ -1,0 +1,123 @@
+"""The bench's side of one engine: starts its process, asks for works, and tells a refusal from a crash.
+
+A process that ends or does not answer in time is a `Crash` with its last words; it can be started again. Does not know
+what is measured.
+"""
+
+import json
+import os
+import selectors
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from subprocess import PIPE, Popen, TimeoutExpired
+from typing import Any
+
+from bench.work import About, NotSupportedError, Work
+
+LAST_WORDS_CHARACTERS = 1500
+
+
+class CrashError(Exception):
+    """The process ended, or gave no answer in time. The message ends with what it last printed."""
+
+
+class Contender:
+    """One engine under comparison: a process that loads the model once and answers works."""
+
+    def __init__(self, name: str, command: Sequence[str], folder: Path, log: Path, timeout_s: float) -> None:
+        """Starts nothing yet.
+
+        folder: where the process runs (the repository, so that it finds this package). log: gets its standard error.
+        timeout_s: for loading, and for each work.
+        """
+        self.name = name
+        self.about: About | None = None
+        self._command = list(command)
+        self._folder = folder
+        self._log = log
+        self._timeout_s = timeout_s
+        self._process: Popen[bytes] | None = None
+        self._received = b""
+
+    def start(self) -> About:
+        """Starts the process and waits until its model is loaded. Raises CrashError."""
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        self._received = b""
+        with self._log.open("wb") as log:
+            try:
+                self._process = Popen(
+                    self._command, stdin=PIPE, stdout=PIPE, stderr=log, cwd=self._folder, start_new_session=True
+                )
+            except OSError as error:
+                raise CrashError(f"does not start: {error}") from error
+        about = self._read()
+        self.about = About(
+            version=str(about["version"]),
+            settings=str(about["settings"]),
+            variants=tuple(about["variants"]),
+            load_s=float(about["load_s"]),
+        )
+        return self.about
+
+    def measure(self, work: Work, variant: str) -> float:
+        """Seconds for the work; starts the process again if it has crashed. Raises NotSupportedError, CrashError."""
+        if self._process is None:
+            self.start()
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps({"work": asdict(work), "variant": variant}).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            raise self._crash("has ended") from error
+        answer = self._read()
+        if "not_supported" in answer:
+            raise NotSupportedError(answer["not_supported"])
+        return float(answer["seconds"])
+
+    def stop(self) -> None:
+        """Ends the process, if it runs; kindly first."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(OSError):  # it may be dead already
+            process.stdin.close()
+        try:
+            process.wait(10)
+        except TimeoutExpired:
+            os.killpg(process.pid, 9)
+            process.wait()
+        process.stdout.close()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._received:
+                if not selector.select(self._timeout_s):
+                    os.killpg(self._process.pid, 9)
+                    raise self._crash(f"gave no answer within {self._timeout_s:.0f} s")
+                piece = os.read(self._process.stdout.fileno(), 1 << 16)
+                if not piece:
+                    raise self._crash("has ended")
+                self._received += piece
+        line, _, self._received = self._received.partition(b"\n")
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise self._crash(f"answered {line[:200]!r}")
+        return answer
+
+    def _crash(self, what: str) -> CrashError:
+        process = self._process
+        self.stop()
+        status = "" if process is None else f" with status {process.returncode}"
+        words = self._log.read_text(errors="replace").strip()[-LAST_WORDS_CHARACTERS:]
+        return CrashError(f"{what}{status}; its last words: {words}" if words else f"{what}{status}")

@@ -1,0 +1,56 @@
+"""A comparison's JSON as a Markdown table: `python -m bench.report X.json ...`. Does not measure anything."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+OURS = "redoubt"
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Tokens a second of each engine, our share of the machine's limit, and our ratio to the best peer."""
+    engines = result["engines"]
+    peers = [name for name in engines if name != OURS]
+    columns = [f"{result['model']}, tokens/s", "limit", OURS, "share of limit", *peers, "ratio to best peer"]
+    lines = [
+        f"| {' | '.join(columns)} |",
+        f"|{' --- |' * (5 + len(peers))}",
+    ]
+    for name, work in result["works"].items():
+        ours = engines[OURS]["results"].get(name, {}).get("median")
+        limit = work["limit_tokens_per_s"]
+        rates = {peer: engines[peer]["results"].get(name, {}) for peer in peers}
+        cells = [f"{rate['median']:.1f}" if "median" in rate else rate.get("none", "-")[:60] for rate in rates.values()]
+        best = max((peer for peer in peers if "median" in rates[peer]), key=lambda p: rates[p]["median"], default=None)
+        ratio = "-"
+        if best is not None and name in result["ratios"][best]:
+            found = result["ratios"][best][name]
+            ratio = f"{found['of_medians']} ({found['lowest']} to {found['highest']})"
+        share = "-" if ours is None else f"{ours / limit:.0%}"
+        shown = "-" if ours is None else f"{ours:.1f}"
+        lines.append(
+            f"| {name} | {limit:.0f} ({work['limited_by']}) | {shown} | {share} | {' | '.join([*cells, ratio])} |"
+        )
+    lines += ["", f"{result['cpu']}, {result['threads']} threads, commit {result['commit']}. `{result['command']}`", ""]
+    limits = result["limits"]
+    lines.append(
+        f"Limits in this run: memory read {limits['read_bytes_per_s'] / 1e9:.1f} GB/s, "
+        f"{limits['instruction']} {limits['macs_per_s'] / 1e9:.0f} G multiply-adds/s."
+    )
+    lines += [f"- {name}: {engine['version']}; {engine['settings']}" for name, engine in engines.items()]
+    lines += [f"- {name} is missing: {reason}" for name, reason in result["missing"].items()]
+    lines += [f"- {crash['engine']} crashed at {crash['work']}: {crash['reason'][:300]}" for crash in result["crashes"]]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints the table of each file."""
+    for path in arguments:
+        print(table(json.loads(Path(path).read_text())), end="\n\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

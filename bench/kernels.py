@@ -4,7 +4,8 @@
 
 - A time is the CPU time of the busiest pinned thread, best of several calls: what a call takes on cores of its own.
 - The limits are the streaming read rate for as many bytes as the weights have, measured between the batches (it drifts
-  on shared machines: the best counts), and the peak multiply-add rate of vpdpbusd (int8 activations) or of fp32 FMA.
+  on shared machines: the best counts), and the peak multiply-add rate of vpdpbusd or, in the AMX tier, tdpbsud
+  (int8 activations), or of fp32 FMA.
 - No kernel can be faster than the larger of the two demands: `share_of_limit` is that demand over the time. Where the
   CPU has no vpdpbusd, int8 activations have no compute peak here, and the share is that of the read rate.
 - Weights come from memory, not from a cache: calls go round through copies of the matrix.
@@ -79,7 +80,8 @@ def time_case(
     """One matrix at every batch."""
     weights = make_weights(case, np.random.default_rng(0))
     packed = weights.packed
-    peak = peaks["fma_fp32_macs_per_s" if activations == "fp32" else "vnni_macs_per_s"]
+    int8_peak = "amx_int8_macs_per_s" if setup.tier == "amx_int8" else "vnni_macs_per_s"
+    peak = peaks["fma_fp32_macs_per_s" if activations == "fp32" else int8_peak]
     reads = []
     times: dict[int, list[float]] = {}
     for batch in batches:

@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "amx_tiles.h"
 #include "bindings.h"
 #include "kernel_table.h"
 #include "measure.h"
@@ -138,6 +139,44 @@ const KernelTable& table_named(const std::optional<std::string>& tier) {
   return kernel_table(tier ? tier_from_name(*tier) : default_tier());
 }
 
+// What the tests call linear kernels by: a tier's name, or that of AMX with its tile registers emulated.
+constexpr const char* kEmulatedAmx = "amx_int8_emulated";
+
+const KernelTable& linear_table_named(const std::string& tier) {
+  return tier == kEmulatedAmx ? emulated_amx_table() : table_named(tier);
+}
+
+std::vector<std::string> linear_tier_names() {
+  std::vector<std::string> names;
+  bool avx512_vnni = false;
+  for (Tier tier : available_tiers()) {
+    names.emplace_back(tier_name(tier));
+    avx512_vnni = avx512_vnni || tier == Tier::kAvx512Vnni;
+  }
+  if (avx512_vnni) names.emplace_back(kEmulatedAmx);
+  return names;
+}
+
+void emulate_tdpbsud_array(const Strided<const int8_t>& a, const Strided<const uint8_t>& b,
+                           const Strided<int32_t>& c) {
+  TileConfig config;
+  const auto shape = [&](int tile, size_t rows, size_t bytes) {
+    if (rows > size_t(kTileRows) || bytes > size_t(kTileRowBytes)) reject("larger than a tile");
+    config.shape(tile, int(rows), int(bytes));
+  };
+  shape(0, c.shape(0), c.shape(1) * sizeof(int32_t));
+  shape(1, a.shape(0), a.shape(1));
+  shape(2, b.shape(0), b.shape(1));
+  const auto contiguous = [](const auto& matrix) { return matrix.size() == 0 || matrix.stride(1) == 1; };
+  if (!contiguous(a) || !contiguous(b) || !contiguous(c)) reject("not contiguous along the last");
+  EmulatedTiles tiles(config);
+  tiles.load<0>(c.data(), c.stride(0) * int64_t(sizeof(int32_t)));
+  tiles.load<1>(a.data(), a.stride(0));
+  tiles.load<2>(b.data(), b.stride(0));
+  tiles.dot_product<0, 1, 2>();
+  tiles.store<0>(c.data(), c.stride(0) * int64_t(sizeof(int32_t)));
+}
+
 auto dequantize_array(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
                       int64_t cols, int64_t group, const std::optional<std::string>& tier,
                       const Table& entries) {
@@ -161,7 +200,7 @@ void check_groups(const Strided<const float>& x, int64_t group) {
 
 nb::tuple quantize_rows_array(const Strided<const float>& x, int64_t group, const std::string& tier,
                               int terms) {
-  const KernelTable& table = table_named(tier);
+  const KernelTable& table = linear_table_named(tier);
   const auto rows = int32_t(x.shape(0)), cols = int32_t(x.shape(1));
   check_groups(x, group);
   if (terms != 1 && terms != 2) reject("terms: not 1 or 2");
@@ -209,7 +248,7 @@ void linear_int8_array(const Input<uint8_t, 2>& packed, const std::string& weigh
                        std::optional<int> tile_end, const Table& entries) {
   const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group, entries);
   if (!matrix.is_integer()) reject("weight_type: '" + weight_type + "' has no int8 kernel");
-  const KernelTable& table = table_named(tier);
+  const KernelTable& table = linear_table_named(tier);
   const size_t batch = values.shape(0), groups = size_t(matrix.blocks());
   if (values.shape(1) != size_t(cols)) reject("values: not [batch, cols]");
   if (low_values && (low_values->shape(0) != batch || low_values->shape(1) != size_t(cols)))
@@ -237,7 +276,7 @@ void linear_fp32_array(const Input<uint8_t, 2>& packed, const std::string& weigh
                        const std::string& tier, const std::optional<Input<float, 1>>& bias, bool accumulate,
                        int tile_begin, std::optional<int> tile_end, const Table& entries) {
   const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group, entries);
-  const KernelTable& table = table_named(tier);
+  const KernelTable& table = linear_table_named(tier);
   if (x.shape(1) != size_t(cols) || x.stride(1) != 1)
     reject("x: not [batch, cols], contiguous along the last");
   const FloatRows in{x.data(), x.stride(0), int32_t(x.shape(0)), matrix.cols};
@@ -257,6 +296,7 @@ nb::dict measure_compute_dict(int threads, const std::vector<int>& cpus) {
   }
   nb::dict result;
   result["vnni_macs_per_s"] = limits.vnni_macs_per_s;
+  result["amx_int8_macs_per_s"] = limits.amx_int8_macs_per_s;
   result["fma_fp32_macs_per_s"] = limits.fma_fp32_macs_per_s;
   return result;
 }
@@ -291,7 +331,7 @@ nb::list time_linear_list(const Input<uint8_t, 2>& packed, const std::string& we
                           size_t cold_bytes, bool huge_pages, int threads, const std::vector<int>& cpus,
                           const std::string& tier, const Table& entries) {
   const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group, entries);
-  const KernelTable& table = table_named(tier);
+  const KernelTable& table = linear_table_named(tier);
   const Activations kind = activations_from_name(activations);
   if (kind != Activations::kFp32 && !matrix.is_integer()) reject("activations: int8 is for integer weights");
   if (batch < 1 || repeats < 1) reject("batch, repeats: less than 1");
@@ -320,6 +360,8 @@ void bind_linear(nb::module_& module) {
              arg("group"), arg("tier") = nb::none(), arg("table") = nb::none());
 
   nb::module_ testing = module.def_submodule("testing");
+  testing.def("linear_tiers", &linear_tier_names);
+  testing.def("emulate_tdpbsud", &emulate_tdpbsud_array, arg("a"), arg("b"), arg("c"));
   testing.def("quantize_rows", &quantize_rows_array, arg("x"), arg("group"), arg("tier"), arg("terms") = 1);
   testing.def("linear_int8", &linear_int8_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
               arg("group"), arg("values"), arg("low_values").none(), arg("scales"), arg("starts"),

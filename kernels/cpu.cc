@@ -1,7 +1,10 @@
-// CPUID and XGETBV (Intel SDM volume 2A, "CPUID"; volume 1, section 13.3). Knows nothing of kernels or tiers.
+// CPUID and XGETBV (Intel SDM volume 2A, "CPUID"; volume 1, section 13.3), and Linux's permission for AMX
+// (its documentation, "Using XSTATE features in user space applications"). Knows nothing of kernels or tiers.
 #include "cpu.h"
 
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
@@ -47,7 +50,16 @@ CpuFeatures detect_cpu_features() {
              vl = has_bit(extended.ebx, 31), vnni = has_bit(extended.ecx, 11);
   features.avx512_vnni =
       features.avx2 && (xcr0 & kAvx512State) == kAvx512State && f && dq && bw && vl && vnni;
+
+  constexpr uint64_t kTileState = 0x60000;  // tile configuration, tile data
+  const bool amx_tile = has_bit(extended.edx, 24), amx_int8 = has_bit(extended.edx, 25);
+  features.amx_int8 = features.avx512_vnni && (xcr0 & kTileState) == kTileState && amx_tile && amx_int8;
   return features;
+}
+
+bool request_amx_permission() {
+  constexpr int kArchReqXcompPerm = 0x1023, kXfeatureTileData = 18;
+  return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureTileData) == 0;
 }
 
 std::string cpu_model() {

@@ -9,9 +9,14 @@ namespace redoubt {
 struct CpuFeatures {
   bool avx2 = false;         // AVX2, FMA and F16C
   bool avx512_vnni = false;  // all of the above, and AVX-512 F, BW, DQ, VL and VNNI
+  bool amx_int8 = false;     // all of the above, and AMX's tiles and int8; a process must ask for them too
 };
 
 CpuFeatures detect_cpu_features();
+
+// Asks Linux for the right to AMX's tile registers, for all threads of this process; false if it refuses.
+// Whoever uses a tile without it is killed.
+bool request_amx_permission();
 
 // The processor's brand string, trimmed; "unknown" where it gives none.
 std::string cpu_model();

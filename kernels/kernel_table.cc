@@ -10,7 +10,7 @@
 namespace redoubt {
 namespace {
 
-constexpr Tier kTiers[] = {Tier::kScalar, Tier::kAvx2, Tier::kAvx512Vnni};
+constexpr Tier kTiers[] = {Tier::kScalar, Tier::kAvx2, Tier::kAvx512Vnni, Tier::kAmxInt8};
 
 bool granted(Tier tier) {
   static const CpuFeatures features = detect_cpu_features();
@@ -21,6 +21,10 @@ bool granted(Tier tier) {
       return features.avx2;
     case Tier::kAvx512Vnni:
       return features.avx512_vnni;
+    case Tier::kAmxInt8: {
+      static const bool permitted = features.amx_int8 && request_amx_permission();
+      return permitted;
+    }
   }
   return false;
 }
@@ -44,6 +48,7 @@ KernelTable make_table(Tier tier) {
     fill_linear_avx512_vnni(table);
     fill_ops_avx512(table);
   }
+  if (tier >= Tier::kAmxInt8) fill_linear_amx_int8(table);
   return table;
 }
 
@@ -57,6 +62,8 @@ const char* tier_name(Tier tier) {
       return "avx2";
     case Tier::kAvx512Vnni:
       return "avx512_vnni";
+    case Tier::kAmxInt8:
+      return "amx_int8";
   }
   return "?";
 }
@@ -83,8 +90,17 @@ const KernelTable& kernel_table(Tier tier) {
                                 "' is not granted by this CPU and OS; this machine has: " + granted_names());
   }
   static const KernelTable tables[] = {make_table(Tier::kScalar), make_table(Tier::kAvx2),
-                                       make_table(Tier::kAvx512Vnni)};
+                                       make_table(Tier::kAvx512Vnni), make_table(Tier::kAmxInt8)};
   return tables[size_t(tier)];
+}
+
+const KernelTable& emulated_amx_table() {
+  static const KernelTable emulated = [] {
+    KernelTable table = kernel_table(Tier::kAvx512Vnni);
+    fill_linear_amx_int8_emulated(table);
+    return table;
+  }();
+  return emulated;
 }
 
 Tier default_tier() {

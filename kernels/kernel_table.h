@@ -19,7 +19,7 @@
 
 namespace redoubt {
 
-enum class Tier : uint8_t { kScalar, kAvx2, kAvx512Vnni };
+enum class Tier : uint8_t { kScalar, kAvx2, kAvx512Vnni, kAmxInt8 };
 
 // Activations quantized by group, as every linear kernel of integer weights takes them: x = d * n, where the
 // integer n is one int8 term or two:
@@ -164,14 +164,19 @@ struct KernelTable {
 void fill_linear_scalar(KernelTable& table);
 void fill_linear_avx2(KernelTable& table);
 void fill_linear_avx512_vnni(KernelTable& table);
+void fill_linear_amx_int8(KernelTable& table);
+void fill_linear_amx_int8_emulated(KernelTable& table);
 void fill_ops_scalar(KernelTable& table);  // norm, silu, rope, kv, attention, logits
 void fill_ops_avx2(KernelTable& table);
 void fill_ops_avx512(KernelTable& table);
 
 // The table for a tier. Throws std::invalid_argument if this machine (CPU and OS) does not grant the tier.
 const KernelTable& kernel_table(Tier tier);
-// The best tier granted, or the one REDOUBT_ISA names ("scalar", "avx2", "avx512_vnni"); an unknown or
-// missing tier there throws std::invalid_argument naming it.
+// amx_int8's with its tile registers emulated, for tests: no tier, so neither listed nor chosen. Throws
+// std::invalid_argument without avx512_vnni, which it is built on.
+const KernelTable& emulated_amx_table();
+// The best tier granted, or the one REDOUBT_ISA names ("scalar", "avx2", "avx512_vnni", "amx_int8"); an
+// unknown or missing tier there throws std::invalid_argument naming it.
 Tier default_tier();
 const char* tier_name(Tier tier);
 // The inverse; throws std::invalid_argument for a name that no tier has.

@@ -12,6 +12,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "amx_tiles.h"
 #include "cpu.h"
 #include "weight_stream.h"
 #include "workspace.h"
@@ -146,6 +147,27 @@ void multiply_add_fp32(int64_t iterations) {
 }  // namespace redoubt::avx512_vnni
 #pragma GCC pop_options
 
+namespace redoubt::amx_int8 {
+namespace {
+
+constexpr int kAccumulators = 4;
+constexpr int64_t kDotMacs = int64_t(kTileRows) * (kTileRowBytes / 4) * kTileRowBytes;
+
+void multiply_add_int8(int64_t iterations) {
+  TileConfig config;
+  for (int tile = 0; tile < kTileRegisters; ++tile) config.shape(tile, kTileRows, kTileRowBytes);
+  AmxTiles tiles(config);  // all zero
+  for (int64_t n = 0; n < iterations; ++n) {
+    tiles.dot_product<0, 4, 6>();
+    tiles.dot_product<1, 4, 7>();
+    tiles.dot_product<2, 5, 6>();
+    tiles.dot_product<3, 5, 7>();
+  }
+}
+
+}  // namespace
+}  // namespace redoubt::amx_int8
+
 namespace redoubt {
 namespace {
 
@@ -178,6 +200,11 @@ ComputeLimits measure_compute(ThreadPool& pool) {
     const double lanes = iterations * avx2::kAccumulators * 8;
     limits.fma_fp32_macs_per_s =
         lanes * passes_per_s(pool, [](int, int) { avx2::multiply_add_fp32(kIterations); });
+  }
+  if (std::ranges::count(available_tiers(), Tier::kAmxInt8) != 0) {
+    const double macs = iterations * double(amx_int8::kAccumulators * amx_int8::kDotMacs);
+    limits.amx_int8_macs_per_s =
+        macs * passes_per_s(pool, [](int, int) { amx_int8::multiply_add_int8(kIterations); });
   }
   return limits;
 }

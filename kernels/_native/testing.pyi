@@ -10,6 +10,18 @@ I32 = NDArray[np.int32]
 I8 = NDArray[np.int8]
 U8 = NDArray[np.uint8]
 
+def linear_tiers() -> list[str]:
+    """Names that the linear kernels below take: the tiers, and amx_int8_emulated where its AVX-512 can run.
+
+    The latter is amx_int8's kernel over tile registers in memory, used from one row on.
+    """
+
+def emulate_tdpbsud(a: I8, b: U8, c: I32) -> None:
+    """C [m, n] += the emulated dot product of a [m, 4 k] and b [k, 4 n], their rows at any distance.
+
+    What a processor answers with a fault ends the process.
+    """
+
 def quantize_rows(x: F32, group: int, tier: str, terms: int = 1) -> tuple[I8, I8 | None, F32, I32, F32]:
     """X [rows, cols], rows at any distance, to one term or two (kernel_table.h).
 
@@ -58,9 +70,9 @@ def linear_fp32(
     """Writes output tiles of y [batch, rows] from x [batch, cols], both with rows at any distance."""
 
 def measure_compute(threads: int, cpus: Sequence[int]) -> dict[str, float]:
-    """Peak rates of the pinned threads together, operands in registers: vnni_macs_per_s, fma_fp32_macs_per_s.
+    """Peak rates of the pinned threads together, operands in registers; 0.0 where the instruction is missing.
 
-    0.0 where the CPU lacks the instruction.
+    vnni_macs_per_s, amx_int8_macs_per_s, fma_fp32_macs_per_s.
     """
 
 def time_read(

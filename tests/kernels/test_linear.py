@@ -9,9 +9,11 @@ from bench.kernel_cases import MODEL_CASES, ODD_CASES, LinearCase, Weights, code
 from kernels import _native
 from kernels._native import testing
 
-TIERS = _native.available_tiers()
+TIERS = testing.linear_tiers()
+PLAIN_TIERS = _native.available_tiers()
 FAST_TIERS = [tier for tier in TIERS if tier != "scalar"]
 BATCHES = [*range(1, 34), 64]
+EMULATED_BATCHES = [1, 7, 16, 33]  # emulation takes its time, and test_amx.py tries the others
 MOST_ROWS = max(BATCHES)
 EPSILON = 2.0**-24  # of one rounding to nearest in fp32
 CANARY = np.float32(12345.678)
@@ -170,7 +172,7 @@ def test_packing_follows_the_layout(case: LinearCase) -> None:
     assert _native.packed_bytes(case.weight_type, case.rows, case.cols, case.group) == expected.size
 
 
-@every_tier
+@pytest.mark.parametrize("tier", PLAIN_TIERS)
 @every_case
 def test_dequantizing_is_exact(case: LinearCase, tier: str) -> None:
     weights = weights_of(case)
@@ -192,7 +194,7 @@ def test_every_fp16_scale_is_widened_exactly() -> None:
     positive = np.arange(0x7C00, dtype=np.uint16).view(np.float16)  # zero, subnormals, normals
     scales = np.concatenate([positive, -positive]).reshape(-1, 1)
     codes = np.full((len(scales), 32), 9, np.uint8)
-    for tier in TIERS:
+    for tier in PLAIN_TIERS:
         values = _native.dequantize(_native.pack_int4(codes, scales, None), "sym_int4", len(scales), 32, 32, tier)
         assert (values == scales.astype(np.float32)).all()
 
@@ -253,7 +255,7 @@ def test_int8_activations(case: LinearCase, terms: int) -> None:
     assert (np.abs(result - exact) <= (additions + 2) * EPSILON * magnitude).all()
 
     for tier in FAST_TIERS:
-        for rows in BATCHES:
+        for rows in EMULATED_BATCHES if tier.endswith("emulated") else BATCHES:
             assert same_bits(run_int8(case, weights, first_rows(q, 0, rows), tier), result[:rows]), (tier, rows)
 
 

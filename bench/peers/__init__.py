@@ -8,7 +8,7 @@ import argparse
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import environ
 from pathlib import Path
@@ -34,8 +34,6 @@ class Peer:
     """What it needs in memory for a weight, about; where that is not free, it is not started."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Of the installation."""
-    finish: Callable[[Path, Callable[[Sequence[str]], None]], None] | None = None
-    """What pip can't do: gets the environment's folder, and a function that runs a command there."""
 
     def python(self, environments: Path) -> Path:
         """Its interpreter."""
@@ -64,8 +62,6 @@ class Peer:
             run([sys.executable, "-m", "venv", str(folder)])
             for step in self.steps:
                 run([str(folder / "bin" / "python"), "-m", "pip", "install", *step])
-            if self.finish is not None:
-                self.finish(folder, run)
         except OSError as error:
             raise InstallError(str(error)) from error
         done.write_text(wanted)

@@ -1,14 +1,13 @@
-"""ik_llama.cpp, through ik-llama-cpp-python: the library built natively from the source distribution.
+"""ik_llama.cpp, through the bindings of ik-llama-cpp-python.
 
-The wheel's own library is a generic AVX2 build without `vpdpbusd`, and its source distribution does not build as it is
-(it lacks a file that only a command-line tool of its wants), so the library alone is built from that source with
-GGML_NATIVE, and the wheel's Python bindings of the same version load it. What was loaded is said in the settings.
+The wheel's own library is a generic AVX2 build without `vpdpbusd`, so its figures say little about the engine. A
+library of the same version that was built by hand for this CPU is loaded instead where it lies in `native/` of the
+peer's environment. What was loaded is said in the settings, with the number of its VNNI instructions.
 Run-time repacking (`-rtr`) on and off are tried, and flash attention with one stream: with several this version aborts.
 """
 
 import ctypes
 import subprocess
-from collections.abc import Callable, Sequence
 from importlib import import_module
 from itertools import product
 from os import environ
@@ -25,32 +24,16 @@ REPACK = {"rtr=0": False, "rtr=1": True}
 FLASH_ATTENTION = {"flash_attention=off": False, "flash_attention=on": True}
 
 
-def build_native(folder: Path, run: Callable[[Sequence[str]], None]) -> None:
-    """Builds native/src/libllama.so from the source distribution."""
-    package = f"ik-llama-cpp-python=={VERSION}"
-    python = str(folder / "bin" / "python")
-    run([python, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "--dest", "sdist", package])
-    (archive,) = (folder / "sdist").glob("*.tar.gz")
-    (folder / "source").mkdir(exist_ok=True)
-    run(["tar", "xzf", str(archive), "-C", "source", "--strip-components=1"])
-    cmake = str(folder / "bin" / "cmake")
-    off = [f"-DLLAMA_BUILD_{part}=OFF" for part in ("TESTS", "EXAMPLES", "SERVER")]
-    options = ["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=ON", "-DCMAKE_CXX_FLAGS=-w"]
-    run([cmake, "-S", "source/vendor/ik_llama.cpp", "-B", "native", *options, *off])
-    run([cmake, "--build", "native", "--target", "llama", "--parallel", "2"])
-
-
 PEER = Peer(
     name="ik_llama_cpp",
-    steps=((f"ik-llama-cpp-python=={VERSION}", "cmake==4.4.4"),),
+    steps=((f"ik-llama-cpp-python=={VERSION}",),),
     reads="gguf",
     memory_per_weight_bytes=1.2,  # the file's pages, or a repacked copy beside them
-    finish=build_native,
 )
 
 
 def native_library() -> Path | None:
-    """Where `build_native` leaves the library in this environment."""
+    """The library built by hand, if there is one."""
     found = sorted((Path(prefix) / "native").glob("**/libllama.so"))
     return found[0] if found else None
 
@@ -106,7 +89,7 @@ class IkLlamaCpp(LlamaFamily):
         """Its version, how it was built, and whether its library has VNNI instructions."""
         count = vnni_instructions(self._library)
         vnni = "unknown (no objdump)" if count is None else f"{count}"
-        build = "built natively from the source distribution" if self._native else "the wheel's generic build"
+        build = "a library built by hand for this CPU" if self._native else "the wheel's generic build"
         system = self.lib._lib.llama_print_system_info().decode()
         return About(
             version=f"ik-llama-cpp-python {VERSION}",

@@ -65,12 +65,14 @@ LayerWeights find_layer(const PackedFile& file, const ModelConfig& config, int n
 }
 
 void choose_two_terms(ModelWeights& weights) {
-  for (LayerWeights& layer : weights.layers) layer.key.two_terms = layer.value.two_terms = true;
-  for (size_t i = 0; i < std::min<size_t>(weights.layers.size(), 4); ++i)
-    weights.layers[i].down.two_terms = true;
-  LayerWeights& last = weights.layers.back();
-  for (Linear* linear : {&last.query, &last.output, &last.gate, &last.up, &last.down}) {
-    linear->two_terms = true;
+  const size_t layers = weights.layers.size();
+  for (size_t i = 0; i < layers; ++i) {
+    LayerWeights& layer = weights.layers[i];
+    layer.key.two_terms = layer.value.two_terms = true;
+    const bool outer = i < 2 || i + 1 == layers;
+    for (Linear* linear : {&layer.query, &layer.output, &layer.gate, &layer.up, &layer.down}) {
+      linear->two_terms = outer;
+    }
   }
   weights.head.two_terms = true;
 }

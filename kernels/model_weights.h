@@ -38,13 +38,12 @@ struct ModelWeights {
 // `file`. For the threads of one node, which may read their own tiles only (node_slices.h).
 //
 // Two-term inputs go where a small model's outputs are touched most for the work they cost: into key and
-// value of every layer; down_proj of the first four layers, where activations of thousands of times the
-// usual size arise (Sun et al. 2024, "Massive Activations in Large Language Models"); the last layer, of
-// which a prompt computes one row; and the head. In models at least kWideHiddenSize wide the rounding of a
-// sum's many terms averages out, and every input has one term. (Embedded model, 768 tokens of prose and chat,
-// mean KL divergence from fp32 activations: 0.0028 with one term everywhere, 0.0021 with two into the head,
-// 0.0015 into the last layer too, 0.0008 into keys and values too, 0.0007 so, for 9 % more work in a prompt.
-// Queries too: 0.0006, for 17 %.)
+// value of every layer; the first two layers, where activations of thousands of times the usual size arise
+// (Sun et al. 2024, "Massive Activations in Large Language Models"); the last layer, of which a prompt
+// computes one row; and the head. In models at least kWideHiddenSize wide the rounding of a sum's many terms
+// averages out, and every input has one term. (Embedded model, 768 tokens of prose and chat, mean KL
+// divergence from fp32 activations: 0.0028 with one term everywhere, 0.0021 with two into the head, 0.0015
+// into the last layer too, 0.0008 into keys and values too, 0.0007 so.)
 inline constexpr int32_t kWideHiddenSize = 1024;
 ModelWeights find_model_weights(const PackedFile& file, const ModelConfig& config, int node);
 

@@ -74,7 +74,9 @@ async def test_a_worker_is_killed_in_the_middle(service: RunningService) -> None
         assert broken.error is not None
         assert "lost" in broken.error["message"]
         assert await asyncio.to_thread(ask, service) == 200
-        assert state_of(service, victim["worker_id"]) == "gone"
+        await asyncio.to_thread(
+            wait_until, lambda: state_of(service, victim["worker_id"]) == "gone", "the table knows of the loss"
+        )
 
         seen = other.tokens
         await asyncio.to_thread(wait_until, lambda: other.tokens > seen + 5, "the other stream goes on")

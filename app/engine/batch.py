@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from app.engine.prefix_cache import PageChain
 from app.engine.scheduler import SequenceState, Step
 from app.engine.types import Batch, EngineError, GenerateRequest, TokenDelta, TokenSampler
 
@@ -22,13 +23,26 @@ class Generation:
 
     __slots__ = ("aborted", "deliver", "key", "request", "sampler", "sequence", "tokens")
 
-    def __init__(self, request: GenerateRequest, sampler: TokenSampler, deliver: Deliver, key: object) -> None:
+    def __init__(
+        self,
+        request: GenerateRequest,
+        sampler: TokenSampler,
+        deliver: Deliver,
+        key: object,
+        *,
+        page_tokens: int,
+        salt: bytes | None,
+    ) -> None:
+        """`salt`: where the digests of its pages begin; None: they are not shared."""
         self.request = request
         self.sampler = sampler
         self.deliver = deliver
         self.key = key
         self.tokens = list(request.prompt_token_ids)  # and then the output
-        self.sequence = SequenceState(len(self.tokens), request.max_new_tokens)
+        chain = PageChain(self.tokens, page_tokens, salt) if salt is not None else None
+        if chain is not None and len(self.tokens) > page_tokens:
+            chain.digest(len(self.tokens) // page_tokens - 1)  # the prompt's, here and not on the engine's thread
+        self.sequence = SequenceState(len(self.tokens), request.max_new_tokens, chain)
         self.aborted = False
 
 

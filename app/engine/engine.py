@@ -15,6 +15,7 @@ from collections import deque
 from typing import Literal
 
 from app.engine.batch import BatchArrays, Deliver, Event, Generation
+from app.engine.prefix_cache import tenant_salt
 from app.engine.scheduler import Scheduler, SchedulerLimits, SequenceState, Step
 from app.engine.types import (
     EngineStatistics,
@@ -36,12 +37,18 @@ class Engine:
     """Continuous batching over one model. Thread-safe; the model is used by the engine's own thread only."""
 
     def __init__(
-        self, runner: ModelRunner, *, prompt_chunk_tokens: int = 128, expected_output_tokens: int = 256
+        self,
+        runner: ModelRunner,
+        *,
+        prompt_chunk_tokens: int = 128,
+        expected_output_tokens: int = 256,
+        prefix_cache: bool = True,
     ) -> None:
         """Takes possession of `runner`; `start` begins the work. Raises ValueError for limits that don't fit.
 
         prompt_chunk_tokens: prompt tokens of a step in which others decode: bounds the time between their tokens.
         expected_output_tokens: how long admission takes outputs to be until some have ended.
+        prefix_cache: whether pages of prompts and outputs are kept for later requests of the same tenant.
         """
         self._runner = runner
         self._limits = SchedulerLimits(
@@ -55,11 +62,12 @@ class Engine:
         self._scheduler = Scheduler(self._limits, expected_output_tokens=expected_output_tokens)
         self._arrays = BatchArrays(runner.max_step_tokens, runner.max_sequences)
         self._page_table = runner.page_table
+        self._cache_secret = os.urandom(32) if prefix_cache else None
         # Engine thread only.
         self._generations: dict[SequenceState, Generation] = {}
         self._outbox: dict[Deliver, list[tuple[object, Event]]] = {}
         self._failures_in_a_row = 0
-        self._steps = self._computed_tokens = self._generated_tokens = 0
+        self._steps = self._computed_tokens = self._cached_tokens = self._generated_tokens = 0
         self._rate = _Rate()
         # Shared, guarded by the condition's lock.
         self._wake = threading.Condition()
@@ -89,7 +97,9 @@ class Engine:
             sampler = self._runner.make_sampler(request.prompt_token_ids, sampling, seed)
         except (ValueError, OverflowError, TypeError) as error:
             raise InvalidRequestError(str(error)) from error
-        generation = Generation(request, sampler, deliver, key)
+        salt = None if self._cache_secret is None else tenant_salt(self._cache_secret, request.tenant)
+        page_tokens = self._limits.page_tokens
+        generation = Generation(request, sampler, deliver, key, page_tokens=page_tokens, salt=salt)
         with self._wake:
             if self._stopped_reason is not None:
                 raise EngineStoppedError(self._stopped_reason)
@@ -215,14 +225,18 @@ class Engine:
         generation = self._generations[sequence]
         if generation.aborted:  # its abort is in the inbox
             return
+        cached = sequence.cached_tokens
+        if cached:  # to be told once
+            self._cached_tokens += cached
+            sequence.cached_tokens = 0
         if token in generation.request.stop_token_ids:
-            delta = TokenDelta((), "stop")
+            delta = TokenDelta((), "stop", cached)
         else:
             generation.tokens.append(token)
             sequence.length += 1
             self._generated_tokens += 1
             full = sequence.length == sequence.prompt_tokens + sequence.max_new_tokens
-            delta = TokenDelta((token,), "length" if full else None)
+            delta = TokenDelta((token,), "length" if full else None, cached)
         if delta.finish_reason is not None:
             self._forget(generation)
         self._emit(generation, delta)
@@ -255,7 +269,7 @@ class Engine:
                 del self._live[generation.request.request_id]
 
     def _fail(self, step: Step, error: Exception) -> None:
-        """Ends the requests of a failed step; others never saw it, as pages are not shared."""
+        """Ends the requests of a failed step; others never saw it, as a page is shared only after its step."""
         logger.error("an engine step with %d requests has failed", len(step.sequences), exc_info=error)
         for sequence in step.sequences:
             generation = self._generations[sequence]
@@ -295,7 +309,9 @@ class Engine:
             pages_used=scheduler.pool.used_count,
             pages_free=scheduler.pool.free_count,
             steps=self._steps,
+            pages_cached=scheduler.pool.cached_count,
             computed_tokens=self._computed_tokens,
+            cached_tokens=self._cached_tokens,
             generated_tokens=self._generated_tokens,
             preemptions=scheduler.preemptions,
             generated_tokens_per_s=self._rate.per_s if scheduler.running else 0.0,

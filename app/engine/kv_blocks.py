@@ -1,16 +1,21 @@
-"""Which KV pages are free, and how many sequences hold each of the others.
+"""Which KV pages are free, how many sequences hold each of the others, and which are kept for whoever needs them again.
 
-Page numbers and counts only: what a page contains, which sequence holds it at which position, and where its bytes lie
-are known to others. A count above one means a shared page, which nobody may write to.
+A page whose content is known by a digest (prefix_cache.py) outlives its last holder: it stays findable until its place
+is needed, and those unused for longest go first. A count of holders above one means a shared page, which nobody may
+write to; so is one that has a digest.
+
+Page numbers, counts and digests only: what a page contains, which sequence holds it at which position, and where its
+bytes lie are known to others.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable
 
 
 class PagePool:
-    """The KV cache's pages, numbered from 0; each is free or held by one or more sequences."""
+    """The KV cache's pages, numbered from 0: held by one or more sequences, or free, of which some are cached."""
 
-    __slots__ = ("_free", "_holders")
+    __slots__ = ("_cached", "_digests", "_free", "_holders", "_idle", "_repeats")
 
     def __init__(self, page_count: int) -> None:
         if page_count < 1:
@@ -18,6 +23,10 @@ class PagePool:
         self._holders = [0] * page_count
         # A stack, so that the pages used last, still in the CPU's caches, are used next.
         self._free = list(range(page_count - 1, -1, -1))
+        self._cached: dict[bytes, int] = {}
+        self._digests: dict[int, bytes] = {}  # the inverse
+        self._idle: OrderedDict[int, None] = OrderedDict()  # cached pages that nobody holds, longest unused first
+        self._repeats = 0
 
     @property
     def page_count(self) -> int:
@@ -26,39 +35,70 @@ class PagePool:
 
     @property
     def free_count(self) -> int:
-        """Pages that nobody holds."""
-        return len(self._free)
+        """Pages that nobody holds, cached ones among them."""
+        return len(self._free) + len(self._idle)
 
     @property
     def used_count(self) -> int:
         """Pages that somebody holds; a shared one counts once."""
-        return len(self._holders) - len(self._free)
+        return len(self._holders) - len(self._free) - len(self._idle)
+
+    @property
+    def cached_count(self) -> int:
+        """Pages that can be found by their digest, held or free."""
+        return len(self._cached)
+
+    @property
+    def repeat_count(self) -> int:
+        """How many pages sharing saves: holders beyond each page's first."""
+        return self._repeats
 
     def holders(self, page: int) -> int:
         """How many sequences hold `page`."""
         return self._holders[page]
 
     def take(self, count: int) -> list[int]:
-        """Takes `count` free pages, each held once; there must be that many."""
-        assert 0 <= count <= len(self._free), f"{count} pages taken of {len(self._free)} free ones"
+        """Takes `count` free pages, each held once; there must be that many. Forgets cached ones only if it must."""
+        assert 0 <= count <= self.free_count, f"{count} pages taken of {self.free_count} free ones"
         if count == 0:
             return []
         pages = self._free[-count:][::-1]
         del self._free[-count:]
+        while len(pages) < count:
+            page, _ = self._idle.popitem(last=False)
+            del self._cached[self._digests.pop(page)]
+            pages.append(page)
         for page in pages:
             self._holders[page] = 1
         return pages
 
-    def share(self, pages: Iterable[int]) -> None:
-        """Adds a holder to each of `pages`, which must be held already."""
-        for page in pages:
-            assert self._holders[page] > 0, f"page {page} is free and can't be shared"
-            self._holders[page] += 1
-
     def release(self, pages: Iterable[int]) -> None:
-        """Removes a holder from each of `pages`; a page without holders is free."""
+        """Removes a holder from each of `pages`; those without holders are free. Cached ones are lost in this order."""
         for page in pages:
-            assert self._holders[page] > 0, f"page {page} is released more often than it was taken"
-            self._holders[page] -= 1
-            if self._holders[page] == 0:
+            holders = self._holders[page] = self._holders[page] - 1
+            assert holders >= 0, f"page {page} is released more often than it was taken"
+            if holders:
+                self._repeats -= 1
+            elif page in self._digests:
+                self._idle[page] = None
+            else:
                 self._free.append(page)
+
+    def keep(self, page: int, digest: bytes) -> None:
+        """Makes a held page, whose content is complete, findable; nothing happens if another is known by `digest`."""
+        assert self._holders[page] > 0, f"page {page} is free and can't be kept"
+        if digest not in self._cached:
+            assert page not in self._digests, f"page {page} has a digest already"
+            self._cached[digest] = page
+            self._digests[page] = digest
+
+    def find(self, digest: bytes) -> int | None:
+        """Takes a further hold of the page known by `digest`; None if there is none."""
+        page = self._cached.get(digest)
+        if page is not None:
+            if self._holders[page]:
+                self._repeats += 1
+            else:
+                del self._idle[page]
+            self._holders[page] += 1
+        return page

@@ -8,13 +8,16 @@ and values are in its pages; what lies between is computed next, one token of a 
 - Fairness: half of what prompts get goes to the oldest of them, so that it surely ends; the rest to those with least
   left, so that a short prompt overtakes a long one.
 - Admission: in order of arrival, when a slot is free and the expected peak of memory fits (forecast.py).
+- Sharing: a page that is in the prefix cache is not computed again. It is looked up when a prompt comes to it, not only
+  on arrival: of several prompts that begin alike one computes the pages, and the others wait for them. At least one
+  token is always computed, for its logits. A page is known to others once the step that filled it has succeeded.
 - Preemption: when an older sequence needs a page and none is free, the youngest gives all of its pages back, waits in
   front of all others and is computed again, prompt and output as one prompt. A sequence without anybody younger just
   skips a step. What all of them hold is then already more than there is, so admission lets nobody in until one has
   ended: requests don't chase each other out.
   The oldest is never preempted, and fits alone, so every sequence ends.
 
-Knows nothing of token ids, samplers, arrays or streams.
+Knows nothing of token ids, samplers, arrays or streams: what a page holds is a digest to it.
 """
 
 from collections import deque
@@ -22,6 +25,7 @@ from dataclasses import dataclass, field
 
 from app.engine.forecast import OutputForecast, peak_pages
 from app.engine.kv_blocks import PagePool
+from app.engine.prefix_cache import PageChain
 from app.engine.types import RequestTooLongError
 
 
@@ -75,6 +79,8 @@ class SequenceState:
 
     prompt_tokens: int
     max_new_tokens: int
+    chain: PageChain | None = None
+    """Digests of its pages; None: they are not shared."""
     length: int = field(init=False)
     """Tokens known: the prompt and the output so far."""
     computed: int = 0
@@ -84,6 +90,12 @@ class SequenceState:
     """Row of the page table while it runs; -1 while it waits and when it has ended."""
     planned: int = 0
     """Tokens it is to get in the step being made."""
+    kept_pages: int = 0
+    """Of the pages, those from the first on that were offered to the prefix cache."""
+    cached_tokens: int = 0
+    """Prompt tokens that it found in the prefix cache when it first ran."""
+    restarted: bool = False
+    """Whether it gave pages back: what it finds from then on may be its own."""
 
     def __post_init__(self) -> None:
         self.length = self.prompt_tokens
@@ -139,8 +151,8 @@ class Scheduler:
         """Makes the next step; empty only if there is no sequence at all."""
         if self.waiting:
             self._admit()
-        self._plan()
         step = Step()
+        self._plan(step)
         index = 0
         while index < len(self.running):  # it may lose its tail to preemption meanwhile
             sequence = self.running[index]
@@ -154,11 +166,12 @@ class Scheduler:
             index += 1
         return step
 
-    @staticmethod
-    def complete(step: Step) -> None:
-        """The step was run: its tokens are in the pages."""
+    def complete(self, step: Step) -> None:
+        """The step was run: its tokens are in the pages, and full pages may be shared."""
         for sequence, count in zip(step.sequences, step.query_lengths, strict=True):
             sequence.computed += count
+            if count > 1:  # pages that outputs fill are kept when the next page is claimed, or at the end
+                self._keep_pages(sequence)
 
     def _admit(self) -> None:
         """Gives slots to waiting sequences, in order, as long as the expected peak of memory fits."""
@@ -182,12 +195,14 @@ class Scheduler:
             )
             for sequence in (*self.running, candidate)
         ]
-        return peak_pages(expected, self.limits.page_tokens)
+        return peak_pages(expected, self.limits.page_tokens) - self.pool.repeat_count
 
-    def _plan(self) -> None:
-        """Splits the token budget: sets `planned` of every running sequence."""
+    def _plan(self, step: Step) -> None:
+        """Splits the token budget: sets `planned` of every running sequence. Shared pages go to their readers."""
         prompts = []
         for sequence in self.running:
+            if sequence.length - sequence.computed > 1 and sequence.chain is not None:
+                self._find_pages(sequence, sequence.chain, step)
             if sequence.length - sequence.computed == 1:
                 sequence.planned = 1
             else:
@@ -202,16 +217,71 @@ class Scheduler:
         oldest = prompts[0]
         oldest.planned = min(oldest.length - oldest.computed, (budget + 1) // 2)
         budget -= oldest.planned
-        for sequence in sorted(prompts, key=lambda prompt: prompt.length - prompt.computed - prompt.planned):
+        for sequence in sorted(
+            self._leaders(prompts), key=lambda prompt: prompt.length - prompt.computed - prompt.planned
+        ):
             more = min(sequence.length - sequence.computed - sequence.planned, budget)
             sequence.planned += more
             budget -= more
+
+    def _find_pages(self, sequence: SequenceState, chain: PageChain, step: Step) -> None:
+        """Gives the sequence those of its next pages that are in the prefix cache."""
+        page_tokens = self.limits.page_tokens
+        pages = sequence.pages
+        found = 0
+        if len(pages) * page_tokens == sequence.computed:
+            while len(pages) < (sequence.length - 1) // page_tokens:
+                page = self.pool.find(chain.digest(len(pages)))
+                if page is None:
+                    break
+                step.new_pages.append((sequence.slot, len(pages), page))
+                pages.append(page)
+                found += 1
+        if found:
+            sequence.computed += found * page_tokens
+            sequence.kept_pages = len(pages)
+            if not sequence.restarted:
+                sequence.cached_tokens += found * page_tokens
+
+    def _keep_pages(self, sequence: SequenceState) -> None:
+        """Offers the full pages of the sequence to the prefix cache."""
+        full = sequence.computed // self.limits.page_tokens
+        if sequence.kept_pages < full and sequence.chain is not None:
+            for index in range(sequence.kept_pages, full):
+                self.pool.keep(sequence.pages[index], sequence.chain.digest(index))
+            sequence.kept_pages = full
+
+    def _leaders(self, prompts: list[SequenceState]) -> list[SequenceState]:
+        """The prompts without those that had better wait for a page that another one is computing.
+
+        The oldest never waits, nor does one that is inside a page: it must end it.
+        """
+        page_tokens = self.limits.page_tokens
+        leaders: list[SequenceState] = []
+        coming: set[bytes] = set()
+        followers = []
+        for sequence in prompts:
+            index = sequence.computed // page_tokens
+            if sequence.chain is None or index >= (sequence.length - 1) // page_tokens:
+                leaders.append(sequence)
+            elif sequence.computed % page_tokens or sequence is prompts[0]:
+                leaders.append(sequence)
+                coming.add(sequence.chain.digest(index))
+            else:
+                followers.append((sequence, sequence.chain.digest(index)))
+        followers.sort(key=lambda pair: pair[0].length - pair[0].computed)  # the first to end leads
+        for sequence, digest in followers:
+            if digest not in coming:
+                coming.add(digest)
+                leaders.append(sequence)
+        return leaders
 
     def _claim_pages(self, sequence: SequenceState, count: int, step: Step) -> int:
         """Gets pages for `count` more tokens of `sequence`; returns for how many there is place.
 
         A chunk shrinks to the pages that are free; only if there is none at all does the youngest lose its own.
         """
+        self._keep_pages(sequence)
         needed = self.limits.pages_for(sequence.computed + count) - len(sequence.pages)
         while self.pool.free_count == 0 and self.running[-1] is not sequence:
             self._preempt(self.running[-1])
@@ -229,8 +299,11 @@ class Scheduler:
         self.waiting.appendleft(youngest)
 
     def _give_back(self, sequence: SequenceState) -> None:
-        self.pool.release(sequence.pages)
+        """Its pages and its slot are free; of the cached ones those at its end are forgotten first."""
+        self._keep_pages(sequence)
+        self.pool.release(reversed(sequence.pages))
         sequence.pages = []
-        sequence.computed = 0
+        sequence.computed = sequence.kept_pages = 0
+        sequence.restarted = True
         self._free_slots.append(sequence.slot)
         sequence.slot = -1

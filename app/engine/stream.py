@@ -56,10 +56,11 @@ def _sort(events: Sequence[tuple[object, Event]]) -> None:
 class _Mailbox:
     """What one stream has not taken yet. Used on the event loop only."""
 
-    __slots__ = ("_error", "_finish_reason", "_reader", "_token_ids")
+    __slots__ = ("_cached_tokens", "_error", "_finish_reason", "_reader", "_token_ids")
 
     def __init__(self) -> None:
         self._token_ids: list[int] = []
+        self._cached_tokens = 0
         self._finish_reason: FinishReason | None = None
         self._error: EngineError | None = None
         self._reader: asyncio.Future[None] | None = None
@@ -70,6 +71,7 @@ class _Mailbox:
         else:
             self._token_ids += event.token_ids
             self._finish_reason = event.finish_reason
+            self._cached_tokens += event.cached_tokens
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
@@ -80,6 +82,7 @@ class _Mailbox:
                 raise self._error
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
-        delta = TokenDelta(tuple(self._token_ids), self._finish_reason)
+        delta = TokenDelta(tuple(self._token_ids), self._finish_reason, self._cached_tokens)
         self._token_ids.clear()
+        self._cached_tokens = 0
         return delta

@@ -11,20 +11,22 @@ def test_pages_are_free_again_when_their_last_holder_releases_them() -> None:
     pool = PagePool(4)
     pages = pool.take(3)
     assert len(set(pages)) == 3
-    pool.share(pages[:1])
+    pool.keep(pages[0], b"first")
+    assert pool.find(b"first") == pages[0]
+    assert (pool.holders(pages[0]), pool.repeat_count) == (2, 1)
     pool.release(pages)
     assert (pool.free_count, pool.used_count) == (3, 1)
-    assert pool.holders(pages[0]) == 1
+    assert (pool.holders(pages[0]), pool.repeat_count) == (1, 0)
     pool.release(pages[:1])
     assert (pool.free_count, pool.used_count) == (4, 0)
 
 
-def test_a_page_is_never_released_or_shared_while_free() -> None:
+def test_a_page_is_never_released_or_kept_while_free() -> None:
     pool = PagePool(2)
     with pytest.raises(AssertionError, match="released more often"):
         pool.release([0])
     with pytest.raises(AssertionError, match="free"):
-        pool.share([1])
+        pool.keep(1, b"digest")
     with pytest.raises(AssertionError, match="3 pages taken of 2"):
         pool.take(3)
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.engine.prefix_cache import PageChain
 from app.engine.scheduler import Scheduler, SchedulerLimits, SequenceState, Step
 from app.engine.types import RequestTooLongError
 
@@ -146,6 +147,8 @@ class Arrival:
     max_new_tokens: int
     stops_after: int
     aborted_after_steps: int | None
+    text: int | None
+    """Which of some texts the prompt is the beginning of; none: its pages are not shared."""
 
 
 ARRIVALS = st.lists(
@@ -156,6 +159,7 @@ ARRIVALS = st.lists(
         max_new_tokens=st.integers(1, 24),
         stops_after=st.integers(1, 30),
         aborted_after_steps=st.one_of(st.none(), st.integers(0, 40)),
+        text=st.one_of(st.none(), st.integers(0, 1)),
     ),
     max_size=12,
 )
@@ -193,7 +197,11 @@ def check_step(scheduler: Scheduler, step: Step) -> None:
 
 def check_memory(scheduler: Scheduler) -> None:
     held = [page for sequence in scheduler.running for page in sequence.pages]
-    assert len(held) == len(set(held)) == scheduler.pool.used_count
+    alone = [page for sequence in scheduler.running if sequence.chain is None for page in sequence.pages]
+    assert len(alone) == len(set(alone))
+    assert len(set(held)) == scheduler.pool.used_count
+    assert len(held) - len(set(held)) == scheduler.pool.repeat_count
+    assert all(scheduler.pool.holders(page) == held.count(page) for page in held)
     slots = [sequence.slot for sequence in scheduler.running]
     assert len(slots) == len(set(slots)) <= scheduler.limits.max_sequences
     assert all(sequence.slot == -1 and not sequence.pages for sequence in scheduler.waiting)
@@ -204,6 +212,7 @@ def check_memory(scheduler: Scheduler) -> None:
 def test_everything_ends_and_nothing_leaks(limits: SchedulerLimits, arrivals: list[Arrival]) -> None:
     scheduler = Scheduler(limits, expected_output_tokens=2)
     plans: dict[SequenceState, Arrival] = {}
+    tokens: dict[SequenceState, list[int]] = {}
     order: list[SequenceState] = []
     coming = sorted(arrivals, key=lambda arrival: arrival.at_step)
     # Each output token, and each prompt token, takes at most a step of its own; a preemption repeats at most all of it.
@@ -211,7 +220,10 @@ def test_everything_ends_and_nothing_leaks(limits: SchedulerLimits, arrivals: li
     for now in range(most_steps):
         while coming and coming[0].at_step == now:
             arrival = coming.pop(0)
-            sequence = SequenceState(arrival.prompt_tokens, arrival.max_new_tokens)
+            text = [arrival.text or 0] * arrival.prompt_tokens
+            chain = PageChain(text, limits.page_tokens, b"") if arrival.text is not None else None
+            sequence = SequenceState(arrival.prompt_tokens, arrival.max_new_tokens, chain)
+            tokens[sequence] = text
             plans[sequence] = arrival
             order.append(sequence)
             scheduler.add(sequence)
@@ -229,6 +241,7 @@ def test_everything_ends_and_nothing_leaks(limits: SchedulerLimits, arrivals: li
         for sequence, sampled in zip(step.sequences, step.samples, strict=True):
             assert sampled == (sequence.computed == sequence.length)
             if sampled:
+                tokens[sequence].append(7)
                 sequence.length += 1
                 if sequence.generated == min(plans[sequence].max_new_tokens, plans[sequence].stops_after):
                     scheduler.remove(sequence)

@@ -49,15 +49,15 @@ class _Choice:
 async def whole(envelope: Envelope, job: Job, deltas: Deltas) -> ChatCompletion | Completion:
     """Waits for all choices. Raises what the deltas raise."""
     choices = [_Choice([]) for _ in job.requests]
-    tokens = 0
+    count = _TokenCount(job)
     async with aclosing(deltas):
         async for batch in deltas:
+            count.add(batch)
             for delta in batch:
-                tokens += delta.tokens
                 choices[delta.index].text.append(delta.text)
                 if delta.finish_reason is not None:
                     choices[delta.index].finish_reason = delta.finish_reason
-    usage = _usage(job, tokens)
+    usage = count.usage()
     texts = [("".join(choice.text), choice.finish_reason) for choice in choices]
     if envelope.kind == "chat":
         answers = [
@@ -96,19 +96,20 @@ async def events(
         envelope.model,
         include_usage=envelope.include_usage,
     )
-    tokens = sum(delta.tokens for delta in first)
+    count = _TokenCount(job)
+    count.add(first)
     async with aclosing(rest):
         yield b"".join(map(writer.start, range(len(job.requests)))) + _chunks(writer, first)
         try:
             async for batch in rest:
-                tokens += sum(delta.tokens for delta in batch)
+                count.add(batch)
                 # Held back text, or the first bytes of a character: tokens came, but nothing to show.
                 if chunks := _chunks(writer, batch):
                     yield chunks
         except Exception as error:
             yield sse.error_event(as_api_error(error))
             return
-        usage = writer.usage(_usage(job, tokens)) if envelope.include_usage else b""
+        usage = writer.usage(count.usage()) if envelope.include_usage else b""
         yield usage + sse.DONE
 
 
@@ -126,5 +127,25 @@ def _chunks(writer: sse.ChunkWriter, deltas: Sequence[ChoiceDelta]) -> bytes:
     return b"".join(writer.delta(delta.index, delta.text, delta.finish_reason) for delta in deltas)
 
 
-def _usage(job: Job, completion_tokens: int) -> Usage:
-    return Usage.of(prompt_tokens=job.prompt_tokens, completion_tokens=completion_tokens)
+class _TokenCount:
+    """The tokens of all choices, as they come."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._completion_tokens = 0
+        self._cached_tokens = [0] * len(job.requests)
+
+    def add(self, deltas: Sequence[ChoiceDelta]) -> None:
+        for delta in deltas:
+            self._completion_tokens += delta.tokens
+            self._cached_tokens[delta.index] += delta.cached_tokens
+
+    def usage(self) -> Usage:
+        """A prompt counts once; of its choices the one that found least in the cache tells what was there before."""
+        each = self._job.choices
+        cached = [min(self._cached_tokens[i : i + each]) for i in range(0, len(self._cached_tokens), each)]
+        return Usage.of(
+            prompt_tokens=self._job.prompt_tokens,
+            completion_tokens=self._completion_tokens,
+            cached_tokens=sum(cached),
+        )

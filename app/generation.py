@@ -7,7 +7,7 @@ and a test gives it a fake worker.
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app import errors
 from app.chat import ChatModel
@@ -41,6 +41,8 @@ class Job:
     prompt_tokens: int
     """Each prompt counted once, however many choices it has."""
     stops: tuple[str, ...]
+    choices: int
+    """Of each prompt."""
     starts_text: bool
     """Whether outputs are texts of their own (chat), or go on where their prompt ends."""
 
@@ -53,6 +55,13 @@ class ChoiceDelta:
     text: str
     tokens: int
     finish_reason: FinishReason | None
+    cached_tokens: int = 0
+    """Prompt tokens found in the prefix cache; told once."""
+
+
+def of_tenant(job: Job, tenant: bytes) -> Job:
+    """The same job as asked by an authenticated caller, who alone may find its pages again."""
+    return replace(job, requests=tuple(replace(request, tenant=tenant) for request in job.requests))
 
 
 def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, request_id: str) -> Job:
@@ -128,7 +137,7 @@ def _job(
         for choice in range(choices)
     )
     prompt_tokens = sum(len(token_ids) for token_ids, _ in sequences)
-    return Job(request_id, requests, prompt_tokens, request.stops, starts_text)
+    return Job(request_id, requests, prompt_tokens, request.stops, choices, starts_text)
 
 
 def _sampling(model: ChatModel, request: ChatCompletionRequest | CompletionRequest, choice: int) -> SamplingParams:
@@ -192,7 +201,11 @@ class _Inbox:
         earlier = self._deltas.get(delta.index)
         if earlier is not None:
             delta = ChoiceDelta(
-                delta.index, earlier.text + delta.text, earlier.tokens + delta.tokens, delta.finish_reason
+                delta.index,
+                earlier.text + delta.text,
+                earlier.tokens + delta.tokens,
+                delta.finish_reason,
+                earlier.cached_tokens + delta.cached_tokens,
             )
         self._deltas[delta.index] = delta
         self._news.set()
@@ -220,7 +233,7 @@ async def _run_choice(index: int, job: Job, model: ChatModel, generate: Generate
             async for delta in deltas:
                 new_text, tokens, stopped = text.feed(delta)
                 finish_reason = "stop" if stopped else delta.finish_reason
-                inbox.put(ChoiceDelta(index, new_text, tokens, finish_reason))
+                inbox.put(ChoiceDelta(index, new_text, tokens, finish_reason, delta.cached_tokens))
                 if finish_reason is not None:
                     return
         raise RuntimeError("the worker ended a stream without a finish reason")

@@ -147,6 +147,7 @@ class _Routes:
         as_api_error = self._as_api_error(response_id)
         try:
             body, served, job = await self._prepared(raw, body_type, plan, response_id)
+            job = generation.of_tenant(job, request.state.tenant)
             envelope = answers.Envelope(kind, response_id, int(time.time()), body.model, body.include_usage)
             deltas = generation.stream(job, served.chat, served.generate)
             if not body.stream:
@@ -211,7 +212,8 @@ class _KeyCheck:
         self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
 
     async def __call__(self, request: Request) -> None:
-        """Raises ApiError (401)."""
+        """Leaves who calls in `request.state.tenant`: the key's digest, or nothing. Raises ApiError (401)."""
+        request.state.tenant = b""
         if not self._digests:
             return
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
@@ -219,6 +221,7 @@ class _KeyCheck:
         matches = [hmac.compare_digest(shown, digest) for digest in self._digests]
         if scheme.lower() != "bearer" or not any(matches):
             raise errors.unauthorized()
+        request.state.tenant = shown
 
 
 class _Guarded(APIRoute):

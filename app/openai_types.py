@@ -302,20 +302,29 @@ class CompletionRequest(_Request):
 FinishReason = Literal["stop", "length"]
 
 
+class PromptTokensDetails(BaseModel):
+    """What became of the prompt's tokens."""
+
+    cached_tokens: int
+    """Of them, those that were not computed: the prefix cache had them."""
+
+
 class Usage(BaseModel):
     """Tokens of a request, all choices together."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
 
     @classmethod
-    def of(cls, *, prompt_tokens: int, completion_tokens: int) -> Self:
+    def of(cls, *, prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> Self:
         """The numbers with their sum."""
         return cls(
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
             total_tokens=prompt_tokens + completion_tokens,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=cached_tokens),
         )
 
 

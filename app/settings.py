@@ -57,6 +57,10 @@ class EngineSettings(_Knobs):
     max_context_tokens: int | None = Field(default=None, ge=16)
     """The longest prompt and output together; none: what the model was trained for."""
 
+    prefix_cache: bool = True
+    """Keep pages of prompts and answers while memory lasts: the same API key's next request that begins alike does not
+    compute them. Without keys all callers count as one."""
+
     @model_validator(mode="after")
     def _chunk_fits_step(self) -> Self:
         if self.prompt_chunk_tokens > self.max_step_tokens:

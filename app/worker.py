@@ -87,7 +87,11 @@ class Worker:
         if threads > len(slot.cpus):
             raise ValueError(f"worker.threads is {threads}, but the worker has {len(slot.cpus)} cores")
         runner = make_runner(settings, slot, threads)
-        self._engine = Engine(runner, prompt_chunk_tokens=settings.engine.prompt_chunk_tokens)
+        self._engine = Engine(
+            runner,
+            prompt_chunk_tokens=settings.engine.prompt_chunk_tokens,
+            prefix_cache=settings.engine.prefix_cache,
+        )
         self._engine.start()
         self._streams = AsyncEngine(self._engine)
         self._admission = Admission(

@@ -353,6 +353,41 @@ async def test_keys(header: str | None, status: int) -> None:
         assert response.json()["error"]["code"] == "invalid_api_key"
 
 
+async def test_a_key_is_a_tenant_and_nothing_in_a_request_is() -> None:
+    worker = talking()
+    app = http_app(worker.generate, api_keys=("first-key", "second-key"))
+    claims = {"user": "somebody", "prompt_cache_key": "theirs"}
+    async with http_client(app) as client:
+        for key, body in (("first-key", CHAT), ("first-key", CHAT | claims), ("second-key", CHAT | claims)):
+            await client.post("/v1/chat/completions", json=body, headers={"Authorization": f"Bearer {key}"})
+    tenants = [request.tenant for request in worker.requests]
+    assert tenants[0] == tenants[1] != tenants[2]
+    assert all(len(tenant) == 32 for tenant in tenants)
+    await post(worker, "/v1/chat/completions", CHAT | claims)
+    assert worker.requests[-1].tenant == b""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_usage_tells_what_was_cached_before_each_prompt_came(stream: bool) -> None:
+    found = {"-0": 4, "-1": 3, "-2": 0, "-3": 2}  # two choices of each of two prompts
+
+    def script(request: GenerateRequest) -> Sequence[TokenDelta]:
+        cached = found[request.request_id[-2:]]
+        return [TokenDelta((TOKENS[0],), None, cached), TokenDelta((TOKENS[1],), "length")]
+
+    body = {"model": "tiny", "prompt": [[4] * 5, [5] * 6], "n": 2}
+    if stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    response = await post(FakeWorker(script), "/v1/completions", body)
+    usage = (events(response)[-2] if stream else response.json())["usage"]
+    assert usage == {
+        "prompt_tokens": 11,
+        "completion_tokens": 8,
+        "total_tokens": 19,
+        "prompt_tokens_details": {"cached_tokens": 3},
+    }
+
+
 async def test_the_same_seed_gives_the_same_request() -> None:
     worker = talking()
     await post(worker, "/v1/chat/completions", CHAT | {"seed": 5})

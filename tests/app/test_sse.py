@@ -100,13 +100,16 @@ async def test_a_connection_that_fails_while_it_is_watched_counts_as_gone() -> N
         await until_disconnect(broken, asyncio.Event().wait())
 
 
+USAGE = Usage.of(prompt_tokens=2, completion_tokens=3, cached_tokens=1)
+
+
 @pytest.mark.parametrize("text", ["", "x", '"\\\n', "日本 🎉", "\x00\u2028</script>", "%b %d {}"])
 @pytest.mark.parametrize("reason", [None, "stop", "length"])
 @pytest.mark.parametrize("kind", ["chat", "completion"])
 @pytest.mark.parametrize("include_usage", [False, True])
 def test_chunks_are_the_json_they_should_be(kind: Any, text: str, reason: str | None, include_usage: bool) -> None:
     writer = ChunkWriter(kind, 'id"%d', 5, "m{}%b", include_usage=include_usage)
-    raw = writer.start(3) + writer.delta(3, text, reason) + writer.usage(Usage.of(prompt_tokens=2, completion_tokens=3))
+    raw = writer.start(3) + writer.delta(3, text, reason) + writer.usage(USAGE)
     *events, rest = raw.split(b"\n\n")
     assert rest == b""
     chunks = [orjson.loads(event.removeprefix(b"data: ")) for event in events]
@@ -118,6 +121,6 @@ def test_chunks_are_the_json_they_should_be(kind: Any, text: str, reason: str | 
         assert choice["index"] == 3
         shown += choice["delta"].get("content", "") if kind == "chat" else choice["text"]
     assert shown == text
-    assert chunks[-1]["usage"] == {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}
+    assert chunks[-1]["usage"] == USAGE.model_dump()
     if reason is not None:
         assert chunks[-2]["choices"][0]["finish_reason"] == reason

@@ -2,6 +2,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -112,7 +113,7 @@ Start = Callable[..., Engine]
 def start() -> Iterator[Start]:
     engines: list[Engine] = []
 
-    def start_engine(runner: FakeRunner, **options: int) -> Engine:
+    def start_engine(runner: FakeRunner, **options: Any) -> Engine:
         engine = Engine(runner, **options)
         engines.append(engine)
         engine.start()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from app.engine.batch import Event
 from app.engine.engine import Engine
-from app.engine.types import Batch, GenerateRequest, SamplingParams, TokenSampler
+from app.engine.types import Batch, GenerateRequest, PromptReader, SamplingParams, TokenConstraint, TokenSampler
 
 PROMPT_TOKENS = 128
 PAGE_TOKENS = 32
@@ -24,6 +24,9 @@ PAGE_TOKENS = 32
 
 class _InstantSampler:
     """Nothing is sampled."""
+
+    def take_scores(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
+        raise NotImplementedError
 
 
 class _InstantRunner:
@@ -42,6 +45,12 @@ class _InstantRunner:
 
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:
         return _InstantSampler()
+
+    def constrained(self, sampler: TokenSampler, constraint: TokenConstraint) -> TokenSampler:
+        raise NotImplementedError
+
+    def make_reader(self, request: GenerateRequest) -> PromptReader | None:
+        return None
 
     def step(self, batch: Batch) -> NDArray[np.int32]:
         if len(batch.token_ids) == self.max_sequences:  # all of them decode

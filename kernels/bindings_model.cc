@@ -20,6 +20,7 @@
 
 #include "bindings.h"
 #include "model.h"
+#include "prompt_reader.h"
 #include "sampling.h"
 
 namespace nb = nanobind;
@@ -88,6 +89,32 @@ std::vector<Sampler*> checked_samplers(const nb::sequence& items, size_t sequenc
   return samplers;
 }
 
+std::vector<PromptReader*> checked_readers(const nb::sequence& items, size_t sequences,
+                                           const ModelConfig& config) {
+  std::vector<PromptReader*> readers;
+  if (nb::len(items) == 0) return readers;
+  if (nb::len(items) != sequences) {
+    throw std::invalid_argument("readers: length " + std::to_string(nb::len(items)) + ", not 0 or " +
+                                std::to_string(sequences));
+  }
+  for (const nb::handle item : items) {
+    PromptReader* reader = nullptr;
+    if (!item.is_none() && !nb::try_cast(item, reader)) {
+      throw std::invalid_argument("readers: neither a PromptReader nor None");
+    }
+    if (reader != nullptr &&
+        reader->row_size() != (reader->reads_logits() ? config.vocab_size : config.hidden_size)) {
+      throw std::invalid_argument("readers: one is for rows of " + std::to_string(reader->row_size()) +
+                                  ", which are not the model's");
+    }
+    if (reader != nullptr && std::find(readers.begin(), readers.end(), reader) != readers.end()) {
+      throw std::invalid_argument("readers: one is there twice");
+    }
+    readers.push_back(reader);
+  }
+  return readers;
+}
+
 // A new NumPy array, not initialized.
 template <typename T>
 nb::ndarray<nb::numpy, T> new_array(std::initializer_list<size_t> shape) {
@@ -107,13 +134,17 @@ class BoundModel {
 
   nb::ndarray<nb::numpy, int32_t> step(const Array& token_ids, const Array& positions, const Array& slots,
                                        const Array& query_lengths, const Array& context_lengths,
-                                       const nb::sequence& samplers) {
+                                       const nb::sequence& samplers, const nb::sequence& readers) {
     const Batch batch = checked_batch(token_ids, positions, slots, query_lengths, context_lengths);
     const std::vector<Sampler*> checked =
         checked_samplers(samplers, size_t(batch.sequences), model_.config().vocab_size);
+    const std::vector<PromptReader*> reading =
+        checked_readers(readers, size_t(batch.sequences), model_.config());
     auto sampled = new_array<int32_t>({size_t(batch.sequences)});
     std::fill_n(sampled.data(), batch.sequences, -1);
-    run(batch, {.samplers = checked.data(), .sampled = sampled.data()});
+    run(batch, {.samplers = checked.data(),
+                .sampled = sampled.data(),
+                .readers = reading.empty() ? nullptr : reading.data()});
     return sampled;
   }
 
@@ -274,7 +305,7 @@ void bind_model(nb::module_& module) {
       .def_prop_ro("threads", [](BoundModel& self) { return self.model().options().threads; })
       .def_prop_ro("page_table", &BoundModel::page_table)
       .def("step", &BoundModel::step, token_ids, positions, slots, query_lengths, context_lengths,
-           nb::arg("samplers"))
+           nb::arg("samplers"), nb::arg("readers") = nb::tuple())
       .def("logits", &BoundModel::logits, token_ids, positions, slots, query_lengths, context_lengths)
       .def("hidden_states", &BoundModel::hidden_states, token_ids, positions, slots, query_lengths,
            context_lengths)

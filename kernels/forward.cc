@@ -20,36 +20,57 @@ ForwardPass::ForwardPass(const ForwardContext& context, const Batch& batch, cons
       outputs_(outputs),
       threads_(context.pool.threads()),
       attention_scale_(float(1.0 / std::sqrt(double(context.config.head_dim)))),
+      scorers_(size_t(threads_), TokenScorer(context.kernels)),
       failures_(size_t(threads_)) {
   list_rows();
   plan_attention_of(all_rows_);
-  if (ends_early_) plan_attention_of(sampled_rows_);
+  if (ends_early_) plan_attention_of(wanted_rows_);
 }
 
 void ForwardPass::list_rows() {
-  LayerRows &all = all_rows_, &sampled = sampled_rows_;
+  LayerRows &all = all_rows_, &wanted = wanted_rows_;
   for (int32_t sequence = 0; sequence < batch_.sequences; ++sequence) {
-    const int32_t queries = batch_.query_lengths[sequence];
-    const bool samples = outputs_.samplers != nullptr && outputs_.samplers[sequence] != nullptr;
-    all.first_row.push_back(int32_t(sequence_of_token_.size()));
-    sampled.first_row.push_back(int32_t(head_rows_.size()));
-    sampled.query_lengths.push_back(samples ? 1 : 0);
-    sampled.context_lengths.push_back(batch_.context_lengths[sequence] + queries - 1);
+    const int32_t queries = batch_.query_lengths[sequence], first_token = int32_t(sequence_of_token_.size());
+    all.first_row.push_back(first_token);
+    wanted.first_row.push_back(int32_t(wanted_tokens_.size()));
+    wanted.query_lengths.push_back(want_rows(sequence, first_token));
+    wanted.context_lengths.push_back(batch_.context_lengths[sequence] + queries -
+                                     wanted.query_lengths.back());
     sequence_of_token_.insert(sequence_of_token_.end(), size_t(queries), sequence);
-    if (samples) {
-      head_rows_.push_back(int32_t(sequence_of_token_.size()) - 1);
-      sampled_sequences_.push_back(sequence);
+  }
+  all.batch = wanted.batch = batch_;
+  wanted.batch.tokens = int32_t(wanted_tokens_.size());
+  wanted.batch.query_lengths = wanted.query_lengths.data();
+  wanted.batch.context_lengths = wanted.context_lengths.data();
+  ends_early_ =
+      outputs_.logits == nullptr && outputs_.hidden_states == nullptr && wanted.batch.tokens < batch_.tokens;
+  for (const HeadRow& row : head_rows_) {
+    head_index_.push_back(ends_early_ ? row.wanted_row : wanted_tokens_[size_t(row.wanted_row)]);
+  }
+  if (outputs_.logits != nullptr) {
+    for (int32_t token = 0; token < batch_.tokens; ++token) head_index_.push_back(token);
+  }
+}
+
+// Lists which of a sequence's last rows are wanted after the last layer, and for what; returns how many.
+int32_t ForwardPass::want_rows(int32_t sequence, int32_t first_token) {
+  const int32_t queries = batch_.query_lengths[sequence], context = batch_.context_lengths[sequence];
+  const bool samples = outputs_.samplers != nullptr && outputs_.samplers[sequence] != nullptr;
+  const PromptReader* reader = outputs_.readers != nullptr ? outputs_.readers[sequence] : nullptr;
+  const int32_t read = reader != nullptr ? reader->rows_wanted(context, queries) : 0;
+  const int32_t count = std::max(int32_t(samples), read), first_row = int32_t(wanted_tokens_.size());
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t query = queries - count + i;
+    wanted_tokens_.push_back(first_token + query);
+    const bool sampled = samples && i + 1 == count;
+    if (sampled || (reader != nullptr && reader->reads_logits())) {
+      head_rows_.push_back({sequence, first_row + i, sampled ? -1 : context + query});
     }
   }
-  all.batch = sampled.batch = batch_;
-  sampled.batch.tokens = int32_t(head_rows_.size());
-  sampled.batch.query_lengths = sampled.query_lengths.data();
-  sampled.batch.context_lengths = sampled.context_lengths.data();
-  ends_early_ =
-      outputs_.logits == nullptr && outputs_.hidden_states == nullptr && sampled.batch.tokens < batch_.tokens;
-  if (outputs_.logits != nullptr) {
-    for (int32_t token = 0; token < batch_.tokens; ++token) head_rows_.push_back(token);
+  if (read > 0 && !reader->reads_logits()) {
+    hidden_reads_.push_back({sequence, first_row + count - read, context + queries - read, read});
   }
+  return count;
 }
 
 void ForwardPass::plan_attention_of(LayerRows& rows) {
@@ -83,9 +104,17 @@ void ForwardPass::run_thread(int thread) {
   }
   copy_hidden(thread, context_.config.layers);
   copy_final_norm(thread);
-  if (head_rows_.empty()) return;
-  compute_head(thread);
-  if (!sampled_sequences_.empty()) sample(thread);
+  read_hidden_states(thread);
+  if (outputs_.logits != nullptr) {
+    compute_head(thread, {0, int(head_index_.size())}, 0);
+    return;
+  }
+  const int rows = int(head_rows_.size()), most = workspace_.logits_rows;
+  for (int chunk = 0; chunk * most < rows; ++chunk) {
+    const Range range{chunk * most, std::min((chunk + 1) * most, rows)};
+    compute_head(thread, range, chunk);
+    read_logits(thread, range, chunk);
+  }
 }
 
 void ForwardPass::run_layer(int thread, int layer) {
@@ -94,17 +123,17 @@ void ForwardPass::run_layer(int thread, int layer) {
   attend_and_finish_layer(thread, layer, all_rows_);
 }
 
-// Nothing reads the last layer's output but the head, and of a prompt the head reads one row: the other rows
-// are needed for their keys and values only.
+// Nothing reads the last layer's output but the head (or a reader), and of a prompt the head reads one row:
+// the other rows are needed for their keys and values only.
 void ForwardPass::run_last_layer(int thread, int layer) {
   const int heads = context_.config.heads, kv_heads = context_.config.kv_heads;
   project_keys_values(thread, layer);
   rope_and_store(thread, layer, all_rows_, {heads, heads + kv_heads});
-  if (sampled_rows_.batch.tokens == 0) return;
-  keep_sampled_rows(thread);
+  if (wanted_rows_.batch.tokens == 0) return;
+  keep_wanted_rows(thread);
   project_queries(thread, layer);
-  rope_and_store(thread, layer, sampled_rows_, {0, heads});
-  attend_and_finish_layer(thread, layer, sampled_rows_);
+  rope_and_store(thread, layer, wanted_rows_, {0, heads});
+  attend_and_finish_layer(thread, layer, wanted_rows_);
 }
 
 void ForwardPass::attend_and_finish_layer(int thread, int layer, const LayerRows& rows) {
@@ -128,13 +157,13 @@ void ForwardPass::embed(int thread) {
   finish_stage(thread, Stage::kEmbed);
 }
 
-// Moves the sampled rows of the residual stream, and their angles, to the front.
-void ForwardPass::keep_sampled_rows(int thread) {
+// Moves the wanted rows of the residual stream, and their angles, to the front.
+void ForwardPass::keep_wanted_rows(int thread) {
   if (thread == 0) {
     const int64_t hidden_bytes = int64_t(context_.config.hidden_size) * int64_t(sizeof(float));
     const int64_t rotary_dim = context_.config.rope.rotary_dim;
-    for (int32_t r = 0; r < sampled_rows_.batch.tokens; ++r) {
-      const int64_t from = head_rows_[size_t(r)];
+    for (int32_t r = 0; r < wanted_rows_.batch.tokens; ++r) {
+      const int64_t from = wanted_tokens_[size_t(r)];
       std::memmove(workspace_.hidden.data() + r * workspace_.hidden_stride,
                    workspace_.hidden.data() + from * workspace_.hidden_stride, size_t(hidden_bytes));
       std::memmove(workspace_.angles.data() + r * rotary_dim, workspace_.angles.data() + from * rotary_dim,
@@ -144,18 +173,40 @@ void ForwardPass::keep_sampled_rows(int thread) {
   barrier(thread);
 }
 
-void ForwardPass::sample(int thread) {
-  const Range rows = share(int(sampled_sequences_.size()), thread, threads_);
+void ForwardPass::read_logits(int thread, Range rows, int chunk) {
+  workspace_.claims.of(head_claim(chunk + 1), thread).store(0, std::memory_order_relaxed);
+  const Range own = share(rows.end - rows.begin, thread, threads_);
   try {
-    for (int r = rows.begin; r < rows.end; ++r) {
-      const int32_t sequence = sampled_sequences_[size_t(r)];
-      outputs_.sampled[sequence] =
-          outputs_.samplers[sequence]->sample(workspace_.logits.data() + r * workspace_.logits_stride);
+    for (int r = own.begin; r < own.end; ++r) {
+      const HeadRow& row = head_rows_[size_t(rows.begin + r)];
+      float* logits = workspace_.logits.data() + r * workspace_.logits_stride;
+      if (row.token_index < 0) {
+        outputs_.sampled[row.sequence] = outputs_.samplers[row.sequence]->sample(logits);
+      } else {
+        outputs_.readers[row.sequence]->read(row.token_index, logits, scorers_[size_t(thread)]);
+      }
     }
   } catch (...) {
     failures_[size_t(thread)] = std::current_exception();
   }
   finish_stage(thread, Stage::kSample);
+}
+
+// A reader gets its rows in order, so one thread reads them all.
+void ForwardPass::read_hidden_states(int thread) {
+  const Range own = share(int(hidden_reads_.size()), thread, threads_);
+  float* normalized = workspace_.threads[size_t(thread)].row.data();
+  for (int i = own.begin; i < own.end; ++i) {
+    const HiddenRows& rows = hidden_reads_[size_t(i)];
+    for (int32_t r = 0; r < rows.count; ++r) {
+      const int64_t wanted = rows.first_wanted_row + r;
+      const int64_t at = ends_early_ ? wanted : wanted_tokens_[size_t(wanted)];
+      kernels_.rms_norm(workspace_.hidden.data() + at * workspace_.hidden_stride,
+                        context_.weights.front().final_norm, context_.config.rms_norm_epsilon,
+                        context_.config.hidden_size, normalized);
+      outputs_.readers[rows.sequence]->read(rows.first_token_index + r, normalized, scorers_[size_t(thread)]);
+    }
+  }
 }
 
 void ForwardPass::copy_hidden(int thread, int index) {

@@ -11,6 +11,7 @@
 
 #include "attention_plan.h"
 #include "model.h"
+#include "prompt_reader.h"
 #include "workspace.h"
 
 namespace redoubt {
@@ -65,7 +66,22 @@ class ForwardPass {
     AttentionPlan attention;
   };
 
+  // A row of logits that is sampled or read.
+  struct HeadRow {
+    int32_t sequence;
+    int32_t wanted_row;
+    int32_t token_index;  // within its sequence, where a reader gets it; -1: it is sampled
+  };
+  // Rows of hidden states that a reader gets.
+  struct HiddenRows {
+    int32_t sequence;
+    int32_t first_wanted_row;
+    int32_t first_token_index;  // within its sequence
+    int32_t count;
+  };
+
   void list_rows();
+  int32_t want_rows(int32_t sequence, int32_t first_token);
   void plan_attention_of(LayerRows& rows);
 
   void run_thread(int thread);
@@ -75,7 +91,7 @@ class ForwardPass {
   void embed(int thread);
   void project_qkv(int thread, int layer);
   void project_keys_values(int thread, int layer);
-  void keep_sampled_rows(int thread);
+  void keep_wanted_rows(int thread);
   void project_queries(int thread, int layer);
   // Rotates `heads` of each row (its query heads, then its key/value heads), and stores keys and values.
   void rope_and_store(int thread, int layer, const LayerRows& rows, Range heads);
@@ -86,8 +102,9 @@ class ForwardPass {
   void gate_up(int thread, int layer, int32_t rows);
   void activate(ThreadWorkspace& own, int32_t rows, int32_t col_begin, int32_t cols, const Linear& down);
   void project_down(int thread, int layer, int32_t rows);
-  void compute_head(int thread);
-  void sample(int thread);
+  void compute_head(int thread, Range rows, int chunk);
+  void read_logits(int thread, Range rows, int chunk);
+  void read_hidden_states(int thread);
   void copy_hidden(int thread, int index);
   void copy_final_norm(int thread);
 
@@ -119,7 +136,8 @@ class ForwardPass {
     return context_.nodes.tiles_of(context_.nodes.node_of(thread), matrix.tiles());
   }
   static int claim_of(int layer, Claim claim) { return layer * kClaimsPerLayer + int(claim); }
-  int head_claim() const { return context_.config.layers * kClaimsPerLayer; }
+  // Chunks of the head take turns with two.
+  int head_claim(int chunk) const { return context_.config.layers * kClaimsPerLayer + chunk % 2; }
   void run_tiles(const LinearInput& input, const Linear& linear, const Target& target, Range tiles);
   void barrier(int thread, Upcoming upcoming = {});
   void finish_stage(int thread, Stage stage, Upcoming upcoming = {});
@@ -132,11 +150,14 @@ class ForwardPass {
   int32_t threads_;
   float attention_scale_;  // 1 / sqrt(head_dim)
   LayerRows all_rows_;
-  LayerRows sampled_rows_;  // all that the last layer needs beyond keys and values, if ends_early_
+  LayerRows wanted_rows_;  // all that the last layer needs beyond keys and values, if ends_early_
   bool ends_early_ = false;
   std::vector<int32_t> sequence_of_token_;
-  std::vector<int32_t> head_rows_;            // tokens whose logits are wanted
-  std::vector<int32_t> sampled_sequences_;    // one per head row, if sampling
+  std::vector<int32_t> wanted_tokens_;  // of the batch, one per wanted row
+  std::vector<HeadRow> head_rows_;      // empty where the caller gets the logits
+  std::vector<int32_t> head_index_;     // where the residual stream has the rows whose logits are wanted
+  std::vector<HiddenRows> hidden_reads_;
+  std::vector<TokenScorer> scorers_;          // [threads]
   std::vector<std::exception_ptr> failures_;  // [threads]
   uint64_t stage_began_ = 0;
 };

@@ -81,7 +81,7 @@ void ForwardPass::project_keys_values(int thread, int layer) {
 void ForwardPass::project_queries(int thread, int layer) {
   const LayerWeights& weights = weights_of(thread).layers[size_t(layer)];
   const LinearInput input =
-      prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, sampled_rows_.batch.tokens,
+      prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, wanted_rows_.batch.tokens,
               context_.config.hidden_size, weights.input_norm, {&weights.query});
   run_linears(thread, input, claim_of(layer, Claim::kQueries),
               {Segment{weights.query, {workspace_.qkv.data(), workspace_.qkv_stride, false}}});
@@ -161,16 +161,16 @@ void ForwardPass::project_down(int thread, int layer, int32_t rows) {
   }
 }
 
-void ForwardPass::compute_head(int thread) {
+void ForwardPass::compute_head(int thread, Range rows, int chunk) {
   const Linear& head = weights_of(thread).head;
-  const LinearInput input = prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride,
-                                    ends_early_ ? nullptr : head_rows_.data(), int32_t(head_rows_.size()),
-                                    context_.config.hidden_size, weights_of(thread).final_norm, {&head});
+  const LinearInput input =
+      prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, head_index_.data() + rows.begin,
+              rows.end - rows.begin, context_.config.hidden_size, weights_of(thread).final_norm, {&head});
   if (outputs_.logits != nullptr) {
-    run_linears(thread, input, head_claim(),
+    run_linears(thread, input, head_claim(chunk),
                 {Segment{head, {outputs_.logits, context_.config.vocab_size, false}}});
   } else {
-    run_linears(thread, input, head_claim(),
+    run_linears(thread, input, head_claim(chunk),
                 {Segment{head, {workspace_.logits.data(), workspace_.logits_stride, false}}});
   }
   finish_stage(thread, Stage::kHead);

@@ -19,6 +19,7 @@
 
 namespace redoubt {
 
+class PromptReader;
 class Sampler;
 struct Workspace;
 
@@ -52,10 +53,11 @@ struct Batch {
 
 // What a step is to return; null where it is not wanted.
 struct StepOutputs {
-  Sampler* const* samplers = nullptr;  // [sequences], null for a sequence that is not sampled
-  int32_t* sampled = nullptr;          // [sequences]
-  float* logits = nullptr;             // [tokens][vocab_size]
-  float* hidden_states = nullptr;      // [layers + 2][tokens][hidden_size]
+  Sampler* const* samplers = nullptr;      // [sequences], null for a sequence that is not sampled
+  int32_t* sampled = nullptr;              // [sequences]
+  PromptReader* const* readers = nullptr;  // [sequences], null for a sequence whose prompt nobody reads
+  float* logits = nullptr;                 // [tokens][vocab_size]
+  float* hidden_states = nullptr;          // [layers + 2][tokens][hidden_size]
 };
 
 // Where a step's time goes, as thread 0 sees it. A stage includes the barrier at its end.

@@ -52,6 +52,10 @@ void validate(const SamplingOptions& options, int32_t vocab_size) {
           "finite and above 0", options.repetition_penalty);
   require(std::isfinite(options.presence_penalty), "presence_penalty", "finite", options.presence_penalty);
   require(std::isfinite(options.frequency_penalty), "frequency_penalty", "finite", options.frequency_penalty);
+  require(options.min_tokens >= 0, "min_tokens", "at least 0", options.min_tokens);
+  require(options.logprobs >= -1 && options.logprobs <= std::min(vocab_size, kMostTopTokens), "logprobs",
+          "at least 0 (-1: off), and at most 1024 and the vocabulary", options.logprobs);
+  for (int32_t token : options.end_tokens) require_token(token, vocab_size, "end_tokens");
   for (const auto& [token, bias] : options.logit_bias) {
     require_token(token, vocab_size, "logit_bias");
     require(!std::isnan(bias) && bias < kInfinity, "logit_bias", "a number below infinity", bias);
@@ -82,17 +86,24 @@ std::array<uint32_t, 4> philox_4x32_10(std::array<uint32_t, 4> counter, std::arr
 }
 
 Sampler::Sampler(SamplingOptions options, int32_t vocab_size, const std::vector<int32_t>& prompt)
-    : options_(std::move(options)), vocab_size_(vocab_size), kernels_(&kernel_table(default_tier())) {
+    : options_(std::move(options)),
+      vocab_size_(vocab_size),
+      kernels_(&kernel_table(default_tier())),
+      scorer_(*kernels_) {
   validate(options_, vocab_size);
   for (int32_t token : prompt) require_token(token, vocab_size, "prompt");
   if (options_.repetition_penalty != 1.0f) {
     for (int32_t token : prompt) output_counts_.emplace(token, 0);
   }
+  scores_.top = std::max(options_.logprobs, 0);
 }
 
 int32_t Sampler::sample(float* logits) {
+  if (options_.logprobs >= 0) unchanged_logits_.assign(logits, logits + vocab_size_);
   apply_penalties(logits);
+  bar_tokens(logits);
   const int32_t token = choose(logits);
+  if (options_.logprobs >= 0) keep_scores_of(token);
   ++drawn_;
   if (options_.repetition_penalty != 1.0f || options_.presence_penalty != 0.0f ||
       options_.frequency_penalty != 0.0f) {
@@ -108,6 +119,42 @@ void Sampler::apply_penalties(float* logits) const {
     if (times > 0) logit -= options_.presence_penalty + options_.frequency_penalty * float(times);
   }
   for (const auto& [token, bias] : options_.logit_bias) logits[token] += bias;
+}
+
+// What the grammar forbids, and the ends that would come too early. Words that allow all are skipped.
+void Sampler::bar_tokens(float* logits) const {
+  if (masked_) {
+    for (size_t word = 0; word < mask_.size(); ++word) {
+      if (mask_[word] == ~uint32_t{0}) continue;
+      const int32_t begin = int32_t(word) * 32, end = std::min(vocab_size_, begin + 32);
+      for (int32_t token = begin; token < end; ++token) {
+        if ((mask_[word] >> (token - begin) & 1) == 0) logits[token] = -kInfinity;
+      }
+    }
+  }
+  if (drawn_ < uint64_t(options_.min_tokens)) {
+    for (const int32_t token : options_.end_tokens) logits[token] = -kInfinity;
+  }
+}
+
+void Sampler::keep_scores_of(int32_t token) {
+  const size_t top = size_t(scores_.top), count = scores_.logprobs.size();
+  scores_.top_tokens.resize((count + 1) * top);
+  scores_.top_logprobs.resize((count + 1) * top);
+  scores_.logprobs.push_back(scorer_.score(unchanged_logits_.data(), vocab_size_, token, scores_.top,
+                                           scores_.top_tokens.data() + count * top,
+                                           scores_.top_logprobs.data() + count * top));
+}
+
+std::vector<uint32_t>& Sampler::mask() {
+  mask_.resize((size_t(vocab_size_) + 31) / 32, ~uint32_t{0});
+  return mask_;
+}
+
+TokenScores Sampler::take_scores() {
+  TokenScores taken = std::move(scores_);
+  scores_ = {.top = taken.top, .logprobs = {}, .top_tokens = {}, .top_logprobs = {}};
+  return taken;
 }
 
 int32_t Sampler::choose(float* logits) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernel_table.h"
+#include "token_scores.h"
 
 namespace redoubt {
 
@@ -25,6 +26,9 @@ struct SamplingOptions {
   float frequency_penalty = 0.0f;
   std::vector<std::pair<int32_t, float>> logit_bias;
   uint64_t seed = 0;
+  int32_t min_tokens = 0;  // until so many are drawn, none of end_tokens can be
+  std::vector<int32_t> end_tokens;
+  int32_t logprobs = -1;  // at least 0: keeps each token's log-probability, and those of so many likeliest
 };
 
 class Sampler {
@@ -33,9 +37,10 @@ class Sampler {
   Sampler(SamplingOptions options, int32_t vocab_size, const std::vector<int32_t>& prompt);
 
   // Chooses a token and remembers it. `logits` [vocab_size] is used as working space. In this order:
+  //   what scores() keeps is taken of the logits as they came
   //   repetition penalty: a positive logit of a seen token is divided by it, another multiplied
   //   presence and frequency penalties: logit -= presence + frequency * times, for tokens in the output
-  //   bias, then temperature
+  //   bias, the mask and min_tokens (what is barred gets -infinity), then temperature
   //   top-k: keeps all logits >= the k-th largest (ties stay)
   //   top-p: of what is left, renormalized, the fewest likeliest tokens whose probabilities reach top_p (at
   //   least one;
@@ -47,12 +52,22 @@ class Sampler {
 
   int32_t vocab_size() const { return vocab_size_; }
 
+  // One bit per token, the lowest of a word first; 0: it can't be drawn. Only looked at where
+  // set_masked(true).
+  std::vector<uint32_t>& mask();
+  void set_masked(bool masked) { masked_ = masked; }
+
+  // Scores of the tokens drawn since the last call.
+  TokenScores take_scores();
+
  private:
   struct Candidate {
     float weight;
     int32_t token;
   };
+  void keep_scores_of(int32_t token);
   void apply_penalties(float* logits) const;
+  void bar_tokens(float* logits) const;
   int32_t choose(float* logits);
   int32_t first_equal(const float* logits, float value) const;
   double weigh(float* logits, float max, int32_t n);
@@ -74,6 +89,11 @@ class Sampler {
   std::vector<Candidate> candidates_;  // in order of id
   std::vector<Candidate> ranked_;      // scratch: partly sorted
   std::vector<double> bucket_masses_;  // scratch
+  std::vector<uint32_t> mask_;         // empty until asked for
+  bool masked_ = false;
+  TokenScorer scorer_;
+  TokenScores scores_;
+  std::vector<float> unchanged_logits_;
 };
 
 // Philox 4x32 with 10 rounds (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").

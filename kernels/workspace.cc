@@ -20,14 +20,15 @@ Workspace::Workspace(const ModelConfig& config, int32_t max_tokens, int32_t max_
       qkv_stride(padded_stride(config.qkv_dim())),
       attention_stride(padded_stride(config.query_dim())),
       logits_stride(padded_stride(config.vocab_size)),
-      claims(config.layers * kClaimsPerLayer + 1, thread_count) {
+      logits_rows(std::max(max_sequences, std::min(max_tokens, kFewestLogitsRows))),
+      claims(config.layers * kClaimsPerLayer + 2, thread_count) {
   const int64_t tokens = max_tokens;
   const int64_t widest = std::max(config.hidden_size, config.query_dim());
   hidden = AlignedMemory<float>(size_t(tokens * hidden_stride));
   qkv = AlignedMemory<float>(size_t(tokens * qkv_stride));
   attention = AlignedMemory<float>(size_t(tokens * attention_stride));
   angles = AlignedMemory<float>(size_t(tokens * config.rope.rotary_dim));
-  logits = AlignedMemory<float>(size_t(max_sequences * logits_stride));
+  logits = AlignedMemory<float>(size_t(logits_rows * logits_stride));
   input = InputRows(tokens, widest);
   inner = InputRows(tokens, config.intermediate_size);
   for (int32_t thread = 0; thread < thread_count; ++thread) {

@@ -26,6 +26,9 @@ inline constexpr int kPrivateRows = 4;
 // Gate and up are computed this many floats at a time, so that SiLU finds them in the L2 cache.
 inline constexpr int64_t kGateChunkFloats = 32 * 1024;
 
+// Rows of logits that there is room for at least: scoring a prompt with fewer would read the head too often.
+inline constexpr int32_t kFewestLogitsRows = 16;
+
 // The stages of a layer in which threads claim pieces of work from a counter.
 enum class Claim : uint8_t { kQkv, kQueries, kAttention, kOutput, kGateUp, kDown };
 inline constexpr int kClaimsPerLayer = 6;
@@ -111,12 +114,13 @@ struct Workspace {
   AlignedMemory<float> qkv;        // [tokens] rows of qkv_dim
   AlignedMemory<float> attention;  // [tokens] rows of query_dim
   AlignedMemory<float> angles;     // [tokens][rotary_dim]
-  AlignedMemory<float> logits;     // [sequences] rows of vocab_size
+  AlignedMemory<float> logits;     // [logits_rows] rows of vocab_size
   AlignedMemory<float> states;     // partial states of attention, grown as needed
   InputRows input;                 // [tokens][widest of hidden_size and query_dim]
   InputRows inner;                 // [tokens][intermediate_size]
   std::vector<ThreadWorkspace> threads;
-  ClaimCounters claims;  // [layers * kClaimsPerLayer + 1], the head's at the end
+  int32_t logits_rows;   // of `logits`: the head computes so many rows at a time
+  ClaimCounters claims;  // [layers * kClaimsPerLayer + 2], the head's at the end
 
   Workspace(const ModelConfig& config, int32_t max_tokens, int32_t max_sequences, int32_t thread_count);
   size_t bytes() const;

@@ -10,7 +10,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.types import Batch, GenerateRequest, SamplingParams, TokenSampler
+from app.engine.types import (
+    Batch,
+    GenerateRequest,
+    PromptReader,
+    SamplingParams,
+    TokenConstraint,
+    TokenSampler,
+)
 
 _WEIGHTS = np.random.default_rng(20).integers(1, 1 << 62, size=1 << 14, dtype=np.int64) | 1
 _NEVER_WRITTEN = -1
@@ -33,6 +40,9 @@ class FakeSampler:
         noise = 0 if self.greedy else (self.seed * 1_000_003 + self.drawn) * 0x9E3779B97F4A7C15
         mixed = ((context_hash ^ noise) * 0xD1342543DE82EF95) & 0xFFFF_FFFF_FFFF_FFFF
         return (mixed >> 33) % self.vocab_size
+
+    def take_scores(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
+        raise AssertionError("a fake model has no probabilities")
 
 
 def context_hash(tokens: NDArray[np.int64]) -> int:
@@ -68,6 +78,13 @@ class FakeRunner:
 
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> FakeSampler:
         return FakeSampler(self.vocab_size, prompt_token_ids, sampling, seed)
+
+    def constrained(self, sampler: TokenSampler, constraint: TokenConstraint) -> TokenSampler:
+        raise AssertionError("a fake model obeys no grammar")
+
+    def make_reader(self, request: GenerateRequest) -> PromptReader | None:
+        assert not request.needs_whole_prompt, "a fake model has no numbers to read"
+        return None
 
     def step(self, batch: Batch) -> NDArray[np.int32]:
         self.before_step(batch)

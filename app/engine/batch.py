@@ -10,7 +10,16 @@ import numpy as np
 
 from app.engine.prefix_cache import PageChain
 from app.engine.scheduler import SequenceState, Step
-from app.engine.types import Batch, EngineError, GenerateRequest, TokenDelta, TokenSampler
+from app.engine.types import (
+    Batch,
+    EngineError,
+    GenerateRequest,
+    PromptReader,
+    PromptResult,
+    TokenConstraint,
+    TokenDelta,
+    TokenSampler,
+)
 
 Event = TokenDelta | EngineError
 Deliver = Callable[[Sequence[tuple[object, Event]]], None]
@@ -21,7 +30,7 @@ must be quick and must not block. If it raises, those requests are aborted."""
 class Generation:
     """A request on its way through the engine."""
 
-    __slots__ = ("aborted", "deliver", "key", "request", "sampler", "sequence", "tokens")
+    __slots__ = ("aborted", "constraint", "deliver", "key", "reader", "request", "sampler", "sequence", "tokens")
 
     def __init__(
         self,
@@ -32,6 +41,8 @@ class Generation:
         *,
         page_tokens: int,
         salt: bytes | None,
+        reader: PromptReader | None = None,
+        constraint: TokenConstraint | None = None,
     ) -> None:
         """`salt`: where the digests of its pages begin; None: they are not shared."""
         self.request = request
@@ -44,6 +55,15 @@ class Generation:
             chain.digest(len(self.tokens) // page_tokens - 1)  # the prompt's, here and not on the engine's thread
         self.sequence = SequenceState(len(self.tokens), request.max_new_tokens, chain)
         self.aborted = False
+        self.reader = reader  # None when its result was taken, too
+        self.constraint = constraint
+
+    def take_prompt_result(self) -> PromptResult | None:
+        """What came of the prompt, once; the prompt went through the model."""
+        if self.reader is None:
+            return None
+        result, self.reader = self.reader.result(), None
+        return result
 
 
 class BatchArrays:
@@ -63,6 +83,8 @@ class BatchArrays:
         slots: list[int] = []
         context_lengths: list[int] = []
         samplers: list[TokenSampler | None] = []
+        readers: list[PromptReader | None] = []
+        reads = False
         for sequence, count, sample in zip(step.sequences, step.query_lengths, step.samples, strict=True):
             generation = generations[sequence]
             begin = sequence.computed
@@ -74,7 +96,9 @@ class BatchArrays:
                 positions += range(begin, begin + count)
             slots.append(sequence.slot)
             context_lengths.append(begin)
-            samplers.append(generation.sampler if sample else None)
+            samplers.append(generation.sampler if sample and generation.request.max_new_tokens else None)
+            readers.append(generation.reader)
+            reads = reads or generation.reader is not None
         total, count = len(token_ids), len(slots)
         self._token_ids[:total] = token_ids
         self._positions[:total] = positions
@@ -88,4 +112,5 @@ class BatchArrays:
             query_lengths=self._query_lengths[:count],
             context_lengths=self._context_lengths[:count],
             samplers=samplers,
+            readers=readers if reads else (),
         )

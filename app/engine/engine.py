@@ -18,13 +18,16 @@ from app.engine.batch import BatchArrays, Deliver, Event, Generation
 from app.engine.prefix_cache import tenant_salt
 from app.engine.scheduler import Scheduler, SchedulerLimits, SequenceState, Step
 from app.engine.types import (
+    ConstraintError,
     EngineStatistics,
     EngineStoppedError,
     GenerateRequest,
     InvalidRequestError,
     ModelRunner,
     StepFailedError,
+    TokenConstraint,
     TokenDelta,
+    TokenScores,
 )
 
 logger = logging.getLogger(__name__)
@@ -84,8 +87,12 @@ class Engine:
         """Starts the thread; at most once."""
         self._thread.start()
 
-    def submit(self, request: GenerateRequest, deliver: Deliver, key: object) -> None:
+    def submit(
+        self, request: GenerateRequest, deliver: Deliver, key: object, constraint: TokenConstraint | None = None
+    ) -> None:
         """Queues a request, whose events `deliver` gets with `key`; the last has a finish reason or is an error.
+
+        constraint: what the output may be; from now on the engine's own.
 
         The queue itself has no bound: callers hold a semaphore. Raises RequestTooLongError, InvalidRequestError, or
         EngineStoppedError.
@@ -95,11 +102,24 @@ class Engine:
         seed = sampling.seed if sampling.seed is not None else int.from_bytes(os.urandom(8), "little")
         try:
             sampler = self._runner.make_sampler(request.prompt_token_ids, sampling, seed)
+            if constraint is not None:
+                sampler = self._runner.constrained(sampler, constraint)
+            reader = self._runner.make_reader(request)
         except (ValueError, OverflowError, TypeError) as error:
             raise InvalidRequestError(str(error)) from error
-        salt = None if self._cache_secret is None else tenant_salt(self._cache_secret, request.tenant)
-        page_tokens = self._limits.page_tokens
-        generation = Generation(request, sampler, deliver, key, page_tokens=page_tokens, salt=salt)
+        salt = None
+        if self._cache_secret is not None and not request.needs_whole_prompt:
+            salt = tenant_salt(self._cache_secret, request.tenant)
+        generation = Generation(
+            request,
+            sampler,
+            deliver,
+            key,
+            page_tokens=self._limits.page_tokens,
+            salt=salt,
+            reader=reader,
+            constraint=constraint,
+        )
         with self._wake:
             if self._stopped_reason is not None:
                 raise EngineStoppedError(self._stopped_reason)
@@ -144,8 +164,10 @@ class Engine:
         prompt = request.prompt_token_ids
         if not prompt:
             raise InvalidRequestError("the prompt has no tokens")
-        if request.max_new_tokens < 1:
-            raise InvalidRequestError(f"max_new_tokens must be at least 1, not {request.max_new_tokens}")
+        if request.max_new_tokens < 0:
+            raise InvalidRequestError(f"max_new_tokens must be at least 0, not {request.max_new_tokens}")
+        if request.prompt_logprobs is not None and request.pooling is not None:
+            raise InvalidRequestError("prompt_logprobs and pooling are not for one request")
         self._limits.check(len(prompt), request.max_new_tokens)
         vocab_size = self._runner.vocab_size
         if min(prompt) < 0 or max(prompt) >= vocab_size:
@@ -225,18 +247,29 @@ class Engine:
         generation = self._generations[sequence]
         if generation.aborted:  # its abort is in the inbox
             return
+        request = generation.request
+        if generation.constraint is not None and generation.constraint.error is not None:
+            self._forget(generation)
+            self._emit(generation, ConstraintError(generation.constraint.error))
+            return
         cached = sequence.cached_tokens
         if cached:  # to be told once
             self._cached_tokens += cached
             sequence.cached_tokens = 0
-        if token in generation.request.stop_token_ids:
-            delta = TokenDelta((), "stop", cached)
+        prompt = generation.take_prompt_result() if generation.reader is not None else None
+        if not request.max_new_tokens:
+            delta = TokenDelta((), "length", cached, None, prompt)
+        elif token in request.stop_token_ids:
+            delta = TokenDelta((), "stop", cached, None, prompt)
         else:
             generation.tokens.append(token)
             sequence.length += 1
             self._generated_tokens += 1
             full = sequence.length == sequence.prompt_tokens + sequence.max_new_tokens
-            delta = TokenDelta((token,), "length" if full else None, cached)
+            scores = None
+            if request.sampling.logprobs is not None:
+                scores = TokenScores(*generation.sampler.take_scores())
+            delta = TokenDelta((token,), "length" if full else None, cached, scores, prompt)
         if delta.finish_reason is not None:
             self._forget(generation)
         self._emit(generation, delta)

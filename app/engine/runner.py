@@ -8,7 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.types import Batch, SamplingParams, TokenSampler
+from app.engine.types import (
+    Batch,
+    GenerateRequest,
+    PromptReader,
+    PromptResult,
+    SamplingParams,
+    TokenConstraint,
+    TokenSampler,
+    TokenScores,
+)
 from kernels import _native
 
 
@@ -89,7 +98,30 @@ class NativeRunner:
             frequency_penalty=sampling.frequency_penalty,
             logit_bias=sampling.logit_bias,
             seed=seed,
+            min_tokens=sampling.min_new_tokens,
+            end_tokens=sorted(sampling.end_token_ids) if sampling.min_new_tokens else (),
+            logprobs=-1 if sampling.logprobs is None else min(sampling.logprobs, self.vocab_size),
         )
+
+    def constrained(self, sampler: TokenSampler, constraint: TokenConstraint) -> TokenSampler:
+        """The sampler, drawing only what `constraint` allows."""
+        native = self._native_sampler(sampler)
+        assert native is not None
+        native.set_masked(True)
+        return _ConstrainedSampler(native, constraint)
+
+    def make_reader(self, request: GenerateRequest) -> PromptReader | None:
+        """A fresh reader for a request whose prompt is to be read. Raises ValueError."""
+        prompt = request.prompt_token_ids
+        if request.prompt_logprobs is not None:
+            top = min(request.prompt_logprobs, self.vocab_size)
+            return _Scorer(_native.PromptScorer(vocab_size=self.vocab_size, prompt=prompt, top=top))
+        if request.pooling is not None:
+            size = self.model.hidden_size
+            return _Embedder(
+                _native.PromptEmbedder(hidden_size=size, prompt_tokens=len(prompt), pooling=request.pooling)
+            )
+        return None
 
     def step(self, batch: Batch) -> NDArray[np.int32]:
         """Runs the batch; one sampled token per sequence, -1 where it has no sampler.
@@ -97,6 +129,17 @@ class NativeRunner:
         Raises ValueError naming the array that does not fit.
         """
         samplers = [self._native_sampler(sampler) for sampler in batch.samplers]
+        constrained = [
+            (index, sampler) for index, sampler in enumerate(batch.samplers) if isinstance(sampler, _ConstrainedSampler)
+        ]
+        for _, sampler in constrained:
+            sampler.constraint.fill_mask(sampler.native.mask)
+        sampled = self._run(batch, samplers)
+        for index, sampler in constrained:
+            sampler.constraint.accept(int(sampled[index]))
+        return sampled
+
+    def _run(self, batch: Batch, samplers: Sequence[_native.Sampler | None]) -> NDArray[np.int32]:
         return self.model.step(
             batch.token_ids,
             batch.positions,
@@ -104,10 +147,57 @@ class NativeRunner:
             batch.query_lengths,
             batch.context_lengths,
             samplers,
+            [_native_reader(reader) for reader in batch.readers],
         )
 
     @staticmethod
     def _native_sampler(sampler: TokenSampler | None) -> _native.Sampler | None:
         if sampler is None or isinstance(sampler, _native.Sampler):
             return sampler
+        if isinstance(sampler, _ConstrainedSampler):
+            return sampler.native
         raise TypeError(f"samplers: {type(sampler).__name__} was not made by this runner")
+
+
+class _ConstrainedSampler:
+    """A native sampler and what its mask is made from."""
+
+    __slots__ = ("constraint", "native")
+
+    def __init__(self, native: _native.Sampler, constraint: TokenConstraint) -> None:
+        self.native = native
+        self.constraint = constraint
+
+    def take_scores(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
+        return self.native.take_scores()
+
+
+class _Scorer:
+    __slots__ = ("native",)
+
+    def __init__(self, native: _native.PromptScorer) -> None:
+        self.native = native
+
+    def result(self) -> PromptResult:
+        return PromptResult(scores=TokenScores(*self.native.scores()))
+
+
+class _Embedder:
+    __slots__ = ("native",)
+
+    def __init__(self, native: _native.PromptEmbedder) -> None:
+        self.native = native
+
+    def result(self) -> PromptResult:
+        """The vector, normalized; one without a direction stays as it is."""
+        vector = self.native.embedding()
+        length = float(np.linalg.norm(vector.astype(np.float64)))
+        return PromptResult(embedding=(vector / np.float32(length)) if length > 0 else vector)
+
+
+def _native_reader(reader: PromptReader | None) -> _native.PromptReader | None:
+    if reader is None:
+        return None
+    if isinstance(reader, (_Scorer, _Embedder)):
+        return reader.native
+    raise TypeError(f"readers: {type(reader).__name__} was not made by this runner")

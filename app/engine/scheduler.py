@@ -65,8 +65,8 @@ class SchedulerLimits:
                 f"the prompt has {prompt_tokens} tokens and at most {max_new_tokens} are to be generated: {total} "
                 f"together, but the context holds {self.max_context_tokens}"
             )
-        # The last token is never read back, so its keys and values are not stored.
-        if self.pages_for(total - 1) > self.page_count:
+        # The last token of an output is never read back, so its keys and values are not stored.
+        if self.pages_for(max(total - 1, prompt_tokens)) > self.page_count:
             raise RequestTooLongError(
                 f"the prompt has {prompt_tokens} tokens and at most {max_new_tokens} are to be generated: {total} "
                 f"together, but the KV cache holds {self.page_count * self.page_tokens}"
@@ -190,7 +190,7 @@ class Scheduler:
                 sequence.length,
                 min(
                     self._forecast.remaining(sequence.generated),
-                    sequence.prompt_tokens + sequence.max_new_tokens - 1 - sequence.length,
+                    max(sequence.prompt_tokens + sequence.max_new_tokens - 1 - sequence.length, 0),
                 ),
             )
             for sequence in (*self.running, candidate)

@@ -12,7 +12,15 @@ from collections.abc import AsyncGenerator, Sequence
 
 from app.engine.batch import Event
 from app.engine.engine import Engine
-from app.engine.types import EngineError, FinishReason, GenerateRequest, TokenDelta
+from app.engine.types import (
+    EngineError,
+    FinishReason,
+    GenerateRequest,
+    PromptResult,
+    TokenConstraint,
+    TokenDelta,
+    TokenScores,
+)
 
 
 class AsyncEngine:
@@ -24,10 +32,12 @@ class AsyncEngine:
         self._loop = asyncio.get_running_loop()
         self._deliver = self._on_step  # one bound method, so that the engine sees one receiver
 
-    async def stream(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+    async def stream(
+        self, request: GenerateRequest, constraint: TokenConstraint | None = None
+    ) -> AsyncGenerator[TokenDelta, None]:
         """Yields the request's deltas, the last with a finish reason. Raises EngineError, as `submit` does or later."""
         mailbox = _Mailbox()
-        self._engine.submit(request, self._deliver, mailbox)
+        self._engine.submit(request, self._deliver, mailbox, constraint)
         ended = False
         try:
             while not ended:
@@ -56,11 +66,13 @@ def _sort(events: Sequence[tuple[object, Event]]) -> None:
 class _Mailbox:
     """What one stream has not taken yet. Used on the event loop only."""
 
-    __slots__ = ("_cached_tokens", "_error", "_finish_reason", "_reader", "_token_ids")
+    __slots__ = ("_cached_tokens", "_error", "_finish_reason", "_prompt", "_reader", "_scores", "_token_ids")
 
     def __init__(self) -> None:
         self._token_ids: list[int] = []
         self._cached_tokens = 0
+        self._scores: list[TokenScores] = []
+        self._prompt: PromptResult | None = None
         self._finish_reason: FinishReason | None = None
         self._error: EngineError | None = None
         self._reader: asyncio.Future[None] | None = None
@@ -72,6 +84,10 @@ class _Mailbox:
             self._token_ids += event.token_ids
             self._finish_reason = event.finish_reason
             self._cached_tokens += event.cached_tokens
+            if event.scores is not None:
+                self._scores.append(event.scores)
+            if event.prompt is not None:
+                self._prompt = event.prompt
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
@@ -82,7 +98,10 @@ class _Mailbox:
                 raise self._error
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
-        delta = TokenDelta(tuple(self._token_ids), self._finish_reason, self._cached_tokens)
+        scores = TokenScores.joined(self._scores) if self._scores else None
+        delta = TokenDelta(tuple(self._token_ids), self._finish_reason, self._cached_tokens, scores, self._prompt)
         self._token_ids.clear()
+        self._scores.clear()
         self._cached_tokens = 0
+        self._prompt = None
         return delta

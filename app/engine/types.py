@@ -28,6 +28,11 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int | None = None
     """None: the engine draws one from the operating system."""
+    logprobs: int | None = None
+    """Score every output token, and so many of the likeliest in its place; None: no scores."""
+    min_new_tokens: int = 0
+    """Until so many are made, none of `end_token_ids` can be drawn."""
+    end_token_ids: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +43,57 @@ class GenerateRequest:
     prompt_token_ids: tuple[int, ...]
     """At least one token."""
     max_new_tokens: int
-    """At least one; prompt and output together fit the model's context."""
+    """0: the prompt only is computed. Prompt and output together fit the model's context."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     stop_token_ids: frozenset[int] = frozenset()
     """Tokens that end the output with finish reason "stop"; the stop token itself is not in the output."""
     tenant: bytes = b""
     """Whose request it is: only requests with the same value share cached pages. Set by who authenticates the caller,
     never taken from a request's text or fields."""
+    prompt_logprobs: int | None = None
+    """Score every prompt token but the first, and so many of the likeliest in its place; None: no scores."""
+    pooling: Literal["mean", "last"] | None = None
+    """Make one vector of the prompt's final hidden states; not together with prompt_logprobs."""
+    grammar: str | None = None
+    """What the output must be, for whoever makes the TokenConstraint that the engine gets; the engine reads none."""
+
+    @property
+    def needs_whole_prompt(self) -> bool:
+        """Whether every prompt token must go through the model, even where its keys and values are known."""
+        return self.prompt_logprobs is not None or self.pooling is not None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenScores:
+    """Log-probabilities as the model gives them: at temperature 1, before penalties, bias and constraint."""
+
+    logprobs: NDArray[np.float32]
+    """[n]"""
+    top_token_ids: NDArray[np.int32]
+    """[n, k], the likeliest first"""
+    top_logprobs: NDArray[np.float32]
+    """[n, k]"""
+
+    @staticmethod
+    def joined(parts: Sequence["TokenScores"]) -> "TokenScores | None":
+        """One after the other; None of none."""
+        if len(parts) < 2:
+            return parts[0] if parts else None
+        return TokenScores(
+            np.concatenate([part.logprobs for part in parts]),
+            np.concatenate([part.top_token_ids for part in parts]),
+            np.concatenate([part.top_logprobs for part in parts]),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptResult:
+    """What came of the prompt; only with a request's first delta."""
+
+    scores: TokenScores | None = None
+    """Of prompt tokens 1, 2, ..., if `prompt_logprobs`."""
+    embedding: NDArray[np.float32] | None = None
+    """[hidden_size], of length 1, if `pooling`."""
 
 
 class TokenDelta(NamedTuple):
@@ -57,6 +106,9 @@ class TokenDelta(NamedTuple):
     finish_reason: FinishReason | None = None
     cached_tokens: int = 0
     """Prompt tokens that were found in the prefix cache; in the first delta only."""
+    scores: TokenScores | None = None
+    """One per token, if the request asked for them."""
+    prompt: PromptResult | None = None
 
 
 class EngineError(Exception):
@@ -77,6 +129,10 @@ class QueueFullError(EngineError):
 
 class EngineStoppedError(EngineError):
     """The engine is shutting down, or its thread has failed."""
+
+
+class ConstraintError(InvalidRequestError):
+    """A grammar that can't be compiled, or that became too complex as the output went on."""
 
 
 class StepFailedError(EngineError):
@@ -119,10 +175,35 @@ class Batch:
     query_lengths: NDArray[np.int32]
     context_lengths: NDArray[np.int32]
     samplers: Sequence["TokenSampler | None"]
+    readers: Sequence["PromptReader | None"] = ()
+    """One per sequence, or none at all."""
+
+
+class TokenConstraint(Protocol):
+    """What an output may be, as masks over the vocabulary. Used by one thread at a time."""
+
+    error: str | None
+    """Why it can say nothing more; None: all is well."""
+
+    def fill_mask(self, mask: NDArray[np.uint32]) -> None:
+        """Writes [ceil(vocab_size / 32)]: bit t % 32 of word t // 32 is 1 where token t may come next."""
+
+    def accept(self, token: int) -> None:
+        """The token was chosen."""
 
 
 class TokenSampler(Protocol):
-    """One request's sampling state; `_native.Sampler` or a test's fake."""
+    """One request's sampling state; the runner's, or a test's fake."""
+
+    def take_scores(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
+        """TokenScores of the tokens drawn since the last call."""
+
+
+class PromptReader(Protocol):
+    """What gathers a request's PromptResult while its prompt goes through the model; the runner's."""
+
+    def result(self) -> PromptResult:
+        """Complete when the prompt is."""
 
 
 class ModelRunner(Protocol):
@@ -141,6 +222,12 @@ class ModelRunner(Protocol):
 
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:
         """A fresh sampler for one request."""
+
+    def constrained(self, sampler: TokenSampler, constraint: TokenConstraint) -> TokenSampler:
+        """The sampler, drawing only what `constraint` allows."""
+
+    def make_reader(self, request: GenerateRequest) -> PromptReader | None:
+        """A fresh reader for a request whose prompt is to be read; None for any other."""
 
     def step(self, batch: Batch) -> NDArray[np.int32]:
         """Runs the batch; one sampled token per sequence, -1 where it has no sampler."""

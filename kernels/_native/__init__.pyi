@@ -12,6 +12,10 @@ I32 = NDArray[np.int32]
 F32 = NDArray[np.float32]
 U8 = NDArray[np.uint8]
 
+Scores = tuple[F32, I32, F32]
+"""Log-probabilities [n] of tokens under the logits as the model gives them (temperature 1, before penalties, bias and
+mask), then the likeliest tokens [n, k] in their places and their log-probabilities [n, k]."""
+
 PAGE_TOKENS: int
 TILE_OUTPUTS: int
 
@@ -83,9 +87,41 @@ class Sampler:
         frequency_penalty: float = 0.0,
         logit_bias: Mapping[int, float] = ...,
         seed: int = 0,
-    ) -> None: ...
+        min_tokens: int = 0,
+        end_tokens: Sequence[int] = ...,
+        logprobs: int = -1,
+    ) -> None:
+        """min_tokens: until so many are drawn none of end_tokens can be. logprobs: at least 0: scores are kept."""
+
     def sample(self, logits: F32) -> int:
         """Draws one token from logits [vocab_size] (not modified) and remembers it."""
+
+    @property
+    def mask(self) -> NDArray[np.uint32]:
+        """[ceil(vocab_size / 32)], a writable view: bit t % 32 of word t // 32 is 0 where token t can't be drawn."""
+
+    def set_masked(self, masked: bool) -> None:
+        """Whether `mask` holds for the next draws."""
+
+    def take_scores(self) -> Scores:
+        """Scores of the tokens drawn since the last call; empty unless logprobs is at least 0."""
+
+class PromptReader:
+    """What a request wants of its prompt's rows beside keys and values; given to `Model.step`."""
+
+class PromptScorer(PromptReader):
+    """Scores every prompt token but the first, given those before it."""
+
+    def __init__(self, *, vocab_size: int, prompt: Sequence[int], top: int) -> None: ...
+    def scores(self) -> Scores:
+        """Of prompt tokens 1, 2, ...; complete when the whole prompt went through."""
+
+class PromptEmbedder(PromptReader):
+    """One vector for a prompt: the "mean" of its hidden states after the final norm, or the "last" of them."""
+
+    def __init__(self, *, hidden_size: int, prompt_tokens: int, pooling: str) -> None: ...
+    def embedding(self) -> F32:
+        """[hidden_size], not normalized; complete when the whole prompt went through."""
 
 class Model:
     """A packed model on a pinned thread pool, with its KV pages. Not thread-safe: one step at a time."""
@@ -147,6 +183,7 @@ class Model:
         query_lengths: I32,
         context_lengths: I32,
         samplers: Sequence[Sampler | None],
+        readers: Sequence[PromptReader | None] = (),
     ) -> I32:
         """Runs one step: forward over a ragged batch, then sampling. One native call, GIL released.
 
@@ -154,6 +191,7 @@ class Model:
         slots: [S] row of page_table of each sequence. query_lengths: [S] its new tokens (sum T).
         context_lengths: [S] keys it has *before* this step; new ones are stored from there on.
         samplers: [S]; where not None, the logits of the sequence's last new token are computed and sampled.
+        readers: [S] or none; where not None, it gets the rows of the prompt that it wants.
         Returns [S] token ids, -1 where no sampler. Raises ValueError naming the array that does not fit.
         """
 

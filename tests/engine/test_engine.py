@@ -295,7 +295,7 @@ def test_an_abort_frees_place_and_pages_within_a_step(when: str, start: Start) -
     ("generate", "error", "message"),
     [
         (GenerateRequest("a", (), 1), InvalidRequestError, "no tokens"),
-        (GenerateRequest("a", (1,), 0), InvalidRequestError, "max_new_tokens must be at least 1, not 0"),
+        (GenerateRequest("a", (1,), -1), InvalidRequestError, "max_new_tokens must be at least 0, not -1"),
         (GenerateRequest("a", (1, 1000, 2), 1), InvalidRequestError, "prompt token 1000 is outside .* of 1000"),
         (GenerateRequest("a", (1, -1), 1), InvalidRequestError, "prompt token -1"),
         (GenerateRequest("a", (1,), 1, SamplingParams(temperature=-1)), InvalidRequestError, "temperature"),

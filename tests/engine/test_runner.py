@@ -1,16 +1,28 @@
 """The engine on the native model: whatever shares its steps, a request gets the tokens it would get alone."""
 
 import queue
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from app.engine.batch import Event
 from app.engine.engine import Engine
 from app.engine.runner import NativeRunner, kv_pages_within
-from app.engine.types import Batch, GenerateRequest, ModelRunner, SamplingParams, TokenDelta
+from app.engine.types import (
+    Batch,
+    ConstraintError,
+    GenerateRequest,
+    ModelRunner,
+    SamplingParams,
+    TokenConstraint,
+    TokenDelta,
+)
 from kernels import _native
 from tests.kernels.tiny_model import LLAMA, write_random_model
 
@@ -47,7 +59,13 @@ def requests() -> list[GenerateRequest]:
     return made
 
 
-def generate(runner: ModelRunner, wanted: Sequence[GenerateRequest]) -> tuple[dict[object, list[int]], int]:
+def generate(
+    runner: ModelRunner,
+    wanted: Sequence[GenerateRequest],
+    *,
+    constraints: Mapping[str, TokenConstraint] = MappingProxyType({}),
+    deltas: list[tuple[object, TokenDelta]] | None = None,
+) -> tuple[dict[object, list[int]], int]:
     """Each request's tokens, all running at once, and how often one was preempted."""
     events: queue.Queue[tuple[object, Event]] = queue.Queue()
 
@@ -59,13 +77,15 @@ def generate(runner: ModelRunner, wanted: Sequence[GenerateRequest]) -> tuple[di
     engine.start()
     try:
         for request in wanted:
-            engine.submit(request, deliver, request.request_id)
+            engine.submit(request, deliver, request.request_id, constraints.get(request.request_id))
         tokens: dict[object, list[int]] = {request.request_id: [] for request in wanted}
         ended = 0
         while ended < len(wanted):
             name, event = events.get(timeout=TIMEOUT_S)
             assert isinstance(event, TokenDelta), event
             tokens[name] += event.token_ids
+            if deltas is not None:
+                deltas.append((name, event))
             ended += event.finish_reason is not None
         return tokens, engine.statistics().preemptions
     finally:
@@ -109,7 +129,8 @@ def test_every_sampling_option_arrives(folder: str) -> None:
 
 def test_only_its_own_samplers_are_taken(folder: str) -> None:
     class Other:
-        pass
+        def take_scores(self) -> Any:
+            return None
 
     runner = make_runner(folder)
     one = np.zeros(1, np.int32)
@@ -139,3 +160,100 @@ def test_int8_pages_hold_more_requests_in_the_same_memory(folder: str) -> None:
         _, preemptions[kv_type] = generate(make_runner(folder, kv_pages=pages, kv_type=kv_type), requests())
     assert preemptions["bf16"] > 0
     assert preemptions["int8"] == 0
+
+
+class OnlyMultiples:
+    """Allows multiples of a number, and fails after some tokens."""
+
+    def __init__(self, factor: int, fail_after: int = 1000) -> None:
+        self.factor = factor
+        self.left = fail_after
+        self.error: str | None = None
+
+    def fill_mask(self, mask: NDArray[np.uint32]) -> None:
+        mask[:] = 0
+        for token in range(0, VOCAB_SIZE, self.factor):
+            mask[token // 32] |= np.uint32(1 << token % 32)
+
+    def accept(self, token: int) -> None:
+        assert token % self.factor == 0
+        self.left -= 1
+        if self.left < 0:
+            self.error = "too complex"
+
+
+def test_constraints_hold_through_preemption_and_touch_nobody_else(folder: str) -> None:
+    alone = generate(make_runner(folder), [requests()[1]])[0]
+    crowded, preemptions = generate(
+        make_runner(folder, kv_pages=9, step_tokens=40),
+        requests(),
+        constraints={"0": OnlyMultiples(7), "3": OnlyMultiples(5)},
+    )
+    assert preemptions > 0
+    assert all(token % 7 == 0 for token in crowded["0"])
+    assert len(crowded["0"]) == 110
+    assert all(token % 5 == 0 for token in crowded["3"])
+    assert crowded["1"] == alone["1"]
+
+
+def test_a_constraint_that_fails_ends_its_request_only(folder: str) -> None:
+    events: queue.Queue[tuple[object, Event]] = queue.Queue()
+    engine = Engine(make_runner(folder), prompt_chunk_tokens=32)
+
+    def deliver(new: Sequence[tuple[object, Event]]) -> None:
+        for event in new:
+            events.put(event)
+
+    for request in requests()[:2]:
+        failing = OnlyMultiples(3, fail_after=4) if request.request_id == "0" else None
+        engine.submit(request, deliver, request.request_id, failing)
+    engine.start()
+    try:
+        last: dict[object, Event] = {}
+        while len(last) < 2:
+            name, event = events.get(timeout=TIMEOUT_S)
+            if isinstance(event, Exception) or event.finish_reason:
+                last[name] = event
+        assert isinstance(last["0"], ConstraintError)
+        assert isinstance(last["1"], TokenDelta)
+    finally:
+        engine.stop()
+
+
+def test_scores_and_prompt_results_are_those_of_the_request_alone(folder: str) -> None:
+    def wanted() -> list[GenerateRequest]:
+        first, second, third, fourth, fifth = requests()
+        scored = replace(first.sampling, logprobs=2)
+        return [
+            replace(first, sampling=scored, prompt_logprobs=3),
+            replace(second, max_new_tokens=0, prompt_logprobs=0),
+            third,
+            replace(fourth, max_new_tokens=0, pooling="mean"),
+            replace(fifth, sampling=replace(fifth.sampling, logprobs=0)),
+        ]
+
+    def results(runner: NativeRunner, each: Sequence[GenerateRequest]) -> dict[object, list[NDArray[np.generic]]]:
+        deltas: list[tuple[object, TokenDelta]] = []
+        generate(runner, each, deltas=deltas)
+        found: dict[object, list[NDArray[np.generic]]] = {}
+        for name, delta in deltas:
+            arrays = found.setdefault(name, [])
+            if delta.scores is not None:
+                assert len(delta.scores.logprobs) == len(delta.token_ids)
+                arrays.extend([delta.scores.logprobs, delta.scores.top_token_ids, delta.scores.top_logprobs])
+            if delta.prompt is not None and delta.prompt.scores is not None:
+                arrays.extend([delta.prompt.scores.logprobs, delta.prompt.scores.top_token_ids])
+            if delta.prompt is not None and delta.prompt.embedding is not None:
+                arrays.append(delta.prompt.embedding)
+        return found
+
+    alone = {}
+    for request in wanted():
+        alone.update(results(make_runner(folder), [request]))
+    crowded = results(make_runner(folder, kv_pages=9, step_tokens=40, threads=2), wanted())
+    assert [len(alone[name]) for name in "01234"] == [3 * 110 + 2, 2, 0, 1, 3 * 120]
+    for name in "01234":
+        assert len(crowded[name]) == len(alone[name])
+        assert all(np.array_equal(a, b) for a, b in zip(crowded[name], alone[name], strict=True))
+    assert np.linalg.norm(alone["3"][0].astype(np.float64)) == pytest.approx(1)
+    assert alone["1"][0].shape == (19,)

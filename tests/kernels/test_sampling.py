@@ -318,3 +318,77 @@ def test_options_out_of_range_are_named(option: str, value: object) -> None:
 def test_logits_of_another_size_are_refused() -> None:
     with pytest.raises(ValueError, match="vocab_size"):
         Sampler(vocab_size=10, prompt=[]).sample(np.zeros(9, np.float32))
+
+
+# --- masks, late ends and scores -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 1000])
+@pytest.mark.parametrize("options", [{"temperature": 0.0}, {}, {"top_k": 3}, {"top_p": 0.5}])
+def test_a_masked_token_is_never_drawn(vocab_size: int, options: dict[str, float]) -> None:
+    rng = np.random.default_rng(vocab_size)
+    allowed = rng.random(vocab_size) < 0.3
+    allowed[rng.integers(vocab_size)] = True
+    sampler = Sampler(vocab_size=vocab_size, prompt=[], **options)  # type: ignore[arg-type]
+    bits = np.zeros(-(-vocab_size // 32) * 32, np.uint8)
+    bits[:vocab_size] = allowed
+    sampler.mask[:] = np.packbits(bits, bitorder="little").view(np.uint32)
+    logits = rng.standard_normal(vocab_size).astype(np.float32)
+    free = [sampler.sample(logits) for _ in range(200)]
+    sampler.set_masked(True)
+    drawn = [sampler.sample(logits) for _ in range(200)]
+    assert all(allowed[token] for token in drawn)
+    assert vocab_size < 31 or not all(allowed[token] for token in free) or options
+    if options == {"temperature": 0.0}:
+        assert set(drawn) == {int(np.where(allowed, logits, -np.inf).argmax())}
+
+
+def test_ends_come_late() -> None:
+    logits = np.array([0, 5, 9, 1], np.float32)
+    sampler = Sampler(vocab_size=4, prompt=[], temperature=0.0, min_tokens=3, end_tokens=[2, 3])
+    assert [sampler.sample(logits) for _ in range(5)] == [1, 1, 1, 2, 2]
+    with pytest.raises(ValueError, match="min_tokens"):
+        Sampler(vocab_size=4, prompt=[], min_tokens=-1)
+    with pytest.raises(ValueError, match="end_tokens"):
+        Sampler(vocab_size=4, prompt=[], end_tokens=[4])
+
+
+@pytest.mark.parametrize("vocab_size", [1, 5, 129, 49_152])
+def test_scores_are_of_the_logits_as_they_came(vocab_size: int) -> None:
+    rng = np.random.default_rng(vocab_size)
+    top = min(5, vocab_size)
+    sampler = Sampler(
+        vocab_size=vocab_size, prompt=[], temperature=0.3, top_k=2, frequency_penalty=1.0, logit_bias={0: 9.0},
+        seed=1, logprobs=top,
+    )  # fmt: skip
+    plain = Sampler(
+        vocab_size=vocab_size, prompt=[], temperature=0.3, top_k=2, frequency_penalty=1.0, logit_bias={0: 9.0}, seed=1
+    )
+    rows = rng.standard_normal((4, vocab_size)).astype(np.float32) * 4
+    drawn = [sampler.sample(row) for row in rows]
+    assert drawn == [plain.sample(row) for row in rows]
+    logprobs, tokens, top_logprobs = sampler.take_scores()
+    expected = np.log(np.stack([softmax(row) for row in rows]))
+    assert np.allclose(logprobs, expected[np.arange(4), drawn], atol=4e-6)
+    assert np.array_equal(tokens, np.argsort(-rows, axis=1, kind="stable")[:, :top])
+    assert np.allclose(top_logprobs, -np.sort(-expected, axis=1)[:, :top], atol=4e-6)
+    assert sampler.take_scores()[0].size == plain.take_scores()[0].size == 0
+
+
+def test_scores_of_logits_that_are_no_numbers() -> None:
+    inf = np.inf
+    for row, token, logprob in [
+        ([np.nan] * 3, 0, -inf),
+        ([1, inf, np.nan], 1, 0.0),
+        ([-inf, -inf, 2], 2, 0.0),
+        ([-inf] * 3, 0, -inf),
+    ]:
+        sampler = Sampler(vocab_size=3, prompt=[], temperature=0.0, logprobs=3)
+        assert sampler.sample(np.array(row, np.float32)) == token
+        scores = sampler.take_scores()
+        assert scores[0][0] == logprob
+        assert sorted(scores[1][0].tolist()) == [0, 1, 2]
+        assert not np.isnan(scores[2]).any()
+    for logprobs in (-2, 4):
+        with pytest.raises(ValueError, match="logprobs"):
+            Sampler(vocab_size=3, prompt=[], logprobs=logprobs)

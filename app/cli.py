@@ -146,6 +146,16 @@ def bench(
     raise typer.Exit(measure(context.args))
 
 
+@cli.command(
+    "eval", context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+)
+def evaluate(context: typer.Context) -> None:
+    """Measure a model's quality: perplexity, divergence, tasks (`redoubt eval --help`)."""
+    from bench.eval.command import main as measure
+
+    raise typer.Exit(measure(context.args or ["--help"]))
+
+
 def main() -> None:
     """The console script."""
     cli(prog_name="redoubt")

@@ -1,0 +1,69 @@
+"""Results so far, on disk: an evaluation that was interrupted goes on where it stopped.
+
+One file a run, named after all that determines its results (what was asked, files' sizes and times, the engine's own
+file); it is removed when the run is complete, so nothing stale is ever read. Does not know what the results mean.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kernels import _native
+
+
+def cache_folder() -> Path:
+    """Where unfinished runs are kept: REDOUBT_CACHE, or the user's cache folder."""
+    named = os.environ.get("REDOUBT_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "redoubt"
+
+
+def file_state(path: Path) -> list[list[object]]:
+    """Sizes and times of a file, or of all files of a folder."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file()]
+
+
+class Journal:
+    """A map from keys to results (both JSON), appended to a file as they come."""
+
+    def __init__(self, run: object, folder: Path | None = None) -> None:
+        """run: JSON of all that determines the results."""
+        engine = file_state(Path(_native.__file__))
+        name = hashlib.sha256(json.dumps([run, engine], sort_keys=True).encode()).hexdigest()[:32]
+        self._path = (folder or cache_folder() / "eval") / f"{name}.jsonl"
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._results: dict[str, Any] = {}
+        if self._path.exists():
+            self._read()
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._results
+
+    def get(self, key: str, compute: Callable[[], Any]) -> Any:
+        """The result under `key`: the noted one, or else `compute`'s, which is noted."""
+        if key not in self._results:
+            self._results[key] = result = compute()
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([key, result]) + "\n")
+        return self._results[key]
+
+    def complete(self) -> None:
+        """Forgets the results: the run is done."""
+        self._path.unlink(missing_ok=True)
+
+    def _read(self) -> None:
+        text = self._path.read_text(encoding="utf-8")
+        whole = text[: text.rfind("\n") + 1]  # the last line may have been cut off
+        if len(whole) < len(text):
+            self._path.write_text(whole, encoding="utf-8")
+        for line in whole.splitlines():
+            key, result = json.loads(line)
+            self._results[key] = result

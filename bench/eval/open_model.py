@@ -1,0 +1,107 @@
+"""Opens what an evaluation may be asked about: a converted folder, or a checkpoint as it is.
+
+A checkpoint (a Hugging Face folder, a GGUF file) is the unquantized baseline: its numbers as they are, in a temporary
+packed folder of bf16 where that holds them exactly and else fp32, computed in fp32. Does not know what is evaluated.
+"""
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from kernels import _native
+from quant.convert import convert, is_packed_model
+from quant.json_file import read_json_object
+from quant.native_model import NativeModel
+from quant.packed_file import FILE_NAME, PackedFile
+from quant.sources import open_source
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """How models run. None: as they are served (int8, bf16), and fp32 for an unconverted checkpoint."""
+
+    threads: int | None = None
+    compute_type: str | None = None
+    kv_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenModel:
+    """A packed folder, how it is to run, and what it is called in results."""
+
+    path: Path
+    """What the user named."""
+    folder: Path
+    unquantized: bool
+    options: ModelOptions
+
+    def load(self, context_tokens: int, branches: int = 0) -> NativeModel:
+        """The model on the native engine, its weights in the file's own pages. Raises what NativeModel raises."""
+        return NativeModel(
+            self.folder,
+            context_tokens=context_tokens,
+            branches=branches,
+            threads=self.options.threads,
+            compute_type=self.compute_type,
+            kv_type=self.kv_type,
+            weight_memory="mapped",
+        )
+
+    @property
+    def compute_type(self) -> str:
+        """Activations: "int8" or "fp32"."""
+        return self.options.compute_type or ("fp32" if self.unquantized else "int8")
+
+    @property
+    def kv_type(self) -> str:
+        """Keys and values: "bf16", "int8" or "fp32"."""
+        return self.options.kv_type or ("fp32" if self.unquantized else "bf16")
+
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer; it neither truncates nor pads."""
+        tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
+
+    @property
+    def context_tokens(self) -> int:
+        """The longest text that the model was made for."""
+        return int(read_json_object(self.folder / "config.json")["max_position_embeddings"])
+
+    def description(self) -> dict[str, object]:
+        """What a result says of the model."""
+        metadata = PackedFile(self.folder / FILE_NAME).metadata
+        return {
+            "model": str(self.path),
+            "qtype": metadata["qtype"],
+            "group_size": int(metadata["group_size"]),
+            "unquantized": self.unquantized,
+            "compute_type": self.compute_type,
+            "kv_type": self.kv_type,
+            "tier": _native.default_tier(),
+        }
+
+
+@contextmanager
+def open_model(path: Path, options: ModelOptions, *, progress: bool = True) -> Iterator[OpenModel]:
+    """Yields the model at `path`; a checkpoint's temporary folder is gone afterwards.
+
+    Raises QuantError for what is neither a converted model nor a checkpoint that can be read.
+    """
+    if is_packed_model(path):
+        yield OpenModel(path, path, False, options)
+        return
+    source = open_source(path)
+    exact_in_bf16 = all(tensor.stored == "bf16" for tensor in source.tensors.values() if len(tensor.shape) == 2)
+    with tempfile.TemporaryDirectory(prefix="redoubt-eval-") as temporary:
+        folder = Path(temporary) / "model"
+        if progress:
+            print(f"{path}: not converted; it is evaluated unquantized", file=sys.stderr)
+        convert(path, folder, qtype="bf16" if exact_in_bf16 else "fp32", progress=progress)
+        yield OpenModel(path, folder, True, options)

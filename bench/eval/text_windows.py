@@ -1,0 +1,31 @@
+"""A text as consecutive windows of tokens. Does not know what is done with them."""
+
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from bench.eval.errors import EvalError
+
+
+def read_text(path: Path) -> str:
+    """A text file. Raises EvalError naming it."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise EvalError(f"{path}: can't be read as UTF-8 text: {error}") from error
+
+
+def text_windows(
+    tokenizer: Tokenizer, text: str, where: Path, context_tokens: int, windows: int | None
+) -> list[list[int]]:
+    """The text, tokenized whole without a BOS, as its first `windows` runs of `context_tokens` tokens (None: all).
+
+    What is left after the last full window is not used. Raises EvalError where there are fewer than asked for.
+    """
+    if context_tokens < 2:
+        raise EvalError(f"--context {context_tokens}: a window needs two tokens at least")
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    there = len(ids) // context_tokens
+    if there < (windows or 1):
+        raise EvalError(f"{where}: has {len(ids)} tokens: {there} windows of {context_tokens}, not {windows or 1}")
+    return [ids[i * context_tokens : (i + 1) * context_tokens] for i in range(windows or there)]

@@ -2,6 +2,8 @@
 
     redoubt eval perplexity MODEL... --text FILE [--context 512] [--windows N] [--json]
     redoubt eval kl MODEL... --baseline CHECKPOINT --text FILE [...]
+    redoubt eval hellaswag|multiple-choice MODEL... --tasks FILE [--limit N] [...]
+    redoubt eval ceval|longbench MODEL... --data FOLDER [--limit N] [...]
 
 MODEL is a converted folder, or a checkpoint (a Hugging Face folder, a GGUF file), which is evaluated unquantized. With
 --json each model's result is one line of JSON. An interrupted run goes on where it stopped when it is asked again.
@@ -18,8 +20,11 @@ from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from bench.eval.choice_files import ceval_tasks, hellaswag_tasks, jsonl_tasks
+from bench.eval.choices import BRANCHES, ChoiceTask, context_tokens, run_choices
 from bench.eval.errors import EvalError
 from bench.eval.journal import Journal, file_state
+from bench.eval.longbench import LongModel, long_sets, run_longbench
 from bench.eval.open_model import ModelOptions, OpenModel, open_model
 from bench.eval.perplexity import kl_divergence, perplexity
 from bench.eval.text_windows import read_text, text_windows
@@ -53,6 +58,19 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--context", type=int, default=512, help="tokens of a window (default %(default)s)")
         command.add_argument("--windows", type=_positive, help="the first N windows (default: all)", metavar="N")
     divergence.add_argument("--baseline", type=Path, required=True, metavar="MODEL", help="usually the checkpoint")
+    for name, about in (("hellaswag", "HellaSwag: six lines a task"), ("multiple-choice", "questions as JSON lines")):
+        choice = _command(commands, name, about, _run_choices)
+        choice.add_argument("--tasks", type=Path, required=True, metavar="FILE", help=about)
+        choice.add_argument("--limit", type=_positive, help="the first N tasks (default: all)", metavar="N")
+    ceval = _command(commands, "ceval", "C-Eval, five examples a question", _run_choices)
+    ceval.add_argument("--split", choices=("val", "test", "dev"), default="val", help="(default %(default)s)")
+    longbench = _command(commands, "longbench", "LongBench's English sets, greedy answers", _run_longbench)
+    for command in (ceval, longbench):
+        command.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="as its authors publish it")
+        command.add_argument("--limit", type=_positive, help="the first N tasks of a set (default: all)", metavar="N")
+    longbench.add_argument("--set", action="append", default=[], metavar="NAME", help="a set (default: all in FOLDER)")
+    longbench.add_argument("--config", type=Path, metavar="FOLDER", help="the authors' prompts and answer lengths")
+    longbench.add_argument("--context", type=_positive, help="tokens of prompt and answer (default: the model's)")
     return parser
 
 
@@ -107,6 +125,39 @@ def _run_kl(options: argparse.Namespace) -> Iterator[Result]:
             )
 
 
+def _run_choices(options: argparse.Namespace) -> Iterator[Result]:
+    tasks = _choice_tasks(options)
+    with _journal(options, options.models, repr(tasks)) as journal:
+        for number, path in enumerate(options.models):
+            with open_model(path, _model_options(options)) as opened:
+                tokenizer = opened.tokenizer()
+                width = context_tokens(tokenizer, tasks, opened.context_tokens)
+                with opened.load(width, BRANCHES) as model, _bar(len(tasks), path.name, "task") as tick:
+                    result = run_choices(model, tokenizer, tasks, journal, f"{number}", tick)
+                yield opened.description() | {"what": options.what} | result
+
+
+def _choice_tasks(options: argparse.Namespace) -> list[ChoiceTask]:
+    if options.what == "hellaswag":
+        return hellaswag_tasks(options.tasks)[: options.limit]
+    if options.what == "multiple-choice":
+        return jsonl_tasks(options.tasks)[: options.limit]
+    return ceval_tasks(options.data, options.split, options.limit)
+
+
+def _run_longbench(options: argparse.Namespace) -> Iterator[Result]:
+    sets = long_sets(options.data, options.config, options.set, options.limit)
+    total = sum(len(each.tasks) for each in sets)
+    with _journal(options, options.models, repr(sets)) as journal:
+        for number, path in enumerate(options.models):
+            with open_model(path, _model_options(options)) as opened:
+                context = min(options.context or opened.context_tokens, opened.context_tokens)
+                with opened.load(context) as model, _bar(total, path.name, "task") as tick:
+                    result = run_longbench(LongModel(opened.folder, model), sets, journal, f"{number}", tick)
+                prompts = "redoubt" if options.config is None else "authors"
+                yield opened.description() | {"what": "longbench", "prompts": prompts, "context": context} | result
+
+
 def _check_same_tokens(baseline: OpenModel, model: OpenModel, text: str) -> None:
     sample = text[:20000]
     if baseline.tokenizer().encode(sample).ids != model.tokenizer().encode(sample).ids:
@@ -132,8 +183,8 @@ def _journal(options: argparse.Namespace, paths: Sequence[Path], content: str) -
 
 
 @contextmanager
-def _bar(total: int, label: str) -> Iterator[Callable[[], object]]:
-    with tqdm(total=total, desc=label, unit="window", file=sys.stderr, dynamic_ncols=True) as bar:
+def _bar(total: int, label: str, unit: str = "window") -> Iterator[Callable[[], object]]:
+    with tqdm(total=total, desc=label, unit=unit, file=sys.stderr, dynamic_ncols=True) as bar:
         yield bar.update
 
 

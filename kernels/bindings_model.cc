@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -13,6 +14,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -134,14 +136,23 @@ class BoundModel {
 
   nb::ndarray<nb::numpy, int32_t> step(const Array& token_ids, const Array& positions, const Array& slots,
                                        const Array& query_lengths, const Array& context_lengths,
-                                       const nb::sequence& samplers, const nb::sequence& readers) {
-    const Batch batch = checked_batch(token_ids, positions, slots, query_lengths, context_lengths);
+                                       const nb::sequence& samplers, const nb::sequence& readers,
+                                       const std::optional<Array>& draft_lengths) {
+    Batch batch = checked_batch(token_ids, positions, slots, query_lengths, context_lengths);
+    size_t places = size_t(batch.sequences);
+    std::vector<int32_t> drafts;  // a copy: the places depend on them
+    if (draft_lengths) {
+      const int32_t* given = checked_int32("draft_lengths", *draft_lengths, places);
+      drafts.assign(given, given + places);
+      batch.draft_lengths = drafts.data();
+      // Model rejects what is clamped.
+      for (const int32_t count : drafts) places += size_t(std::clamp(count, 0, batch.tokens));
+    }
     const std::vector<Sampler*> checked =
         checked_samplers(samplers, size_t(batch.sequences), model_.config().vocab_size);
     const std::vector<PromptReader*> reading =
         checked_readers(readers, size_t(batch.sequences), model_.config());
-    auto sampled = new_array<int32_t>({size_t(batch.sequences)});
-    std::fill_n(sampled.data(), batch.sequences, -1);
+    auto sampled = new_array<int32_t>({places});
     run(batch, {.samplers = checked.data(),
                 .sampled = sampled.data(),
                 .readers = reading.empty() ? nullptr : reading.data()});
@@ -171,6 +182,12 @@ class BoundModel {
     return nb::ndarray<nb::numpy, int32_t>(
         model_.page_table(), {size_t(model_.options().max_sequences), size_t(model_.pages_per_sequence())},
         nb::find(*this));
+  }
+
+  void copy_page_turned(int32_t source, int32_t target, int32_t positions) {
+    const nb::gil_scoped_release unlocked;
+    const Exclusive exclusive(busy_);
+    model_.copy_page_turned(source, target, positions);
   }
 
   void copy_page(int32_t source, int32_t target) {
@@ -305,11 +322,15 @@ void bind_model(nb::module_& module) {
       .def_prop_ro("threads", [](BoundModel& self) { return self.model().options().threads; })
       .def_prop_ro("page_table", &BoundModel::page_table)
       .def("step", &BoundModel::step, token_ids, positions, slots, query_lengths, context_lengths,
-           nb::arg("samplers"), nb::arg("readers") = nb::tuple())
+           nb::arg("samplers"), nb::arg("readers") = nb::tuple(), nb::arg("draft_lengths") = nb::none())
       .def("logits", &BoundModel::logits, token_ids, positions, slots, query_lengths, context_lengths)
       .def("hidden_states", &BoundModel::hidden_states, token_ids, positions, slots, query_lengths,
            context_lengths)
       .def("copy_page", &BoundModel::copy_page, nb::arg("source"), nb::arg("target"))
+      .def("copy_page_turned", &BoundModel::copy_page_turned, nb::arg("source"), nb::arg("target"),
+           nb::arg("positions"))
+      .def_prop_ro("has_relative_positions",
+                   [](BoundModel& self) { return self.model().has_relative_positions(); })
       .def("resident_bytes", &BoundModel::resident_bytes)
       .def("profile", &BoundModel::profile)
       .def("reset_profile", [](BoundModel& self) { self.model().reset_profile(); });

@@ -29,6 +29,7 @@ ForwardPass::ForwardPass(const ForwardContext& context, const Batch& batch, cons
 
 void ForwardPass::list_rows() {
   LayerRows &all = all_rows_, &wanted = wanted_rows_;
+  int32_t* place = outputs_.sampled;
   for (int32_t sequence = 0; sequence < batch_.sequences; ++sequence) {
     const int32_t queries = batch_.query_lengths[sequence], first_token = int32_t(sequence_of_token_.size());
     all.first_row.push_back(first_token);
@@ -37,6 +38,9 @@ void ForwardPass::list_rows() {
     wanted.context_lengths.push_back(batch_.context_lengths[sequence] + queries -
                                      wanted.query_lengths.back());
     sequence_of_token_.insert(sequence_of_token_.end(), size_t(queries), sequence);
+    if (outputs_.samplers == nullptr) continue;
+    sampled_places_.push_back(place);
+    for (int32_t i = 0; i <= batch_.drafts(sequence); ++i) *place++ = -1;
   }
   all.batch = wanted.batch = batch_;
   wanted.batch.tokens = int32_t(wanted_tokens_.size());
@@ -58,13 +62,15 @@ int32_t ForwardPass::want_rows(int32_t sequence, int32_t first_token) {
   const bool samples = outputs_.samplers != nullptr && outputs_.samplers[sequence] != nullptr;
   const PromptReader* reader = outputs_.readers != nullptr ? outputs_.readers[sequence] : nullptr;
   const int32_t read = reader != nullptr ? reader->rows_wanted(context, queries) : 0;
-  const int32_t count = std::max(int32_t(samples), read), first_row = int32_t(wanted_tokens_.size());
+  const int32_t sampled_rows = samples ? 1 + batch_.drafts(sequence) : 0;
+  const int32_t count = std::max(sampled_rows, read), first_row = int32_t(wanted_tokens_.size());
   for (int32_t i = 0; i < count; ++i) {
     const int32_t query = queries - count + i;
     wanted_tokens_.push_back(first_token + query);
-    const bool sampled = samples && i + 1 == count;
+    const int32_t guesses = i - (count - sampled_rows);
+    const bool sampled = samples && guesses >= 0;
     if (sampled || (reader != nullptr && reader->reads_logits())) {
-      head_rows_.push_back({sequence, first_row + i, sampled ? -1 : context + query});
+      head_rows_.push_back({sequence, first_row + i, sampled ? -1 : context + query, guesses});
     }
   }
   if (read > 0 && !reader->reads_logits()) {
@@ -177,19 +183,33 @@ void ForwardPass::read_logits(int thread, Range rows, int chunk) {
   workspace_.claims.of(head_claim(chunk + 1), thread).store(0, std::memory_order_relaxed);
   const Range own = share(rows.end - rows.begin, thread, threads_);
   try {
+    const auto logits_of = [&](int r) { return workspace_.logits.data() + r * workspace_.logits_stride; };
     for (int r = own.begin; r < own.end; ++r) {
       const HeadRow& row = head_rows_[size_t(rows.begin + r)];
-      float* logits = workspace_.logits.data() + r * workspace_.logits_stride;
-      if (row.token_index < 0) {
-        outputs_.sampled[row.sequence] = outputs_.samplers[row.sequence]->sample(logits);
-      } else {
-        outputs_.readers[row.sequence]->read(row.token_index, logits, scorers_[size_t(thread)]);
+      if (row.token_index >= 0) {
+        outputs_.readers[row.sequence]->read(row.token_index, logits_of(r), scorers_[size_t(thread)]);
+      } else if (row.guesses == 0 || r == 0) {
+        // A sampler goes from row to row, so whoever has its first one takes those after its guesses too.
+        sample_row(row, logits_of(r));
+        for (int next = r + 1; next < rows.end - rows.begin; ++next) {
+          const HeadRow& later = head_rows_[size_t(rows.begin + next)];
+          if (later.sequence != row.sequence) break;
+          sample_row(later, logits_of(next));
+        }
       }
     }
   } catch (...) {
     failures_[size_t(thread)] = std::current_exception();
   }
   finish_stage(thread, Stage::kSample);
+}
+
+// Samples unless a guess before the row turned out wrong.
+void ForwardPass::sample_row(const HeadRow& row, float* logits) {
+  int32_t* sampled = sampled_places_[size_t(row.sequence)] + row.guesses;
+  const int32_t token = wanted_tokens_[size_t(row.wanted_row)];
+  if (row.guesses > 0 && sampled[-1] != batch_.token_ids[token]) return;
+  *sampled = outputs_.samplers[row.sequence]->sample(logits);
 }
 
 // A reader gets its rows in order, so one thread reads them all.

@@ -71,6 +71,7 @@ class ForwardPass {
     int32_t sequence;
     int32_t wanted_row;
     int32_t token_index;  // within its sequence, where a reader gets it; -1: it is sampled
+    int32_t guesses;      // how many of the sequence's guesses it comes after, if it is sampled
   };
   // Rows of hidden states that a reader gets.
   struct HiddenRows {
@@ -82,6 +83,7 @@ class ForwardPass {
 
   void list_rows();
   int32_t want_rows(int32_t sequence, int32_t first_token);
+  void sample_row(const HeadRow& row, float* logits);
   void plan_attention_of(LayerRows& rows);
 
   void run_thread(int thread);
@@ -157,6 +159,7 @@ class ForwardPass {
   std::vector<HeadRow> head_rows_;      // empty where the caller gets the logits
   std::vector<int32_t> head_index_;     // where the residual stream has the rows whose logits are wanted
   std::vector<HiddenRows> hidden_reads_;
+  std::vector<int32_t*> sampled_places_;      // [sequences], where their tokens go, if sampling
   std::vector<TokenScorer> scorers_;          // [threads]
   std::vector<std::exception_ptr> failures_;  // [threads]
   uint64_t stage_began_ = 0;

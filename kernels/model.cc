@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "forward.h"
+#include "kv_turn.h"
 #include "sampling.h"
 #include "workspace.h"
 
@@ -113,6 +114,10 @@ void Model::run(const Batch& batch, const StepOutputs& outputs) {
   ForwardPass(context, batch, outputs).run();
 }
 
+void Model::copy_page_turned(int32_t source, int32_t target, int32_t positions) {
+  redoubt::copy_page_turned(kv_cache_, config_, rope_angles_, source, target, positions);
+}
+
 void Model::check_batch(const Batch& batch) {
   if (batch.sequences > options_.max_sequences) {
     reject("slots", std::to_string(batch.sequences) + " sequences, more than max_sequences");
@@ -141,6 +146,11 @@ void Model::check_batch(const Batch& batch) {
                                     " new tokens are more than max_context_tokens");
     }
     tokens += queries;
+    const int32_t drafts = batch.drafts(s);
+    if (drafts < 0 || drafts >= queries) {
+      reject("draft_lengths",
+             std::to_string(drafts) + " guesses in " + std::to_string(queries) + " new tokens");
+    }
   }
   if (tokens != batch.tokens) {
     reject("query_lengths", "they add up to " + std::to_string(tokens) + ", but there are " +

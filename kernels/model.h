@@ -49,12 +49,19 @@ struct Batch {
   const int32_t* slots = nullptr;            // [sequences], rows of the page table
   const int32_t* query_lengths = nullptr;    // [sequences], new tokens; they add up to `tokens`
   const int32_t* context_lengths = nullptr;  // [sequences], keys before this step
+  // [sequences] or null: how many of a sequence's last new tokens are guesses, to be compared with what is
+  // sampled from the row before each.
+  const int32_t* draft_lengths = nullptr;
+
+  int32_t drafts(int32_t sequence) const { return draft_lengths == nullptr ? 0 : draft_lengths[sequence]; }
 };
 
 // What a step is to return; null where it is not wanted.
 struct StepOutputs {
-  Sampler* const* samplers = nullptr;      // [sequences], null for a sequence that is not sampled
-  int32_t* sampled = nullptr;              // [sequences]
+  Sampler* const* samplers = nullptr;  // [sequences], null for a sequence that is not sampled
+  // A place per sequence and one more for each of its guesses, in order. A sequence is sampled up to the
+  // first token that is not the guess in its place; what comes after, and what is not sampled at all, is -1.
+  int32_t* sampled = nullptr;
   PromptReader* const* readers = nullptr;  // [sequences], null for a sequence whose prompt nobody reads
   float* logits = nullptr;                 // [tokens][vocab_size]
   float* hidden_states = nullptr;          // [layers + 2][tokens][hidden_size]
@@ -90,6 +97,10 @@ class Model {
   size_t activation_bytes() const;
   const StepProfile& profile() const { return profile_; }
   void reset_profile() { profile_ = {}; }
+
+  // As copy_page_turned (kv_turn.h).
+  void copy_page_turned(int32_t source, int32_t target, int32_t positions);
+  bool has_relative_positions() const { return rope_angles_.is_relative(); }
 
   // Runs a batch and returns what `outputs` asks for. Throws std::invalid_argument naming the array that does
   // not fit.

@@ -15,6 +15,9 @@ void rms_norm(const float* x, const float* weight, float epsilon, int n, float* 
 void silu_mul(const float* gate, const float* up, int n, float* out);
 void rope(float* head, const float* cos_sin, int rotary_dim);
 void write_kv(const KvView& kv, int32_t token, const float* key, const float* value);
+// The key alone: as write_kv stores it, and as attention reads it.
+void write_key(const KvView& kv, int32_t token, const float* key);
+void read_key(const KvView& kv, int32_t token, float* key);
 void attention(const AttentionTask& task, void* scratch);
 // The state (ops_numbers.h) of one row over `keys` keys from `first` on, in int8 pages.
 void attention_row_int8(const KvView& kv, const float* query, float scale_log2e, int first, int keys,

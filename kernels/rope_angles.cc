@@ -84,4 +84,13 @@ void RopeAngles::fill(int32_t position, float* out) const {
   }
 }
 
+void RopeAngles::fill_turn(int32_t positions, float* out) const {
+  const int half = config_.rotary_dim / 2;
+  for (int i = 0; i < half; ++i) {
+    const double angle = positions * frequencies_[i];
+    out[i] = float(std::cos(angle));
+    out[half + i] = float(std::sin(angle));
+  }
+}
+
 }  // namespace redoubt

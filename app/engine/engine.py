@@ -265,7 +265,7 @@ class Engine:
             generation.tokens.append(token)
             sequence.length += 1
             self._generated_tokens += 1
-            full = sequence.length == sequence.prompt_tokens + sequence.max_new_tokens
+            full = sequence.length == sequence.end_length
             scores = None
             if request.sampling.logprobs is not None:
                 scores = TokenScores(*generation.sampler.take_scores())

@@ -184,6 +184,7 @@ class Model:
         context_lengths: I32,
         samplers: Sequence[Sampler | None],
         readers: Sequence[PromptReader | None] = (),
+        draft_lengths: I32 | None = None,
     ) -> I32:
         """Runs one step: forward over a ragged batch, then sampling. One native call, GIL released.
 
@@ -192,7 +193,10 @@ class Model:
         context_lengths: [S] keys it has *before* this step; new ones are stored from there on.
         samplers: [S]; where not None, the logits of the sequence's last new token are computed and sampled.
         readers: [S] or none; where not None, it gets the rows of the prompt that it wants.
-        Returns [S] token ids, -1 where no sampler. Raises ValueError naming the array that does not fit.
+        draft_lengths: [S] how many of a sequence's last new tokens are guesses. Its sampler then samples from the row
+        before the first guess, and from each guess' row as long as the guess was what had just been sampled.
+        Returns [S + sum of draft_lengths] token ids, a sequence's own and then those after its guesses; -1 where there
+        is no sampler, or a guess before was wrong. Raises ValueError naming the array that does not fit.
         """
 
     def logits(self, token_ids: I32, positions: I32, slots: I32, query_lengths: I32, context_lengths: I32) -> F32:
@@ -205,6 +209,16 @@ class Model:
 
     def copy_page(self, source: int, target: int) -> None:
         """Copies one page over all layers (copy-on-write)."""
+
+    @property
+    def has_relative_positions(self) -> bool:
+        """Whether keys can be moved to other positions: not with dynamic RoPE, whose frequencies depend on them."""
+
+    def copy_page_turned(self, source: int, target: int, positions: int) -> None:
+        """Copies one page over all layers, its keys as if their tokens stood so many positions later.
+
+        Exact but for rounding: to the type of the cache, once more than the source was.
+        """
 
     def resident_bytes(self) -> dict[str, int]:
         """Bytes by owner: weights, kv, activations."""

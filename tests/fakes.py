@@ -75,6 +75,8 @@ class FakeRunner:
         self.step_tokens: list[int] = []
         self.page_table = np.full((max_sequences, -(-max_context_tokens // page_tokens)), -7, np.int32)
         self._pages = np.full((kv_pages, page_tokens), _NEVER_WRITTEN, np.int64)
+        self._places = np.full((kv_pages, page_tokens), _NEVER_WRITTEN, np.int64)  # positions of those tokens
+        self.has_relative_positions = True
 
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> FakeSampler:
         return FakeSampler(self.vocab_size, prompt_token_ids, sampling, seed)
@@ -86,37 +88,55 @@ class FakeRunner:
         assert not request.needs_whole_prompt, "a fake model has no numbers to read"
         return None
 
+    def copy_page_turned(self, source: int, target: int, positions: int) -> None:
+        self._pages[target] = self._pages[source]
+        self._places[target] = self._places[source] + positions
+
     def step(self, batch: Batch) -> NDArray[np.int32]:
         self.before_step(batch)
         self._check(batch)
         self.steps += 1
         self.step_tokens.append(len(batch.token_ids))
-        result = np.full(len(batch.slots), -1, np.int32)
+        result: list[int] = []
         begin = 0
         written: list[int] = []
         sequences = list(
             zip(batch.slots.tolist(), batch.query_lengths.tolist(), batch.context_lengths.tolist(), strict=True)
         )
         for slot, count, context in sequences:
-            positions = np.arange(context, context + count)
-            assert batch.positions[begin : begin + count].tolist() == positions.tolist()
-            pages = self.page_table[slot, positions // self.page_tokens]
+            indices = np.arange(context, context + count)
+            pages = self.page_table[slot, indices // self.page_tokens]
             assert ((pages >= 0) & (pages < self.kv_pages)).all(), f"slot {slot} has no page for its tokens"
-            self._pages[pages, positions % self.page_tokens] = batch.token_ids[begin : begin + count]
+            self._pages[pages, indices % self.page_tokens] = batch.token_ids[begin : begin + count]
+            self._places[pages, indices % self.page_tokens] = batch.positions[begin : begin + count]
             written += set(pages.tolist())
             begin += count
         assert len(written) == len(set(written)), "two sequences write to one page"
-        for index, ((slot, count, context), sampler) in enumerate(zip(sequences, batch.samplers, strict=True)):
-            if sampler is not None:
-                result[index] = self._sample(slot, context + count, sampler)
-        return result
+        drafts = [0] * len(sequences) if batch.draft_lengths is None else batch.draft_lengths.tolist()
+        for (slot, count, context), sampler, guesses in zip(sequences, batch.samplers, drafts, strict=True):
+            assert 0 <= guesses < count
+            drawn = [-1] * (1 + guesses)
+            for row in range(1 + guesses if sampler is not None else 0):
+                length = context + count - guesses + row
+                if row and drawn[row - 1] != self._seen(slot, length)[-1]:
+                    break
+                drawn[row] = self._sample(slot, length, sampler)
+            result += drawn
+        return np.array(result, np.int32)
+
+    def _seen(self, slot: int, length: int) -> NDArray[np.int64]:
+        """Tokens that the page table shows; their positions must follow each other."""
+        pages = self.page_table[slot, : -(-length // self.page_tokens)]
+        places = self._places[pages].reshape(-1)[:length]
+        assert (np.diff(places) == 1).all(), f"slot {slot} sees positions {places}"
+        return self._pages[pages].reshape(-1)[:length]
 
     def _sample(self, slot: int, length: int, sampler: TokenSampler) -> int:
         assert isinstance(sampler, FakeSampler)
-        pages = self.page_table[slot, : -(-length // self.page_tokens)]
-        visible = self._pages[pages].reshape(-1)[:length]
+        visible = self._seen(slot, length)
         assert (visible != _NEVER_WRITTEN).all(), f"slot {slot} sees a place that was never written"
-        assert length == sampler.prompt_tokens + sampler.drawn, "the sampler and the context disagree"
+        dropped = self._places[self.page_table[slot, 0], 0]
+        assert length + dropped == sampler.prompt_tokens + sampler.drawn, "the sampler and the context disagree"
         return sampler.sample(context_hash(visible))
 
     def _check(self, batch: Batch) -> None:
@@ -137,9 +157,20 @@ class FakeRunner:
         sampling = request.sampling
         sampler = self.make_sampler(request.prompt_token_ids, sampling, sampling.seed or 0)
         tokens = list(request.prompt_token_ids)
+        output: list[int] = []
         for _ in range(request.max_new_tokens):
             token = sampler.sample(context_hash(np.array(tokens, np.int64)))
             if token in request.stop_token_ids:
                 break
+            if (
+                request.window is not None
+                and len(tokens) == request.window.tokens // self.page_tokens * self.page_tokens
+            ):
+                keep, discard = (
+                    -(-count // self.page_tokens) * self.page_tokens
+                    for count in (request.window.keep_tokens, request.window.discard_tokens)
+                )
+                del tokens[keep : keep + discard]
             tokens.append(token)
-        return tuple(tokens[len(request.prompt_token_ids) :])
+            output.append(token)
+        return tuple(output)

@@ -7,9 +7,11 @@ when a step is made or what becomes of its result.
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.engine.prefix_cache import PageChain
-from app.engine.scheduler import SequenceState, Step
+from app.engine.scheduler import PageWindow, SequenceState, Step
+from app.engine.speculation import NgramDrafter
 from app.engine.types import (
     Batch,
     EngineError,
@@ -30,7 +32,19 @@ must be quick and must not block. If it raises, those requests are aborted."""
 class Generation:
     """A request on its way through the engine."""
 
-    __slots__ = ("aborted", "constraint", "deliver", "key", "reader", "request", "sampler", "sequence", "tokens")
+    __slots__ = (
+        "aborted",
+        "constraint",
+        "deliver",
+        "drafter",
+        "guesses",
+        "key",
+        "reader",
+        "request",
+        "sampler",
+        "sequence",
+        "tokens",
+    )
 
     def __init__(
         self,
@@ -41,10 +55,12 @@ class Generation:
         *,
         page_tokens: int,
         salt: bytes | None,
+        window: PageWindow | None = None,
+        drafter: bool = False,
         reader: PromptReader | None = None,
         constraint: TokenConstraint | None = None,
     ) -> None:
-        """`salt`: where the digests of its pages begin; None: they are not shared."""
+        """`salt`: where the digests of its pages begin; None: they are not shared. `drafter`: whether to guess."""
         self.request = request
         self.sampler = sampler
         self.deliver = deliver
@@ -53,10 +69,18 @@ class Generation:
         chain = PageChain(self.tokens, page_tokens, salt) if salt is not None else None
         if chain is not None and len(self.tokens) > page_tokens:
             chain.digest(len(self.tokens) // page_tokens - 1)  # the prompt's, here and not on the engine's thread
-        self.sequence = SequenceState(len(self.tokens), request.max_new_tokens, chain)
+        self.sequence = SequenceState(len(self.tokens), request.max_new_tokens, chain, window)
+        self.drafter = NgramDrafter(self.tokens) if drafter else None
+        self.guesses: list[int] = []  # of the next step
         self.aborted = False
         self.reader = reader  # None when its result was taken, too
         self.constraint = constraint
+
+    def drop(self, begin: int, end: int) -> None:
+        """Tokens [begin, end) have left the window."""
+        del self.tokens[begin:end]
+        if self.drafter is not None:
+            self.drafter.forget()
 
     def take_prompt_result(self) -> PromptResult | None:
         """What came of the prompt, once; the prompt went through the model."""
@@ -85,15 +109,21 @@ class BatchArrays:
         samplers: list[TokenSampler | None] = []
         readers: list[PromptReader | None] = []
         reads = False
+        drafts: dict[int, int] = {}
         for sequence, count, sample in zip(step.sequences, step.query_lengths, step.samples, strict=True):
             generation = generations[sequence]
             begin = sequence.computed
             if count == 1:
                 token_ids.append(generation.tokens[begin])
-                positions.append(begin)
+                positions.append(begin + sequence.dropped)
             else:
                 token_ids += generation.tokens[begin : begin + count]
-                positions += range(begin, begin + count)
+                guesses = begin + count - sequence.length
+                if guesses > 0:
+                    token_ids += generation.guesses[:guesses]
+                    drafts[len(slots)] = guesses
+                begin_position = begin + sequence.dropped
+                positions += range(begin_position, begin_position + count)
             slots.append(sequence.slot)
             context_lengths.append(begin)
             samplers.append(generation.sampler if sample and generation.request.max_new_tokens else None)
@@ -113,4 +143,12 @@ class BatchArrays:
             context_lengths=self._context_lengths[:count],
             samplers=samplers,
             readers=readers if reads else (),
+            draft_lengths=self._drafts(drafts, count) if drafts else None,
         )
+
+    @staticmethod
+    def _drafts(drafts: Mapping[int, int], count: int) -> NDArray[np.int32]:
+        lengths = np.zeros(count, np.int32)
+        for index, guesses in drafts.items():
+            lengths[index] = guesses
+        return lengths

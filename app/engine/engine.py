@@ -16,7 +16,8 @@ from typing import Literal
 
 from app.engine.batch import BatchArrays, Deliver, Event, Generation
 from app.engine.prefix_cache import tenant_salt
-from app.engine.scheduler import Scheduler, SchedulerLimits, SequenceState, Step
+from app.engine.scheduler import PageWindow, Scheduler, SchedulerLimits, SequenceState, Step
+from app.engine.speculation import Speculation
 from app.engine.types import (
     ConstraintError,
     EngineStatistics,
@@ -46,12 +47,14 @@ class Engine:
         prompt_chunk_tokens: int = 128,
         expected_output_tokens: int = 256,
         prefix_cache: bool = True,
+        guess_tokens: int = 0,
     ) -> None:
         """Takes possession of `runner`; `start` begins the work. Raises ValueError for limits that don't fit.
 
         prompt_chunk_tokens: prompt tokens of a step in which others decode: bounds the time between their tokens.
         expected_output_tokens: how long admission takes outputs to be until some have ended.
         prefix_cache: whether pages of prompts and outputs are kept for later requests of the same tenant.
+        guess_tokens: how many of an output's next tokens may be guessed at once (speculation.py); 0: none.
         """
         self._runner = runner
         self._limits = SchedulerLimits(
@@ -68,6 +71,7 @@ class Engine:
         self._cache_secret = os.urandom(32) if prefix_cache else None
         # Engine thread only.
         self._generations: dict[SequenceState, Generation] = {}
+        self._speculation = Speculation(guess_tokens) if guess_tokens else None
         self._outbox: dict[Deliver, list[tuple[object, Event]]] = {}
         self._failures_in_a_row = 0
         self._steps = self._computed_tokens = self._cached_tokens = self._generated_tokens = 0
@@ -97,7 +101,7 @@ class Engine:
         The queue itself has no bound: callers hold a semaphore. Raises RequestTooLongError, InvalidRequestError, or
         EngineStoppedError.
         """
-        self._check(request)
+        window = self._check(request)
         sampling = request.sampling
         seed = sampling.seed if sampling.seed is not None else int.from_bytes(os.urandom(8), "little")
         try:
@@ -119,6 +123,8 @@ class Engine:
             salt=salt,
             reader=reader,
             constraint=constraint,
+            window=window,
+            drafter=self._speculation is not None and constraint is None and sampling.logprobs is None,
         )
         with self._wake:
             if self._stopped_reason is not None:
@@ -160,7 +166,8 @@ class Engine:
         else:
             self._thread.join()
 
-    def _check(self, request: GenerateRequest) -> None:
+    def _check(self, request: GenerateRequest) -> PageWindow | None:
+        """Raises for what can't be run; returns the window if the output needs it."""
         prompt = request.prompt_token_ids
         if not prompt:
             raise InvalidRequestError("the prompt has no tokens")
@@ -168,11 +175,15 @@ class Engine:
             raise InvalidRequestError(f"max_new_tokens must be at least 0, not {request.max_new_tokens}")
         if request.prompt_logprobs is not None and request.pooling is not None:
             raise InvalidRequestError("prompt_logprobs and pooling are not for one request")
-        self._limits.check(len(prompt), request.max_new_tokens)
+        window = self._limits.window(len(prompt), request.max_new_tokens, request.window)
+        if window is not None and not self._runner.has_relative_positions:
+            raise InvalidRequestError("this model's RoPE is dynamic: its context can't be shifted")
+        self._limits.check(len(prompt), request.max_new_tokens, window)
         vocab_size = self._runner.vocab_size
         if min(prompt) < 0 or max(prompt) >= vocab_size:
             bad = next(token for token in prompt if not 0 <= token < vocab_size)
             raise InvalidRequestError(f"prompt token {bad} is outside the vocabulary of {vocab_size}")
+        return window
 
     # --- the engine's thread ----------------------------------------------------------------------------------------
 
@@ -212,17 +223,30 @@ class Engine:
         return True
 
     def _schedule(self) -> Step:
+        if self._speculation is not None:
+            spare = self._limits.step_tokens - len(self._scheduler.running)
+            self._speculation.guess(self._scheduler.running, self._generations, spare)
         step = self._scheduler.schedule()
         for slot, index, page in step.new_pages:
             self._page_table[slot, index] = page
+        for source, target, positions in step.turned_pages:
+            self._runner.copy_page_turned(source, target, positions)
+        for sequence, begin, end in step.dropped:
+            self._generations[sequence].drop(begin, end)
         return step
 
     def _run(self, step: Step) -> list[int] | None:
         """The sampled tokens, -1 where there is none; None if the step was empty or has failed."""
         if not step.sequences:
             return None
+        batch = self._arrays.fill(step, self._generations)
         try:
-            sampled = self._runner.step(self._arrays.fill(step, self._generations))
+            if self._speculation is None:
+                sampled = self._runner.step(batch)
+            else:
+                began_s = time.perf_counter()
+                sampled = self._runner.step(batch)
+                self._speculation.record(step, batch, time.perf_counter() - began_s)
         except Exception as error:
             self._fail(step, error)
             return None
@@ -233,12 +257,20 @@ class Engine:
     def _postprocess(self, step: Step, tokens: list[int] | None) -> None:
         """Appends what was sampled, ends what has ended, and hands the events out."""
         if tokens is not None:
-            self._scheduler.complete(step)
             self._steps += 1
             self._computed_tokens += sum(step.query_lengths)
-            for sequence, token, sampled in zip(step.sequences, tokens, step.samples, strict=True):
-                if sampled:
-                    self._append(sequence, token)
+            if self._speculation is None or not self._speculation.looked_up:
+                self._scheduler.complete(step)
+                for sequence, token, sampled in zip(step.sequences, tokens, step.samples, strict=True):
+                    if sampled:
+                        self._append(sequence, token)
+            else:
+                taken = self._speculation.harvest(step, tokens)
+                self._scheduler.complete(step)
+                for sequence, several in taken:
+                    for token in several:
+                        if sequence in self._generations:  # else an earlier one of them ended it
+                            self._append(sequence, token)
             self._rate.add(self._generated_tokens)
         self._flush()
         self._statistics = self._count()
@@ -347,6 +379,8 @@ class Engine:
             cached_tokens=self._cached_tokens,
             generated_tokens=self._generated_tokens,
             preemptions=scheduler.preemptions,
+            guessed_tokens=self._speculation.guessed_tokens if self._speculation is not None else 0,
+            right_guesses=self._speculation.right_guesses if self._speculation is not None else 0,
             generated_tokens_per_s=self._rate.per_s if scheduler.running else 0.0,
             healthy=self._stopped_reason is None,
         )

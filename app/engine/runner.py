@@ -84,6 +84,15 @@ class NativeRunner:
         """[max_sequences, ceil(max_context_tokens / page_tokens)], written by the engine."""
         return self._page_table
 
+    @property
+    def has_relative_positions(self) -> bool:
+        """Whether keys can be moved to other positions: not with dynamic RoPE."""
+        return self.model.has_relative_positions
+
+    def copy_page_turned(self, source: int, target: int, positions: int) -> None:
+        """Copies a page, its keys as if their tokens stood so many positions later. Raises ValueError."""
+        self.model.copy_page_turned(source, target, positions)
+
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:
         """A fresh sampler for one request. Raises ValueError naming the option that is out of range."""
         return _native.Sampler(
@@ -124,7 +133,7 @@ class NativeRunner:
         return None
 
     def step(self, batch: Batch) -> NDArray[np.int32]:
-        """Runs the batch; one sampled token per sequence, -1 where it has no sampler.
+        """Runs the batch; one sampled token per sequence and guess, -1 where there is none.
 
         Raises ValueError naming the array that does not fit.
         """
@@ -136,7 +145,8 @@ class NativeRunner:
             sampler.constraint.fill_mask(sampler.native.mask)
         sampled = self._run(batch, samplers)
         for index, sampler in constrained:
-            sampler.constraint.accept(int(sampled[index]))
+            before = 0 if batch.draft_lengths is None else int(batch.draft_lengths[:index].sum())
+            sampler.constraint.accept(int(sampled[index + before]))
         return sampled
 
     def _run(self, batch: Batch, samplers: Sequence[_native.Sampler | None]) -> NDArray[np.int32]:
@@ -148,6 +158,7 @@ class NativeRunner:
             batch.context_lengths,
             samplers,
             [_native_reader(reader) for reader in batch.readers],
+            batch.draft_lengths,
         )
 
     @staticmethod

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from app.engine.forecast import OutputForecast, peak_pages
 from app.engine.kv_blocks import PagePool
 from app.engine.prefix_cache import PageChain
-from app.engine.types import InvalidRequestError, RequestTooLongError
+from app.engine.types import ContextWindow, InvalidRequestError, RequestTooLongError
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,22 @@ class SchedulerLimits:
         """Pages that hold `tokens` tokens."""
         return -(-tokens // self.page_tokens)
 
+    def window(self, prompt_tokens: int, max_new_tokens: int, window: ContextWindow | None) -> "PageWindow | None":
+        """A request's window in whole pages; None if it asks for none, or prompt and output fit into it."""
+        if window is None or prompt_tokens + max_new_tokens <= window.tokens // self.page_tokens * self.page_tokens:
+            return None
+        return PageWindow(
+            pages=window.tokens // self.page_tokens,
+            keep=self.pages_for(window.keep_tokens),
+            discard=max(1, self.pages_for(window.discard_tokens)),
+        )
+
     def check(self, prompt_tokens: int, max_new_tokens: int, window: "PageWindow | None" = None) -> None:
-        """Raises RequestTooLongError for a request that could never end, InvalidRequestError for a window without room."""
-        total = prompt_tokens + max_new_tokens
-        if window is not None and total > window.pages * self.page_tokens:
+        """Raises RequestTooLongError for a request that could never end, InvalidRequestError for too small a window."""
+        if window is not None:
             self._check_window(prompt_tokens, window)
             return
+        total = prompt_tokens + max_new_tokens
         if total > self.max_context_tokens:
             raise RequestTooLongError(
                 f"the prompt has {prompt_tokens} tokens and at most {max_new_tokens} are to be generated: {total} "
@@ -315,7 +325,7 @@ class Scheduler:
 
     def _keep_pages(self, sequence: SequenceState) -> None:
         """Offers the full pages of the sequence to the prefix cache."""
-        full = sequence.computed // self.limits.page_tokens
+        full = min(sequence.computed, sequence.length) // self.limits.page_tokens
         if sequence.kept_pages < full and sequence.chain is not None:
             for index in range(sequence.kept_pages, full):
                 self.pool.keep(sequence.pages[index], sequence.chain.digest(index))
@@ -369,7 +379,7 @@ class Scheduler:
         return min(count, len(sequence.pages) * self.limits.page_tokens - sequence.computed)
 
     def _shift(self, sequence: SequenceState, window: PageWindow, step: Step) -> bool:
-        """Takes the oldest pages after the first ones out of a full window; False if there is no place for the copies."""
+        """Takes the oldest pages after the first ones out of a full window; False if there is no place for copies."""
         discarded = sequence.pages[window.keep : window.keep + window.discard]
         if not sequence.sinks and window.keep:
             own = sum(self.pool.holders(page) == 1 for page in discarded)

@@ -36,6 +36,18 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextWindow:
+    """How an output goes on where the context ends: some of the oldest tokens leave, and the rest moves up."""
+
+    tokens: int
+    """Tokens that are seen at most; rounded down to whole pages."""
+    keep_tokens: int
+    """The first tokens, which never leave; rounded up to whole pages."""
+    discard_tokens: int
+    """Tokens that leave at a time; rounded up to whole pages, at least one."""
+
+
+@dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """One sequence to continue."""
 
@@ -43,13 +55,15 @@ class GenerateRequest:
     prompt_token_ids: tuple[int, ...]
     """At least one token."""
     max_new_tokens: int
-    """0: the prompt only is computed. Prompt and output together fit the model's context."""
+    """0: the prompt only is computed. Prompt and output together fit the model's context, unless there is a window."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     stop_token_ids: frozenset[int] = frozenset()
     """Tokens that end the output with finish reason "stop"; the stop token itself is not in the output."""
     tenant: bytes = b""
     """Whose request it is: only requests with the same value share cached pages. Set by who authenticates the caller,
     never taken from a request's text or fields."""
+    window: ContextWindow | None = None
+    """None: what does not fit the context is refused."""
     prompt_logprobs: int | None = None
     """Score every prompt token but the first, and so many of the likeliest in its place; None: no scores."""
     pooling: Literal["mean", "last"] | None = None
@@ -159,6 +173,10 @@ class EngineStatistics:
     generated_tokens: int
     """Output tokens since the start."""
     preemptions: int
+    guessed_tokens: int
+    """Tokens that were computed as guesses of outputs since the start."""
+    right_guesses: int
+    """Those of them that were right."""
     generated_tokens_per_s: float
     """Over the last full second of work; 0 when idle."""
     healthy: bool
@@ -177,6 +195,8 @@ class Batch:
     samplers: Sequence["TokenSampler | None"]
     readers: Sequence["PromptReader | None"] = ()
     """One per sequence, or none at all."""
+    draft_lengths: NDArray[np.int32] | None = None
+    """How many of a sequence's last tokens are guesses; None: there are none."""
 
 
 class TokenConstraint(Protocol):
@@ -229,5 +249,15 @@ class ModelRunner(Protocol):
     def make_reader(self, request: GenerateRequest) -> PromptReader | None:
         """A fresh reader for a request whose prompt is to be read; None for any other."""
 
+    @property
+    def has_relative_positions(self) -> bool:
+        """Whether keys can be moved to other positions."""
+
+    def copy_page_turned(self, source: int, target: int, positions: int) -> None:
+        """Copies a page, its keys as if their tokens stood so many positions later."""
+
     def step(self, batch: Batch) -> NDArray[np.int32]:
-        """Runs the batch; one sampled token per sequence, -1 where it has no sampler."""
+        """Runs the batch; one sampled token per sequence, and one for each of its guesses that was right.
+
+        In order, a sequence's guesses after it; -1 where a guess was wrong or there is no sampler.
+        """

@@ -1,0 +1,192 @@
+"""Guessing the next tokens from the text itself, and knowing when that pays.
+
+An answer often repeats its prompt, or itself: where the last tokens stood before, what followed then is a guess now
+(the idea of Saxena 2023, "Prompt Lookup Decoding"). The model computes a token and the guesses after it in one step,
+the sampler draws at each place as it would have anyway, and the first guess that is not what it drew ends the step's
+harvest: so texts are the same with guesses and without, drawn ones too.
+
+A guess costs a row of a step. What that takes is learned from steps as they run, and how often guesses are right from
+each request's own text, also while none are made; so it turns itself off where it does not pay.
+
+Knows neither pages nor the model.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from app.engine.scheduler import SequenceState, Step
+from app.engine.types import Batch
+
+if TYPE_CHECKING:
+    from app.engine.batch import Generation
+
+MAX_RUNNING = 16
+"""With more requests than this nobody guesses: their rows fill the kernels already."""
+_LONGEST_MATCH = 3
+_SHORTEST_MATCH = 2
+_FIRST_ACCEPTANCE = 0.5
+_ACCEPTANCE_RATE = 0.15
+
+
+class NgramDrafter:
+    """One request's guesses. `tokens` is the engine's list of prompt and output, which grows."""
+
+    __slots__ = ("_acceptance", "_followers", "_guesses", "_indexed", "_tokens")
+
+    def __init__(self, tokens: list[int]) -> None:
+        self._tokens = tokens
+        self._acceptance = _FIRST_ACCEPTANCE
+        self._guesses: list[int] = []
+        self.forget()
+
+    @property
+    def acceptance(self) -> float:
+        """How likely a guess is right if those before it were, by recent ones."""
+        return self._acceptance
+
+    def forget(self) -> None:
+        """Begins anew: tokens were taken out of the list."""
+        self._followers: dict[tuple[int, ...], int] = {}
+        self._indexed = 0
+        self._guesses = []
+
+    def look_up(self, most: int) -> list[int]:
+        """Guesses at the tokens that come next, at most so many; they are remembered until `learn`."""
+        tokens = self._tokens
+        self._index()
+        self._guesses = []
+        for length in range(_LONGEST_MATCH, _SHORTEST_MATCH - 1, -1):
+            begin = self._followers.get(tuple(tokens[-length:]))
+            if begin is not None:
+                self._guesses = tokens[begin : begin + most]
+                break
+        return self._guesses
+
+    def learn(self, sampled: Iterable[int]) -> None:
+        """What came instead: counts each guess up to the first wrong one, computed or not."""
+        for guess, token in zip(self._guesses, sampled, strict=False):
+            self._acceptance += _ACCEPTANCE_RATE * ((guess == token) - self._acceptance)
+            if guess != token:
+                break
+
+    def _index(self) -> None:
+        """Notes what follows each pair and triple of tokens that something follows; the latest place counts."""
+        tokens, followers = self._tokens, self._followers
+        for end in range(max(self._indexed, _SHORTEST_MATCH), len(tokens)):
+            followers[tokens[end - 2], tokens[end - 1]] = end
+            if end >= _LONGEST_MATCH:
+                followers[tokens[end - 3], tokens[end - 2], tokens[end - 1]] = end
+        self._indexed = max(self._indexed, len(tokens))
+
+
+class StepCost:
+    """What a step takes by its rows, as a line fitted to recent steps; until they differ, a guess at its slope."""
+
+    __slots__ = ("_rows", "_rows_rows", "_rows_s", "_s", "_weight")
+
+    PRIOR_SLOPE = 0.15
+    """Of a step with one row, for one row more."""
+    _FORGET = 0.99
+
+    def __init__(self) -> None:
+        self._weight = self._rows = self._rows_rows = self._s = self._rows_s = 0.0
+
+    def record(self, rows: int, seconds: float) -> None:
+        """A step of decoding, and nothing else, took so long."""
+        keep = self._FORGET
+        if self._weight > 10:  # a stall of the machine tells nothing about rows
+            seconds = min(seconds, 3 * self._s / self._weight)
+        self._weight = keep * self._weight + 1
+        self._rows = keep * self._rows + rows
+        self._rows_rows = keep * self._rows_rows + rows * rows
+        self._s = keep * self._s + seconds
+        self._rows_s = keep * self._rows_s + rows * seconds
+
+    def break_even(self, rows: int) -> float:
+        """The least probability of being right at which one more row pays in a step of `rows`, one token each."""
+        if self._weight == 0:
+            return self.PRIOR_SLOPE * rows / (1 + self.PRIOR_SLOPE * (rows - 1))
+        mean_rows, mean_s = self._rows / self._weight, self._s / self._weight
+        # The prior: as if a few steps with some more rows had cost what it says.
+        prior_s = self.PRIOR_SLOPE * mean_s / (1 + self.PRIOR_SLOPE * (mean_rows - 1))
+        spread = self._rows_rows - mean_rows * self._rows
+        slope = (self._rows_s - mean_rows * self._s + 20 * prior_s) / (spread + 20)
+        slope = max(slope, 0.0)
+        step_s = max(mean_s + slope * (rows - mean_rows), 1e-9)
+        return min(slope * rows / step_s, 1.0)
+
+
+def guesses_that_pay(acceptance: float, break_even: float) -> int:
+    """How many guesses are each likely enough right, the n-th being right with acceptance**n."""
+    if acceptance <= break_even or break_even <= 0:
+        return 0 if acceptance <= break_even else 1 << 10
+    if acceptance >= 1:
+        return 1 << 10
+    return int(math.log(break_even) / math.log(acceptance))
+
+
+class Speculation:
+    """The engine's guesses: before a step for whom and how many, after it what became of them."""
+
+    def __init__(self, guess_tokens: int) -> None:
+        """`guess_tokens`: the most guesses of one request in a step."""
+        self._most = guess_tokens
+        self._cost = StepCost()
+        self.looked_up: list[Generation] = []
+        """Requests for which there were guesses in this step, computed or not."""
+        self.guessed_tokens = 0
+        self.right_guesses = 0
+
+    def guess(
+        self, running: Sequence[SequenceState], generations: "Mapping[SequenceState, Generation]", spare: int
+    ) -> None:
+        """Sets `drafts` of the sequences that decode, `spare` in all at most."""
+        for generation in self.looked_up:
+            generation.sequence.drafts = 0
+        self.looked_up = []
+        if len(running) > MAX_RUNNING:
+            return
+        break_even = self._cost.break_even(len(running))
+        for sequence in running:
+            generation = generations[sequence]
+            room = sequence.end_length - sequence.length - 1
+            if generation.drafter is None or room < 1 or sequence.length - sequence.computed != 1:
+                continue
+            generation.guesses = generation.drafter.look_up(min(self._most, room))
+            if generation.guesses:
+                self.looked_up.append(generation)
+                pay = guesses_that_pay(generation.drafter.acceptance, break_even)
+                sequence.drafts = min(len(generation.guesses), pay, spare)
+                spare -= sequence.drafts
+
+    def record(self, step: Step, batch: Batch, seconds: float) -> None:
+        """A step was run: if it was one of decoding, what it cost is of interest."""
+        rows, sequences = len(batch.token_ids), len(step.sequences)
+        if sequences <= MAX_RUNNING:
+            guesses = 0 if batch.draft_lengths is None else int(batch.draft_lengths.sum())
+            if rows == sequences + guesses:
+                self._cost.record(rows, seconds)
+
+    def harvest(self, step: Step, tokens: Sequence[int]) -> list[tuple[SequenceState, Sequence[int]]]:
+        """What each sampled sequence got; wrong guesses are taken out of the step's `query_lengths`."""
+        taken: list[tuple[SequenceState, Sequence[int]]] = []
+        begin = 0
+        for index, (sequence, count) in enumerate(zip(step.sequences, step.query_lengths, strict=True)):
+            guesses = max(0, sequence.computed + count - sequence.length)
+            places = tokens[begin : begin + 1 + guesses]
+            begin += len(places)
+            if guesses:
+                if -1 in places:
+                    places = places[: places.index(-1)]
+                right = len(places) - 1
+                step.query_lengths[index] -= guesses - right
+                self.guessed_tokens += guesses
+                self.right_guesses += right
+            if step.samples[index]:
+                taken.append((sequence, places))
+        by_sequence = dict(taken)
+        for generation in self.looked_up:
+            assert generation.drafter is not None
+            generation.drafter.learn(by_sequence.get(generation.sequence, ()))
+        return taken

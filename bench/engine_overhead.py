@@ -39,6 +39,7 @@ class _InstantRunner:
         self.kv_pages = sequences * (self.max_context_tokens // PAGE_TOKENS + 2)
         self.max_sequences = sequences
         self.max_step_tokens = 512 + sequences
+        self.has_relative_positions = True
         self.began_s: list[float] = []
         self.page_table = np.zeros((sequences, self.max_context_tokens // PAGE_TOKENS + 1), np.int32)
         self._tokens = np.full(sequences, 7, np.int32)
@@ -51,6 +52,9 @@ class _InstantRunner:
 
     def make_reader(self, request: GenerateRequest) -> PromptReader | None:
         return None
+
+    def copy_page_turned(self, source: int, target: int, positions: int) -> None:
+        raise NotImplementedError
 
     def step(self, batch: Batch) -> NDArray[np.int32]:
         if len(batch.token_ids) == self.max_sequences:  # all of them decode

@@ -116,7 +116,9 @@ class FakeRunner:
         for (slot, count, context), sampler, guesses in zip(sequences, batch.samplers, drafts, strict=True):
             assert 0 <= guesses < count
             drawn = [-1] * (1 + guesses)
-            for row in range(1 + guesses if sampler is not None else 0):
+            for row in range(1 + guesses):
+                if sampler is None:
+                    break
                 length = context + count - guesses + row
                 if row and drawn[row - 1] != self._seen(slot, length)[-1]:
                     break

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -30,7 +31,7 @@ def ask(
 
 
 @contextmanager
-def stopping(runner: FakeRunner, **options: int) -> Iterator[Engine]:
+def stopping(runner: FakeRunner, **options: Any) -> Iterator[Engine]:
     engine = Engine(runner, expected_output_tokens=1, **options)
     yield engine
     engine.stop()

@@ -77,7 +77,8 @@ class Reference:
         return self.weights[name] @ x
 
     def _norm(self, x: F64, name: str) -> F64:
-        return x / np.sqrt(np.mean(x * x) + 1e-6) * self.weights[name]
+        normed: F64 = x / np.sqrt(np.mean(x * x) + 1e-6) * self.weights[name]
+        return normed
 
 
 @pytest.fixture(scope="module")

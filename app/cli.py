@@ -129,11 +129,11 @@ def chat(
 
 @cli.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
 def bench(
-    context: typer.Context, what: Annotated[str, typer.Argument(metavar="engine|kernels|serving")] = "--help"
+    context: typer.Context, what: Annotated[str, typer.Argument(metavar="engine|kernels|serving|compare")] = "--help"
 ) -> None:
-    """Measure the engine, its kernels or the service: `redoubt bench engine --help`."""
+    """Measure the engine, its kernels, the service, or others beside us: `redoubt bench engine --help`."""
     if what == "--help":
-        typer.echo("Usage: redoubt bench engine|kernels|serving [OPTIONS]\n\nEach has a --help of its own.")
+        typer.echo("Usage: redoubt bench engine|kernels|serving|compare [OPTIONS]\n\nEach has a --help of its own.")
         raise typer.Exit
     if what == "engine":
         from bench.engine import main as measure
@@ -141,8 +141,10 @@ def bench(
         from bench.kernels import main as measure
     elif what == "serving":
         from bench.serving import main as measure
+    elif what == "compare":
+        from bench.compare import main as measure
     else:
-        _fail(f"there is no bench {what!r}: engine, kernels or serving", 2)
+        _fail(f"there is no bench {what!r}: engine, kernels, serving or compare", 2)
     raise typer.Exit(measure(context.args))
 
 

@@ -1,11 +1,11 @@
-"""Our engine against others on one model, taking turns: `python -m bench.compare --threads 2 --out X.json`.
+"""Our engine against others on one model, taking turns: `redoubt bench compare --threads 2 --out X.json`.
 
-Each engine is a process of its own with the model loaded. A first round finds the variant (attention, KV layout,
-repacking) that serves each best at each work; then come `--repeats` rounds in which all take turns at each work, so
-that a noisy neighbour meets everybody. The machine's two limits are sampled between rounds. The JSON is written after
-every round, so that an interrupted run keeps what it has; each figure is printed as it comes. A peer that can't be
-installed or started is in `missing`, with the reason; a crash and a refusal are results. Peers are installed once, into
-`--environments`. Exit status 1 if a peer is missing.
+Each engine is a process of its own with the model loaded. A first round, of shortened works, finds the variant
+(attention, KV layout, repacking) that serves each best at each work; then come `--repeats` rounds in which all take
+turns at each work, so that a noisy neighbour meets everybody. The machine's two limits are sampled between rounds. The
+JSON is written after every round, so that an interrupted run keeps what it has; each figure is printed as it comes. A
+peer that can't be installed or started is in `missing`, with the reason; a crash and a refusal are results. Peers are
+installed once, into `--environments`. Exit status 1 if a peer is missing.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import signal
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,10 @@ from bench.work import CLOCKS, NotSupportedError, Work, works
 from kernels import _native
 
 ROOT = Path(__file__).parent.parent
-PEER_NAMES = ("llama_cpp", "ik_llama_cpp", "vllm_cpu", "openvino_genai")
+PEER_NAMES = ("llama_cpp", "ik_llama_cpp", "vllm_cpu", "openvino_genai", "ipex_llm")
 OURS = "redoubt"
 CRASHES_ALLOWED = 3
+TUNING_TOKENS, TUNING_STEPS = 1024, 8
 
 
 class Comparison:
@@ -57,24 +58,41 @@ class Comparison:
 
     def play(self, turn: int, progress: Any) -> None:
         """One round of all works; number 0 looks for the best variants."""
-        for work in self._works:
-            progress.set_description(work.name if turn else f"tuning {work.name}")
+        if turn == 0:
             for one in self.contenders:
-                if turn == 0:
-                    self._tune(one, work)
-                elif (one.name, work) in self._best:
+                progress.set_description(f"tuning {one.name}")
+                self._tune(one)
+            progress.update(len(self._works))
+            return
+        for work in self._works:
+            progress.set_description(work.name)
+            for one in self.contenders:
+                if (one.name, work) in self._best:
                     rate = self._rate(one, work, self._best[one.name, work])
                     if rate is not None:
                         self._rounds.setdefault((one.name, work), []).append(rate)
                         progress.write(f"{one.name:16}{work.name:24}{rate:10.1f} tokens/s", file=sys.stderr)
             progress.update()
 
-    def _tune(self, one: Contender, work: Work) -> None:
+    def _tune(self, one: Contender) -> None:
+        """Every variant at every shortened work; a variant's works together, as changing it can mean to load anew.
+
+        An engine with one variant goes through it too: that warms it up.
+        """
         assert one.about is not None
-        rates = {variant: self._rate(one, work, variant) for variant in one.about.variants}
-        done = {variant: rate for variant, rate in rates.items() if rate is not None}
-        if done:
-            self._best[one.name, work] = max(done, key=done.__getitem__)
+        short = {work: shortened(work) for work in self._works}
+        rates: dict[Work, dict[str, float]] = {work: {} for work in short.values()}
+        for variant in one.about.variants:
+            for work, found in rates.items():
+                rate = self._rate(one, work, variant)
+                if rate is not None:
+                    found[variant] = rate
+        for work in self._works:
+            found = rates[short[work]]
+            if found:
+                self._best[one.name, work] = max(found, key=found.__getitem__)
+            else:
+                self._refusals.setdefault((one.name, work), self._refusals[one.name, short[work]])
 
     def _rate(self, one: Contender, work: Work, variant: str) -> float | None:
         """Tokens a second; None for a refusal or a crash, which are noted."""
@@ -122,6 +140,12 @@ class Comparison:
         return result
 
 
+def shortened(work: Work) -> Work:
+    """A work of the same kind, long enough to tell the variants of an engine apart, in seconds."""
+    context = min(work.context_tokens, max(TUNING_TOKENS // work.streams, 16))
+    return replace(work, context_tokens=context, new_tokens=min(work.new_tokens, TUNING_STEPS))
+
+
 def work_table(works: Sequence[Work], demand: Demand, samples: Sequence[Rates]) -> dict[str, Any]:
     """What each work asks for, and the limit that the machine sets."""
     result = {}
@@ -162,12 +186,21 @@ def available_memory_bytes() -> int:
     raise OSError("/proc/meminfo has no MemAvailable")
 
 
-def our_command(packed: Path, options: argparse.Namespace, works: Sequence[Work]) -> Sequence[str]:
+def our_contenders(packed: Path, options: argparse.Namespace, works: Sequence[Work]) -> list[Contender]:
+    """Our engine with the first KV type, which is held against the peers; `redoubt_<type>` with each other one."""
+    first, *others = options.kv_type
+    return [
+        Contender(name, our_command(packed, options, works, kv), ROOT, options.environments / f"{name}.log", 600)
+        for name, kv in [(OURS, first), *((f"{OURS}_{kv}", kv) for kv in others)]
+    ]
+
+
+def our_command(packed: Path, options: argparse.Namespace, works: Sequence[Work], kv_type: str) -> Sequence[str]:
     """Starts our engine, sized for the works."""
     listed = json.dumps([asdict(work) for work in works])
     return [
         *(sys.executable, "-m", "bench.contender", str(packed.resolve()), "--threads", str(options.threads)),
-        *("--kv-type", options.kv_type, "--weight-memory", options.weight_memory),
+        *("--kv-type", kv_type, "--weight-memory", options.weight_memory),
         *("--clock", options.clock, "--works", listed),
     ]
 
@@ -176,24 +209,24 @@ def compare(options: argparse.Namespace, todo: Sequence[Work]) -> dict[str, Any]
     """Runs everything, writing `options.out` after each round. Raises CrashError if our own engine does not start."""
     model = bench_model(options.model, options.models, options.environments / "models")
     packed = model.make_packed()
-    demand = Demand.of(packed, options.kv_type)
+    demand = Demand.of(packed, options.kv_type[0])
     weights = demand.layer_weights + demand.head_weights
     context = max(work.context_tokens + work.new_tokens for work in todo)
-    ours = Contender(OURS, our_command(packed, options, todo), ROOT, options.environments / "redoubt.log", 600)
-    contenders, missing = [ours], {}
+    contenders, missing = our_contenders(packed, options, todo), {}
     result: dict[str, Any] = {
         "model": model.name,
         "cpu": _native.cpu_model(),
         "threads": options.threads,
         "commit": commit(),
-        "command": shlex.join(["python", "-m", "bench.compare", *options.arguments]),
+        "command": shlex.join(["redoubt", "bench", "compare", *options.arguments]),
         "load_average_before": os.getloadavg()[0],
         "kv_type": options.kv_type,
         "clock": options.clock,
         "repeats": options.repeats,
     }
     try:
-        ours.start()
+        for ours in contenders:
+            ours.start()
         for name in options.peers:
             tqdm.write(f"starting {name}", file=sys.stderr)
             try:
@@ -227,7 +260,7 @@ def compare(options: argparse.Namespace, todo: Sequence[Work]) -> dict[str, Any]
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.compare", description="Compare our engine with others.")
+    parser = argparse.ArgumentParser(prog="redoubt bench compare", description="Compare our engine with others.")
     parser.add_argument("--model", choices=NAMES, default="embedded", help="1.1b and 7b have random weights")
     parser.add_argument("--peers", default=",".join(PEER_NAMES), help="with commas (default: %(default)s)")
     parser.add_argument("--threads", type=int, required=True, help="compute threads of every engine")
@@ -237,7 +270,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--decode-context", type=int, default=128, help="tokens before decoding (default %(default)s)")
     parser.add_argument("--context", type=batch_list, default=(), help="long contexts: prompt, then one stream")
     parser.add_argument("--generate", type=int, default=32, help="decode steps (default %(default)s)")
-    parser.add_argument("--kv-type", choices=("bf16", "int8", "fp32"), default="bf16", help="ours")
+    parser.add_argument(
+        "--kv-type", type=kv_types, default=("bf16",), help="ours; int8,bf16 runs both, int8 beside the peers"
+    )
     parser.add_argument("--weight-memory", choices=("auto", "mapped", "huge_pages"), default="auto", help="ours")
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for loading, and for each measurement")
@@ -253,6 +288,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"peers are {', '.join(PEER_NAMES)}; numbers are at least 1")
     options.environments.mkdir(parents=True, exist_ok=True)
     return options
+
+
+def kv_types(text: str) -> tuple[str, ...]:
+    """KV types with commas, for argparse."""
+    types = tuple(dict.fromkeys(text.split(",")))
+    if not set(types) <= {"bf16", "int8", "fp32"}:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of bf16, int8 and fp32")
+    return types
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,16 +12,17 @@ OURS = "redoubt"
 def table(result: Mapping[str, Any]) -> str:
     """Tokens a second of each engine, our share of the machine's limit, and our ratio to the best peer."""
     engines = result["engines"]
-    peers = [name for name in engines if name != OURS]
-    columns = [f"{result['model']}, tokens/s", "limit", OURS, "share of limit", *peers, "ratio to best peer"]
+    others = [name for name in engines if name != OURS]
+    peers = [name for name in others if not name.startswith(f"{OURS}_")]  # those are ours with another KV type
+    columns = [f"{result['model']}, tokens/s", "limit", OURS, "share of limit", *others, "ratio to best peer"]
     lines = [
         f"| {' | '.join(columns)} |",
-        f"|{' --- |' * (5 + len(peers))}",
+        f"|{' --- |' * (5 + len(others))}",
     ]
     for name, work in result["works"].items():
         ours = engines[OURS]["results"].get(name, {}).get("median")
         limit = work["limit_tokens_per_s"]
-        rates = {peer: engines[peer]["results"].get(name, {}) for peer in peers}
+        rates = {peer: engines[peer]["results"].get(name, {}) for peer in others}
         cells = [f"{rate['median']:.1f}" if "median" in rate else rate.get("none", "-")[:60] for rate in rates.values()]
         best = max((peer for peer in peers if "median" in rates[peer]), key=lambda p: rates[p]["median"], default=None)
         ratio = "-"

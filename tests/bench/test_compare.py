@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.compare import ROOT, Comparison
+from bench.compare import ROOT, Comparison, shortened
 from bench.limits import Demand, Rates
 from bench.process import Contender, CrashError
 from bench.report import table
@@ -40,7 +40,7 @@ class NoBar:
     def write(self, text: str, file: object) -> None:
         pass
 
-    def update(self) -> None:
+    def update(self, steps: int = 1) -> None:
         pass
 
 
@@ -55,6 +55,12 @@ def test_works_count_their_tokens() -> None:
     assert (prefill.tokens, one.tokens, eight.tokens, long.tokens, after.tokens) == (512, 64, 512, 4096, 64)
     names = ["prefill 512", "decode 1 at 128", "decode 8 at 128", "prefill 4096", "decode 1 at 4096"]
     assert [work.name for work in (prefill, one, eight, long, after)] == names
+
+
+def test_tuning_works_are_of_the_same_kind_and_short() -> None:
+    assert shortened(Work("prefill", 1, 8192, 0)) == Work("prefill", 1, 1024, 0)
+    assert shortened(Work("decode", 32, 128, 64)) == Work("decode", 32, 32, 8)
+    assert shortened(Work("decode", 1, 5, 4)) == Work("decode", 1, 5, 4)
 
 
 def test_the_best_variant_is_compared_and_crashes_and_refusals_are_results(tmp_path: Path) -> None:
@@ -116,6 +122,7 @@ def test_the_table_names_the_best_peer_and_what_is_missing() -> None:
         "works": {work: {"limit_tokens_per_s": 40.0, "limited_by": "read"}},
         "engines": {
             "redoubt": {**about, "results": {work: {"median": 20.0}}},
+            "redoubt_bf16": {**about, "results": {work: {"median": 15.0}}},
             "a": {**about, "results": {work: {"median": 5.0}}},
             "b": {**about, "results": {work: {"none": "crashed"}}},
         },
@@ -124,6 +131,6 @@ def test_the_table_names_the_best_peer_and_what_is_missing() -> None:
         "missing": {"d": "no wheel"}, "crashes": [{"engine": "b", "work": work, "variant": "", "reason": "boom"}],
     }  # fmt: skip
     text = table(json.loads(json.dumps(result)))
-    assert f"| {work} | 40 (read) | 20.0 | 50% | 5.0 | crashed | 4.0 (3.9 to 4.1) |" in text
+    assert f"| {work} | 40 (read) | 20.0 | 50% | 15.0 | 5.0 | crashed | 4.0 (3.9 to 4.1) |" in text
     assert "d is missing: no wheel" in text
     assert "b crashed at decode 1 at 5: boom" in text

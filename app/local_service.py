@@ -84,7 +84,7 @@ def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, s
         # From the ingress to the HTTP proxy by value too, as `worker_client` does it.
         "RAY_SERVE_PROXY_USE_GRPC": environment.get("RAY_SERVE_PROXY_USE_GRPC", "1"),
         # One event loop a process: Serve's own, the router's and ours in three threads hand every token from one to
-        # the next, which costs the engine 2 to 4 % of its cores and a first token 10 ms. Nothing of ours blocks it.
+        # the next, which costs the engine 3 to 5 % of its speed and a first token 10 ms. Nothing of ours blocks it.
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": environment.get(
             "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD", "0"
         ),

@@ -10,6 +10,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self
 
@@ -81,17 +82,28 @@ class ChatModel:
         except ValueError as error:
             raise ChatModelError(f"{folder}: {error}") from error
 
-    def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
-        """The conversation as tokens, up to where the answer begins. Raises ApiError (400)."""
+    def chat_prompt(self, messages: Sequence[Message], *, bounded: bool = True) -> list[int]:
+        """The conversation as tokens, up to where the answer begins. Raises ApiError (400).
+
+        bounded: refuse at once what can't fit the context.
+        """
         if self._template is None:
             raise errors.invalid("This model has no chat template; use /v1/completions.", "model")
         text = self._template.render(messages)
         # The template's control tokens are whole, users' are broken by marks: only the former are renamed.
-        return self._encode(self._aliases.in_text(text).replace(self._template.mark, ""), "messages")
+        return self._encode(self._aliases.in_text(text).replace(self._template.mark, ""), "messages", bounded=bounded)
 
-    def raw_prompt(self, text: str, field: str = "prompt") -> list[int]:
+    def system_tokens(self, messages: Sequence[Message]) -> int:
+        """How many of the conversation's first tokens are the same whatever is said after its system messages."""
+        leading = list(takewhile(lambda message: message.role in ("system", "developer"), messages))
+        if len(leading) == len(messages):
+            return len(self.chat_prompt(messages))
+        first, second = (self.chat_prompt([*leading, Message(role="user", content=text)]) for text in ("a", "b"))
+        return next(i for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
+
+    def raw_prompt(self, text: str, field: str = "prompt", *, bounded: bool = True) -> list[int]:
         """A raw prompt as tokens, after BOS if the model wants it; control tokens in it count as such."""
-        token_ids = self._encode(self._aliases.in_text(text), field)
+        token_ids = self._encode(self._aliases.in_text(text), field, bounded=bounded)
         prefix = self._prefix
         return token_ids if token_ids[: len(prefix)] == prefix else [*prefix, *token_ids]
 
@@ -99,10 +111,10 @@ class ChatModel:
         """A fresh detokenizer for one output."""
         return Detokenizer(self.tokens, starts_text=starts_text)
 
-    def _encode(self, text: str, field: str) -> list[int]:
+    def _encode(self, text: str, field: str, *, bounded: bool) -> list[int]:
         # A token covers so many bytes at most: what can't fit is refused without being tokenized.
         least_tokens = len(text.encode()) // max(self.tokens.longest, self._aliases.longest_bytes)
-        if least_tokens > self.context_tokens:
+        if bounded and least_tokens > self.context_tokens:
             raise errors.context_length_exceeded(least_tokens, 1, self.context_tokens, field, at_least=True)
         token_ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return token_ids

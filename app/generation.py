@@ -11,9 +11,17 @@ from dataclasses import dataclass, replace
 
 from app import errors
 from app.chat import ChatModel
+from app.context_window import OnOverflow, WindowWishes, plan_window, shifts
 from app.detokenizer import StopStrings
-from app.engine.types import EngineStoppedError, FinishReason, GenerateRequest, SamplingParams, TokenDelta
-from app.openai_types import ChatCompletionRequest, CompletionRequest
+from app.engine.types import (
+    ContextWindow,
+    EngineStoppedError,
+    FinishReason,
+    GenerateRequest,
+    SamplingParams,
+    TokenDelta,
+)
+from app.openai_types import MAX_TOKENS, ChatCompletionRequest, CompletionRequest
 
 Generate = Callable[[GenerateRequest], AsyncGenerator[TokenDelta, None]]
 """Streams a request's deltas, the last with a finish reason; closing it aborts it. Raises EngineError."""
@@ -30,6 +38,8 @@ class Limits:
     """Output of a chat request that names no limit; less where the context is full before."""
     max_choices: int
     """The largest `n`, and the most sequences of a request."""
+    on_overflow: OnOverflow = "refuse"
+    """What becomes of a request that does not say, where the context is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +79,18 @@ def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, 
     if request.max_tokens is not None and request.max_completion_tokens not in (None, request.max_tokens):
         raise errors.invalid("'max_tokens' and 'max_completion_tokens' contradict each other.", "max_completion_tokens")
     limit, limit_field = request.output_limit
-    prompt = model.chat_prompt(request.messages)
-    output = _output_tokens(model, prompt, limit, limit_field, limits.default_max_tokens, "messages")
-    return _job(model, request, limits, request_id, [(prompt, output)], starts_text=True)
+    wishes = _window_wishes(request)
+    if shifts(wishes, limits.on_overflow):
+        whole = model.chat_prompt(request.messages, bounded=False)
+        prompt, window = plan_window(
+            wishes, model.context_tokens, whole, model.system_tokens(request.messages), "messages"
+        )
+        sequence = _Sequence(prompt, _endless_tokens(prompt, limit, limits.default_max_tokens), window)
+    else:
+        prompt = model.chat_prompt(request.messages)
+        output = _output_tokens(model, prompt, limit, limit_field, limits.default_max_tokens, "messages")
+        sequence = _Sequence(prompt, output)
+    return _job(model, request, limits, request_id, [sequence], starts_text=True)
 
 
 def plan_completion(model: ChatModel, request: CompletionRequest, limits: Limits, request_id: str) -> Job:
@@ -79,14 +98,43 @@ def plan_completion(model: ChatModel, request: CompletionRequest, limits: Limits
     choices = request.n or 1
     if request.best_of not in (None, choices):
         raise errors.invalid("'best_of' is supported only where it equals 'n'.", "best_of", "unsupported_parameter")
+    wishes = _window_wishes(request)
+    endless = shifts(wishes, limits.on_overflow)
     sequences = []
     for i, prompt in enumerate(request.prompts):
-        token_ids = model.raw_prompt(prompt) if isinstance(prompt, str) else _in_vocabulary(model, prompt, "prompt")
+        token_ids: Sequence[int]
+        if isinstance(prompt, str):
+            token_ids = model.raw_prompt(prompt, bounded=not endless)
+        else:
+            token_ids = _in_vocabulary(model, prompt, "prompt")
         if not token_ids:
             raise errors.invalid(f"'prompt': prompt {i} is empty, and this model has no token to start from.", "prompt")
-        output = _output_tokens(model, token_ids, request.max_tokens, "max_tokens", COMPLETION_MAX_TOKENS, "prompt")
-        sequences.append((token_ids, output))
+        if endless:
+            token_ids, window = plan_window(wishes, model.context_tokens, token_ids, 0, "prompt")
+            output = _endless_tokens(token_ids, request.max_tokens, COMPLETION_MAX_TOKENS)
+            sequences.append(_Sequence(token_ids, output, window))
+        else:
+            output = _output_tokens(model, token_ids, request.max_tokens, "max_tokens", COMPLETION_MAX_TOKENS, "prompt")
+            sequences.append(_Sequence(token_ids, output))
     return _job(model, request, limits, request_id, sequences, starts_text=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sequence:
+    """One prompt and what may follow it."""
+
+    prompt: Sequence[int]
+    output_tokens: int
+    window: ContextWindow | None = None
+
+
+def _window_wishes(request: ChatCompletionRequest | CompletionRequest) -> WindowWishes:
+    return WindowWishes(request.on_overflow, request.context_window, request.n_keep, request.n_discard)
+
+
+def _endless_tokens(prompt: Sequence[int], limit: int | None, default: int) -> int:
+    """The output's limit where the context is none; positions are counted in 32 bits."""
+    return min(default if limit is None else limit, MAX_TOKENS - len(prompt))
 
 
 def _output_tokens(
@@ -112,7 +160,7 @@ def _job(
     request: ChatCompletionRequest | CompletionRequest,
     limits: Limits,
     request_id: str,
-    sequences: Sequence[tuple[Sequence[int], int]],
+    sequences: Sequence[_Sequence],
     *,
     starts_text: bool,
 ) -> Job:
@@ -128,15 +176,16 @@ def _job(
     requests = tuple(
         GenerateRequest(
             request_id=f"{request_id}-{prompt * choices + choice}",
-            prompt_token_ids=tuple(token_ids),
-            max_new_tokens=output_tokens,
+            prompt_token_ids=tuple(sequence.prompt),
+            max_new_tokens=sequence.output_tokens,
             sampling=_sampling(model, request, choice),
             stop_token_ids=stops,
+            window=sequence.window,
         )
-        for prompt, (token_ids, output_tokens) in enumerate(sequences)
+        for prompt, sequence in enumerate(sequences)
         for choice in range(choices)
     )
-    prompt_tokens = sum(len(token_ids) for token_ids, _ in sequences)
+    prompt_tokens = sum(len(sequence.prompt) for sequence in sequences)
     return Job(request_id, requests, prompt_tokens, request.stops, choices, starts_text)
 
 

@@ -30,7 +30,11 @@ class Ingress:
         client = WorkerClient(workers)
         chat = ChatModel.load(Path(settings.model.folder), max_context_tokens=settings.engine.max_context_tokens)
         ingress = settings.ingress
-        limits = Limits(default_max_tokens=ingress.default_max_tokens, max_choices=ingress.max_choices)
+        limits = Limits(
+            default_max_tokens=ingress.default_max_tokens,
+            max_choices=ingress.max_choices,
+            on_overflow=settings.model.on_overflow,
+        )
         self._service = Service(
             models={settings.model.name: ServedModel(chat, client.generate, created=int(time.time()))},
             workers=client.workers,

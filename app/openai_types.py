@@ -137,6 +137,14 @@ class _Request(Wire):
     """Token id, as a string, to what is added to its logit."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     user: Identifier | None = None
+    on_overflow: Literal["refuse", "shift"] | None = None
+    """Extension: where the context is full, refuse, or go on without the oldest tokens; none: as the model is set."""
+    context_window: Annotated[int, Field(ge=256, lt=2**31)] | None = None
+    """Extension, with "shift": tokens that are seen at once, in whole blocks of 128; none: the context."""
+    n_keep: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    """Extension, with "shift": first tokens that stay; -1: the prompt; none: the system prompt."""
+    n_discard: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    """Extension, with "shift": tokens that go at a time; -1 or none: half of what does not stay."""
 
     @property
     def stops(self) -> tuple[str, ...]:

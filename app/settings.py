@@ -32,6 +32,10 @@ class ModelSettings(_Knobs):
     served_name: str | None = Field(default=None, min_length=1)
     """The name clients ask for; none: the folder's name."""
 
+    on_overflow: Literal["refuse", "shift"] = "refuse"
+    """Of requests that don't say: "refuse" what does not fit the context, or "shift": go on without the oldest tokens,
+    but with the system prompt."""
+
     @property
     def name(self) -> str:
         """The name clients ask for."""
@@ -57,6 +61,9 @@ class EngineSettings(_Knobs):
     max_context_tokens: int | None = Field(default=None, ge=16)
     """The longest prompt and output together; none: what the model was trained for."""
 
+    guess_tokens: int = Field(default=16, ge=0, le=64)
+    """The most tokens of an answer guessed at once, from what the conversation has said before; only where that pays.
+    0: none."""
     prefix_cache: bool = True
     """Keep pages of prompts and answers while memory lasts: the same API key's next request that begins alike does not
     compute them. Without keys all callers count as one."""

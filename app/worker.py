@@ -91,6 +91,7 @@ class Worker:
             runner,
             prompt_chunk_tokens=settings.engine.prompt_chunk_tokens,
             prefix_cache=settings.engine.prefix_cache,
+            guess_tokens=settings.engine.guess_tokens,
         )
         self._engine.start()
         self._streams = AsyncEngine(self._engine)

@@ -25,25 +25,36 @@ MAX_RUNNING = 16
 """With more requests than this nobody guesses: their rows fill the kernels already."""
 _LONGEST_MATCH = 3
 _SHORTEST_MATCH = 2
-_FIRST_ACCEPTANCE = 0.5
+# Before anything is known: a text is not expected to copy, but once it does, to go on. To wait for the first right
+# guess costs one token of a run.
+_FIRST_ACCEPTANCE = (0.2, 0.8)
 _ACCEPTANCE_RATE = 0.15
 
 
 class NgramDrafter:
-    """One request's guesses. `tokens` is the engine's list of prompt and output, which grows."""
+    """One request's guesses. `tokens` is the engine's list of prompt and output, which grows.
 
-    __slots__ = ("_acceptance", "_followers", "_guesses", "_indexed", "_tokens")
+    Texts copy in runs: a guess after a right one is mostly right. So there are two chances, after a right guess and
+    after none or a wrong one, each a moving mean of what became of such guesses.
+    """
+
+    __slots__ = ("_acceptance", "_copies", "_followers", "_guesses", "_indexed", "_tokens")
 
     def __init__(self, tokens: list[int]) -> None:
         self._tokens = tokens
-        self._acceptance = _FIRST_ACCEPTANCE
+        self._acceptance = list(_FIRST_ACCEPTANCE)
+        self._copies = False
         self._guesses: list[int] = []
         self.forget()
 
-    @property
-    def acceptance(self) -> float:
-        """How likely a guess is right if those before it were, by recent ones."""
-        return self._acceptance
+    def guesses_that_pay(self, break_even: float) -> int:
+        """How many of the next guesses are likely enough to be right, each only if those before it are."""
+        first, later = self._acceptance[self._copies], self._acceptance[True]
+        if first < break_even:
+            return 0
+        if later >= 1 or break_even <= 0:
+            return len(self._guesses)
+        return min(len(self._guesses), 1 + int(math.log(break_even / first) / math.log(later)))
 
     def forget(self) -> None:
         """Begins anew: tokens were taken out of the list."""
@@ -59,15 +70,19 @@ class NgramDrafter:
         for length in range(_LONGEST_MATCH, _SHORTEST_MATCH - 1, -1):
             begin = self._followers.get(tuple(tokens[-length:]))
             if begin is not None:
-                self._guesses = tokens[begin : begin + most]
-                break
+                piece = tokens[begin : begin + most]  # and where that reaches the end, it goes on from its beginning
+                self._guesses = (piece * (most // len(piece) + 1))[:most] if piece else piece
+                return self._guesses
+        self._copies = False
         return self._guesses
 
     def learn(self, sampled: Iterable[int]) -> None:
         """What came instead: counts each guess up to the first wrong one, computed or not."""
         for guess, token in zip(self._guesses, sampled, strict=False):
-            self._acceptance += _ACCEPTANCE_RATE * ((guess == token) - self._acceptance)
-            if guess != token:
+            chance = self._acceptance[self._copies]
+            self._acceptance[self._copies] += _ACCEPTANCE_RATE * ((guess == token) - chance)
+            self._copies = guess == token
+            if not self._copies:
                 break
 
     def _index(self) -> None:
@@ -85,8 +100,10 @@ class StepCost:
 
     __slots__ = ("_rows", "_rows_rows", "_rows_s", "_s", "_weight")
 
-    PRIOR_SLOPE = 0.15
+    PRIOR_SLOPE = 0.25
     """Of a step with one row, for one row more."""
+    _PRIOR_WEIGHT = 10
+    """As if so many steps had had a row more."""
     _FORGET = 0.99
 
     def __init__(self) -> None:
@@ -108,22 +125,12 @@ class StepCost:
         if self._weight == 0:
             return self.PRIOR_SLOPE * rows / (1 + self.PRIOR_SLOPE * (rows - 1))
         mean_rows, mean_s = self._rows / self._weight, self._s / self._weight
-        # The prior: as if a few steps with some more rows had cost what it says.
         prior_s = self.PRIOR_SLOPE * mean_s / (1 + self.PRIOR_SLOPE * (mean_rows - 1))
         spread = self._rows_rows - mean_rows * self._rows
-        slope = (self._rows_s - mean_rows * self._s + 20 * prior_s) / (spread + 20)
+        slope = (self._rows_s - mean_rows * self._s + self._PRIOR_WEIGHT * prior_s) / (spread + self._PRIOR_WEIGHT)
         slope = max(slope, 0.0)
         step_s = max(mean_s + slope * (rows - mean_rows), 1e-9)
         return min(slope * rows / step_s, 1.0)
-
-
-def guesses_that_pay(acceptance: float, break_even: float) -> int:
-    """How many guesses are each likely enough right, the n-th being right with acceptance**n."""
-    if acceptance <= break_even or break_even <= 0:
-        return 0 if acceptance <= break_even else 1 << 10
-    if acceptance >= 1:
-        return 1 << 10
-    return int(math.log(break_even) / math.log(acceptance))
 
 
 class Speculation:
@@ -156,8 +163,7 @@ class Speculation:
             generation.guesses = generation.drafter.look_up(min(self._most, room))
             if generation.guesses:
                 self.looked_up.append(generation)
-                pay = guesses_that_pay(generation.drafter.acceptance, break_even)
-                sequence.drafts = min(len(generation.guesses), pay, spare)
+                sequence.drafts = min(generation.drafter.guesses_that_pay(break_even), spare)
                 spare -= sequence.drafts
 
     def record(self, step: Step, batch: Batch, seconds: float) -> None:

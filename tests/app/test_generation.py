@@ -126,6 +126,35 @@ def test_two_limits_that_contradict_each_other() -> None:
         chat(max_tokens=5, max_completion_tokens=6)
 
 
+def test_a_request_that_shifts_has_no_end_of_context() -> None:
+    system = {"role": "system", "content": "Be brief, whatever is asked."}
+    words = "many words " * 400
+    fields = {"on_overflow": "shift", "max_tokens": 10**6}
+    (request,) = chat(**fields, messages=[system, {"role": "user", "content": words}]).requests
+    assert request.max_new_tokens == 10**6
+    assert request.window is not None
+    assert request.window.tokens == CONTEXT_TOKENS
+    assert len(request.prompt_token_ids) <= CONTEXT_TOKENS
+    (other,) = chat(messages=[system, {"role": "user", "content": "few words"}]).requests
+    kept = request.window.keep_tokens
+    assert request.prompt_token_ids[:kept] == other.prompt_token_ids[:kept]
+    assert b"whatever is asked" in MODEL.tokens.join(request.prompt_token_ids[:kept])
+    assert request.prompt_token_ids[-5:] == other.prompt_token_ids[-5:]  # where the answer begins
+
+    (request,) = completion([5] * 2000, **fields, n_keep=10, n_discard=128).requests
+    assert request.prompt_token_ids == (5,) * (CONTEXT_TOKENS - 128)
+    assert chat(on_overflow="refuse").requests[0].window is None
+    with pytest.raises(ApiError) as caught:
+        completion([5] * 2000)
+    assert caught.value.code == "context_length_exceeded"
+
+
+def test_whoever_says_nothing_gets_what_the_model_is_set_to() -> None:
+    limits = Limits(64, 4, on_overflow="shift")
+    body = CompletionRequest.model_validate({"model": "m", "prompt": [5] * 600})
+    assert plan_completion(MODEL, body, limits, "id").requests[0].window is not None
+
+
 @pytest.mark.parametrize("each", [1, 2, 100])
 async def test_text_and_usage(each: int) -> None:
     worker = FakeWorker(lambda _: deltas(TEXT, each=each, finish_reason="length"))

@@ -93,6 +93,29 @@ def convert(
         print(note)
 
 
+class ExportType(StrEnum):
+    """How exported weights are stored."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
+@cli.command()
+def export(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a converted model.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
+    dtype: Annotated[ExportType, typer.Option(help="fp32 holds every weight exactly.")] = ExportType.FP32,
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT where it is an earlier export.")] = False,
+) -> None:
+    """Write a converted model's weights as plain floats, which transformers loads."""
+    from quant.errors import QuantError
+    from quant.export import export as export_model
+
+    with _one_line_errors(QuantError, OSError):
+        report = export_model(model, out, dtype=dtype.value, force=force)
+    print(f"{report.folder}: {report.tensors} tensors, {dtype.value}, {report.size_bytes / 1e6:.0f} MB")
+
+
 @cli.command()
 def synth(
     shape: Annotated[Shape, typer.Argument(metavar="SHAPE", help="llama2-7b or tinyllama-1.1b.")],

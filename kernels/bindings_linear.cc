@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <stdexcept>
@@ -326,6 +327,73 @@ Activations activations_from_name(const std::string& name) {
   return Activations::kFp32;
 }
 
+// Linear layers on a thread pool of their own; calls from several threads take turns.
+class LinearRunner {
+ public:
+  LinearRunner(int threads, const std::vector<int>& cpus) : pool_(threads, cpus) {}
+
+  void run(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows, int64_t cols,
+           int64_t group, const Strided<const float>& x, const Strided<float>& y,
+           const std::optional<Input<float, 1>>& bias, const std::string& activations, const Table& entries) {
+    const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group, entries);
+    const Activations kind = activations_from_name(activations);
+    if (kind != Activations::kFp32 && !matrix.is_integer())
+      reject("activations: int8 is for integer weights");
+    if (reinterpret_cast<uintptr_t>(matrix.data) % kAlignment != 0) reject("packed: not aligned to 64 bytes");
+    if (x.shape(1) != size_t(cols) || x.stride(1) != 1)
+      reject("x: not [batch, cols], contiguous along the last");
+    const LinearOutput out = checked_output(matrix, y, x.shape(0), bias, false);
+    if (x.shape(0) == 0) return;
+    const nb::gil_scoped_release unlocked;
+    const std::lock_guard lock(mutex_);
+    if (kind == Activations::kFp32) {
+      const FloatRows in{x.data(), x.stride(0), int32_t(x.shape(0)), matrix.cols};
+      pool_.run([&](int thread) {
+        const Range tiles = share(matrix.tiles(), thread, pool_.threads());
+        table_.linear_fp32(matrix, in, out, tiles.begin, tiles.end);
+      });
+      return;
+    }
+    const QuantizedRows in = quantized_rows(matrix, x.shape(0), kind == Activations::kInt8TwoTerms);
+    pool_.run([&](int thread) {
+      const Range part = share(in.rows, thread, pool_.threads());
+      table_.quantize_rows(x.data(), x.stride(0), in, part.begin, part.end);
+      pool_.barrier();
+      const Range tiles = share(matrix.tiles(), thread, pool_.threads());
+      table_.linear_int8(matrix, in, out, tiles.begin, tiles.end);
+    });
+  }
+
+ private:
+  // Memory for a batch's quantized activations; it is kept, and grows.
+  QuantizedRows quantized_rows(const PackedMatrix& matrix, size_t batch, bool two_terms) {
+    const auto padded = [](size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; };
+    const size_t values = padded(batch * size_t(matrix.cols));
+    const size_t by_group = padded(batch * size_t(matrix.blocks()) * sizeof(float));
+    const size_t needed = 2 * values + 3 * by_group;
+    if (needed > bytes_) {
+      memory_ = allocate_aligned(needed);
+      bytes_ = needed;
+    }
+    std::byte* const begin = memory_.get();
+    std::byte* const groups = begin + 2 * values;
+    return {.values = reinterpret_cast<int8_t*>(begin),
+            .low_values = two_terms ? reinterpret_cast<int8_t*>(begin + values) : nullptr,
+            .scales = reinterpret_cast<float*>(groups),
+            .starts = reinterpret_cast<int32_t*>(groups + by_group),
+            .offsets = reinterpret_cast<float*>(groups + 2 * by_group),
+            .rows = int32_t(batch),
+            .cols = matrix.cols,
+            .group = matrix.group};
+  }
+
+  const KernelTable& table_ = kernel_table(default_tier());
+  ThreadPool pool_;
+  std::mutex mutex_;
+  AlignedBytes memory_;
+  size_t bytes_ = 0;
+};
+
 nb::list time_linear_list(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
                           int64_t cols, int64_t group, const std::string& activations, int batch, int repeats,
                           size_t cold_bytes, bool huge_pages, int threads, const std::vector<int>& cpus,
@@ -358,6 +426,12 @@ void bind_linear(nb::module_& module) {
   module.def("pack_float", &pack_float_array, arg("values"), arg("weight_type"));
   module.def("dequantize", &dequantize_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
              arg("group"), arg("tier") = nb::none(), arg("table") = nb::none());
+
+  nb::class_<LinearRunner>(module, "LinearRunner")
+      .def(nb::init<int, const std::vector<int>&>(), arg("threads"), arg("cpus") = std::vector<int>{})
+      .def("run", &LinearRunner::run, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
+           arg("group"), arg("x"), arg("y"), nb::kw_only(), arg("bias") = nb::none(),
+           arg("activations") = "int8", arg("table") = nb::none());
 
   nb::module_ testing = module.def_submodule("testing");
   testing.def("linear_tiers", &linear_tier_names);

@@ -9,7 +9,7 @@ import hashlib
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, cast
 
@@ -25,6 +25,7 @@ from quant.matrix import F32, GROUP_SIZES, U8, QuantizedMatrix, WeightType, chec
 from quant.model_config import ExpectedTensor, expected_tensors
 from quant.packed_file import FILE_NAME, FORMAT, MatrixInfo, PackedPlan, dequantize, pack_float, pack_quantized
 from quant.piecewise import write_packed
+from quant.requantized import requantization_notes
 from quant.sources import open_source
 from quant.sources.safetensors_file import read_header
 from quant.sources.source import Source, SourceTensor
@@ -113,7 +114,7 @@ def convert(
         matrices=len(infos),
         size_bytes=plan.size_bytes(),
         seconds=time.monotonic() - started,
-        notes=(*checkpoint.notes, *_loss_notes(checkpoint, infos)),
+        notes=(*checkpoint.notes, *_loss_notes(checkpoint, infos, out / FILE_NAME)),
     )
 
 
@@ -187,10 +188,13 @@ def _plan_matrices(
         if tensor.role == "vector":
             continue
         if keep and stored.group and (head_qtype is None or not is_head(tensor, tied)):
-            kind = cast("WeightType", stored.stored)
-        else:
-            kind = default_type(tensor, tied, "sym_int4" if keep else qtype, head_qtype)
-        infos[name] = matrix_info(name, kind, tensor.shape, group)
+            kept = matrix_info(name, cast("WeightType", stored.stored), tensor.shape, stored.group)
+            infos[name] = replace(kept, table=stored.table)
+            continue
+        fresh = "int8" if stored.stored == "other_fine" else "sym_int4"
+        infos[name] = matrix_info(
+            name, default_type(tensor, tied, fresh if keep else qtype, head_qtype), tensor.shape, group
+        )
     return infos
 
 
@@ -258,7 +262,7 @@ def _check_codes(name: str, matrix: QuantizedMatrix) -> None:
         raise TensorError(name, "holds the code -128, which Q8_0 does not use")
 
 
-def _loss_notes(checkpoint: Source, infos: Mapping[str, MatrixInfo]) -> Iterator[str]:
+def _loss_notes(checkpoint: Source, infos: Mapping[str, MatrixInfo], packed: Path) -> Iterator[str]:
     """What was rounded in a way that the user may not expect."""
     pairs = [(checkpoint.tensors[name], info) for name, info in infos.items()]
     if any(
@@ -266,5 +270,6 @@ def _loss_notes(checkpoint: Source, infos: Mapping[str, MatrixInfo]) -> Iterator
         for source, info in pairs
     ):
         yield "The source's own codes were requantized, which loses quality; qtype auto keeps them."
+    yield from requantization_notes(checkpoint, packed)
     if any(info.type == "bf16" and source.stored != "bf16" for source, info in pairs):
         yield "Weights were rounded to bf16's short mantissa; fp32 keeps them as they are."

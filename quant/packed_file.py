@@ -10,7 +10,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -240,6 +240,15 @@ class PackedFile:
             return _unpack_float(self.packed(name), info)
         codes = self.codes(name)
         return dequantize(codes)
+
+    def dequantized_tiles(self, name: str, first: int, end: int) -> F32:
+        """The rows of output tiles [first, end), as many as there are, in fp32."""
+        info = self.matrices[name]
+        end = min(end, info.tiles)
+        part = replace(info, rows=min(info.rows, end * TILE_OUTPUTS) - first * TILE_OUTPUTS)
+        offset = self._stored[name].offset + first * info.tile_bytes
+        raw = np.fromfile(self._path, np.uint8, (end - first) * info.tile_bytes, offset=offset).reshape(end - first, -1)
+        return _unpack_float(raw, part) if not info.group else dequantize(unpack_quantized(raw, part))
 
     def _bytes(self, stored: StoredTensor) -> U8:
         return np.fromfile(self._path, np.uint8, stored.size_bytes, offset=stored.offset)

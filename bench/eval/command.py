@@ -23,11 +23,12 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from bench.eval.choice_files import ceval_tasks, hellaswag_tasks, jsonl_tasks
 from bench.eval.choices import BRANCHES, ChoiceTask, context_tokens, run_choices
 from bench.eval.errors import EvalError
-from bench.eval.journal import Journal, file_state
+from bench.eval.journal import Journal
 from bench.eval.longbench import LongModel, long_sets, run_longbench
 from bench.eval.open_model import ModelOptions, OpenModel, open_model
 from bench.eval.perplexity import kl_divergence, perplexity
 from bench.eval.text_windows import read_text, text_windows
+from quant.cache_folder import file_state
 from quant.errors import QuantError
 
 Result = dict[str, Any]

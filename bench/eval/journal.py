@@ -6,26 +6,12 @@ file); it is removed when the run is complete, so nothing stale is ever read. Do
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from kernels import _native
-
-
-def cache_folder() -> Path:
-    """Where unfinished runs are kept: REDOUBT_CACHE, or the user's cache folder."""
-    named = os.environ.get("REDOUBT_CACHE")
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "redoubt"
-
-
-def file_state(path: Path) -> list[list[object]]:
-    """Sizes and times of a file, or of all files of a folder."""
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file()]
+from quant.cache_folder import cache_folder, file_state
 
 
 class Journal:

@@ -68,6 +68,32 @@ def dequantize(
 ) -> F32:
     """The matrix [rows, cols] that a packed one stands for. table: the 16 integers of lut4."""
 
+class LinearRunner:
+    """Linear layers over packed matrices, on a thread pool of its own; calls from several threads take turns.
+
+    Arrays are anything that speaks DLPack in the processor's memory, torch's tensors too; nothing is copied.
+    """
+
+    def __init__(self, threads: int, cpus: Sequence[int] = ...) -> None: ...
+    def run(
+        self,
+        packed: object,
+        weight_type: str,
+        rows: int,
+        cols: int,
+        group: int,
+        x: object,
+        y: object,
+        *,
+        bias: object | None = None,
+        activations: str = "int8",
+        table: Sequence[int] | None = None,
+    ) -> None:
+        """Writes y [batch, rows] = x [batch, cols] W^T + bias, all fp32; `packed` is uint8 [tiles, tile_bytes].
+
+        activations: "int8" (by group), "int8_two_terms" or "fp32". Raises ValueError naming the array that does not fit.
+        """
+
 # --- running ----------------------------------------------------------------------------------------------
 
 class Sampler:

@@ -15,11 +15,11 @@ from quant.errors import SourceError, UnsupportedModelError
 from quant.matrix import F32, QuantizedMatrix
 from quant.model_config import complete_config
 from quant.sources.file_rows import Permutation, row_reader
-from quant.sources.ggml_blocks import STORED_TYPES, decode_rows
+from quant.sources.ggml_blocks import BLOCK_TYPES
 from quant.sources.gguf_config import hf_config
 from quant.sources.gguf_file import GgufFile, GgufTensor, read_gguf
 from quant.sources.gguf_tokenizer import write_gguf_tokenizer
-from quant.sources.source import Source, SourceTensor
+from quant.sources.source import Source, SourceTensor, rounding_note
 
 _TOP_NAMES: Final = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -39,7 +39,6 @@ _LAYER_NAMES: Final = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_QUANTIZED_GROUP: Final = 32
 _ROPE_FACTORS: Final = "rope_freqs.weight"
 
 
@@ -61,7 +60,7 @@ def open_gguf(path: Path) -> Source:
         tensors=tensors,
         files=(path,),
         write_tokenizer=lambda folder: write_gguf_tokenizer(gguf, folder, config),
-        notes=tuple(notes),
+        notes=(*notes, *rounding_note(tensors)),
     )
 
 
@@ -95,14 +94,14 @@ def hugging_face_rows(rows: int, heads: int) -> Permutation:
 
 
 def _source_tensor(gguf: GgufFile, name: str, hf_name: str, tensor: GgufTensor, heads: int) -> SourceTensor:
-    stored = STORED_TYPES.get(tensor.type_name)
-    if stored is None:
-        known = ", ".join(STORED_TYPES)
+    block = BLOCK_TYPES.get(tensor.type_name)
+    if block is None:
+        known = ", ".join(BLOCK_TYPES)
         raise UnsupportedModelError(f"{gguf.path}: tensor {name!r} is {tensor.type_name}; supported: {known}")
     if len(tensor.shape) > 2:
         raise SourceError(f"{gguf.path}: tensor {name!r} has {len(tensor.shape)} dimensions")
-    quantized = stored in ("sym_int4", "asym_int4", "int8")
-    if len(tensor.shape) == 1 and (quantized or stored == "q6_k"):
+    quantized = block.stored not in ("fp32", "fp16", "bf16")
+    if len(tensor.shape) == 1 and quantized:
         raise SourceError(f"{gguf.path}: the vector {name!r} is quantized ({tensor.type_name})")
     if heads and tensor.shape[0] % (2 * heads):
         raise SourceError(f"{gguf.path}: {tensor.shape[0]} rows of {name!r} do not divide into {heads} even heads")
@@ -112,10 +111,19 @@ def _source_tensor(gguf: GgufFile, name: str, hf_name: str, tensor: GgufTensor, 
     read_rows = row_reader(gguf.path, tensor.offset, row_bytes, order)
 
     def read(begin: int, end: int) -> F32 | QuantizedMatrix:
-        values = decode_rows(stored, read_rows(begin, end))
+        values = block.decode(read_rows(begin, end))
         return values.reshape(-1) if vector and not isinstance(values, QuantizedMatrix) else values
 
-    return SourceTensor(hf_name, tensor.shape, stored, _QUANTIZED_GROUP if quantized else 0, read)
+    return SourceTensor(
+        hf_name,
+        tensor.shape,
+        block.stored,
+        block.group,
+        read,
+        table=block.table,
+        label=tensor.type_name if quantized else "",
+        rounded_scales=block.rounded_scales,
+    )
 
 
 def _float_vector(gguf: GgufFile, name: str, tensor: GgufTensor) -> F32:

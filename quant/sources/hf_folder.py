@@ -1,22 +1,30 @@
-"""A Hugging Face folder of safetensors, one file or many with an index, as a Source.
+"""A Hugging Face folder of safetensors, one file or many with an index, as a Source; its layers may be packed already.
 
 Nothing in the folder is ever executed: pickled weights and checkpoints with code of their own are refused.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from quant.errors import SourceError, UnsupportedModelError
 from quant.json_file import read_json_object
-from quant.matrix import F32, U8
-from quant.model_config import complete_config
+from quant.matrix import F32, U8, QuantizedMatrix
+from quant.model_config import complete_config, expected_tensors
 from quant.sources.file_rows import bf16_to_fp32, row_reader
 from quant.sources.hf_tokenizer import copy_hf_tokenizer
+from quant.sources.packed_layers import (
+    COMPANION_SUFFIXES,
+    PACKED_SUFFIXES,
+    LayerFormat,
+    StoredIn,
+    layer_format,
+    open_layer,
+)
 from quant.sources.safetensors_file import StoredTensor, read_header
-from quant.sources.source import Source, SourceTensor, StoredType
+from quant.sources.source import Source, SourceTensor, StoredType, rounding_note
 
 _INDEX: Final = "model.safetensors.index.json"
 _FLOATS: Final[dict[str, tuple[StoredType, int, Callable[[U8], F32]]]] = {
@@ -30,15 +38,18 @@ def open_hf_folder(folder: Path) -> Source:
     """Opens a Hugging Face checkpoint. Raises SourceError (damaged, incomplete) or UnsupportedModelError."""
     config_path = folder / "config.json"
     raw_config = read_json_object(config_path)
-    config, notes = complete_config(raw_config, str(config_path))
+    packed_as = _packed_layers(folder, raw_config)
+    config, notes = complete_config(_without(raw_config, "quantization_config" if packed_as else ""), str(config_path))
     shards = _shards(folder)
-    tensors: dict[str, SourceTensor] = {}
+    stored: dict[str, StoredIn] = {}
     for shard, wanted in shards.items():
-        stored, _ = read_header(shard)
-        for name in wanted or sorted(stored):
-            if name not in stored:
+        there, _ = read_header(shard)
+        for name in wanted or sorted(there):
+            if name not in there:
                 raise SourceError(f"{shard}: lacks the tensor {name!r} that the index promises")
-            tensors[name] = _source_tensor(shard, name, stored[name])
+            stored[name] = StoredIn(shard, name, there[name])
+    tensors = _tensors(stored, packed_as, config)
+    notes += rounding_note(tensors)
     if "tie_word_embeddings" not in raw_config:
         config["tie_word_embeddings"] = "lm_head.weight" not in tensors
     # A file that went through torch may keep the tied head; older ones keep a buffer that follows from the
@@ -54,6 +65,47 @@ def open_hf_folder(folder: Path) -> Source:
         write_tokenizer=lambda target: copy_hf_tokenizer(folder, target, config),
         notes=tuple(notes),
     )
+
+
+def _packed_layers(folder: Path, config: Mapping[str, Any]) -> tuple[LayerFormat, int] | None:
+    """How the layers of an already quantized checkpoint are packed; older ones say so in a file of its own."""
+    quantization, where = config.get("quantization_config"), folder / "config.json"
+    for name, method in (("quantize_config.json", "gptq"), ("quant_config.json", "awq")):
+        if not quantization and (folder / name).exists():
+            where = folder / name
+            found = read_json_object(where)
+            renamed = {"w_bit": "bits", "q_group_size": "group_size"}
+            quantization = {"quant_method": method} | {renamed.get(key, key): value for key, value in found.items()}
+    return layer_format(quantization, str(where)) if isinstance(quantization, dict) else None
+
+
+def _without(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name != key}
+
+
+def _tensors(
+    stored: Mapping[str, StoredIn], packed_as: tuple[LayerFormat, int] | None, config: Mapping[str, Any]
+) -> dict[str, SourceTensor]:
+    if packed_as is None:
+        return {name: _source_tensor(each.path, name, each.tensor) for name, each in stored.items()}
+    kind, group_size = packed_as
+    tensors = {}
+    for name, each in stored.items():
+        if name.endswith(PACKED_SUFFIXES[kind]):
+            layer = open_layer(name.removesuffix(PACKED_SUFFIXES[kind]), kind, stored, group_size)
+            tensors[layer.name] = layer
+        elif not name.endswith(COMPANION_SUFFIXES) or name.rpartition(".")[0] + PACKED_SUFFIXES[kind] not in stored:
+            tensors[name] = _source_tensor(each.path, name, each.tensor)
+    expected = expected_tensors(config)
+    # Some tools give every quantized layer a bias, all zeros where the model has none.
+    return {name: each for name, each in tensors.items() if name in expected or not _is_zero_bias(name, each)}
+
+
+def _is_zero_bias(name: str, tensor: SourceTensor) -> bool:
+    if not name.endswith("_proj.bias") or len(tensor.shape) != 1:
+        return False
+    values = tensor.read(0, tensor.shape[0])
+    return not isinstance(values, QuantizedMatrix) and not values.any()
 
 
 def _shards(folder: Path) -> dict[Path, list[str]]:

@@ -11,23 +11,30 @@ from typing import Any, Literal
 
 from quant.matrix import F32, QuantizedMatrix
 
-StoredType = Literal["fp32", "fp16", "bf16", "q6_k", "sym_int4", "asym_int4", "int8"]
+StoredType = Literal["fp32", "fp16", "bf16", "sym_int4", "asym_int4", "lut4", "int8", "other", "other_fine"]
+"""Float types, types of ours, and quantized ones that we have no equal of; fine: of more than 4.5 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceTensor:
     """One tensor, under its Hugging Face name.
 
-    stored: what the file holds. `read(begin, end)` gives rows [begin, end) (elements, of a vector): fp32
-    values if a float type is stored, else the codes as they are. Raises SourceError where the file fails.
+    stored: what the file holds. `read(begin, end)` gives rows [begin, end) (elements, of a vector): the codes as they
+    are if a type of ours is stored, else fp32 values. Raises SourceError where the file fails.
     """
 
     name: str
     shape: tuple[int, ...]
     stored: StoredType
     group: int
-    """Inputs that share a scale; 0 where `stored` is a float type."""
+    """Inputs that share a scale; 0 where `stored` is no type of ours."""
     read: Callable[[int, int], F32 | QuantizedMatrix]
+    table: tuple[int, ...] | None = None
+    """Of lut4."""
+    label: str = ""
+    """What the source calls a quantized type: "Q6_K", "GPTQ"."""
+    rounded_scales: bool = False
+    """Whether codes are the source's but scales or minima had to be rounded to fp16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +52,13 @@ class Source:
     write_tokenizer: Callable[[Path], None]
     notes: tuple[str, ...] = ()
     """What the user should know about this checkpoint, one sentence each."""
+
+
+def rounding_note(tensors: Mapping[str, SourceTensor]) -> list[str]:
+    """What to tell where codes were kept but scales were rounded."""
+    labels = sorted({tensor.label for tensor in tensors.values() if tensor.rounded_scales})
+    if not labels:
+        return []
+    return [
+        f"The codes of {', '.join(labels)} are kept; their scales and minima are rounded to fp16, by 0.05 % at most."
+    ]

@@ -121,17 +121,7 @@ def permuted(values: F32, heads: int) -> F32:
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
 
 
-def write_gguf(
-    path: Path,
-    tensors: Mapping[str, F32],
-    config: Mapping[str, Any] = CONFIG,
-    *,
-    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
-    arch: str = "llama",
-    extra: Mapping[str, Any] | None = None,
-    extra_tensors: Mapping[str, F32] | None = None,
-) -> Path:
-    """A GGUF as llama.cpp's converter writes it; matrices are stored as `kind`."""
+def _writer(path: Path, config: Mapping[str, Any], arch: str, extra: Mapping[str, Any] | None) -> gguf.GGUFWriter:
     writer = gguf.GGUFWriter(path, arch)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -145,6 +135,41 @@ def write_gguf(
     names += [f"[PAD{i}]" for i in range(config["vocab_size"] - len(names))]
     add_tokenizer(writer, names, [3] * 3 + [1] * 257 + [5] * (config["vocab_size"] - 260))
     add_metadata(writer, extra or {})
+    return writer
+
+
+def write_random_blocks(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any], kind: gguf.GGMLQuantizationType
+) -> Path:
+    """A GGUF whose matrices are random blocks of a type that the gguf package can't write, their scales small."""
+    generator = np.random.default_rng(5)
+    writer = _writer(path, config, "llama", None)
+    size, block = gguf.GGML_QUANT_SIZES[kind]
+    for name, shape in shapes.items():
+        if len(shape) == 1:
+            writer.add_tensor(gguf_name(name), np.ones(shape, np.float32))
+            continue
+        raw = generator.integers(0, 256, (shape[0], shape[1] // size, block), np.uint8)
+        for at in (0, 2) if kind is gguf.GGMLQuantizationType.Q4_K else (0,):
+            scales = generator.uniform(0.001, 0.002, raw.shape[:2]).astype(np.float16)
+            raw[..., at : at + 2] = scales.view(np.uint8).reshape(*raw.shape[:2], 2)
+        writer.add_tensor(gguf_name(name), raw.reshape(shape[0], -1), raw_dtype=kind)
+    finish(writer)
+    return path
+
+
+def write_gguf(
+    path: Path,
+    tensors: Mapping[str, F32],
+    config: Mapping[str, Any] = CONFIG,
+    *,
+    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    arch: str = "llama",
+    extra: Mapping[str, Any] | None = None,
+    extra_tensors: Mapping[str, F32] | None = None,
+) -> Path:
+    """A GGUF as llama.cpp's converter writes it; matrices are stored as `kind`."""
+    writer = _writer(path, config, arch, extra)
     for name, values in tensors.items():
         heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
         part = name.split(".")[-2]

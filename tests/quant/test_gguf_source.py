@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
+from quant.convert import convert
 from quant.errors import SourceError, TensorError, UnsupportedModelError
 from quant.int4 import dequantize_int4
 from quant.int8 import dequantize_int8
 from quant.matrix import F32, QuantizedMatrix
+from quant.packed_file import PackedFile, dequantize
 from quant.sources import open_source
-from quant.sources.ggml_blocks import decode_rows
+from quant.sources.ggml_blocks import BLOCK_TYPES
 from quant.sources.gguf_config import llama3_factors
 from quant.sources.source import SourceTensor
-from tests.quant.checkpoints import CONFIG, gguf_name, permuted, random_tensors, write_gguf
+from tests.quant.checkpoints import CONFIG, gguf_name, permuted, random_tensors, write_gguf, write_random_blocks
 
 QUERY = "model.layers.1.self_attn.q_proj.weight"
 
@@ -49,17 +51,57 @@ def test_codes_stand_for_what_ggml_says(tmp_path: Path, kind: Kind) -> None:
             assert np.array_equal(values_of(source.tensors[name]), expected), name
 
 
-def test_random_blocks_of_every_type_are_read_like_ggml_does() -> None:
+# Where a block keeps its fp16 numbers.
+HALVES = {
+    Kind.Q4_0: (0,), Kind.Q4_1: (0, 2), Kind.Q8_0: (0,), Kind.Q6_K: (208,), Kind.Q5_0: (0,), Kind.Q5_1: (0, 2),
+    Kind.Q4_K: (0, 2), Kind.Q5_K: (0, 2), Kind.Q3_K: (108,), Kind.Q2_K: (80, 82), Kind.IQ4_NL: (0,), Kind.IQ4_XS: (0,),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", HALVES, ids=lambda kind: kind.name)
+def test_random_blocks_of_every_type_are_read_like_ggml_does(kind: Kind) -> None:
     generator = np.random.default_rng(0)
-    for kind, stored in ((Kind.Q4_0, "sym_int4"), (Kind.Q4_1, "asym_int4"), (Kind.Q8_0, "int8"), (Kind.Q6_K, "q6_k")):
-        size, block = gguf.GGML_QUANT_SIZES[kind]
-        raw = generator.integers(0, 256, (6, 512 // size * block), np.uint8)
-        halves = raw.reshape(6, -1, block)[..., -2:] if kind is Kind.Q6_K else raw.reshape(6, -1, block)[..., :4]
-        halves[..., 1::2] &= 0xBF  # keeps the fp16 scales finite
-        rows = decode_rows(stored, raw)  # type: ignore[arg-type]
-        if isinstance(rows, QuantizedMatrix):
-            rows = dequantize_int8(rows) if rows.type == "int8" else dequantize_int4(rows)
-        assert np.array_equal(rows, gguf.dequantize(raw, kind)), kind
+    size, block = gguf.GGML_QUANT_SIZES[kind]
+    raw = generator.integers(0, 256, (6, 512 // size * block), np.uint8)
+    for at in HALVES[kind]:
+        values = generator.uniform(-2, 2, (6, 512 // size)).astype(np.float16)
+        raw.reshape(6, -1, block)[..., at : at + 2] = values.view(np.uint8).reshape(6, -1, 2)
+    kept = BLOCK_TYPES[kind.name]
+    rows = kept.decode(raw)
+    expected = gguf.dequantize(raw, kind)
+    if isinstance(rows, QuantizedMatrix):
+        assert (rows.type, rows.group, rows.table) == (kept.stored, kept.group, kept.table)
+        rows = dequantize(rows)
+    else:
+        assert kept.stored in ("other", "other_fine")
+    if kept.rounded_scales:  # scales and minima are rounded to fp16, and cancel where they are alike
+        size_of_terms = np.abs(expected) + 15 * 63 * 2
+        assert (np.abs(rows - expected) <= 2.0**-10 * size_of_terms).all()
+        assert np.abs(rows - expected).mean() < 2.0**-11 * np.abs(expected).mean()
+    else:
+        assert np.array_equal(rows, expected)
+
+
+def test_every_type_but_the_exotic_ones_is_read() -> None:
+    assert {"F32", "F16", "BF16"} | {kind.name for kind in HALVES} == BLOCK_TYPES.keys()
+
+
+@pytest.mark.parametrize("kind", [Kind.IQ4_NL, Kind.Q4_K])
+def test_codes_of_more_types_are_kept(tmp_path: Path, kind: Kind) -> None:
+    config = {**CONFIG, "hidden_size": 256, "intermediate_size": 256}
+    shapes = {name: values.shape for name, values in random_tensors(config).items()}
+    path = write_random_blocks(tmp_path / "x.gguf", shapes, config, kind)
+    convert(path, tmp_path / "out", progress=False)
+    packed = PackedFile(tmp_path / "out" / "model.safetensors")
+    source = open_source(path)
+    for name in packed.matrices:
+        stored = source.tensors[name].read(0, shapes[name][0])
+        assert isinstance(stored, QuantizedMatrix)
+        kept = packed.codes(name)
+        assert (kept.type, kept.table) == (stored.type, stored.table)
+        assert np.array_equal(kept.codes, stored.codes)
+        assert np.array_equal(kept.scales, stored.scales)
+    assert any("Q4_K" in note for note in source.notes) == (kind is Kind.Q4_K)
 
 
 def test_qwen_rows_are_not_permuted(tmp_path: Path) -> None:
@@ -205,8 +247,9 @@ def test_another_architecture_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_another_tensor_type_is_refused_by_name(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "x.gguf", random_tensors(CONFIG), kind=Kind.Q5_0)
-    with pytest.raises(UnsupportedModelError, match=r"'token_embd.weight' is Q5_0; supported: F32, F16"):
+    config = {**CONFIG, "hidden_size": 256}
+    path = write_random_blocks(tmp_path / "x.gguf", {"model.embed_tokens.weight": (320, 256)}, config, Kind.Q8_K)
+    with pytest.raises(UnsupportedModelError, match=r"'token_embd.weight' is Q8_K; supported: F32, F16"):
         open_source(path)
 
 

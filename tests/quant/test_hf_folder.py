@@ -92,7 +92,7 @@ class TestConfig:
             ({"model_type": "gpt_neox"}, "model type 'gpt_neox' is not supported; supported: llama"),
             ({"model_type": None}, "model type None"),
             ({"auto_map": {"AutoModel": "x.py"}}, "its own Python code"),
-            ({"quantization_config": {"quant_method": "gptq"}}, "already quantized .gptq."),
+            ({"quantization_config": {"quant_method": "bitsandbytes"}}, "already quantized .bitsandbytes."),
             ({"hidden_act": "gelu"}, "activation 'gelu'"),
             ({"rope_scaling": {"rope_type": "longrope"}}, "RoPE scaling 'longrope'"),
             ({"partial_rotary_factor": 0.5}, "part of the head"),

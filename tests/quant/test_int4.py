@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from quant.errors import TensorError
 from quant.int4 import dequantize_int4, quantize_asym_int4, quantize_sym_int4
 from quant.matrix import F32, QuantizedMatrix
-from quant.sources.ggml_blocks import decode_rows
+from quant.sources.ggml_blocks import BLOCK_TYPES
 
 Quantizer = Callable[[str, NDArray[np.generic], int], QuantizedMatrix]
 
@@ -104,7 +104,7 @@ def test_asym_error_is_half_a_step_and_the_rounding_of_the_minimum(x: F32) -> No
 
 def test_sym_codes_are_those_of_q4_0() -> None:
     x = random_matrix(256, 512)
-    theirs = decode_rows("sym_int4", gguf.quantize(x, gguf.GGMLQuantizationType.Q4_0))
+    theirs = BLOCK_TYPES["Q4_0"].decode(gguf.quantize(x, gguf.GGMLQuantizationType.Q4_0))
     ours = quantize_sym_int4("w", x, 32)
     assert isinstance(theirs, QuantizedMatrix)
     assert np.array_equal(ours.scales, theirs.scales)

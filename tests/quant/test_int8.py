@@ -5,12 +5,12 @@ import pytest
 from quant.errors import TensorError
 from quant.int8 import dequantize_int8, quantize_activations, quantize_int8
 from quant.matrix import QuantizedMatrix
-from quant.sources.ggml_blocks import decode_rows
+from quant.sources.ggml_blocks import BLOCK_TYPES
 
 
 def test_codes_are_those_of_q8_0() -> None:
     x = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
-    theirs = decode_rows("int8", gguf.quantize(x, gguf.GGMLQuantizationType.Q8_0))
+    theirs = BLOCK_TYPES["Q8_0"].decode(gguf.quantize(x, gguf.GGMLQuantizationType.Q8_0))
     ours = quantize_int8("w", x, 32)
     assert isinstance(theirs, QuantizedMatrix)
     assert np.array_equal(ours.scales, theirs.scales)

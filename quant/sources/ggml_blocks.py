@@ -140,7 +140,8 @@ def _decode_q5_1(raw: U8) -> F32:
 def _five_bits(packed: U8) -> F32:
     low = np.concatenate([packed[..., 4:] & np.uint8(15), packed[..., 4:] >> np.uint8(4)], axis=-1)
     high = np.unpackbits(np.ascontiguousarray(packed[..., :4]), axis=-1, bitorder="little")
-    return (low | (high << np.uint8(4))).astype(np.float32)
+    codes: U8 = low | (high << np.uint8(4))
+    return codes.astype(np.float32)
 
 
 def _decode_q3_k(raw: U8) -> F32:

@@ -57,7 +57,9 @@ class EngineSettings(_Knobs):
     max_step_tokens: int = Field(default=512, ge=1, le=1 << 20)
     """Tokens of one step, all requests together: decoding ones first, then prompt chunks into the rest."""
     prompt_chunk_tokens: int = Field(default=256, ge=1, le=1 << 20)
-    """The most tokens of one prompt in one step: a long prompt delays the others by a chunk only."""
+    """The most prompt tokens of a step in which others wait for their next token."""
+    prompt_pause_s: float = Field(default=0.2, gt=0, le=60)
+    """How long prompts may hold up those others, about: a slow model takes smaller chunks. Learned as it runs."""
     max_context_tokens: int | None = Field(default=None, ge=16)
     """The longest prompt and output together; none: what the model was trained for."""
 

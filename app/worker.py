@@ -90,6 +90,7 @@ class Worker:
         self._engine = Engine(
             runner,
             prompt_chunk_tokens=settings.engine.prompt_chunk_tokens,
+            prompt_pause_s=settings.engine.prompt_pause_s,
             prefix_cache=settings.engine.prefix_cache,
             guess_tokens=settings.engine.guess_tokens,
         )

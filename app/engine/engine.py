@@ -15,6 +15,7 @@ from collections import deque
 from typing import Literal
 
 from app.engine.batch import BatchArrays, Deliver, Event, Generation
+from app.engine.pace import PromptPace
 from app.engine.prefix_cache import tenant_salt
 from app.engine.scheduler import PageWindow, Scheduler, SchedulerLimits, SequenceState, Step
 from app.engine.speculation import Speculation
@@ -48,13 +49,15 @@ class Engine:
         expected_output_tokens: int = 256,
         prefix_cache: bool = True,
         guess_tokens: int = 0,
+        prompt_pause_s: float | None = None,
     ) -> None:
         """Takes possession of `runner`; `start` begins the work. Raises ValueError for limits that don't fit.
 
-        prompt_chunk_tokens: prompt tokens of a step in which others decode: bounds the time between their tokens.
+        prompt_chunk_tokens: the most prompt tokens of a step in which others decode.
         expected_output_tokens: how long admission takes outputs to be until some have ended.
         prefix_cache: whether pages of prompts and outputs are kept for later requests of the same tenant.
         guess_tokens: how many of an output's next tokens may be guessed at once (speculation.py); 0: none.
+        prompt_pause_s: how long prompts may hold up others' next tokens, about (pace.py); None: only the count binds.
         """
         self._runner = runner
         self._limits = SchedulerLimits(
@@ -72,6 +75,7 @@ class Engine:
         # Engine thread only.
         self._generations: dict[SequenceState, Generation] = {}
         self._speculation = Speculation(guess_tokens) if guess_tokens else None
+        self._pace = PromptPace(prompt_chunk_tokens, prompt_pause_s)
         self._outbox: dict[Deliver, list[tuple[object, Event]]] = {}
         self._failures_in_a_row = 0
         self._steps = self._computed_tokens = self._cached_tokens = self._generated_tokens = 0
@@ -241,16 +245,17 @@ class Engine:
             return None
         batch = self._arrays.fill(step, self._generations)
         try:
-            if self._speculation is None:
-                sampled = self._runner.step(batch)
-            else:
-                began_s = time.perf_counter()
-                sampled = self._runner.step(batch)
-                self._speculation.record(step, batch, time.perf_counter() - began_s)
+            began_s = time.perf_counter()
+            sampled = self._runner.step(batch)
+            seconds = time.perf_counter() - began_s
         except Exception as error:
             self._fail(step, error)
             return None
         self._failures_in_a_row = 0
+        self._pace.record(len(batch.token_ids), seconds)
+        self._scheduler.prompt_chunk_tokens = self._pace.chunk_tokens
+        if self._speculation is not None:
+            self._speculation.record(step, batch, seconds)
         tokens: list[int] = sampled.tolist()
         return tokens
 

@@ -4,7 +4,8 @@ There is no prefill phase and no decode phase. A sequence has a length (tokens k
 and values are in its pages; what lies between is computed next, one token of a running output or a chunk of a prompt.
 
 - Budget: a step computes at most `step_tokens`. Sequences with one token to compute (decoding) come first; prompts get
-  the rest, but at most `prompt_chunk_tokens` of it while somebody decodes, which bounds the time between two tokens.
+  the rest, but at most `prompt_chunk_tokens` of it while somebody decodes, which bounds the time between two tokens
+  (pace.py).
 - Fairness: half of what prompts get goes to the oldest of them, so that it surely ends; the rest to those with least
   left, so that a short prompt overtakes a long one.
 - Admission: in order of arrival, when a slot is free and the expected peak of memory fits (forecast.py).
@@ -39,7 +40,7 @@ class SchedulerLimits:
     step_tokens: int
     """Tokens of one step."""
     prompt_chunk_tokens: int
-    """Prompt tokens of a step in which somebody decodes."""
+    """The most prompt tokens of a step in which somebody decodes."""
     max_sequences: int
     """Sequences with pages at one time: rows of the page table."""
     max_context_tokens: int
@@ -192,6 +193,8 @@ class Scheduler:
         self.preemptions = 0
         self._free_slots = list(range(limits.max_sequences - 1, -1, -1))
         self._forecast = OutputForecast(expected_output_tokens)
+        self.prompt_chunk_tokens = limits.prompt_chunk_tokens
+        """Prompt tokens of the next step if somebody decodes in it: whoever measures steps may lower it."""
         self._admission_open = True
         self._reserved_pages = 0  # by running sequences with a window
 
@@ -293,7 +296,7 @@ class Scheduler:
         decoding = len(self.running) - len(prompts)
         budget = self.limits.step_tokens - decoding
         if decoding:
-            budget = min(budget, self.limits.prompt_chunk_tokens)
+            budget = min(budget, self.prompt_chunk_tokens)
         oldest = prompts[0]
         oldest.planned = min(oldest.length - oldest.computed, (budget + 1) // 2)
         budget -= oldest.planned

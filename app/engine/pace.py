@@ -1,0 +1,42 @@
+"""How many prompt tokens a step may take while others wait for their next token: what the machine computes in a set time.
+
+A count that suits a small model would pause the streams of a large one for seconds. Time per token is learned from
+steps with many tokens, where it hardly depends on their number. Knows neither sequences nor the model.
+"""
+
+from typing import Final
+
+_LEAST_TOKENS: Final = 64
+"""Of a step that is learned from: below, reading the weights is most of its time."""
+_LEAST_CHUNK: Final = 8
+"""Fewer rows at a time would waste the step, whatever the machine's speed."""
+_RATE: Final = 0.3
+
+
+class PromptPace:
+    """A budget of prompt tokens, for steps in which others decode."""
+
+    __slots__ = ("_most_tokens", "_pause_s", "_seconds_per_token")
+
+    def __init__(self, most_tokens: int, pause_s: float | None) -> None:
+        """most_tokens: the budget until something is known, and its bound. pause_s: None: nothing is learned."""
+        self._most_tokens = most_tokens
+        self._pause_s = pause_s
+        self._seconds_per_token = 0.0
+
+    def record(self, tokens: int, seconds: float) -> None:
+        """A step of so many tokens took so long."""
+        if self._pause_s is None or tokens < _LEAST_TOKENS:
+            return
+        taken = seconds / tokens
+        if not self._seconds_per_token:
+            self._seconds_per_token = taken
+        self._seconds_per_token += _RATE * (taken - self._seconds_per_token)
+
+    @property
+    def chunk_tokens(self) -> int:
+        """Prompt tokens that fit the pause."""
+        if self._pause_s is None or not self._seconds_per_token:
+            return self._most_tokens
+        fitting = max(int(self._pause_s / self._seconds_per_token), _LEAST_CHUNK)
+        return min(fitting, self._most_tokens)

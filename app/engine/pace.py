@@ -1,4 +1,4 @@
-"""How many prompt tokens a step may take while others wait for their next token: what the machine computes in a set time.
+"""How many prompt tokens a step may take while others wait for their next token: what is computed in a set time.
 
 A count that suits a small model would pause the streams of a large one for seconds. Time per token is learned from
 steps with many tokens, where it hardly depends on their number. Knows neither sequences nor the model.

@@ -91,7 +91,8 @@ class LinearRunner:
     ) -> None:
         """Writes y [batch, rows] = x [batch, cols] W^T + bias, all fp32; `packed` is uint8 [tiles, tile_bytes].
 
-        activations: "int8" (by group), "int8_two_terms" or "fp32". Raises ValueError naming the array that does not fit.
+        activations: "int8" (by group), "int8_two_terms" or "fp32". Raises ValueError naming the array that does not
+        fit.
         """
 
 # --- running ----------------------------------------------------------------------------------------------

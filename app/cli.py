@@ -41,6 +41,17 @@ class GroupSize(StrEnum):
     G32 = "32"
     G64 = "64"
     G128 = "128"
+    CHANNEL = "channel"
+    TENSOR = "tensor"
+
+
+class Method(StrEnum):
+    """How 4-bit codes are chosen; all but `rtn` look at the inputs that a text brings about."""
+
+    AUTO = "auto"
+    RTN = "rtn"
+    SCALE = "scale"
+    GPTQ = "gptq"
 
 
 class Shape(StrEnum):
@@ -76,7 +87,29 @@ def convert(
         QType, typer.Option(help="How to store the matrices. auto: a GGUF's own 4-bit codes, else sym_int4.")
     ] = QType.AUTO,
     group_size: Annotated[
-        GroupSize | None, typer.Option(help="Weights that share a scale. [default: 64; 32 for kept codes]")
+        GroupSize | None,
+        typer.Option(
+            help="Weights that share a scale; channel (a row) and tensor are for comparison, by rtn."
+            " [default: 64; 32 for kept codes]",
+            show_default=False,
+        ),
+    ] = None,
+    method: Annotated[
+        Method,
+        typer.Option(
+            help="How 4-bit codes are chosen: rtn (to nearest), scale (scales that the inputs want), gptq. auto: gptq."
+        ),
+    ] = Method.AUTO,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Calibrate on this text. [default: one that ships]", show_default=False),
+    ] = None,
+    bits: Annotated[
+        float | None,
+        typer.Option(
+            help="Bits a weight of the layers, which int8 and other groups are spread over: 4.125 to 8.25.",
+            show_default=False,
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT where it is a converted model.")] = False,
 ) -> None:
@@ -85,10 +118,22 @@ def convert(
     from quant.errors import QuantError
 
     with _one_line_errors(QuantError, OSError):
-        group = None if group_size is None else int(group_size.value)
-        report = convert_model(source, out, qtype=qtype.value, group_size=group, force=force)
-    megabytes = report.size_bytes / 1e6
-    print(f"{report.folder}: {report.qtype}, group {report.group_size}, {megabytes:.0f} MB in {report.seconds:.1f} s")
+        extent = group_size.value if group_size in (GroupSize.CHANNEL, GroupSize.TENSOR) else "group"
+        report = convert_model(
+            source,
+            out,
+            qtype=qtype.value,
+            group_size=int(group_size.value) if group_size and extent == "group" else None,
+            extent=extent,
+            method=method.value,
+            calibration_text=calibrate,
+            bits=bits,
+            force=force,
+        )
+    print(
+        f"{report.folder}: {report.qtype} by {report.method}, group {report.group_size},"
+        f" {report.bits_per_weight:.2f} bits a weight, {report.size_bytes / 1e6:.0f} MB in {report.seconds:.1f} s"
+    )
     for note in report.notes:
         print(note)
 

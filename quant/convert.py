@@ -9,33 +9,41 @@ import hashlib
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quant.atomic_folder import atomic_folder
+from quant.calibrated import calibrate, mixed_roundings, windows_for
+from quant.calibration.work_folder import WorkFolder, work_folder
 from quant.errors import OutputError, QuantError, SourceError, TensorError
-from quant.int4 import quantize_asym_int4, quantize_sym_int4
-from quant.int8 import quantize_int8
 from quant.json_file import write_json
-from quant.lut4 import NF4, quantize_lut4
-from quant.matrix import F32, GROUP_SIZES, U8, QuantizedMatrix, WeightType, check_group
+from quant.matrix import F32, U8, QuantizedMatrix
+from quant.methods import METHODS
+from quant.methods.granularity import EXTENTS, Extent
+from quant.mixed import with_roundings
 from quant.model_config import ExpectedTensor, expected_tensors
-from quant.packed_file import FILE_NAME, FORMAT, MatrixInfo, PackedPlan, dequantize, pack_float, pack_quantized
+from quant.packed_file import (
+    FILE_NAME,
+    FORMAT,
+    TILE_OUTPUTS,
+    MatrixInfo,
+    PackedPlan,
+)
+from quant.pieces import PieceMaker
 from quant.piecewise import write_packed
+from quant.plan import check_options, coarsely_planned, dominant, plan_matrices
 from quant.requantized import requantization_notes
 from quant.sources import open_source
 from quant.sources.safetensors_file import read_header
 from quant.sources.source import Source, SourceTensor
 
-MATRIX_QTYPES: Final = ("sym_int4", "asym_int4", "nf4", "int8", "bf16", "fp32")
-QTYPES: Final = ("auto", *MATRIX_QTYPES)
-DEFAULT_GROUP_SIZE: Final = 64
-# Large enough that NumPy's cost per call vanishes, small enough to stay near the cores' caches: 4 MiB of
-# fp32.
-_PIECE_VALUES: Final = 1 << 20
+BEST_METHOD: Final = "gptq"
+METHOD_NAMES: Final = ("auto", *METHODS)
+_FOUR_BIT: Final = ("sym_int4", "asym_int4", "lut4")
 _SPARE_BYTES: Final = 64 << 20  # what the tokenizer and the file system itself may need
 
 
@@ -46,10 +54,18 @@ class ConversionReport:
     folder: Path
     qtype: str
     group_size: int
+    method: str
     matrices: int
+    weights: int
+    """In matrices."""
     size_bytes: int
     seconds: float
     notes: tuple[str, ...]
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Of the whole file, its norms too."""
+        return 8 * self.size_bytes / self.weights
 
 
 def convert(
@@ -59,6 +75,10 @@ def convert(
     qtype: str = "auto",
     group_size: int | None = None,
     head_qtype: str | None = None,
+    method: str = "auto",
+    extent: str = "group",
+    bits: float | None = None,
+    calibration_text: Path | None = None,
     force: bool = False,
     progress: bool = True,
 ) -> ConversionReport:
@@ -71,9 +91,19 @@ def convert(
 
     head_qtype: the type of the output head, and so of the embedding where the two are tied.
 
+    extent: "channel" or "tensor" gives the layers' matrices one scale a row or a matrix (quant.methods.granularity);
+    they are rounded to nearest, and group_size is that of the rest.
+
+    bits: a budget of bits a weight for the layers' matrices: each gets the 4-bit type in groups of 128, 64 or 32, or
+    int8 (quant.mixed). The type is qtype's, sym_int4 for "auto"; group_size is that of the rest.
+
+    method: how 4-bit codes of the layers are chosen, one of METHOD_NAMES; "auto" is BEST_METHOD. All but "rtn" run a
+    text through the model, layer by layer; calibration_text is that text, UTF-8, or None for the one that ships. What a
+    killed calibration has done is kept beside `out`: the same call goes on from there.
+
     Beside 4-bit layers an embedding (tied or not) is int8 with the same group: looking rows up costs nothing, and a
     tied head is the layer that quantization hurts most. That costs half a byte a weight: 0.5 GB for a vocabulary of
-    128k and a width of 8k, 14 MB for the embedded model. An untied head has the layers' type.
+    128k and a width of 8k, 14 MB for the embedded model. An untied head has the layers' type, rounded to nearest.
 
     The folder appears whole or not at all. An existing one is an error without `force`; `force` replaces only
     a converted model. progress: a bar on the standard error.
@@ -83,39 +113,108 @@ def convert(
     """
     started = time.monotonic()
     check_options(qtype, group_size, head_qtype)
+    _check_method(qtype, method, extent, bits)
     checkpoint = open_source(source)
     expected = expected_tensors(checkpoint.config)
     _check_tensors(checkpoint, expected, source)
-    infos = _plan_matrices(checkpoint, expected, qtype, group_size, head_qtype)
-    dominant = _dominant([infos[name] for name, tensor in expected.items() if tensor.role == "linear"])
+    kind = "sym_int4" if bits is not None and qtype == "auto" else qtype
+    infos = plan_matrices(checkpoint, expected, kind, group_size, head_qtype)
+    if extent != "group":
+        infos = coarsely_planned(infos, expected)
+    vectors = {name: _vector(checkpoint.tensors[name]) for name, each in expected.items() if each.role == "vector"}
     with atomic_folder(out, force=force, replaceable=is_packed_model) as folder:
+        checkpoint.write_tokenizer(folder)
+        write_json(folder / "config.json", checkpoint.config)
+        ids = None
+        used = "rtn" if extent != "group" else _method(method, checkpoint, infos, expected)
+        if used != "rtn" or bits is not None:
+            ids = windows_for(checkpoint.config, folder, calibration_text)
+        if bits is not None:
+            assert ids is not None
+            roundings = mixed_roundings(checkpoint, infos, vectors, ids, bits, progress=progress)
+            infos = with_roundings(infos, roundings)
+        main = dominant([infos[name] for name, tensor in expected.items() if tensor.role == "linear"])
         plan = PackedPlan(
             matrices=infos,
-            vectors={name: tensor.shape[0] for name, tensor in expected.items() if tensor.role == "vector"},
-            qtype=dominant.type,
-            group_size=dominant.group,
+            vectors={name: len(values) for name, values in vectors.items()},
+            qtype=main.type,
+            group_size=main.group,
             source=f"{checkpoint.name} sha256:{fingerprint(checkpoint.files)}",
         )
         check_free_space(out, plan.size_bytes())
-        checkpoint.write_tokenizer(folder)
-        write_json(folder / "config.json", checkpoint.config)
-        write_packed(
-            folder / FILE_NAME,
-            plan,
-            lambda name, info, begin, end: _packed_piece(checkpoint.tensors[name], info, begin, end),
-            lambda name: _vector(checkpoint.tensors[name]),
-            label="Converting",
-            progress=progress,
-        )
+        coarse = {name for name, each in expected.items() if each.role == "linear"} if extent != "group" else set()
+        maker = PieceMaker(checkpoint, cast("Extent", extent), frozenset(coarse))
+        if used == "rtn":
+            _write(folder, plan, maker, vectors, None, progress)
+        else:
+            assert ids is not None
+            with work_folder(out, _digest(plan, used, ids)) as work:
+                calibrate(checkpoint, infos, vectors, used, ids, maker.piece, work, progress=progress)
+                _write(folder, plan, maker, vectors, work, progress)
     return ConversionReport(
         folder=out,
-        qtype=dominant.type,
-        group_size=dominant.group,
+        qtype=main.type,
+        group_size=main.group,
+        method=used,
         matrices=len(infos),
+        weights=sum(info.rows * info.cols for info in infos.values()),
         size_bytes=plan.size_bytes(),
         seconds=time.monotonic() - started,
         notes=(*checkpoint.notes, *_loss_notes(checkpoint, infos, out / FILE_NAME)),
     )
+
+
+def _check_method(qtype: str, method: str, extent: str, bits: float | None) -> None:
+    if method not in METHOD_NAMES:
+        raise QuantError(f"method {method!r} is not one of {', '.join(METHOD_NAMES)}")
+    if extent not in EXTENTS:
+        raise QuantError(f"extent {extent!r} is not one of {', '.join(EXTENTS)}")
+    if extent != "group" and (method not in ("auto", "rtn") or bits is not None):
+        raise QuantError(f"a scale per {extent} is rounded to nearest: it takes neither a method nor a budget of bits")
+    if extent != "group" and qtype not in ("sym_int4", "asym_int4", "nf4", "int8"):
+        raise QuantError(f"a scale per {extent} needs an integer qtype, not {qtype!r}")
+    if bits is not None and qtype not in ("auto", "sym_int4", "asym_int4", "nf4"):
+        raise QuantError(f"a budget of bits needs a 4-bit qtype, not {qtype!r}")
+
+
+def _method(
+    wanted: str, checkpoint: Source, infos: Mapping[str, MatrixInfo], expected: Mapping[str, ExpectedTensor]
+) -> str:
+    """The method in use: nothing is calibrated where no layer's codes are to be chosen."""
+    chosen = any(
+        tensor.role == "linear" and infos[name].type in _FOUR_BIT and not _keeps(checkpoint.tensors[name], infos[name])
+        for name, tensor in expected.items()
+    )
+    if not chosen:
+        return "rtn"
+    return BEST_METHOD if wanted == "auto" else wanted
+
+
+def _keeps(tensor: SourceTensor, info: MatrixInfo) -> bool:
+    return (tensor.stored, tensor.group) == (info.type, info.group)
+
+
+def _digest(plan: PackedPlan, method: str, ids: NDArray[np.int32]) -> str:
+    """All that the result of a calibration depends on; the plan's header has the source's fingerprint."""
+    return hashlib.sha256(plan.header() + method.encode() + str(ids.shape).encode() + ids.tobytes()).hexdigest()
+
+
+def _write(
+    folder: Path,
+    plan: PackedPlan,
+    maker: PieceMaker,
+    vectors: Mapping[str, F32],
+    work: WorkFolder | None,
+    progress: bool,
+) -> None:
+    """Writes the packed file: matrices that `work` has from there, the others rounded to nearest or kept."""
+
+    def piece(name: str, info: MatrixInfo, begin: int, end: int) -> U8:
+        if work is not None and work.has(name):
+            return np.asarray(work.load(name)[begin // TILE_OUTPUTS : -(-end // TILE_OUTPUTS)])
+        return maker.piece(name, info, begin, end)
+
+    write_packed(folder / FILE_NAME, plan, piece, lambda name: vectors[name], label="Converting", progress=progress)
 
 
 def is_packed_model(folder: Path) -> bool:
@@ -143,16 +242,6 @@ def check_free_space(out: Path, needed_bytes: int) -> None:
         raise OutputError(f"{out}: needs {needed_bytes / 1e9:.2f} GB of disk, {free / 1e9:.2f} GB are free")
 
 
-def check_options(qtype: str, group_size: int | None, head_qtype: str | None) -> None:
-    """Raises QuantError, naming the option, for a type or a group that there is not."""
-    if qtype not in QTYPES:
-        raise QuantError(f"qtype {qtype!r} is not one of {', '.join(QTYPES)}")
-    if head_qtype is not None and head_qtype not in MATRIX_QTYPES:
-        raise QuantError(f"head_qtype {head_qtype!r} is not one of {', '.join(MATRIX_QTYPES)}")
-    if group_size is not None and group_size not in GROUP_SIZES:
-        raise QuantError(f"group size {group_size} is not one of {', '.join(map(str, GROUP_SIZES))}")
-
-
 def _check_tensors(checkpoint: Source, expected: Mapping[str, ExpectedTensor], path: Path) -> None:
     for name, tensor in expected.items():
         stored = checkpoint.tensors.get(name)
@@ -165,101 +254,11 @@ def _check_tensors(checkpoint: Source, expected: Mapping[str, ExpectedTensor], p
             raise SourceError(f"{path}: has the tensor {name!r}, which a model of this configuration does not use")
 
 
-def _dominant(infos: list[MatrixInfo]) -> MatrixInfo:
-    kinds = [(info.type, info.group) for info in infos]
-    return infos[kinds.index(max(set(kinds), key=kinds.count))]
-
-
-def _plan_matrices(
-    checkpoint: Source,
-    expected: Mapping[str, ExpectedTensor],
-    qtype: str,
-    group_size: int | None,
-    head_qtype: str | None,
-) -> dict[str, MatrixInfo]:
-    """Every matrix' type and group."""
-    keep = qtype == "auto"
-    kept_group = max((checkpoint.tensors[name].group for name in expected), default=0) if keep else 0
-    group = kept_group or group_size or DEFAULT_GROUP_SIZE
-    tied = checkpoint.config["tie_word_embeddings"]
-    infos = {}
-    for name, tensor in expected.items():
-        stored = checkpoint.tensors[name]
-        if tensor.role == "vector":
-            continue
-        if keep and stored.group and (head_qtype is None or not is_head(tensor, tied)):
-            kept = matrix_info(name, cast("WeightType", stored.stored), tensor.shape, stored.group)
-            infos[name] = replace(kept, table=stored.table)
-            continue
-        fresh = "int8" if stored.stored == "other_fine" else "sym_int4"
-        infos[name] = matrix_info(
-            name, default_type(tensor, tied, fresh if keep else qtype, head_qtype), tensor.shape, group
-        )
-    return infos
-
-
-def is_head(tensor: ExpectedTensor, tied: bool) -> bool:
-    """Whether a tensor makes the logits: the head, or an embedding that is tied to it."""
-    return tensor.role == "head" or (tensor.role == "embedding" and tied)
-
-
-def default_type(tensor: ExpectedTensor, tied: bool, qtype: str, head_qtype: str | None) -> WeightType:
-    """The type of a matrix in a model of `qtype` (see `convert`)."""
-    if is_head(tensor, tied) and head_qtype is not None:
-        return weight_type(head_qtype)
-    if tensor.role == "embedding" and qtype in ("sym_int4", "asym_int4", "nf4"):
-        return "int8"
-    return weight_type(qtype)
-
-
-def weight_type(qtype: str) -> WeightType:
-    """How the matrices of one of MATRIX_QTYPES are stored: "nf4" is "lut4" with that table."""
-    return "lut4" if qtype == "nf4" else cast("WeightType", qtype)
-
-
-def matrix_info(name: str, kind: WeightType, shape: tuple[int, ...], group: int) -> MatrixInfo:
-    """The matrix as `__metadata__` describes it. Raises TensorError where the type can't hold the shape."""
-    rows, cols = shape
-    if kind in ("bf16", "fp32"):
-        if kind == "bf16" and cols % 2:
-            raise TensorError(name, f"last dimension {cols} is odd; bf16 takes pairs: use fp32")
-        return MatrixInfo(kind, rows, cols, 0)
-    check_group(name, cols, group)
-    return MatrixInfo(kind, rows, cols, group, NF4 if kind == "lut4" else None)
-
-
 def _vector(tensor: SourceTensor) -> F32:
     values = tensor.read(0, tensor.shape[0])
     if isinstance(values, QuantizedMatrix) or not np.isfinite(values).all():
         raise TensorError(tensor.name, "is quantized, or holds NaN or infinite values")
     return values
-
-
-def _packed_piece(tensor: SourceTensor, info: MatrixInfo, begin: int, end: int) -> U8:
-    values = tensor.read(begin, end)
-    if isinstance(values, QuantizedMatrix):
-        if (values.type, values.group, values.table) == (info.type, info.group, info.table):
-            _check_codes(tensor.name, values)
-            return pack_quantized(values)
-        values = dequantize(values)
-    if info.type == "sym_int4":
-        return pack_quantized(quantize_sym_int4(tensor.name, values, info.group))
-    if info.type == "asym_int4":
-        return pack_quantized(quantize_asym_int4(tensor.name, values, info.group))
-    if info.type == "lut4":
-        return pack_quantized(quantize_lut4(tensor.name, values, info.group))
-    if info.type == "int8":
-        return pack_quantized(quantize_int8(tensor.name, values, info.group))
-    if not np.isfinite(values).all():
-        raise TensorError(tensor.name, "holds NaN or infinite values")
-    return pack_float(values, info.type)
-
-
-def _check_codes(name: str, matrix: QuantizedMatrix) -> None:
-    if not np.isfinite(matrix.scales).all() or (matrix.minima is not None and not np.isfinite(matrix.minima).all()):
-        raise TensorError(name, "holds NaN or infinite scales")
-    if matrix.type == "int8" and not matrix.codes.all():
-        raise TensorError(name, "holds the code -128, which Q8_0 does not use")
 
 
 def _loss_notes(checkpoint: Source, infos: Mapping[str, MatrixInfo], packed: Path) -> Iterator[str]:

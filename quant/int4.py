@@ -22,7 +22,11 @@ def quantize_sym_int4(name: str, values: NDArray[np.generic], group: int) -> Qua
         TensorError: not floating point, not a matrix, not a multiple of the group, NaN, infinite or out of
         range.
     """
-    x = grouped(name, values, group)
+    return sym_int4_blocks(name, grouped(name, values, group))
+
+
+def sym_int4_blocks(name: str, x: F32) -> QuantizedMatrix:
+    """The same for weights [rows, groups, inputs] with groups of any size; see quantize_sym_int4."""
     high, low = x.max(axis=-1), x.min(axis=-1)
     extreme = np.where(high > -low, high, low)
     ties = (high == -low) & (high > 0)
@@ -34,7 +38,7 @@ def quantize_sym_int4(name: str, values: NDArray[np.generic], group: int) -> Qua
     codes = x * _reciprocal(scales, stored != 0)[..., None]
     codes += np.float32(8.5)
     np.minimum(codes, np.float32(15), out=codes)
-    return QuantizedMatrix("sym_int4", group, codes.astype(np.uint8).reshape(values.shape), stored)
+    return QuantizedMatrix("sym_int4", x.shape[-1], codes.astype(np.uint8).reshape(len(x), -1), stored)
 
 
 def quantize_asym_int4(name: str, values: NDArray[np.generic], group: int) -> QuantizedMatrix:
@@ -47,7 +51,11 @@ def quantize_asym_int4(name: str, values: NDArray[np.generic], group: int) -> Qu
     Raises:
         TensorError: as quantize_sym_int4.
     """
-    x = grouped(name, values, group)
+    return asym_int4_blocks(name, grouped(name, values, group))
+
+
+def asym_int4_blocks(name: str, x: F32) -> QuantizedMatrix:
+    """The same for weights [rows, groups, inputs] with groups of any size; see quantize_asym_int4."""
     high, low = x.max(axis=-1), x.min(axis=-1)
     with np.errstate(over="ignore", invalid="ignore"):
         steps = (high - low) / np.float32(15)
@@ -60,7 +68,7 @@ def quantize_asym_int4(name: str, values: NDArray[np.generic], group: int) -> Qu
     codes -= zero_points[..., None]
     np.clip(codes, np.float32(0), np.float32(15), out=codes)
     minima = fp16_scales(name, np.where(stored != 0, zero_points * steps, low))
-    return QuantizedMatrix("asym_int4", group, codes.astype(np.uint8).reshape(values.shape), stored, minima)
+    return QuantizedMatrix("asym_int4", x.shape[-1], codes.astype(np.uint8).reshape(len(x), -1), stored, minima)
 
 
 def dequantize_int4(matrix: QuantizedMatrix) -> F32:

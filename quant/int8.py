@@ -15,7 +15,11 @@ def quantize_int8(name: str, values: NDArray[np.generic], group: int) -> Quantiz
         TensorError: not floating point, not a matrix, not a multiple of the group, NaN, infinite or out of
         range.
     """
-    x = grouped(name, values, group)
+    return int8_blocks(name, grouped(name, values, group))
+
+
+def int8_blocks(name: str, x: F32) -> QuantizedMatrix:
+    """The same for weights [rows, groups, inputs] with groups of any size; see quantize_int8."""
     scales = np.maximum(x.max(axis=-1), -x.min(axis=-1)) / np.float32(127)
     stored = fp16_scales(name, scales)
     usable = stored != 0
@@ -25,7 +29,7 @@ def quantize_int8(name: str, values: NDArray[np.generic], group: int) -> Quantiz
     np.trunc(codes, out=codes)
     np.clip(codes, np.float32(-127), np.float32(127), out=codes)
     codes += np.float32(128)
-    return QuantizedMatrix("int8", group, codes.astype(np.uint8).reshape(values.shape), stored)
+    return QuantizedMatrix("int8", x.shape[-1], codes.astype(np.uint8).reshape(len(x), -1), stored)
 
 
 def dequantize_int8(matrix: QuantizedMatrix) -> F32:

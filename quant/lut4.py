@@ -33,15 +33,19 @@ def quantize_lut4(name: str, values: NDArray[np.generic], group: int, table: tup
         TensorError: not floating point, not a matrix, not a multiple of the group, NaN, infinite or out of range.
         ValueError: as check_table.
     """
+    return lut4_blocks(name, grouped(name, values, group), table)
+
+
+def lut4_blocks(name: str, x: F32, table: tuple[int, ...]) -> QuantizedMatrix:
+    """The same for weights [rows, groups, inputs] with groups of any size; see quantize_lut4."""
     check_table(table)
-    x = grouped(name, values, group)
     scales = np.maximum(x.max(axis=-1), -x.min(axis=-1)) / np.float32(TABLE_LIMIT)
     stored = fp16_scales(name, scales)
     per_step = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=stored != 0)
     entries = np.array(table, np.float32)
     between = (entries[:-1] + entries[1:]) / np.float32(2)
     codes = np.searchsorted(between, x * per_step[..., None], side="right").astype(np.uint8)
-    return QuantizedMatrix("lut4", group, codes.reshape(values.shape), stored, table=table)
+    return QuantizedMatrix("lut4", x.shape[-1], codes.reshape(len(x), -1), stored, table=table)
 
 
 def dequantize_lut4(matrix: QuantizedMatrix) -> F32:

@@ -50,6 +50,10 @@ class MatrixInfo:
         entry: dict[str, Any] = {"type": self.type, "rows": self.rows, "cols": self.cols, "group": self.group}
         return entry if self.table is None else entry | {"table": self.table}
 
+    def of_rows(self, rows: int) -> "MatrixInfo":
+        """The same matrix with only so many rows."""
+        return replace(self, rows=rows)
+
     @property
     def tiles(self) -> int:
         """Output tiles of 32, the last one padded."""
@@ -235,11 +239,7 @@ class PackedFile:
 
     def dequantize(self, name: str) -> F32:
         """The matrix [rows, cols] that is stored, in fp32."""
-        info = self.matrices[name]
-        if info.type in ("bf16", "fp32"):
-            return _unpack_float(self.packed(name), info)
-        codes = self.codes(name)
-        return dequantize(codes)
+        return unpacked(self.packed(name), self.matrices[name])
 
     def dequantized_tiles(self, name: str, first: int, end: int) -> F32:
         """The rows of output tiles [first, end), as many as there are, in fp32."""
@@ -266,6 +266,13 @@ def dequantize(matrix: QuantizedMatrix) -> F32:
     if matrix.type == "int8":
         return dequantize_int8(matrix)
     return dequantize_lut4(matrix) if matrix.type == "lut4" else dequantize_int4(matrix)
+
+
+def unpacked(packed: U8, info: MatrixInfo) -> F32:
+    """The fp32 matrix [rows, cols] that packed bytes [tiles, tile_bytes] of any type stand for."""
+    if info.type in ("bf16", "fp32"):
+        return _unpack_float(packed, info)
+    return dequantize(unpack_quantized(packed, info))
 
 
 def unpack_quantized(packed: U8, info: MatrixInfo) -> QuantizedMatrix:

@@ -16,21 +16,14 @@ from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
 from quant.atomic_folder import atomic_folder
-from quant.convert import (
-    DEFAULT_GROUP_SIZE,
-    check_free_space,
-    check_options,
-    default_type,
-    is_packed_model,
-    matrix_info,
-    weight_type,
-)
+from quant.convert import check_free_space, is_packed_model
 from quant.errors import QuantError
 from quant.json_file import write_json
 from quant.matrix import F32, U8, IntegerType, QuantizedMatrix
 from quant.model_config import complete_config, expected_tensors
 from quant.packed_file import FILE_NAME, MatrixInfo, PackedPlan, pack_float, pack_quantized
 from quant.piecewise import write_packed
+from quant.plan import DEFAULT_GROUP_SIZE, check_options, default_type, matrix_info, weight_type
 
 SHAPES: Final[Mapping[str, Mapping[str, int | float | bool]]] = {
     "llama2-7b": {

@@ -18,7 +18,8 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
 from kernels import _native
-from quant.convert import convert, fingerprint
+from quant.convert import ConversionReport, fingerprint
+from quant.convert import convert as convert_by
 from quant.errors import OutputError, QuantError, SourceError, TensorError
 from quant.int4 import quantize_asym_int4, quantize_sym_int4
 from quant.int8 import quantize_int8
@@ -34,6 +35,11 @@ QUANTIZERS = {
     "int8": quantize_int8,
 }
 UP = "model.layers.0.mlp.up_proj.weight"
+
+
+def convert(source: Path, out: Path, **options: Any) -> ConversionReport:
+    """By rounding to nearest: tests/quant/test_calibrated.py has the methods that calibrate."""
+    return convert_by(source, out, **{"method": "rtn", **options})
 
 
 def packed(folder: Path) -> PackedFile:
@@ -306,7 +312,8 @@ class TestAtomicity:
     def interrupted(self, hf_folder: Path, out: Path, number: signal.Signals) -> int:
         """Converts in a process that gets a signal in the middle of the weights; returns its exit status."""
         code = f"""
-            import os, quant.convert as module
+            import os, quant.pieces as module
+            from quant.convert import convert
             from pathlib import Path
             quantize, pieces = module._packed_piece, []
             def piece(*arguments):
@@ -316,7 +323,7 @@ class TestAtomicity:
                     os.kill(os.getpid(), {int(number)})
                 return quantize(*arguments)
             module._packed_piece = piece
-            module.convert(Path({str(hf_folder)!r}), Path({str(out)!r}), progress=False)
+            convert(Path({str(hf_folder)!r}), Path({str(out)!r}), method="rtn", progress=False)
         """
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         command = [sys.executable, "-c", textwrap.dedent(code)]
@@ -373,7 +380,7 @@ def peak_growth_bytes(folder: Path, out: Path) -> int:
         import numpy, tokenizers, tqdm
         from quant.convert import convert
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        convert(Path({str(folder)!r}), Path({str(out)!r}), progress=False)
+        convert(Path({str(folder)!r}), Path({str(out)!r}), method="rtn", progress=False)
         print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
     """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

@@ -1,0 +1,149 @@
+"""The calibrated part of a conversion: every layer's matrices, quantized with the inputs they see, into a work folder.
+
+It goes layer by layer and keeps each finished one on the disk, so that a conversion that was killed goes on with the
+next; the result is the same bit for bit. Does not know the packed file's order, nor what a method does inside.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from quant.calibration.layers import Stage, Streams, embedded, run_layer
+from quant.calibration.text import calibration_windows
+from quant.calibration.work_folder import WorkFolder
+from quant.matrix import F32, U8, IntegerType
+from quant.methods import METHODS
+from quant.methods.problem import MatrixProblem, Rounding, corrected
+from quant.mixed import Option, Unit, allocate, layer_options
+from quant.packed_file import MatrixInfo, pack_quantized, unpacked
+from quant.pieces import read_rows, read_whole
+from quant.sources.source import Source
+
+WINDOW_TOKENS: Final = 512
+TOKENS_PER_INPUT: Final = 30
+LEAST_TOKENS: Final = 1 << 14
+MOST_VALUES: Final = 1 << 26
+"""Activations held between layers: 256 MiB of fp32 for each of two streams, so 16,384 tokens of a 7B model."""
+SENSITIVITY_WINDOWS: Final = 4
+SENSITIVITY_TOKENS: Final = 256
+_EMBEDDING: Final = "model.embed_tokens.weight"
+_READ_ROWS: Final = 1024
+
+Piece = Callable[[str, MatrixInfo, int, int], U8]
+"""(name, info, begin, end) -> packed rows, rounded to nearest or with the source's codes kept."""
+
+
+def windows_for(config: Mapping[str, Any], tokenizer_folder: Path, text: Path | None) -> NDArray[np.int32]:
+    """Calibration windows for a model: more tokens than its widest matrix has inputs, but not more than time allows."""
+    widest = max(int(config["intermediate_size"]), int(config["hidden_size"]))
+    tokens = min(WINDOW_TOKENS, int(config["max_position_embeddings"]))
+    wanted = min(max(TOKENS_PER_INPUT * widest, LEAST_TOKENS), MOST_VALUES // int(config["hidden_size"]))
+    return calibration_windows(tokenizer_folder, text, windows=max(1, wanted // tokens), tokens=tokens)
+
+
+def mixed_roundings(
+    checkpoint: Source,
+    infos: Mapping[str, MatrixInfo],
+    vectors: Mapping[str, F32],
+    ids: NDArray[np.int32],
+    bits: float,
+    *,
+    progress: bool,
+) -> dict[str, Rounding]:
+    """Every layer's matrices' types and groups under a budget (`mixed`). Raises QuantError where it is too small."""
+    config, options = checkpoint.config, dict[Unit, tuple[Option, ...]]()
+    embedding, tensor = infos[_EMBEDDING], checkpoint.tensors[_EMBEDDING]
+    few = ids[:SENSITIVITY_WINDOWS, :SENSITIVITY_TOKENS]
+    x = embedded(few, lambda rows: _gathered(rows, embedding, lambda begin, end: read_rows(tensor, begin, end)))
+    for number in tqdm(range(int(config["num_hidden_layers"])), "Weighing", unit="layer", disable=not progress):
+        base = infos[f"model.layers.{number}.mlp.down_proj.weight"]
+        found, x = layer_options(
+            number, config, vectors, lambda name: read_whole(checkpoint.tensors[name]), x, _four_bit(base)
+        )
+        options |= found
+    weights = sum(infos[name].rows * infos[name].cols for unit in options for name in unit)
+    return allocate(options, weights, bits)
+
+
+def calibrate(
+    checkpoint: Source,
+    infos: Mapping[str, MatrixInfo],
+    vectors: Mapping[str, F32],
+    method: str,
+    ids: NDArray[np.int32],
+    piece: Piece,
+    work: WorkFolder,
+    *,
+    progress: bool,
+) -> None:
+    """Leaves the packed bytes of every layer's matrices in `work`, under their names.
+
+    ids: calibration windows [windows, tokens]. Raises TensorError where weights are not finite.
+    """
+    layers = int(checkpoint.config["num_hidden_layers"])
+    streams = _streams(checkpoint, infos, ids, piece, work)
+
+    def quantize(stage: Stage) -> Mapping[str, F32]:
+        return {name: _quantize(name, stage, infos[name], method, piece, work) for name in stage.names}
+
+    def read(name: str) -> F32:
+        return read_whole(checkpoint.tensors[name])
+
+    numbers = range(work.steps_done, layers)
+    for number in tqdm(numbers, "Calibrating", layers, initial=work.steps_done, unit="layer", disable=not progress):
+        run_layer(number, checkpoint.config, vectors, read, quantize, streams)
+        for name, values in (("exact", streams.exact), ("seen", streams.seen)):
+            work.save(f"{name}-{number}", values)
+        work.finish_step(number)
+        for name in ("exact", "seen"):
+            work.forget(f"{name}-{number - 1}")
+
+
+def _streams(
+    checkpoint: Source, infos: Mapping[str, MatrixInfo], ids: NDArray[np.int32], piece: Piece, work: WorkFolder
+) -> Streams:
+    done = work.steps_done
+    if done:
+        return Streams(*(np.array(work.load(f"{name}-{done - 1}")) for name in ("exact", "seen")))
+    info, tensor = infos[_EMBEDDING], checkpoint.tensors[_EMBEDDING]
+
+    def exact(rows: NDArray[np.intp]) -> F32:
+        return _gathered(rows, info, lambda begin, end: read_rows(tensor, begin, end))
+
+    def seen(rows: NDArray[np.intp]) -> F32:
+        return _gathered(
+            rows, info, lambda begin, end: unpacked(piece(_EMBEDDING, info, begin, end), info.of_rows(end - begin))
+        )
+
+    return Streams(embedded(ids, exact), embedded(ids, seen))
+
+
+def _gathered(rows: NDArray[np.intp], info: MatrixInfo, read: Callable[[int, int], F32]) -> F32:
+    """Rising rows of a matrix that is read some tiles at a time."""
+    result = np.empty((len(rows), info.cols), np.float32)
+    for begin in range(0, info.rows, _READ_ROWS):
+        end = min(begin + _READ_ROWS, info.rows)
+        first, last = np.searchsorted(rows, [begin, end])
+        if first < last:
+            result[first:last] = read(begin, end)[rows[first:last] - begin]
+    return result
+
+
+def _quantize(name: str, stage: Stage, info: MatrixInfo, method: str, piece: Piece, work: WorkFolder) -> F32:
+    if info.type in ("bf16", "fp32", "int8"):
+        packed = piece(name, info, 0, info.rows)
+    else:
+        rounding = Rounding(_four_bit(info), info.group, info.table)
+        weights = corrected(stage.weights[name], stage.moments, stage.cross, stage.owed)
+        packed = pack_quantized(METHODS[method](MatrixProblem(name, weights, rounding, stage.moments)))
+    work.save(name, packed)
+    return unpacked(packed, info)
+
+
+def _four_bit(info: MatrixInfo) -> IntegerType:
+    assert info.type in ("sym_int4", "asym_int4", "lut4")
+    return info.type

@@ -1,0 +1,193 @@
+"""Quantizes a model's layers one after the other, each with the inputs that it will really see.
+
+Two streams of activations run through the layers side by side: `exact`, the unquantized model's, and `seen`, of the
+layers that were quantized so far. A matrix' moments are of the inputs that it will see. Held in memory are the streams,
+one stage's matrices and its moments, never a whole model: a layer has four stages (query/key/value, output, gate/up,
+down), each of matrices that share an input. Does not know how codes are chosen (`quant.methods`) or where tensors come
+from.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.calibration.block import (
+    Weights,
+    attend,
+    attention_input,
+    block_shape,
+    gated,
+    linear,
+    mlp_input,
+)
+from quant.matrix import F32
+
+CHUNK_WINDOWS: Final = 4
+KEPT_VALUES: Final = 1 << 27
+"""Inputs of the down projection are kept up to this number (512 MiB of fp32 for each stream), else computed twice."""
+
+ReadTensor = Callable[[str], F32]
+"""A tensor's name -> its unquantized values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Matrices of one layer that share their input: their full names, and the moments of that input.
+
+    moments: mean of s s^T over tokens, s the input seen. cross: mean of x s^T, x the input of the unquantized model.
+    owed: mean of r s^T, [hidden, inputs], where the output is added to a residual stream and r is what that stream
+    lacks to be the unquantized model's; None elsewhere.
+    """
+
+    names: tuple[str, ...]
+    weights: Mapping[str, F32]
+    moments: F32
+    cross: F32
+    owed: F32 | None
+
+
+QuantizeStage = Callable[[Stage], Mapping[str, F32]]
+"""Quantizes the matrices of a stage, keeps them, and gives the fp32 values that they now stand for, by name."""
+
+
+@dataclass(slots=True)
+class Streams:
+    """Activations between layers, [windows, tokens, hidden] each."""
+
+    exact: F32
+    seen: F32
+
+
+@dataclass(slots=True)
+class _Layer:
+    """One layer's weights under its own short names, as far as they are needed at the moment."""
+
+    prefix: str
+    exact: dict[str, F32] = field(default_factory=dict)
+    seen: dict[str, F32] = field(default_factory=dict)
+
+
+_ATTENTION: Final = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+_OUTPUT: Final = ("self_attn.o_proj",)
+_GATES: Final = ("mlp.gate_proj", "mlp.up_proj")
+_DOWN: Final = ("mlp.down_proj",)
+
+
+def run_layer(
+    number: int,
+    config: Mapping[str, Any],
+    vectors: Mapping[str, F32],
+    read: ReadTensor,
+    quantize: QuantizeStage,
+    streams: Streams,
+) -> None:
+    """Quantizes layer `number` and takes both streams through it, in place.
+
+    vectors: the layer's norms and biases, by full name.
+    """
+    shape = block_shape(config, streams.exact.shape[1])
+    prefix = f"model.layers.{number}."
+    short = {name.removeprefix(prefix): values for name, values in vectors.items() if name.startswith(prefix)}
+    layer = _Layer(prefix, dict(short), dict(short))
+
+    _stage(layer, _ATTENTION, read, quantize, _pairs(layer, streams, lambda x, w: attention_input(x, w, shape)))
+    contexts = _mapped(layer, streams, lambda x, w: attend(attention_input(x, w, shape), w, shape))
+    _drop(layer, _ATTENTION)
+    _stage(layer, _OUTPUT, read, quantize, _pairs(layer, contexts, lambda x, w: x), streams)
+    _add(layer, streams, contexts, lambda x, w: linear(x, w, "self_attn.o_proj"))
+    del contexts
+    _drop(layer, _OUTPUT)
+
+    _stage(layer, _GATES, read, quantize, _pairs(layer, streams, lambda x, w: mlp_input(x, w, shape)))
+
+    def inner(x: F32, weights: Weights) -> F32:
+        return gated(mlp_input(x, weights, shape), weights)
+
+    if streams.exact[..., 0].size * int(config["intermediate_size"]) <= KEPT_VALUES:
+        inners = _mapped(layer, streams, inner)
+        _stage(layer, _DOWN, read, quantize, _pairs(layer, inners, lambda x, w: x), streams)
+        _add(layer, streams, inners, lambda x, w: linear(x, w, "mlp.down_proj"))
+    else:  # computed twice, to be held never
+        _stage(layer, _DOWN, read, quantize, _pairs(layer, streams, inner), streams)
+        _add(layer, streams, streams, lambda x, w: linear(inner(x, w), w, "mlp.down_proj"))
+
+
+def embedded(ids: NDArray[np.int32], rows: Callable[[NDArray[np.intp]], F32]) -> F32:
+    """Embedding rows of ids [windows, tokens]; `rows` reads rows by rising number."""
+    numbers, places = np.unique(ids, return_inverse=True)
+    return rows(numbers.astype(np.intp))[places.reshape(ids.shape)]
+
+
+def _stage(
+    layer: _Layer,
+    names: tuple[str, ...],
+    read: ReadTensor,
+    quantize: QuantizeStage,
+    inputs: Iterator[tuple[F32, F32]],
+    residual: Streams | None = None,
+) -> None:
+    moments, cross, owed = _moments(inputs, residual)
+    full = {name: f"{layer.prefix}{name}.weight" for name in names}
+    weights = {name: read(name) for name in full.values()}
+    quantized = quantize(Stage(tuple(full.values()), weights, moments, cross, owed))
+    for name, tensor in full.items():
+        layer.exact[f"{name}.weight"] = weights[tensor]
+        layer.seen[f"{name}.weight"] = quantized[tensor]
+
+
+def _moments(inputs: Iterator[tuple[F32, F32]], residual: Streams | None) -> tuple[F32, F32, F32 | None]:
+    sums: list[F32] = []
+    tokens = windows = 0
+    for exact, seen in inputs:
+        part = slice(windows, windows + len(seen))
+        windows += len(seen)
+        flat = seen.reshape(-1, seen.shape[-1])
+        products = [flat.T @ flat, exact.reshape(flat.shape).T @ flat]
+        if residual is not None:
+            lacking = residual.exact[part] - residual.seen[part]
+            products.append(lacking.reshape(len(flat), -1).T @ flat)
+        if sums:
+            for total, product in zip(sums, products, strict=True):
+                total += product
+        else:
+            sums = products
+        tokens += len(flat)
+    for total in sums:
+        total /= np.float32(tokens)
+    return sums[0], sums[1], sums[2] if residual is not None else None
+
+
+def _mapped(layer: _Layer, streams: Streams, function: Callable[[F32, Weights], F32]) -> Streams:
+    mapped: list[F32] = []
+    done = 0
+    for pair in _pairs(layer, streams, function):
+        if not mapped:
+            mapped = [np.empty((len(streams.exact), *values.shape[1:]), np.float32) for values in pair]
+        for whole, values in zip(mapped, pair, strict=True):
+            whole[done : done + len(values)] = values
+        done += len(pair[0])
+    return Streams(*mapped)
+
+
+def _pairs(layer: _Layer, streams: Streams, function: Callable[[F32, Weights], F32]) -> Iterator[tuple[F32, F32]]:
+    for part in _chunks(len(streams.exact)):
+        yield function(streams.exact[part], layer.exact), function(streams.seen[part], layer.seen)
+
+
+def _add(layer: _Layer, streams: Streams, inputs: Streams, function: Callable[[F32, Weights], F32]) -> None:
+    for part in _chunks(len(streams.exact)):
+        streams.exact[part] += function(inputs.exact[part], layer.exact)
+        streams.seen[part] += function(inputs.seen[part], layer.seen)
+
+
+def _drop(layer: _Layer, names: tuple[str, ...]) -> None:
+    for name in names:
+        del layer.exact[f"{name}.weight"], layer.seen[f"{name}.weight"]
+
+
+def _chunks(windows: int) -> Iterator[slice]:
+    for begin in range(0, windows, CHUNK_WINDOWS):
+        yield slice(begin, min(begin + CHUNK_WINDOWS, windows))

@@ -1,0 +1,98 @@
+"""Calibration text -> windows of token ids.
+
+Without a file of the user's it is what ships here: `written.txt`, written for this project, and `generated.txt`, which
+the embedded model wrote from openings of ours (tools/write_calibration_text.py). Documents are separated by a form
+feed; one that begins with a line `@user` is a chat, put into the model's own template where it has one. Does not know
+models.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import jinja2.sandbox
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from quant.errors import SourceError
+from quant.json_file import read_json_object
+
+I32 = NDArray[np.int32]
+
+_FOLDER: Final = Path(__file__).parent
+SHIPPED: Final = (_FOLDER / "written.txt", _FOLDER / "generated.txt")
+_DOCUMENT_END: Final = "\f"
+_ROLES: Final = ("@user", "@assistant")
+_SEED: Final = 0
+
+
+def calibration_windows(tokenizer_folder: Path, text: Path | None, *, windows: int, tokens: int) -> I32:
+    """Ids [at most `windows`, tokens]: the text's documents one after the other, cut, and drawn with a fixed seed.
+
+    tokenizer_folder: with tokenizer.json and, perhaps, tokenizer_config.json. text: a UTF-8 file; None for what ships.
+
+    Raises SourceError: the file can't be read, or is too short for one window.
+    """
+    where = str(text) if text else "the calibration text"
+    documents = _documents(SHIPPED if text is None else (text,))
+    tokenizer = Tokenizer.from_file(str(tokenizer_folder / "tokenizer.json"))
+    settings = read_json_object(tokenizer_folder / "tokenizer_config.json")
+    ids: list[int] = []
+    separator = _separator(tokenizer, settings)
+    for document in documents:
+        ids += separator + tokenizer.encode(_plain(document, settings), add_special_tokens=False).ids
+    whole = len(ids) // tokens
+    if not whole:
+        raise SourceError(f"{where}: is {len(ids)} tokens long; calibration needs at least {tokens}")
+    cut = np.array(ids[: whole * tokens], np.int32).reshape(whole, tokens)
+    chosen = np.random.Generator(np.random.PCG64(_SEED)).permutation(whole)[:windows]
+    return cut[chosen]
+
+
+def _documents(paths: tuple[Path, ...]) -> list[str]:
+    texts = []
+    for path in paths:
+        try:
+            texts.append(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise SourceError(f"{path}: can't be read as UTF-8 text: {error}") from error
+    parts = [part.strip("\n") for text in texts for part in text.split(_DOCUMENT_END)]
+    return [part for part in parts if part.strip()]
+
+
+def _separator(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> list[int]:
+    """What begins a document: the model's own first token, if it has one."""
+    token = settings.get("bos_token")
+    name = token.get("content") if isinstance(token, dict) else token
+    number = tokenizer.token_to_id(name) if isinstance(name, str) and settings.get("add_bos_token") else None
+    return [] if number is None else [number]
+
+
+def _plain(document: str, settings: Mapping[str, Any]) -> str:
+    """The text of a document; of a chat, as the model's template writes it."""
+    if not document.startswith(_ROLES[0] + "\n"):
+        return document
+    messages: list[dict[str, str]] = []
+    for line in document.split("\n"):
+        if line in _ROLES:
+            messages.append({"role": line[1:], "content": ""})
+        else:
+            messages[-1]["content"] += line + "\n"
+    messages = [{**message, "content": message["content"].strip()} for message in messages]
+    template = settings.get("chat_template")
+    if isinstance(template, str):
+        try:
+            return _rendered(template, messages, settings)
+        except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError):
+            pass  # a template for other kinds of chat: the words alone will do
+    return "\n\n".join(message["content"] for message in messages)
+
+
+def _rendered(template: str, messages: list[dict[str, str]], settings: Mapping[str, Any]) -> str:
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    tokens = {}
+    for name in ("bos_token", "eos_token"):
+        token = settings.get(name) or ""
+        tokens[name] = token.get("content", "") if isinstance(token, dict) else token
+    return environment.from_string(template).render(messages=messages, add_generation_prompt=False, **tokens)

@@ -1,0 +1,101 @@
+"""What a long conversion has done so far, on the disk, so that a killed one goes on where it was.
+
+The folder lies beside the output and belongs to one set of options: `key` is a digest of all that the result depends
+on. Each array is written under another name and renamed, and the number of steps done comes last, so that what is there
+is whole. Does not know what the arrays are.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.errors import OutputError
+
+_STATE = "state.json"
+
+
+class WorkFolder:
+    """Arrays by name, and how many steps are complete."""
+
+    def __init__(self, path: Path, key: str) -> None:
+        self._path, self._key = path, key
+        self.steps_done = 0
+        state = self._read_state()
+        if state.get("key") == key:
+            self.steps_done = int(state["steps_done"])
+            return
+        for stale in path.iterdir():
+            stale.unlink()
+
+    def save(self, name: str, values: NDArray[Any]) -> None:
+        """Writes an array. Raises OutputError where the disk does not take it."""
+        self._replace(f"{name}.npy", lambda file: np.save(file, values))
+
+    def load(self, name: str) -> NDArray[Any]:
+        """An array that was saved, mapped: rows are read when they are used."""
+        values: NDArray[Any] = np.load(self._path / f"{name}.npy", mmap_mode="r")
+        return values
+
+    def has(self, name: str) -> bool:
+        """Whether it was saved."""
+        return (self._path / f"{name}.npy").exists()
+
+    def finish_step(self, number: int) -> None:
+        """Says that steps up to and with this one are complete."""
+        text = json.dumps({"key": self._key, "steps_done": number + 1}).encode()
+        self._replace(_STATE, lambda file: file.write(text))
+        self.steps_done = number + 1
+
+    def forget(self, name: str) -> None:
+        """Removes an array."""
+        (self._path / f"{name}.npy").unlink(missing_ok=True)
+
+    def _read_state(self) -> dict[str, Any]:
+        try:
+            state = json.loads((self._path / _STATE).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return state if isinstance(state, dict) and isinstance(state.get("steps_done"), int) else {}
+
+    def _replace(self, name: str, write: Any) -> None:
+        target = self._path / name
+        temporary = target.with_suffix(".writing")
+        try:
+            with temporary.open("wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(target)
+        except OSError as error:
+            raise OutputError(f"{target}: can't be written: {error.strerror}") from error
+
+
+@contextmanager
+def work_folder(out: Path, key: str) -> Iterator[WorkFolder]:
+    """The work folder of the output `out`, removed when the block ends well and kept when it does not.
+
+    Raises OutputError: it can't be made, or another conversion is at work in it.
+    """
+    path = out.parent / f".{out.name}.calibration"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise OutputError(f"{path}: can't be made: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise OutputError(f"{path}: another conversion to {out} is at work") from error
+        yield WorkFolder(path, key)
+        shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(lock)

@@ -1,0 +1,86 @@
+"""What a rounding method is given, and what it gives back: the interface of this package.
+
+Does not know where weights and calibration inputs come from (`quant.calibration`), nor how codes are packed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from quant.errors import TensorError
+from quant.matrix import F32, IntegerType, QuantizedMatrix, grouped
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """How one matrix is to be stored. table: lut4's sixteen integers."""
+
+    type: IntegerType
+    group: int
+    table: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixProblem:
+    """One matrix whose codes and scales are sought.
+
+    weights: fp32 [rows, cols], finite. moments: fp32 [cols, cols], the mean over calibration tokens of x x^T for the
+    inputs x that the matrix will see; None where there was no calibration. The error to be made small is
+    tr((W - Q) moments (W - Q)^T): the mean squared error of the matrix' outputs.
+    """
+
+    name: str
+    weights: F32
+    rounding: Rounding
+    moments: F32 | None = None
+
+    def blocks(self) -> F32:
+        """weights as [rows, groups, group]. Raises TensorError where shape, group or values do not do."""
+        blocks = grouped(self.name, self.weights, self.rounding.group)
+        if not np.isfinite(blocks).all():
+            raise TensorError(self.name, "holds NaN or infinite values")
+        return blocks
+
+    def needed_moments(self) -> F32:
+        """moments, damped and sure to be positive definite in fp32. Raises TensorError where there are none."""
+        if self.moments is None:
+            raise TensorError(self.name, "this method needs calibration")
+        if not np.isfinite(self.moments).all():
+            raise TensorError(self.name, "its calibration inputs hold NaN or infinite values")
+        return damped(self.moments)
+
+
+Method = Callable[[MatrixProblem], QuantizedMatrix]
+
+DAMPING = 0.01
+"""Of the mean diagonal, added to it. Source: Frantar et al. 2022, "GPTQ", section 3.3."""
+
+
+CORRECTION_DAMPING = 0.1
+"""The same for `corrected`, which else learns the calibration text by heart.
+
+Embedded model, its first six layers, 12,288 tokens: mean squared error a token, relative, of held-out text 0.0093 with
+this and 0.0106 with a tenth of it; of the calibration text itself 0.0027 with either.
+"""
+
+
+def damped(moments: F32, damping: float = DAMPING) -> F32:
+    """A copy with `damping` of its mean diagonal added; inputs that never were other than zero count as faint ones."""
+    size = float(np.mean(np.diagonal(moments)))
+    result = moments.copy()
+    result[np.diag_indices_from(result)] += np.float32(damping * size if size > 0 else 1.0)
+    return result
+
+
+def corrected(weights: F32, moments: F32, cross: F32, owed: F32 | None) -> F32:
+    """The weights whose outputs, of the inputs seen, come nearest to what the unquantized model has at that place.
+
+    Least squares: W + (W (C - H) + R) H^-1 with H = moments (damped) = mean s s^T, C = cross = mean x s^T and R = owed
+    = mean r s^T; s is the input seen, x the original's, r what the residual stream that the outputs are added to lacks.
+    So errors made earlier are made up for as far as a matrix can. Damping pulls towards the weights as they are.
+    """
+    wanted = weights @ (cross - moments)
+    if owed is not None:
+        wanted += owed
+    return weights + np.linalg.solve(damped(moments, CORRECTION_DAMPING), wanted.T).T

@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+
+from quant.matrix import IntegerType
+from quant.methods import METHODS
+from quant.methods.gptq import feedback_of, gptq_with
+from quant.methods.problem import damped
+from quant.methods.rounding import round_to_nearest
+from tests.quant.methods.problems import TYPES, error, problem
+
+
+def test_the_factors_make_up_the_moments() -> None:
+    asked = problem()
+    moments = asked.needed_moments()
+    feedback = feedback_of(moments, 64)
+    assert sorted(feedback.order) == list(range(192))
+    assert np.array_equal(feedback.upper, np.triu(feedback.upper, 1))
+    unit = feedback.upper.astype(np.float64) + np.eye(192)
+    ordered = moments[np.ix_(feedback.order, feedback.order)]
+    again = unit * feedback.power @ unit.T
+    assert np.abs(again - ordered).max() < 1e-5 * np.abs(ordered).max()
+
+
+def test_groups_stay_whole_and_come_by_power() -> None:
+    moments = problem().needed_moments()
+    order = feedback_of(moments, 64).order.reshape(3, 64)
+    assert all(len(set(block // 64)) == 1 for block in order)
+    power = np.diagonal(moments)[order]
+    assert list(power.sum(1)) == sorted(power.sum(1), reverse=True)
+    assert np.array_equal(power, -np.sort(-power, axis=1))
+
+
+def test_codes_are_those_of_the_papers_formula() -> None:
+    """Frantar et al. 2022, algorithm 1, in float64, scales given: W is updated by the inverse's Cholesky rows."""
+    asked = problem()
+    moments = damped(asked.moments) if asked.moments is not None else None
+    assert moments is not None
+    feedback = feedback_of(moments, 64)
+    matrix = gptq_with(asked, feedback)
+    ordered = moments[np.ix_(feedback.order, feedback.order)].astype(np.float64)
+    inverse = np.linalg.cholesky(np.linalg.inv(ordered)).T
+    weights = asked.weights[:, feedback.order].astype(np.float64)
+    scales = np.repeat(matrix.scales.astype(np.float64), 64, 1)[:, feedback.order]
+    codes = matrix.codes[:, feedback.order]
+    near_ties = 0
+    for k in range(weights.shape[1]):
+        wanted = weights[:, k] / scales[:, k]
+        differs = np.clip(np.rint(wanted), -8, 7) + 8 != codes[:, k]
+        assert np.abs(wanted[differs] - np.rint(wanted[differs])).min(initial=0.5) > 0.499  # fp32 may break a tie
+        near_ties += int(differs.sum())
+        off = (weights[:, k] - (codes[:, k].astype(np.float64) - 8) * scales[:, k]) / inverse[k, k]
+        weights[:, k:] -= np.outer(off, inverse[k, k:])
+    assert near_ties <= 3
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_methods_err_less_in_turn(kind: IntegerType) -> None:
+    asked = problem(kind)
+    plain = error(round_to_nearest(asked), asked)
+    bare = error(gptq_with(asked, feedback_of(asked.needed_moments(), 64)), asked)
+    whole = error(METHODS["gptq"](asked), asked)
+    assert bare < 0.6 * plain
+    assert whole < 0.95 * bare
+
+
+@pytest.mark.parametrize("group", [32, 64])
+def test_rows_do_not_depend_on_each_other(group: int) -> None:
+    asked = problem(rows=700, group=group)
+    feedback = feedback_of(asked.needed_moments(), group)
+    whole = gptq_with(asked, feedback)
+    again = gptq_with(asked, feedback)
+    assert np.array_equal(whole.codes, again.codes)
+    assert np.array_equal(whole.scales, again.scales)

@@ -52,6 +52,7 @@ class Method(StrEnum):
     RTN = "rtn"
     SCALE = "scale"
     GPTQ = "gptq"
+    SIGNROUND = "signround"
 
 
 class Shape(StrEnum):
@@ -97,7 +98,8 @@ def convert(
     method: Annotated[
         Method,
         typer.Option(
-            help="How 4-bit codes are chosen: rtn (to nearest), scale (scales that the inputs want), gptq. auto: gptq."
+            help="How 4-bit codes are chosen: rtn (to nearest), scale (scales that the inputs want), gptq, signround."
+            " auto: gptq."
         ),
     ] = Method.AUTO,
     calibrate: Annotated[

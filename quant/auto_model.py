@@ -102,7 +102,7 @@ class AutoModelForCausalLM:
         wanted = qtype or ("int8" if load_in_8bit else "auto" if load_in_4bit else None)
         if wanted is None:
             raise ValueError("load_in_4bit, load_in_8bit or qtype: the engine needs one of them for a checkpoint")
-        asked = {"qtype": wanted, "group_size": group_size, **options}
+        asked = {"qtype": wanted, "group_size": group_size, "method": "rtn", **options}  # while somebody waits
         state = json.dumps([file_state(source.resolve()), asked, LAYOUT_VERSION], sort_keys=True, default=str)
         name = f"{source.resolve().stem}-{hashlib.sha256(state.encode()).hexdigest()[:16]}"
         folder = (Path(cache_dir) if cache_dir is not None else cache_folder() / "models") / name

@@ -12,17 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from quant.calibration.layers import Stage, Streams, embedded, run_layer
+from quant.calibration.block import BlockShape, Weights
+from quant.calibration.layers import MATRICES, Stage, Streams, embedded, run_layer, run_whole_layer
+from quant.calibration.sign_round import STEPS, sign_round_layer
 from quant.calibration.text import calibration_windows
 from quant.calibration.work_folder import WorkFolder
 from quant.matrix import F32, U8, IntegerType
 from quant.methods import METHODS
 from quant.methods.problem import MatrixProblem, Rounding, corrected
 from quant.mixed import Option, Unit, allocate, layer_options
-from quant.packed_file import MatrixInfo, pack_quantized, unpacked
-from quant.pieces import read_rows, read_whole
+from quant.packed_file import MatrixInfo, dequantize, pack_quantized, unpacked
+from quant.pieces import keeps, read_rows, read_whole
 from quant.sources.source import Source
 
+FOUR_BIT: Final = ("sym_int4", "asym_int4", "lut4")
+SIGN_ROUND: Final = "signround"
 WINDOW_TOKENS: Final = 512
 TOKENS_PER_INPUT: Final = 30
 LEAST_TOKENS: Final = 1 << 14
@@ -86,16 +90,28 @@ def calibrate(
     """
     layers = int(checkpoint.config["num_hidden_layers"])
     streams = _streams(checkpoint, infos, ids, piece, work)
+    as_is = frozenset(
+        name for name, info in infos.items() if info.type not in FOUR_BIT or keeps(checkpoint.tensors[name], info)
+    )
 
     def quantize(stage: Stage) -> Mapping[str, F32]:
-        return {name: _quantize(name, stage, infos[name], method, piece, work) for name in stage.names}
+        return {name: _quantize(name, stage, infos[name], method, name in as_is, piece, work) for name in stage.names}
+
+    def quantize_layer(prefix: str, weights: Weights, seen: Streams, shape: BlockShape) -> Mapping[str, F32]:
+        return _sign_round(prefix, weights, infos, seen, shape, as_is, piece, work)
 
     def read(name: str) -> F32:
         return read_whole(checkpoint.tensors[name])
 
+    def reread(name: str) -> F32:
+        return unpacked(np.asarray(work.load(name)), infos[name])
+
     numbers = range(work.steps_done, layers)
     for number in tqdm(numbers, "Calibrating", layers, initial=work.steps_done, unit="layer", disable=not progress):
-        run_layer(number, checkpoint.config, vectors, read, quantize, streams)
+        if method == SIGN_ROUND:
+            run_whole_layer(number, checkpoint.config, vectors, read, quantize_layer, streams)
+        else:
+            run_layer(number, checkpoint.config, vectors, read, reread, quantize, streams)
         for name, values in (("exact", streams.exact), ("seen", streams.seen)):
             work.save(f"{name}-{number}", values)
         work.finish_step(number)
@@ -133,15 +149,44 @@ def _gathered(rows: NDArray[np.intp], info: MatrixInfo, read: Callable[[int, int
     return result
 
 
-def _quantize(name: str, stage: Stage, info: MatrixInfo, method: str, piece: Piece, work: WorkFolder) -> F32:
-    if info.type in ("bf16", "fp32", "int8"):
+def _quantize(
+    name: str, stage: Stage, info: MatrixInfo, method: str, as_is: bool, piece: Piece, work: WorkFolder
+) -> F32:
+    if as_is:
         packed = piece(name, info, 0, info.rows)
     else:
         rounding = Rounding(_four_bit(info), info.group, info.table)
-        weights = corrected(stage.weights[name], stage.moments, stage.cross, stage.owed)
+        weights = corrected(stage.weights[name], stage.moments, stage.owed[name])
         packed = pack_quantized(METHODS[method](MatrixProblem(name, weights, rounding, stage.moments)))
     work.save(name, packed)
     return unpacked(packed, info)
+
+
+def _sign_round(
+    prefix: str,
+    weights: Weights,
+    infos: Mapping[str, MatrixInfo],
+    streams: Streams,
+    shape: BlockShape,
+    as_is: frozenset[str],
+    piece: Piece,
+    work: WorkFolder,
+) -> dict[str, F32]:
+    """Quantizes a layer's matrices together; those in as_is are rounded to nearest or kept."""
+    results, roundings = {}, {}
+    for name in MATRICES:
+        info = infos[prefix + name]
+        if prefix + name in as_is:
+            packed = piece(prefix + name, info, 0, info.rows)
+            work.save(prefix + name, packed)
+            results[name] = unpacked(packed, info)
+        else:
+            roundings[name] = Rounding(_four_bit(info), info.group, info.table)
+    tuned = sign_round_layer({**weights, **results}, roundings, streams.seen, streams.exact, shape, STEPS)
+    for name, matrix in tuned.items():
+        work.save(prefix + name, pack_quantized(matrix))
+        results[name] = dequantize(matrix)
+    return results
 
 
 def _four_bit(info: MatrixInfo) -> IntegerType:

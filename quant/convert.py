@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.atomic_folder import atomic_folder
-from quant.calibrated import calibrate, mixed_roundings, windows_for
+from quant.calibrated import FOUR_BIT, SIGN_ROUND, calibrate, mixed_roundings, windows_for
 from quant.calibration.work_folder import WorkFolder, work_folder
 from quant.errors import OutputError, QuantError, SourceError, TensorError
 from quant.json_file import write_json
@@ -33,7 +33,7 @@ from quant.packed_file import (
     MatrixInfo,
     PackedPlan,
 )
-from quant.pieces import PieceMaker
+from quant.pieces import PieceMaker, keeps
 from quant.piecewise import write_packed
 from quant.plan import check_options, coarsely_planned, dominant, plan_matrices
 from quant.requantized import requantization_notes
@@ -42,8 +42,7 @@ from quant.sources.safetensors_file import read_header
 from quant.sources.source import Source, SourceTensor
 
 BEST_METHOD: Final = "gptq"
-METHOD_NAMES: Final = ("auto", *METHODS)
-_FOUR_BIT: Final = ("sym_int4", "asym_int4", "lut4")
+METHOD_NAMES: Final = ("auto", *METHODS, SIGN_ROUND)
 _SPARE_BYTES: Final = 64 << 20  # what the tokenizer and the file system itself may need
 
 
@@ -167,6 +166,8 @@ def convert(
 def _check_method(qtype: str, method: str, extent: str, bits: float | None) -> None:
     if method not in METHOD_NAMES:
         raise QuantError(f"method {method!r} is not one of {', '.join(METHOD_NAMES)}")
+    if method == SIGN_ROUND and qtype == "nf4":
+        raise QuantError("method 'signround' knows sym_int4 and asym_int4, not nf4")
     if extent not in EXTENTS:
         raise QuantError(f"extent {extent!r} is not one of {', '.join(EXTENTS)}")
     if extent != "group" and (method not in ("auto", "rtn") or bits is not None):
@@ -182,16 +183,12 @@ def _method(
 ) -> str:
     """The method in use: nothing is calibrated where no layer's codes are to be chosen."""
     chosen = any(
-        tensor.role == "linear" and infos[name].type in _FOUR_BIT and not _keeps(checkpoint.tensors[name], infos[name])
+        tensor.role == "linear" and infos[name].type in FOUR_BIT and not keeps(checkpoint.tensors[name], infos[name])
         for name, tensor in expected.items()
     )
     if not chosen:
         return "rtn"
     return BEST_METHOD if wanted == "auto" else wanted
-
-
-def _keeps(tensor: SourceTensor, info: MatrixInfo) -> bool:
-    return (tensor.stored, tensor.group) == (info.type, info.group)
 
 
 def _digest(plan: PackedPlan, method: str, ids: NDArray[np.int32]) -> str:

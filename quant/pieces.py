@@ -42,6 +42,11 @@ class PieceMaker:
             return self._whole[1][begin // TILE_OUTPUTS : -(-end // TILE_OUTPUTS)]
 
 
+def keeps(tensor: SourceTensor, info: MatrixInfo) -> bool:
+    """Whether a matrix is stored as the source has it, code by code."""
+    return (tensor.stored, tensor.group, tensor.table) == (info.type, info.group, info.table)
+
+
 def read_rows(tensor: SourceTensor, begin: int, end: int) -> F32:
     """Rows of a tensor as fp32 values, whatever is stored."""
     values = tensor.read(begin, end)

@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.calibration.block import (
+    BlockShape,
     Weights,
     attend,
     attention_input,
+    block,
     block_shape,
     gated,
     linear,
@@ -25,7 +27,8 @@ from quant.calibration.block import (
 )
 from quant.matrix import F32
 
-CHUNK_WINDOWS: Final = 4
+_CHUNK_VALUES: Final = 1 << 22
+_PRODUCT_ROWS: Final = 1024
 KEPT_VALUES: Final = 1 << 27
 """Inputs of the down projection are kept up to this number (512 MiB of fp32 for each stream), else computed twice."""
 
@@ -35,18 +38,17 @@ ReadTensor = Callable[[str], F32]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Matrices of one layer that share their input: their full names, and the moments of that input.
+    """Matrices of one layer that share their input: their full names, and what is known of that input.
 
-    moments: mean of s s^T over tokens, s the input seen. cross: mean of x s^T, x the input of the unquantized model.
-    owed: mean of r s^T, [hidden, inputs], where the output is added to a residual stream and r is what that stream
-    lacks to be the unquantized model's; None elsewhere.
+    moments: mean of s s^T over tokens, s the input seen. owed, for each matrix W: mean of (W (x - s) + r) s^T, x the
+    input of the unquantized model, and r what the residual stream, where W's output is added to one, lacks to be that
+    model's.
     """
 
     names: tuple[str, ...]
     weights: Mapping[str, F32]
     moments: F32
-    cross: F32
-    owed: F32 | None
+    owed: Mapping[str, F32]
 
 
 QuantizeStage = Callable[[Stage], Mapping[str, F32]]
@@ -66,6 +68,7 @@ class _Layer:
     """One layer's weights under its own short names, as far as they are needed at the moment."""
 
     prefix: str
+    widest: int
     exact: dict[str, F32] = field(default_factory=dict)
     seen: dict[str, F32] = field(default_factory=dict)
 
@@ -81,17 +84,18 @@ def run_layer(
     config: Mapping[str, Any],
     vectors: Mapping[str, F32],
     read: ReadTensor,
+    reread: ReadTensor,
     quantize: QuantizeStage,
     streams: Streams,
 ) -> None:
     """Quantizes layer `number` and takes both streams through it, in place.
 
-    vectors: the layer's norms and biases, by full name.
+    vectors: the layer's norms and biases, by full name. reread: what a matrix that `quantize` was given now stands for.
     """
     shape = block_shape(config, streams.exact.shape[1])
     prefix = f"model.layers.{number}."
     short = {name.removeprefix(prefix): values for name, values in vectors.items() if name.startswith(prefix)}
-    layer = _Layer(prefix, dict(short), dict(short))
+    layer = _Layer(prefix, int(config["intermediate_size"]), dict(short), dict(short))
 
     _stage(layer, _ATTENTION, read, quantize, _pairs(layer, streams, lambda x, w: attention_input(x, w, shape)))
     contexts = _mapped(layer, streams, lambda x, w: attend(attention_input(x, w, shape), w, shape))
@@ -110,9 +114,44 @@ def run_layer(
         inners = _mapped(layer, streams, inner)
         _stage(layer, _DOWN, read, quantize, _pairs(layer, inners, lambda x, w: x), streams)
         _add(layer, streams, inners, lambda x, w: linear(x, w, "mlp.down_proj"))
-    else:  # computed twice, to be held never
-        _stage(layer, _DOWN, read, quantize, _pairs(layer, streams, inner), streams)
+    else:  # computed twice, to be held never; nor are the gates held while the down projection is quantized
+
+        def pairs() -> Iterator[tuple[F32, F32]]:
+            yield from _pairs(layer, streams, inner)
+            _drop(layer, _GATES)
+
+        _stage(layer, _DOWN, read, quantize, pairs(), streams)
+        for name in (f"{gate}.weight" for gate in _GATES):
+            layer.exact[name], layer.seen[name] = read(prefix + name), reread(prefix + name)
         _add(layer, streams, streams, lambda x, w: linear(inner(x, w), w, "mlp.down_proj"))
+
+
+MATRICES: Final = tuple(f"{name}.weight" for name in (*_ATTENTION, *_OUTPUT, *_GATES, *_DOWN))
+"""A layer's matrices under its own short names."""
+
+QuantizeLayer = Callable[[str, Weights, Streams, BlockShape], Mapping[str, F32]]
+"""(prefix of full names, exact weights, exact outputs and inputs seen, shape) -> the values of MATRICES."""
+
+
+def run_whole_layer(
+    number: int,
+    config: Mapping[str, Any],
+    vectors: Mapping[str, F32],
+    read: ReadTensor,
+    quantize: QuantizeLayer,
+    streams: Streams,
+) -> None:
+    """As run_layer, for methods that choose all codes of a layer together; holds all its matrices."""
+    shape = block_shape(config, streams.exact.shape[1])
+    prefix = f"model.layers.{number}."
+    weights = {name.removeprefix(prefix): values for name, values in vectors.items() if name.startswith(prefix)}
+    weights |= {name: read(prefix + name) for name in MATRICES}
+    layer = _Layer(prefix, int(config["intermediate_size"]), weights, weights)
+    for part in _chunks(layer, streams.exact):
+        streams.exact[part] = block(streams.exact[part], weights, shape)
+    layer.seen = {**weights, **quantize(prefix, weights, streams, shape)}
+    for part in _chunks(layer, streams.seen):
+        streams.seen[part] = block(streams.seen[part], layer.seen, shape)
 
 
 def embedded(ids: NDArray[np.int32], rows: Callable[[NDArray[np.intp]], F32]) -> F32:
@@ -129,35 +168,48 @@ def _stage(
     inputs: Iterator[tuple[F32, F32]],
     residual: Streams | None = None,
 ) -> None:
-    moments, cross, owed = _moments(inputs, residual)
     full = {name: f"{layer.prefix}{name}.weight" for name in names}
+    moments, drift, lacking = _moments(inputs, residual)
     weights = {name: read(name) for name in full.values()}
-    quantized = quantize(Stage(tuple(full.values()), weights, moments, cross, owed))
+    owed = {name: values @ drift for name, values in weights.items()}
+    del drift
+    if lacking is not None:
+        for values in owed.values():
+            values += lacking
+    quantized = quantize(Stage(tuple(full.values()), weights, moments, owed))
     for name, tensor in full.items():
         layer.exact[f"{name}.weight"] = weights[tensor]
         layer.seen[f"{name}.weight"] = quantized[tensor]
 
 
 def _moments(inputs: Iterator[tuple[F32, F32]], residual: Streams | None) -> tuple[F32, F32, F32 | None]:
-    sums: list[F32] = []
-    tokens = windows = 0
+    """Means over tokens: of s s^T, of (x - s) s^T, and of r s^T where there is a residual stream."""
+    moments = drift = owed = np.zeros((0, 0), np.float32)
+    windows = tokens = 0
     for exact, seen in inputs:
-        part = slice(windows, windows + len(seen))
-        windows += len(seen)
-        flat = seen.reshape(-1, seen.shape[-1])
-        products = [flat.T @ flat, exact.reshape(flat.shape).T @ flat]
+        flat, original = (x.reshape(-1, x.shape[-1]) for x in (seen, exact))
+        width = flat.shape[1]
+        if not windows:
+            moments, drift = (np.zeros((width, width), np.float32) for _ in range(2))
+            owed = np.zeros((0 if residual is None else residual.seen.shape[-1], width), np.float32)
+        _add_product(moments, flat, flat)
+        _add_product(drift, original - flat, flat)
         if residual is not None:
+            part = slice(windows, windows + len(seen))
             lacking = residual.exact[part] - residual.seen[part]
-            products.append(lacking.reshape(len(flat), -1).T @ flat)
-        if sums:
-            for total, product in zip(sums, products, strict=True):
-                total += product
-        else:
-            sums = products
+            _add_product(owed, lacking.reshape(len(flat), -1), flat)
+        windows += len(seen)
         tokens += len(flat)
-    for total in sums:
+    for total in (moments, drift, owed):
         total /= np.float32(tokens)
-    return sums[0], sums[1], sums[2] if residual is not None else None
+    return moments, drift, owed if residual is not None else None
+
+
+def _add_product(total: F32, left: F32, right: F32) -> None:
+    """total += left^T right, some rows at a time: the product of wide inputs would be half a gigabyte."""
+    for begin in range(0, len(total), _PRODUCT_ROWS):
+        part = slice(begin, begin + _PRODUCT_ROWS)
+        total[part] += left[:, part].T @ right
 
 
 def _mapped(layer: _Layer, streams: Streams, function: Callable[[F32, Weights], F32]) -> Streams:
@@ -173,12 +225,12 @@ def _mapped(layer: _Layer, streams: Streams, function: Callable[[F32, Weights], 
 
 
 def _pairs(layer: _Layer, streams: Streams, function: Callable[[F32, Weights], F32]) -> Iterator[tuple[F32, F32]]:
-    for part in _chunks(len(streams.exact)):
+    for part in _chunks(layer, streams.exact):
         yield function(streams.exact[part], layer.exact), function(streams.seen[part], layer.seen)
 
 
 def _add(layer: _Layer, streams: Streams, inputs: Streams, function: Callable[[F32, Weights], F32]) -> None:
-    for part in _chunks(len(streams.exact)):
+    for part in _chunks(layer, streams.exact):
         streams.exact[part] += function(inputs.exact[part], layer.exact)
         streams.seen[part] += function(inputs.seen[part], layer.seen)
 
@@ -188,6 +240,8 @@ def _drop(layer: _Layer, names: tuple[str, ...]) -> None:
         del layer.exact[f"{name}.weight"], layer.seen[f"{name}.weight"]
 
 
-def _chunks(windows: int) -> Iterator[slice]:
-    for begin in range(0, windows, CHUNK_WINDOWS):
-        yield slice(begin, min(begin + CHUNK_WINDOWS, windows))
+def _chunks(layer: _Layer, windows: F32) -> Iterator[slice]:
+    """Runs of windows whose widest activations take some megabytes."""
+    step = max(1, _CHUNK_VALUES // (windows.shape[1] * layer.widest))
+    for begin in range(0, len(windows), step):
+        yield slice(begin, min(begin + step, len(windows)))

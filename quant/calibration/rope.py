@@ -68,7 +68,7 @@ def _yarn(scaling: Mapping[str, Any], frequencies: F64, dim: int, theta: float, 
     low, high = max(low, 0), min(high, dim - 1)
     high = high + 0.001 if low == high else high
     ramp = np.clip((np.arange(len(frequencies)) - low) / (high - low), 0, 1)
-    return frequencies * (ramp / stretch + (1 - ramp))
+    return np.asarray(frequencies * (ramp / stretch + (1 - ramp)))
 
 
 def _yarn_attention_factor(scaling: Mapping[str, Any], stretch: float) -> float:

@@ -73,14 +73,11 @@ def damped(moments: F32, damping: float = DAMPING) -> F32:
     return result
 
 
-def corrected(weights: F32, moments: F32, cross: F32, owed: F32 | None) -> F32:
+def corrected(weights: F32, moments: F32, owed: F32) -> F32:
     """The weights whose outputs, of the inputs seen, come nearest to what the unquantized model has at that place.
 
-    Least squares: W + (W (C - H) + R) H^-1 with H = moments (damped) = mean s s^T, C = cross = mean x s^T and R = owed
-    = mean r s^T; s is the input seen, x the original's, r what the residual stream that the outputs are added to lacks.
-    So errors made earlier are made up for as far as a matrix can. Damping pulls towards the weights as they are.
+    Least squares: W + A H^-1 with H = moments = mean s s^T (damped), s the input seen, and A = owed = mean of d s^T, d
+    what the outputs of W lack. So errors made earlier are made up for as far as a matrix can. Damping pulls towards the
+    weights as they are.
     """
-    wanted = weights @ (cross - moments)
-    if owed is not None:
-        wanted += owed
-    return weights + np.linalg.solve(damped(moments, CORRECTION_DAMPING), wanted.T).T
+    return weights + np.linalg.solve(damped(moments, CORRECTION_DAMPING), owed.T).T

@@ -26,7 +26,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def packed(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("auto-packed") / "tiny"
-    convert(checkpoint, out, qtype="sym_int4", group_size=32, progress=False)
+    convert(checkpoint, out, qtype="sym_int4", group_size=32, method="rtn", progress=False)
     return out
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 import quant.calibrated as module
 from quant.calibrated import windows_for
+from quant.calibration import layers
 from quant.calibration.layers import run_layer
 from quant.calibration.text import calibration_windows
 from quant.convert import convert
@@ -67,24 +68,28 @@ def test_calibrated_methods_come_nearer_to_the_original(hf_folder: Path, tmp_pat
     assert errors["gptq"] < 0.8 * errors["rtn"]
 
 
-@pytest.mark.parametrize("method", ["scale", "gptq"])
+@pytest.mark.parametrize("method", ["scale", "gptq", "signround"])
 def test_a_killed_conversion_goes_on_to_the_same_bytes(
     hf_folder: Path, tmp_path: Path, text: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "STEPS", 5)
     whole = converted(hf_folder, tmp_path / "whole", text, method)
     layers_run: list[int] = []
+
+    name = "run_whole_layer" if method == "signround" else "run_layer"
+    original = getattr(layers, name)
 
     def killed_at(layer: int) -> Callable[..., None]:
         def run(number: int, *arguments: Any) -> None:
             layers_run.append(number)
             if number == layer:
                 raise KeyboardInterrupt
-            run_layer(number, *arguments)
+            original(number, *arguments)
 
         return run
 
     for layer in (1, 2, LAYERS):
-        monkeypatch.setattr(module, "run_layer", killed_at(layer))
+        monkeypatch.setattr(module, name, killed_at(layer))
         if layer < LAYERS:
             with pytest.raises(KeyboardInterrupt):
                 converted(hf_folder, tmp_path / "out", text, method)
@@ -158,7 +163,8 @@ def test_options_that_do_not_go_together_are_refused(hf_folder: Path, tmp_path: 
             convert(hf_folder, tmp_path / "out", calibration_text=text, progress=False, **options)
         assert not (tmp_path / "out").exists()
 
-    refused("method 'best' is not one of auto, rtn, scale, gptq", method="best")
+    refused("method 'best' is not one of auto, rtn, scale, gptq, signround", method="best")
+    refused("signround", method="signround", qtype="nf4")
     refused("extent 'row' is not one of", extent="row")
     refused("a scale per channel is rounded to nearest", extent="channel", qtype="sym_int4", method="gptq")
     refused("a scale per tensor needs an integer qtype", extent="tensor", qtype="bf16")

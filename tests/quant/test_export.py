@@ -18,7 +18,7 @@ from tests.quant.checkpoints import CONFIG, random_tensors, write_hf_folder
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("export")
     write_hf_folder(folder / "hf", random_tensors({**CONFIG, "vocab_size": 1090}), {**CONFIG, "vocab_size": 1090})
-    convert(folder / "hf", folder / "packed", qtype="asym_int4", group_size=64, progress=False)
+    convert(folder / "hf", folder / "packed", qtype="asym_int4", group_size=64, method="rtn", progress=False)
     return folder / "packed"
 
 

@@ -91,7 +91,7 @@ def test_codes_of_more_types_are_kept(tmp_path: Path, kind: Kind) -> None:
     config = {**CONFIG, "hidden_size": 256, "intermediate_size": 256}
     shapes = {name: values.shape for name, values in random_tensors(config).items()}
     path = write_random_blocks(tmp_path / "x.gguf", shapes, config, kind)
-    convert(path, tmp_path / "out", progress=False)
+    convert(path, tmp_path / "out", method="rtn", progress=False)
     packed = PackedFile(tmp_path / "out" / "model.safetensors")
     source = open_source(path)
     for name in packed.matrices:
@@ -290,5 +290,5 @@ def test_a_code_that_q8_0_does_not_use_is_named(tmp_path: Path) -> None:
         file.seek(tensor.data_offset + 2)
         file.write(b"\x80")
     with pytest.raises(TensorError, match=r"layers.0.mlp.up_proj.weight'.*-128"):
-        convert(path, tmp_path / "out", progress=False)
+        convert(path, tmp_path / "out", method="rtn", progress=False)
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.gguf"]

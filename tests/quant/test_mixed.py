@@ -56,7 +56,7 @@ def test_more_bits_never_err_more() -> None:
 
 
 def test_an_option_that_a_mixture_beats_is_left_out() -> None:
-    options = {
+    options: dict[Unit, tuple[Option, ...]] = {
         ("a", "b"): (
             Option(Rounding("sym_int4", 128), 4.0, 1.0),
             Option(Rounding("sym_int4", 64), 5.0, 0.99),

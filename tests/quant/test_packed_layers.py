@@ -50,7 +50,7 @@ def test_codes_are_kept(tmp_path: Path, kind: str, group_size: int, symmetric: b
 
 def test_the_packed_model_has_the_sources_codes(tmp_path: Path) -> None:
     folder, expected = write_packed_folder(tmp_path / "in", "gptq", 64, symmetric=True)
-    report = convert(folder, tmp_path / "out", progress=False)
+    report = convert(folder, tmp_path / "out", method="rtn", progress=False)
     assert (report.qtype, report.group_size) == ("sym_int4", 64)
     packed = PackedFile(tmp_path / "out/model.safetensors")
     for name, values in expected.items():
@@ -104,7 +104,7 @@ def test_a_bias_of_zeros_is_no_bias(tmp_path: Path) -> None:
     stored[f"{DOWN}.bias"][3] = 1
     save_file(stored, folder / "model.safetensors")
     with pytest.raises(SourceError, match="does not use"):
-        convert(folder, tmp_path / "out", progress=False)
+        convert(folder, tmp_path / "out", method="rtn", progress=False)
 
 
 DAMAGE: dict[str, tuple[dict[str, Any], str]] = {
@@ -135,7 +135,7 @@ def test_damaged_layers_are_refused_by_name(tmp_path: Path, case: str) -> None:
             stored[name] = values
     save_file(stored, folder / "model.safetensors")
     with pytest.raises(QuantError, match=rf"{DOWN}.*{message}"):
-        convert(folder, tmp_path / "out", progress=False)
+        convert(folder, tmp_path / "out", method="rtn", progress=False)
     assert not (tmp_path / "out").exists()
 
 
@@ -169,7 +169,7 @@ def test_group_sizes_that_are_none(tmp_path: Path, group_size: object) -> None:
 
 def test_what_requantizing_costs_is_told(tmp_path: Path) -> None:
     folder, expected = write_packed_folder(tmp_path / "in", "gptq", 32, symmetric=True, scattered=True)
-    report = convert(folder, tmp_path / "out", qtype="sym_int4", group_size=64, progress=False)
+    report = convert(folder, tmp_path / "out", qtype="sym_int4", group_size=64, method="rtn", progress=False)
     (note,) = (note for note in report.notes if "no equal" in note)
     packed = PackedFile(tmp_path / "out/model.safetensors")
     names = [name for name in expected if name.endswith("_proj.weight")]

@@ -75,11 +75,14 @@ def test_gradients_are_the_differences(family: str) -> None:
     raw = FAMILIES[family]
     config, _ = complete_config(raw, "test")
     generator = np.random.default_rng(0)
-    weights = {name: values.astype(np.float64) for name, values in layer(random_tensors(raw), 0).items()}
+    weights: dict[str, NDArray[Any]] = {
+        name: values.astype(np.float64) for name, values in layer(random_tensors(raw), 0).items()
+    }
     single = block_shape(config, 7)
+    doubled: NDArray[Any] = np.array([single.cosines, single.sines], np.float64)
     shape = BlockShape(
         single.heads, single.kv_heads, single.head_dim, single.epsilon,
-        single.cosines.astype(np.float64), single.sines.astype(np.float64),  # type: ignore[arg-type]
+        doubled[0], doubled[1],
     )  # fmt: skip
     x: NDArray[Any] = generator.standard_normal((2, 7, config["hidden_size"]))
     direction: NDArray[Any] = generator.standard_normal(x.shape)

@@ -21,8 +21,12 @@ class UnsupportedTokenizerError(ValueError):
 class TokenBytes:
     """What each token of a vocabulary stands for. Special tokens stand for nothing."""
 
-    def __init__(self, table: Sequence[bytes], *, has_prefix_space: bool) -> None:
+    def __init__(
+        self, table: Sequence[bytes], *, has_prefix_space: bool, special: Mapping[int, str] | None = None
+    ) -> None:
         self._table = table
+        self.special: Mapping[int, str] = special or {}
+        """The names of the special tokens."""
         self.has_prefix_space = has_prefix_space
         """Whether a first token brings a space that is not the text's (SentencePiece's dummy prefix)."""
         self.longest = max(map(len, table), default=1)
@@ -32,6 +36,20 @@ class TokenBytes:
         """The tokens' bytes. One outside the vocabulary (a model may have spare rows) stands for nothing."""
         table, size = self._table, len(self._table)
         return b"".join(table[token] for token in token_ids if token < size)
+
+    def spelled(self, token: int) -> bytes:
+        """What a reader of scores sees: the token's bytes, or a special token's name."""
+        if token in self.special:
+            return self.special[token].encode()
+        return self._table[token] if token < len(self._table) else b""
+
+    def showing(self, names: Iterable[str]) -> "TokenBytes":
+        """The same, with these special tokens standing for their names."""
+        shown = {token: name.encode() for token, name in self.special.items() if name in set(names)}
+        if not shown:
+            return self
+        table = [shown.get(token, text) for token, text in enumerate(self._table)]
+        return TokenBytes(table, has_prefix_space=self.has_prefix_space, special=self.special)
 
     @classmethod
     def from_json(cls, tokenizer: Mapping[str, Any]) -> "TokenBytes":
@@ -51,7 +69,8 @@ class TokenBytes:
                 table[token_id] = to_bytes(text)
         for token_id, token in added.items():
             table[token_id] = b"" if token["special"] else token["content"].encode()
-        return cls(table, has_prefix_space=_strips_a_space(decoders))
+        special = {token_id: token["content"] for token_id, token in added.items() if token["special"]}
+        return cls(table, has_prefix_space=_strips_a_space(decoders), special=special)
 
 
 class Detokenizer:

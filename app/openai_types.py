@@ -28,6 +28,10 @@ MAX_STOPS = 4
 MAX_LOGIT_BIASES = 1024
 MAX_TOKENS = 2**31 - 1
 MAX_MESSAGES = 65536
+MAX_TOOLS = 128
+MAX_CHAT_TOP_LOGPROBS = 20
+MAX_COMPLETION_LOGPROBS = 20
+"""OpenAI's own limit is 5; evaluation harnesses ask for more."""
 MAX_FIELDS = 64
 """Of one object: pydantic reports every unknown field, and a hostile body could hold a million."""
 
@@ -72,6 +76,7 @@ Text = Annotated[str, StringConstraints(max_length=2**26)]
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARS)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Identifier = Annotated[str, StringConstraints(max_length=512)]
+FunctionName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
 
 class Wire(BaseModel):
@@ -113,6 +118,8 @@ class _Request(Wire):
     """Extension: tokens that end the output; they are not in it."""
     ignore_eos: bool | None = None
     """Extension: the output goes on to its limit, whatever the model says."""
+    min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    """Extension: no end, and none of `stop_token_ids`, before so many tokens."""
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     temperature: Temperature | None = None
     top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
@@ -209,11 +216,61 @@ class Message(Wire):
     annotations: Annotated[Any, _only([])] = None
 
 
-class TextFormat(Wire):
-    """`response_format` of plain text."""
+class JsonSchema(Wire):
+    """A named schema that the answer has to follow."""
 
-    type: Annotated[Literal["text"], BeforeValidator(_only_text)]
-    json_schema: Unsupported = None
+    name: FunctionName
+    description: Annotated[str, StringConstraints(max_length=65536)] | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Wire):
+    """`response_format`: plain text, any JSON object, or what a schema says."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _has_its_schema(self) -> Self:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise PydanticCustomError("invalid", "needs 'json_schema' where its type is json_schema, and only there")
+        return self
+
+
+class FunctionDefinition(Wire):
+    """A function that the model may call."""
+
+    name: FunctionName
+    description: Annotated[str, StringConstraints(max_length=65536)] | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Wire):
+    """An entry of `tools`."""
+
+    type: Annotated[Literal["function"], _only("function")]
+    function: FunctionDefinition
+
+
+class NamedFunction(Wire):
+    """Which function to call."""
+
+    name: FunctionName
+
+
+class NamedToolChoice(Wire):
+    """`tool_choice` of one function."""
+
+    type: Annotated[Literal["function"], _only("function")]
+    function: NamedFunction
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("mode")] | Annotated[NamedToolChoice, Tag("named")],
+    _kind_of('should be "none", "auto", "required" or name a function', {str: "mode", dict: "named"}),
+]
 
 
 class ChatCompletionRequest(_Request):
@@ -221,7 +278,7 @@ class ChatCompletionRequest(_Request):
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
-    response_format: TextFormat | None = None
+    response_format: ResponseFormat | None = None
     metadata: (
         Annotated[dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], _at_most(16)]
         | None
@@ -233,13 +290,13 @@ class ChatCompletionRequest(_Request):
     service_tier: Annotated[str | None, _only("auto", "default")] = None
     modalities: Annotated[Any, _only(["text"])] = None
     reasoning_effort: Annotated[str | None, _only("none")] = None
-    logprobs: Annotated[bool | None, _only(False)] = None
-    top_logprobs: Annotated[int | None, _only(0)] = None
-    tools: Annotated[Any, _only([])] = None
-    tool_choice: Annotated[str | None, _only("none")] = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_CHAT_TOP_LOGPROBS)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     functions: Annotated[Any, _only([])] = None
     function_call: Annotated[str | None, _only("none")] = None
-    parallel_tool_calls: Unsupported = None
     audio: Unsupported = None
     moderation: Unsupported = None
     prediction: Unsupported = None
@@ -247,6 +304,11 @@ class ChatCompletionRequest(_Request):
     prompt_cache_retention: Unsupported = None
     verbosity: Unsupported = None
     web_search_options: Unsupported = None
+
+    @property
+    def scores(self) -> int | None:
+        """How many likely tokens to score beside each; None: no scores."""
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def output_limit(self) -> tuple[int | None, str]:
@@ -287,11 +349,17 @@ class CompletionRequest(_Request):
     """`POST /v1/completions`."""
 
     prompt: Prompt
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    """Supported where it chooses nothing: equal to `n`."""
-    echo: Annotated[bool | None, _only(False)] = None
-    logprobs: Unsupported = None
+    """So many are made of each prompt, and the `n` likeliest answered."""
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_COMPLETION_LOGPROBS)] | None = None
     suffix: Annotated[str | None, _only("")] = None
+
+    @property
+    def scores(self) -> int | None:
+        """How many likely tokens to score beside each; None: no scores."""
+        return self.logprobs
 
     @property
     def prompts(self) -> Sequence[str | list[int]]:
@@ -307,7 +375,7 @@ class CompletionRequest(_Request):
 
 # --- responses ----------------------------------------------------------------------------------------------
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class PromptTokensDetails(BaseModel):
@@ -340,8 +408,9 @@ class AssistantMessage(BaseModel):
     """The answer."""
 
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    tool_calls: list[dict[str, Any]] | None = None
 
 
 class ChatChoice(BaseModel):
@@ -349,7 +418,7 @@ class ChatChoice(BaseModel):
 
     index: int
     message: AssistantMessage
-    logprobs: None = None
+    logprobs: dict[str, Any] | None = None
     finish_reason: FinishReason
 
 
@@ -370,7 +439,7 @@ class CompletionChoice(BaseModel):
 
     index: int
     text: str
-    logprobs: None = None
+    logprobs: dict[str, Any] | None = None
     finish_reason: FinishReason | None
 
 

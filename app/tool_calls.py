@@ -1,0 +1,258 @@
+"""Function calls in a model's text, found while it is written: Hermes', Llama 3's and Mistral's ways of saying them.
+
+    <tool_call>{"name": "f", "arguments": {...}}</tool_call>      Hermes, Qwen, and our own convention
+    <|python_tag|>{"name": "f", "parameters": {...}}; {...}       Llama 3; the tag may be missing
+    [TOOL_CALLS][{"name": "f", "arguments": {...}}, ...]          Mistral; newer ones write f[ARGS]{...}
+
+A call is announced as soon as its name is known, and its arguments are passed on as they come. What turns out to be no
+call of a known function is text. Knows no token and no schema.
+"""
+
+import re
+import uuid
+from collections.abc import Collection
+from dataclasses import dataclass
+
+MARKERS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>")
+SHOWN_SPECIALS = (*MARKERS, "</tool_call>", "[ARGS]", "[CALL_ID]")
+"""Special tokens that must not vanish from a text in which calls are looked for."""
+_BETWEEN = re.compile(r"(?:(?!\[T)(?:\s|[,;\[\]]|</tool_call>))*")
+_MISTRAL_NAME = re.compile(r"([a-zA-Z0-9_.-]{1,64})(?:\[CALL_ID\][a-zA-Z0-9]*)?(?:\[ARGS\])?\s*(?=\{)")
+_MOST_HELD_CHARACTERS = 256
+"""A name must come this soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """A call's beginning, with id and name, or more of its arguments."""
+
+    index: int
+    arguments: str
+    call_id: str | None = None
+    name: str | None = None
+
+
+def new_call_id() -> str:
+    """As long as the strictest template (Mistral's, nine letters) lets it be; unique within a conversation."""
+    return uuid.uuid4().hex[:9]
+
+
+class JsonCall:
+    """One call's JSON object as it comes: its name, and the text of its arguments."""
+
+    def __init__(self, *, ends_with_arguments: bool = False) -> None:
+        """ends_with_arguments: nothing closes the object itself."""
+        self.name: str | None = None
+        self.done = False
+        self.is_call = True  # until it shows that it is none
+        self._last_depth = int(ends_with_arguments)
+        self._depth = 0
+        self._in_string = self._escaped = False
+        self._key = ""
+        self._string = ""
+        self._expects_key = False
+        self._arguments: list[str] = []
+        self._in_arguments = self._arguments_began = False
+
+    def feed(self, text: str) -> int:
+        """Takes characters up to the object's end; returns how many."""
+        for i, character in enumerate(text):
+            self._take(character)
+            if self.done:
+                return i + 1
+        return len(text)
+
+    def take_arguments(self) -> str:
+        """More of the arguments' text."""
+        text = "".join(self._arguments)
+        self._arguments.clear()
+        return text
+
+    def _take(self, character: str) -> None:
+        if self._in_string:
+            self._take_in_string(character)
+        elif character == '"':
+            self._in_string, self._string = True, ""
+        elif character in "{[":
+            self._depth += 1
+            self._expects_key = character == "{" and self._depth == 1
+        elif character in "}]":
+            self._depth -= 1
+            self.done = self._depth == self._last_depth
+        elif character == ":" and self._depth == 1:
+            self._expects_key = False
+            if self._key not in ("name", "arguments", "parameters", "type", "id"):
+                self.is_call = False
+            if self._key in ("arguments", "parameters"):
+                self._in_arguments = True
+            return
+        ended = self._depth == 0 or (self._depth == 1 and character == ",")
+        if self._in_arguments and ended and not self._in_string:
+            self._in_arguments = False
+        if self._in_arguments and (self._arguments_began or not character.isspace()):
+            self._arguments_began = True
+            self._arguments.append(character)
+        if character == "," and self._depth == 1 and not self._in_string:
+            self._expects_key = True
+
+    def _take_in_string(self, character: str) -> None:
+        if self._escaped:
+            self._escaped = False
+        elif character == "\\":
+            self._escaped = True
+        elif character == '"':
+            self._in_string = False
+            if self._depth == 1 and self._expects_key:
+                self._key = self._string
+            elif self._depth == 1 and self._key == "name":
+                self.name = self._string
+            return
+        self._string += character
+
+
+class ForcedCall:
+    """The whole output is one named function's arguments: a grammar saw to it."""
+
+    def __init__(self, name: str) -> None:
+        self._first: ToolCallDelta | None = ToolCallDelta(0, "", new_call_id(), name)
+        self.calls = 0
+
+    def feed(self, text: str) -> tuple[str, list[ToolCallDelta]]:
+        """Content, and what came of calls."""
+        if not text:
+            return "", []
+        first, self._first = self._first, None
+        self.calls = 1
+        return "", [*([first] if first is not None else []), ToolCallDelta(0, text)]
+
+    def finish(self) -> tuple[str, list[ToolCallDelta]]:
+        """What was held back."""
+        return "", []
+
+
+class CallParser:
+    """Tells calls from text, however the text is cut."""
+
+    def __init__(self, names: Collection[str], *, only_calls: bool = False) -> None:
+        """only_calls: the output is a list of calls, without a marker: a grammar saw to it."""
+        self._names = names
+        self.calls = 0
+        self._held = ""
+        self._raw = ""  # what was read since the marker, should it be no call
+        self._call: JsonCall | None = None
+        self._announced = False
+        self._in_calls = only_calls
+        self._at_start = True
+
+    def feed(self, text: str) -> tuple[str, list[ToolCallDelta]]:
+        """Content, and what came of calls."""
+        self._held += text
+        content: list[str] = []
+        deltas: list[ToolCallDelta] = []
+        while self._step(content, deltas):
+            pass
+        return "".join(content), deltas
+
+    def finish(self) -> tuple[str, list[ToolCallDelta]]:
+        """What was held back: text, unless it was a call's."""
+        unannounced = self._raw if self._call is not None and not self._announced else ""
+        if self._call is None and self._in_calls:
+            unannounced = self._raw if self.calls == 0 else ""
+            self._held = "" if self.calls and _BETWEEN.fullmatch(self._held) else self._held
+        left = unannounced + self._held
+        self._held, self._call = "", None
+        return left, []
+
+    def _step(self, content: list[str], deltas: list[ToolCallDelta]) -> bool:
+        """One turn; False when more text is needed."""
+        if self._call is not None:
+            return self._read_call(content, deltas)
+        return self._between_calls(content) if self._in_calls else self._look_for_marker(content)
+
+    def _look_for_marker(self, content: list[str]) -> bool:
+        if self._at_start:
+            stripped = self._held.lstrip()
+            if not stripped:
+                return False
+            self._at_start = False
+            if stripped.startswith("{"):  # Llama 3 without its tag, and small models
+                self._raw = self._held[: len(self._held) - len(stripped)]
+                self._held = stripped
+                self._begin_call()
+                return True
+        found = [(at, marker) for marker in MARKERS if (at := self._held.find(marker)) >= 0]
+        if found:
+            at, marker = min(found)
+            content.append(self._held[:at])
+            self._held, self._raw = self._held[at + len(marker) :], marker
+            self._in_calls = True
+            return True
+        keep = max((_overlap(self._held, marker) for marker in MARKERS), default=0)
+        content.append(self._held[: len(self._held) - keep])
+        self._held = self._held[len(self._held) - keep :]
+        return False
+
+    def _between_calls(self, content: list[str]) -> bool:
+        match = _BETWEEN.match(self._held)
+        assert match is not None
+        rest = self._held[match.end() :]
+        if (
+            not rest
+            or self._held.endswith("[")
+            or "</tool_call>".startswith(rest)
+            or any(marker.startswith(rest) for marker in MARKERS)
+        ):
+            return False
+        for marker in MARKERS:
+            if rest.startswith(marker):
+                self._held, self._raw = rest[len(marker) :], marker
+                return True
+        if rest.startswith("{"):
+            self._raw += self._held[: match.end()]
+            self._held = rest
+            self._begin_call()
+            return True
+        named = _MISTRAL_NAME.match(rest) if self._raw == "[TOOL_CALLS]" else None
+        if named is not None:
+            self._raw += rest[: named.end()]
+            self._held = '{"name": "' + named[1] + '", "arguments": ' + rest[named.end() :]
+            self._begin_call(ends_with_arguments=True)
+            return True
+        if self._raw == "[TOOL_CALLS]" and len(rest) < _MOST_HELD_CHARACTERS and "{" not in rest:
+            return False
+        content.append(self._raw if self.calls == 0 else "")
+        self._held, self._raw, self._in_calls = rest, "", False
+        return True
+
+    def _begin_call(self, *, ends_with_arguments: bool = False) -> None:
+        self._call, self._announced = JsonCall(ends_with_arguments=ends_with_arguments), False
+
+    def _read_call(self, content: list[str], deltas: list[ToolCallDelta]) -> bool:
+        call = self._call
+        assert call is not None
+        if not self._held:
+            return False
+        taken = call.feed(self._held)
+        self._raw += self._held[:taken]
+        self._held = self._held[taken:]
+        known = call.name is not None and call.name in self._names
+        if not self._announced and (
+            not call.is_call or (call.name is not None and not known) or (call.done and not known)
+        ):
+            content.append(self._raw)
+            self._raw, self._call, self._in_calls = "", None, False
+            return True
+        if known and call.is_call and not self._announced:
+            self._announced = True
+            deltas.append(ToolCallDelta(self.calls, "", new_call_id(), call.name))
+            self.calls += 1
+        if self._announced and (arguments := call.take_arguments()):
+            deltas.append(ToolCallDelta(self.calls - 1, arguments))
+        if call.done:
+            self._call, self._raw, self._in_calls = None, "", True
+        return call.done
+
+
+def _overlap(text: str, marker: str) -> int:
+    """Characters at the end of `text` that could begin `marker`."""
+    return next((n for n in range(min(len(text), len(marker) - 1), 0, -1) if text.endswith(marker[:n])), 0)

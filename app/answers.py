@@ -7,12 +7,12 @@ import logging
 import traceback
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from app import errors, sse
-from app.engine.types import FinishReason
 from app.errors import ApiError
+from app.functions import call_entry
 from app.generation import ChoiceDelta, Job
 from app.openai_types import (
     AssistantMessage,
@@ -20,6 +20,7 @@ from app.openai_types import (
     ChatCompletion,
     Completion,
     CompletionChoice,
+    FinishReason,
     Usage,
 )
 
@@ -42,43 +43,68 @@ class Envelope:
 
 @dataclass(slots=True)
 class _Choice:
-    text: list[str]
+    text: list[str] = field(default_factory=list)
     finish_reason: FinishReason = "length"
+    logprobs: dict[str, list[Any]] = field(default_factory=dict)
+    logprob: float = 0.0
+    tokens: int = 0
+    calls: list[tuple[str, str, list[str]]] = field(default_factory=list)
+
+    def add(self, delta: ChoiceDelta) -> None:
+        self.text.append(delta.text)
+        self.finish_reason = delta.finish_reason or self.finish_reason
+        self.logprob += delta.logprob
+        self.tokens += delta.tokens
+        for name, entries in (delta.logprobs or {}).items():
+            self.logprobs.setdefault(name, []).extend(entries)
+        for call in delta.calls:
+            if call.call_id is not None and call.name is not None:
+                self.calls.append((call.call_id, call.name, []))
+            self.calls[call.index][2].append(call.arguments)
+
+    @property
+    def mean_logprob(self) -> float:
+        return self.logprob / self.tokens if self.tokens else float("-inf")
+
+    def chat(self, index: int) -> ChatChoice:
+        calls = [dict(call_entry(call_id, name, "".join(parts))) for call_id, name, parts in self.calls]
+        text = "".join(self.text)
+        message = AssistantMessage(content=None if calls and not text.strip() else text, tool_calls=calls or None)
+        logprobs = {**self.logprobs, "refusal": None} if self.logprobs else None
+        return ChatChoice(index=index, message=message, logprobs=logprobs, finish_reason=self.finish_reason)
+
+    def completion(self, index: int) -> CompletionChoice:
+        return CompletionChoice(
+            index=index, text="".join(self.text), logprobs=self.logprobs or None, finish_reason=self.finish_reason
+        )
 
 
 async def whole(envelope: Envelope, job: Job, deltas: Deltas) -> ChatCompletion | Completion:
     """Waits for all choices. Raises what the deltas raise."""
-    choices = [_Choice([]) for _ in job.requests]
+    choices = [_Choice() for _ in job.requests]
     count = _TokenCount(job)
     async with aclosing(deltas):
         async for batch in deltas:
             count.add(batch)
             for delta in batch:
-                choices[delta.index].text.append(delta.text)
-                if delta.finish_reason is not None:
-                    choices[delta.index].finish_reason = delta.finish_reason
-    usage = count.usage()
-    texts = [("".join(choice.text), choice.finish_reason) for choice in choices]
+                choices[delta.index].add(delta)
+    head: dict[str, Any] = {"id": envelope.response_id, "created": envelope.created, "model": envelope.model}
+    head["usage"] = count.usage()
+    best = _best(choices, job)
     if envelope.kind == "chat":
-        answers = [
-            ChatChoice(index=i, message=AssistantMessage(content=text), finish_reason=reason)
-            for i, (text, reason) in enumerate(texts)
-        ]
-        return ChatCompletion(
-            id=envelope.response_id,
-            created=envelope.created,
-            model=envelope.model,
-            choices=answers,
-            usage=usage,
-        )
-    completions = [CompletionChoice(index=i, text=text, finish_reason=reason) for i, (text, reason) in enumerate(texts)]
-    return Completion(
-        id=envelope.response_id,
-        created=envelope.created,
-        model=envelope.model,
-        choices=completions,
-        usage=usage,
-    )
+        return ChatCompletion(choices=[choice.chat(i) for i, choice in enumerate(best)], **head)
+    return Completion(choices=[choice.completion(i) for i, choice in enumerate(best)], **head)
+
+
+def _best(choices: Sequence[_Choice], job: Job) -> Sequence[_Choice]:
+    """Of each prompt's choices those that are the answer, the likeliest first (by token, as OpenAI has it)."""
+    if job.answers is None:
+        return choices
+    best: list[_Choice] = []
+    for begin in range(0, len(choices), job.choices):
+        ranked = sorted(choices[begin : begin + job.choices], key=lambda choice: -choice.mean_logprob)
+        best += ranked[: job.answers]
+    return best
 
 
 async def events(
@@ -124,7 +150,9 @@ def as_api_error(error: Exception, request_id: str, retry_after_s: int) -> ApiEr
 
 
 def _chunks(writer: sse.ChunkWriter, deltas: Sequence[ChoiceDelta]) -> bytes:
-    return b"".join(writer.delta(delta.index, delta.text, delta.finish_reason) for delta in deltas)
+    return b"".join(
+        writer.delta(delta.index, delta.text, delta.finish_reason, delta.logprobs, delta.calls) for delta in deltas
+    )
 
 
 class _TokenCount:

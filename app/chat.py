@@ -19,7 +19,8 @@ from tokenizers import Tokenizer
 from app import errors
 from app.chat_template import ChatTemplate
 from app.detokenizer import Detokenizer, TokenBytes
-from app.openai_types import Message
+from app.openai_types import Message, Tool
+from app.tool_calls import SHOWN_SPECIALS
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
@@ -44,6 +45,7 @@ class ChatModel:
         """The contents of a model folder's JSON files. Raises ValueError naming what is wrong."""
         names = tokenizer_config or {}
         self.tokens = TokenBytes.from_json(tokenizer)
+        self._call_tokens = self.tokens.showing(SHOWN_SPECIALS)
         trained_tokens = int(config["max_position_embeddings"])
         self.context_tokens = min(max_context_tokens or trained_tokens, trained_tokens)
         """The longest prompt and output together."""
@@ -82,23 +84,25 @@ class ChatModel:
         except ValueError as error:
             raise ChatModelError(f"{folder}: {error}") from error
 
-    def chat_prompt(self, messages: Sequence[Message], *, bounded: bool = True) -> list[int]:
+    def chat_prompt(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, bounded: bool = True
+    ) -> list[int]:
         """The conversation as tokens, up to where the answer begins. Raises ApiError (400).
 
         bounded: refuse at once what can't fit the context.
         """
         if self._template is None:
             raise errors.invalid("This model has no chat template; use /v1/completions.", "model")
-        text = self._template.render(messages)
+        text = self._template.render(messages, tools)
         # The template's control tokens are whole, users' are broken by marks: only the former are renamed.
         return self._encode(self._aliases.in_text(text).replace(self._template.mark, ""), "messages", bounded=bounded)
 
-    def system_tokens(self, messages: Sequence[Message]) -> int:
+    def system_tokens(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> int:
         """How many of the conversation's first tokens are the same whatever is said after its system messages."""
         leading = list(takewhile(lambda message: message.role in ("system", "developer"), messages))
         if len(leading) == len(messages):
-            return len(self.chat_prompt(messages))
-        first, second = (self.chat_prompt([*leading, Message(role="user", content=text)]) for text in ("a", "b"))
+            return len(self.chat_prompt(messages, tools))
+        first, second = (self.chat_prompt([*leading, Message(role="user", content=text)], tools) for text in ("a", "b"))
         return next(i for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
 
     def raw_prompt(self, text: str, field: str = "prompt", *, bounded: bool = True) -> list[int]:
@@ -107,9 +111,9 @@ class ChatModel:
         prefix = self._prefix
         return token_ids if token_ids[: len(prefix)] == prefix else [*prefix, *token_ids]
 
-    def detokenizer(self, *, starts_text: bool) -> Detokenizer:
-        """A fresh detokenizer for one output."""
-        return Detokenizer(self.tokens, starts_text=starts_text)
+    def detokenizer(self, *, starts_text: bool, shows_calls: bool = False) -> Detokenizer:
+        """A fresh detokenizer for one output; shows_calls: special tokens that mark function calls are in the text."""
+        return Detokenizer(self._call_tokens if shows_calls else self.tokens, starts_text=starts_text)
 
     def _encode(self, text: str, field: str, *, bounded: bool) -> list[int]:
         # A token covers so many bytes at most: what can't fit is refused without being tokenized.

@@ -18,8 +18,8 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from app import errors
-from app.openai_types import Message
+from app import errors, functions
+from app.openai_types import Message, Tool
 
 _PROBE = "probe"
 
@@ -44,20 +44,24 @@ class ChatTemplate:
         self._longest = max(map(len, tokens), default=0)
         self._wants_parts = self._detect_parts()
 
-    def render(self, messages: Sequence[Message]) -> str:
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
         """The prompt, up to where the answer begins. Raises ApiError (400) with the template's own words."""
+        takes_tools = bool(re.search(r"\btools\b", self._source))
+        if not takes_tools and (tools or "tool_calls" not in self._source):
+            messages = functions.told_in_text(messages, tools)
+        told = self._marked(functions.definitions(tools)) if takes_tools and tools else None
         values = [self._value(i, message) for i, message in enumerate(messages)]
         try:
-            return self._render([self._marked(value) | {"role": value["role"]} for value in values])
+            return self._render([self._marked(value) | {"role": value["role"]} for value in values], told)
         except jinja2.TemplateError as error:
             reason = str(error.message or type(error).__name__).replace(self.mark, "")
         except (TypeError, ValueError, LookupError, ArithmeticError, RecursionError, AttributeError) as error:
             reason = type(error).__name__
         raise errors.invalid(f"The model's chat template refuses these messages: {reason}", "messages")
 
-    def _render(self, messages: list[Any]) -> str:
+    def _render(self, messages: list[Any], tools: list[Any] | None = None) -> str:
         return self._template.render(
-            messages=messages, tools=None, documents=None, add_generation_prompt=True, **self._variables
+            messages=messages, tools=tools, documents=None, add_generation_prompt=True, **self._variables
         )
 
     def _detect_parts(self) -> bool:

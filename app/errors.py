@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from app.engine.types import EngineStoppedError, QueueFullError, RequestTooLongError
+from app.engine.types import ConstraintError, EngineStoppedError, QueueFullError, RequestTooLongError
 
 
 @dataclass(eq=False)
@@ -123,6 +123,8 @@ def of_engine(error: Exception, retry_after_s: int) -> ApiError | None:
         return queue_full(retry_after_s)
     if isinstance(error, RequestTooLongError):
         return invalid(str(error), code="context_length_exceeded")
+    if isinstance(error, ConstraintError):
+        return invalid(str(error), "response_format", "invalid_value")
     if isinstance(error, EngineStoppedError):
         return unavailable(retry_after_s, str(error))
     return None

@@ -5,23 +5,21 @@ and a test gives it a fake worker.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import Any
 
 from app import errors
 from app.chat import ChatModel
 from app.context_window import OnOverflow, WindowWishes, plan_window, shifts
 from app.detokenizer import StopStrings
-from app.engine.types import (
-    ContextWindow,
-    EngineStoppedError,
-    FinishReason,
-    GenerateRequest,
-    SamplingParams,
-    TokenDelta,
-)
+from app.engine.types import ContextWindow, EngineStoppedError, GenerateRequest, SamplingParams, TokenDelta
+from app.functions import Functions, functions_of, grammar_of
+from app.logprobs import CompletionLogprobs, chat_entries
 from app.openai_types import MAX_TOKENS, ChatCompletionRequest, CompletionRequest
+from app.openai_types import FinishReason as Finish
+from app.tool_calls import CallParser, ForcedCall, ToolCallDelta
 
 Generate = Callable[[GenerateRequest], AsyncGenerator[TokenDelta, None]]
 """Streams a request's deltas, the last with a finish reason; closing it aborts it. Raises EngineError."""
@@ -55,6 +53,13 @@ class Job:
     """Of each prompt."""
     starts_text: bool
     """Whether outputs are texts of their own (chat), or go on where their prompt ends."""
+    scores: int | None = None
+    """Likely tokens to show beside each; None: no `logprobs`."""
+    echoes: tuple[str, ...] = ()
+    """Each prompt's text, where outputs begin with it."""
+    answers: int | None = None
+    """Of each prompt's choices so many, the likeliest, are the answer; None: all."""
+    functions: Functions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +69,14 @@ class ChoiceDelta:
     index: int
     text: str
     tokens: int
-    finish_reason: FinishReason | None
+    finish_reason: Finish | None
     cached_tokens: int = 0
     """Prompt tokens found in the prefix cache; told once."""
+    logprobs: Mapping[str, list[Any]] | None = None
+    """OpenAI's lists, as far as these tokens go."""
+    logprob: float = 0.0
+    """The tokens' log-probability, all together."""
+    calls: tuple[ToolCallDelta, ...] = ()
 
 
 def of_tenant(job: Job, tenant: bytes) -> Job:
@@ -79,27 +89,34 @@ def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, 
     if request.max_tokens is not None and request.max_completion_tokens not in (None, request.max_tokens):
         raise errors.invalid("'max_tokens' and 'max_completion_tokens' contradict each other.", "max_completion_tokens")
     limit, limit_field = request.output_limit
+    if request.top_logprobs is not None and not request.logprobs:
+        raise errors.invalid("'top_logprobs' is allowed only with 'logprobs': true.", "top_logprobs", "invalid_value")
+    functions = functions_of(request)
+    grammar = grammar_of(request, functions)
+    tools = (request.tools or ()) if functions is not None else ()
     wishes = _window_wishes(request)
     if shifts(wishes, limits.on_overflow):
-        whole = model.chat_prompt(request.messages, bounded=False)
-        prompt, window = plan_window(
-            wishes, model.context_tokens, whole, model.system_tokens(request.messages), "messages"
-        )
+        whole = model.chat_prompt(request.messages, tools, bounded=False)
+        system_tokens = model.system_tokens(request.messages, tools)
+        prompt, window = plan_window(wishes, model.context_tokens, whole, system_tokens, "messages")
         sequence = _Sequence(prompt, _endless_tokens(prompt, limit, limits.default_max_tokens), window)
     else:
-        prompt = model.chat_prompt(request.messages)
+        prompt = model.chat_prompt(request.messages, tools)
         output = _output_tokens(model, prompt, limit, limit_field, limits.default_max_tokens, "messages")
         sequence = _Sequence(prompt, output)
-    return _job(model, request, limits, request_id, [sequence], starts_text=True)
+    return _job(model, request, limits, request_id, [sequence], starts_text=True, grammar=grammar, functions=functions)
 
 
 def plan_completion(model: ChatModel, request: CompletionRequest, limits: Limits, request_id: str) -> Job:
     """Tokenizes the prompts that are text; may take long. Raises ApiError (400)."""
-    choices = request.n or 1
-    if request.best_of not in (None, choices):
-        raise errors.invalid("'best_of' is supported only where it equals 'n'.", "best_of", "unsupported_parameter")
+    if request.best_of is not None and request.best_of < (request.n or 1):
+        raise errors.invalid("'best_of' is less than 'n'.", "best_of", "invalid_value")
+    if request.best_of not in (None, request.n or 1) and request.stream:
+        raise errors.invalid("'best_of' does not go with 'stream'.", "best_of", "invalid_value")
     wishes = _window_wishes(request)
     endless = shifts(wishes, limits.on_overflow)
+    if endless and request.echo:
+        raise errors.invalid("'echo' does not go with a context that shifts.", "echo", "invalid_value")
     sequences = []
     for i, prompt in enumerate(request.prompts):
         token_ids: Sequence[int]
@@ -116,7 +133,13 @@ def plan_completion(model: ChatModel, request: CompletionRequest, limits: Limits
         else:
             output = _output_tokens(model, token_ids, request.max_tokens, "max_tokens", COMPLETION_MAX_TOKENS, "prompt")
             sequences.append(_Sequence(token_ids, output))
-    return _job(model, request, limits, request_id, sequences, starts_text=False)
+    echoes: tuple[str, ...] = ()
+    if request.echo:
+        echoes = tuple(
+            prompt if isinstance(prompt, str) else model.tokens.join(prompt).decode("utf-8", "replace")
+            for prompt in request.prompts
+        )
+    return _job(model, request, limits, request_id, sequences, starts_text=False, echoes=echoes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +169,7 @@ def _output_tokens(
     prompt_field: str,
 ) -> int:
     room = model.context_tokens - len(prompt)
-    if room < 1:
+    if room < min(1, 1 if limit is None else limit):
         raise errors.context_length_exceeded(len(prompt), limit or 1, model.context_tokens, prompt_field)
     if limit is None:
         return min(default, room)
@@ -163,30 +186,57 @@ def _job(
     sequences: Sequence[_Sequence],
     *,
     starts_text: bool,
+    grammar: str | None = None,
+    functions: Functions | None = None,
+    echoes: tuple[str, ...] = (),
 ) -> Job:
-    choices = request.n or 1
+    answers = request.n or 1
+    choices = max(answers, request.best_of or 0) if isinstance(request, CompletionRequest) else answers
     if choices > limits.max_choices:
-        raise errors.invalid(f"'n': at most {limits.max_choices} choices are allowed.", "n", "invalid_value")
+        field = "n" if choices == answers else "best_of"
+        raise errors.invalid(f"'{field}': at most {limits.max_choices} choices are allowed.", field, "invalid_value")
     if choices * len(sequences) > limits.max_choices:
         message = f"{len(sequences)} prompts with n={choices} are more than the {limits.max_choices} allowed."
         raise errors.invalid(f"'prompt': {message}", "prompt", "invalid_value")
     stops = frozenset(_in_vocabulary(model, request.stop_token_ids or (), "stop_token_ids"))
     if not request.ignore_eos:
         stops |= model.eos_token_ids
+    least = request.min_tokens or 0
+    if any(least > sequence.output_tokens for sequence in sequences):
+        raise errors.invalid("'min_tokens' is more than may be generated.", "min_tokens", "invalid_value")
+    scores = request.scores if choices == answers else request.scores or 0
     requests = tuple(
         GenerateRequest(
             request_id=f"{request_id}-{prompt * choices + choice}",
             prompt_token_ids=tuple(sequence.prompt),
             max_new_tokens=sequence.output_tokens,
-            sampling=_sampling(model, request, choice),
+            sampling=replace(
+                _sampling(model, request, choice),
+                logprobs=scores,
+                min_new_tokens=least,
+                end_token_ids=stops if least else frozenset(),
+            ),
             stop_token_ids=stops,
+            prompt_logprobs=request.scores if echoes else None,
+            grammar=grammar,
             window=sequence.window,
         )
         for prompt, sequence in enumerate(sequences)
         for choice in range(choices)
     )
     prompt_tokens = sum(len(sequence.prompt) for sequence in sequences)
-    return Job(request_id, requests, prompt_tokens, request.stops, choices, starts_text)
+    return Job(
+        request_id,
+        requests,
+        prompt_tokens,
+        request.stops,
+        choices,
+        starts_text,
+        scores=request.scores,
+        echoes=echoes,
+        answers=None if choices == answers else answers,
+        functions=functions,
+    )
 
 
 def _sampling(model: ChatModel, request: ChatCompletionRequest | CompletionRequest, choice: int) -> SamplingParams:
@@ -255,6 +305,9 @@ class _Inbox:
                 earlier.tokens + delta.tokens,
                 delta.finish_reason,
                 earlier.cached_tokens + delta.cached_tokens,
+                _joined(earlier.logprobs, delta.logprobs),
+                earlier.logprob + delta.logprob,
+                earlier.calls + delta.calls,
             )
         self._deltas[delta.index] = delta
         self._news.set()
@@ -277,12 +330,34 @@ class _Inbox:
 async def _run_choice(index: int, job: Job, model: ChatModel, generate: Generate, inbox: _Inbox) -> None:
     """Moves one choice's text to the inbox until it ends, by itself or by a stop string."""
     text = _ChoiceText(model, job)
+    scored = _Scores(model, job, index)
+    calls = _call_parser(job)
+    echo = job.echoes[index // job.choices] if job.echoes else ""
     try:
         async with aclosing(generate(job.requests[index])) as deltas:
             async for delta in deltas:
                 new_text, tokens, stopped = text.feed(delta)
-                finish_reason = "stop" if stopped else delta.finish_reason
-                inbox.put(ChoiceDelta(index, new_text, tokens, finish_reason, delta.cached_tokens))
+                finish_reason: Finish | None = "stop" if stopped else delta.finish_reason
+                found: list[ToolCallDelta] = []
+                if calls is not None:
+                    new_text, found = calls.feed(new_text)
+                    if finish_reason is not None:
+                        rest, more = calls.finish()
+                        new_text, found = new_text + rest, found + more
+                        finish_reason = "tool_calls" if calls.calls and finish_reason == "stop" else finish_reason
+                inbox.put(
+                    ChoiceDelta(
+                        index,
+                        echo + new_text,
+                        tokens,
+                        finish_reason,
+                        delta.cached_tokens,
+                        scored.lists(delta, tokens),
+                        0.0 if delta.scores is None else float(delta.scores.logprobs[:tokens].sum()),
+                        tuple(found),
+                    )
+                )
+                echo = ""
                 if finish_reason is not None:
                     return
         raise RuntimeError("the worker ended a stream without a finish reason")
@@ -294,11 +369,53 @@ async def _run_choice(index: int, job: Job, model: ChatModel, generate: Generate
         inbox.fail(error)
 
 
+def _joined(
+    first: Mapping[str, list[Any]] | None, second: Mapping[str, list[Any]] | None
+) -> Mapping[str, list[Any]] | None:
+    if first is None or second is None:
+        return first if second is None else second
+    return {name: entries + second[name] for name, entries in first.items()}
+
+
+def _call_parser(job: Job) -> CallParser | ForcedCall | None:
+    functions = job.functions
+    if functions is None:
+        return None
+    if functions.mode == "named":
+        return ForcedCall(functions.names[0])
+    return CallParser(functions.names, only_calls=functions.mode == "list")
+
+
+class _Scores:
+    """One choice's scores as OpenAI's lists."""
+
+    def __init__(self, model: ChatModel, job: Job, index: int) -> None:
+        self._tokens = model.tokens
+        self._prompt = job.requests[index].prompt_token_ids if job.echoes else ()
+        self._wanted = job.scores is not None
+        self._lists = None if job.starts_text else CompletionLogprobs(model.tokens, job.scores or 0)
+
+    def lists(self, delta: TokenDelta, tokens: int) -> Mapping[str, list[Any]] | None:
+        """Of the delta's first tokens; with the first delta those of the prompt, if it is echoed."""
+        if not self._wanted:
+            return None
+        if self._lists is None:
+            if delta.scores is None:
+                return None
+            return {"content": chat_entries(self._tokens, delta.token_ids, delta.scores)[:tokens]}
+        if delta.prompt is not None and delta.prompt.scores is not None:
+            self._lists.add_unscored(self._prompt[0])
+            self._lists.add(self._prompt[1:], delta.prompt.scores)
+        if delta.scores is not None:
+            self._lists.add(delta.token_ids[:tokens], delta.scores)
+        return self._lists.take()
+
+
 class _ChoiceText:
     """One choice's way from tokens to text, stop strings cut off."""
 
     def __init__(self, model: ChatModel, job: Job) -> None:
-        self._detokenizer = model.detokenizer(starts_text=job.starts_text)
+        self._detokenizer = model.detokenizer(starts_text=job.starts_text, shows_calls=job.functions is not None)
         self._stops = StopStrings(job.stops)
         self._has_stops = bool(job.stops)
 

@@ -56,7 +56,7 @@ class CompletionLogprobs:
         """Tokens with their scores."""
         for i, token in enumerate(token_ids):
             logprob = _finite(float(scores.logprobs[i]))
-            top = {}
+            top: dict[str, float] = {}
             pairs = zip(scores.top_token_ids[i].tolist(), scores.top_logprobs[i].tolist(), strict=True)
             for other, its_logprob in pairs if self._top else ():
                 top.setdefault(self._name(other), _finite(its_logprob))

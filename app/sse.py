@@ -5,7 +5,7 @@ queues up while the socket is busy goes out in one write. It knows nothing of to
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import orjson
@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.errors import ApiError
 from app.openai_types import Usage
+from app.tool_calls import ToolCallDelta
 
 Result = TypeVar("Result")
 
@@ -56,9 +57,20 @@ class ChunkWriter:
             return b""
         return self._chunk(index, b'"delta":{"role":"assistant","content":""}', None)
 
-    def delta(self, index: int, text: str, finish_reason: str | None) -> bytes:
-        """New text, and the end of the choice if it has one: none, one or two chunks."""
-        chunks = self._chunk(index, self._text % orjson.dumps(text), None) if text else b""
+    def delta(
+        self,
+        index: int,
+        text: str,
+        finish_reason: str | None,
+        logprobs: Mapping[str, Any] | None = None,
+        calls: Sequence[ToolCallDelta] = (),
+    ) -> bytes:
+        """New text, scores and calls, and the end of the choice if it has one: none or several chunks."""
+        chunks = b""
+        if text or (logprobs is not None and any(logprobs.values())):
+            chunks = self._chunk(index, self._text % orjson.dumps(text), None, logprobs)
+        for call in calls:
+            chunks += self._chunk(index, b'"delta":{"tool_calls":[%b]}' % orjson.dumps(_call_delta(call)), None)
         if finish_reason is not None:
             chunks += self._chunk(index, self._empty, finish_reason)
         return chunks
@@ -67,15 +79,25 @@ class ChunkWriter:
         """The last chunk of a stream that was asked for usage: no choices, and the numbers."""
         return self._head + b'],"usage":' + orjson.dumps(usage.model_dump()) + b"}\n\n"
 
-    def _chunk(self, index: int, content: bytes, finish_reason: str | None) -> bytes:
+    def _chunk(
+        self, index: int, content: bytes, finish_reason: str | None, logprobs: Mapping[str, Any] | None = None
+    ) -> bytes:
         reason = b"null" if finish_reason is None else b'"%b"' % finish_reason.encode()
-        return b'%b{"index":%d,%b,"logprobs":null,"finish_reason":%b}%b' % (
+        return b'%b{"index":%d,%b,"logprobs":%b,"finish_reason":%b}%b' % (
             self._head,
             index,
             content,
+            b"null" if logprobs is None else orjson.dumps(logprobs),
             reason,
             self._tail,
         )
+
+
+def _call_delta(call: ToolCallDelta) -> dict[str, Any]:
+    function = {"arguments": call.arguments}
+    if call.name is None:
+        return {"index": call.index, "function": function}
+    return {"index": call.index, "id": call.call_id, "type": "function", "function": {"name": call.name, **function}}
 
 
 def error_event(error: ApiError) -> bytes:

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
@@ -35,6 +35,9 @@ from app.numa import (
 from app.settings import ServiceSettings
 from app.warm_up import warm_up
 from app.worker_table import WorkerFacts, WorkerReport
+
+if TYPE_CHECKING:
+    from app.constraints import Constraints
 
 RunnerFactory = Callable[[ServiceSettings, Slot, int], ModelRunner]
 """(settings, cores, threads) -> the loaded model."""
@@ -96,6 +99,7 @@ class Worker:
         )
         self._engine.start()
         self._streams = AsyncEngine(self._engine)
+        self._constraints = make_constraints(settings, runner)
         self._admission = Admission(
             max_concurrent=worker.max_concurrent_requests, max_queued=worker.max_queued_requests
         )
@@ -120,9 +124,13 @@ class Worker:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
         """Streams the request's deltas. Raises QueueFullError, and what `AsyncEngine.stream` raises."""
-        async with self._admission.place(), aclosing(self._streams.stream(request)) as deltas:
-            async for delta in deltas:
-                yield delta
+        async with self._admission.place():
+            constraint = None
+            if request.grammar is not None and self._constraints is not None:
+                constraint = await self._constraints.make(request.grammar)
+            async with aclosing(self._streams.stream(request, constraint)) as deltas:
+                async for delta in deltas:
+                    yield delta
 
     def check_health(self) -> None:
         """Serve replaces a worker whose engine has stopped."""
@@ -148,8 +156,20 @@ class Worker:
         """Serve calls this when the worker has to go, after its requests have had time to finish."""
         if hasattr(self, "_engine"):
             self._engine.stop()
+        if hasattr(self, "_constraints") and self._constraints is not None:
+            self._constraints.close()
         if hasattr(self, "_claim"):
             self._claim.release()
+
+
+def make_constraints(settings: ServiceSettings, runner: ModelRunner) -> "Constraints | None":
+    """What compiles schemas for the model; None for a folder without a tokenizer (a test's)."""
+    folder = Path(settings.model.folder)
+    if not (folder / "tokenizer.json").is_file():
+        return None
+    from app.constraints import Constraints  # here, so that only a worker's process loads the library
+
+    return Constraints(folder, runner.vocab_size)
 
 
 def _claims_folder() -> Path:

@@ -111,7 +111,10 @@ def test_what_does_not_fit_is_refused_with_the_numbers(prompt: object, fields: d
         ("a", {"logit_bias": {"10000": 1.0}}, "logit_bias"),
         ("a", {"n": 5}, "n"),
         (["a", "b", "c"], {"n": 2}, "prompt"),
-        ("a", {"best_of": 2}, "best_of"),
+        ("a", {"best_of": 5}, "best_of"),
+        ("a", {"best_of": 1, "n": 2}, "best_of"),
+        ("a", {"best_of": 2, "stream": True}, "best_of"),
+        ("a", {"min_tokens": 17}, "min_tokens"),
     ],
 )
 def test_what_the_model_or_the_service_does_not_allow(prompt: object, fields: dict[str, object], param: str) -> None:

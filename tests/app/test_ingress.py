@@ -236,7 +236,9 @@ async def test_prompts_and_answers_are_not_logged(caplog: pytest.LogCaptureFixtu
     ("body", "param", "code"),
     [
         (CHAT | {"model": "gpt-4"}, "model", "model_not_found"),
-        (CHAT | {"logprobs": True}, "logprobs", "unsupported_parameter"),
+        (CHAT | {"audio": {}}, "audio", "unsupported_parameter"),
+        (CHAT | {"top_logprobs": 2}, "top_logprobs", "invalid_value"),
+        (CHAT | {"tool_choice": "required"}, "tool_choice", "invalid_value"),
         (CHAT | {"temperature": 3}, "temperature", "invalid_value"),
         (CHAT | {"max_tokens": CONTEXT_TOKENS}, "max_tokens", "context_length_exceeded"),
         (CHAT | {"stream_options": {}}, "stream_options", "invalid_value"),

@@ -46,11 +46,11 @@ def test_what_is_honoured_is_accepted(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("logprobs", True),
-        ("top_logprobs", 5),
+        ("logprobs", 1),
+        ("top_logprobs", 21),
         ("tools", [{"type": "function"}]),
-        ("tool_choice", "auto"),
-        ("parallel_tool_calls", True),
+        ("tool_choice", "sometimes"),
+        ("parallel_tool_calls", 1),
         ("functions", [{"name": "f"}]),
         ("function_call", "auto"),
         ("audio", {"voice": "x"}),
@@ -65,7 +65,7 @@ def test_what_is_honoured_is_accepted(fields: dict[str, Any]) -> None:
         ("moderation", {}),
         ("chat_template", "{{ x }}"),
         ("guided_json", {}),
-        ("min_tokens", 1),
+        ("min_tokens", -1),
         ("temperature", -0.1),
         ("temperature", 2.1),
         ("temperature", "1"),
@@ -142,10 +142,10 @@ def test_the_wrong_part_of_a_message_is_named(messages: object, param: str) -> N
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("echo", True),
+        ("echo", 1),
         ("suffix", "x"),
-        ("logprobs", 1),
-        ("logprobs", 0),
+        ("logprobs", 21),
+        ("logprobs", -1),
         ("best_of", 0),
         ("prompt", None),
         ("prompt", []),

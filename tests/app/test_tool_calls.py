@@ -14,7 +14,8 @@ ADD = '{"a": 1, "b": -2.5e3}'
 
 def parsed(pieces: Iterable[str], *, only_calls: bool = False) -> tuple[str, list[tuple[str, str]]]:
     parser = CallParser(NAMES, only_calls=only_calls)
-    content, calls = "", []
+    content = ""
+    calls: list[list[str]] = []
     ids = set()
     for text, deltas in [*map(parser.feed, pieces), parser.finish()]:
         content += text
@@ -52,7 +53,11 @@ CASES = {
         "",
         [("add", ADD), ("get_weather", PARIS)],
     ),
-    "new mistral": (f"[TOOL_CALLS]add[ARGS]{ADD}[TOOL_CALLS]get_weather{PARIS}", "", [("add", ADD), ("get_weather", PARIS)]),
+    "new mistral": (
+        f"[TOOL_CALLS]add[ARGS]{ADD}[TOOL_CALLS]get_weather{PARIS}",
+        "",
+        [("add", ADD), ("get_weather", PARIS)],
+    ),
     "unknown function": (
         '<tool_call>{"name": "rm", "arguments": {}}</tool_call>',
         '<tool_call>{"name": "rm", "arguments": {}}</tool_call>',
@@ -87,8 +92,13 @@ def test_one_function_that_was_named() -> None:
     assert "".join(delta.arguments for delta in deltas) == '{"a": 1}'
 
 
-@given(st.lists(st.sampled_from(["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "{", "}", '"', "name", "add", ":", ",",
-                                 "[", "]", "\\", " ", '{"name": "add", "arguments": {', "x", "[ARGS]", "<", "\n"])))  # fmt: skip
+PIECES = [
+    "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "{", "}", '"', "name", "add", ":", ",",
+    "[", "]", "\\", " ", '{"name": "add", "arguments": {', "x", "[ARGS]", "<", "\n",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES)))
 def test_no_text_breaks_the_parser_and_no_cut_changes_it(pieces: list[str]) -> None:
     text = "".join(pieces)
     whole = parsed([text])

@@ -1,0 +1,109 @@
+"""From a JSON schema to what the engine asks before every token: llguidance's matcher behind our TokenConstraint.
+
+Compiling happens in a thread of its own, within bounds on size and work, and what was compiled is kept for the next
+request with the same schema. A mask takes microseconds and is made in native code without the interpreter's lock.
+Knows nothing of requests, HTTP or Ray.
+"""
+
+import asyncio
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import llguidance
+import numpy as np
+from numpy.typing import NDArray
+
+from app.chat import ChatModel
+from app.engine.types import ConstraintError, TokenConstraint
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+MAX_CACHED = 64
+_SPACING: "JsonCompileOptions" = {
+    # One space, where people put it: a model that may write white space without end sometimes does.
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "whitespace_flexible": False,
+}
+
+
+class Constraints:
+    """Makes the constraints of one model."""
+
+    def __init__(self, folder: Path, vocab_size: int) -> None:
+        """Returns at once; the vocabulary is read in the background."""
+        self._folder = folder
+        self._vocab_size = vocab_size
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
+        self._tokenizer = self._thread.submit(self._open)
+        # In the thread only.
+        self._cache: OrderedDict[str, llguidance.LLMatcher] = OrderedDict()
+
+    async def make(self, schema: str) -> TokenConstraint:
+        """A fresh constraint. Raises ConstraintError with what is wrong with the schema."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self.compile, schema)
+
+    def compile(self, schema: str) -> TokenConstraint:
+        """The same, in the thread."""
+        matcher = self._cache.get(schema)
+        if matcher is None:
+            matcher = self._compile(schema)
+            self._cache[schema] = matcher
+            if len(self._cache) > MAX_CACHED:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(schema)
+        return _Constraint(matcher.deep_copy())
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _open(self) -> llguidance.LLTokenizer:
+        text = (self._folder / "tokenizer.json").read_text(encoding="utf-8")
+        ends = sorted(ChatModel.load(self._folder).eos_token_ids)
+        return llguidance.LLTokenizer(
+            text, n_vocab=self._vocab_size, eos_token=ends, slices=llguidance.LLTokenizer.json_slices()
+        )
+
+    def _compile(self, schema: str) -> llguidance.LLMatcher:
+        try:
+            grammar = llguidance.LLMatcher.grammar_from_json_schema(schema, defaults=_SPACING)
+        except ValueError as error:
+            raise ConstraintError(f"The schema can't be followed: {error}") from None
+        limits = llguidance.LLParserLimits(
+            initial_lexer_fuel=1_000_000,
+            step_lexer_fuel=100_000,
+            step_max_items=20_000,
+            max_lexer_states=20_000,
+            max_grammar_size=100_000,
+            verbose_errors=False,
+        )
+        matcher = llguidance.LLMatcher(self._tokenizer.result(), grammar, log_level=0, limits=limits)
+        if matcher.is_error() or matcher.is_stopped():
+            reason = matcher.get_error().strip().splitlines()
+            raise ConstraintError(f"The schema can't be followed: {reason[0][:300] if reason else 'nothing fits it'}")
+        return matcher
+
+
+class _Constraint:
+    """One output's way through a schema."""
+
+    def __init__(self, matcher: llguidance.LLMatcher) -> None:
+        self._matcher = matcher
+        self.error: str | None = None
+
+    def fill_mask(self, mask: NDArray[np.uint32]) -> None:
+        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        self._check()
+
+    def accept(self, token: int) -> None:
+        self._matcher.consume_token(token)
+        self._check()
+
+    def _check(self) -> None:
+        if self.error is None and self._matcher.is_error():
+            reason = self._matcher.get_error().strip().splitlines()
+            self.error = f"The schema became too complex for this output: {reason[0][:200] if reason else 'no reason'}"

@@ -4,6 +4,7 @@
     redoubt eval kl MODEL... --baseline CHECKPOINT --text FILE [...]
     redoubt eval hellaswag|multiple-choice MODEL... --tasks FILE [--limit N] [...]
     redoubt eval ceval|longbench MODEL... --data FOLDER [--limit N] [...]
+    redoubt eval report CHECKPOINT --text FILE --windows N --work FOLDER [--hellaswag FILE] [--out JSON] [--page FILE]
 
 MODEL is a converted folder, or a checkpoint (a Hugging Face folder, a GGUF file), which is evaluated unquantized. With
 --json each model's result is one line of JSON. An interrupted run goes on where it stopped when it is asked again.
@@ -26,7 +27,9 @@ from bench.eval.errors import EvalError
 from bench.eval.journal import Journal
 from bench.eval.longbench import LongModel, long_sets, run_longbench
 from bench.eval.open_model import ModelOptions, OpenModel, open_model
+from bench.eval.page import draw, with_report
 from bench.eval.perplexity import kl_divergence, perplexity
+from bench.eval.report import ReportOptions, make_report
 from bench.eval.text_windows import read_text, text_windows
 from quant.cache_folder import file_state
 from quant.errors import QuantError
@@ -72,7 +75,25 @@ def _parser() -> argparse.ArgumentParser:
     longbench.add_argument("--set", action="append", default=[], metavar="NAME", help="a set (default: all in FOLDER)")
     longbench.add_argument("--config", type=Path, metavar="FOLDER", help="the authors' prompts and answer lengths")
     longbench.add_argument("--context", type=_positive, help="tokens of prompt and answer (default: the model's)")
+    report = commands.add_parser("report", help="all conversions of a checkpoint compared", description=_report_about())
+    report.set_defaults(run=_run_report, what="report", json=True)
+    report.add_argument("source", type=Path, metavar="CHECKPOINT", help="a Hugging Face folder, or a GGUF file")
+    report.add_argument("--text", type=Path, required=True, metavar="FILE", help="UTF-8 text")
+    report.add_argument("--context", type=int, default=512, help="tokens of a window (default %(default)s)")
+    report.add_argument("--windows", type=_positive, required=True, metavar="N", help="windows of the text")
+    report.add_argument("--work", type=Path, required=True, metavar="FOLDER", help="keeps the conversions")
+    report.add_argument("--hellaswag", type=Path, metavar="FILE", help="HellaSwag: six lines a task")
+    report.add_argument("--tasks", type=_positive, default=100, metavar="N", help="of HellaSwag (default %(default)s)")
+    report.add_argument("--threads", type=_positive, help="compute threads (default: all CPUs)")
+    report.add_argument("--out", type=Path, metavar="JSON", help="write the report there instead of printing it")
+    report.add_argument(
+        "--page", type=Path, metavar="FILE", help="put its tables into this Markdown page, plots beside"
+    )
     return parser
+
+
+def _report_about() -> str:
+    return "Convert a checkpoint in every way there is and measure each on one text."
 
 
 def _command(commands: Any, name: str, about: str, run: Callable[..., Iterator[Result]]) -> argparse.ArgumentParser:
@@ -157,6 +178,31 @@ def _run_longbench(options: argparse.Namespace) -> Iterator[Result]:
                     result = run_longbench(LongModel(opened.folder, model), sets, journal, f"{number}", tick)
                 prompts = "redoubt" if options.config is None else "authors"
                 yield opened.description() | {"what": "longbench", "prompts": prompts, "context": context} | result
+
+
+def _run_report(options: argparse.Namespace) -> Iterator[Result]:
+    asked = ReportOptions(
+        source=options.source,
+        text=options.text,
+        windows=options.windows,
+        context=options.context,
+        work=options.work,
+        hellaswag=options.hellaswag,
+        tasks=options.tasks,
+        threads=options.threads,
+    )
+    paths = [options.source, *([options.hellaswag] if options.hellaswag else [])]
+    with _journal(options, paths, read_text(options.text)) as journal:
+        result = make_report(asked, journal, _bar)
+        if options.out is not None:
+            options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        if options.page is not None:
+            names = [path.name for path in draw(result, options.page.parent / "plots")]
+            plots = "\n".join(f"![{name}](plots/{name})" for name in names)
+            page = with_report(options.page.read_text(encoding="utf-8"), result, plots)
+            options.page.write_text(page, encoding="utf-8")
+    if options.out is None:
+        yield result
 
 
 def _check_same_tokens(baseline: OpenModel, model: OpenModel, text: str) -> None:

@@ -1,0 +1,212 @@
+"""The quality report: a checkpoint converted in every way that is asked for, and each measured on one text.
+
+By variant: perplexity and KL divergence against the unquantized checkpoint, HellaSwag, size, the time of conversion and
+of loading, resident memory, and how far the weights moved. Then what the engine's own roundings cost (activations, keys
+and values). Gives JSON; `bench.eval.page` shows it. Conversions are kept in a work folder, so a report that was
+interrupted goes on.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from bench.engine import commit
+from bench.eval.choice_files import hellaswag_tasks
+from bench.eval.choices import BRANCHES, context_tokens, run_choices
+from bench.eval.journal import Journal
+from bench.eval.open_model import ModelOptions, OpenModel, open_model
+from bench.eval.perplexity import kl_divergence
+from bench.eval.text_windows import read_text, text_windows
+from kernels import _native
+from quant.convert import convert, is_packed_model
+from quant.errors import QuantError
+from quant.json_file import read_json_object, write_json
+from quant.matrix import QuantizedMatrix
+from quant.packed_file import FILE_NAME, TILE_OUTPUTS, PackedFile, dequantize
+from quant.sources import open_source
+
+Options = Mapping[str, str | int | float]
+Bar = Callable[[int, str, str], Any]
+
+VARIANTS: Final[tuple[Options, ...]] = (
+    *({"qtype": "sym_int4", "group_size": group, "method": "rtn"} for group in (32, 64, 128)),
+    {"qtype": "sym_int4", "extent": "channel", "method": "rtn"},
+    *({"qtype": "asym_int4", "group_size": group, "method": "rtn"} for group in (32, 64)),
+    {"qtype": "nf4", "group_size": 64, "method": "rtn"},
+    {"qtype": "sym_int4", "group_size": 64, "method": "scale"},
+    *({"qtype": "sym_int4", "group_size": group, "method": "gptq"} for group in (32, 64, 128)),
+    {"qtype": "asym_int4", "group_size": 64, "method": "gptq"},
+    {"qtype": "nf4", "group_size": 64, "method": "gptq"},
+    {"qtype": "int8", "group_size": 64, "method": "rtn"},
+)
+_ROUNDINGS: Final[Mapping[str, tuple[str, str]]] = {
+    "int8 activations": ("int8", "fp32"), "int8 keys and values": ("fp32", "int8"),
+    "bf16 keys and values": ("fp32", "bf16"), "none": ("fp32", "fp32"), "all that is served": ("int8", "bf16"),
+}  # fmt: skip
+_BINS: Final = np.linspace(-1, 1, 82)
+_ERROR_TILES: Final = 8  # of each matrix: 256 rows are plenty
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """What to measure; `work` keeps conversions."""
+
+    source: Path
+    text: Path
+    windows: int
+    context: int
+    work: Path
+    hellaswag: Path | None = None
+    tasks: int = 100
+    threads: int | None = None
+    variants: Sequence[Options] = VARIANTS
+
+
+def make_report(options: ReportOptions, journal: Journal, bar: Bar) -> dict[str, Any]:
+    """Runs everything; raises QuantError, EvalError, OSError."""
+    options.work.mkdir(parents=True, exist_ok=True)
+    made = {_label(variant): _converted(options, variant) for variant in options.variants}
+    runtime = ModelOptions(options.threads)
+    with ExitStack() as stack:
+        base = stack.enter_context(open_model(options.source, runtime))
+        models = {label: OpenModel(folder, folder, False, runtime) for label, (folder, _) in made.items()}
+        quality, engine = _divergences(options, base, models, journal, bar)
+        if options.hellaswag is not None:
+            for label, each in {"unquantized": base, **models}.items():
+                quality[label] |= _hellaswag(options, each, journal, label, bar)
+    rows = []
+    for label, (folder, conversion) in made.items():
+        error = journal.get(f"error/{label}", partial(weight_errors, options.source, folder))
+        load = journal.get(f"load/{label}", partial(probe_load, folder))
+        rows.append({"variant": label, **conversion, **quality[label], **load, "weights_error": error})
+    return {
+        "model": options.source.name,
+        "text": options.text.name,
+        "windows": options.windows,
+        "context": options.context,
+        "hellaswag_tasks": options.tasks if options.hellaswag else 0,
+        "cpu": _native.cpu_model(),
+        "tier": _native.default_tier(),
+        "commit": commit(),
+        "baseline": quality["unquantized"],
+        "variants": rows,
+        "engine": engine,
+    }
+
+
+def _label(variant: Options) -> str:
+    method = variant.get("method", "rtn")
+    group = variant.get("extent") or f"g{variant.get('group_size', 64)}"
+    bits = f" {variant['bits']} bits" if "bits" in variant else ""
+    return f"{variant['qtype']} {group} {method}{bits}"
+
+
+def _converted(options: ReportOptions, variant: Options) -> tuple[Path, dict[str, Any]]:
+    """The folder of a variant, and what converting it took; made once."""
+    folder = options.work / _label(variant).replace(" ", "-")
+    told = folder.with_suffix(".json")
+    if not (is_packed_model(folder) and told.exists()):
+        began, used = time.monotonic(), time.process_time()
+        arguments: dict[str, Any] = dict(variant)
+        report = convert(options.source, folder, force=folder.exists(), **arguments)
+        facts = {"conversion_s": time.monotonic() - began, "conversion_cpu_s": time.process_time() - used}
+        weights = sum(info.rows * info.cols for info in PackedFile(folder / FILE_NAME).matrices.values())
+        facts |= {"size_bytes": report.size_bytes, "bits_per_weight": 8 * report.size_bytes / weights}
+        write_json(told, facts | {"linear_bits_per_weight": linear_bits(folder), "options": arguments})
+    return folder, read_json_object(told)
+
+
+def linear_bits(folder: Path) -> float:
+    """Bits a weight of the layers' matrices alone, scales included."""
+    matrices = PackedFile(folder / FILE_NAME).matrices
+    layers = [info for name, info in matrices.items() if name.endswith("_proj.weight")]
+    return 8 * sum(info.size_bytes for info in layers) / sum(info.tiles * TILE_OUTPUTS * info.cols for info in layers)
+
+
+def _divergences(
+    options: ReportOptions, base: OpenModel, models: Mapping[str, OpenModel], journal: Journal, bar: Bar
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    text = read_text(options.text)
+    windows = text_windows(base.tokenizer(), text, options.text, options.context, options.windows)
+    kept = options.work / "kept-codes"
+    if not is_packed_model(kept):
+        convert(options.source, kept, qtype="auto", method="rtn", force=kept.exists())
+    engines = {
+        name: OpenModel(kept, kept, False, ModelOptions(options.threads, *types)) for name, types in _ROUNDINGS.items()
+    }
+    with ExitStack() as stack:
+        baseline = stack.enter_context(base.load(options.context))
+        natives = {
+            name: stack.enter_context(each.load(options.context))
+            for name, each in {**models, **{f"engine/{name}": each for name, each in engines.items()}}.items()
+        }
+        tick = stack.enter_context(bar(len(windows), "kl", "window"))
+        base_result, results = kl_divergence(baseline, natives, windows, journal, tick)
+    quality = {"unquantized": base_result, **{label: results[label] for label in models}}
+    return quality, {name: results[f"engine/{name}"] for name in engines}
+
+
+def _hellaswag(options: ReportOptions, model: OpenModel, journal: Journal, label: str, bar: Bar) -> dict[str, Any]:
+    assert options.hellaswag is not None
+    tasks = hellaswag_tasks(options.hellaswag)[: options.tasks]
+    tokenizer = model.tokenizer()
+    width = context_tokens(tokenizer, tasks, model.context_tokens)
+    with model.load(width, BRANCHES) as native, bar(len(tasks), label, "task") as tick:
+        result = run_choices(native, tokenizer, tasks, journal, f"hellaswag/{label}", tick)
+    return {"hellaswag": result["acc_norm"], "hellaswag_stderr": result["acc_norm_stderr"]}
+
+
+def weight_errors(source: Path, folder: Path) -> dict[str, Any]:
+    """How far the layers' weights moved: relative root mean square, by matrix and in all, and a histogram.
+
+    The histogram's bins are in units of a matrix' own root mean square, from -1 to 1; of each matrix the first rows
+    count.
+    """
+    checkpoint, packed = open_source(source), PackedFile(folder / FILE_NAME)
+    counts, by_matrix, squares = np.zeros(len(_BINS) - 1, np.int64), {}, np.zeros(2)
+    for name in (name for name in packed.matrices if name.endswith("_proj.weight")):
+        ours = packed.dequantized_tiles(name, 0, _ERROR_TILES)
+        values = checkpoint.tensors[name].read(0, len(ours))
+        exact = dequantize(values) if isinstance(values, QuantizedMatrix) else values
+        size = float(np.sqrt((exact**2).mean()))
+        counts += np.histogram((ours - exact) / size, _BINS)[0]
+        sums = float(((ours - exact) ** 2).sum()), float((exact**2).sum())
+        by_matrix[name] = float(np.sqrt(sums[0] / sums[1]))
+        squares += sums
+    return {
+        "relative_rms": float(np.sqrt(squares[0] / squares[1])),
+        "worst_matrix": max(by_matrix, key=lambda name: by_matrix[name]),
+        "worst_relative_rms": max(by_matrix.values()),
+        "histogram": counts.tolist(),
+        "histogram_range": [-1, 1],
+    }
+
+
+_PROBE: Final = """
+import json, sys, time
+from pathlib import Path
+from bench.engine import process_resident_bytes
+from quant.native_model import NativeModel
+began = time.monotonic()
+model = NativeModel(Path(sys.argv[1]), context_tokens=512)
+model.prefill([1])
+print(json.dumps({"load_s": time.monotonic() - began, "resident_bytes": process_resident_bytes()}))
+"""
+
+
+def probe_load(folder: Path) -> dict[str, float]:
+    """In a fresh process: seconds until the first token is computed, and the process' resident memory then."""
+    finished = subprocess.run([sys.executable, "-c", _PROBE, str(folder)], capture_output=True, text=True)
+    if finished.returncode != 0:
+        raise QuantError(f"{folder}: could not be loaded: {finished.stderr.strip().splitlines()[-1]}")
+    result: dict[str, float] = json.loads(finished.stdout)
+    return result

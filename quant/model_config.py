@@ -45,7 +45,7 @@ def complete_config(raw: Mapping[str, Any], where: str) -> tuple[dict[str, Any],
     """
     config, notes = dict(raw), list[str]()
     family = config.get("model_type")
-    if family not in _ARCHITECTURES:
+    if not isinstance(family, str) or family not in _ARCHITECTURES:
         known = ", ".join(_ARCHITECTURES)
         raise UnsupportedModelError(f"{where}: model type {family!r} is not supported; supported: {known}")
     if "auto_map" in config:

@@ -22,7 +22,7 @@ from quant.errors import SourceError
 from quant.int4 import dequantize_int4
 from quant.int8 import dequantize_int8
 from quant.lut4 import dequantize_lut4
-from quant.matrix import F16, F32, U8, QuantizedMatrix, WeightType
+from quant.matrix import F16, F32, U8, WEIGHT_TYPES, QuantizedMatrix, WeightType
 from quant.sources.file_rows import bf16_to_fp32
 from quant.sources.safetensors_file import StoredTensor, read_header
 
@@ -258,6 +258,13 @@ def _matrix_info(table: list[int] | None = None, **entry: Any) -> MatrixInfo:
     entries = () if table is None else tuple(table)
     if len(entries) != (16 if entry.get("type") == "lut4" else 0):
         raise ValueError(f"a table of {len(entries)} entries for {entry.get('type')}")
+    if not isinstance(entry.get("type"), str) or entry["type"] not in WEIGHT_TYPES:
+        raise ValueError(f"the type {entry.get('type')!r:.80}")
+    sizes = [entry.get(name) for name in ("rows", "cols", "group")]
+    if any(type(size) is not int or not 0 <= size < 2**31 for size in sizes) or 0 in sizes[:2]:
+        raise ValueError(f"rows, cols and group {sizes!r:.80}")
+    if (entry["group"] == 0) != (entry["type"] in ("bf16", "fp32")) or (entry["group"] and sizes[1] % entry["group"]):
+        raise ValueError(f"groups of {entry['group']} for {entry['type']} and {entry['cols']} inputs")
     return MatrixInfo(**entry, table=entries or None)
 
 

@@ -76,7 +76,9 @@ def _end_token_ids(generation: Mapping[str, Any], config: Mapping[str, Any], tok
     ends = generation.get("eos_token_id", config.get("eos_token_id"))
     if isinstance(ends, int):
         ends = [ends]
-    result = [end for end in ends or [] if isinstance(end, int)]
+    if ends is not None and not isinstance(ends, list):
+        raise SourceError(f"eos_token_id is {ends!r:.80}, neither a token nor a list of them")
+    result = [end for end in ends or [] if type(end) is int]
     added = tokenizer.get_added_tokens_decoder()
     result += [token_id for token_id, token in added.items() if token.content in END_TOKENS and token.special]
     return list(dict.fromkeys(result))

@@ -91,6 +91,7 @@ class TestConfig:
         [
             ({"model_type": "gpt_neox"}, "model type 'gpt_neox' is not supported; supported: llama"),
             ({"model_type": None}, "model type None"),
+            ({"model_type": ["llama"]}, "model type .'llama'. is not supported"),
             ({"auto_map": {"AutoModel": "x.py"}}, "its own Python code"),
             ({"quantization_config": {"quant_method": "bitsandbytes"}}, "already quantized .bitsandbytes."),
             ({"hidden_act": "gelu"}, "activation 'gelu'"),

@@ -29,7 +29,7 @@ from bench.eval.longbench import LongModel, long_sets, run_longbench
 from bench.eval.open_model import ModelOptions, OpenModel, open_model
 from bench.eval.page import draw, with_report
 from bench.eval.perplexity import kl_divergence, perplexity
-from bench.eval.report import ReportOptions, make_report
+from bench.eval.report import VARIANTS, Options, ReportOptions, label, make_report
 from bench.eval.text_windows import read_text, text_windows
 from quant.cache_folder import file_state
 from quant.errors import QuantError
@@ -84,6 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--work", type=Path, required=True, metavar="FOLDER", help="keeps the conversions")
     report.add_argument("--hellaswag", type=Path, metavar="FILE", help="HellaSwag: six lines a task")
     report.add_argument("--tasks", type=_positive, default=100, metavar="N", help="of HellaSwag (default %(default)s)")
+    report.add_argument(
+        "--only", metavar="TEXT,...", help="conversions whose names have one of these words (default: all)"
+    )
     report.add_argument("--threads", type=_positive, help="compute threads (default: all CPUs)")
     report.add_argument("--out", type=Path, metavar="JSON", help="write the report there instead of printing it")
     report.add_argument(
@@ -190,6 +193,7 @@ def _run_report(options: argparse.Namespace) -> Iterator[Result]:
         hellaswag=options.hellaswag,
         tasks=options.tasks,
         threads=options.threads,
+        variants=_variants(options.only),
     )
     paths = [options.source, *([options.hellaswag] if options.hellaswag else [])]
     with _journal(options, paths, read_text(options.text)) as journal:
@@ -203,6 +207,14 @@ def _run_report(options: argparse.Namespace) -> Iterator[Result]:
             options.page.write_text(page, encoding="utf-8")
     if options.out is None:
         yield result
+
+
+def _variants(only: str | None) -> list[Options]:
+    wanted = only.split(",") if only else [""]
+    found = [variant for variant in VARIANTS if any(f" {text}" in f" {label(variant)}" for text in wanted)]
+    if not found:
+        raise EvalError(f"--only {only}: none of {', '.join(map(label, VARIANTS))}")
+    return found
 
 
 def _check_same_tokens(baseline: OpenModel, model: OpenModel, text: str) -> None:

@@ -43,12 +43,16 @@ def tables(report: Mapping[str, Any]) -> str:
             *([f"{row['hellaswag']:.1%}"] if hellaswag else []),
             f"{row['weights_error']['relative_rms']:.2%}",
             f"{row['size_bytes'] / 1e6:.0f} MB",
-            f"{row['conversion_s']:.1f} s",
+            "not timed" if row["conversion_s"] is None else f"{row['conversion_s']:.1f} s",
             f"{row['load_s']:.2f} s",
             f"{row['resident_bytes'] / 1e6:.0f} MB",
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "What the engine's own roundings cost, with the checkpoint's codes kept:", ""]
+    lines += [
+        "",
+        "The engine's own part. First the checkpoint as `--qtype auto` imports it, against the checkpoint itself (fp32",
+    ]
+    lines += ["activations, keys and values); then what each rounding of the engine adds to that:", ""]
     lines += ["| rounded | perplexity | mean KL | same top token |", "| --- | ---: | ---: | ---: |"]
     for name, row in report["engine"].items():
         increase, kl = f"{row['perplexity_increase']:+.3%}", f"{row['kl']['mean']:.6f}"

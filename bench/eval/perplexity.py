@@ -36,11 +36,16 @@ def kl_divergence(
     windows: Sequence[Sequence[int]],
     journal: Journal,
     tick: Tick,
+    *,
+    key: str = "kl",
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """The baseline's perplexity, and each model's with its divergence from the baseline by token."""
+    """The baseline's perplexity, and each model's with its divergence from the baseline by token.
+
+    key: what the results are noted under.
+    """
     parts: list[Mapping[str, Any]] = []
     for number, ids in enumerate(windows):
-        parts.append(journal.get(f"kl/{number}", partial(_compare, baseline, models, ids)))
+        parts.append(journal.get(f"{key}/{number}", partial(_compare, baseline, models, ids)))
         tick()
     base = np.concatenate([part["baseline"] for part in parts])
     results = {}

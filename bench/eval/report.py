@@ -28,7 +28,7 @@ from bench.eval.perplexity import kl_divergence
 from bench.eval.text_windows import read_text, text_windows
 from kernels import _native
 from quant.convert import convert, is_packed_model
-from quant.errors import QuantError
+from quant.errors import QuantError, TensorError
 from quant.json_file import read_json_object, write_json
 from quant.matrix import QuantizedMatrix
 from quant.packed_file import FILE_NAME, TILE_OUTPUTS, PackedFile, dequantize
@@ -46,12 +46,16 @@ VARIANTS: Final[tuple[Options, ...]] = (
     *({"qtype": "sym_int4", "group_size": group, "method": "gptq"} for group in (32, 64, 128)),
     {"qtype": "asym_int4", "group_size": 64, "method": "gptq"},
     {"qtype": "nf4", "group_size": 64, "method": "gptq"},
+    {"qtype": "sym_int4", "group_size": 64, "method": "signround"},
+    {"qtype": "sym_int4", "bits": 4.5, "method": "gptq"},
     {"qtype": "int8", "group_size": 64, "method": "rtn"},
 )
+"""By default: granularities, types and methods beside each other."""
 _ROUNDINGS: Final[Mapping[str, tuple[str, str]]] = {
     "int8 activations": ("int8", "fp32"), "int8 keys and values": ("fp32", "int8"),
-    "bf16 keys and values": ("fp32", "bf16"), "none": ("fp32", "fp32"), "all that is served": ("int8", "bf16"),
+    "bf16 keys and values": ("fp32", "bf16"), "both, as served (bf16)": ("int8", "bf16"), "none": ("fp32", "fp32"),
 }  # fmt: skip
+_EXACT: Final = "none"
 _BINS: Final = np.linspace(-1, 1, 82)
 _ERROR_TILES: Final = 8  # of each matrix: 256 rows are plenty
 
@@ -74,20 +78,25 @@ class ReportOptions:
 def make_report(options: ReportOptions, journal: Journal, bar: Bar) -> dict[str, Any]:
     """Runs everything; raises QuantError, EvalError, OSError."""
     options.work.mkdir(parents=True, exist_ok=True)
-    made = {_label(variant): _converted(options, variant) for variant in options.variants}
+    made: dict[str, tuple[Path, dict[str, Any]]] = {}
+    refused: dict[str, str] = {}
+    for variant in options.variants:
+        try:
+            made[label(variant)] = converted(options, variant)
+        except TensorError as error:  # a group that does not divide this model's rows
+            refused[label(variant)] = str(error)
     runtime = ModelOptions(options.threads)
     with ExitStack() as stack:
         base = stack.enter_context(open_model(options.source, runtime))
-        models = {label: OpenModel(folder, folder, False, runtime) for label, (folder, _) in made.items()}
+        models = {name: OpenModel(folder, folder, False, runtime) for name, (folder, _) in made.items()}
         quality, engine = _divergences(options, base, models, journal, bar)
         if options.hellaswag is not None:
-            for label, each in {"unquantized": base, **models}.items():
-                quality[label] |= _hellaswag(options, each, journal, label, bar)
+            for name, each in {"unquantized": base, **models}.items():
+                quality[name] |= _hellaswag(options, each, journal, name, bar)
     rows = []
-    for label, (folder, conversion) in made.items():
-        error = journal.get(f"error/{label}", partial(weight_errors, options.source, folder))
-        load = journal.get(f"load/{label}", partial(probe_load, folder))
-        rows.append({"variant": label, **conversion, **quality[label], **load, "weights_error": error})
+    for name, (folder, conversion) in made.items():
+        error = journal.get(f"error/{name}", partial(weight_errors, options.source, folder))
+        rows.append({"variant": name, **conversion, **quality[name], "weights_error": error})
     return {
         "model": options.source.name,
         "text": options.text.name,
@@ -99,21 +108,26 @@ def make_report(options: ReportOptions, journal: Journal, bar: Bar) -> dict[str,
         "commit": commit(),
         "baseline": quality["unquantized"],
         "variants": rows,
+        "refused": refused,
         "engine": engine,
     }
 
 
-def _label(variant: Options) -> str:
+def label(variant: Options) -> str:
+    """What a variant is called in reports."""
     method = variant.get("method", "rtn")
     group = variant.get("extent") or f"g{variant.get('group_size', 64)}"
-    bits = f" {variant['bits']} bits" if "bits" in variant else ""
-    return f"{variant['qtype']} {group} {method}{bits}"
+    return (
+        f"{variant['qtype']} {variant['bits']}-bits {method}"
+        if "bits" in variant
+        else f"{variant['qtype']} {group} {method}"
+    )
 
 
-def _converted(options: ReportOptions, variant: Options) -> tuple[Path, dict[str, Any]]:
-    """The folder of a variant, and what converting it took; made once."""
-    folder = options.work / _label(variant).replace(" ", "-")
-    told = folder.with_suffix(".json")
+def converted(options: ReportOptions, variant: Options) -> tuple[Path, dict[str, Any]]:
+    """The folder of a variant, and what converting and loading it took; made once."""
+    folder = options.work / label(variant).replace(" ", "-")
+    told = folder.with_name(f"{folder.name}.json")
     if not (is_packed_model(folder) and told.exists()):
         began, used = time.monotonic(), time.process_time()
         arguments: dict[str, Any] = dict(variant)
@@ -121,7 +135,8 @@ def _converted(options: ReportOptions, variant: Options) -> tuple[Path, dict[str
         facts = {"conversion_s": time.monotonic() - began, "conversion_cpu_s": time.process_time() - used}
         weights = sum(info.rows * info.cols for info in PackedFile(folder / FILE_NAME).matrices.values())
         facts |= {"size_bytes": report.size_bytes, "bits_per_weight": 8 * report.size_bytes / weights}
-        write_json(told, facts | {"linear_bits_per_weight": linear_bits(folder), "options": arguments})
+        facts |= {"linear_bits_per_weight": linear_bits(folder), "options": arguments}
+        write_json(told, facts | probe_load(folder))
     return folder, read_json_object(told)
 
 
@@ -143,25 +158,35 @@ def _divergences(
     engines = {
         name: OpenModel(kept, kept, False, ModelOptions(options.threads, *types)) for name, types in _ROUNDINGS.items()
     }
+    exact = engines.pop(_EXACT)
+    base_result, results = _compared(base, {**models, "codes kept": exact}, windows, options, journal, bar)
+    engine = {"codes kept": results.pop("codes kept")}
+    engine |= _compared(exact, engines, windows, options, journal, bar)[1]
+    return {"unquantized": base_result, **results}, engine
+
+
+def _compared(
+    base: OpenModel,
+    models: Mapping[str, OpenModel],
+    windows: Sequence[Sequence[int]],
+    options: ReportOptions,
+    journal: Journal,
+    bar: Bar,
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     with ExitStack() as stack:
         baseline = stack.enter_context(base.load(options.context))
-        natives = {
-            name: stack.enter_context(each.load(options.context))
-            for name, each in {**models, **{f"engine/{name}": each for name, each in engines.items()}}.items()
-        }
+        natives = {name: stack.enter_context(each.load(options.context)) for name, each in models.items()}
         tick = stack.enter_context(bar(len(windows), "kl", "window"))
-        base_result, results = kl_divergence(baseline, natives, windows, journal, tick)
-    quality = {"unquantized": base_result, **{label: results[label] for label in models}}
-    return quality, {name: results[f"engine/{name}"] for name in engines}
+        return kl_divergence(baseline, natives, windows, journal, tick, key=base.folder.name + "/kl")
 
 
-def _hellaswag(options: ReportOptions, model: OpenModel, journal: Journal, label: str, bar: Bar) -> dict[str, Any]:
+def _hellaswag(options: ReportOptions, model: OpenModel, journal: Journal, name: str, bar: Bar) -> dict[str, Any]:
     assert options.hellaswag is not None
     tasks = hellaswag_tasks(options.hellaswag)[: options.tasks]
     tokenizer = model.tokenizer()
     width = context_tokens(tokenizer, tasks, model.context_tokens)
-    with model.load(width, BRANCHES) as native, bar(len(tasks), label, "task") as tick:
-        result = run_choices(native, tokenizer, tasks, journal, f"hellaswag/{label}", tick)
+    with model.load(width, BRANCHES) as native, bar(len(tasks), name, "task") as tick:
+        result = run_choices(native, tokenizer, tasks, journal, f"hellaswag/{name}", tick)
     return {"hellaswag": result["acc_norm"], "hellaswag_stderr": result["acc_norm_stderr"]}
 
 

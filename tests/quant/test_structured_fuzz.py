@@ -1,7 +1,7 @@
 """Damage that keeps files well-formed: JSON values replaced by hostile ones, keys dropped, doubled or moved.
 
 Whatever a checkpoint or a packed model says of itself, both readers either take it or raise an error of ours, and no
-folder is left behind. REDOUBT_FUZZ_ROUNDS makes the run longer; what it once found has tests of its own beside the readers'.
+folder is left behind. REDOUBT_FUZZ_ROUNDS makes the run longer; what it found is in test_found_by_fuzzing.
 """
 
 import copy
@@ -10,6 +10,7 @@ import os
 import random
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +111,8 @@ def run_rounds(path: Path, seed: int, attempt: Callable[[], None], *, header: bo
 
 
 def converts(folder: Path, out: Path) -> None:
-    try:
+    with suppress(QuantError):
         convert(folder, out, qtype="fp32", force=True, progress=False)
-    except QuantError as error:
-        assert str(error)
     leftovers = [path for path in out.parent.iterdir() if path.name.startswith(f".{out.name}.partial")]
     assert not leftovers
 
@@ -140,15 +139,11 @@ def test_packed_models(tmp_path: Path, name: str) -> None:
     convert(tmp_path / "in", folder, qtype="asym_int4", group_size=32, progress=False)
 
     def attempt() -> None:
-        try:
+        with suppress(QuantError):
             packed = PackedFile(folder / "model.safetensors")
             for matrix in packed.matrices:
                 packed.dequantized_tiles(matrix, 0, 1)
-        except QuantError as error:
-            assert str(error)
-        try:
+        with suppress(_native.PackedFileError, ValueError):
             _native.Model(str(folder), threads=1, kv_pages=2, max_sequences=1, max_step_tokens=8, max_context_tokens=32)
-        except (_native.PackedFileError, ValueError) as error:
-            assert str(error)
 
     run_rounds(folder / name, 3, attempt, header=name == "model.safetensors")

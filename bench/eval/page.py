@@ -92,7 +92,7 @@ def draw(report: Mapping[str, Any], folder: Path) -> list[Path]:
     for row in report["variants"]:
         error = row["weights_error"]
         counts = np.array(error["histogram"], np.float64)
-        edges = np.linspace(*error["histogram_range"], len(counts) + 1)
+        edges = np.linspace(error["histogram_range"][0], error["histogram_range"][1], len(counts) + 1)
         density = counts / counts.sum() / (edges[1] - edges[0])
         axes.step((edges[1:] + edges[:-1]) / 2, density, where="mid", linewidth=0.8, label=row["variant"])
     axes.set_yscale("log")

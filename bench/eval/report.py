@@ -95,8 +95,8 @@ def make_report(options: ReportOptions, journal: Journal, bar: Bar) -> dict[str,
                 quality[name] |= _hellaswag(options, each, journal, name, bar)
     rows = []
     for name, (folder, conversion) in made.items():
-        error = journal.get(f"error/{name}", partial(weight_errors, options.source, folder))
-        rows.append({"variant": name, **conversion, **quality[name], "weights_error": error})
+        moved = journal.get(f"error/{name}", partial(weight_errors, options.source, folder))
+        rows.append({"variant": name, **conversion, **quality[name], "weights_error": moved})
     return {
         "model": options.source.name,
         "text": options.text.name,
@@ -132,7 +132,10 @@ def converted(options: ReportOptions, variant: Options) -> tuple[Path, dict[str,
         began, used = time.monotonic(), time.process_time()
         arguments: dict[str, Any] = dict(variant)
         report = convert(options.source, folder, force=folder.exists(), **arguments)
-        facts = {"conversion_s": time.monotonic() - began, "conversion_cpu_s": time.process_time() - used}
+        facts: dict[str, Any] = {
+            "conversion_s": time.monotonic() - began,
+            "conversion_cpu_s": time.process_time() - used,
+        }
         weights = sum(info.rows * info.cols for info in PackedFile(folder / FILE_NAME).matrices.values())
         facts |= {"size_bytes": report.size_bytes, "bits_per_weight": 8 * report.size_bytes / weights}
         facts |= {"linear_bits_per_weight": linear_bits(folder), "options": arguments}

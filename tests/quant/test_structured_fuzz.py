@@ -20,7 +20,8 @@ from kernels import _native
 from quant.convert import convert
 from quant.errors import QuantError
 from quant.packed_file import PackedFile
-from tests.quant.checkpoints import CONFIG, random_tensors, write_hf_folder
+from quant.sources.gguf_file import read_gguf
+from tests.quant.checkpoints import CONFIG, random_tensors, write_gguf, write_hf_folder
 from tests.quant.packed_checkpoints import write_packed_folder
 
 ROUNDS = int(os.environ.get("REDOUBT_FUZZ_ROUNDS", "20"))
@@ -147,3 +148,35 @@ def test_packed_models(tmp_path: Path, name: str) -> None:
             _native.Model(str(folder), threads=1, kv_pages=2, max_sequences=1, max_step_tokens=8, max_context_tokens=32)
 
     run_rounds(folder / name, 3, attempt, header=name == "model.safetensors")
+
+
+GGUF_VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    0,
+    1,
+    2**32 - 1,
+    -1.5,
+    float("nan"),
+    "",
+    "x",
+    [1],
+    ["a"],
+    [1.5],
+    ["a"] * 300,
+)
+
+
+def test_gguf_metadata(tmp_path: Path) -> None:
+    """Every key takes hostile values of every kind, or is missing."""
+    tensors = random_tensors(CONFIG)
+    path = write_gguf(tmp_path / "x.gguf", tensors)
+    keys = sorted(read_gguf(path).metadata.keys() | {"general.alignment", "llama.rope.scaling.type", "split.count"})
+    cases = [(key, value) for key in keys if key != "general.architecture" for value in GGUF_VALUES]
+    for key, value in random.Random(4).sample(cases, min(len(cases), 6 * ROUNDS)):
+        path.unlink()
+        write_gguf(path, tensors, extra={key: value})
+        try:
+            converts(path, tmp_path / "out")
+        except Exception as error:
+            raise AssertionError(f"{key} = {value!r:.100}: {error!r}") from error

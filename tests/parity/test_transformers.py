@@ -21,7 +21,15 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("transformers")
     tensors = {n: v * (0.15 if v.ndim == 2 else 1.0) for n, v in random_tensors(CONFIG, seed=8).items()}
     write_hf_folder(folder / "hf", {name: values.astype(np.float32) for name, values in tensors.items()})
-    convert(folder / "hf", folder / "packed", qtype="sym_int4", group_size=32, head_qtype="fp32", progress=False)
+    convert(
+        folder / "hf",
+        folder / "packed",
+        qtype="sym_int4",
+        group_size=32,
+        head_qtype="fp32",
+        method="rtn",
+        progress=False,
+    )
     return folder
 
 

@@ -95,7 +95,7 @@ def test_sampling_is_seeded_and_options_count(model: AutoModelForCausalLM) -> No
 
 def test_a_checkpoint_is_converted_once(checkpoint: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {
-        "qtype": "sym_int4", "group_size": 32, "cache_dir": tmp_path, "progress": False, "threads": 1,
+        "qtype": "sym_int4", "group_size": 32, "method": "rtn", "cache_dir": tmp_path, "progress": False, "threads": 1,
     }  # fmt: skip
     first = AutoModelForCausalLM.from_pretrained(checkpoint, **options)
     (folder,) = tmp_path.iterdir()

@@ -21,7 +21,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def packed(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same, converted to sym_int4."""
     out = tmp_path_factory.mktemp("packed") / "int4"
-    convert(checkpoint, out, qtype="sym_int4", group_size=32, progress=False)
+    convert(checkpoint, out, qtype="sym_int4", group_size=32, method="rtn", progress=False)
     return out
 
 

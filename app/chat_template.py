@@ -47,7 +47,8 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
         """The prompt, up to where the answer begins. Raises ApiError (400) with the template's own words."""
         takes_tools = bool(re.search(r"\btools\b", self._source))
-        if not takes_tools and (tools or "tool_calls" not in self._source):
+        has_calls = "tool_calls" not in self._source and any(message.tool_calls for message in messages)
+        if not takes_tools and (tools or has_calls):
             messages = functions.told_in_text(messages, tools)
         told = self._marked(functions.definitions(tools)) if takes_tools and tools else None
         values = [self._value(i, message) for i, message in enumerate(messages)]

@@ -105,9 +105,10 @@ class VllmCpu:
 
     def _add(self, tokens: int, params: Any) -> str:
         self._requests += 1
+        name = f"r{self._requests}"  # outputs have it; what add_request returns is a longer name, of vLLM's own
         prompt = {"prompt_token_ids": self._random.choices(range(self._vocab_size), k=tokens)}
-        returned = self._engine.add_request(f"r{self._requests}", prompt, params)
-        return returned if isinstance(returned, str) else f"r{self._requests}"
+        self._engine.add_request(name, prompt, params)
+        return name
 
 
 def main() -> None:

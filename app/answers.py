@@ -11,10 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from app import errors, sse
-from app.errors import ApiError
-from app.functions import call_entry
-from app.generation import ChoiceDelta, Job
-from app.openai_types import (
+from app.answer_types import (
     AssistantMessage,
     ChatChoice,
     ChatCompletion,
@@ -23,6 +20,9 @@ from app.openai_types import (
     FinishReason,
     Usage,
 )
+from app.errors import ApiError
+from app.functions import call_entry
+from app.generation import ChoiceDelta, Job
 
 Deltas = AsyncGenerator[list[ChoiceDelta], None]
 

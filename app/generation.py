@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app import errors
+from app.answer_types import FinishReason as Finish
 from app.chat import ChatModel
 from app.context_window import OnOverflow, WindowWishes, plan_window, shifts
 from app.detokenizer import StopStrings
@@ -18,7 +19,6 @@ from app.engine.types import ContextWindow, EngineStoppedError, GenerateRequest,
 from app.functions import Functions, functions_of, grammar_of
 from app.logprobs import CompletionLogprobs, chat_entries
 from app.openai_types import MAX_TOKENS, ChatCompletionRequest, CompletionRequest
-from app.openai_types import FinishReason as Finish
 from app.tool_calls import CallParser, ForcedCall, ToolCallDelta
 
 Generate = Callable[[GenerateRequest], AsyncGenerator[TokenDelta, None]]

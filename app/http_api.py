@@ -1,4 +1,4 @@
-"""The HTTP application: routes, keys, limits, and every failure in OpenAI's shape.
+"""The HTTP application: its routes, and what each of them does.
 
 It gets what it serves as plain objects and callables, so it knows nothing of Ray. No prompt and no answer
 is ever logged: a failure is known by its request id, its type and where it happened.
@@ -6,27 +6,24 @@ is ever logged: a failure is known by its request id, its type and where it happ
 
 import asyncio
 import dataclasses
-import hashlib
-import hmac
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
-import orjson
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import Response
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 
 from app import answers, errors, generation
+from app.answer_types import Model, ModelList
 from app.chat import ChatModel
 from app.errors import ApiError
 from app.generation import Generate, Job, Limits
-from app.openai_types import ChatCompletionRequest, CompletionRequest, Model, ModelList
+from app.http_guard import Guarded, KeyCheck, http_error, json_response, read_body
+from app.openai_types import ChatCompletionRequest, CompletionRequest
 from app.sse import ClientGoneError, EventStream, until_disconnect
 from app.validation import parse
 from app.worker_table import WorkerRow
@@ -72,7 +69,7 @@ def build_http_app(service: Service) -> FastAPI:
     """The application without the chat page. No CORS: other sites' pages have no business here."""
     app = FastAPI(title="Redoubt", docs_url=None, redoc_url=None, openapi_url=None)
     routes = _Routes(service)
-    v1 = APIRouter(prefix="/v1", route_class=_Guarded, dependencies=[Depends(_KeyCheck(service.settings.api_keys))])
+    v1 = APIRouter(prefix="/v1", route_class=Guarded, dependencies=[Depends(KeyCheck(service.settings.api_keys))])
     v1.add_api_route("/models", routes.models, methods=["GET"])
     v1.add_api_route("/models/{name:path}", routes.model, methods=["GET"])
     v1.add_api_route("/workers", routes.workers, methods=["GET"])
@@ -83,7 +80,7 @@ def build_http_app(service: Service) -> FastAPI:
     v1.add_api_route("/{path:path}", routes.unknown, methods=methods)
     app.include_router(v1)
     app.add_api_route("/health", routes.health, methods=["GET"])
-    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(HTTPException, http_error)
     return app
 
 
@@ -98,26 +95,26 @@ class _Routes:
 
     async def models(self) -> Response:
         """`GET /v1/models`."""
-        return _json(ModelList(data=[self._model(name) for name in self._service.models]).model_dump())
+        return json_response(ModelList(data=[self._model(name) for name in self._service.models]).model_dump())
 
     async def model(self, name: str) -> Response:
         """`GET /v1/models/{id}`."""
         if name not in self._service.models:
             raise errors.no_such_model(name)
-        return _json(self._model(name).model_dump())
+        return json_response(self._model(name).model_dump())
 
     async def workers(self) -> Response:
         """`GET /v1/workers`: the worker table."""
         rows = [dataclasses.asdict(row) for row in self._service.workers()]
-        return _json({"object": "list", "data": rows})
+        return json_response({"object": "list", "data": rows})
 
     async def health(self) -> Response:
         """`GET /health`: 200 while at least one worker can take a request, else 503."""
         alive = sum(row.check_heart_beat for row in self._service.workers())
         if alive:
-            return _json({"status": "ok", "workers": alive})
+            return json_response({"status": "ok", "workers": alive})
         body = {"status": "unavailable", "workers": 0}
-        return _json(body, 503, {"Retry-After": str(self._settings.retry_after_s)})
+        return json_response(body, 503, {"Retry-After": str(self._settings.retry_after_s)})
 
     async def unknown(self, request: Request) -> Response:
         """Any other path or method under `/v1`."""
@@ -143,7 +140,7 @@ class _Routes:
         plan: Plan[AnyRequest],
     ) -> Response:
         response_id = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{uuid.uuid4().hex}"
-        raw = await _read_body(request, self._settings.max_body_bytes)
+        raw = await read_body(request, self._settings.max_body_bytes)
         as_api_error = self._as_api_error(response_id)
         try:
             body, served, job = await self._prepared(raw, body_type, plan, response_id)
@@ -203,73 +200,3 @@ _METHODS: Mapping[str, str] = {
     "/v1/models": "GET",
     "/v1/workers": "GET",
 }
-
-
-class _KeyCheck:
-    """Lets a request through that shows one of the keys (compared in constant time), or all without keys."""
-
-    def __init__(self, keys: Sequence[str]) -> None:
-        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
-
-    async def __call__(self, request: Request) -> None:
-        """Leaves who calls in `request.state.tenant`: the key's digest, or nothing. Raises ApiError (401)."""
-        request.state.tenant = b""
-        if not self._digests:
-            return
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        shown = hashlib.sha256(key.strip().encode()).digest()
-        matches = [hmac.compare_digest(shown, digest) for digest in self._digests]
-        if scheme.lower() != "bearer" or not any(matches):
-            raise errors.unauthorized()
-        request.state.tenant = shown
-
-
-class _Guarded(APIRoute):
-    """A route whose every failure is an answer in OpenAI's shape."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """FastAPI's handler, guarded."""
-        handle = super().get_route_handler()
-
-        async def guarded(request: Request) -> Response:
-            try:
-                return await handle(request)
-            except ApiError as error:
-                return _error(error)
-            except (ClientGoneError, ClientDisconnect):
-                return Response(status_code=499)  # nobody reads it
-            except Exception as error:
-                return _error(answers.as_api_error(error, f"req-{uuid.uuid4().hex}", retry_after_s=1))
-
-        return guarded
-
-
-async def _read_body(request: Request, limit_bytes: int) -> bytes:
-    """The body, if it says that it is JSON and is not too large. Raises ApiError (413, 415)."""
-    content_type = request.headers.get("content-type", "").partition(";")[0]
-    if content_type.strip().lower() != "application/json":
-        # Another site's page may send other types to a local address without the browser asking us first.
-        raise errors.wrong_content_type()
-    declared = request.headers.get("content-length", "0")
-    if declared.isdecimal() and (len(declared) > 18 or int(declared) > limit_bytes):
-        raise errors.body_too_large(limit_bytes)
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit_bytes:
-            raise errors.body_too_large(limit_bytes)
-    return bytes(body)
-
-
-async def _http_error(_: Request, error: Exception) -> Response:
-    """A path outside `/v1` that nobody answers."""
-    assert isinstance(error, HTTPException)
-    return _error(ApiError(error.status_code, str(error.detail)))
-
-
-def _error(error: ApiError) -> Response:
-    return Response(error.body(), error.status, error.headers, "application/json")
-
-
-def _json(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(value), status, headers, "application/json")

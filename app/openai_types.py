@@ -1,4 +1,4 @@
-"""The wire: OpenAI's requests and responses as pydantic models. Validation, and nothing else.
+"""The wire: OpenAI's requests as pydantic models. Validation, and nothing else; answers are in `app.answer_types`.
 
 A documented field is honoured, or refused by name: it is never ignored. A field that only describes the
 caller or the call (`user`, `metadata`, ...) is accepted, for there is nothing to do. It knows no tokenizer,
@@ -36,7 +36,7 @@ MAX_FIELDS = 64
 """Of one object: pydantic reports every unknown field, and a hostile body could hold a million."""
 
 
-def _only(*allowed: object) -> BeforeValidator:
+def only(*allowed: object) -> BeforeValidator:
     """A documented field with some values supported: null, and those that ask for what happens anyway."""
 
     def check(value: object) -> object:
@@ -48,7 +48,7 @@ def _only(*allowed: object) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def _at_most(entries: int) -> BeforeValidator:
+def at_most(entries: int) -> BeforeValidator:
     """An object of bounded size, checked before its entries are."""
 
     def check(value: object) -> object:
@@ -59,7 +59,7 @@ def _at_most(entries: int) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def _kind_of(message: str, kinds: dict[type, str]) -> Discriminator:
+def kind_of(message: str, kinds: dict[type, str]) -> Discriminator:
     """Tells a union's members apart by the JSON type, so that an error speaks of the one that was meant."""
 
     def kind(value: object) -> str | None:
@@ -68,7 +68,7 @@ def _kind_of(message: str, kinds: dict[type, str]) -> Discriminator:
     return Discriminator(kind, custom_error_type="wrong_type", custom_error_message=message)
 
 
-Unsupported = Annotated[Any, _only()]
+Unsupported = Annotated[Any, only()]
 
 Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
@@ -96,7 +96,7 @@ class StreamOptions(Wire):
     """`stream_options`."""
 
     include_usage: bool | None = None
-    include_obfuscation: Annotated[bool | None, _only(False)] = None
+    include_obfuscation: Annotated[bool | None, only(False)] = None
 
 
 class _Request(Wire):
@@ -110,7 +110,7 @@ class _Request(Wire):
         Annotated[
             Annotated[StopString, Tag("one")]
             | Annotated[list[StopString], Field(max_length=MAX_STOPS, fail_fast=True), Tag("many")],
-            _kind_of("should be a string or a list of strings", {str: "one", list: "many"}),
+            kind_of("should be a string or a list of strings", {str: "one", list: "many"}),
         ]
         | None
     ) = None
@@ -137,7 +137,7 @@ class _Request(Wire):
                 Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})$")],
                 Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)],
             ],
-            _at_most(MAX_LOGIT_BIASES),
+            at_most(MAX_LOGIT_BIASES),
         ]
         | None
     ) = None
@@ -192,7 +192,7 @@ class ToolCall(Wire):
     """An entry of an assistant message's `tool_calls`."""
 
     id: Identifier
-    type: Annotated[Literal["function"], _only("function")] = "function"
+    type: Annotated[Literal["function"], only("function")] = "function"
     function: FunctionCall
 
 
@@ -203,7 +203,7 @@ class Message(Wire):
     content: (
         Annotated[
             Annotated[Text, Tag("text")] | Annotated[list[TextPart], Field(fail_fast=True), Tag("parts")],
-            _kind_of("should be a string or a list of text parts", {str: "text", list: "parts"}),
+            kind_of("should be a string or a list of text parts", {str: "text", list: "parts"}),
         ]
         | None
     ) = None
@@ -213,7 +213,7 @@ class Message(Wire):
     audio: Unsupported = None
     function_call: Unsupported = None
     refusal: Unsupported = None
-    annotations: Annotated[Any, _only([])] = None
+    annotations: Annotated[Any, only([])] = None
 
 
 class JsonSchema(Wire):
@@ -250,7 +250,7 @@ class FunctionDefinition(Wire):
 class Tool(Wire):
     """An entry of `tools`."""
 
-    type: Annotated[Literal["function"], _only("function")]
+    type: Annotated[Literal["function"], only("function")]
     function: FunctionDefinition
 
 
@@ -263,13 +263,13 @@ class NamedFunction(Wire):
 class NamedToolChoice(Wire):
     """`tool_choice` of one function."""
 
-    type: Annotated[Literal["function"], _only("function")]
+    type: Annotated[Literal["function"], only("function")]
     function: NamedFunction
 
 
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("mode")] | Annotated[NamedToolChoice, Tag("named")],
-    _kind_of('should be "none", "auto", "required" or name a function', {str: "mode", dict: "named"}),
+    kind_of('should be "none", "auto", "required" or name a function', {str: "mode", dict: "named"}),
 ]
 
 
@@ -280,23 +280,22 @@ class ChatCompletionRequest(_Request):
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     response_format: ResponseFormat | None = None
     metadata: (
-        Annotated[dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], _at_most(16)]
-        | None
+        Annotated[dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], at_most(16)] | None
     ) = None
     """Kept with a stored completion; we store none, so there is nothing to keep."""
     safety_identifier: Identifier | None = None
     prompt_cache_key: Identifier | None = None
-    store: Annotated[bool | None, _only(False)] = None
-    service_tier: Annotated[str | None, _only("auto", "default")] = None
-    modalities: Annotated[Any, _only(["text"])] = None
-    reasoning_effort: Annotated[str | None, _only("none")] = None
+    store: Annotated[bool | None, only(False)] = None
+    service_tier: Annotated[str | None, only("auto", "default")] = None
+    modalities: Annotated[Any, only(["text"])] = None
+    reasoning_effort: Annotated[str | None, only("none")] = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_CHAT_TOP_LOGPROBS)] | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    functions: Annotated[Any, _only([])] = None
-    function_call: Annotated[str | None, _only("none")] = None
+    functions: Annotated[Any, only([])] = None
+    function_call: Annotated[str | None, only("none")] = None
     audio: Unsupported = None
     moderation: Unsupported = None
     prediction: Unsupported = None
@@ -354,7 +353,7 @@ class CompletionRequest(_Request):
     """So many are made of each prompt, and the `n` likeliest answered."""
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_COMPLETION_LOGPROBS)] | None = None
-    suffix: Annotated[str | None, _only("")] = None
+    suffix: Annotated[str | None, only("")] = None
 
     @property
     def scores(self) -> int | None:
@@ -371,103 +370,3 @@ class CompletionRequest(_Request):
                 return [cast(list[int], token_ids)]
             case prompts:
                 return cast(list[str] | list[list[int]], prompts)
-
-
-# --- responses ----------------------------------------------------------------------------------------------
-
-FinishReason = Literal["stop", "length", "tool_calls"]
-
-
-class PromptTokensDetails(BaseModel):
-    """What became of the prompt's tokens."""
-
-    cached_tokens: int
-    """Of them, those that were not computed: the prefix cache had them."""
-
-
-class Usage(BaseModel):
-    """Tokens of a request, all choices together."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
-
-    @classmethod
-    def of(cls, *, prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> Self:
-        """The numbers with their sum."""
-        return cls(
-            prompt_tokens=prompt_tokens,
-            completion_tokens=completion_tokens,
-            total_tokens=prompt_tokens + completion_tokens,
-            prompt_tokens_details=PromptTokensDetails(cached_tokens=cached_tokens),
-        )
-
-
-class AssistantMessage(BaseModel):
-    """The answer."""
-
-    role: Literal["assistant"] = "assistant"
-    content: str | None
-    refusal: None = None
-    tool_calls: list[dict[str, Any]] | None = None
-
-
-class ChatChoice(BaseModel):
-    """One of the `n` answers."""
-
-    index: int
-    message: AssistantMessage
-    logprobs: dict[str, Any] | None = None
-    finish_reason: FinishReason
-
-
-class ChatCompletion(BaseModel):
-    """A whole chat completion."""
-
-    id: str
-    object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str
-    choices: list[ChatChoice]
-    usage: Usage
-    system_fingerprint: str | None = None
-
-
-class CompletionChoice(BaseModel):
-    """One of the completions."""
-
-    index: int
-    text: str
-    logprobs: dict[str, Any] | None = None
-    finish_reason: FinishReason | None
-
-
-class Completion(BaseModel):
-    """A whole completion."""
-
-    id: str
-    object: Literal["text_completion"] = "text_completion"
-    created: int
-    model: str
-    choices: list[CompletionChoice]
-    usage: Usage
-    system_fingerprint: str | None = None
-
-
-class Model(BaseModel):
-    """A model that is served."""
-
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: str = "redoubt"
-    max_context_tokens: int
-    """Extension: the longest prompt and output together."""
-
-
-class ModelList(BaseModel):
-    """`GET /v1/models`."""
-
-    object: Literal["list"] = "list"
-    data: list[Model]

@@ -12,8 +12,8 @@ import orjson
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from app.answer_types import Usage
 from app.errors import ApiError
-from app.openai_types import Usage
 from app.tool_calls import ToolCallDelta
 
 Result = TypeVar("Result")

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from app.openai_types import Usage
+from app.answer_types import Usage
 from app.sse import ChunkWriter, ClientGoneError, EventStream, until_disconnect
 
 

@@ -1,0 +1,93 @@
+"""What stands around every route: the key, the body's limits, and failures in OpenAI's shape.
+
+It knows nothing of what the routes do.
+"""
+
+import hashlib
+import hmac
+import uuid
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+import orjson
+from fastapi import Request
+from fastapi.responses import Response
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from app import answers, errors
+from app.errors import ApiError
+from app.sse import ClientGoneError
+
+
+class KeyCheck:
+    """Lets a request through that shows one of the keys (compared in constant time), or all without keys."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+
+    async def __call__(self, request: Request) -> None:
+        """Leaves who calls in `request.state.tenant`: the key's digest, or nothing. Raises ApiError (401)."""
+        request.state.tenant = b""
+        if not self._digests:
+            return
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        shown = hashlib.sha256(key.strip().encode()).digest()
+        matches = [hmac.compare_digest(shown, digest) for digest in self._digests]
+        if scheme.lower() != "bearer" or not any(matches):
+            raise errors.unauthorized()
+        request.state.tenant = shown
+
+
+class Guarded(APIRoute):
+    """A route whose every failure is an answer in OpenAI's shape."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's handler, guarded."""
+        handle = super().get_route_handler()
+
+        async def guarded(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except ApiError as error:
+                return error_response(error)
+            except (ClientGoneError, ClientDisconnect):
+                return Response(status_code=499)  # nobody reads it
+            except Exception as error:
+                return error_response(answers.as_api_error(error, f"req-{uuid.uuid4().hex}", retry_after_s=1))
+
+        return guarded
+
+
+async def read_body(request: Request, limit_bytes: int) -> bytes:
+    """The body, if it says that it is JSON and is not too large. Raises ApiError (413, 415)."""
+    content_type = request.headers.get("content-type", "").partition(";")[0]
+    if content_type.strip().lower() != "application/json":
+        # Another site's page may send other types to a local address without the browser asking us first.
+        raise errors.wrong_content_type()
+    declared = request.headers.get("content-length", "0")
+    if declared.isdecimal() and (len(declared) > 18 or int(declared) > limit_bytes):
+        raise errors.body_too_large(limit_bytes)
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit_bytes:
+            raise errors.body_too_large(limit_bytes)
+    return bytes(body)
+
+
+async def http_error(_: Request, error: Exception) -> Response:
+    """A path outside `/v1` that nobody answers."""
+    assert isinstance(error, HTTPException)
+    return error_response(ApiError(error.status_code, str(error.detail)))
+
+
+def error_response(error: ApiError) -> Response:
+    """The error as OpenAI writes it."""
+    return Response(error.body(), error.status, error.headers, "application/json")
+
+
+def json_response(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A JSON object."""
+    return Response(orjson.dumps(value), status, headers, "application/json")

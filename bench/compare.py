@@ -15,7 +15,6 @@ import shlex
 import signal
 import statistics
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib import import_module
@@ -38,8 +37,6 @@ PEER_NAMES = ("llama_cpp", "ik_llama_cpp", "vllm_cpu", "openvino_genai", "ipex_l
 OURS = "redoubt"
 CRASHES_ALLOWED = 3
 TUNING_TOKENS, TUNING_STEPS = 1024, 8
-SETTLE_S = 0.5
-"""Before each measurement: OpenMP's threads of whoever came before spin for a fifth of a second after their work."""
 
 
 class Comparison:
@@ -102,7 +99,6 @@ class Comparison:
         if sum(crash["engine"] == one.name for crash in self.crashes) >= CRASHES_ALLOWED:
             self._refusals.setdefault((one.name, work), f"given up after {CRASHES_ALLOWED} crashes")
             return None
-        time.sleep(SETTLE_S)
         try:
             return work.tokens / one.measure(work, variant)
         except NotSupportedError as error:

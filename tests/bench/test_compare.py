@@ -85,12 +85,23 @@ def test_the_best_variant_is_compared_and_crashes_and_refusals_are_results(tmp_p
     assert "median" in slow["results"]["decode 1 at 5"]
 
 
+def test_whoever_is_not_measured_is_stopped(tmp_path: Path) -> None:
+    fast = contender("fast", tmp_path)
+    assert fast._process is not None
+    status = Path(f"/proc/{fast._process.pid}/status")
+    assert "State:\tT (stopped)" in status.read_text()
+    assert fast.measure(Work("prefill", 1, 3, 0), "bad") == 3.0
+    assert "State:\tT (stopped)" in status.read_text()
+    fast.stop()
+    assert not status.exists()
+
+
 def test_a_process_that_does_not_start_is_a_crash(tmp_path: Path) -> None:
     broken = Contender("broken", ["sh", "-c", "echo why >&2; false"], tmp_path, tmp_path / "log", 60)
     with pytest.raises(CrashError, match="has ended with status 1; its last words: why"):
         broken.start()
     absent = Contender("absent", [str(tmp_path / "nothing")], tmp_path, tmp_path / "log", 60)
-    with pytest.raises(CrashError, match="does not start"):
+    with pytest.raises(CrashError, match="has ended with status 127; its last words: .*nothing"):
         absent.start()
 
 

@@ -105,11 +105,33 @@ class ChatModel:
         first, second = (self.chat_prompt([*leading, Message(role="user", content=text)], tools) for text in ("a", "b"))
         return next(i for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
 
-    def raw_prompt(self, text: str, field: str = "prompt", *, bounded: bool = True) -> list[int]:
-        """A raw prompt as tokens, after BOS if the model wants it; control tokens in it count as such."""
+    def raw_prompt(
+        self, text: str, field: str = "prompt", *, bounded: bool = True, starts_text: bool = True
+    ) -> list[int]:
+        """A raw prompt as tokens; control tokens in it count as such.
+
+        starts_text: after BOS, if the model wants one.
+        """
         token_ids = self._encode(self._aliases.in_text(text), field, bounded=bounded)
-        prefix = self._prefix
+        prefix = self._prefix if starts_text else []
         return token_ids if token_ids[: len(prefix)] == prefix else [*prefix, *token_ids]
+
+    def token_names(self, token_ids: Iterable[int]) -> list[str]:
+        """The tokens as the vocabulary writes them; one that it does not have is empty."""
+        names = (self._tokenizer.id_to_token(token) or "" for token in token_ids)
+        return [self._aliases.real_name(name) for name in names]
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """What the tokens say, special ones by their names."""
+        text = b"".join(map(self.tokens.spelled, token_ids)).decode("utf-8", "replace")
+        return text.removeprefix(" ") if self.tokens.has_prefix_space else text
+
+    def check_vocabulary(self, token_ids: Iterable[int], field: str) -> None:
+        """Raises ApiError (400) for a token that the model does not have."""
+        highest = max(token_ids, default=0)
+        if highest >= self.vocab_size:
+            message = f"'{field}': token {highest} is not in the vocabulary of {self.vocab_size} tokens."
+            raise errors.invalid(message, field, "invalid_value")
 
     def detokenizer(self, *, starts_text: bool, shows_calls: bool = False) -> Detokenizer:
         """A fresh detokenizer for one output; shows_calls: special tokens that mark function calls are in the text."""
@@ -144,6 +166,7 @@ class _Aliases:
     def __init__(self, tokens: Iterable[str]) -> None:
         secret = secrets.token_hex(8)
         self._names = {token: f"\ue000{secret}{token}\ue001" for token in tokens}
+        self._tokens = {name: token for token, name in self._names.items()}
         longest_first = sorted(self._names, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         self.longest_bytes = max((len(name.encode()) for name in self._names.values()), default=1)
@@ -152,6 +175,10 @@ class _Aliases:
     def name(self, token: str) -> str:
         """The secret name of a control token; any other token is its own name."""
         return self._names.get(token, token)
+
+    def real_name(self, name: str) -> str:
+        """What a control token is called outside; any other token is its own name."""
+        return self._tokens.get(name, name)
 
     def in_text(self, text: str) -> str:
         """The text with its control tokens under their secret names."""

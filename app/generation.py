@@ -261,10 +261,7 @@ def _sampling(model: ChatModel, request: ChatCompletionRequest | CompletionReque
 
 def _in_vocabulary(model: ChatModel, token_ids: Iterable[int], field: str) -> list[int]:
     token_ids = list(token_ids)
-    highest = max(token_ids, default=0)
-    if highest >= model.vocab_size:
-        message = f"'{field}': token {highest} is not in the vocabulary of {model.vocab_size} tokens."
-        raise errors.invalid(message, field, "invalid_value")
+    model.check_vocabulary(token_ids, field)
     return token_ids
 
 

@@ -13,7 +13,8 @@ from ray.serve.handle import DeploymentHandle
 
 from app.chat import ChatModel
 from app.generation import Limits
-from app.http_api import HttpSettings, ServedModel, Service, build_http_app
+from app.http_api import build_http_app
+from app.http_service import HttpSettings, ServedModel, Service
 from app.loopback import keep_on_loopback
 from app.settings import ServiceSettings, read_api_keys
 from app.worker_client import WorkerClient

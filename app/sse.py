@@ -118,6 +118,19 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) 
         await _cancelled(task, watcher)
 
 
+async def first_of(receive: Receive, items: AsyncGenerator[Result, None]) -> Result:
+    """The first item; a client that goes before it comes, or an error, closes the generator. Raises ClientGoneError."""
+
+    async def first() -> Result:
+        return await anext(items)
+
+    try:
+        return await until_disconnect(receive, first())
+    except BaseException:
+        await items.aclose()
+        raise
+
+
 class EventStream(StreamingResponse):
     """Streams ready-made events; a client that goes away closes their generator at once."""
 

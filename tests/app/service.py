@@ -13,7 +13,8 @@ from openai import AsyncOpenAI
 
 from app.chat import ChatModel
 from app.generation import Generate, Limits
-from app.http_api import HttpSettings, ServedModel, Service, build_http_app
+from app.http_api import build_http_app
+from app.http_service import HttpSettings, ServedModel, Service
 from app.worker_table import WorkerRow
 from tests.app.tiny_model import CONTEXT_TOKENS, tiny_model
 

@@ -23,7 +23,8 @@ from app.engine.types import (
 )
 from tests.fakes import FakeRunner
 
-TIMEOUT_S = 20
+TIMEOUT_S = 120
+"""Against hanging only: a busy machine may stand still for most of a minute."""
 
 
 class Receiver:

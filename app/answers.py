@@ -22,7 +22,8 @@ from app.answer_types import (
 )
 from app.errors import ApiError
 from app.functions import call_entry
-from app.generation import ChoiceDelta, Job
+from app.generation import ChoiceDelta
+from app.planning import Job
 
 Deltas = AsyncGenerator[list[ChoiceDelta], None]
 

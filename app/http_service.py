@@ -15,8 +15,9 @@ from pydantic import BaseModel
 from app import answers, errors
 from app.chat import ChatModel
 from app.errors import ApiError
-from app.generation import Generate, Limits
+from app.generation import Generate
 from app.http_guard import read_body
+from app.planning import Limits
 from app.validation import parse
 from app.worker_table import WorkerRow
 

@@ -12,10 +12,10 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from app.chat import ChatModel
-from app.generation import Limits
 from app.http_api import build_http_app
 from app.http_service import HttpSettings, ServedModel, Service
 from app.loopback import keep_on_loopback
+from app.planning import Limits
 from app.settings import ServiceSettings, read_api_keys
 from app.worker_client import WorkerClient
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.limits import PageWindow
 from app.engine.prefix_cache import PageChain
-from app.engine.scheduler import PageWindow, SequenceState, Step
+from app.engine.sequence import SequenceState, Step
 from app.engine.speculation import NgramDrafter
 from app.engine.types import (
     Batch,

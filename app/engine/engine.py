@@ -15,9 +15,12 @@ from collections import deque
 from typing import Literal
 
 from app.engine.batch import BatchArrays, Deliver, Event, Generation
+from app.engine.limits import PageWindow, SchedulerLimits
 from app.engine.pace import PromptPace
 from app.engine.prefix_cache import tenant_salt
-from app.engine.scheduler import PageWindow, Scheduler, SchedulerLimits, SequenceState, Step
+from app.engine.rate import TokenRate
+from app.engine.scheduler import Scheduler
+from app.engine.sequence import SequenceState, Step
 from app.engine.speculation import Speculation
 from app.engine.types import (
     ConstraintError,
@@ -35,7 +38,6 @@ from app.engine.types import (
 logger = logging.getLogger(__name__)
 
 MAX_CONSECUTIVE_FAILURES = 3
-RATE_WINDOW_S = 1.0
 
 
 class Engine:
@@ -79,7 +81,7 @@ class Engine:
         self._outbox: dict[Deliver, list[tuple[object, Event]]] = {}
         self._failures_in_a_row = 0
         self._steps = self._computed_tokens = self._cached_tokens = self._generated_tokens = 0
-        self._rate = _Rate()
+        self._rate = TokenRate()
         # Shared, guarded by the condition's lock.
         self._wake = threading.Condition()
         self._inbox: deque[tuple[Literal["submit", "abort"], Generation]] = deque()
@@ -389,25 +391,3 @@ class Engine:
             generated_tokens_per_s=self._rate.per_s if scheduler.running else 0.0,
             healthy=self._stopped_reason is None,
         )
-
-
-class _Rate:
-    """Tokens per second of wall time, over windows of a second of work."""
-
-    __slots__ = ("_since", "_tokens_then", "per_s")
-
-    def __init__(self) -> None:
-        self.per_s = 0.0
-        self.restart(0)
-
-    def restart(self, tokens: int) -> None:
-        """Begins a window; `tokens` is the total so far."""
-        self._since = time.perf_counter()
-        self._tokens_then = tokens
-
-    def add(self, tokens: int) -> None:
-        """A step has ended; `tokens` is the total so far."""
-        elapsed_s = time.perf_counter() - self._since
-        if elapsed_s >= RATE_WINDOW_S:
-            self.per_s = (tokens - self._tokens_then) / elapsed_s
-            self.restart(tokens)

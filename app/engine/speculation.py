@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from app.engine.scheduler import SequenceState, Step
+from app.engine.sequence import SequenceState, Step
 from app.engine.types import Batch
 
 if TYPE_CHECKING:

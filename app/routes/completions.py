@@ -8,12 +8,12 @@ from typing import Literal, TypeVar
 from fastapi import Request
 from fastapi.responses import Response
 
-from app import answers, errors, generation
+from app import answers, errors, generation, planning
 from app.chat import ChatModel
 from app.errors import ApiError
-from app.generation import Job, Limits
 from app.http_service import Reception, ServedModel
 from app.openai_types import ChatCompletionRequest, CompletionRequest
+from app.planning import Job, Limits
 from app.sse import ClientGoneError, EventStream, first_of, until_disconnect
 
 AnyRequest = TypeVar("AnyRequest", ChatCompletionRequest, CompletionRequest)
@@ -28,11 +28,11 @@ class CompletionRoutes:
 
     async def chat_completions(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
-        return await self._answer(request, "chat", ChatCompletionRequest, generation.plan_chat)
+        return await self._answer(request, "chat", ChatCompletionRequest, planning.plan_chat)
 
     async def completions(self, request: Request) -> Response:
         """`POST /v1/completions`."""
-        return await self._answer(request, "completion", CompletionRequest, generation.plan_completion)
+        return await self._answer(request, "completion", CompletionRequest, planning.plan_completion)
 
     async def _answer(
         self,
@@ -54,7 +54,7 @@ class CompletionRoutes:
 
         try:
             body, (served, job) = await self._reception.take(request, body_type, planned)
-            job = generation.of_tenant(job, request.state.tenant)
+            job = planning.of_tenant(job, request.state.tenant)
             envelope = answers.Envelope(kind, response_id, int(time.time()), body.model, body.include_usage)
             deltas = generation.stream(job, served.chat, served.generate)
             if not body.stream:

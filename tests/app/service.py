@@ -12,9 +12,10 @@ from fastapi import FastAPI
 from openai import AsyncOpenAI
 
 from app.chat import ChatModel
-from app.generation import Generate, Limits
+from app.generation import Generate
 from app.http_api import build_http_app
 from app.http_service import HttpSettings, ServedModel, Service
+from app.planning import Limits
 from app.worker_table import WorkerRow
 from tests.app.tiny_model import CONTEXT_TOKENS, tiny_model
 

@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.engine.limits import SchedulerLimits
 from app.engine.prefix_cache import PageChain
-from app.engine.scheduler import Scheduler, SchedulerLimits, SequenceState, Step
+from app.engine.scheduler import Scheduler
+from app.engine.sequence import SequenceState, Step
 from app.engine.types import RequestTooLongError
 
 

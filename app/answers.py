@@ -83,7 +83,7 @@ class _Choice:
 async def whole(envelope: Envelope, job: Job, deltas: Deltas) -> ChatCompletion | Completion:
     """Waits for all choices. Raises what the deltas raise."""
     choices = [_Choice() for _ in job.requests]
-    count = _TokenCount(job)
+    count = TokenCount(job)
     async with aclosing(deltas):
         async for batch in deltas:
             count.add(batch)
@@ -123,7 +123,7 @@ async def events(
         envelope.model,
         include_usage=envelope.include_usage,
     )
-    count = _TokenCount(job)
+    count = TokenCount(job)
     count.add(first)
     async with aclosing(rest):
         yield b"".join(map(writer.start, range(len(job.requests)))) + _chunks(writer, first)
@@ -156,7 +156,7 @@ def _chunks(writer: sse.ChunkWriter, deltas: Sequence[ChoiceDelta]) -> bytes:
     )
 
 
-class _TokenCount:
+class TokenCount:
     """The tokens of all choices, as they come."""
 
     def __init__(self, job: Job) -> None:
@@ -165,6 +165,7 @@ class _TokenCount:
         self._cached_tokens = [0] * len(job.requests)
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> None:
+        """What has come since the last time."""
         for delta in deltas:
             self._completion_tokens += delta.tokens
             self._cached_tokens[delta.index] += delta.cached_tokens

@@ -50,6 +50,7 @@ class ChatModel:
         self.context_tokens = min(max_context_tokens or trained_tokens, trained_tokens)
         """The longest prompt and output together."""
         self.vocab_size = int(config["vocab_size"])
+        self.hidden_size: int | None = config.get("hidden_size")
         special = {name: text for name in _SPECIAL_NAMES if (text := _token_text(names.get(name)))}
         added = tokenizer.get("added_tokens") or []
         control = [t["content"] for t in added if t["special"] or (template is not None and t["content"] in template)]

@@ -16,7 +16,9 @@ from app import errors
 from app.http_guard import Guarded, KeyCheck, http_error
 from app.http_service import Reception, Service
 from app.routes.completions import CompletionRoutes
+from app.routes.embeddings import EmbeddingRoutes
 from app.routes.models import ModelRoutes
+from app.routes.responses import ResponseRoutes
 from app.routes.tokenization import TokenizationRoutes
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -56,6 +58,8 @@ def _routes(service: Service) -> Sequence[_Route]:
         _Route("GET", "/v1/workers", models.workers),
         _Route("POST", "/v1/chat/completions", completions.chat_completions),
         _Route("POST", "/v1/completions", completions.completions),
+        _Route("POST", "/v1/responses", ResponseRoutes(reception).responses),
+        _Route("POST", "/v1/embeddings", EmbeddingRoutes(reception).embeddings),
         _Route("POST", "/tokenize", tokenization.tokenize),
         _Route("POST", "/detokenize", tokenization.detokenize),
     )

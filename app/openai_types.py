@@ -71,6 +71,14 @@ def kind_of(message: str, kinds: dict[type, str]) -> Discriminator:
 Unsupported = Annotated[Any, only()]
 
 Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]
+TopP = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+TopK = Annotated[int, Field(ge=-1, lt=2**31)]
+"""0, or -1 as other servers write it: off."""
+MinP = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+"""Tokens less likely than this share of the likeliest one's probability are out."""
+RepetitionPenalty = Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]
+"""Over prompt and output; 1: off."""
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Text = Annotated[str, StringConstraints(max_length=2**26)]
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARS)]
@@ -122,13 +130,11 @@ class _Request(Wire):
     """Extension: no end, and none of `stop_token_ids`, before so many tokens."""
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     temperature: Temperature | None = None
-    top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
-    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
-    """Extension. 0, or -1 as other servers write it: off."""
-    min_p: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] | None = None
-    """Extension: tokens less likely than this share of the likeliest one's probability are out."""
-    repetition_penalty: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | None = None
-    """Extension, over prompt and output; 1: off."""
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    """Extension, like the next two."""
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: (
@@ -142,7 +148,7 @@ class _Request(Wire):
         | None
     ) = None
     """Token id, as a string, to what is added to its logit."""
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    seed: Seed | None = None
     user: Identifier | None = None
     on_overflow: Literal["refuse", "shift"] | None = None
     """Extension: where the context is full, refuse, or go on without the oldest tokens; none: as the model is set."""
@@ -320,7 +326,8 @@ class ChatCompletionRequest(_Request):
 # --- completions --------------------------------------------------------------------------------------------
 
 
-def _prompt_kind(value: object) -> str | None:
+def prompt_kind(value: object) -> str | None:
+    """Which of a prompt's four forms a value means to be."""
     if isinstance(value, str):
         return "text"
     if not isinstance(value, list):
@@ -337,7 +344,7 @@ Prompt = Annotated[
     | Annotated[Tokens, Tag("tokens")]
     | Annotated[list[Tokens], Field(max_length=MAX_CHOICES, fail_fast=True), Tag("many_tokens")],
     Discriminator(
-        _prompt_kind,
+        prompt_kind,
         custom_error_type="wrong_type",
         custom_error_message="should be a string, a list of strings, a list of token ids, or a list of those",
     ),

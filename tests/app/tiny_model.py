@@ -11,6 +11,7 @@ from app.chat import ChatModel
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 EOS_ID = 2
 CONTEXT_TOKENS = 512
+HIDDEN_SIZE = 8
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -76,7 +77,12 @@ def tiny_model(template: str | None = TEMPLATE, context_tokens: int = CONTEXT_TO
     vocab_size = len(tokenizer["model"]["vocab"])
     return ChatModel(
         tokenizer=tokenizer,
-        config={"vocab_size": vocab_size, "max_position_embeddings": context_tokens, "eos_token_id": EOS_ID},
+        config={
+            "vocab_size": vocab_size,
+            "max_position_embeddings": context_tokens,
+            "hidden_size": HIDDEN_SIZE,
+            "eos_token_id": EOS_ID,
+        },
         tokenizer_config={"eos_token": "<|im_end|>", **config},
         template=template,
     )

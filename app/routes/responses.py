@@ -1,0 +1,55 @@
+"""`/v1/responses`, without a memory: nothing of a response is kept once it is sent."""
+
+import time
+import uuid
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from app import errors, generation, planning, responses
+from app.errors import ApiError
+from app.http_service import Reception, ServedModel
+from app.planning import Job
+from app.responses_types import ResponseRequest
+from app.sse import ClientGoneError, EventStream, first_of, until_disconnect
+
+
+class ResponseRoutes:
+    """The route, over one service."""
+
+    def __init__(self, reception: Reception) -> None:
+        self._reception = reception
+
+    async def responses(self, request: Request) -> Response:
+        """`POST /v1/responses`."""
+        response_id = f"resp_{uuid.uuid4().hex}"
+        as_api_error = self._reception.as_api_error(response_id)
+        service = self._reception.service
+
+        def planned(body: ResponseRequest) -> tuple[ServedModel, Job]:
+            if body.stream_options is not None and not body.stream:
+                message = "'stream_options' is allowed only with 'stream': true."
+                raise errors.invalid(message, "stream_options", "invalid_value")
+            served = service.model(body.model)
+            try:
+                chat = responses.chat_request(body)
+                return served, planning.plan_chat(served.chat, chat, service.settings.limits, response_id)
+            except ApiError as error:
+                raise responses.in_our_words(error) from None
+
+        try:
+            body, (served, job) = await self._reception.take(request, ResponseRequest, planned)
+            job = planning.of_tenant(job, request.state.tenant)
+            blank = responses.blank_response(body, response_id, int(time.time()))
+            writer = responses.ResponseWriter(blank, job)
+            deltas = generation.stream(job, served.chat, served.generate)
+            if not body.stream:
+                answer = await until_disconnect(request.receive, responses.whole(writer, deltas))
+                return Response(answer.model_dump_json(), media_type="application/json")
+            # Not before the worker has begun: until then an error is still an HTTP status.
+            first = await first_of(request.receive, deltas)
+        except (ApiError, ClientGoneError):
+            raise
+        except Exception as error:
+            raise responses.in_our_words(as_api_error(error)) from None
+        return EventStream(responses.events(writer, first, deltas, as_api_error), deltas)

@@ -5,7 +5,7 @@ is ever logged: a failure is known by its request id, its type and where it happ
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -15,8 +15,10 @@ from starlette.exceptions import HTTPException
 from app import errors
 from app.http_guard import Guarded, KeyCheck, http_error
 from app.http_service import Reception, Service
+from app.metrics import Metrics
 from app.routes.completions import CompletionRoutes
 from app.routes.embeddings import EmbeddingRoutes
+from app.routes.metrics import MetricsRoute
 from app.routes.models import ModelRoutes
 from app.routes.responses import ResponseRoutes
 from app.routes.tokenization import TokenizationRoutes
@@ -34,8 +36,17 @@ class _Route:
 def build_http_app(service: Service) -> FastAPI:
     """The application without the chat page. No CORS: other sites' pages have no business here."""
     app = FastAPI(title="Redoubt", docs_url=None, redoc_url=None, openapi_url=None)
+    metrics = Metrics(service.workers)
+    app.state.metrics = metrics  # where the guards find it
+    service = replace(
+        service,
+        models={
+            name: replace(model, generate=metrics.observed(name, model.generate))
+            for name, model in service.models.items()
+        },
+    )
     guarded = APIRouter(route_class=Guarded, dependencies=[Depends(KeyCheck(service.settings.api_keys))])
-    routes = _routes(service)
+    routes = _routes(service, metrics)
     for route in routes:
         guarded.add_api_route(route.path, route.endpoint, methods=[route.method])
     # The chat page is mounted behind these routes and would answer what they don't: they answer all of it.
@@ -48,7 +59,7 @@ def build_http_app(service: Service) -> FastAPI:
     return app
 
 
-def _routes(service: Service) -> Sequence[_Route]:
+def _routes(service: Service, metrics: Metrics) -> Sequence[_Route]:
     reception = Reception(service)
     models, completions = ModelRoutes(service), CompletionRoutes(reception)
     tokenization = TokenizationRoutes(reception)
@@ -60,6 +71,7 @@ def _routes(service: Service) -> Sequence[_Route]:
         _Route("POST", "/v1/completions", completions.completions),
         _Route("POST", "/v1/responses", ResponseRoutes(reception).responses),
         _Route("POST", "/v1/embeddings", EmbeddingRoutes(reception).embeddings),
+        _Route("GET", "/metrics", MetricsRoute(metrics).metrics),
         _Route("POST", "/tokenize", tokenization.tokenize),
         _Route("POST", "/detokenize", tokenization.detokenize),
     )

@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from app import answers, errors
 from app.errors import ApiError
+from app.metrics import Metrics
 from app.sse import ClientGoneError
 
 
@@ -41,13 +42,19 @@ class KeyCheck:
 
 
 class Guarded(APIRoute):
-    """A route whose every failure is an answer in OpenAI's shape."""
+    """A route whose every failure is an answer in OpenAI's shape, and whose answers are counted."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """FastAPI's handler, guarded."""
         handle = super().get_route_handler()
 
         async def guarded(request: Request) -> Response:
+            response = await answered(request)
+            metrics: Metrics = request.app.state.metrics
+            metrics.answered(request.method, self.path, response.status_code)
+            return response
+
+        async def answered(request: Request) -> Response:
             try:
                 return await handle(request)
             except ApiError as error:

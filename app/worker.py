@@ -144,12 +144,18 @@ class Worker:
     def record_routing_stats(self) -> dict[str, Any]:
         """The heartbeat: Serve polls it, and passes on to every router what changed, which it always does."""
         self.check_health()
+        engine = self._engine.statistics()
         return WorkerReport(
             heart_beat=round(time.time(), 3),
             running=self._admission.running,
             waiting=self._admission.waiting,
             kv_pages=self._kv_pages,
-            kv_pages_free=self._engine.statistics().pages_free,
+            kv_pages_free=engine.pages_free,
+            kv_pages_cached=engine.pages_cached,
+            computed_tokens=engine.computed_tokens,
+            cached_tokens=engine.cached_tokens,
+            generated_tokens=engine.generated_tokens,
+            preemptions=engine.preemptions,
         ).to_wire()
 
     def __del__(self) -> None:

@@ -5,7 +5,7 @@ heartbeat changed, and its age is measured by the reader's clock: the clocks of 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from app.engine.types import EngineStoppedError
@@ -75,27 +75,22 @@ class WorkerReport:
     """Requests in the worker's queue."""
     kv_pages: int
     kv_pages_free: int
+    kv_pages_cached: int = 0
+    """Those that a later prompt may find."""
+    computed_tokens: int = 0
+    """Since the start, like the rest: tokens that went through the model."""
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    preemptions: int = 0
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON types, which is what Serve carries."""
-        return {
-            "heart_beat": self.heart_beat,
-            "running": self.running,
-            "waiting": self.waiting,
-            "kv_pages": self.kv_pages,
-            "kv_pages_free": self.kv_pages_free,
-        }
+        return asdict(self)
 
     @classmethod
     def from_wire(cls, values: Mapping[str, Any]) -> "WorkerReport":
         """Raises KeyError if a field is missing."""
-        return cls(
-            heart_beat=values["heart_beat"],
-            running=values["running"],
-            waiting=values["waiting"],
-            kv_pages=values["kv_pages"],
-            kv_pages_free=values["kv_pages_free"],
-        )
+        return cls(**{field.name: values[field.name] for field in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +115,12 @@ class WorkerRow:
     waiting: int
     kv_pages: int
     kv_pages_free: int
+    kv_pages_cached: int
+    computed_tokens: int
+    """Since the worker's start, like the next three."""
+    cached_tokens: int
+    generated_tokens: int
+    preemptions: int
     cpus: tuple[int, ...]
     numa_node: int
     max_context_tokens: int
@@ -216,6 +217,11 @@ class WorkerTable:
             waiting=report.waiting,
             kv_pages=report.kv_pages,
             kv_pages_free=report.kv_pages_free,
+            kv_pages_cached=report.kv_pages_cached,
+            computed_tokens=report.computed_tokens,
+            cached_tokens=report.cached_tokens,
+            generated_tokens=report.generated_tokens,
+            preemptions=report.preemptions,
             cpus=entry.facts.cpus,
             numa_node=entry.facts.numa_node,
             max_context_tokens=entry.facts.max_context_tokens,

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 
 from app import errors
 from app.chat_template import ChatTemplate
+from app.context_window import OnOverflow
 from app.detokenizer import Detokenizer, TokenBytes
 from app.openai_types import Message, Tool
 from app.tool_calls import SHOWN_SPECIALS
@@ -41,6 +42,7 @@ class ChatModel:
         generation_config: Mapping[str, Any] | None = None,
         template: str | None = None,
         max_context_tokens: int | None = None,
+        on_overflow: OnOverflow = "refuse",
     ) -> None:
         """The contents of a model folder's JSON files. Raises ValueError naming what is wrong."""
         names = tokenizer_config or {}
@@ -49,6 +51,8 @@ class ChatModel:
         trained_tokens = int(config["max_position_embeddings"])
         self.context_tokens = min(max_context_tokens or trained_tokens, trained_tokens)
         """The longest prompt and output together."""
+        self.on_overflow = on_overflow
+        """What becomes of a request that does not say, where the context is full."""
         self.vocab_size = int(config["vocab_size"])
         self.hidden_size: int | None = config.get("hidden_size")
         special = {name: text for name in _SPECIAL_NAMES if (text := _token_text(names.get(name)))}
@@ -66,7 +70,7 @@ class ChatModel:
         """Tokens that end an answer."""
 
     @classmethod
-    def load(cls, folder: Path, *, max_context_tokens: int | None = None) -> Self:
+    def load(cls, folder: Path, *, max_context_tokens: int | None = None, on_overflow: OnOverflow = "refuse") -> Self:
         """Opens a converted model. Raises ChatModelError naming the file."""
         tokenizer_config = _read_json(folder / "tokenizer_config.json", optional=True)
         try:
@@ -77,6 +81,7 @@ class ChatModel:
                 generation_config=_read_json(folder / "generation_config.json", optional=True),
                 template=_find_template(folder, tokenizer_config),
                 max_context_tokens=max_context_tokens,
+                on_overflow=on_overflow,
             )
         except ChatModelError:
             raise

@@ -68,15 +68,21 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Listen on this address, not the file's.")] = None,
     port: Annotated[int | None, typer.Option(help="Listen on this port, not the file's.", min=0, max=65535)] = None,
     model: Annotated[
-        Path | None, typer.Option(help="Serve this converted model, not the file's.", show_default=False)
+        list[Path] | None,
+        typer.Option(
+            help="Serve this converted model, not the file's; again for each further one.", show_default=False
+        ),
     ] = None,
 ) -> None:
-    """Serve a model: the OpenAI API under /v1, the chat page at /. Ctrl-C stops it."""
+    """Serve models: the OpenAI API under /v1, the chat page at /. Ctrl-C stops it.
+
+    A model that is added to the configuration file, or taken out, comes or goes while the service runs.
+    """
     from app.local_service import serve_local
     from app.settings import SettingsError
 
     with _one_line_errors(SettingsError):
-        status = serve_local(config, host=host, port=port, model_folder=model)
+        status = serve_local(config, host=host, port=port, model_folders=model or ())
     raise typer.Exit(status)
 
 

@@ -11,7 +11,7 @@ from ray.serve.deployment import Application, Deployment
 
 from app.ingress import Ingress
 from app.router import router_kwargs
-from app.settings import ServiceSettings
+from app.settings import ServiceSettings, WorkersSettings
 from app.worker import Worker
 
 _DRAIN_POLL_S = 0.2
@@ -35,7 +35,12 @@ def build(args: ServiceSettings) -> Application:
     )
 
 
-def worker_deployment(settings: ServiceSettings) -> Deployment:
+def build_model(args: WorkersSettings) -> Application:
+    """A further model's workers, without routes: the ingress of the application that `build` makes finds them."""
+    return worker_deployment(args).bind(args)
+
+
+def worker_deployment(settings: WorkersSettings) -> Deployment:
     """The worker as a deployment, to be bound with (settings)."""
     worker, router = settings.worker, settings.router
     routing: dict[str, Any] = {
@@ -61,7 +66,7 @@ def worker_deployment(settings: ServiceSettings) -> Deployment:
     return decorate(Worker)
 
 
-def _scale(settings: ServiceSettings) -> dict[str, Any]:
+def _scale(settings: WorkersSettings) -> dict[str, Any]:
     scaling = settings.worker.autoscaling
     if scaling is None:
         return {"num_replicas": settings.worker.count}

@@ -1,9 +1,11 @@
-"""The front door as a Ray Serve deployment: it opens the model's tokenizer and connects HTTP to the workers.
+"""The front door as a Ray Serve deployment: it opens the models' tokenizers and connects HTTP to the workers.
 
 What the routes do is in `app.http_api` and below, which know nothing of Ray.
 """
 
-import time
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,36 +13,33 @@ from fastapi import FastAPI
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from app.chat import ChatModel
 from app.http_api import build_http_app
-from app.http_service import HttpSettings, ServedModel, Service
+from app.http_service import HttpSettings, Service
 from app.loopback import keep_on_loopback
+from app.model_card import model_card
+from app.model_directory import ModelDirectory
 from app.planning import Limits
 from app.settings import ServiceSettings, read_api_keys
-from app.worker_client import WorkerClient
+from app.worker_client import ServeApplications, WorkerClient
 
 
 @serve.deployment
 @serve.ingress()
 class Ingress:
-    """Answers HTTP for one model; bound with (settings, handle of the workers)."""
+    """Answers HTTP; bound with (settings, handle of the workers of its own model). It finds other models by itself."""
 
     def __init__(self, settings: ServiceSettings, workers: DeploymentHandle[Any]) -> None:
         """Opens the model's tokenizer, not its weights. Raises ChatModelError naming the wrong file."""
         keep_on_loopback()
-        client = WorkerClient(workers)
-        chat = ChatModel.load(Path(settings.model.folder), max_context_tokens=settings.engine.max_context_tokens)
         ingress = settings.ingress
-        limits = Limits(
-            default_max_tokens=ingress.default_max_tokens,
-            max_choices=ingress.max_choices,
-            on_overflow=settings.model.on_overflow,
-        )
+        self._search_period_s = ingress.model_search_period_s
+        own = serve.get_replica_context().app_name
+        self._directory = ModelDirectory(model_card(settings), WorkerClient(workers), ServeApplications(own))
         self._service = Service(
-            models={settings.model.name: ServedModel(chat, client.generate, created=int(time.time()))},
-            workers=client.workers,
+            models=self._directory.models,
+            workers=self._directory.workers,
             settings=HttpSettings(
-                limits=limits,
+                limits=Limits(default_max_tokens=ingress.default_max_tokens, max_choices=ingress.max_choices),
                 max_body_bytes=ingress.max_body_bytes,
                 retry_after_s=ingress.retry_after_s,
                 api_keys=() if ingress.api_key_file is None else read_api_keys(Path(ingress.api_key_file)),
@@ -52,5 +51,15 @@ class Ingress:
         from app.ui import mount_page  # only this process needs Gradio, which takes seconds to import
 
         app = build_http_app(self._service)
+        app.router.lifespan_context = self._watching
         mount_page(app)
         return app
+
+    @asynccontextmanager
+    async def _watching(self, app: FastAPI) -> AsyncIterator[None]:
+        """While the application runs, so does the search for other models."""
+        watch = asyncio.create_task(self._directory.watch(self._search_period_s))
+        try:
+            yield
+        finally:
+            watch.cancel()

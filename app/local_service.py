@@ -15,17 +15,28 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.settings import HttpOptions, ServiceConfig, SettingsError, load_config, with_overrides
+from app.numa import numa_nodes
+from app.settings import (
+    AnyApplicationConfig,
+    HttpOptions,
+    ServiceConfig,
+    ServiceSettings,
+    SettingsError,
+    load_config,
+    share_cores,
+    with_overrides,
+)
 
 _LOOPBACK = "127.0.0.1"
 # Tokens are small and pass through it one by one; prompts too.
 _OBJECT_STORE_BYTES = 100 << 20
 # A Unix socket's path holds 107 characters, of which Ray takes about 70 below its folder.
 _LONGEST_TEMP_PATH = 24
+_LOOK_PERIOD_S = 1.0
 
 
 class _StopRequested(BaseException):
@@ -33,17 +44,22 @@ class _StopRequested(BaseException):
 
 
 def serve_local(
-    config_path: Path, *, host: str | None = None, port: int | None = None, model_folder: Path | None = None
+    config_path: Path, *, host: str | None = None, port: int | None = None, model_folders: Sequence[Path] = ()
 ) -> int:
     """Starts a private Ray, deploys the file with these overrides, prints the address, waits, cleans up.
 
-    Returns the process' exit status: 0 after SIGINT, SIGTERM or SIGHUP, 1 if the service did not start.
-    Raises SettingsError for a wrong configuration before anything is started. Call it on the main thread.
+    While it waits, further models' applications that the file gains or loses are deployed or taken away. Returns the
+    process' exit status: 0 after SIGINT, SIGTERM or SIGHUP, 1 if the service did not start. Raises SettingsError for a
+    wrong configuration before anything is started. Call it on the main thread.
     """
-    config = checked_config(config_path, host=host, port=port, model_folder=model_folder)
+    config = checked_config(config_path, host=host, port=port, model_folders=model_folders)
+    _check_port(config.http_options)
+    nodes = [len(node.cpus) for node in numa_nodes(sorted(os.sched_getaffinity(0)))]
+    first = share_cores(config, nodes) if config.model_applications else config
     folder = _private_folder()
     os.environ.update(ray_environment(folder, os.environ))
-    status = _serve(config, folder)
+    watched = WatchedConfig(config_path, lambda: checked_config(config_path, model_folders=model_folders), config)
+    status = _serve(first, watched, folder)
     if status:
         print(f"The service did not start. Ray's logs: {folder}/ray/session_latest/logs", file=sys.stderr)
     else:
@@ -52,16 +68,16 @@ def serve_local(
 
 
 def checked_config(
-    config_path: Path, *, host: str | None = None, port: int | None = None, model_folder: Path | None = None
+    config_path: Path, *, host: str | None = None, port: int | None = None, model_folders: Sequence[Path] = ()
 ) -> ServiceConfig:
-    """The configuration with its overrides, its model there and its port free. Raises SettingsError."""
-    folder = str(model_folder.absolute()) if model_folder is not None else None
-    config = with_overrides(load_config(config_path), host=host, port=port, model_folder=folder)
-    model = Path(config.application.args.model.folder)
-    for name in ("config.json", "model.safetensors"):
-        if not (model / name).is_file():
-            raise SettingsError(f"model.folder: {model} is no converted model: it has no {name}")
-    _check_port(config.http_options)
+    """The configuration with its overrides, and its models there. Raises SettingsError."""
+    folders = [str(folder.absolute()) for folder in model_folders]
+    config = with_overrides(load_config(config_path), host=host, port=port, model_folders=folders)
+    for application in config.applications:
+        model = Path(application.args.model.folder)
+        for name in ("config.json", "model.safetensors"):
+            if not (model / name).is_file():
+                raise SettingsError(f"model.folder: {model} is no converted model: it has no {name}")
     return config
 
 
@@ -101,7 +117,39 @@ def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, s
     return variables
 
 
-def _serve(config: ServiceConfig, folder: Path) -> int:
+class WatchedConfig:
+    """The configuration file after the start: what of it has changed that can be changed while the service runs."""
+
+    def __init__(self, path: Path, read: Callable[[], ServiceConfig], config: ServiceConfig) -> None:
+        """read: the checked configuration, or SettingsError. config: what it was at the start."""
+        self.config = config
+        self._path = path
+        self._read = read
+        self._seen = self._stamp()
+
+    def changes(self) -> tuple[list[AnyApplicationConfig], list[str]]:
+        """Further models' applications to deploy, and names of those to take away, since the last call.
+
+        Raises SettingsError, once for each time the file is wrong; what runs goes on.
+        """
+        stamp = self._stamp()
+        if stamp == self._seen:
+            return [], []
+        self._seen = stamp
+        before, self.config = self.config, self._read()
+        old = {one.name: one for one in before.model_applications}
+        new = {one.name: one for one in self.config.model_applications}
+        return [one for name, one in new.items() if old.get(name) != one], [name for name in old if name not in new]
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None  # editors replace files
+        return status.st_mtime_ns, status.st_size
+
+
+def _serve(config: ServiceConfig, watched: WatchedConfig, folder: Path) -> int:
     # Only now, because Ray reads its environment when it is imported.
     import ray
 
@@ -123,12 +171,17 @@ def _serve(config: ServiceConfig, folder: Path) -> int:
         _deploy(config)
         _print_ready(config, str(context.dashboard_url), time.monotonic() - started_s)
         while True:
-            signal.pause()
+            time.sleep(_LOOK_PERIOD_S)
+            _follow(watched)
     except _StopRequested:
         _say("Stopping ...")
         return 0
     except (RuntimeError, ray.exceptions.RayError) as error:  # what Serve raises for a failed deployment
-        print("\n".join([str(error), *_causes(config)]), file=sys.stderr, flush=True)
+        print(
+            "\n".join([str(error), *(cause for one in config.applications for cause in _causes(one.name))]),
+            file=sys.stderr,
+            flush=True,
+        )
         return 1
     finally:
         _handle_signals(signal.SIG_IGN)
@@ -141,9 +194,6 @@ def _serve(config: ServiceConfig, folder: Path) -> int:
 def _deploy(config: ServiceConfig) -> None:
     from ray import serve
 
-    from app.deploy import build
-
-    application = config.application
     log_options = config.logging_config.model_dump()
     logging.getLogger("ray.serve").setLevel(config.logging_config.log_level)  # this process' part of it
     serve.start(
@@ -151,24 +201,54 @@ def _deploy(config: ServiceConfig) -> None:
         http_options=config.http_options.model_dump(),
         logging_config=log_options,
     )
+    # The front door last: when it answers, everything does.
+    for application in config.model_applications:
+        _run(application, log_options)
+    _run(config.application, log_options)
+
+
+def _run(application: AnyApplicationConfig, log_options: dict[str, Any]) -> None:
+    from ray import serve
+
+    from app.deploy import build, build_model
+
     model = application.args.model
     absolute = {"folder": str(Path(model.folder).absolute()), "served_name": model.name}
     settings = application.args.model_copy(update={"model": model.model_copy(update=absolute)})
-    serve.run(
-        build(settings),
-        name=application.name,
-        route_prefix=application.route_prefix,
-        logging_config=log_options,
-    )
+    built = build(settings) if isinstance(settings, ServiceSettings) else build_model(settings)
+    serve.run(built, name=application.name, route_prefix=application.route_prefix, logging_config=log_options)
 
 
-def _causes(config: ServiceConfig) -> list[str]:
+def _follow(watched: WatchedConfig) -> None:
+    """Deploys and takes away what the configuration file says now; its mistakes are told and change nothing."""
+    import ray
+    from ray import serve
+
+    try:
+        added, gone = watched.changes()
+    except SettingsError as error:
+        print(f"The configuration is wrong now, and nothing changes:\n{error}", file=sys.stderr, flush=True)
+        return
+    for name in gone:
+        serve.delete(name)
+        _say(f"Taken away: {name}.")
+    for application in added:
+        try:
+            _run(application, watched.config.logging_config.model_dump())
+            _say(f"Added: {application.args.model.name}.")
+        except (RuntimeError, ray.exceptions.RayError) as error:
+            causes = _causes(application.name)
+            serve.delete(application.name)
+            print("\n".join([f"{application.name}: {error}", *causes]), file=sys.stderr, flush=True)
+
+
+def _causes(name: str) -> list[str]:
     """What each deployment that failed says at the end of its traceback."""
     import ray
     from ray import serve
 
     try:
-        application = serve.status().applications[config.application.name]
+        application = serve.status().applications[name]
     except (KeyError, ray.exceptions.RayError, ray.serve.exceptions.RayServeException):
         return []
     failed = {name: part.message.strip() for name, part in application.deployments.items() if part.message}
@@ -191,7 +271,8 @@ def _print_ready(config: ServiceConfig, dashboard: str, seconds: float) -> None:
     _say(f"Redoubt is ready after {seconds:.0f} s: http://{host}:{http.port}")
     token = os.environ.get("RAY_AUTH_TOKEN_PATH")
     _say(f"Ray's dashboard: http://{dashboard}" + (f" (token: {token})" if token else ""))
-    _say(f"Model: {config.application.args.model.name}. Ctrl-C stops everything.")
+    names = [config.application.args.model.name, *(one.args.model.name for one in config.model_applications)]
+    _say(f"{'Models' if names[1:] else 'Model'}: {', '.join(names)}. Ctrl-C stops everything.")
 
 
 def _say(text: str) -> None:

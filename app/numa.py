@@ -1,7 +1,7 @@
 """Which cores a worker gets: the machine's NUMA nodes cut into slots, one slot for one worker process.
 
-A slot is claimed with a lock on a file, which the kernel releases when the process ends, however it ends. It
-reads /sys and /proc only; binding memory is the native engine's business.
+A slot is claimed with a lock on a file for each of its cores, which the kernel releases when the process ends, however
+it ends. It reads /sys and /proc only; binding memory is the native engine's business.
 """
 
 import fcntl
@@ -38,11 +38,13 @@ class Claim:
     """A slot that is ours until `release`, or until this process ends."""
 
     slot: Slot
-    lock: IO[str]
+    locks: tuple[IO[str], ...]
+    """One a core: workers of several models may cut the machine differently."""
 
     def release(self) -> None:
         """Gives the slot back. Idempotent."""
-        self.lock.close()
+        for lock in self.locks:
+            lock.close()
 
 
 def parse_cpu_list(text: str) -> list[int]:
@@ -115,11 +117,15 @@ def claim_slot(slots: Sequence[Slot], folder: Path, timeout_s: float) -> Claim:
     deadline_s = time.monotonic() + timeout_s
     while True:
         for slot in slots:
-            lock = _try_lock(folder / f"node{slot.numa_node}-cpu{slot.cpus[0]}.lock")
-            if lock is not None:
-                return Claim(slot, lock)
+            locks = _try_locks([folder / f"cpu{cpu}.lock" for cpu in slot.cpus])
+            if locks is not None:
+                return Claim(slot, locks)
         if time.monotonic() >= deadline_s:
-            raise NoFreeCoresError(f"all {len(slots)} core slots of this machine have a worker already")
+            sizes = "" if len(slots[0].cpus) == 1 else f" of {len(slots[0].cpus)} cores"
+            raise NoFreeCoresError(
+                f"all {len(slots)} core slots{sizes} of this machine have a worker already, or one that has some of"
+                " their cores; worker.cpus_per_worker shares a machine out"
+            )
         time.sleep(0.2)
 
 
@@ -147,11 +153,16 @@ def _one_per_core(cpus: Sequence[int], sysfs: Path) -> tuple[int, ...]:
     return tuple(first_of_core.values())
 
 
-def _try_lock(path: Path) -> IO[str] | None:
-    lock = path.open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        return None
-    return lock
+def _try_locks(paths: Sequence[Path]) -> tuple[IO[str], ...] | None:
+    """All of them or none."""
+    locks: list[IO[str]] = []
+    for path in paths:
+        lock = path.open("w")
+        locks.append(lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            for one in locks:
+                one.close()
+            return None
+    return tuple(locks)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from app import errors
 from app.chat import ChatModel
-from app.context_window import OnOverflow, WindowWishes, plan_window, shifts
+from app.context_window import WindowWishes, plan_window, shifts
 from app.engine.types import ContextWindow, GenerateRequest, SamplingParams
 from app.functions import Functions, functions_of, grammar_of
 from app.openai_types import MAX_TOKENS, ChatCompletionRequest, CompletionRequest
@@ -25,8 +25,6 @@ class Limits:
     """Output of a chat request that names no limit; less where the context is full before."""
     max_choices: int
     """The largest `n`, and the most sequences of a request."""
-    on_overflow: OnOverflow = "refuse"
-    """What becomes of a request that does not say, where the context is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, 
     grammar = grammar_of(request, functions)
     tools = (request.tools or ()) if functions is not None else ()
     wishes = _window_wishes(request)
-    if shifts(wishes, limits.on_overflow):
+    if shifts(wishes, model.on_overflow):
         whole = model.chat_prompt(request.messages, tools, bounded=False)
         system_tokens = model.system_tokens(request.messages, tools)
         prompt, window = plan_window(wishes, model.context_tokens, whole, system_tokens, "messages")
@@ -86,7 +84,7 @@ def plan_completion(model: ChatModel, request: CompletionRequest, limits: Limits
     if request.best_of not in (None, request.n or 1) and request.stream:
         raise errors.invalid("'best_of' does not go with 'stream'.", "best_of", "invalid_value")
     wishes = _window_wishes(request)
-    endless = shifts(wishes, limits.on_overflow)
+    endless = shifts(wishes, model.on_overflow)
     if endless and request.echo:
         raise errors.invalid("'echo' does not go with a context that shifts.", "echo", "invalid_value")
     sequences = []

@@ -7,7 +7,7 @@ and opens no model.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -18,6 +18,7 @@ class SettingsError(ValueError):
 
 
 MIN_API_KEY_CHARACTERS = 16
+MODEL_IMPORT_PATH = "app.deploy:build_model"
 
 
 class _Knobs(BaseModel):
@@ -170,18 +171,19 @@ class IngressSettings(_Knobs):
     """Retry-After of a 429 or 503."""
     max_body_bytes: int = Field(default=8 << 20, ge=1024)
     """The largest request body; a larger one is refused (413) without being read."""
+    model_search_period_s: float = Field(default=3.0, ge=0.1, le=3600)
+    """How often the front door looks for other models' applications that have come or gone."""
     api_key_file: str | None = None
     """A file of keys, one a line; clients must show one (`Authorization: Bearer <key>`); none: none is asked for."""
 
 
-class ServiceSettings(_Knobs):
-    """The `args` of our application: everything that `app.deploy.build` needs."""
+class WorkersSettings(_Knobs):
+    """The `args` of a further model's application, which has workers only: what `app.deploy.build_model` needs."""
 
     model: ModelSettings
     engine: EngineSettings = Field(default_factory=EngineSettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
     router: RouterSettings = Field(default_factory=RouterSettings)
-    ingress: IngressSettings = Field(default_factory=IngressSettings)
 
     @model_validator(mode="after")
     def _expiration_outlives_heartbeats(self) -> Self:
@@ -194,6 +196,12 @@ class ServiceSettings(_Knobs):
         if self.engine.max_step_tokens < self.worker.max_concurrent_requests:
             raise ValueError("engine.max_step_tokens is less than worker.max_concurrent_requests")
         return self
+
+
+class ServiceSettings(WorkersSettings):
+    """The `args` of our application: everything that `app.deploy.build` needs."""
+
+    ingress: IngressSettings = Field(default_factory=IngressSettings)
 
 
 class HttpOptions(_Knobs):
@@ -223,7 +231,7 @@ class LoggingOptions(_Knobs):
 
 
 class ApplicationConfig(_Knobs):
-    """One entry of Ray Serve's `applications`."""
+    """The entry of Ray Serve's `applications` that has the front door, and one model's workers."""
 
     name: str = "redoubt"
     route_prefix: str = "/"
@@ -232,18 +240,49 @@ class ApplicationConfig(_Knobs):
     runtime_env: dict[str, Any] = Field(default_factory=dict)
 
 
+class ModelApplicationConfig(_Knobs):
+    """A further entry: another model's workers. The front door finds them."""
+
+    name: str = Field(min_length=1)
+    route_prefix: None
+    """Written out as null: Serve would give it a route otherwise."""
+    import_path: Literal["app.deploy:build_model"]
+    args: WorkersSettings
+    runtime_env: dict[str, Any] = Field(default_factory=dict)
+
+
+AnyApplicationConfig = Annotated[ApplicationConfig | ModelApplicationConfig, Field(discriminator="import_path")]
+
+
 class ServiceConfig(_Knobs):
     """A whole config file: the knobs above, and of Ray Serve's own those that are named here."""
 
     proxy_location: Literal["HeadOnly", "EveryNode", "Disabled"] = "HeadOnly"
     http_options: HttpOptions = Field(default_factory=HttpOptions)
     logging_config: LoggingOptions = Field(default_factory=LoggingOptions)
-    applications: list[ApplicationConfig] = Field(min_length=1, max_length=1)
+    applications: list[AnyApplicationConfig] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _one_front_door_and_no_name_twice(self) -> Self:
+        if sum(isinstance(one, ApplicationConfig) for one in self.applications) != 1:
+            raise ValueError("applications: exactly one has import_path app.deploy:build")
+        for what, names in (
+            ("name", [one.name for one in self.applications]),
+            ("model name", [one.args.model.name for one in self.applications]),
+        ):
+            if len(set(names)) < len(names):
+                raise ValueError(f"applications: two have the same {what}: {', '.join(names)}")
+        return self
 
     @property
     def application(self) -> ApplicationConfig:
-        """The one application."""
-        return self.applications[0]
+        """The one with the front door."""
+        return next(one for one in self.applications if isinstance(one, ApplicationConfig))
+
+    @property
+    def model_applications(self) -> list[ModelApplicationConfig]:
+        """The others, in the file's order."""
+        return [one for one in self.applications if isinstance(one, ModelApplicationConfig)]
 
 
 def parse_settings(values: Mapping[str, Any]) -> ServiceSettings:
@@ -269,18 +308,46 @@ def with_overrides(
     *,
     host: str | None = None,
     port: int | None = None,
-    model_folder: str | None = None,
+    model_folders: Sequence[str] = (),
 ) -> ServiceConfig:
-    """The same configuration with what the command line says instead. Raises SettingsError."""
+    """The same configuration with what the command line says instead. Raises SettingsError.
+
+    model_folders: replace the file's models; each beyond the first becomes an application of its own, with the front
+    door's settings.
+    """
     values = config.model_dump(exclude_unset=True)
     http = values.setdefault("http_options", {})
     if host is not None:
         http["host"] = host
     if port is not None:
         http["port"] = port
-    if model_folder is not None:
-        # The name in the file is the other model's.
-        values["applications"][0]["args"]["model"] = {"folder": model_folder}
+    if model_folders:
+        # The names in the file are the other models'.
+        front = config.application.model_dump(exclude_unset=True)
+        front["args"]["model"] = {"folder": model_folders[0]}
+        args = {name: knobs for name, knobs in front["args"].items() if name != "ingress"}
+        values["applications"] = [front]
+        for folder in model_folders[1:]:
+            further = {"name": Path(folder).absolute().name, "route_prefix": None, "import_path": MODEL_IMPORT_PATH}
+            values["applications"].append({**further, "args": {**args, "model": {"folder": folder}}})
+    return _validated(ServiceConfig, values, "command line")
+
+
+def share_cores(config: ServiceConfig, node_cores: Sequence[int]) -> ServiceConfig:
+    """Gives workers that name no cores an even share, where they are more than the machine has NUMA nodes.
+
+    node_cores: of each node of this machine. Raises SettingsError if there are more workers than cores.
+    """
+    asked = [one.args.worker for one in config.applications]
+    workers = sum(one.count if one.autoscaling is None else one.autoscaling.max_workers for one in asked)
+    if workers <= len(node_cores) or any(one.cpus_per_worker is not None or one.numa == "all" for one in asked):
+        return config
+    share = min(node_cores) // -(-workers // len(node_cores))
+    if share == 0:
+        raise SettingsError(f"{workers} workers are more than the {sum(node_cores)} cores of this machine")
+    values = config.model_dump(exclude_unset=True)
+    for application in values["applications"]:
+        application["args"].setdefault("worker", {})["cpus_per_worker"] = share
     return _validated(ServiceConfig, values, "command line")
 
 
@@ -296,7 +363,9 @@ def _validated(model: type[Model], values: Mapping[str, Any], source: str) -> Mo
 
 
 def _knob(location: Sequence[str | int]) -> str:
-    return ".".join(str(part) for part in location) or "settings"
+    # An application's import_path stands in its location, because it says which knobs there are.
+    parts = [str(part) for part in location if not str(part).startswith("app.deploy:")]
+    return ".".join(parts) or "settings"
 
 
 def _reason(kind: str, message: str) -> str:

@@ -22,6 +22,7 @@ from app.engine.engine import Engine
 from app.engine.stream import AsyncEngine
 from app.engine.types import EngineStoppedError, GenerateRequest, ModelRunner, TokenDelta
 from app.loopback import keep_on_loopback
+from app.model_card import ModelCard, model_card
 from app.numa import (
     Slot,
     claim_slot,
@@ -32,21 +33,21 @@ from app.numa import (
     thread_places,
     worker_slots,
 )
-from app.settings import ServiceSettings
+from app.settings import WorkersSettings
 from app.warm_up import warm_up
 from app.worker_table import WorkerFacts, WorkerReport
 
 if TYPE_CHECKING:
     from app.constraints import Constraints
 
-RunnerFactory = Callable[[ServiceSettings, Slot, int], ModelRunner]
+RunnerFactory = Callable[[WorkersSettings, Slot, int], ModelRunner]
 """(settings, cores, threads) -> the loaded model."""
 
 # A worker that is being replaced needs a moment to die; past that Serve tries again anyway.
 _CLAIM_TIMEOUT_S = 15.0
 
 
-def load_model(settings: ServiceSettings, slot: Slot, threads: int) -> ModelRunner:
+def load_model(settings: WorkersSettings, slot: Slot, threads: int) -> ModelRunner:
     """The native model on these cores, its memory on their node. Raises what `NativeRunner` raises."""
     from app.engine.runner import NativeRunner, kv_pages_within
     from kernels import _native  # here, so that only a worker's process loads the extension
@@ -77,9 +78,10 @@ def load_model(settings: ServiceSettings, slot: Slot, threads: int) -> ModelRunn
 class Worker:
     """One engine behind a semaphore. `build` makes it a deployment; Serve calls what nobody here does."""
 
-    def __init__(self, settings: ServiceSettings, make_runner: RunnerFactory = load_model) -> None:
+    def __init__(self, settings: WorkersSettings, make_runner: RunnerFactory = load_model) -> None:
         """Returns when the first request will be as fast as the tenth; raises if the model can't be had."""
         keep_on_loopback()
+        self._settings = settings
         worker = settings.worker
         nodes = numa_nodes(sorted(os.sched_getaffinity(0)))
         slots = [spanning_slot(nodes)] if worker.numa == "all" else worker_slots(nodes, worker.cpus_per_worker)
@@ -132,6 +134,10 @@ class Worker:
                 async for delta in deltas:
                     yield delta
 
+    async def describe(self) -> ModelCard:
+        """What a front door that finds this worker's application must know of the model."""
+        return model_card(self._settings)
+
     def check_health(self) -> None:
         """Serve replaces a worker whose engine has stopped."""
         if not self._engine.healthy:
@@ -168,7 +174,7 @@ class Worker:
             self._claim.release()
 
 
-def make_constraints(settings: ServiceSettings, runner: ModelRunner) -> "Constraints | None":
+def make_constraints(settings: WorkersSettings, runner: ModelRunner) -> "Constraints | None":
     """What compiles schemas for the model; None for a folder without a tokenizer (a test's)."""
     folder = Path(settings.model.folder)
     if not (folder / "tokenizer.json").is_file():

@@ -19,16 +19,24 @@ task when the HTTP client disconnects, so an ingress must close `generate` on it
 (`async for` alone does not close an async generator when its body raises or is cancelled.)
 """
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, cast
 
+from ray import serve
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RequestCancelledError
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
 from app.engine.types import EngineError, GenerateRequest, QueueFullError, TokenDelta
+from app.model_card import ModelCard
+from app.model_directory import FoundApplication
 from app.router import worker_rows
 from app.worker_table import NoWorkerError, WorkerLostError, WorkerRow
+
+_DESCRIBE_TIMEOUT_S = 30.0
+# Of an application that is not there any more, or not yet.
+_LEAVING = ("DELETING", "NOT_STARTED")
 
 
 class WorkerClient:
@@ -40,6 +48,11 @@ class WorkerClient:
     def workers(self) -> list[WorkerRow]:
         """The worker table as this process' router sees it; empty before the first worker. Any thread."""
         return worker_rows(self._handle)
+
+    async def describe(self) -> ModelCard:
+        """What a worker runs. Raises TimeoutError, and what `generate` raises."""
+        response = self._handle.options(stream=False, method_name="describe").remote()
+        return cast(ModelCard, await asyncio.wait_for(response, _DESCRIBE_TIMEOUT_S))
 
     def is_ready(self) -> bool:
         """Whether a request could be given to a worker now (else: 503)."""
@@ -70,3 +83,27 @@ class WorkerClient:
             raise NoWorkerError("No worker could take the request. Try again later.") from error
         finally:
             response.cancel()  # type: ignore[no-untyped-call]
+
+
+class ServeApplications:
+    """The applications of `app.deploy.build_model` in this Serve, for `app.model_directory`."""
+
+    def __init__(self, own: str) -> None:
+        """own: the application of the front door, which is left out."""
+        self._own = own
+
+    async def find(self) -> Mapping[str, FoundApplication]:
+        """Asks Serve's controller, in a thread."""
+        status = await asyncio.get_running_loop().run_in_executor(None, serve.status)
+        return {
+            name: FoundApplication(
+                application.last_deployed_time_s,
+                runs="RUNNING" in application.deployments["Worker"].replica_states,
+            )
+            for name, application in status.applications.items()
+            if name != self._own and set(application.deployments) == {"Worker"} and application.status not in _LEAVING
+        }
+
+    def connect(self, name: str) -> WorkerClient:
+        """A handle; asks nobody."""
+        return WorkerClient(serve.get_deployment_handle("Worker", name, _check_exists=False))

@@ -1,8 +1,8 @@
 """The bench's side of one engine: starts its process, asks for works, and tells a refusal from a crash.
 
 A process that ends or does not answer in time is a `Crash` with its last words; it can be started again. Does not know
-what is measured. Between works the process is stopped (SIGSTOP): threads that spin while they wait for more halved the figures
-of whoever came next.
+what is measured. Between works the process is stopped (SIGSTOP): threads that spin while they wait for more halved the
+figures of whoever came next.
 """
 
 import json

@@ -3,8 +3,9 @@ import stat
 from pathlib import Path
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
-from app.local_service import checked_config, ray_environment
+from app.local_service import WatchedConfig, checked_config, ray_environment, serve_local
 from app.settings import SettingsError
 
 LOCAL = Path(__file__).parents[2] / "ray_configs/local.yaml"
@@ -26,7 +27,7 @@ def port() -> int:
 
 
 def test_overrides_reach_the_configuration(model: Path, port: int) -> None:
-    config = checked_config(LOCAL, host="127.0.0.2", port=port, model_folder=model)
+    config = checked_config(LOCAL, host="127.0.0.2", port=port, model_folders=[model])
     assert (config.http_options.host, config.http_options.port) == ("127.0.0.2", port)
     assert config.application.args.model.folder == str(model)
     assert config.application.args.model.name == "some-model"
@@ -35,20 +36,54 @@ def test_overrides_reach_the_configuration(model: Path, port: int) -> None:
 def test_a_link_keeps_its_own_name(model: Path, port: int, tmp_path: Path) -> None:
     link = tmp_path / "the-model"
     link.symlink_to(model)
-    config = checked_config(LOCAL, port=port, model_folder=link)
+    config = checked_config(LOCAL, port=port, model_folders=[link])
     assert config.application.args.model.name == "the-model"
 
 
 def test_a_folder_that_is_no_model(model: Path) -> None:
     (model / "model.safetensors").unlink()
     with pytest.raises(SettingsError, match=r"some-model is no converted model: it has no model\.safetensors"):
-        checked_config(LOCAL, model_folder=model)
+        checked_config(LOCAL, model_folders=[model])
 
 
 def test_a_port_that_somebody_has(model: Path) -> None:
     refused = pytest.raises(SettingsError, match=r"cannot listen on 127\.0\.0\.1:\d+: Address already in use")
     with socket.create_server(("127.0.0.1", 0)) as other, refused:
-        checked_config(LOCAL, port=other.getsockname()[1], model_folder=model)
+        serve_local(LOCAL, port=other.getsockname()[1], model_folders=[model])
+
+
+def test_further_models_come_and_go_with_the_file(model: Path, tmp_path: Path) -> None:
+    values = yaml.safe_load(LOCAL.read_text())
+    values["applications"][0]["args"]["model"]["folder"] = str(model)
+    path = tmp_path / "service.yaml"
+
+    def write(*names: str, cores: int = 1) -> None:
+        further = [
+            {
+                **{"name": name, "route_prefix": None, "import_path": "app.deploy:build_model"},
+                "args": {
+                    "model": {"folder": str(model), "served_name": name},
+                    "worker": {"cpus_per_worker": cores},
+                },
+            }
+            for name in names
+        ]
+        path.write_text(yaml.safe_dump(values | {"applications": [*values["applications"], *further]}))
+
+    write("a")
+    watched = WatchedConfig(path, lambda: checked_config(path), checked_config(path))
+    assert watched.changes() == ([], [])
+    write("a", "bb")
+    added, gone = watched.changes()
+    assert ([one.name for one in added], gone) == (["bb"], [])
+    assert watched.changes() == ([], [])
+    path.write_text("applications: [")
+    with pytest.raises(SettingsError, match="not YAML"):
+        watched.changes()
+    assert watched.changes() == ([], [])  # told once
+    write("bb", cores=10)
+    added, gone = watched.changes()
+    assert ([one.name for one in added], gone) == (["bb"], ["a"])
 
 
 def test_ray_gets_a_token_that_only_we_can_read(tmp_path: Path) -> None:

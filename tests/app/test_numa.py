@@ -77,6 +77,17 @@ def test_each_claim_gets_other_cores_until_none_is_left(tmp_path: Path) -> None:
     third.release()
 
 
+def test_workers_that_cut_the_machine_differently_share_no_core(tmp_path: Path) -> None:
+    small = claim_slot([Slot(0, (0,)), Slot(0, (1,))], tmp_path, timeout_s=0)
+    with pytest.raises(NoFreeCoresError, match=r"of 4 cores.*cpus_per_worker"):
+        claim_slot([Slot(0, (0, 1, 2, 3))], tmp_path, timeout_s=0)
+    pair = claim_slot([Slot(0, (0, 1)), Slot(0, (2, 3))], tmp_path, timeout_s=0)
+    assert pair.slot.cpus == (2, 3)
+    small.release()
+    pair.release()
+    claim_slot([Slot(0, (0, 1, 2, 3))], tmp_path, timeout_s=0).release()
+
+
 def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib, app.numa as n\n"

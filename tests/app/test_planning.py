@@ -133,6 +133,6 @@ def test_a_request_that_shifts_has_no_end_of_context() -> None:
 
 
 def test_whoever_says_nothing_gets_what_the_model_is_set_to() -> None:
-    limits = Limits(64, 4, on_overflow="shift")
+    shifting = tiny_model(on_overflow="shift")
     body = CompletionRequest.model_validate({"model": "m", "prompt": [5] * 600})
-    assert plan_completion(MODEL, body, limits, "id").requests[0].window is not None
+    assert plan_completion(shifting, body, LIMITS, "id").requests[0].window is not None

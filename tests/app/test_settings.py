@@ -10,18 +10,27 @@ from app.settings import (
     load_config,
     parse_settings,
     read_api_keys,
+    share_cores,
     with_overrides,
 )
 
 CONFIGS = Path(__file__).parents[2] / "ray_configs"
 
 
-def config_file(folder: Path, **changes: Any) -> Path:
-    values: dict[str, Any] = {
-        "applications": [
-            {"name": "redoubt", "import_path": "app.deploy:build", "args": {"model": {"folder": "models/m"}}}
-        ]
+FRONT = {"name": "redoubt", "import_path": "app.deploy:build", "args": {"model": {"folder": "models/m"}}}
+
+
+def further(model: str, name: str | None = None, **args: Any) -> dict[str, Any]:
+    return {
+        "name": name or model,
+        "route_prefix": None,
+        "import_path": "app.deploy:build_model",
+        "args": {"model": {"folder": model}, **args},
     }
+
+
+def config_file(folder: Path, **changes: Any) -> Path:
+    values: dict[str, Any] = {"applications": [FRONT]}
     path = folder / "service.yaml"
     path.write_text(yaml.safe_dump(values | changes))
     return path
@@ -72,6 +81,15 @@ def test_every_wrong_knob_is_named_at_once() -> None:
         ({"http_options": {"port": 70000}}, "http_options.port: "),
         ({"grpc_options": {"port": 9000}}, "grpc_options: there is no such knob"),
         ({"applications": []}, "applications: "),
+        ({"applications": [further("a")]}, "exactly one has import_path app.deploy:build"),
+        ({"applications": [FRONT, FRONT | {"name": "again"}]}, "exactly one has import_path app.deploy:build"),
+        ({"applications": [FRONT, further("a"), further("a", name="b")]}, "the same model name: m, a, a"),
+        ({"applications": [FRONT, further("a"), further("b", name="a")]}, "the same name: redoubt, a, a"),
+        ({"applications": [FRONT, further("a") | {"route_prefix": "/a"}]}, r"applications\.1\.route_prefix: "),
+        (
+            {"applications": [FRONT, further("a", ingress={"count": 2})]},
+            r"applications\.1\.args\.ingress: there is no such knob",
+        ),
     ],
 )
 def test_what_ray_would_ignore_is_refused(tmp_path: Path, changes: dict[str, Any], knob: str) -> None:
@@ -95,12 +113,38 @@ def test_a_file_that_is_no_configuration(tmp_path: Path) -> None:
 
 def test_the_command_line_wins(tmp_path: Path) -> None:
     config = load_config(CONFIGS / "local.yaml")
-    changed = with_overrides(config, port=8123, model_folder="/models/other")
+    changed = with_overrides(config, port=8123, model_folders=["/models/other"])
     assert (changed.http_options.host, changed.http_options.port) == ("127.0.0.1", 8123)
     assert changed.application.args.model.name == "other"
     assert changed.application.args.worker == config.application.args.worker
     with pytest.raises(SettingsError, match=r"command line: http_options\.port"):
         with_overrides(config, port=-1)
+
+
+def test_several_models_by_the_command_line() -> None:
+    config = load_config(CONFIGS / "local.yaml")
+    changed = with_overrides(config, model_folders=["/models/a", "/models/b"])
+    assert changed.application.args.model.name == "a"
+    assert changed.application.args.ingress == config.application.args.ingress
+    (second,) = changed.model_applications
+    assert (second.name, second.args.model.name, second.route_prefix) == ("b", "b", None)
+    assert second.args.worker == config.application.args.worker
+    with pytest.raises(SettingsError, match="the same name"):
+        with_overrides(config, model_folders=["/models/a", "/models/b", "/other/b"])
+
+
+@pytest.mark.parametrize(("nodes", "share"), [([8], 4), ([8, 8], None), ([3], 1), ([2, 2], None), ([16, 6], None)])
+def test_two_models_share_a_machine_of_one_node(nodes: list[int], share: int | None) -> None:
+    config = with_overrides(load_config(CONFIGS / "local.yaml"), model_folders=["a", "b"])
+    shared = share_cores(config, nodes)
+    assert [one.args.worker.cpus_per_worker for one in shared.applications] == [share, share]
+
+
+def test_cores_are_shared_out_only_where_nobody_says_how() -> None:
+    config = with_overrides(load_config(CONFIGS / "local.yaml"), model_folders=["a", "b", "c"])
+    assert [one.args.worker.cpus_per_worker for one in share_cores(config, [8, 6]).applications] == [3, 3, 3]
+    with pytest.raises(SettingsError, match="3 workers are more than the 2 cores"):
+        share_cores(config, [2])
 
 
 def test_settings_survive_the_way_to_a_replica() -> None:

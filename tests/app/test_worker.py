@@ -19,7 +19,7 @@ from app.engine.types import (
     TokenDelta,
 )
 from app.numa import NoFreeCoresError, Slot
-from app.settings import ServiceSettings, parse_settings
+from app.settings import WorkersSettings, parse_settings
 from app.worker import Worker
 from app.worker_table import WorkerFacts, WorkerReport
 from tests.fakes import FakeRunner
@@ -45,7 +45,7 @@ class Model:
         self.broken = False
         self.threads = 0
 
-    def make(self, settings: ServiceSettings, slot: Slot, threads: int) -> ModelRunner:
+    def make(self, settings: WorkersSettings, slot: Slot, threads: int) -> ModelRunner:
         self.threads = threads
         return FakeRunner(
             max_sequences=settings.worker.max_concurrent_requests,

@@ -7,6 +7,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from app.chat import ChatModel
+from app.context_window import OnOverflow
 
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 EOS_ID = 2
@@ -72,7 +73,12 @@ def reference_tokenizer() -> Tokenizer:
     return Tokenizer.from_str(_tokenizer_text())
 
 
-def tiny_model(template: str | None = TEMPLATE, context_tokens: int = CONTEXT_TOKENS, **config: Any) -> ChatModel:
+def tiny_model(
+    template: str | None = TEMPLATE,
+    context_tokens: int = CONTEXT_TOKENS,
+    on_overflow: OnOverflow = "refuse",
+    **config: Any,
+) -> ChatModel:
     tokenizer = tokenizer_json()
     vocab_size = len(tokenizer["model"]["vocab"])
     return ChatModel(
@@ -85,4 +91,5 @@ def tiny_model(template: str | None = TEMPLATE, context_tokens: int = CONTEXT_TO
         },
         tokenizer_config={"eos_token": "<|im_end|>", **config},
         template=template,
+        on_overflow=on_overflow,
     )

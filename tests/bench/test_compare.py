@@ -101,7 +101,7 @@ def test_a_process_that_does_not_start_is_a_crash(tmp_path: Path) -> None:
     with pytest.raises(CrashError, match="has ended with status 1; its last words: why"):
         broken.start()
     absent = Contender("absent", [str(tmp_path / "nothing")], tmp_path, tmp_path / "log", 60)
-    with pytest.raises(CrashError, match="has ended with status 127; its last words: .*nothing"):
+    with pytest.raises(CrashError, match=r"has ended with status 127; its last words: .*nothing"):
         absent.start()
 
 

@@ -1,0 +1,130 @@
+"""Models that come and go, with Serve faked: what is found, described, opened, refused and dropped."""
+
+import json
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.engine.types import GenerateRequest, TokenDelta
+from app.model_card import ModelCard
+from app.model_directory import FoundApplication, ModelDirectory
+from app.worker_table import WorkerRow
+from tests.app.service import WORKER
+from tests.app.tiny_model import CONTEXT_TOKENS, EOS_ID, tokenizer_json
+
+
+class FakeWorkers:
+    def __init__(self, card: ModelCard | Exception) -> None:
+        self.card = card
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+        raise NotImplementedError
+        yield
+
+    def workers(self) -> list[WorkerRow]:
+        return [replace(WORKER, worker_id="?" if isinstance(self.card, Exception) else self.card.name)]
+
+    async def describe(self) -> ModelCard:
+        if isinstance(self.card, Exception):
+            raise self.card
+        return self.card
+
+
+class FakeApplications:
+    def __init__(self) -> None:
+        self.found: dict[str, FoundApplication] = {}
+        self.all_workers: dict[str, FakeWorkers] = {}
+        self.connected: list[str] = []
+
+    def put(self, name: str, card: ModelCard | Exception, *, deployed_at: float = 1.0, runs: bool = True) -> None:
+        self.found[name] = FoundApplication(deployed_at, runs)
+        self.all_workers.setdefault(name, FakeWorkers(card)).card = card
+
+    async def find(self) -> Mapping[str, FoundApplication]:
+        return self.found
+
+    def connect(self, name: str) -> FakeWorkers:
+        self.connected.append(name)
+        return self.all_workers[name]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tokenizer = tokenizer_json()
+    config = {
+        "vocab_size": len(tokenizer["model"]["vocab"]),
+        "max_position_embeddings": CONTEXT_TOKENS,
+        "eos_token_id": EOS_ID,
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+@pytest.fixture
+def card(folder: Path) -> ModelCard:
+    return ModelCard("own", str(folder), None, "refuse")
+
+
+async def test_models_come_and_go(card: ModelCard) -> None:
+    serve = FakeApplications()
+    directory = ModelDirectory(card, FakeWorkers(card), serve)
+    models = directory.models  # the very mapping that the routes hold
+    await directory.look()
+    assert list(models) == ["own"]
+
+    serve.put("b", replace(card, name="second", max_context_tokens=64, on_overflow="shift"))
+    serve.put("c", replace(card, name="third"), runs=False)
+    await directory.look()
+    assert list(models) == ["own", "second"]  # the other one is still starting
+    assert (models["second"].chat.context_tokens, models["second"].chat.on_overflow) == (64, "shift")
+    assert [row.worker_id for row in directory.workers()] == ["own", "second"]
+    generate = models["second"].generate
+    assert generate == serve.all_workers["b"].generate
+
+    serve.found["b"] = replace(serve.found["b"], runs=False)  # its worker is being replaced
+    serve.found["c"] = replace(serve.found["c"], runs=True)
+    await directory.look()
+    assert list(models) == ["own", "second", "third"]
+    del serve.found["b"]
+    await directory.look()
+    assert list(models) == ["own", "third"]
+    assert serve.connected == ["b", "c"]
+
+
+async def test_an_application_that_is_deployed_again_is_read_again(card: ModelCard) -> None:
+    serve = FakeApplications()
+    directory = ModelDirectory(card, FakeWorkers(card), serve)
+    serve.put("b", replace(card, name="second"))
+    await directory.look()
+    serve.put("b", replace(card, name="renamed"), deployed_at=2.0)
+    await directory.look()
+    assert list(directory.models) == ["own", "renamed"]
+    assert serve.connected == ["b"]
+
+
+async def test_a_taken_name_and_a_model_that_can_t_be_opened_are_told_once(
+    card: ModelCard, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    serve = FakeApplications()
+    directory = ModelDirectory(card, FakeWorkers(card), serve)
+    serve.put("b", card)
+    serve.put("c", replace(card, name="third", folder=str(tmp_path / "nowhere")))
+    serve.put("d", TimeoutError("no answer"))
+    with caplog.at_level(logging.WARNING, "ray.serve"):
+        await directory.look()
+        await directory.look()
+    assert list(directory.models) == ["own"]
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "Application 'b' is not served",
+        "Application 'c' is not served",
+        "Application 'd' is not served",
+    ]
+    assert "the model name 'own' is taken" in caplog.text
+    assert "nowhere" in caplog.text
+    serve.put("d", replace(card, name="fourth"))
+    await directory.look()
+    assert list(directory.models) == ["own", "fourth"]

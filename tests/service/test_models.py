@@ -1,0 +1,117 @@
+"""A second model comes to a running service and goes again, while a conversation with the first one goes on."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from tests.service.conftest import ROOT, START_TIMEOUT_S, RunningService, descendants, free_port, wait_until
+
+
+def further(model: Path) -> dict[str, Any]:
+    worker = {"cpus_per_worker": 1, "ray_num_cpus": 0.1, "warm_up_prompt_tokens": 64, "warm_up_new_tokens": 8}
+    args = {
+        "model": {"folder": str(model), "served_name": "second"},
+        "engine": {"kv_memory_bytes": 100 << 20},
+        "worker": worker,
+    }
+    return {"name": "second", "route_prefix": None, "import_path": "app.deploy:build_model", "args": args}
+
+
+@pytest.fixture
+def config(service_config: Path, service_model: Path, tmp_path: Path) -> Path:
+    values = yaml.safe_load(service_config.read_text())
+    args = values["applications"][0]["args"]
+    args["model"] = {"folder": str(service_model), "served_name": "first"}
+    args["worker"]["count"] = 1
+    args["ingress"] = {"model_search_period_s": 0.5}
+    path = tmp_path / "service.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+@pytest.fixture
+def small_service(config: Path, tmp_path: Path) -> Iterator[RunningService]:
+    port, log = free_port(), tmp_path / "log"
+    command = [sys.executable, "-m", "app.cli", "serve", "--config", str(config), "--port", str(port)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        wait_until(lambda: b"is ready" in log.read_bytes() or process.poll() is not None, "ready", START_TIMEOUT_S)
+        assert process.poll() is None, log.read_text()
+        yield RunningService(f"http://127.0.0.1:{port}", "first", process, log)
+        family = descendants(process.pid)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0, log.read_text()
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), "no process left")
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+
+
+def names(service: RunningService) -> list[str]:
+    return [model["id"] for model in httpx.get(f"{service.url}/v1/models", timeout=30).json()["data"]]
+
+
+def ask(service: RunningService, model: str) -> httpx.Response:
+    question = {"role": "user", "content": "What is the capital of France?"}
+    body = {"model": model, "messages": [question], "temperature": 0, "max_tokens": 12}
+    return httpx.post(f"{service.url}/v1/chat/completions", json=body, timeout=60)
+
+
+class Conversation(threading.Thread):
+    """A long answer of the first model, read in the background."""
+
+    def __init__(self, service: RunningService) -> None:
+        super().__init__()
+        self._service = service
+        self.pieces = 0
+        self.failure: str | None = None
+        self.left = threading.Event()
+
+    def run(self) -> None:
+        body = self._service.endless(max_tokens=8000)
+        with httpx.stream("POST", f"{self._service.url}/v1/completions", json=body, timeout=60) as response:
+            for line in response.iter_lines():
+                if self.left.is_set():
+                    return
+                if line.startswith("data: {"):
+                    self.failure = json.loads(line[6:]).get("error")
+                    self.pieces += 1
+
+
+def test_a_model_comes_and_goes(small_service: RunningService, config: Path, service_model: Path) -> None:
+    assert names(small_service) == ["first"]
+    assert ask(small_service, "second").status_code == 404
+    front = yaml.safe_load(config.read_text())
+    conversation = Conversation(small_service)
+    conversation.start()
+    try:
+        both = front | {"applications": [*front["applications"], further(service_model)]}
+        config.write_text(yaml.safe_dump(both))
+        wait_until(lambda: names(small_service) == ["first", "second"], "the second model", START_TIMEOUT_S)
+        answer = ask(small_service, "second")
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["choices"] == ask(small_service, "first").json()["choices"]
+        first, second = sorted(small_service.alive(), key=lambda row: row["model_names"])
+        assert (first["model_names"], second["model_names"]) == (["first"], ["second"])
+        assert not set(first["cpus"]) & set(second["cpus"])
+
+        config.write_text(yaml.safe_dump(front))
+        wait_until(lambda: names(small_service) == ["first"], "the second model gone", 60)
+        assert ask(small_service, "second").status_code == 404
+        before = conversation.pieces
+        wait_until(lambda: conversation.pieces > before, "the conversation goes on")
+        assert conversation.failure is None
+    finally:
+        conversation.left.set()
+        conversation.join(60)

@@ -4,7 +4,7 @@ It gets what it serves as plain objects and callables, so it knows nothing of Ra
 is ever logged: a failure is known by its request id, its type and where it happened.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from app import errors
 from app.http_guard import Guarded, KeyCheck, http_error
-from app.http_service import Reception, Service
+from app.http_service import Reception, ServedModel, Service
 from app.metrics import Metrics
 from app.routes.completions import CompletionRoutes
 from app.routes.embeddings import EmbeddingRoutes
@@ -38,13 +38,7 @@ def build_http_app(service: Service) -> FastAPI:
     app = FastAPI(title="Redoubt", docs_url=None, redoc_url=None, openapi_url=None)
     metrics = Metrics(service.workers)
     app.state.metrics = metrics  # where the guards find it
-    service = replace(
-        service,
-        models={
-            name: replace(model, generate=metrics.observed(name, model.generate))
-            for name, model in service.models.items()
-        },
-    )
+    service = replace(service, models=_Observed(service.models, metrics))
     guarded = APIRouter(route_class=Guarded, dependencies=[Depends(KeyCheck(service.settings.api_keys))])
     routes = _routes(service, metrics)
     for route in routes:
@@ -57,6 +51,24 @@ def build_http_app(service: Service) -> FastAPI:
     app.add_api_route("/health", ModelRoutes(service).health, methods=["GET"])
     app.add_exception_handler(HTTPException, http_error)
     return app
+
+
+class _Observed(Mapping[str, ServedModel]):
+    """The models as they are now, for they come and go; what each generates is counted."""
+
+    def __init__(self, models: Mapping[str, ServedModel], metrics: Metrics) -> None:
+        self._models = models
+        self._metrics = metrics
+
+    def __getitem__(self, name: str) -> ServedModel:
+        model = self._models[name]
+        return replace(model, generate=self._metrics.observed(name, model.generate))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._models)
+
+    def __len__(self) -> int:
+        return len(self._models)
 
 
 def _routes(service: Service, metrics: Metrics) -> Sequence[_Route]:

@@ -15,6 +15,9 @@ from app.engine.types import (
     RequestTooLongError,
     TokenDelta,
 )
+from app.http_api import build_http_app
+from app.http_service import HttpSettings, ServedModel, Service
+from app.planning import Limits
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.service import WORKER, http_app, http_client, never, openai_client
 from tests.app.tiny_model import CONTEXT_TOKENS, reference_tokenizer, tiny_model
@@ -40,6 +43,19 @@ def events(response: httpx2.Response) -> list[Any]:
     assert lines.pop() == ""
     assert all(line.startswith("data: ") for line in lines)
     return [line[6:] if line == "data: [DONE]" else json.loads(line[6:]) for line in lines]
+
+
+async def test_a_model_that_comes_later_is_served() -> None:
+    models = {"tiny": ServedModel(tiny_model(), talking().generate, created=1)}
+    settings = HttpSettings(Limits(64, 4), max_body_bytes=1 << 20, retry_after_s=3)
+    async with http_client(build_http_app(Service(models, lambda: [WORKER], settings))) as client:
+        assert (await client.post("/v1/chat/completions", json=CHAT | {"model": "late"})).status_code == 404
+        models["late"] = models["tiny"]
+        assert [model["id"] for model in (await client.get("/v1/models")).json()["data"]] == ["tiny", "late"]
+        assert (await client.post("/v1/chat/completions", json=CHAT | {"model": "late"})).status_code == 200
+        assert 'redoubt_generated_tokens_total{model="late"}' in (await client.get("/metrics")).text
+        del models["late"]
+        assert (await client.get("/v1/models/late")).status_code == 404
 
 
 # --- the openai client ---------------------------------------------------------------------------------------------

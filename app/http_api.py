@@ -5,7 +5,7 @@ is ever logged: a failure is known by its request id, its type and where it happ
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -13,24 +13,28 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from app import errors
+from app.answer_types import ChatCompletion, Completion, Model, ModelList
 from app.http_guard import Guarded, KeyCheck, http_error
 from app.http_service import Reception, ServedModel, Service
 from app.metrics import Metrics
+from app.openai_types import ChatCompletionRequest, CompletionRequest
+from app.openapi import Route, document
+from app.responses_types import ResponseObject, ResponseRequest
 from app.routes.completions import CompletionRoutes
-from app.routes.embeddings import EmbeddingRoutes
+from app.routes.documents import DocumentRoutes
+from app.routes.embeddings import EmbeddingRequest, EmbeddingResponse, EmbeddingRoutes
 from app.routes.metrics import MetricsRoute
-from app.routes.models import ModelRoutes
+from app.routes.models import Health, ModelRoutes, WorkerList
 from app.routes.responses import ResponseRoutes
-from app.routes.tokenization import TokenizationRoutes
+from app.routes.tokenization import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    TokenizationRoutes,
+    TokenizeRequest,
+    TokenizeResponse,
+)
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-
-
-@dataclass(frozen=True, slots=True)
-class _Route:
-    method: str
-    path: str
-    endpoint: Callable[..., Any]
 
 
 def build_http_app(service: Service) -> FastAPI:
@@ -39,16 +43,25 @@ def build_http_app(service: Service) -> FastAPI:
     metrics = Metrics(service.workers)
     app.state.metrics = metrics  # where the guards find it
     service = replace(service, models=_Observed(service.models, metrics))
-    guarded = APIRouter(route_class=Guarded, dependencies=[Depends(KeyCheck(service.settings.api_keys))])
     routes = _routes(service, metrics)
+    described = DocumentRoutes(document(routes, has_keys=bool(service.settings.api_keys)))
+    routes = (
+        *routes,
+        Route("GET", "/openapi.json", described.openapi, "This document.", "application/json", open=True),
+        Route("GET", "/docs", described.docs, "The same to read.", "text/html", open=True),
+    )
+    guarded = APIRouter(route_class=Guarded, dependencies=[Depends(KeyCheck(service.settings.api_keys))])
+    unguarded = APIRouter(route_class=Guarded)
     for route in routes:
-        guarded.add_api_route(route.path, route.endpoint, methods=[route.method])
+        (unguarded if route.open else guarded).add_api_route(route.path, route.endpoint, methods=[route.method])
     # The chat page is mounted behind these routes and would answer what they don't: they answer all of it.
     unknown = _unknown(routes)
-    for path in ("/v1/{path:path}", *(route.path for route in routes if not route.path.startswith("/v1/"))):
-        guarded.add_api_route(path, unknown, methods=list(_METHODS))
+    for route in routes:
+        if not route.path.startswith("/v1/"):
+            (unguarded if route.open else guarded).add_api_route(route.path, unknown, methods=list(_METHODS))
+    guarded.add_api_route("/v1/{path:path}", unknown, methods=list(_METHODS))
+    app.include_router(unguarded)
     app.include_router(guarded)
-    app.add_api_route("/health", ModelRoutes(service).health, methods=["GET"])
     app.add_exception_handler(HTTPException, http_error)
     return app
 
@@ -71,25 +84,62 @@ class _Observed(Mapping[str, ServedModel]):
         return len(self._models)
 
 
-def _routes(service: Service, metrics: Metrics) -> Sequence[_Route]:
+def _routes(service: Service, metrics: Metrics) -> Sequence[Route]:
     reception = Reception(service)
     models, completions = ModelRoutes(service), CompletionRoutes(reception)
-    tokenization = TokenizationRoutes(reception)
+    responses, embeddings = ResponseRoutes(reception), EmbeddingRoutes(reception)
+    tokenization, series = TokenizationRoutes(reception), MetricsRoute(metrics)
     return (
-        _Route("GET", "/v1/models", models.models),
-        _Route("GET", "/v1/models/{name:path}", models.model),
-        _Route("GET", "/v1/workers", models.workers),
-        _Route("POST", "/v1/chat/completions", completions.chat_completions),
-        _Route("POST", "/v1/completions", completions.completions),
-        _Route("POST", "/v1/responses", ResponseRoutes(reception).responses),
-        _Route("POST", "/v1/embeddings", EmbeddingRoutes(reception).embeddings),
-        _Route("GET", "/metrics", MetricsRoute(metrics).metrics),
-        _Route("POST", "/tokenize", tokenization.tokenize),
-        _Route("POST", "/detokenize", tokenization.detokenize),
+        Route(
+            "POST",
+            "/v1/chat/completions",
+            completions.chat_completions,
+            "Answers a conversation.",
+            ChatCompletion,
+            ChatCompletionRequest,
+            computes=True,
+            streams=True,
+        ),
+        Route(
+            "POST",
+            "/v1/completions",
+            completions.completions,
+            "Goes on with a prompt.",
+            Completion,
+            CompletionRequest,
+            computes=True,
+            streams=True,
+        ),
+        Route(
+            "POST",
+            "/v1/responses",
+            responses.responses,
+            "Answers items; nothing is stored.",
+            ResponseObject,
+            ResponseRequest,
+            computes=True,
+            streams=True,
+        ),
+        Route(
+            "POST",
+            "/v1/embeddings",
+            embeddings.embeddings,
+            "Texts as vectors.",
+            EmbeddingResponse,
+            EmbeddingRequest,
+            computes=True,
+        ),
+        Route("GET", "/v1/models", models.models, "The models that are served.", ModelList),
+        Route("GET", "/v1/models/{name:path}", models.model, "One of them.", Model),
+        Route("GET", "/v1/workers", models.workers, "The worker table.", WorkerList),
+        Route("POST", "/tokenize", tokenization.tokenize, "A text's tokens.", TokenizeResponse, TokenizeRequest),
+        Route("POST", "/detokenize", tokenization.detokenize, "Tokens' text.", DetokenizeResponse, DetokenizeRequest),
+        Route("GET", "/metrics", series.metrics, "Series in Prometheus' format.", "text/plain"),
+        Route("GET", "/health", models.health, "Whether a worker is up.", Health, open=True, unavailable=Health),
     )
 
 
-def _unknown(routes: Sequence[_Route]) -> Callable[[Request], Any]:
+def _unknown(routes: Sequence[Route]) -> Callable[[Request], Any]:
     """What answers any other path under `/v1`, and any other method."""
 
     async def unknown(request: Request) -> Response:

@@ -58,9 +58,12 @@ class Service:
     settings: HttpSettings
 
     def model(self, name: str | None) -> ServedModel:
-        """The model of that name; None: the first. Raises ApiError (404)."""
+        """The model of that name; None: the first. Raises ApiError (404, or 503 where there is none at all)."""
         if name is None:
-            return next(iter(self.models.values()))
+            first = next(iter(self.models), None)
+            if first is None:
+                raise errors.unavailable(self.settings.retry_after_s, "No model is served yet. Try again later.")
+            name = first
         served = self.models.get(name)
         if served is None:
             raise errors.no_such_model(name)

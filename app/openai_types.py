@@ -7,6 +7,7 @@ no model and no HTTP.
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import (
@@ -15,11 +16,14 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     StringConstraints,
     Tag,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 MAX_CHOICES = 128
 """The largest `n`, and the most sequences (prompts x n) of one request; the service may allow fewer."""
@@ -36,27 +40,50 @@ MAX_FIELDS = 64
 """Of one object: pydantic reports every unknown field, and a hostile body could hold a million."""
 
 
-def only(*allowed: object) -> BeforeValidator:
+@dataclass(frozen=True, slots=True, init=False)
+class only:  # noqa: N801  # an annotation: it reads as a function
     """A documented field with some values supported: null, and those that ask for what happens anyway."""
 
-    def check(value: object) -> object:
-        if value is None or any(type(value) is type(good) and value == good for good in allowed):
+    allowed: tuple[object, ...]
+
+    def __init__(self, *allowed: object) -> None:
+        object.__setattr__(self, "allowed", allowed)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Checked before the type is."""
+        return core_schema.no_info_before_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Those values, and null where there may be one."""
+        has_null = cast(Any, schema)["schema"]["type"] in ("nullable", "any")
+        values = [*self.allowed, *([None] if has_null else [])]
+        return {"enum": values} if self.allowed else {"type": "null", "description": "Not supported."}
+
+    def _check(self, value: object) -> object:
+        if value is None or any(type(value) is type(good) and value == good for good in self.allowed):
             return value
-        hint = f"; only {' or '.join(map(json.dumps, allowed))} is" if allowed else ""
+        hint = f"; only {' or '.join(map(json.dumps, self.allowed))} is" if self.allowed else ""
         raise PydanticCustomError("unsupported", f"is not supported{hint}")
 
-    return BeforeValidator(check)
 
-
-def at_most(entries: int) -> BeforeValidator:
+@dataclass(frozen=True, slots=True)
+class at_most:  # noqa: N801
     """An object of bounded size, checked before its entries are."""
 
-    def check(value: object) -> object:
-        if isinstance(value, dict) and len(value) > entries:
-            raise PydanticCustomError("too_long", f"has more than {entries} entries")
-        return value
+    entries: int
 
-    return BeforeValidator(check)
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Checked before the type is."""
+        return core_schema.no_info_before_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The object's own, with the bound."""
+        return {**handler(schema), "maxProperties": self.entries}
+
+    def _check(self, value: object) -> object:
+        if isinstance(value, dict) and len(value) > self.entries:
+            raise PydanticCustomError("too_long", f"has more than {self.entries} entries")
+        return value
 
 
 def kind_of(message: str, kinds: dict[type, str]) -> Discriminator:
@@ -90,7 +117,7 @@ FunctionName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,64}$
 class Wire(BaseModel):
     """Base of all requests: no coercion, no unknown fields."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -1,12 +1,30 @@
 """`/v1/models`, `/v1/workers` and `/health`: what is served, and who serves it."""
 
 import dataclasses
+from typing import Literal
 
 from fastapi.responses import Response
+from pydantic import BaseModel
 
 from app.answer_types import Model, ModelList
 from app.http_guard import json_response
 from app.http_service import Service
+from app.worker_table import WorkerRow
+
+
+class WorkerList(BaseModel):
+    """`GET /v1/workers`."""
+
+    object: Literal["list"] = "list"
+    data: list[WorkerRow]
+
+
+class Health(BaseModel):
+    """`GET /health`."""
+
+    status: Literal["ok", "unavailable"]
+    workers: int
+    """Those that can take a request."""
 
 
 class ModelRoutes:

@@ -1,0 +1,88 @@
+"""The OpenAPI document as a page to read: plain HTML, nothing loaded from anywhere, no script."""
+
+from typing import Any
+
+import jinja2
+import orjson
+from markupsafe import Markup, escape
+
+HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"}
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>Redoubt's API</title>
+<style>
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+code { font-family: ui-monospace, monospace; font-size: 0.9em; }
+table { border-collapse: collapse; width: 100%; }
+td, th { border-top: 1px solid #8885; padding: 0.25rem 0.5rem; text-align: left; vertical-align: top; }
+@media (prefers-color-scheme: dark) { body { background: #111; color: #ddd; } a { color: #8cf; } }
+</style></head><body>
+<h1>{{ document.info.title }}</h1>
+<p>{{ document.info.description }} The same for machines: <a href="openapi.json">openapi.json</a>.</p>
+{% for path, methods in document.paths.items() %}{% for method, operation in methods.items() %}
+<h2><code>{{ method | upper }} {{ path }}</code></h2>
+<p>{{ operation.summary }}</p>
+{% if operation.requestBody %}
+<p>Request: {{ link(operation.requestBody.content["application/json"].schema) }}</p>
+{% endif %}
+<table>{% for status, answer in operation.responses.items() %}
+<tr><td>{{ status }}</td><td>{{ answer.description }}</td><td>
+{% for media, content in answer.content.items() %}<code>{{ media }}</code> {{ link(content.schema) }}<br>{% endfor %}
+</td></tr>
+{% endfor %}</table>
+{% endfor %}{% endfor %}
+<h1>Objects</h1>
+{% for name, schema in document.components.schemas.items() %}
+<h2 id="{{ name }}"><code>{{ name }}</code></h2>
+<p>{{ schema.description or "" }}</p>
+<table>{% for field, value in (schema.properties or {}).items() %}
+<tr><td><code>{{ field }}</code>{% if field in (schema.required or []) %} *{% endif %}</td>
+<td>{{ link(value) }}</td><td>{{ value.description or "" }}</td></tr>
+{% endfor %}</table>
+{% endfor %}
+<p>* needed</p>
+</body></html>
+"""
+
+_BOUNDS = {
+    "minimum": "≥ {}",
+    "exclusiveMinimum": "> {}",
+    "maximum": "≤ {}",
+    "exclusiveMaximum": "< {}",
+    "minLength": "at least {} characters",
+    "maxLength": "at most {} characters",
+    "minItems": "at least {}",
+    "maxItems": "at most {}",
+    "maxProperties": "at most {} entries",
+    "pattern": "matching {}",
+}
+
+
+def page(document: dict[str, Any]) -> str:
+    """The whole page."""
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True)
+    return environment.from_string(_PAGE).render(document=document, link=_told)
+
+
+def _told(schema: dict[str, Any]) -> str:
+    """A schema in few words."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return Markup('<a href="#{0}">{0}</a>').format(name)
+    for choice in ("anyOf", "oneOf"):
+        if choice in schema:
+            return Markup(" or ").join(_told(each) for each in schema[choice])
+    if "enum" in schema:
+        return Markup(" or ").join(Markup("<code>{}</code>").format(_json(value)) for value in schema["enum"])
+    if "const" in schema:
+        return Markup("<code>{}</code>").format(_json(schema["const"]))
+    words = escape(schema.get("type", "anything"))
+    if schema.get("type") == "array":
+        words = Markup("list of {}").format(_told(schema.get("items", {})))
+    bounds = [told.format(schema[name]) for name, told in _BOUNDS.items() if name in schema]
+    return words + (Markup(", {}").format(", ".join(bounds)) if bounds else "")
+
+
+def _json(value: object) -> str:
+    return orjson.dumps(value).decode()

@@ -1,0 +1,140 @@
+"""The OpenAPI document, from the same models that validate requests and shape answers; it knows no route's work."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+_REFERENCE = "#/components/schemas/{model}"
+_WHY = {
+    400: "A field is wrong or not supported: `param` names it; or prompt and output cannot fit the context.",
+    401: "A key is needed.",
+    404: "No such model.",
+    413: "The body is too large.",
+    415: "The body does not say that it is JSON.",
+    429: "Every worker's queue is full; `Retry-After` says when to try again.",
+    499: "The client went.",
+    500: "A bug of the service; the message has an id that is in its log.",
+    503: "No worker is up; `Retry-After` says when to try again.",
+}
+
+
+class ErrorDetails(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    """The field that is wrong."""
+    code: str | None
+
+
+class ErrorAnswer(BaseModel):
+    """Every failure."""
+
+    error: ErrorDetails
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One endpoint, and what is to be known of it."""
+
+    method: str
+    path: str
+    """As FastAPI has it: a variable may say `{name:path}`."""
+    endpoint: Callable[..., Any]
+    summary: str
+    answer: type[BaseModel] | str
+    """Of status 200: JSON of that shape, or the media type of something else."""
+    request: type[BaseModel] | None = None
+    computes: bool = False
+    """Whether it asks a worker."""
+    streams: bool = False
+    """Whether it can answer in server-sent events."""
+    open: bool = False
+    """Whether it needs no key."""
+
+    unavailable: type[BaseModel] | None = None
+    """Of status 503, where that is no failure."""
+
+    @property
+    def shown_path(self) -> str:
+        """As OpenAPI has it."""
+        return self.path.replace(":path}", "}")
+
+
+def document(routes: Sequence[Route], *, has_keys: bool) -> dict[str, Any]:
+    """OpenAPI 3.1."""
+    requests = [route.request for route in routes if route.request is not None]
+    answers: list[type[BaseModel]] = [ErrorAnswer]
+    answers += [route.answer for route in routes if not isinstance(route.answer, str)]
+    answers += [route.unavailable for route in routes if route.unavailable is not None]
+    models: list[tuple[type[BaseModel], Literal["validation", "serialization"]]] = []
+    models += [(model, "validation") for model in dict.fromkeys(requests)]
+    models += [(model, "serialization") for model in dict.fromkeys(answers)]
+    _, schemas = models_json_schema(models, ref_template=_REFERENCE)
+    paths: dict[str, Any] = {}
+    for route in routes:
+        paths.setdefault(route.shown_path, {})[route.method.lower()] = _operation(route, has_keys=has_keys)
+    components: dict[str, Any] = {"schemas": schemas["$defs"]}
+    if has_keys:
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Redoubt",
+            "version": "1",
+            "description": "OpenAI's API on the CPUs that you own. A field is honoured or refused by name, never "
+            "ignored; `null` counts as absent.",
+        },
+        "paths": paths,
+        "components": components,
+    }
+
+
+def _operation(route: Route, *, has_keys: bool) -> dict[str, Any]:
+    if isinstance(route.answer, str):
+        content: dict[str, Any] = {route.answer: {"schema": {"type": "string"}}}
+    else:
+        content = {"application/json": {"schema": _reference(route.answer)}}
+    if route.streams:
+        content["text/event-stream"] = {
+            "schema": {"type": "string", "description": 'With `"stream": true`: events whose data is JSON.'}
+        }
+    operation: dict[str, Any] = {
+        "summary": route.summary,
+        "operationId": f"{route.method.lower()}_{route.endpoint.__name__}",
+        "responses": {"200": {"description": "Done.", "content": content}},
+    }
+    for status in _statuses(route, has_keys=has_keys):
+        body = {"application/json": {"schema": _reference(ErrorAnswer)}}
+        operation["responses"][str(status)] = {"description": _WHY[status], "content": body}
+    if route.unavailable is not None:
+        content = {"application/json": {"schema": _reference(route.unavailable)}}
+        operation["responses"]["503"] = {"description": "No worker is up.", "content": content}
+    if route.request is not None:
+        body = {"application/json": {"schema": _reference(route.request)}}
+        operation["requestBody"] = {"required": True, "content": body}
+    if "{" in route.path:
+        name = route.shown_path.partition("{")[2].rstrip("}")
+        operation["parameters"] = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}}]
+    if has_keys and not route.open:
+        operation["security"] = [{"key": []}]
+    return operation
+
+
+def _statuses(route: Route, *, has_keys: bool) -> list[int]:
+    statuses = [401] if has_keys and not route.open else []
+    if route.request is not None:
+        statuses += [400, 404, 413, 415, 500]
+    elif "{" in route.path:
+        statuses += [404]
+    if route.computes:
+        statuses += [429, 503]
+    return sorted(statuses)
+
+
+def _reference(model: type[BaseModel]) -> dict[str, str]:
+    return {"$ref": _REFERENCE.format(model=model.__name__)}

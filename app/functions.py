@@ -26,6 +26,8 @@ class Functions:
     names: tuple[str, ...]
     mode: Literal["auto", "list", "named"]
     """"list" and "named": a grammar makes the whole output a list of calls, or one function's arguments."""
+    parallel: bool = True
+    """Whether an output may have several calls."""
 
 
 def functions_of(request: ChatCompletionRequest) -> Functions | None:
@@ -47,7 +49,7 @@ def functions_of(request: ChatCompletionRequest) -> Functions | None:
         if choice.function.name not in names:
             raise errors.invalid("'tool_choice': no such function in 'tools'.", "tool_choice", "invalid_value")
         return Functions((choice.function.name,), "named")
-    return Functions(names, "list" if choice == "required" else "auto")
+    return Functions(names, "list" if choice == "required" else "auto", request.parallel_tool_calls is not False)
 
 
 def grammar_of(request: ChatCompletionRequest, functions: Functions | None) -> str | None:

@@ -112,6 +112,8 @@ async def _run_choice(index: int, job: Job, model: ChatModel, generate: Generate
                 found: list[ToolCallDelta] = []
                 if calls is not None:
                     new_text, found = calls.feed(new_text)
+                    if calls.ended:
+                        finish_reason = "tool_calls"
                     if finish_reason is not None:
                         rest, more = calls.finish()
                         new_text, found = new_text + rest, found + more
@@ -154,7 +156,7 @@ def _call_parser(job: Job) -> CallParser | ForcedCall | None:
         return None
     if functions.mode == "named":
         return ForcedCall(functions.names[0])
-    return CallParser(functions.names, only_calls=functions.mode == "list")
+    return CallParser(functions.names, only_calls=functions.mode == "list", parallel=functions.parallel)
 
 
 class _Scores:

@@ -116,6 +116,7 @@ class ForcedCall:
     def __init__(self, name: str) -> None:
         self._first: ToolCallDelta | None = ToolCallDelta(0, "", new_call_id(), name)
         self.calls = 0
+        self.ended = False  # the grammar says when
 
     def feed(self, text: str) -> tuple[str, list[ToolCallDelta]]:
         """Content, and what came of calls."""
@@ -133,9 +134,13 @@ class ForcedCall:
 class CallParser:
     """Tells calls from text, however the text is cut."""
 
-    def __init__(self, names: Collection[str], *, only_calls: bool = False) -> None:
-        """only_calls: the output is a list of calls, without a marker: a grammar saw to it."""
+    def __init__(self, names: Collection[str], *, only_calls: bool = False, parallel: bool = True) -> None:
+        """only_calls: the output is a list of calls, without a marker: a grammar saw to it.
+
+        parallel: whether there may be several; otherwise nothing is read after the first.
+        """
         self._names = names
+        self._parallel = parallel
         self.calls = 0
         self._held = ""
         self._raw = ""  # what was read since the marker, should it be no call
@@ -149,9 +154,16 @@ class CallParser:
         self._held += text
         content: list[str] = []
         deltas: list[ToolCallDelta] = []
-        while self._step(content, deltas):
+        while not self.ended and self._step(content, deltas):
             pass
+        if self.ended:
+            self._held = ""
         return "".join(content), deltas
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more can come: the only call is whole."""
+        return not self._parallel and self.calls > 0 and self._call is None
 
     def finish(self) -> tuple[str, list[ToolCallDelta]]:
         """What was held back: text, unless it was a call's."""

@@ -122,7 +122,11 @@ HONOURED: dict[str, dict[str, Any]] = {
         "max_output_tokens": {"max_output_tokens": 7},
         "metadata": {"metadata": {"a": "b"}},
         "model": {"model": "other"},
-        "parallel_tool_calls": {"tools": [{"type": "function", **FUNCTION}], "parallel_tool_calls": False},
+        "parallel_tool_calls": {
+            "tools": [{"type": "function", **FUNCTION}],
+            "tool_choice": "required",
+            "parallel_tool_calls": False,
+        },
         "stream": {"stream": True},
         "temperature": {"temperature": 0.5},
         "text": {"text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}},

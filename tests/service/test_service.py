@@ -1,5 +1,6 @@
 import ipaddress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -64,6 +65,38 @@ def test_a_model_that_is_not_there(client: openai.OpenAI) -> None:
 def test_health_and_models(service: RunningService) -> None:
     assert httpx.get(f"{service.url}/health").status_code == 200
     assert httpx.get(f"{service.url}/v1/models").json()["data"][0]["id"] == service.model
+
+
+def test_responses_say_what_chat_says(client: openai.OpenAI, service: RunningService) -> None:
+    words = "Name three primary colors."
+    chat = client.chat.completions.create(
+        model=service.model, messages=[{"role": "user", "content": words}], temperature=0, max_tokens=16
+    )
+    options: Any = {"model": service.model, "input": words, "temperature": 0, "max_output_tokens": 16}
+    answer = client.responses.create(**options)
+    with client.responses.stream(**options) as stream:
+        deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
+    assert answer.output_text == "".join(deltas) == chat.choices[0].message.content
+    assert answer.status == {"stop": "completed", "length": "incomplete"}[chat.choices[0].finish_reason]
+
+
+def test_embeddings_tell_texts_apart(client: openai.OpenAI, service: RunningService) -> None:
+    texts = ["The cat sat on the mat.", "A cat is sitting on a mat.", "Interest rates rose by half a percent."]
+    answer = client.embeddings.create(model=service.model, input=texts)
+    cat, same, other = ([*entry.embedding] for entry in answer.data)
+    assert sum(x * y for x, y in zip(cat, same, strict=True)) > sum(x * y for x, y in zip(cat, other, strict=True))
+    service.wait_until_idle()
+
+
+def test_tokens_metrics_and_documents(service: RunningService) -> None:
+    tokens = httpx.post(f"{service.url}/tokenize", json={"prompt": "The cat"}).json()
+    text = httpx.post(f"{service.url}/detokenize", json={"tokens": tokens["tokens"]}).json()["prompt"]
+    assert (text, tokens["count"]) == ("The cat", len(tokens["tokens"]))
+    series = httpx.get(f"{service.url}/metrics").text
+    assert series.count("redoubt_worker_up{") == 2
+    assert "cat" not in series
+    assert "/v1/responses" in httpx.get(f"{service.url}/openapi.json").json()["paths"]
+    assert "<h1>Redoubt</h1>" in httpx.get(f"{service.url}/docs").text
 
 
 def test_nothing_listens_beyond_loopback(service: RunningService) -> None:

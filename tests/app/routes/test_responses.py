@@ -155,6 +155,25 @@ async def test_calls(streamed: bool, before: str) -> None:
     assert answer.tools[0].name == "add"
 
 
+@pytest.mark.parametrize("each", [1, 100])
+async def test_one_call_only_ends_the_answer_and_the_computing(each: int) -> None:
+    worker = saying(f"{CALL}\n{CALL} and so on", each=each)
+    client = openai_client(http_app(worker.generate))
+    answer = await client.responses.create(**BODY, tools=[TOOL], parallel_tool_calls=False)
+    (call,) = answer.output
+    assert isinstance(call, ResponseFunctionToolCall)
+    assert (json.loads(call.arguments), answer.status) == ({"a": 1, "b": 2}, "completed")
+    assert answer.parallel_tool_calls is False
+    assert worker.closed == 1
+    chat: Any = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+    tools: Any = [{"type": "function", "function": {"name": "add", "parameters": TOOL["parameters"]}}]
+    whole = await client.chat.completions.create(**chat, tools=tools, parallel_tool_calls=False)
+    assert len(whole.choices[0].message.tool_calls or ()) == 1
+    assert whole.choices[0].finish_reason == "tool_calls"
+    several = await client.chat.completions.create(**chat, tools=tools)
+    assert len(several.choices[0].message.tool_calls or ()) == 2
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_an_output_that_reaches_its_limit_is_incomplete(streamed: bool) -> None:
     client = openai_client(http_app(saying(TEXT, finish_reason="length").generate))

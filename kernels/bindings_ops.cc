@@ -4,6 +4,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unordered_map.h>
 #include <nanobind/stl/vector.h>
@@ -16,6 +17,7 @@
 #include <utility>
 
 #include "bindings.h"
+#include "hidden_history.h"
 #include "kernel_table.h"
 #include "kv_cache.h"
 #include "measure_ops.h"
@@ -208,8 +210,8 @@ int32_t sample(Sampler& sampler, const Floats& logits) {
 void make_sampler(Sampler* self, int32_t vocab_size, const std::vector<int32_t>& prompt, float temperature,
                   int32_t top_k, float top_p, float min_p, float repetition_penalty, float presence_penalty,
                   float frequency_penalty, const std::unordered_map<int32_t, float>& logit_bias,
-                  uint64_t seed, int32_t min_tokens, const std::vector<int32_t>& end_tokens,
-                  int32_t logprobs) {
+                  uint64_t seed, int32_t min_tokens, const std::vector<int32_t>& end_tokens, int32_t logprobs,
+                  int32_t candidates, bool penalize_logprobs) {
   new (self) Sampler({.temperature = temperature,
                       .top_k = top_k,
                       .top_p = top_p,
@@ -221,7 +223,9 @@ void make_sampler(Sampler* self, int32_t vocab_size, const std::vector<int32_t>&
                       .seed = seed,
                       .min_tokens = min_tokens,
                       .end_tokens = end_tokens,
-                      .logprobs = logprobs},
+                      .logprobs = logprobs,
+                      .candidates = candidates,
+                      .penalize_logprobs = penalize_logprobs},
                      vocab_size, prompt);
 }
 
@@ -270,8 +274,10 @@ void bind_ops(nb::module_& module) {
            arg("temperature") = 1.0f, arg("top_k") = 0, arg("top_p") = 1.0f, arg("min_p") = 0.0f,
            arg("repetition_penalty") = 1.0f, arg("presence_penalty") = 0.0f, arg("frequency_penalty") = 0.0f,
            arg("logit_bias") = nb::dict(), arg("seed") = 0, arg("min_tokens") = 0,
-           arg("end_tokens") = std::vector<int32_t>{}, arg("logprobs") = -1)
+           arg("end_tokens") = std::vector<int32_t>{}, arg("logprobs") = -1, arg("candidates") = 0,
+           arg("penalize_logprobs") = false)
       .def("sample", &sample, arg("logits"))
+      .def("after", &Sampler::after, arg("token"))
       .def_prop_ro("mask", &sampler_mask)
       .def("set_masked", &Sampler::set_masked, arg("masked"))
       .def("take_scores", [](Sampler& self) { return as_tuple(self.take_scores()); });
@@ -280,6 +286,15 @@ void bind_ops(nb::module_& module) {
       .def(nb::init<int32_t, std::vector<int32_t>, int32_t>(), nb::kw_only(), arg("vocab_size"),
            arg("prompt"), arg("top"))
       .def("scores", [](const PromptScorer& self) { return as_tuple(self.scores()); });
+  nb::class_<HiddenHistory>(module, "HiddenHistory")
+      .def(nb::init<int32_t>(), nb::kw_only(), arg("hidden_size"))
+      .def_prop_ro("tokens", &HiddenHistory::tokens);
+  nb::class_<HistoryWriter, PromptReader>(module, "HistoryWriter")
+      .def(nb::init<std::shared_ptr<HiddenHistory>>(), arg("history"));
+  nb::class_<CandidateReader, PromptReader>(module, "CandidateReader")
+      .def(nb::init<std::shared_ptr<HiddenHistory>>(), arg("history"))
+      .def_prop_ro("similarity", &CandidateReader::similarity)
+      .def("choose", &CandidateReader::choose);
   nb::class_<PromptEmbedder, PromptReader>(module, "PromptEmbedder")
       .def("__init__", &make_embedder, nb::kw_only(), arg("hidden_size"), arg("prompt_tokens"),
            arg("pooling"))

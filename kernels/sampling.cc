@@ -55,6 +55,10 @@ void validate(const SamplingOptions& options, int32_t vocab_size) {
   require(options.min_tokens >= 0, "min_tokens", "at least 0", options.min_tokens);
   require(options.logprobs >= -1 && options.logprobs <= std::min(vocab_size, kMostTopTokens), "logprobs",
           "at least 0 (-1: off), and at most 1024 and the vocabulary", options.logprobs);
+  require(options.candidates >= 0 && options.candidates <= std::min(vocab_size, kMostTopTokens), "candidates",
+          "at least 0 (0: off), and at most 1024 and the vocabulary", options.candidates);
+  require(options.candidates == 0 || options.logprobs < 0, "logprobs", "-1 with candidates",
+          options.logprobs);
   for (int32_t token : options.end_tokens) require_token(token, vocab_size, "end_tokens");
   for (const auto& [token, bias] : options.logit_bias) {
     require_token(token, vocab_size, "logit_bias");
@@ -99,17 +103,51 @@ Sampler::Sampler(SamplingOptions options, int32_t vocab_size, const std::vector<
 }
 
 int32_t Sampler::sample(float* logits) {
+  if (options_.candidates > 0) return keep_candidates(logits);
   if (options_.logprobs >= 0) unchanged_logits_.assign(logits, logits + vocab_size_);
   apply_penalties(logits);
   bar_tokens(logits);
   const int32_t token = choose(logits);
   if (options_.logprobs >= 0) keep_scores_of(token);
   ++drawn_;
-  if (options_.repetition_penalty != 1.0f || options_.presence_penalty != 0.0f ||
-      options_.frequency_penalty != 0.0f) {
-    ++output_counts_[token];
-  }
+  if (has_penalties()) ++output_counts_[token];
   return token;
+}
+
+int32_t Sampler::keep_candidates(float* logits) {
+  const size_t count = size_t(options_.candidates);
+  scores_ = {.top = options_.candidates,
+             .logprobs = {},
+             .top_tokens = std::vector<int32_t>(count),
+             .top_logprobs = std::vector<float>(count)};
+  if (options_.penalize_logprobs) scorer_.log_softmax(logits, vocab_size_);
+  apply_penalties(logits);
+  bar_tokens(logits);
+  int32_t* tokens = scores_.top_tokens.data();
+  float* logprobs = scores_.top_logprobs.data();
+  if (options_.penalize_logprobs) {
+    scorer_.top(logits, vocab_size_, options_.candidates, tokens, logprobs);
+  } else {
+    scorer_.score(logits, vocab_size_, 0, options_.candidates, tokens, logprobs);
+  }
+  scores_.logprobs.push_back(logprobs[0]);
+  return tokens[0];
+}
+
+Sampler Sampler::after(int32_t token) const {
+  require_token(token, vocab_size_, "after");
+  Sampler next(options_, vocab_size_, {});
+  next.drawn_ = drawn_ + 1;
+  next.output_counts_ = output_counts_;
+  next.mask_ = mask_;
+  next.masked_ = masked_;
+  if (has_penalties()) ++next.output_counts_[token];
+  return next;
+}
+
+bool Sampler::has_penalties() const {
+  return options_.repetition_penalty != 1.0f || options_.presence_penalty != 0.0f ||
+         options_.frequency_penalty != 0.0f;
 }
 
 void Sampler::apply_penalties(float* logits) const {

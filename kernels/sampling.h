@@ -29,6 +29,11 @@ struct SamplingOptions {
   int32_t min_tokens = 0;  // until so many are drawn, none of end_tokens can be
   std::vector<int32_t> end_tokens;
   int32_t logprobs = -1;  // at least 0: keeps each token's log-probability, and those of so many likeliest
+  int32_t candidates =
+      0;  // above 0: nothing is drawn; a row's so many likeliest tokens are kept for a search
+  // Penalties, bias and bars change log-probabilities, which then add up to 1 no more (a beam search's, as
+  // transformers has it), not the logits.
+  bool penalize_logprobs = false;
 };
 
 class Sampler {
@@ -48,7 +53,14 @@ class Sampler {
   //   min-p: of these, the tokens with at least min_p times the largest probability
   // and the draw. NaN never wins; where all logits are NaN or -infinity the answer is 0, and where one is
   // +infinity it is the lowest such id.
+  //
+  // With `candidates` it is the likeliest one after penalties, bias and bars, the scores kept are those of
+  // this row alone, after all that, and nothing is remembered: `after` is how a search goes on.
   int32_t sample(float* logits);
+
+  // A sampler with the same options that has seen and drawn what this one has, and then `token`. Throws
+  // std::invalid_argument for a token outside the vocabulary.
+  Sampler after(int32_t token) const;
 
   int32_t vocab_size() const { return vocab_size_; }
 
@@ -66,6 +78,8 @@ class Sampler {
     int32_t token;
   };
   void keep_scores_of(int32_t token);
+  int32_t keep_candidates(float* logits);
+  bool has_penalties() const;
   void apply_penalties(float* logits) const;
   void bar_tokens(float* logits) const;
   int32_t choose(float* logits);

@@ -18,30 +18,57 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 float TokenScorer::score(float* logits, int32_t vocab_size, int32_t token, int32_t top, int32_t* top_tokens,
                          float* top_logprobs) {
-  const size_t blocks = (size_t(vocab_size) + kLogitBlock - 1) / kLogitBlock;
-  block_maxima_.resize(blocks);
-  block_sums_.resize(blocks);
-  kernels_->block_maxima(logits, vocab_size, block_maxima_.data());
-  const float max = *std::max_element(block_maxima_.begin(), block_maxima_.end());
+  const float max = find_maxima(logits, vocab_size);
   find_top(logits, vocab_size, top);
   const float chosen = logits[token];
-  double log_total = 0;
-  if (std::isfinite(max)) {
-    kernels_->softmax_weights(logits, vocab_size, max, kLog2eHigh, block_sums_.data());
-    double total = 0;
-    for (const float sum : block_sums_) total += sum;
-    log_total = std::log(total);
-  }
-  const auto logprob = [&](float logit) {
-    if (std::isnan(logit) || logit == -kInfinity) return -kInfinity;
-    if (max == kInfinity) return logit == max ? 0.0f : -kInfinity;
-    return float(double(logit) - double(max) - log_total);
-  };
+  const Normalizer logprob = normalizer(logits, vocab_size, max);
   for (size_t i = 0; i < best_.size(); ++i) {
     top_tokens[i] = best_[i].second;
     top_logprobs[i] = logprob(best_[i].first);
   }
   return logprob(chosen);
+}
+
+void TokenScorer::log_softmax(float* logits, int32_t vocab_size) {
+  weights_.assign(logits, logits + vocab_size);
+  const float max = find_maxima(logits, vocab_size);
+  const Normalizer logprob = normalizer(weights_.data(), vocab_size, max);
+  for (int32_t token = 0; token < vocab_size; ++token) logits[token] = logprob(logits[token]);
+}
+
+void TokenScorer::top(const float* values, int32_t vocab_size, int32_t top, int32_t* top_tokens,
+                      float* top_values) {
+  find_maxima(values, vocab_size);
+  find_top(values, vocab_size, top);
+  for (size_t i = 0; i < best_.size(); ++i) {
+    top_tokens[i] = best_[i].second;
+    top_values[i] = best_[i].first;
+  }
+}
+
+float TokenScorer::Normalizer::operator()(float logit) const {
+  if (std::isnan(logit) || logit == -kInfinity) return -kInfinity;
+  if (max == kInfinity) return logit == max ? 0.0f : -kInfinity;
+  return float(double(logit) - double(max) - log_total);
+}
+
+// Uses the logits as working space.
+TokenScorer::Normalizer TokenScorer::normalizer(float* logits, int32_t vocab_size, float max) {
+  double log_total = 0;
+  if (std::isfinite(max)) {
+    block_sums_.resize(block_maxima_.size());
+    kernels_->softmax_weights(logits, vocab_size, max, kLog2eHigh, block_sums_.data());
+    double total = 0;
+    for (const float sum : block_sums_) total += sum;
+    log_total = std::log(total);
+  }
+  return {max, log_total};
+}
+
+float TokenScorer::find_maxima(const float* logits, int32_t vocab_size) {
+  block_maxima_.resize((size_t(vocab_size) + kLogitBlock - 1) / kLogitBlock);
+  kernels_->block_maxima(logits, vocab_size, block_maxima_.data());
+  return *std::max_element(block_maxima_.begin(), block_maxima_.end());
 }
 
 // The k-th largest of the blocks' maxima is a bound that k tokens reach at least.

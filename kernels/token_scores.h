@@ -23,7 +23,21 @@ class TokenScorer {
   float score(float* logits, int32_t vocab_size, int32_t token, int32_t top, int32_t* top_tokens,
               float* top_logprobs);
 
+  // Turns logits into log-probabilities in place, the same that `score` gives.
+  void log_softmax(float* logits, int32_t vocab_size);
+
+  // Writes the largest `top` of any values, in the order of `score`; NaN counts as -infinity.
+  void top(const float* values, int32_t vocab_size, int32_t top, int32_t* top_tokens, float* top_values);
+
  private:
+  // What turns a logit into a log-probability.
+  struct Normalizer {
+    float max;
+    double log_total;
+    float operator()(float logit) const;
+  };
+  Normalizer normalizer(float* logits, int32_t vocab_size, float max);
+  float find_maxima(const float* logits, int32_t vocab_size);
   void find_top(const float* logits, int32_t vocab_size, int32_t top);
 
   const KernelTable* kernels_;
@@ -31,6 +45,7 @@ class TokenScorer {
   std::vector<float> block_sums_;
   std::vector<float> values_;
   std::vector<std::pair<float, int32_t>> best_;
+  std::vector<float> weights_;
 };
 
 // The scores of several tokens, one after another.

@@ -117,11 +117,21 @@ class Sampler:
         min_tokens: int = 0,
         end_tokens: Sequence[int] = ...,
         logprobs: int = -1,
+        candidates: int = 0,
+        penalize_logprobs: bool = False,
     ) -> None:
-        """min_tokens: until so many are drawn none of end_tokens can be. logprobs: at least 0: scores are kept."""
+        """min_tokens: until so many are drawn none of end_tokens can be. logprobs: at least 0: scores are kept.
+
+        candidates: above 0: a search's; nothing is drawn, `take_scores` gives the row's so many likeliest tokens after
+        penalties, bias and bars. penalize_logprobs: these change log-probabilities, as in transformers' beam search,
+        instead of logits.
+        """
 
     def sample(self, logits: F32) -> int:
         """Draws one token from logits [vocab_size] (not modified) and remembers it."""
+
+    def after(self, token: int) -> Sampler:
+        """A sampler that goes on as if this one had just drawn `token`; this one stays as it is."""
 
     @property
     def mask(self) -> NDArray[np.uint32]:
@@ -149,6 +159,30 @@ class PromptEmbedder(PromptReader):
     def __init__(self, *, hidden_size: int, prompt_tokens: int, pooling: str) -> None: ...
     def embedding(self) -> F32:
         """[hidden_size], not normalized; complete when the whole prompt went through."""
+
+class HiddenHistory:
+    """A text's hidden states after the final norm, each scaled to length 1 (contrastive search)."""
+
+    def __init__(self, *, hidden_size: int) -> None: ...
+    @property
+    def tokens(self) -> int:
+        """How many states it has."""
+
+class HistoryWriter(PromptReader):
+    """Appends the states that the history does not have yet: a prompt's."""
+
+    def __init__(self, history: HiddenHistory) -> None: ...
+
+class CandidateReader(PromptReader):
+    """Compares the state of the token after the history with it."""
+
+    def __init__(self, history: HiddenHistory) -> None: ...
+    @property
+    def similarity(self) -> float:
+        """The largest cosine similarity with a state of the history."""
+
+    def choose(self) -> None:
+        """The history gets the state that was read. Raises RuntimeError if there is none."""
 
 class Model:
     """A packed model on a pinned thread pool, with its KV pages. Not thread-safe: one step at a time."""

@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 
 from app.engine.batch import Event
 from app.engine.engine import Engine
-from app.engine.types import Batch, GenerateRequest, PromptReader, SamplingParams, TokenConstraint, TokenSampler
+from app.engine.types import (
+    Batch,
+    CandidateSampler,
+    GenerateRequest,
+    PromptReader,
+    SamplingParams,
+    StateHistory,
+    TokenConstraint,
+    TokenSampler,
+)
 
 PROMPT_TOKENS = 128
 PAGE_TOKENS = 32
@@ -46,6 +55,17 @@ class _InstantRunner:
 
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:
         return _InstantSampler()
+
+    def make_candidate_sampler(
+        self, prompt_token_ids: Sequence[int], sampling: SamplingParams, candidates: int, *, penalizes_logprobs: bool
+    ) -> CandidateSampler:
+        raise NotImplementedError
+
+    def make_history(self) -> StateHistory:
+        raise NotImplementedError
+
+    def copy_page(self, source: int, target: int) -> None:
+        raise NotImplementedError
 
     def constrained(self, sampler: TokenSampler, constraint: TokenConstraint) -> TokenSampler:
         raise NotImplementedError

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.search import Row, make_method
 from app.engine.types import (
     Batch,
     GenerateRequest,
@@ -45,6 +46,71 @@ class FakeSampler:
         raise AssertionError("a fake model has no probabilities")
 
 
+class FakeCandidates:
+    """A search's sampler: what is likely depends on all tokens before, and on nothing else."""
+
+    def __init__(self, vocab_size: int, candidates: int, *, alphabet: int) -> None:
+        self.vocab_size = vocab_size
+        self.candidates = candidates
+        self.alphabet = alphabet
+        self.row: tuple[NDArray[np.int32], NDArray[np.float32]] | None = None
+
+    def sample(self, context_hash: int) -> int:
+        tokens, logprobs = self.row = self.rows(context_hash)
+        return int(tokens[0]) if len(logprobs) else -1
+
+    def rows(self, context_hash: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        generator = np.random.default_rng(context_hash & 0xFFFF_FFFF)
+        logits = generator.normal(scale=2.0, size=self.alphabet)  # of the first tokens; others are unlikely
+        logprobs = logits - np.log(np.exp(logits).sum())
+        order = np.argsort(-logprobs, kind="stable")[: self.candidates].astype(np.int32)
+        return order, logprobs[order].astype(np.float32)
+
+    def take_scores(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
+        assert self.row is not None, "no row was computed"
+        (tokens, logprobs), self.row = self.row, None
+        return logprobs[:1], tokens[None], logprobs[None]
+
+    def after(self, token: int) -> "FakeCandidates":
+        return FakeCandidates(self.vocab_size, self.candidates, alphabet=self.alphabet)
+
+
+class FakeHistory:
+    """Has the tokens themselves; a similarity is a hash of all of them and the candidate."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+
+    def writer(self) -> "FakeStates":
+        return FakeStates(self, writes=True)
+
+    def candidate(self) -> "FakeStates":
+        return FakeStates(self, writes=False)
+
+
+class FakeStates:
+    def __init__(self, history: FakeHistory, *, writes: bool) -> None:
+        self.history, self.writes = history, writes
+        self.similarity = -1.0
+        self.token: int | None = None
+
+    def read(self, begin: int, tokens: Sequence[int]) -> None:
+        known = len(self.history.tokens)
+        if self.writes:
+            self.history.tokens += tokens[max(known - begin, 0) :]
+        elif begin + len(tokens) == known + 1:
+            self.token = tokens[-1]
+            self.similarity = fake_similarity([*self.history.tokens, self.token])
+
+    def choose(self) -> None:
+        assert self.token is not None, "the candidate was never computed"
+        self.history.tokens.append(self.token)
+
+
+def fake_similarity(tokens: Sequence[int]) -> float:
+    return (context_hash(np.array(tokens, np.int64)) >> 7) % 1000 / 1000
+
+
 def context_hash(tokens: NDArray[np.int64]) -> int:
     """Depends on every token and its place."""
     return int(((tokens + 1) * _WEIGHTS[: len(tokens)]).sum())  # int64 wraps around
@@ -77,16 +143,30 @@ class FakeRunner:
         self._pages = np.full((kv_pages, page_tokens), _NEVER_WRITTEN, np.int64)
         self._places = np.full((kv_pages, page_tokens), _NEVER_WRITTEN, np.int64)  # positions of those tokens
         self.has_relative_positions = True
+        self.search_alphabet = vocab_size
+        """Tokens that a search may find; few of them, and texts end early if one is a stop token."""
 
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> FakeSampler:
         return FakeSampler(self.vocab_size, prompt_token_ids, sampling, seed)
+
+    def make_candidate_sampler(
+        self, prompt_token_ids: Sequence[int], sampling: SamplingParams, candidates: int, *, penalizes_logprobs: bool
+    ) -> FakeCandidates:
+        return FakeCandidates(self.vocab_size, candidates, alphabet=self.search_alphabet)
+
+    def make_history(self) -> FakeHistory:
+        return FakeHistory()
 
     def constrained(self, sampler: TokenSampler, constraint: TokenConstraint) -> TokenSampler:
         raise AssertionError("a fake model obeys no grammar")
 
     def make_reader(self, request: GenerateRequest) -> PromptReader | None:
-        assert not request.needs_whole_prompt, "a fake model has no numbers to read"
+        assert not request.needs_scores, "a fake model has no numbers to read"
         return None
+
+    def copy_page(self, source: int, target: int) -> None:
+        self._pages[target] = self._pages[source]
+        self._places[target] = self._places[source]
 
     def copy_page_turned(self, source: int, target: int, positions: int) -> None:
         self._pages[target] = self._pages[source]
@@ -100,6 +180,7 @@ class FakeRunner:
         result: list[int] = []
         begin = 0
         written: list[int] = []
+        rows: list[int] = []
         sequences = list(
             zip(batch.slots.tolist(), batch.query_lengths.tolist(), batch.context_lengths.tolist(), strict=True)
         )
@@ -110,6 +191,10 @@ class FakeRunner:
             self._pages[pages, indices % self.page_tokens] = batch.token_ids[begin : begin + count]
             self._places[pages, indices % self.page_tokens] = batch.positions[begin : begin + count]
             written += set(pages.tolist())
+            reader = batch.readers[len(rows)] if batch.readers else None
+            if isinstance(reader, FakeStates):
+                reader.read(context, batch.token_ids[begin : begin + count].tolist())
+            rows.append(begin)
             begin += count
         assert len(written) == len(set(written)), "two sequences write to one page"
         drafts = [0] * len(sequences) if batch.draft_lengths is None else batch.draft_lengths.tolist()
@@ -134,9 +219,11 @@ class FakeRunner:
         return self._pages[pages].reshape(-1)[:length]
 
     def _sample(self, slot: int, length: int, sampler: TokenSampler) -> int:
-        assert isinstance(sampler, FakeSampler)
         visible = self._seen(slot, length)
         assert (visible != _NEVER_WRITTEN).all(), f"slot {slot} sees a place that was never written"
+        if isinstance(sampler, FakeCandidates):
+            return sampler.sample(context_hash(visible))
+        assert isinstance(sampler, FakeSampler)
         dropped = self._places[self.page_table[slot, 0], 0]
         assert length + dropped == sampler.prompt_tokens + sampler.drawn, "the sampler and the context disagree"
         return sampler.sample(context_hash(visible))
@@ -156,6 +243,7 @@ class FakeRunner:
 
     def expected_tokens(self, request: GenerateRequest) -> tuple[int, ...]:
         """What an engine without any mistake makes of a request with a seed (or temperature 0)."""
+        assert request.search is None
         sampling = request.sampling
         sampler = self.make_sampler(request.prompt_token_ids, sampling, sampling.seed or 0)
         tokens = list(request.prompt_token_ids)
@@ -176,3 +264,21 @@ class FakeRunner:
             tokens.append(token)
             output.append(token)
         return tuple(output)
+
+    def expected_answers(self, request: GenerateRequest) -> list[tuple[tuple[int, ...], str]]:
+        """The answers of a search, from its method alone: every row from all tokens before it."""
+        assert request.search is not None
+        method = make_method(request.search, request.max_new_tokens, request.stop_token_ids)
+        sampler = FakeCandidates(self.vocab_size, method.row_tokens, alphabet=self.search_alphabet)
+        texts = [list(request.prompt_token_ids)]
+        output: list[int] = []
+        while True:
+            rows = []
+            for text in texts:
+                tokens, logprobs = sampler.rows(context_hash(np.array(text, np.int64)))
+                rows.append(Row(tokens.tolist(), logprobs.tolist(), fake_similarity(text)))
+            advance = method.advance(rows)
+            output += advance.token_ids
+            if advance.finish_reason is not None:
+                return [(tuple(output), advance.finish_reason), *advance.more]
+            texts = [[*texts[index], token] for index, token in advance.children]

@@ -5,6 +5,7 @@ when a step is made or what becomes of its result.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +20,14 @@ from app.engine.types import (
     GenerateRequest,
     PromptReader,
     PromptResult,
+    StateReader,
     TokenConstraint,
     TokenDelta,
     TokenSampler,
 )
+
+if TYPE_CHECKING:
+    from app.engine.branches import Search
 
 Event = TokenDelta | EngineError
 Deliver = Callable[[Sequence[tuple[object, Event]]], None]
@@ -31,24 +36,58 @@ must be quick and must not block. If it raises, those requests are aborted."""
 
 
 class Generation:
-    """A request on its way through the engine."""
+    """A request on its way through the engine, or one branch of a search."""
 
     __slots__ = (
         "aborted",
         "constraint",
         "deliver",
         "drafter",
+        "ended",
         "guesses",
         "key",
         "reader",
         "request",
         "sampler",
+        "search",
         "sequence",
+        "states",
         "tokens",
     )
 
     def __init__(
         self,
+        request: GenerateRequest,
+        sampler: TokenSampler | None,
+        deliver: Deliver,
+        key: object,
+        tokens: list[int],
+        sequence: SequenceState,
+        *,
+        drafter: bool = False,
+        reader: PromptReader | None = None,
+        constraint: TokenConstraint | None = None,
+        search: "Search | None" = None,
+        states: StateReader | None = None,
+    ) -> None:
+        """`tokens`: prompt and output, the list that digests are made of. `drafter`: whether to guess."""
+        self.request = request
+        self.sampler = sampler  # None: nothing is sampled at its end
+        self.deliver = deliver
+        self.key = key
+        self.tokens = tokens
+        self.sequence = sequence
+        self.drafter = NgramDrafter(tokens) if drafter else None
+        self.guesses: list[int] = []  # of the next step
+        self.aborted = False
+        self.ended = False
+        self.reader = reader  # None when its result was taken, too
+        self.constraint = constraint
+        self.search = search
+        self.states = states
+
+    @staticmethod
+    def of(
         request: GenerateRequest,
         sampler: TokenSampler,
         deliver: Deliver,
@@ -60,22 +99,16 @@ class Generation:
         drafter: bool = False,
         reader: PromptReader | None = None,
         constraint: TokenConstraint | None = None,
-    ) -> None:
-        """`salt`: where the digests of its pages begin; None: they are not shared. `drafter`: whether to guess."""
-        self.request = request
-        self.sampler = sampler
-        self.deliver = deliver
-        self.key = key
-        self.tokens = list(request.prompt_token_ids)  # and then the output
-        chain = PageChain(self.tokens, page_tokens, salt) if salt is not None else None
-        if chain is not None and len(self.tokens) > page_tokens:
-            chain.digest(len(self.tokens) // page_tokens - 1)  # the prompt's, here and not on the engine's thread
-        self.sequence = SequenceState(len(self.tokens), request.max_new_tokens, chain, window)
-        self.drafter = NgramDrafter(self.tokens) if drafter else None
-        self.guesses: list[int] = []  # of the next step
-        self.aborted = False
-        self.reader = reader  # None when its result was taken, too
-        self.constraint = constraint
+    ) -> "Generation":
+        """A new request. `salt`: where the digests of its pages begin; None: they are not shared."""
+        tokens = list(request.prompt_token_ids)  # and then the output
+        chain = PageChain(tokens, page_tokens, salt) if salt is not None else None
+        if chain is not None and len(tokens) > page_tokens:
+            chain.digest(len(tokens) // page_tokens - 1)  # the prompt's, here and not on the engine's thread
+        sequence = SequenceState(len(tokens), request.max_new_tokens, chain, window)
+        return Generation(
+            request, sampler, deliver, key, tokens, sequence, drafter=drafter, reader=reader, constraint=constraint
+        )
 
     def drop(self, begin: int, end: int) -> None:
         """Tokens [begin, end) have left the window."""
@@ -108,7 +141,7 @@ class BatchArrays:
         slots: list[int] = []
         context_lengths: list[int] = []
         samplers: list[TokenSampler | None] = []
-        readers: list[PromptReader | None] = []
+        readers: list[PromptReader | StateReader | None] = []
         reads = False
         drafts: dict[int, int] = {}
         for sequence, count, sample in zip(step.sequences, step.query_lengths, step.samples, strict=True):
@@ -128,8 +161,9 @@ class BatchArrays:
             slots.append(sequence.slot)
             context_lengths.append(begin)
             samplers.append(generation.sampler if sample and generation.request.max_new_tokens else None)
-            readers.append(generation.reader)
-            reads = reads or generation.reader is not None
+            reader = generation.reader if generation.search is None else generation.states
+            readers.append(reader)
+            reads = reads or reader is not None
         total, count = len(token_ids), len(slots)
         self._token_ids[:total] = token_ids
         self._positions[:total] = positions

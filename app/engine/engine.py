@@ -15,6 +15,7 @@ from collections import deque
 from typing import Literal
 
 from app.engine.batch import BatchArrays, Deliver, Event, Generation
+from app.engine.branches import Search, check_search
 from app.engine.limits import PageWindow, SchedulerLimits
 from app.engine.pace import PromptPace
 from app.engine.prefix_cache import tenant_salt
@@ -110,17 +111,20 @@ class Engine:
         window = self._check(request)
         sampling = request.sampling
         seed = sampling.seed if sampling.seed is not None else int.from_bytes(os.urandom(8), "little")
+        salt = None
+        if self._cache_secret is not None and not request.needs_whole_prompt:
+            salt = tenant_salt(self._cache_secret, request.tenant)
         try:
+            if request.search is not None:
+                self._take(Search.of(request, self._runner, deliver, key, salt))
+                return
             sampler = self._runner.make_sampler(request.prompt_token_ids, sampling, seed)
             if constraint is not None:
                 sampler = self._runner.constrained(sampler, constraint)
             reader = self._runner.make_reader(request)
         except (ValueError, OverflowError, TypeError) as error:
             raise InvalidRequestError(str(error)) from error
-        salt = None
-        if self._cache_secret is not None and not request.needs_whole_prompt:
-            salt = tenant_salt(self._cache_secret, request.tenant)
-        generation = Generation(
+        generation = Generation.of(
             request,
             sampler,
             deliver,
@@ -132,6 +136,10 @@ class Engine:
             window=window,
             drafter=self._speculation is not None and constraint is None and sampling.logprobs is None,
         )
+        self._take(generation)
+
+    def _take(self, generation: Generation) -> None:
+        request = generation.request
         with self._wake:
             if self._stopped_reason is not None:
                 raise EngineStoppedError(self._stopped_reason)
@@ -184,7 +192,7 @@ class Engine:
         window = self._limits.window(len(prompt), request.max_new_tokens, request.window)
         if window is not None and not self._runner.has_relative_positions:
             raise InvalidRequestError("this model's RoPE is dynamic: its context can't be shifted")
-        self._limits.check(len(prompt), request.max_new_tokens, window)
+        self._limits.check(len(prompt), request.max_new_tokens, window, check_search(request, self._runner))
         vocab_size = self._runner.vocab_size
         if min(prompt) < 0 or max(prompt) >= vocab_size:
             bad = next(token for token in prompt if not 0 <= token < vocab_size)
@@ -224,7 +232,7 @@ class Engine:
             if action == "submit":
                 self._generations[generation.sequence] = generation
                 self._scheduler.add(generation.sequence)
-            elif generation.sequence in self._generations:  # else it ended meanwhile
+            elif not generation.ended:
                 self._forget(generation)
         return True
 
@@ -235,6 +243,12 @@ class Engine:
         step = self._scheduler.schedule()
         for slot, index, page in step.new_pages:
             self._page_table[slot, index] = page
+        for source, target in step.copied_pages:
+            self._runner.copy_page(source, target)
+        for sequence in step.joined:
+            search = self._generations[sequence].search
+            assert search is not None
+            search.join(self._generations)
         for source, target, positions in step.turned_pages:
             self._runner.copy_page_turned(source, target, positions)
         for sequence, begin, end in step.dropped:
@@ -284,6 +298,9 @@ class Engine:
 
     def _append(self, sequence: SequenceState, token: int) -> None:
         generation = self._generations[sequence]
+        if generation.search is not None:
+            self._advance(generation.search, generation)
+            return
         if generation.aborted:  # its abort is in the inbox
             return
         request = generation.request
@@ -307,11 +324,28 @@ class Engine:
             full = sequence.length == sequence.end_length
             scores = None
             if request.sampling.logprobs is not None:
+                assert generation.sampler is not None
                 scores = TokenScores(*generation.sampler.take_scores())
             delta = TokenDelta((token,), "length" if full else None, cached, scores, prompt)
         if delta.finish_reason is not None:
             self._forget(generation)
         self._emit(generation, delta)
+
+    def _advance(self, search: Search, member: Generation) -> None:
+        if search.root.aborted:
+            return
+        advance = search.arrived(member, self._scheduler, self._generations)
+        if advance is None:
+            return
+        cached, search.cached_tokens = search.cached_tokens, 0
+        self._generated_tokens += len(advance.token_ids) + sum(len(answer.token_ids) for answer in advance.more)
+        if advance.finish_reason is not None:
+            self._forget(search.root)
+        elif not advance.token_ids:
+            search.cached_tokens = cached  # for the first delta
+            return
+        self._cached_tokens += cached
+        self._emit(search.root, TokenDelta(advance.token_ids, advance.finish_reason, cached, more=advance.more))
 
     def _emit(self, generation: Generation, event: Event) -> None:
         events = self._outbox.get(generation.deliver)
@@ -333,9 +367,14 @@ class Engine:
         self._outbox.clear()
 
     def _forget(self, generation: Generation) -> None:
-        """Takes a request out; its pages and slot are free at once."""
-        self._scheduler.remove(generation.sequence)
-        del self._generations[generation.sequence]
+        """Takes a request out, with all branches of a search; pages and slots are free at once."""
+        if generation.search is None:
+            self._scheduler.remove(generation.sequence)
+            del self._generations[generation.sequence]
+        else:
+            generation.search.remove(self._scheduler, self._generations)
+            generation = generation.search.root
+        generation.ended = True
         with self._wake:
             if self._live.get(generation.request.request_id) is generation:
                 del self._live[generation.request.request_id]
@@ -344,7 +383,10 @@ class Engine:
         """Ends the requests of a failed step; others never saw it, as a page is shared only after its step."""
         logger.error("an engine step with %d requests has failed", len(step.sequences), exc_info=error)
         for sequence in step.sequences:
+            if sequence not in self._generations:  # a search's, which has ended with another of its branches
+                continue
             generation = self._generations[sequence]
+            generation = generation if generation.search is None else generation.search.root
             self._forget(generation)
             if not generation.aborted:
                 self._emit(generation, StepFailedError(f"the engine could not compute this request: {error}"))
@@ -368,9 +410,8 @@ class Engine:
         for generation in left:
             self._emit(generation, EngineStoppedError(reason))
         self._flush()
-        for sequence in self._generations:
-            self._scheduler.remove(sequence)
-        self._generations.clear()
+        while self._generations:
+            self._forget(next(iter(self._generations.values())))
         self._statistics = self._count()
 
     def _count(self) -> EngineStatistics:

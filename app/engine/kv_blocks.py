@@ -72,6 +72,13 @@ class PagePool:
             self._holders[page] = 1
         return pages
 
+    def share(self, pages: Iterable[int]) -> None:
+        """Adds a holder to each of `pages`, which are all held."""
+        for page in pages:
+            assert self._holders[page] > 0, f"page {page} is free and can't be shared"
+            self._holders[page] += 1
+            self._repeats += 1
+
     def release(self, pages: Iterable[int]) -> None:
         """Removes a holder from each of `pages`; those without holders are free. Cached ones are lost in this order."""
         for page in pages:

@@ -47,6 +47,15 @@ class SchedulerLimits:
         """Pages that hold `tokens` tokens."""
         return -(-tokens // self.page_tokens)
 
+    def most_pages(self, prompt_tokens: int, max_new_tokens: int, width: int | None = None) -> int:
+        """Pages of a request at its end; `width`: a search's, whose sequences all hold the prompt's full pages."""
+        if width is None:
+            # The last token of an output is never read back, so its keys and values are not stored.
+            return self.pages_for(max(prompt_tokens + max_new_tokens - 1, prompt_tokens))
+        each = self.pages_for(prompt_tokens + max_new_tokens)
+        shared = prompt_tokens // self.page_tokens
+        return shared + width * (each - shared)
+
     def window(self, prompt_tokens: int, max_new_tokens: int, window: ContextWindow | None) -> PageWindow | None:
         """A request's window in whole pages; None if it asks for none, or prompt and output fit into it."""
         if window is None or prompt_tokens + max_new_tokens <= window.tokens // self.page_tokens * self.page_tokens:
@@ -57,7 +66,9 @@ class SchedulerLimits:
             discard=max(1, self.pages_for(window.discard_tokens)),
         )
 
-    def check(self, prompt_tokens: int, max_new_tokens: int, window: PageWindow | None = None) -> None:
+    def check(
+        self, prompt_tokens: int, max_new_tokens: int, window: PageWindow | None = None, width: int | None = None
+    ) -> None:
         """Raises RequestTooLongError for a request that could never end, InvalidRequestError for too small a window."""
         if window is not None:
             self._check_window(prompt_tokens, window)
@@ -68,11 +79,11 @@ class SchedulerLimits:
                 f"the prompt has {prompt_tokens} tokens and at most {max_new_tokens} are to be generated: {total} "
                 f"together, but the context holds {self.max_context_tokens}"
             )
-        # The last token of an output is never read back, so its keys and values are not stored.
-        if self.pages_for(max(total - 1, prompt_tokens)) > self.page_count:
+        if self.most_pages(prompt_tokens, max_new_tokens, width) > self.page_count:
+            times = f" for each of {width} branches" if width is not None else ""
             raise RequestTooLongError(
-                f"the prompt has {prompt_tokens} tokens and at most {max_new_tokens} are to be generated: {total} "
-                f"together, but the KV cache holds {self.page_count * self.page_tokens}"
+                f"the prompt has {prompt_tokens} tokens and at most {max_new_tokens} are to be generated{times}: "
+                f"{total} together, but the KV cache holds {self.page_count * self.page_tokens}"
             )
 
     def _check_window(self, prompt_tokens: int, window: PageWindow) -> None:

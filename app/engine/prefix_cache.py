@@ -28,6 +28,12 @@ class PageChain:
         self._salt = salt
         self._digests: list[bytes] = []
 
+    def fork(self, tokens: list[int]) -> "PageChain":
+        """The chain of a list that begins like this one's, or is a beginning of it."""
+        chain = PageChain(tokens, self._page_tokens, self._salt)
+        chain._digests = self._digests[: len(tokens) // self._page_tokens]
+        return chain
+
     def digest(self, index: int) -> bytes:
         """The name of page `index`, all of whose tokens must be known."""
         while len(self._digests) <= index:

@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 
 from app.engine.types import (
     Batch,
+    CandidateSampler,
     GenerateRequest,
     PromptReader,
     PromptResult,
     SamplingParams,
+    StateHistory,
+    StateReader,
     TokenConstraint,
     TokenSampler,
     TokenScores,
@@ -93,6 +96,10 @@ class NativeRunner:
         """Copies a page, its keys as if their tokens stood so many positions later. Raises ValueError."""
         self.model.copy_page_turned(source, target, positions)
 
+    def copy_page(self, source: int, target: int) -> None:
+        """Copies a page."""
+        self.model.copy_page(source, target)
+
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:
         """A fresh sampler for one request. Raises ValueError naming the option that is out of range."""
         return _native.Sampler(
@@ -111,6 +118,27 @@ class NativeRunner:
             end_tokens=sorted(sampling.end_token_ids) if sampling.min_new_tokens else (),
             logprobs=-1 if sampling.logprobs is None else min(sampling.logprobs, self.vocab_size),
         )
+
+    def make_candidate_sampler(
+        self, prompt_token_ids: Sequence[int], sampling: SamplingParams, candidates: int, *, penalizes_logprobs: bool
+    ) -> CandidateSampler:
+        """A search's sampler. Raises ValueError naming the option that is out of range."""
+        return _native.Sampler(
+            vocab_size=self.vocab_size,
+            prompt=prompt_token_ids,
+            repetition_penalty=sampling.repetition_penalty,
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            logit_bias=sampling.logit_bias,
+            min_tokens=sampling.min_new_tokens,
+            end_tokens=sorted(sampling.end_token_ids) if sampling.min_new_tokens else (),
+            candidates=candidates,
+            penalize_logprobs=penalizes_logprobs,
+        )
+
+    def make_history(self) -> StateHistory:
+        """For the states of one request's text; empty."""
+        return _History(_native.HiddenHistory(hidden_size=self.model.hidden_size))
 
     def constrained(self, sampler: TokenSampler, constraint: TokenConstraint) -> TokenSampler:
         """The sampler, drawing only what `constraint` allows."""
@@ -183,6 +211,47 @@ class _ConstrainedSampler:
         return self.native.take_scores()
 
 
+class _History:
+    __slots__ = ("native",)
+
+    def __init__(self, native: _native.HiddenHistory) -> None:
+        self.native = native
+
+    def writer(self) -> StateReader:
+        return _Writer(_native.HistoryWriter(self.native))
+
+    def candidate(self) -> StateReader:
+        return _Candidate(_native.CandidateReader(self.native))
+
+
+class _Writer:
+    """Reads the text's own states, which are compared with nothing."""
+
+    __slots__ = ("native",)
+
+    similarity = -1.0
+
+    def __init__(self, native: _native.HistoryWriter) -> None:
+        self.native = native
+
+    def choose(self) -> None:
+        raise AssertionError("no candidate")
+
+
+class _Candidate:
+    __slots__ = ("native",)
+
+    def __init__(self, native: _native.CandidateReader) -> None:
+        self.native = native
+
+    @property
+    def similarity(self) -> float:
+        return self.native.similarity
+
+    def choose(self) -> None:
+        self.native.choose()
+
+
 class _Scorer:
     __slots__ = ("native",)
 
@@ -206,9 +275,9 @@ class _Embedder:
         return PromptResult(embedding=(vector / np.float32(length)) if length > 0 else vector)
 
 
-def _native_reader(reader: PromptReader | None) -> _native.PromptReader | None:
+def _native_reader(reader: PromptReader | StateReader | None) -> _native.PromptReader | None:
     if reader is None:
         return None
-    if isinstance(reader, (_Scorer, _Embedder)):
+    if isinstance(reader, (_Scorer, _Embedder, _Writer, _Candidate)):
         return reader.native
     raise TypeError(f"readers: {type(reader).__name__} was not made by this runner")

@@ -15,6 +15,9 @@ and values are in its pages; what lies between is computed next, one token of a 
 - Endless outputs: when a sequence with a window has filled it, whole pages of its oldest tokens leave its page table,
   but not the first ones, whose keys are turned to where they now stand (kernels/kv_turn.h). It can't be computed again,
   so it is never preempted: its window is reserved, and others are admitted only where they could end beside it.
+- Searches: the branches of a group share their pages; one that is to write to a page that others hold too gets a copy
+  first. A branch that has computed all of its tokens waits for the others (whoever makes branches, by `fork`). A group
+  is admitted with all of its slots, and preempted as a whole; then what its branches have in common is computed once.
 - Preemption: when an older sequence needs a page and none is free, the youngest gives all of its pages back, waits in
   front of all others and is computed again, prompt and output as one prompt. A sequence without anybody younger just
   skips a step. What all of them hold is then already more than there is, so admission lets nobody in until one has
@@ -25,12 +28,13 @@ Knows nothing of token ids, samplers, arrays or streams: what a page holds is a 
 """
 
 from collections import deque
+from collections.abc import Sequence
 
 from app.engine.forecast import OutputForecast, peak_pages
 from app.engine.kv_blocks import PagePool
 from app.engine.limits import PageWindow, SchedulerLimits
 from app.engine.prefix_cache import PageChain
-from app.engine.sequence import SequenceState, Step
+from app.engine.sequence import SequenceGroup, SequenceState, Step
 
 
 class Scheduler:
@@ -49,16 +53,19 @@ class Scheduler:
         """Prompt tokens of the next step if somebody decodes in it: whoever measures steps may lower it."""
         self._admission_open = True
         self._reserved_pages = 0  # by running sequences with a window
+        self._new_pages: list[tuple[int, int, int]] = []  # of branches since the last step
 
     def add(self, sequence: SequenceState) -> None:
         """Queues a sequence that `limits.check` accepts."""
         self.waiting.append(sequence)
 
     def remove(self, sequence: SequenceState) -> None:
-        """Takes out a sequence that has ended or was aborted, wherever it is; its pages and slot are free at once."""
+        """Takes out a sequence that has ended or was aborted, wherever it is; its pages and slot are free at once.
+
+        With it all of its group.
+        """
         if sequence.slot >= 0:
-            self.running.remove(sequence)
-            self._give_back(sequence)
+            self._stop(sequence)
             if sequence.window is not None:
                 self._reserved_pages -= self._most_pages(sequence)
             self._forecast.record(sequence.generated)
@@ -66,16 +73,52 @@ class Scheduler:
             self.waiting.remove(sequence)
         self._admission_open = True
 
+    def fork(self, group: SequenceGroup, children: Sequence[tuple[SequenceState, int]]) -> list[SequenceState]:
+        """Makes (parent, length) the group's members: each has its parent's pages and so many known tokens.
+
+        A parent's first child is the parent itself, gone on; others need a chain of their own. Members without a child
+        are gone. Never needs a page.
+        """
+        begin = self.running.index(group.members[0])
+        parents = {parent for parent, _ in children}
+        for member in group.members:
+            if member not in parents:
+                self._give_back(member, group.spare_slots)
+        members: list[SequenceState] = []
+        for parent, _ in children:
+            if parent in parents:
+                parents.remove(parent)
+                members.append(parent)
+            else:
+                members.append(self._branch(parent, group))
+        for member, (_, length) in zip(members, children, strict=True):
+            member.length = length
+        self.running[begin : begin + len(group.members)] = members
+        group.members, group.branched = members, True
+        return members
+
+    def _branch(self, parent: SequenceState, group: SequenceGroup) -> SequenceState:
+        child = SequenceState(parent.prompt_tokens, parent.max_new_tokens, group=group)
+        child.computed, child.kept_pages, child.restarted = parent.computed, parent.kept_pages, True
+        child.slot = group.spare_slots.pop()
+        child.pages = list(parent.pages)
+        self.pool.share(child.pages)
+        self._new_pages += [(child.slot, index, page) for index, page in enumerate(child.pages)]
+        return child
+
     def schedule(self) -> Step:
         """Makes the next step; empty only if there is no sequence at all."""
         if self.waiting:
             self._admit()
         step = Step()
+        step.new_pages, self._new_pages = self._new_pages, step.new_pages
         self._plan(step)
         index = 0
         while index < len(self.running):  # it may lose its tail to preemption meanwhile
             sequence = self.running[index]
             count = sequence.planned
+            if count and sequence.group is not None and not self._own_last_page(sequence, step):
+                count = 0
             if count and sequence.computed + count > len(sequence.pages) * self.limits.page_tokens:
                 count = self._claim_pages(sequence, count, step)
             if count:
@@ -94,8 +137,10 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Gives slots to waiting sequences, in order, as long as the expected peak of memory fits."""
-        while self.waiting and self._free_slots and self._admission_open:
+        while self.waiting and self._admission_open:
             sequence = self.waiting[0]
+            if len(self._free_slots) < (1 if sequence.group is None else sequence.group.width):
+                return
             if self.running and not self._fits(sequence):
                 self._admission_open = False
                 return
@@ -103,6 +148,8 @@ class Scheduler:
             if sequence.window is not None:
                 self._reserved_pages += self._most_pages(sequence)
             sequence.slot = self._free_slots.pop()
+            if sequence.group is not None:
+                sequence.group.spare_slots = [self._free_slots.pop() for _ in range(1, sequence.group.width)]
             self.running.append(sequence)
 
     def _fits(self, candidate: SequenceState) -> bool:
@@ -118,7 +165,8 @@ class Scheduler:
     def _most_pages(self, sequence: SequenceState) -> int:
         if sequence.window is not None:
             return sequence.window.pages + sequence.window.keep
-        return self.limits.pages_for(max(sequence.end_length - 1, sequence.prompt_tokens))
+        width = None if sequence.group is None else sequence.group.width
+        return self.limits.most_pages(sequence.prompt_tokens, sequence.max_new_tokens, width)
 
     def _expected_peak_pages(self, candidate: SequenceState) -> int:
         expected = []
@@ -128,6 +176,9 @@ class Scheduler:
                 most = max(sequence.length, sequence.window.pages * self.limits.page_tokens)
             remaining = min(self._forecast.remaining(sequence.generated), max(most - sequence.length, 0))
             expected.append((sequence.length, remaining))
+            if sequence.group is not None and not sequence.group.branched:
+                own = (sequence.length % self.limits.page_tokens, remaining)
+                expected += [own] * (sequence.group.width - 1)
         return peak_pages(expected, self.limits.page_tokens) - self.pool.repeat_count
 
     def _plan(self, step: Step) -> None:
@@ -136,8 +187,9 @@ class Scheduler:
         for sequence in self.running:
             if sequence.length - sequence.computed > 1 and sequence.chain is not None:
                 self._find_pages(sequence, sequence.chain, step)
-            if sequence.length - sequence.computed == 1:
-                sequence.planned = 1 + sequence.drafts
+            left = sequence.length - sequence.computed
+            if left <= 1:  # 0: a branch that waits for the others of its group
+                sequence.planned = left + sequence.drafts
             else:
                 sequence.planned = 0
                 prompts.append(sequence)
@@ -226,7 +278,7 @@ class Scheduler:
             count = min(count, sequence.window.pages * page_tokens - sequence.computed)
         needed = self.limits.pages_for(sequence.computed + count) - len(sequence.pages)
         if sequence.computed == len(sequence.pages) * page_tokens:
-            self._free_by_preemption(1, sequence)
+            self._free_by_preemption(1, sequence, step)
         first = len(sequence.pages)
         sequence.pages += self.pool.take(min(needed, self.pool.free_count))
         for index in range(first, len(sequence.pages)):
@@ -238,7 +290,7 @@ class Scheduler:
         discarded = sequence.pages[window.keep : window.keep + window.discard]
         if not sequence.sinks and window.keep:
             own = sum(self.pool.holders(page) == 1 for page in discarded)
-            self._free_by_preemption(window.keep - own, sequence)
+            self._free_by_preemption(window.keep - own, sequence, step)
             if self.pool.free_count + own < window.keep:
                 return False
         self.pool.release(reversed(discarded))
@@ -260,23 +312,56 @@ class Scheduler:
         ]
         return True
 
-    def _free_by_preemption(self, pages: int, claimant: SequenceState) -> None:
+    def _own_last_page(self, sequence: SequenceState, step: Step) -> bool:
+        """Makes the page that a branch goes on in its own, by a copy if others hold it; False if there is no place."""
+        index, filled = divmod(sequence.computed, self.limits.page_tokens)
+        if not filled or self.pool.holders(sequence.pages[index]) == 1:
+            return True
+        self._free_by_preemption(1, sequence, step)
+        if not self.pool.free_count:
+            return False
+        shared = sequence.pages[index]
+        [own] = self.pool.take(1)
+        self.pool.release([shared])
+        sequence.pages[index] = own
+        step.copied_pages.append((shared, own))
+        step.new_pages.append((sequence.slot, index, own))
+        return True
+
+    def _free_by_preemption(self, pages: int, claimant: SequenceState, step: Step) -> None:
         """Takes pages from those who came after the claimant, the youngest first, until so many are free."""
         index = len(self.running) - 1
-        while self.pool.free_count < pages and self.running[index] is not claimant:
-            if self.running[index].window is None:
-                self._preempt(self.running[index])
-            index -= 1
+        while self.pool.free_count < pages:
+            sequence = self.running[index]
+            if sequence is claimant or (sequence.group is not None and sequence.group is claimant.group):
+                return
+            index -= 1 if sequence.group is None else len(sequence.group.members)
+            if sequence.window is None:
+                self._preempt(sequence, step)
 
-    def _preempt(self, sequence: SequenceState) -> None:
+    def _preempt(self, sequence: SequenceState, step: Step) -> None:
+        """Of a group, all of it."""
         if sequence.computed:
             self.preemptions += 1
-        self.running.remove(sequence)
-        self._give_back(sequence)
+        self._stop(sequence)
+        group = sequence.group
+        if group is not None and group.branched:
+            step.joined.append(sequence)
+            sequence = SequenceState(sequence.prompt_tokens, sequence.max_new_tokens, group=group, restarted=True)
+            group.members, group.branched = [sequence], False
         self.waiting.appendleft(sequence)
 
-    def _give_back(self, sequence: SequenceState) -> None:
-        """Its pages and its slot are free; of the cached ones those at its end are forgotten first."""
+    def _stop(self, sequence: SequenceState) -> None:
+        """It, or all of its group, runs no more: pages and slots are free; of cached ones ends are forgotten first."""
+        group = sequence.group
+        for member in [sequence] if group is None else group.members:
+            self.running.remove(member)
+            self._give_back(member, self._free_slots)
+        if group is not None:
+            self._free_slots += group.spare_slots
+            group.spare_slots = []
+
+    def _give_back(self, sequence: SequenceState, slots: list[int]) -> None:
         self._keep_pages(sequence)
         self.pool.release(reversed(sequence.pages))
         self.pool.release(reversed(sequence.sinks))
@@ -284,5 +369,5 @@ class Scheduler:
         sequence.sinks = []
         sequence.computed = sequence.kept_pages = 0
         sequence.restarted = True
-        self._free_slots.append(sequence.slot)
+        slots.append(sequence.slot)
         sequence.slot = -1

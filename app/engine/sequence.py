@@ -10,6 +10,18 @@ from app.engine.prefix_cache import PageChain
 
 
 @dataclass(slots=True, eq=False)
+class SequenceGroup:
+    """The sequences of one search, neighbours among the running: one for what they have in common, then branches."""
+
+    width: int
+    """The most branches: so many slots it has while it runs."""
+    members: list["SequenceState"] = field(default_factory=list)
+    branched: bool = False
+    """Whether the members are branches."""
+    spare_slots: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
 class SequenceState:
     """One sequence as the scheduler sees it."""
 
@@ -19,6 +31,8 @@ class SequenceState:
     """Digests of its pages; None: they are not shared."""
     window: PageWindow | None = None
     """None: prompt and output fit the context."""
+    group: SequenceGroup | None = None
+    """None: it is alone. All members share their pages; the last one to hold a page may write to it."""
     length: int = field(init=False)
     """Tokens known: the prompt and the output so far, without those that have left the window."""
     end_length: int = field(init=False)
@@ -62,6 +76,10 @@ class Step:
     """Tokens to compute: those from `computed` on, and guesses beyond `length`."""
     samples: list[bool] = field(default_factory=list)
     """Whether they reach the sequence's length, so that its next token can be sampled."""
+    copied_pages: list[tuple[int, int]] = field(default_factory=list)
+    """(source, target): pages to copy before the step, for a branch that goes on in a page that others hold too."""
+    joined: list[SequenceState] = field(default_factory=list)
+    """A branch of each group that was preempted: its member is now what they had in common, once that has a length."""
     new_pages: list[tuple[int, int, int]] = field(default_factory=list)
     """(slot, index, page): page table entries to write before the step."""
     dropped: list[tuple[SequenceState, int, int]] = field(default_factory=list)

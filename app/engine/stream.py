@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Sequence
 from app.engine.batch import Event
 from app.engine.engine import Engine
 from app.engine.types import (
+    Answer,
     EngineError,
     FinishReason,
     GenerateRequest,
@@ -66,7 +67,7 @@ def _sort(events: Sequence[tuple[object, Event]]) -> None:
 class _Mailbox:
     """What one stream has not taken yet. Used on the event loop only."""
 
-    __slots__ = ("_cached_tokens", "_error", "_finish_reason", "_prompt", "_reader", "_scores", "_token_ids")
+    __slots__ = ("_cached_tokens", "_error", "_finish_reason", "_more", "_prompt", "_reader", "_scores", "_token_ids")
 
     def __init__(self) -> None:
         self._token_ids: list[int] = []
@@ -74,6 +75,7 @@ class _Mailbox:
         self._scores: list[TokenScores] = []
         self._prompt: PromptResult | None = None
         self._finish_reason: FinishReason | None = None
+        self._more: tuple[Answer, ...] = ()
         self._error: EngineError | None = None
         self._reader: asyncio.Future[None] | None = None
 
@@ -84,6 +86,7 @@ class _Mailbox:
             self._token_ids += event.token_ids
             self._finish_reason = event.finish_reason
             self._cached_tokens += event.cached_tokens
+            self._more = event.more
             if event.scores is not None:
                 self._scores.append(event.scores)
             if event.prompt is not None:
@@ -99,7 +102,8 @@ class _Mailbox:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
         scores = TokenScores.joined(self._scores) if self._scores else None
-        delta = TokenDelta(tuple(self._token_ids), self._finish_reason, self._cached_tokens, scores, self._prompt)
+        token_ids = tuple(self._token_ids)
+        delta = TokenDelta(token_ids, self._finish_reason, self._cached_tokens, scores, self._prompt, self._more)
         self._token_ids.clear()
         self._scores.clear()
         self._cached_tokens = 0

@@ -48,6 +48,30 @@ class ContextWindow:
 
 
 @dataclass(frozen=True, slots=True)
+class BeamParams:
+    """Beam search, in groups where `groups` is above 1 (search.py); nothing is drawn."""
+
+    beams: int
+    """Of all groups."""
+    answers: int = 1
+    """The best so many are the answer, at most `beams`."""
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    groups: int = 1
+    """A divisor of `beams`."""
+    diversity_penalty: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ContrastiveParams:
+    """Contrastive search (search.py); nothing is drawn."""
+
+    candidates: int
+    alpha: float
+    """0 to 1: how much a candidate's likeness to the text before it counts against it."""
+
+
+@dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """One sequence to continue."""
 
@@ -70,11 +94,20 @@ class GenerateRequest:
     """Make one vector of the prompt's final hidden states; not together with prompt_logprobs."""
     grammar: str | None = None
     """What the output must be, for whoever makes the TokenConstraint that the engine gets; the engine reads none."""
+    search: BeamParams | ContrastiveParams | None = None
+    """None: each token is drawn. Else without window, scores and grammar; temperature, top_k, top_p, min_p and seed
+    have no part in it."""
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether it asks for log-probabilities or for a vector."""
+        return self.sampling.logprobs is not None or self.prompt_logprobs is not None or self.pooling is not None
 
     @property
     def needs_whole_prompt(self) -> bool:
         """Whether every prompt token must go through the model, even where its keys and values are known."""
-        return self.prompt_logprobs is not None or self.pooling is not None
+        compares_states = isinstance(self.search, ContrastiveParams)
+        return self.prompt_logprobs is not None or self.pooling is not None or compares_states
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,6 +156,15 @@ class TokenDelta(NamedTuple):
     scores: TokenScores | None = None
     """One per token, if the request asked for them."""
     prompt: PromptResult | None = None
+    more: "tuple[Answer, ...]" = ()
+    """With the last delta of a beam search, which is also its first: the answers after the best, which it is itself."""
+
+
+class Answer(NamedTuple):
+    """A finished output, without its end token."""
+
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
 
 
 class EngineError(Exception):
@@ -158,7 +200,7 @@ class EngineStatistics:
     """What an engine was doing when its last step ended."""
 
     running: int
-    """Requests with KV pages."""
+    """Sequences with KV pages: requests, and each of a search's branches."""
     waiting: int
     """Requests not admitted yet, and preempted ones."""
     pages_used: int
@@ -193,7 +235,7 @@ class Batch:
     query_lengths: NDArray[np.int32]
     context_lengths: NDArray[np.int32]
     samplers: Sequence["TokenSampler | None"]
-    readers: Sequence["PromptReader | None"] = ()
+    readers: Sequence["PromptReader | StateReader | None"] = ()
     """One per sequence, or none at all."""
     draft_lengths: NDArray[np.int32] | None = None
     """How many of a sequence's last tokens are guesses; None: there are none."""
@@ -217,6 +259,34 @@ class TokenSampler(Protocol):
 
     def take_scores(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
         """TokenScores of the tokens drawn since the last call."""
+
+
+class CandidateSampler(TokenSampler, Protocol):
+    """A search's: it draws nothing and remembers nothing; its scores are the last row's, after penalties and bias."""
+
+    def after(self, token: int) -> "CandidateSampler":
+        """A sampler for what follows `token`."""
+
+
+class StateReader(Protocol):
+    """What reads hidden states for a StateHistory; the runner's."""
+
+    @property
+    def similarity(self) -> float:
+        """A candidate's: the largest cosine similarity of its state and one of the history."""
+
+    def choose(self) -> None:
+        """The candidate's state is the history's next."""
+
+
+class StateHistory(Protocol):
+    """The hidden states of one text so far."""
+
+    def writer(self) -> StateReader:
+        """For the text's own sequence: the history gets every state that it does not have."""
+
+    def candidate(self) -> StateReader:
+        """For the sequence of the history's text and one token more."""
 
 
 class PromptReader(Protocol):
@@ -246,8 +316,19 @@ class ModelRunner(Protocol):
     def constrained(self, sampler: TokenSampler, constraint: TokenConstraint) -> TokenSampler:
         """The sampler, drawing only what `constraint` allows."""
 
+    def make_candidate_sampler(
+        self, prompt_token_ids: Sequence[int], sampling: SamplingParams, candidates: int, *, penalizes_logprobs: bool
+    ) -> CandidateSampler:
+        """A search's sampler: rows of its so many likeliest tokens."""
+
+    def make_history(self) -> StateHistory:
+        """For the states of one request's text; empty."""
+
     def make_reader(self, request: GenerateRequest) -> PromptReader | None:
         """A fresh reader for a request whose prompt is to be read; None for any other."""
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copies a page."""
 
     @property
     def has_relative_positions(self) -> bool:

@@ -70,6 +70,18 @@ class Reference:
             new = output[-1:]
         return output
 
+    def predict(self, ids: list[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Log-probabilities of the next token [vocabulary] and hidden states after the final norm [tokens, hidden]."""
+        with self._torch.no_grad():
+            output = self._models["float32"](self._torch.tensor([ids]), output_hidden_states=True)
+        logits = output.logits[0, -1].double()
+        return logits.log_softmax(-1).numpy(), output.hidden_states[-1][0].double().numpy()
+
+    def beams(self, ids: list[int], **options: Any) -> list[list[int]]:
+        """What `generate` makes of the prompt, without it."""
+        output = self._models["float32"].generate(self._torch.tensor([ids]), do_sample=False, **options)
+        return [row[len(ids) :] for row in output.tolist()]
+
 
 def _use_double_angles(torch: Any, model: Any) -> None:
     config = model.config

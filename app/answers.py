@@ -82,7 +82,7 @@ class _Choice:
 
 async def whole(envelope: Envelope, job: Job, deltas: Deltas) -> ChatCompletion | Completion:
     """Waits for all choices. Raises what the deltas raise."""
-    choices = [_Choice() for _ in job.requests]
+    choices = [_Choice() for _ in range(job.outputs)]
     count = TokenCount(job)
     async with aclosing(deltas):
         async for batch in deltas:
@@ -126,7 +126,7 @@ async def events(
     count = TokenCount(job)
     count.add(first)
     async with aclosing(rest):
-        yield b"".join(map(writer.start, range(len(job.requests)))) + _chunks(writer, first)
+        yield b"".join(map(writer.start, range(job.outputs))) + _chunks(writer, first)
         try:
             async for batch in rest:
                 count.add(batch)
@@ -162,7 +162,7 @@ class TokenCount:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._completion_tokens = 0
-        self._cached_tokens = [0] * len(job.requests)
+        self._cached_tokens = [0] * job.outputs
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> None:
         """What has come since the last time."""

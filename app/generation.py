@@ -46,10 +46,10 @@ async def stream(job: Job, model: ChatModel, generate: Generate) -> AsyncGenerat
     generator.
     """
     inbox = _Inbox()
-    runs = [asyncio.create_task(_run_choice(index, job, model, generate, inbox)) for index in range(len(job.requests))]
+    runs = [asyncio.create_task(_run(index, job, model, generate, inbox)) for index in range(len(job.requests))]
     try:
         finished = 0
-        while finished < len(runs):
+        while finished < job.outputs:
             deltas = await inbox.take()
             finished += sum(delta.finish_reason is not None for delta in deltas)
             yield deltas
@@ -98,40 +98,19 @@ class _Inbox:
         return deltas
 
 
-async def _run_choice(index: int, job: Job, model: ChatModel, generate: Generate, inbox: _Inbox) -> None:
-    """Moves one choice's text to the inbox until it ends, by itself or by a stop string."""
-    text = _ChoiceText(model, job)
-    scored = _Scores(model, job, index)
-    calls = _call_parser(job)
-    echo = job.echoes[index // job.choices] if job.echoes else ""
+async def _run(index: int, job: Job, model: ChatModel, generate: Generate, inbox: _Inbox) -> None:
+    """Moves the text of one request's choices to the inbox until it ends, by itself or by a stop string."""
+    first = index * job.choices if job.beams else index
+    choice = _Choice(first, job, model)
     try:
         async with aclosing(generate(job.requests[index])) as deltas:
             async for delta in deltas:
-                new_text, tokens, stopped = text.feed(delta)
-                finish_reason: Finish | None = "stop" if stopped else delta.finish_reason
-                found: list[ToolCallDelta] = []
-                if calls is not None:
-                    new_text, found = calls.feed(new_text)
-                    if calls.ended:
-                        finish_reason = "tool_calls"
-                    if finish_reason is not None:
-                        rest, more = calls.finish()
-                        new_text, found = new_text + rest, found + more
-                        finish_reason = "tool_calls" if calls.calls and finish_reason == "stop" else finish_reason
-                inbox.put(
-                    ChoiceDelta(
-                        index,
-                        echo + new_text,
-                        tokens,
-                        finish_reason,
-                        delta.cached_tokens,
-                        scored.lists(delta, tokens),
-                        0.0 if delta.scores is None else float(delta.scores.logprobs[:tokens].sum()),
-                        tuple(found),
-                    )
-                )
-                echo = ""
-                if finish_reason is not None:
+                new = choice.feed(delta)
+                for number, answer in enumerate(delta.more, start=first + 1):
+                    also = TokenDelta(answer.token_ids, answer.finish_reason, delta.cached_tokens)
+                    inbox.put(_Choice(number, job, model).feed(also))
+                inbox.put(new)
+                if new.finish_reason is not None:
                     return
         raise RuntimeError("the worker ended a stream without a finish reason")
     except asyncio.CancelledError:
@@ -140,6 +119,41 @@ async def _run_choice(index: int, job: Job, model: ChatModel, generate: Generate
         raise
     except Exception as error:
         inbox.fail(error)
+
+
+class _Choice:
+    """One choice's way from tokens to what is told of it."""
+
+    def __init__(self, index: int, job: Job, model: ChatModel) -> None:
+        self._index = index
+        self._text = _ChoiceText(model, job)
+        self._scored = _Scores(model, job, index)
+        self._calls = _call_parser(job)
+        self._echo = job.echoes[index // job.choices] if job.echoes else ""
+
+    def feed(self, delta: TokenDelta) -> ChoiceDelta:
+        new_text, tokens, stopped = self._text.feed(delta)
+        finish_reason: Finish | None = "stop" if stopped else delta.finish_reason
+        found: list[ToolCallDelta] = []
+        if self._calls is not None:
+            new_text, found = self._calls.feed(new_text)
+            if self._calls.ended:
+                finish_reason = "tool_calls"
+            if finish_reason is not None:
+                rest, more = self._calls.finish()
+                new_text, found = new_text + rest, found + more
+                finish_reason = "tool_calls" if self._calls.calls and finish_reason == "stop" else finish_reason
+        echo, self._echo = self._echo, ""
+        return ChoiceDelta(
+            self._index,
+            echo + new_text,
+            tokens,
+            finish_reason,
+            delta.cached_tokens,
+            self._scored.lists(delta, tokens),
+            0.0 if delta.scores is None else float(delta.scores.logprobs[:tokens].sum()),
+            tuple(found),
+        )
 
 
 def _joined(
@@ -164,7 +178,7 @@ class _Scores:
 
     def __init__(self, model: ChatModel, job: Job, index: int) -> None:
         self._tokens = model.tokens
-        self._prompt = job.requests[index].prompt_token_ids if job.echoes else ()
+        self._prompt = job.request_of(index).prompt_token_ids if job.echoes else ()
         self._wanted = job.scores is not None
         self._lists = None if job.starts_text else CompletionLogprobs(model.tokens, job.scores or 0)
 

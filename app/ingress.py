@@ -39,7 +39,11 @@ class Ingress:
             models=self._directory.models,
             workers=self._directory.workers,
             settings=HttpSettings(
-                limits=Limits(default_max_tokens=ingress.default_max_tokens, max_choices=ingress.max_choices),
+                limits=Limits(
+                    default_max_tokens=ingress.default_max_tokens,
+                    max_choices=ingress.max_choices,
+                    max_beams=min(ingress.max_beams, settings.worker.max_concurrent_requests),
+                ),
                 max_body_bytes=ingress.max_body_bytes,
                 retry_after_s=ingress.retry_after_s,
                 api_keys=() if ingress.api_key_file is None else read_api_keys(Path(ingress.api_key_file)),

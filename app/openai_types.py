@@ -176,6 +176,16 @@ class _Request(Wire):
     ) = None
     """Token id, as a string, to what is added to its logit."""
     seed: Seed | None = None
+    use_beam_search: bool | None = None
+    """Extension: beam search, as wide as `num_beams`, `best_of` or `n` says."""
+    num_beams: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    """Extension. Above 1: beam search."""
+    length_penalty: Annotated[float, Field(ge=-10, le=10, allow_inf_nan=False)] | None = None
+    early_stopping: bool | Literal["never"] | None = None
+    num_beam_groups: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    diversity_penalty: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] | None = None
+    penalty_alpha: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    """Extension. Above 0: contrastive search among the `top_k` likeliest tokens."""
     user: Identifier | None = None
     on_overflow: Literal["refuse", "shift"] | None = None
     """Extension: where the context is full, refuse, or go on without the oldest tokens; none: as the model is set."""

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from app import errors
 from app.chat import ChatModel
 from app.context_window import WindowWishes, plan_window, shifts
-from app.engine.types import ContextWindow, GenerateRequest, SamplingParams
+from app.engine.types import BeamParams, ContextWindow, ContrastiveParams, GenerateRequest, SamplingParams
 from app.functions import Functions, functions_of, grammar_of
 from app.openai_types import MAX_TOKENS, ChatCompletionRequest, CompletionRequest
+from app.searches import search_of
 
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default of `max_tokens` in completions; in chat it is the service's."""
@@ -25,11 +26,16 @@ class Limits:
     """Output of a chat request that names no limit; less where the context is full before."""
     max_choices: int
     """The largest `n`, and the most sequences of a request."""
+    max_beams: int = 8
+    """The largest `num_beams`, and the largest `top_k` with `penalty_alpha`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request, ready for the engine. Choice i is requests[i]; choices of one prompt are neighbours."""
+    """A request, ready for the engine. Choice i is requests[i]; choices of one prompt are neighbours.
+
+    Of a beam search there is one request per prompt, which gives all of the prompt's choices.
+    """
 
     request_id: str
     requests: tuple[GenerateRequest, ...]
@@ -47,6 +53,17 @@ class Job:
     answers: int | None = None
     """Of each prompt's choices so many, the likeliest, are the answer; None: all."""
     functions: Functions | None = None
+    beams: bool = False
+    """Whether each request is a beam search."""
+
+    @property
+    def outputs(self) -> int:
+        """Choices of all prompts."""
+        return len(self.requests) * (self.choices if self.beams else 1)
+
+    def request_of(self, output: int) -> GenerateRequest:
+        """Which one a choice is of."""
+        return self.requests[output // self.choices if self.beams else output]
 
 
 def of_tenant(job: Job, tenant: bytes) -> Job:
@@ -65,7 +82,8 @@ def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, 
     grammar = grammar_of(request, functions)
     tools = (request.tools or ()) if functions is not None else ()
     wishes = _window_wishes(request)
-    if shifts(wishes, model.on_overflow):
+    search = search_of(request, limits.max_beams)
+    if search is None and shifts(wishes, model.on_overflow):
         whole = model.chat_prompt(request.messages, tools, bounded=False)
         system_tokens = model.system_tokens(request.messages, tools)
         prompt, window = plan_window(wishes, model.context_tokens, whole, system_tokens, "messages")
@@ -74,17 +92,28 @@ def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, 
         prompt = model.chat_prompt(request.messages, tools)
         output = _output_tokens(model, prompt, limit, limit_field, limits.default_max_tokens, "messages")
         sequence = _Sequence(prompt, output)
-    return _job(model, request, limits, request_id, [sequence], starts_text=True, grammar=grammar, functions=functions)
+    return _job(
+        model,
+        request,
+        limits,
+        request_id,
+        [sequence],
+        starts_text=True,
+        grammar=grammar,
+        functions=functions,
+        search=search,
+    )
 
 
 def plan_completion(model: ChatModel, request: CompletionRequest, limits: Limits, request_id: str) -> Job:
     """Tokenizes the prompts that are text; may take long. Raises ApiError (400)."""
     if request.best_of is not None and request.best_of < (request.n or 1):
         raise errors.invalid("'best_of' is less than 'n'.", "best_of", "invalid_value")
-    if request.best_of not in (None, request.n or 1) and request.stream:
+    search = search_of(request, limits.max_beams)
+    if search is None and request.best_of not in (None, request.n or 1) and request.stream:
         raise errors.invalid("'best_of' does not go with 'stream'.", "best_of", "invalid_value")
     wishes = _window_wishes(request)
-    endless = shifts(wishes, model.on_overflow)
+    endless = search is None and shifts(wishes, model.on_overflow)
     if endless and request.echo:
         raise errors.invalid("'echo' does not go with a context that shifts.", "echo", "invalid_value")
     sequences = []
@@ -109,7 +138,7 @@ def plan_completion(model: ChatModel, request: CompletionRequest, limits: Limits
             prompt if isinstance(prompt, str) else model.tokens.join(prompt).decode("utf-8", "replace")
             for prompt in request.prompts
         )
-    return _job(model, request, limits, request_id, sequences, starts_text=False, echoes=echoes)
+    return _job(model, request, limits, request_id, sequences, starts_text=False, echoes=echoes, search=search)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +188,11 @@ def _job(
     grammar: str | None = None,
     functions: Functions | None = None,
     echoes: tuple[str, ...] = (),
+    search: BeamParams | ContrastiveParams | None = None,
 ) -> Job:
-    answers = request.n or 1
-    choices = max(answers, request.best_of or 0) if isinstance(request, CompletionRequest) else answers
+    answers = choices = request.n or 1
+    if search is None and isinstance(request, CompletionRequest):
+        choices = max(answers, request.best_of or 0)
     if choices > limits.max_choices:
         field = "n" if choices == answers else "best_of"
         raise errors.invalid(f"'{field}': at most {limits.max_choices} choices are allowed.", field, "invalid_value")
@@ -175,9 +206,11 @@ def _job(
     if any(least > sequence.output_tokens for sequence in sequences):
         raise errors.invalid("'min_tokens' is more than may be generated.", "min_tokens", "invalid_value")
     scores = request.scores if choices == answers else request.scores or 0
+    beams = isinstance(search, BeamParams)
+    each = 1 if beams else choices
     requests = tuple(
         GenerateRequest(
-            request_id=f"{request_id}-{prompt * choices + choice}",
+            request_id=f"{request_id}-{prompt * each + choice}",
             prompt_token_ids=tuple(sequence.prompt),
             max_new_tokens=sequence.output_tokens,
             sampling=replace(
@@ -190,9 +223,10 @@ def _job(
             prompt_logprobs=request.scores if echoes else None,
             grammar=grammar,
             window=sequence.window,
+            search=search,
         )
         for prompt, sequence in enumerate(sequences)
-        for choice in range(choices)
+        for choice in range(each)
     )
     prompt_tokens = sum(len(sequence.prompt) for sequence in sequences)
     return Job(
@@ -206,6 +240,7 @@ def _job(
         echoes=echoes,
         answers=None if choices == answers else answers,
         functions=functions,
+        beams=beams,
     )
 
 

@@ -167,6 +167,8 @@ class IngressSettings(_Knobs):
     """Output tokens of a request that names no limit (less where the context is full before)."""
     max_choices: int = Field(default=8, ge=1)
     """The largest `n`."""
+    max_beams: int = Field(default=8, ge=1)
+    """The largest `num_beams`, and `top_k` of contrastive search; no more than `max_concurrent_requests` either."""
     retry_after_s: int = Field(default=1, ge=1)
     """Retry-After of a 429 or 503."""
     max_body_bytes: int = Field(default=8 << 20, ge=1024)

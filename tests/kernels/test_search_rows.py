@@ -8,13 +8,13 @@ from kernels import _native
 VOCAB = 1000
 
 
-def rows(sampler: _native.Sampler, logits: np.ndarray) -> tuple[list[int], list[float]]:  # type: ignore[type-arg]
+def rows(sampler: _native.Sampler, logits: np.ndarray) -> tuple[list[int], list[float]]:
     sampler.sample(logits)
     _, tokens, values = sampler.take_scores()
     return tokens[0].tolist(), values[0].tolist()
 
 
-def log_softmax(logits: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def log_softmax(logits: np.ndarray) -> np.ndarray:
     shifted = logits.astype(np.float64) - logits.max()
     return np.asarray(shifted - np.log(np.exp(shifted).sum()))
 

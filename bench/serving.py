@@ -65,6 +65,8 @@ def running_service(options: ServingBenchOptions) -> Iterator["HttpSide"]:
         values = yaml.safe_load((ROOT / "ray_configs/local.yaml").read_text(encoding="utf-8"))
         worker = values["applications"][0]["args"]["worker"]
         worker |= {"threads": options.threads, "max_concurrent_requests": max(options.streams)}
+        # Random tokens, and what a model makes of them, repeat themselves: guesses would be the measure.
+        values["applications"][0]["args"]["engine"]["guess_tokens"] = 0
         config.write_text(yaml.safe_dump(values), encoding="utf-8")
         port = _free_port()
         command = [sys.executable, "-m", "app.cli", "serve", "--config", str(config)]

@@ -5,7 +5,7 @@ What the routes do is in `app.http_api` and below, which know nothing of Ray.
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from ray.serve.handle import DeploymentHandle
 from app.http_api import build_http_app
 from app.http_service import HttpSettings, Service
 from app.loopback import keep_on_loopback
-from app.model_card import model_card
+from app.model_card import ModelCard
 from app.model_directory import ModelDirectory
 from app.planning import Limits
 from app.settings import ServiceSettings, read_api_keys
 from app.worker_client import ServeApplications, WorkerClient
+
+_FIRST_LOOK_TIMEOUT_S = 10.0
 
 
 @serve.deployment
@@ -34,7 +36,7 @@ class Ingress:
         ingress = settings.ingress
         self._search_period_s = ingress.model_search_period_s
         own = serve.get_replica_context().app_name
-        self._directory = ModelDirectory(model_card(settings), WorkerClient(workers), ServeApplications(own))
+        self._directory = ModelDirectory(ModelCard.of(settings), WorkerClient(workers), ServeApplications(own))
         self._service = Service(
             models=self._directory.models,
             workers=self._directory.workers,
@@ -61,9 +63,14 @@ class Ingress:
 
     @asynccontextmanager
     async def _watching(self, app: FastAPI) -> AsyncIterator[None]:
-        """While the application runs, so does the search for other models."""
-        watch = asyncio.create_task(self._directory.watch(self._search_period_s))
+        """While the application runs, so does the search for other models; the first look is before it is ready."""
+        looks = self._directory.watch(self._search_period_s, first := asyncio.Event())
+        watch = asyncio.create_task(looks)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(first.wait(), _FIRST_LOOK_TIMEOUT_S)
         try:
             yield
         finally:
             watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await watch

@@ -15,7 +15,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,13 @@ from app.numa import numa_nodes
 from app.settings import (
     AnyApplicationConfig,
     HttpOptions,
+    LoggingOptions,
+    ModelApplicationConfig,
     ServiceConfig,
     ServiceSettings,
     SettingsError,
+    core_share,
     load_config,
-    share_cores,
     with_overrides,
 )
 
@@ -55,11 +57,12 @@ def serve_local(
     config = checked_config(config_path, host=host, port=port, model_folders=model_folders)
     _check_port(config.http_options)
     nodes = [len(node.cpus) for node in numa_nodes(sorted(os.sched_getaffinity(0)))]
-    first = share_cores(config, nodes) if config.model_applications else config
+    share = core_share(config, nodes) if config.model_applications else None
     folder = _private_folder()
     os.environ.update(ray_environment(folder, os.environ))
-    watched = WatchedConfig(config_path, lambda: checked_config(config_path, model_folders=model_folders), config)
-    status = _serve(first, watched, folder)
+    # With models from the command line the file's are not served, whatever it says later.
+    watched = None if model_folders else WatchedConfig(config_path, config)
+    status = _serve(config, share, watched, folder)
     if status:
         print(f"The service did not start. Ray's logs: {folder}/ray/session_latest/logs", file=sys.stderr)
     else:
@@ -78,6 +81,8 @@ def checked_config(
         for name in ("config.json", "model.safetensors"):
             if not (model / name).is_file():
                 raise SettingsError(f"model.folder: {model} is no converted model: it has no {name}")
+        if application.runtime_env:
+            raise SettingsError(f"{config_path}: {application.name}: runtime_env is for clusters (`serve deploy`) only")
     return config
 
 
@@ -120,26 +125,27 @@ def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, s
 class WatchedConfig:
     """The configuration file after the start: what of it has changed that can be changed while the service runs."""
 
-    def __init__(self, path: Path, read: Callable[[], ServiceConfig], config: ServiceConfig) -> None:
-        """read: the checked configuration, or SettingsError. config: what it was at the start."""
-        self.config = config
+    def __init__(self, path: Path, config: ServiceConfig) -> None:
+        """config: what the file said at the start."""
+        self.runs = {one.name: one for one in config.model_applications}
+        """Further models' applications that run, by name; kept by whoever starts and ends them."""
         self._path = path
-        self._read = read
         self._seen = self._stamp()
 
-    def changes(self) -> tuple[list[AnyApplicationConfig], list[str]]:
-        """Further models' applications to deploy, and names of those to take away, since the last call.
+    def changes(self) -> tuple[list[str], list[ModelApplicationConfig]]:
+        """What the file says other than what runs, if it was written since the last call.
 
-        Raises SettingsError, once for each time the file is wrong; what runs goes on.
+        Names to take away, and applications to deploy, those that run in another form first. Raises SettingsError,
+        once for each time the file is wrong.
         """
         stamp = self._stamp()
         if stamp == self._seen:
             return [], []
         self._seen = stamp
-        before, self.config = self.config, self._read()
-        old = {one.name: one for one in before.model_applications}
-        new = {one.name: one for one in self.config.model_applications}
-        return [one for name, one in new.items() if old.get(name) != one], [name for name in old if name not in new]
+        wanted = {one.name: one for one in checked_config(self._path).model_applications}
+        changed = [one for name, one in wanted.items() if self.runs.get(name) != one]
+        gone = [name for name in self.runs if name not in wanted]
+        return gone, sorted(changed, key=lambda one: one.name not in self.runs)
 
     def _stamp(self) -> tuple[int, int] | None:
         try:
@@ -149,7 +155,7 @@ class WatchedConfig:
         return status.st_mtime_ns, status.st_size
 
 
-def _serve(config: ServiceConfig, watched: WatchedConfig, folder: Path) -> int:
+def _serve(config: ServiceConfig, share: int | None, watched: WatchedConfig | None, folder: Path) -> int:
     # Only now, because Ray reads its environment when it is imported.
     import ray
 
@@ -168,11 +174,12 @@ def _serve(config: ServiceConfig, watched: WatchedConfig, folder: Path) -> int:
         )
         _handle_signals(_stop)  # ray.init has put its own handler there
         _say("Loading the model, and warming up ...")
-        _deploy(config)
+        _deploy(config, share)
         _print_ready(config, str(context.dashboard_url), time.monotonic() - started_s)
         while True:
             time.sleep(_LOOK_PERIOD_S)
-            _follow(watched)
+            if watched is not None:
+                _follow(watched, share, config.logging_config)
     except _StopRequested:
         _say("Stopping ...")
         return 0
@@ -191,7 +198,7 @@ def _serve(config: ServiceConfig, watched: WatchedConfig, folder: Path) -> int:
             signal.signal(number, handler)
 
 
-def _deploy(config: ServiceConfig) -> None:
+def _deploy(config: ServiceConfig, share: int | None) -> None:
     from ray import serve
 
     log_options = config.logging_config.model_dump()
@@ -203,43 +210,60 @@ def _deploy(config: ServiceConfig) -> None:
     )
     # The front door last: when it answers, everything does.
     for application in config.model_applications:
-        _run(application, log_options)
-    _run(config.application, log_options)
+        _run(application, share, log_options)
+    _run(config.application, share, log_options)
 
 
-def _run(application: AnyApplicationConfig, log_options: dict[str, Any]) -> None:
+def _run(application: AnyApplicationConfig, share: int | None, log_options: dict[str, Any]) -> None:
+    """Deploys it and waits until it runs. share: of cores, for workers that don't say."""
     from ray import serve
 
     from app.deploy import build, build_model
 
-    model = application.args.model
+    model, worker = application.args.model, application.args.worker
     absolute = {"folder": str(Path(model.folder).absolute()), "served_name": model.name}
-    settings = application.args.model_copy(update={"model": model.model_copy(update=absolute)})
+    changes: dict[str, Any] = {"model": model.model_copy(update=absolute)}
+    if share is not None and worker.cpus_per_worker is None and worker.numa == "node":
+        changes["worker"] = worker.model_copy(update={"cpus_per_worker": share})
+    settings = application.args.model_copy(update=changes)
     built = build(settings) if isinstance(settings, ServiceSettings) else build_model(settings)
     serve.run(built, name=application.name, route_prefix=application.route_prefix, logging_config=log_options)
 
 
-def _follow(watched: WatchedConfig) -> None:
-    """Deploys and takes away what the configuration file says now; its mistakes are told and change nothing."""
-    import ray
+def _follow(watched: WatchedConfig, share: int | None, logging_options: LoggingOptions) -> None:
+    """Deploys and takes away what the configuration file says now. What fails is told, and the service goes on."""
     from ray import serve
 
     try:
-        added, gone = watched.changes()
+        gone, changed = watched.changes()
     except SettingsError as error:
         print(f"The configuration is wrong now, and nothing changes:\n{error}", file=sys.stderr, flush=True)
         return
     for name in gone:
-        serve.delete(name)
+        serve.delete(name, _blocking=False)  # conversations may go on for as long as a drain takes
+        del watched.runs[name]
         _say(f"Taken away: {name}.")
-    for application in added:
-        try:
-            _run(application, watched.config.logging_config.model_dump())
-            _say(f"Added: {application.args.model.name}.")
-        except (RuntimeError, ray.exceptions.RayError) as error:
-            causes = _causes(application.name)
-            serve.delete(application.name)
-            print("\n".join([f"{application.name}: {error}", *causes]), file=sys.stderr, flush=True)
+    log_options = logging_options.model_dump()
+    for application in changed:
+        before = watched.runs.get(application.name)
+        if _runs(application, share, log_options):
+            watched.runs[application.name] = application
+            _say(f"{'Added' if before is None else 'Changed'}: {application.args.model.name}.")
+        elif before is None:
+            serve.delete(application.name, _blocking=False)
+        elif _runs(before, share, log_options):
+            _say(f"{before.name} is what it was before.")
+
+
+def _runs(application: AnyApplicationConfig, share: int | None, log_options: dict[str, Any]) -> bool:
+    """Deploys it and says whether that worked; if not, it has told why."""
+    try:
+        _run(application, share, log_options)
+    except Exception as error:  # a user's mistake comes as whatever Serve makes of it
+        told = [f"{application.name} is not deployed: {error}", *_causes(application.name)]
+        print("\n".join(told), file=sys.stderr, flush=True)
+        return False
+    return True
 
 
 def _causes(name: str) -> list[str]:

@@ -1,10 +1,14 @@
 """What a worker tells a front door of the model it runs. Knows no Ray, and opens no model."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 from app.context_window import OnOverflow
-from app.settings import WorkersSettings
+
+if TYPE_CHECKING:
+    from app.settings import WorkersSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +23,19 @@ class ModelCard:
     """The longest prompt and output together; None: what the model was trained for."""
     on_overflow: OnOverflow
 
+    @classmethod
+    def of(cls, settings: "WorkersSettings") -> Self:
+        """The card of the model that these workers run."""
+        model = settings.model
+        return cls(
+            model.name, str(Path(model.folder).absolute()), settings.engine.max_context_tokens, model.on_overflow
+        )
 
-def model_card(settings: WorkersSettings) -> ModelCard:
-    """The card of the model that these workers run."""
-    model = settings.model
-    folder = str(Path(model.folder).absolute())
-    return ModelCard(model.name, folder, settings.engine.max_context_tokens, model.on_overflow)
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON types, which is what Serve carries."""
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, values: Mapping[str, Any]) -> Self:
+        """Raises TypeError if a field is missing, or one too many."""
+        return cls(**values)

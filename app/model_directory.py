@@ -20,6 +20,7 @@ from app.model_card import ModelCard
 from app.worker_table import WorkerRow
 
 _log = logging.getLogger("ray.serve")
+_CARD_LOOKS, _CARD_LOOK_S = 20, 0.1
 
 
 class ModelWorkers(Protocol):
@@ -32,16 +33,14 @@ class ModelWorkers(Protocol):
     def workers(self) -> list[WorkerRow]:
         """Their table."""
 
-    async def describe(self) -> ModelCard:
-        """What one of them runs. Raises if none answers."""
+    def cards(self) -> list[ModelCard]:
+        """What those that live run; several while an application is replaced by another one of its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundApplication:
-    """Another application of this Serve that has workers of ours."""
+    """Another application of this Serve that has workers of ours, or may have."""
 
-    deployed_at: float
-    """Unix seconds, of the last time."""
     runs: bool
     """Whether a worker is up; if not it may be starting, or in trouble."""
 
@@ -50,36 +49,44 @@ class Applications(Protocol):
     """The other applications of this Serve."""
 
     async def find(self) -> Mapping[str, FoundApplication]:
-        """Those that have workers of ours and are not being taken away, by name."""
+        """Those that have workers of ours, or may have, and are not being taken away; by name."""
 
     def connect(self, name: str) -> ModelWorkers:
-        """The way to one's workers."""
+        """The way to one's workers, whose cards come a little later."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Entry:
-    model: str
-    deployed_at: float
     workers: ModelWorkers
+    card: ModelCard | None = None
+    """Of the model that is served; None: not yet, or refused."""
+    told: str = ""
+    """Why it is not served, when that was last said."""
+
+    def tell(self, name: str, reason: str) -> None:
+        """Logs the reason, once."""
+        if reason != self.told:
+            self.told = reason
+            _log.warning("Application %r is not served: %s", name, reason)
 
 
 class ModelDirectory:
-    """The models by name, kept up to date by `watch`. Everything runs on one event loop."""
+    """The models by name, kept up to date by `watch`. Written on one event loop; read from any thread."""
 
     def __init__(self, card: ModelCard, workers: ModelWorkers, applications: Applications) -> None:
         """Begins with the front door's own model, whose name nobody else can take. Raises ChatModelError."""
         self._own = workers
         self._applications = applications
         self._entries: dict[str, _Entry] = {}
-        self._refused: dict[str, tuple[float, str]] = {}
         self.models: dict[str, ServedModel] = {card.name: _served(card, workers)}
 
     def workers(self) -> list[WorkerRow]:
         """The worker table of all models, the own one's first."""
-        return [row for one in (self._own, *(e.workers for e in self._entries.values())) for row in one.workers()]
+        others = [entry.workers for entry in list(self._entries.values())]
+        return [row for one in (self._own, *others) for row in one.workers()]
 
-    async def watch(self, period_s: float) -> None:
-        """Looks every `period_s` seconds, until it is cancelled."""
+    async def watch(self, period_s: float, first: asyncio.Event | None = None) -> None:
+        """Looks every `period_s` seconds, until it is cancelled. first: set after the first time, however it went."""
         trouble = ""
         while True:
             try:
@@ -89,38 +96,51 @@ class ModelDirectory:
                 if str(error) != trouble:
                     trouble = str(error)
                     _log.warning("Other models' applications can't be listed now: %s: %s", type(error).__name__, error)
+            if first is not None:
+                first.set()
             await asyncio.sleep(period_s)
 
     async def look(self) -> None:
-        """Takes in what has come, drops what has gone. An application that was deployed again is read again."""
+        """Takes in what has come, drops what has gone, reads again what runs another model than before."""
         found = await self._applications.find()
         for name in [name for name in self._entries if name not in found]:
-            del self.models[self._entries.pop(name).model]
+            self._drop(self._entries.pop(name))
         for name, application in found.items():
-            entry = self._entries.get(name)
-            if application.runs and (entry is None or entry.deployed_at != application.deployed_at):
-                try:
-                    await self._take_in(name, application.deployed_at)
-                except Exception as error:  # one application's trouble; it may be over at the next look
-                    self._refuse(name, application.deployed_at, f"{type(error).__name__}: {error}")
+            if application.runs:
+                entry = self._entries.get(name)
+                if entry is None:
+                    entry = self._entries[name] = _Entry(self._applications.connect(name))
+                await self._take_in(name, entry)
 
-    async def _take_in(self, name: str, deployed_at: float) -> None:
-        old = self._entries.get(name)
-        workers = old.workers if old is not None else self._applications.connect(name)
-        card = await workers.describe()
-        if card.name in self.models and (old is None or old.model != card.name):
-            self._refuse(name, deployed_at, f"the model name {card.name!r} is taken")
+    async def _take_in(self, name: str, entry: _Entry) -> None:
+        cards = await _some_cards(entry.workers)
+        if not cards or entry.card in cards:  # the workers are being replaced, or all is as it was
             return
-        served = await asyncio.get_running_loop().run_in_executor(None, _served, card, workers)
-        if old is not None:
-            del self.models[old.model]
-        self._entries[name] = _Entry(card.name, deployed_at, workers)
-        self.models[card.name] = served
+        self._drop(entry)
+        if cards[0].name in self.models:
+            entry.tell(name, f"the model name {cards[0].name!r} is taken")
+            return
+        try:
+            served = await asyncio.get_running_loop().run_in_executor(None, _served, cards[0], entry.workers)
+        except Exception as error:  # this application's trouble; it may be over at the next look
+            entry.tell(name, f"{type(error).__name__}: {error}")
+            return
+        entry.card, entry.told = cards[0], ""
+        self.models[entry.card.name] = served
 
-    def _refuse(self, name: str, deployed_at: float, reason: str) -> None:
-        if self._refused.get(name) != (deployed_at, reason):
-            self._refused[name] = (deployed_at, reason)
-            _log.warning("Application %r is not served: %s", name, reason)
+    def _drop(self, entry: _Entry) -> None:
+        if entry.card is not None:
+            del self.models[entry.card.name]
+            entry.card = None
+
+
+async def _some_cards(workers: ModelWorkers) -> list[ModelCard]:
+    """What the workers run; waits a little for a handle that is new."""
+    for _ in range(_CARD_LOOKS):
+        if cards := workers.cards():
+            return cards
+        await asyncio.sleep(_CARD_LOOK_S)
+    return []
 
 
 def _served(card: ModelCard, workers: ModelWorkers) -> ServedModel:

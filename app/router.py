@@ -26,6 +26,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import FIFOMixin, PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 from app.engine.types import QueueFullError
+from app.model_card import ModelCard
 from app.policies import lottery_order, shortest_queue_order
 from app.worker_table import NoWorkerError, WorkerFacts, WorkerReport, WorkerRow, WorkerTable
 
@@ -53,6 +54,10 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         """The worker table; from any thread."""
         replicas = list(self._replicas.values())
         return self._table.rows({_worker_id(r): self._queue_length(r) for r in replicas}, monotonic())
+
+    def cards(self) -> list[ModelCard]:
+        """What the live workers run; from any thread."""
+        return self._table.cards(monotonic())
 
     async def choose_replicas(  # type: ignore[override]  # Serve only iterates, as its own routers know
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -199,10 +204,20 @@ def router_kwargs(
 
 def worker_rows(handle: DeploymentHandle[Any]) -> list[WorkerRow]:
     """The worker table of the handle's router in this process; empty before its first update. Any thread."""
+    request_router = _request_router(handle)
+    return request_router.rows() if request_router is not None else []
+
+
+def worker_cards(handle: DeploymentHandle[Any]) -> list[ModelCard]:
+    """What the handle's live workers run, as its router in this process knows it. Any thread."""
+    request_router = _request_router(handle)
+    return request_router.cards() if request_router is not None else []
+
+
+def _request_router(handle: DeploymentHandle[Any]) -> Any:
     # Serve 2.60 has no public way from a handle to its router: DeploymentHandle -> Router -> AsyncioRouter.
     router: Any = handle._router
-    request_router = router._asyncio_router._request_router if router is not None else None
-    return request_router.rows() if request_router is not None else []
+    return router._asyncio_router._request_router if router is not None else None
 
 
 def _worker_id(replica: RunningReplica) -> str:

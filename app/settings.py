@@ -335,22 +335,20 @@ def with_overrides(
     return _validated(ServiceConfig, values, "command line")
 
 
-def share_cores(config: ServiceConfig, node_cores: Sequence[int]) -> ServiceConfig:
-    """Gives workers that name no cores an even share, where they are more than the machine has NUMA nodes.
+def core_share(config: ServiceConfig, node_cores: Sequence[int]) -> int | None:
+    """Cores for each worker, where they are more than the machine's NUMA nodes and none says how many it wants.
 
-    node_cores: of each node of this machine. Raises SettingsError if there are more workers than cores.
+    node_cores: of each node of this machine. None: each has a node, or what it says. Raises SettingsError if there are
+    more workers than cores.
     """
     asked = [one.args.worker for one in config.applications]
     workers = sum(one.count if one.autoscaling is None else one.autoscaling.max_workers for one in asked)
     if workers <= len(node_cores) or any(one.cpus_per_worker is not None or one.numa == "all" for one in asked):
-        return config
+        return None
     share = min(node_cores) // -(-workers // len(node_cores))
     if share == 0:
         raise SettingsError(f"{workers} workers are more than the {sum(node_cores)} cores of this machine")
-    values = config.model_dump(exclude_unset=True)
-    for application in values["applications"]:
-        application["args"].setdefault("worker", {})["cpus_per_worker"] = share
-    return _validated(ServiceConfig, values, "command line")
+    return share
 
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -22,7 +22,7 @@ from app.engine.engine import Engine
 from app.engine.stream import AsyncEngine
 from app.engine.types import EngineStoppedError, GenerateRequest, ModelRunner, TokenDelta
 from app.loopback import keep_on_loopback
-from app.model_card import ModelCard, model_card
+from app.model_card import ModelCard
 from app.numa import (
     Slot,
     claim_slot,
@@ -81,7 +81,6 @@ class Worker:
     def __init__(self, settings: WorkersSettings, make_runner: RunnerFactory = load_model) -> None:
         """Returns when the first request will be as fast as the tenth; raises if the model can't be had."""
         keep_on_loopback()
-        self._settings = settings
         worker = settings.worker
         nodes = numa_nodes(sorted(os.sched_getaffinity(0)))
         slots = [spanning_slot(nodes)] if worker.numa == "all" else worker_slots(nodes, worker.cpus_per_worker)
@@ -117,7 +116,7 @@ class Worker:
         self._facts = WorkerFacts(
             node=socket.gethostname(),
             pid=os.getpid(),
-            model_names=(settings.model.name,),
+            model=ModelCard.of(settings),
             speed=float(f"{speed:.3g}"),
             cpus=slot.cpus,
             numa_node=slot.numa_node,
@@ -133,10 +132,6 @@ class Worker:
             async with aclosing(self._streams.stream(request, constraint)) as deltas:
                 async for delta in deltas:
                     yield delta
-
-    async def describe(self) -> ModelCard:
-        """What a front door that finds this worker's application must know of the model."""
-        return model_card(self._settings)
 
     def check_health(self) -> None:
         """Serve replaces a worker whose engine has stopped."""

@@ -27,15 +27,15 @@ from ray import serve
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RequestCancelledError
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
+from ray.serve.schema import ApplicationStatusOverview
 
 from app.engine.types import EngineError, GenerateRequest, QueueFullError, TokenDelta
 from app.model_card import ModelCard
 from app.model_directory import FoundApplication
-from app.router import worker_rows
+from app.router import worker_cards, worker_rows
 from app.worker_table import NoWorkerError, WorkerLostError, WorkerRow
 
-_DESCRIBE_TIMEOUT_S = 30.0
-# Of an application that is not there any more, or not yet.
+_WORKERS = "Worker"
 _LEAVING = ("DELETING", "NOT_STARTED")
 
 
@@ -49,10 +49,9 @@ class WorkerClient:
         """The worker table as this process' router sees it; empty before the first worker. Any thread."""
         return worker_rows(self._handle)
 
-    async def describe(self) -> ModelCard:
-        """What a worker runs. Raises TimeoutError, and what `generate` raises."""
-        response = self._handle.options(stream=False, method_name="describe").remote()
-        return cast(ModelCard, await asyncio.wait_for(response, _DESCRIBE_TIMEOUT_S))
+    def cards(self) -> list[ModelCard]:
+        """What the live workers run. Any thread."""
+        return worker_cards(self._handle)
 
     def is_ready(self) -> bool:
         """Whether a request could be given to a worker now (else: 503)."""
@@ -95,15 +94,20 @@ class ServeApplications:
     async def find(self) -> Mapping[str, FoundApplication]:
         """Asks Serve's controller, in a thread."""
         status = await asyncio.get_running_loop().run_in_executor(None, serve.status)
+        # An application that is being built anew has no deployments for a moment, though its workers go on.
         return {
-            name: FoundApplication(
-                application.last_deployed_time_s,
-                runs="RUNNING" in application.deployments["Worker"].replica_states,
-            )
+            name: FoundApplication(_runs(application))
             for name, application in status.applications.items()
-            if name != self._own and set(application.deployments) == {"Worker"} and application.status not in _LEAVING
+            if name != self._own
+            and set(application.deployments) in ({_WORKERS}, set())
+            and application.status not in _LEAVING
         }
 
     def connect(self, name: str) -> WorkerClient:
         """A handle; asks nobody."""
-        return WorkerClient(serve.get_deployment_handle("Worker", name, _check_exists=False))
+        return WorkerClient(serve.get_deployment_handle(_WORKERS, name, _check_exists=False))
+
+
+def _runs(application: ApplicationStatusOverview) -> bool:
+    workers = application.deployments.get(_WORKERS)
+    return workers is not None and "RUNNING" in workers.replica_states

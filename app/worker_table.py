@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from app.engine.types import EngineStoppedError
+from app.model_card import ModelCard
 
 WorkerState = Literal["alive", "stale", "gone"]
 
@@ -28,7 +29,7 @@ class WorkerFacts:
     node: str
     """The machine's name."""
     pid: int
-    model_names: tuple[str, ...]
+    model: ModelCard
     speed: float
     """Tokens per second (prompt and output together) that the worker measured in its warm-up."""
     cpus: tuple[int, ...]
@@ -42,7 +43,7 @@ class WorkerFacts:
         return {
             "node": self.node,
             "pid": self.pid,
-            "model_names": list(self.model_names),
+            "model": self.model.to_wire(),
             "speed": self.speed,
             "cpus": list(self.cpus),
             "numa_node": self.numa_node,
@@ -55,7 +56,7 @@ class WorkerFacts:
         return cls(
             node=values["node"],
             pid=values["pid"],
-            model_names=tuple(values["model_names"]),
+            model=ModelCard.from_wire(values["model"]),
             speed=values["speed"],
             cpus=tuple(values["cpus"]),
             numa_node=values["numa_node"],
@@ -181,6 +182,11 @@ class WorkerTable:
         entry = self._entries.get(worker_id)
         return entry is not None and entry.present and now_s - entry.heard_at_s <= self._expiration_s
 
+    def cards(self, now_s: float) -> list[ModelCard]:
+        """What each live worker runs."""
+        entries = list(self._entries.items())
+        return [entry.facts.model for worker_id, entry in entries if self.is_alive(worker_id, now_s)]
+
     def speed(self, worker_id: str) -> float:
         """Tokens per second; 1.0 for a worker that is not known (all such are equal)."""
         entry = self._entries.get(worker_id)
@@ -207,7 +213,7 @@ class WorkerTable:
             worker_id=worker_id,
             node=entry.facts.node,
             pid=entry.facts.pid,
-            model_names=entry.facts.model_names,
+            model_names=(entry.facts.model.name,),
             speed=entry.facts.speed,
             queue_length=queue_length if entry.present else 0,
             check_heart_beat=alive,

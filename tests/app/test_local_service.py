@@ -71,19 +71,32 @@ def test_further_models_come_and_go_with_the_file(model: Path, tmp_path: Path) -
         path.write_text(yaml.safe_dump(values | {"applications": [*values["applications"], *further]}))
 
     write("a")
-    watched = WatchedConfig(path, lambda: checked_config(path), checked_config(path))
+    config = checked_config(path)
+    watched = WatchedConfig(path, config)
     assert watched.changes() == ([], [])
-    write("a", "bb")
-    added, gone = watched.changes()
-    assert ([one.name for one in added], gone) == (["bb"], [])
+    write("new", "a")
+    gone, changed = watched.changes()
+    assert (gone, [one.name for one in changed]) == ([], ["new"])
     assert watched.changes() == ([], [])
     path.write_text("applications: [")
     with pytest.raises(SettingsError, match="not YAML"):
         watched.changes()
     assert watched.changes() == ([], [])  # told once
-    write("bb", cores=10)
-    added, gone = watched.changes()
-    assert ([one.name for one in added], gone) == (["bb"], ["a"])
+    write("new", "a", cores=10)
+    gone, changed = watched.changes()
+    assert (gone, [one.name for one in changed]) == ([], ["a", "new"])  # "new" failed: it is tried again, and last
+    watched.runs = {one.name: one for one in changed}
+    write("new", cores=10)
+    assert watched.changes() == (["a"], [])
+
+
+def test_what_only_a_cluster_has_is_refused(model: Path, tmp_path: Path) -> None:
+    values = yaml.safe_load(LOCAL.read_text())
+    values["applications"][0] |= {"runtime_env": {"env_vars": {"A": "1"}}}
+    path = tmp_path / "service.yaml"
+    path.write_text(yaml.safe_dump(values))
+    with pytest.raises(SettingsError, match="runtime_env is for clusters"):
+        checked_config(path, model_folders=[model])
 
 
 def test_ray_gets_a_token_that_only_we_can_read(tmp_path: Path) -> None:

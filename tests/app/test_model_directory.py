@@ -1,5 +1,6 @@
 """Models that come and go, with Serve faked: what is found, described, opened, refused and dropped."""
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
@@ -17,20 +18,18 @@ from tests.app.tiny_model import CONTEXT_TOKENS, EOS_ID, tokenizer_json
 
 
 class FakeWorkers:
-    def __init__(self, card: ModelCard | Exception) -> None:
-        self.card = card
+    def __init__(self, *cards: ModelCard) -> None:
+        self.all_cards = list(cards)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
         raise NotImplementedError
         yield
 
     def workers(self) -> list[WorkerRow]:
-        return [replace(WORKER, worker_id="?" if isinstance(self.card, Exception) else self.card.name)]
+        return [replace(WORKER, worker_id=card.name) for card in self.all_cards]
 
-    async def describe(self) -> ModelCard:
-        if isinstance(self.card, Exception):
-            raise self.card
-        return self.card
+    def cards(self) -> list[ModelCard]:
+        return self.all_cards
 
 
 class FakeApplications:
@@ -39,9 +38,9 @@ class FakeApplications:
         self.all_workers: dict[str, FakeWorkers] = {}
         self.connected: list[str] = []
 
-    def put(self, name: str, card: ModelCard | Exception, *, deployed_at: float = 1.0, runs: bool = True) -> None:
-        self.found[name] = FoundApplication(deployed_at, runs)
-        self.all_workers.setdefault(name, FakeWorkers(card)).card = card
+    def put(self, name: str, *cards: ModelCard, runs: bool = True) -> None:
+        self.found[name] = FoundApplication(runs)
+        self.all_workers.setdefault(name, FakeWorkers()).all_cards = list(cards)
 
     async def find(self) -> Mapping[str, FoundApplication]:
         return self.found
@@ -85,8 +84,8 @@ async def test_models_come_and_go(card: ModelCard) -> None:
     generate = models["second"].generate
     assert generate == serve.all_workers["b"].generate
 
-    serve.found["b"] = replace(serve.found["b"], runs=False)  # its worker is being replaced
-    serve.found["c"] = replace(serve.found["c"], runs=True)
+    serve.put("b", runs=False)  # its worker is being replaced
+    serve.found["c"] = FoundApplication(runs=True)
     await directory.look()
     assert list(models) == ["own", "second", "third"]
     del serve.found["b"]
@@ -95,14 +94,21 @@ async def test_models_come_and_go(card: ModelCard) -> None:
     assert serve.connected == ["b", "c"]
 
 
-async def test_an_application_that_is_deployed_again_is_read_again(card: ModelCard) -> None:
+async def test_an_application_that_runs_another_model_is_read_again(card: ModelCard) -> None:
     serve = FakeApplications()
     directory = ModelDirectory(card, FakeWorkers(card), serve)
-    serve.put("b", replace(card, name="second"))
+    old, new = replace(card, name="old"), replace(card, name="new", max_context_tokens=32)
+    serve.put("b", old)
     await directory.look()
-    serve.put("b", replace(card, name="renamed"), deployed_at=2.0)
+    serve.put("b", new, old)  # one after the other is replaced
     await directory.look()
-    assert list(directory.models) == ["own", "renamed"]
+    assert list(directory.models) == ["own", "old"]
+    serve.put("b", new)
+    await directory.look()
+    assert list(directory.models) == ["own", "new"]
+    serve.put("b", card)
+    await directory.look()
+    assert list(directory.models) == ["own"]  # its name is taken, and the old one's workers are gone
     assert serve.connected == ["b"]
 
 
@@ -113,7 +119,6 @@ async def test_a_taken_name_and_a_model_that_can_t_be_opened_are_told_once(
     directory = ModelDirectory(card, FakeWorkers(card), serve)
     serve.put("b", card)
     serve.put("c", replace(card, name="third", folder=str(tmp_path / "nowhere")))
-    serve.put("d", TimeoutError("no answer"))
     with caplog.at_level(logging.WARNING, "ray.serve"):
         await directory.look()
         await directory.look()
@@ -121,10 +126,27 @@ async def test_a_taken_name_and_a_model_that_can_t_be_opened_are_told_once(
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
         "Application 'b' is not served",
         "Application 'c' is not served",
-        "Application 'd' is not served",
     ]
     assert "the model name 'own' is taken" in caplog.text
     assert "nowhere" in caplog.text
-    serve.put("d", replace(card, name="fourth"))
+    serve.put("c", replace(card, name="fourth"))
     await directory.look()
     assert list(directory.models) == ["own", "fourth"]
+
+
+async def test_a_controller_that_does_not_answer_takes_nothing_away(
+    card: ModelCard, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Silent(FakeApplications):
+        async def find(self) -> Mapping[str, FoundApplication]:
+            raise TimeoutError("no answer")
+
+    directory = ModelDirectory(card, FakeWorkers(card), Silent())
+    first = asyncio.Event()
+    with caplog.at_level(logging.WARNING, "ray.serve"):
+        watch = asyncio.create_task(directory.watch(0.001, first))
+        await first.wait()
+        await asyncio.sleep(0.02)
+        watch.cancel()
+    assert list(directory.models) == ["own"]
+    assert len(caplog.records) == 1

@@ -11,6 +11,7 @@ from ray.serve._private.common import DeploymentHandleSource, DeploymentID, Requ
 from ray.serve.request_router import PendingRequest, ReplicaID
 
 from app.engine.types import QueueFullError
+from app.model_card import ModelCard
 from app.router import WorkerRouter, router_kwargs
 from app.worker_table import NoWorkerError, WorkerFacts, WorkerReport
 
@@ -27,7 +28,13 @@ class FakeReplica:
         self.probes = 0
         self.answers = True
         facts = WorkerFacts(
-            node="n", pid=1, model_names=("m",), speed=speed, cpus=(0,), numa_node=0, max_context_tokens=99
+            node="n",
+            pid=1,
+            model=ModelCard("m", "/models/m", None, "refuse"),
+            speed=speed,
+            cpus=(0,),
+            numa_node=0,
+            max_context_tokens=99,
         )
         self.replica_metadata = facts.to_wire()
         self.routing_stats: dict[str, Any] = {}

@@ -7,10 +7,10 @@ import yaml  # type: ignore[import-untyped]
 from app.settings import (
     ServiceSettings,
     SettingsError,
+    core_share,
     load_config,
     parse_settings,
     read_api_keys,
-    share_cores,
     with_overrides,
 )
 
@@ -133,18 +133,19 @@ def test_several_models_by_the_command_line() -> None:
         with_overrides(config, model_folders=["/models/a", "/models/b", "/other/b"])
 
 
-@pytest.mark.parametrize(("nodes", "share"), [([8], 4), ([8, 8], None), ([3], 1), ([2, 2], None), ([16, 6], None)])
+@pytest.mark.parametrize(("nodes", "share"), [([8], 4), ([8, 8], None), ([3], 1), ([16, 6], None)])
 def test_two_models_share_a_machine_of_one_node(nodes: list[int], share: int | None) -> None:
     config = with_overrides(load_config(CONFIGS / "local.yaml"), model_folders=["a", "b"])
-    shared = share_cores(config, nodes)
-    assert [one.args.worker.cpus_per_worker for one in shared.applications] == [share, share]
+    assert core_share(config, nodes) == share
 
 
-def test_cores_are_shared_out_only_where_nobody_says_how() -> None:
+def test_cores_are_shared_out_only_where_nobody_says_how(tmp_path: Path) -> None:
     config = with_overrides(load_config(CONFIGS / "local.yaml"), model_folders=["a", "b", "c"])
-    assert [one.args.worker.cpus_per_worker for one in share_cores(config, [8, 6]).applications] == [3, 3, 3]
+    assert core_share(config, [8, 6]) == 3
     with pytest.raises(SettingsError, match="3 workers are more than the 2 cores"):
-        share_cores(config, [2])
+        core_share(config, [2])
+    said = load_config(config_file(tmp_path, applications=[FRONT, further("a", worker={"cpus_per_worker": 2})]))
+    assert core_share(said, [8]) is None
 
 
 def test_settings_survive_the_way_to_a_replica() -> None:

@@ -109,7 +109,7 @@ async def test_streams_what_the_engine_makes(worker: Worker) -> None:
 
 async def test_says_who_it_is(worker: Worker, model: Model) -> None:
     facts = WorkerFacts.from_wire(worker.record_replica_metadata())
-    assert facts.model_names == ("some-model",)
+    assert facts.model.name == "some-model"
     assert facts.pid == os.getpid()
     assert facts.speed > 0
     assert os.sched_getaffinity(0) == set(facts.cpus)

@@ -1,8 +1,17 @@
 from dataclasses import replace
 
+from app.model_card import ModelCard
 from app.worker_table import WorkerFacts, WorkerReport, WorkerTable
 
-FACTS = WorkerFacts(node="a", pid=7, model_names=("m",), speed=100.0, cpus=(0, 1), numa_node=0, max_context_tokens=2048)
+FACTS = WorkerFacts(
+    node="a",
+    pid=7,
+    model=ModelCard("m", "/models/m", None, "refuse"),
+    speed=100.0,
+    cpus=(0, 1),
+    numa_node=0,
+    max_context_tokens=2048,
+)
 
 
 def report(heart_beat: float, running: int = 0, waiting: int = 0) -> WorkerReport:

@@ -16,10 +16,10 @@ import yaml  # type: ignore[import-untyped]
 from tests.service.conftest import ROOT, START_TIMEOUT_S, RunningService, descendants, free_port, wait_until
 
 
-def further(model: Path) -> dict[str, Any]:
+def further(model: Path, served_name: str = "second") -> dict[str, Any]:
     worker = {"cpus_per_worker": 1, "ray_num_cpus": 0.1, "warm_up_prompt_tokens": 64, "warm_up_new_tokens": 8}
     args = {
-        "model": {"folder": str(model), "served_name": "second"},
+        "model": {"folder": str(model), "served_name": served_name},
         "engine": {"kv_memory_bytes": 100 << 20},
         "worker": worker,
     }
@@ -106,9 +106,14 @@ def test_a_model_comes_and_goes(small_service: RunningService, config: Path, ser
         assert (first["model_names"], second["model_names"]) == (["first"], ["second"])
         assert not set(first["cpus"]) & set(second["cpus"])
 
+        renamed = front | {"applications": [*front["applications"], further(service_model, "third")]}
+        config.write_text(yaml.safe_dump(renamed))
+        wait_until(lambda: names(small_service) == ["first", "third"], "the renamed model", START_TIMEOUT_S)
+        assert ask(small_service, "third").status_code == 200
+
         config.write_text(yaml.safe_dump(front))
-        wait_until(lambda: names(small_service) == ["first"], "the second model gone", 60)
-        assert ask(small_service, "second").status_code == 404
+        wait_until(lambda: names(small_service) == ["first"], "the other model gone", 60)
+        assert ask(small_service, "third").status_code == 404
         before = conversation.pieces
         wait_until(lambda: conversation.pieces > before, "the conversation goes on")
         assert conversation.failure is None

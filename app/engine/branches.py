@@ -12,11 +12,9 @@ from app.engine.scheduler import Scheduler
 from app.engine.search import Advance, Row, SearchMethod, make_method
 from app.engine.sequence import SequenceGroup, SequenceState
 from app.engine.types import (
-    BeamParams,
     CandidateSampler,
     ContrastiveParams,
     GenerateRequest,
-    InvalidRequestError,
     ModelRunner,
     StateHistory,
     StateReader,
@@ -24,37 +22,6 @@ from app.engine.types import (
 
 MOST_ROW_TOKENS = 1024
 """Of a native row (kernels/token_scores.h)."""
-
-
-def check_search(request: GenerateRequest, runner: ModelRunner) -> int | None:
-    """Raises InvalidRequestError for a search that can't be; returns how many branches it has at most, None without."""
-    params = request.search
-    if params is None:
-        return None
-    name, width = ("num_beams", params.beams) if isinstance(params, BeamParams) else ("top_k", params.candidates)
-    most = min(runner.max_sequences, runner.vocab_size)
-    if not 1 <= width <= most:
-        raise InvalidRequestError(f"{name} must be 1 to {most}, not {width}")
-    if isinstance(params, BeamParams):
-        _check_beams(params)
-    elif not 0 <= params.alpha <= 1:
-        raise InvalidRequestError(f"penalty_alpha must be 0 to 1, not {params.alpha}")
-    if request.max_new_tokens < 1:
-        raise InvalidRequestError("max_new_tokens must be at least 1 for a search")
-    if request.window is not None or request.needs_scores or request.grammar is not None:
-        raise InvalidRequestError("a search has neither window nor scores nor grammar")
-    return width
-
-
-def _check_beams(params: BeamParams) -> None:
-    if not 1 <= params.answers <= params.beams:
-        raise InvalidRequestError(f"{params.answers} answers of {params.beams} beams")
-    if params.groups < 1 or params.beams % params.groups:
-        raise InvalidRequestError(f"num_beam_groups: {params.groups} does not divide {params.beams} beams")
-    if not 0 <= params.diversity_penalty <= 1e6:
-        raise InvalidRequestError(f"diversity_penalty must be 0 to 1e6, not {params.diversity_penalty}")
-    if not -10 <= params.length_penalty <= 10:
-        raise InvalidRequestError(f"length_penalty must be -10 to 10, not {params.length_penalty}")
 
 
 class Search:

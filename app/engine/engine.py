@@ -8,17 +8,16 @@ Knows nothing of text, HTTP, asyncio or Ray, nor of how a model computes a step.
 """
 
 import logging
-import os
 import threading
 import time
 from collections import deque
 from typing import Literal
 
 from app.engine.batch import BatchArrays, Deliver, Event, Generation
-from app.engine.branches import Search, check_search
-from app.engine.limits import PageWindow, SchedulerLimits
+from app.engine.branches import Search
+from app.engine.intake import Intake
+from app.engine.limits import SchedulerLimits
 from app.engine.pace import PromptPace
-from app.engine.prefix_cache import tenant_salt
 from app.engine.rate import TokenRate
 from app.engine.scheduler import Scheduler
 from app.engine.sequence import SequenceState, Step
@@ -74,7 +73,7 @@ class Engine:
         self._scheduler = Scheduler(self._limits, expected_output_tokens=expected_output_tokens)
         self._arrays = BatchArrays(runner.max_step_tokens, runner.max_sequences)
         self._page_table = runner.page_table
-        self._cache_secret = os.urandom(32) if prefix_cache else None
+        self._intake = Intake(runner, self._limits, prefix_cache=prefix_cache, guesses=guess_tokens > 0)
         # Engine thread only.
         self._generations: dict[SequenceState, Generation] = {}
         self._speculation = Speculation(guess_tokens) if guess_tokens else None
@@ -108,38 +107,7 @@ class Engine:
         The queue itself has no bound: callers hold a semaphore. Raises RequestTooLongError, InvalidRequestError, or
         EngineStoppedError.
         """
-        window = self._check(request)
-        sampling = request.sampling
-        seed = sampling.seed if sampling.seed is not None else int.from_bytes(os.urandom(8), "little")
-        salt = None
-        if self._cache_secret is not None and not request.needs_whole_prompt:
-            salt = tenant_salt(self._cache_secret, request.tenant)
-        try:
-            if request.search is not None:
-                self._take(Search.of(request, self._runner, deliver, key, salt))
-                return
-            sampler = self._runner.make_sampler(request.prompt_token_ids, sampling, seed)
-            if constraint is not None:
-                sampler = self._runner.constrained(sampler, constraint)
-            reader = self._runner.make_reader(request)
-        except (ValueError, OverflowError, TypeError) as error:
-            raise InvalidRequestError(str(error)) from error
-        generation = Generation.of(
-            request,
-            sampler,
-            deliver,
-            key,
-            page_tokens=self._limits.page_tokens,
-            salt=salt,
-            reader=reader,
-            constraint=constraint,
-            window=window,
-            drafter=self._speculation is not None and constraint is None and sampling.logprobs is None,
-        )
-        self._take(generation)
-
-    def _take(self, generation: Generation) -> None:
-        request = generation.request
+        generation = self._intake.generation(request, deliver, key, constraint)
         with self._wake:
             if self._stopped_reason is not None:
                 raise EngineStoppedError(self._stopped_reason)
@@ -179,25 +147,6 @@ class Engine:
             self._end_all()
         else:
             self._thread.join()
-
-    def _check(self, request: GenerateRequest) -> PageWindow | None:
-        """Raises for what can't be run; returns the window if the output needs it."""
-        prompt = request.prompt_token_ids
-        if not prompt:
-            raise InvalidRequestError("the prompt has no tokens")
-        if request.max_new_tokens < 0:
-            raise InvalidRequestError(f"max_new_tokens must be at least 0, not {request.max_new_tokens}")
-        if request.prompt_logprobs is not None and request.pooling is not None:
-            raise InvalidRequestError("prompt_logprobs and pooling are not for one request")
-        window = self._limits.window(len(prompt), request.max_new_tokens, request.window)
-        if window is not None and not self._runner.has_relative_positions:
-            raise InvalidRequestError("this model's RoPE is dynamic: its context can't be shifted")
-        self._limits.check(len(prompt), request.max_new_tokens, window, check_search(request, self._runner))
-        vocab_size = self._runner.vocab_size
-        if min(prompt) < 0 or max(prompt) >= vocab_size:
-            bad = next(token for token in prompt if not 0 <= token < vocab_size)
-            raise InvalidRequestError(f"prompt token {bad} is outside the vocabulary of {vocab_size}")
-        return window
 
     # --- the engine's thread ----------------------------------------------------------------------------------------
 

@@ -139,6 +139,28 @@ def test_a_second_search_finds_the_pages_of_the_first() -> None:
     assert engine.statistics().cached_tokens == 48
 
 
+@pytest.mark.parametrize("search", [BeamParams(4), ContrastiveParams(4, 0.6)], ids=str)
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_an_abort_frees_every_branch_within_a_step(search: BeamParams | ContrastiveParams, steps: int) -> None:
+    gate = Gate()
+    runner = FakeRunner(before_step=gate, max_step_tokens=8)  # the prompt takes two steps
+    engine, receiver = Engine(runner, prefix_cache=False), Receiver()
+    receiver.submit(engine, search_request("leaves", 10, 40, search))
+    engine.start()
+    gate.wait()
+    gate.let_run(steps)
+    assert engine.statistics().pages_used > 0
+    engine.abort("leaves")
+    receiver.submit(engine, make_request("stays", 3, 20))
+    gate.let_run(1)  # the step that was already made
+    gate.let_run(1)
+    counts = engine.statistics()
+    assert (counts.running, counts.waiting, counts.pages_used) == (1, 0, 1)
+    gate.open()
+    assert receiver.tokens("stays") == runner.expected_tokens(make_request("stays", 3, 20))
+    engine.stop()
+
+
 def test_a_failed_step_ends_a_search_once() -> None:
     failures = iter([None, None, ValueError("broken")])
 

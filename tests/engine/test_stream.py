@@ -66,6 +66,27 @@ async def test_a_slow_reader_gets_fewer_and_bigger_deltas(engine: Engine, runner
     assert rest[-1].finish_reason == "length"
 
 
+async def test_a_stream_that_nobody_reads_slows_nobody_down(engine: Engine, runner: FakeRunner, gate: Gate) -> None:
+    streams = AsyncEngine(engine)
+    silent = streams.stream(make_request("silent", 5, 40))
+    first = asyncio.ensure_future(anext(silent))
+    await asyncio.to_thread(gate.wait)
+    await asyncio.to_thread(gate.let_run, 1)
+    await first  # and then it reads no more
+    reading = asyncio.ensure_future(collect(streams, "reads", 30))
+    while "reads" not in engine._live:
+        await asyncio.sleep(0)
+    steps = runner.steps
+    gate.open()
+    assert joined(await reading) == runner.expected_tokens(make_request("reads", 5, 30))
+    assert runner.steps - steps <= 1 + 40  # none was spent on waiting
+    while engine.statistics().running:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)  # what the last steps delivered is in the loop's queue by now
+    assert len((await anext(silent)).token_ids) == 39  # kept as one delta, not as one for each token
+    await silent.aclose()
+
+
 @pytest.mark.parametrize("how", ["closed", "cancelled", "never awaited again"])
 async def test_leaving_a_stream_aborts_its_request(how: str, engine: Engine, gate: Gate) -> None:
     stream = AsyncEngine(engine).stream(make_request("a", 5, 100))

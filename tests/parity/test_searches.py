@@ -101,5 +101,5 @@ def test_diverse_beams_are_the_papers(reference: Reference, engine: Engine) -> N
 @pytest.mark.parametrize(("candidates", "alpha"), [(4, 0.6), (6, 0.9)])
 def test_contrastive_search_is_the_papers(reference: Reference, engine: Engine, candidates: int, alpha: float) -> None:
     ids = reference.encode("The largest planet in the solar system is")
-    expected = contrastive(reference.predict, ids, NEW_TOKENS, candidates, alpha)
-    assert search(engine, ids, ContrastiveParams(candidates, alpha)) == [expected]
+    expected = contrastive(reference.predict, ids, 8, candidates, alpha)
+    assert search(engine, ids, ContrastiveParams(candidates, alpha), new_tokens=8) == [expected]

@@ -1,0 +1,104 @@
+"""From a request to what the engine runs of it, or to the reason why it can't.
+
+Everything that takes time is done here, on the caller's thread. Knows nothing of what else runs.
+"""
+
+import os
+
+from app.engine.batch import Deliver, Generation
+from app.engine.branches import Search
+from app.engine.limits import PageWindow, SchedulerLimits
+from app.engine.prefix_cache import tenant_salt
+from app.engine.types import BeamParams, GenerateRequest, InvalidRequestError, ModelRunner, TokenConstraint
+
+
+class Intake:
+    """Makes generations for one engine. Any thread."""
+
+    def __init__(self, runner: ModelRunner, limits: SchedulerLimits, *, prefix_cache: bool, guesses: bool) -> None:
+        self._runner = runner
+        self._limits = limits
+        self._cache_secret = os.urandom(32) if prefix_cache else None
+        self._guesses = guesses
+
+    def generation(
+        self, request: GenerateRequest, deliver: Deliver, key: object, constraint: TokenConstraint | None
+    ) -> Generation:
+        """Of a search, its first sequence. Raises RequestTooLongError, InvalidRequestError."""
+        window = self._check(request)
+        salt = None
+        if self._cache_secret is not None and not request.needs_whole_prompt:
+            salt = tenant_salt(self._cache_secret, request.tenant)
+        sampling = request.sampling
+        seed = sampling.seed if sampling.seed is not None else int.from_bytes(os.urandom(8), "little")
+        try:
+            if request.search is not None:
+                return Search.of(request, self._runner, deliver, key, salt)
+            sampler = self._runner.make_sampler(request.prompt_token_ids, sampling, seed)
+            if constraint is not None:
+                sampler = self._runner.constrained(sampler, constraint)
+            reader = self._runner.make_reader(request)
+        except (ValueError, OverflowError, TypeError) as error:
+            raise InvalidRequestError(str(error)) from error
+        return Generation.of(
+            request,
+            sampler,
+            deliver,
+            key,
+            page_tokens=self._limits.page_tokens,
+            salt=salt,
+            reader=reader,
+            constraint=constraint,
+            window=window,
+            drafter=self._guesses and constraint is None and sampling.logprobs is None,
+        )
+
+    def _check(self, request: GenerateRequest) -> PageWindow | None:
+        """Raises for what can't be run; returns the window if the output needs it."""
+        prompt = request.prompt_token_ids
+        if not prompt:
+            raise InvalidRequestError("the prompt has no tokens")
+        if request.max_new_tokens < 0:
+            raise InvalidRequestError(f"max_new_tokens must be at least 0, not {request.max_new_tokens}")
+        if request.prompt_logprobs is not None and request.pooling is not None:
+            raise InvalidRequestError("prompt_logprobs and pooling are not for one request")
+        window = self._limits.window(len(prompt), request.max_new_tokens, request.window)
+        if window is not None and not self._runner.has_relative_positions:
+            raise InvalidRequestError("this model's RoPE is dynamic: its context can't be shifted")
+        self._limits.check(len(prompt), request.max_new_tokens, window, _check_search(request, self._runner))
+        vocab_size = self._runner.vocab_size
+        if min(prompt) < 0 or max(prompt) >= vocab_size:
+            bad = next(token for token in prompt if not 0 <= token < vocab_size)
+            raise InvalidRequestError(f"prompt token {bad} is outside the vocabulary of {vocab_size}")
+        return window
+
+
+def _check_search(request: GenerateRequest, runner: ModelRunner) -> int | None:
+    """Raises InvalidRequestError for a search that can't be; returns how many branches it has at most, None without."""
+    params = request.search
+    if params is None:
+        return None
+    name, width = ("num_beams", params.beams) if isinstance(params, BeamParams) else ("top_k", params.candidates)
+    most = min(runner.max_sequences, runner.vocab_size)
+    if not 1 <= width <= most:
+        raise InvalidRequestError(f"{name} must be 1 to {most}, not {width}")
+    if isinstance(params, BeamParams):
+        _check_beams(params)
+    elif not 0 <= params.alpha <= 1:
+        raise InvalidRequestError(f"penalty_alpha must be 0 to 1, not {params.alpha}")
+    if request.max_new_tokens < 1:
+        raise InvalidRequestError("max_new_tokens must be at least 1 for a search")
+    if request.window is not None or request.needs_scores or request.grammar is not None:
+        raise InvalidRequestError("a search has neither window nor scores nor grammar")
+    return width
+
+
+def _check_beams(params: BeamParams) -> None:
+    if not 1 <= params.answers <= params.beams:
+        raise InvalidRequestError(f"{params.answers} answers of {params.beams} beams")
+    if params.groups < 1 or params.beams % params.groups:
+        raise InvalidRequestError(f"num_beam_groups: {params.groups} does not divide {params.beams} beams")
+    if not 0 <= params.diversity_penalty <= 1e6:
+        raise InvalidRequestError(f"diversity_penalty must be 0 to 1e6, not {params.diversity_penalty}")
+    if not -10 <= params.length_penalty <= 10:
+        raise InvalidRequestError(f"length_penalty must be -10 to 10, not {params.length_penalty}")

@@ -24,12 +24,14 @@ _MOST_HELD_CHARACTERS = 256
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """A call's beginning, with id and name, or more of its arguments."""
+    """A call's beginning, with id and name, or more of its arguments, or only that it is whole."""
 
     index: int
     arguments: str
     call_id: str | None = None
     name: str | None = None
+    done: bool = False
+    """Whether nothing more comes of it; where a grammar makes the call, only the output's end says so."""
 
 
 def new_call_id() -> str:
@@ -55,10 +57,11 @@ class JsonCall:
         self._in_arguments = self._arguments_began = False
 
     def feed(self, text: str) -> int:
-        """Takes characters up to the object's end; returns how many."""
+        """Takes characters up to the object's end, or to where it shows what it is; returns how many."""
+        name, is_call = self.name, self.is_call
         for i, character in enumerate(text):
             self._take(character)
-            if self.done:
+            if self.done or self.is_call != is_call or self.name != name:
                 return i + 1
         return len(text)
 
@@ -126,6 +129,11 @@ class ForcedCall:
         self.calls = 1
         return "", [*([first] if first is not None else []), ToolCallDelta(0, text)]
 
+    @property
+    def held_characters(self) -> int:
+        """Of the text so far, those at its end of which it is not known whether they are content."""
+        return 0
+
     def finish(self) -> tuple[str, list[ToolCallDelta]]:
         """What was held back."""
         return "", []
@@ -165,6 +173,12 @@ class CallParser:
         """Whether nothing more can come: the only call is whole."""
         return not self._parallel and self.calls > 0 and self._call is None
 
+    @property
+    def held_characters(self) -> int:
+        """Of the text so far, those at its end of which it is not known whether they are content."""
+        read = len(self._raw) if not self._announced or self._call is None else 0
+        return read + len(self._held)
+
     def finish(self) -> tuple[str, list[ToolCallDelta]]:
         """What was held back: text, unless it was a call's."""
         unannounced = self._raw if self._call is not None and not self._announced else ""
@@ -172,7 +186,7 @@ class CallParser:
             unannounced = self._raw if self.calls == 0 else ""
             self._held = "" if self.calls and _BETWEEN.fullmatch(self._held) else self._held
         left = unannounced + self._held
-        self._held, self._call = "", None
+        self._held, self._raw, self._call = "", "", None
         return left, []
 
     def _step(self, content: list[str], deltas: list[ToolCallDelta]) -> bool:
@@ -217,6 +231,8 @@ class CallParser:
             return False
         for marker in MARKERS:
             if rest.startswith(marker):
+                if self.calls == 0:
+                    content.append(self._raw + self._held[: match.end()])
                 self._held, self._raw = rest[len(marker) :], marker
                 return True
         if rest.startswith("{"):
@@ -232,7 +248,9 @@ class CallParser:
             return True
         if self._raw == "[TOOL_CALLS]" and len(rest) < _MOST_HELD_CHARACTERS and "{" not in rest:
             return False
-        content.append(self._raw if self.calls == 0 else "")
+        if self.calls == 0:
+            content.append(self._raw)
+            rest = self._held
         self._held, self._raw, self._in_calls = rest, "", False
         return True
 
@@ -258,11 +276,12 @@ class CallParser:
             self._announced = True
             deltas.append(ToolCallDelta(self.calls, "", new_call_id(), call.name))
             self.calls += 1
-        if self._announced and (arguments := call.take_arguments()):
-            deltas.append(ToolCallDelta(self.calls - 1, arguments))
+        arguments = call.take_arguments() if self._announced else ""
+        if self._announced and (arguments or call.done):
+            deltas.append(ToolCallDelta(self.calls - 1, arguments, done=call.done))
         if call.done:
             self._call, self._raw, self._in_calls = None, "", True
-        return call.done
+        return call.done or bool(self._held)
 
 
 def _overlap(text: str, marker: str) -> int:

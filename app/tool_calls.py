@@ -8,10 +8,12 @@ A call is announced as soon as its name is known, and its arguments are passed o
 call of a known function is text. Knows no token and no schema.
 """
 
+import json
 import re
 import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Literal
 
 MARKERS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>")
 SHOWN_SPECIALS = (*MARKERS, "</tool_call>", "[ARGS]", "[CALL_ID]")
@@ -24,19 +26,103 @@ _MOST_HELD_CHARACTERS = 256
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """A call's beginning, with id and name, or more of its arguments, or only that it is whole."""
+    """A call's beginning, with id and name, or more of its arguments."""
 
     index: int
     arguments: str
     call_id: str | None = None
     name: str | None = None
-    done: bool = False
-    """Whether nothing more comes of it; where a grammar makes the call, only the output's end says so."""
 
 
 def new_call_id() -> str:
     """As long as the strictest template (Mistral's, nine letters) lets it be; unique within a conversation."""
     return uuid.uuid4().hex[:9]
+
+
+class _Unescaped:
+    """The value of a JSON string, character by character."""
+
+    def __init__(self) -> None:
+        self._escape = ""
+        self._high = ""  # the first half of a surrogate pair
+
+    @property
+    def in_escape(self) -> bool:
+        """Whether the next character belongs to an escape."""
+        return bool(self._escape)
+
+    def take(self, character: str) -> str:
+        if not self._escape and character != "\\":
+            return self._paired(character)
+        self._escape += character
+        if len(self._escape) < (6 if self._escape[:2] == "\\u" else 2):
+            return ""
+        escape, self._escape = self._escape, ""
+        try:
+            return self._paired(json.loads(f'"{escape}"'))
+        except ValueError:
+            return self._paired("\ufffd")
+
+    def _paired(self, character: str) -> str:
+        high, self._high = self._high, ""
+        if "\ud800" <= character <= "\udbff":
+            self._high = character
+            return "\ufffd" if high else ""
+        if "\udc00" <= character <= "\udfff":
+            pair = (high + character).encode("utf-16", "surrogatepass")
+            return pair.decode("utf-16") if high else "\ufffd"
+        return "\ufffd" + character if high else character
+
+
+class _Arguments:
+    """A call's arguments as clients want them, from the characters of the value that the model writes.
+
+    Some models write the object's JSON into a string once more: that is undone. Nothing, or null, is an empty object.
+    """
+
+    def __init__(self) -> None:
+        self._kind: Literal["unknown", "plain", "string", "unescaped", "closed"] = "unknown"
+        self._held = ""  # the value so far, until it is clear what it is
+        self._string = _Unescaped()
+        self._text = ""  # the string's so far
+
+    def take(self, character: str) -> str:
+        """What may be passed on now."""
+        match self._kind:
+            case "plain":
+                return character
+            case "unknown":
+                return self._begin(character)
+            case "string" | "unescaped":
+                return self._in_string(character)
+        return ""
+
+    def end(self) -> str:
+        """The rest, when the value is complete."""
+        return "{}" if self._kind in ("unknown", "string") else ""
+
+    def _begin(self, character: str) -> str:
+        self._held = (self._held + character).lstrip()
+        if self._held == '"':
+            self._kind = "string"
+        elif not "null".startswith(self._held.rstrip()):
+            self._kind = "plain"
+            return self._held
+        return ""
+
+    def _in_string(self, character: str) -> str:
+        self._held += character
+        if character == '"' and not self._string.in_escape:
+            self._kind = "closed" if self._kind == "unescaped" else "string"
+            return ""
+        text = self._string.take(character)
+        if self._kind == "unescaped":
+            return text
+        self._text = (self._text + text).lstrip()
+        if self._text:
+            self._kind = "unescaped" if self._text[0] == "{" else "plain"
+            return self._text if self._kind == "unescaped" else self._held
+        return ""
 
 
 class JsonCall:
@@ -53,22 +139,23 @@ class JsonCall:
         self._key = ""
         self._string = ""
         self._expects_key = False
-        self._arguments: list[str] = []
-        self._in_arguments = self._arguments_began = False
+        self._arguments: _Arguments | None = None
+        self._in_arguments = False
+        self._passed: list[str] = []
 
     def feed(self, text: str) -> int:
-        """Takes characters up to the object's end, or to where it shows what it is; returns how many."""
-        name, is_call = self.name, self.is_call
+        """Takes characters, at most to where the object ends, tells its name or is no call; returns how many."""
+        named = self.name is not None
         for i, character in enumerate(text):
             self._take(character)
-            if self.done or self.is_call != is_call or self.name != name:
+            if self.done or not self.is_call or (self.name is not None and not named):
                 return i + 1
         return len(text)
 
     def take_arguments(self) -> str:
         """More of the arguments' text."""
-        text = "".join(self._arguments)
-        self._arguments.clear()
+        text = "".join(self._passed)
+        self._passed.clear()
         return text
 
     def _take(self, character: str) -> None:
@@ -82,21 +169,24 @@ class JsonCall:
         elif character in "}]":
             self._depth -= 1
             self.done = self._depth == self._last_depth
-        elif character == ":" and self._depth == 1:
-            self._expects_key = False
-            if self._key not in ("name", "arguments", "parameters", "type", "id"):
-                self.is_call = False
-            if self._key in ("arguments", "parameters"):
-                self._in_arguments = True
+        elif character == ":" and self._depth == 1 and self._expects_key:
+            self._begin_value()
             return
-        ended = self._depth == 0 or (self._depth == 1 and character == ",")
-        if self._in_arguments and ended and not self._in_string:
-            self._in_arguments = False
-        if self._in_arguments and (self._arguments_began or not character.isspace()):
-            self._arguments_began = True
-            self._arguments.append(character)
-        if character == "," and self._depth == 1 and not self._in_string:
+        ended = self._depth == 0 or (self._depth == 1 and character == "," and not self._in_string)
+        if self._in_arguments and self._arguments is not None:
+            self._passed.append(self._arguments.end() if ended else self._arguments.take(character))
+            self._in_arguments = not ended
+        if self.done and self._arguments is None:
+            self._passed.append("{}")
+        if ended and character == ",":
             self._expects_key = True
+
+    def _begin_value(self) -> None:
+        self._expects_key = False
+        if self._key not in ("name", "arguments", "parameters", "type", "id"):
+            self.is_call = False
+        if self._key in ("arguments", "parameters") and self._arguments is None:
+            self._arguments, self._in_arguments = _Arguments(), True
 
     def _take_in_string(self, character: str) -> None:
         if self._escaped:
@@ -129,11 +219,6 @@ class ForcedCall:
         self.calls = 1
         return "", [*([first] if first is not None else []), ToolCallDelta(0, text)]
 
-    @property
-    def held_characters(self) -> int:
-        """Of the text so far, those at its end of which it is not known whether they are content."""
-        return 0
-
     def finish(self) -> tuple[str, list[ToolCallDelta]]:
         """What was held back."""
         return "", []
@@ -151,7 +236,8 @@ class CallParser:
         self._parallel = parallel
         self.calls = 0
         self._held = ""
-        self._raw = ""  # what was read since the marker, should it be no call
+        self._raw = ""  # what was read since the first marker, should it be no call
+        self._marker = ""
         self._call: JsonCall | None = None
         self._announced = False
         self._in_calls = only_calls
@@ -173,12 +259,6 @@ class CallParser:
         """Whether nothing more can come: the only call is whole."""
         return not self._parallel and self.calls > 0 and self._call is None
 
-    @property
-    def held_characters(self) -> int:
-        """Of the text so far, those at its end of which it is not known whether they are content."""
-        read = len(self._raw) if not self._announced or self._call is None else 0
-        return read + len(self._held)
-
     def finish(self) -> tuple[str, list[ToolCallDelta]]:
         """What was held back: text, unless it was a call's."""
         unannounced = self._raw if self._call is not None and not self._announced else ""
@@ -186,7 +266,7 @@ class CallParser:
             unannounced = self._raw if self.calls == 0 else ""
             self._held = "" if self.calls and _BETWEEN.fullmatch(self._held) else self._held
         left = unannounced + self._held
-        self._held, self._raw, self._call = "", "", None
+        self._held, self._call = "", None
         return left, []
 
     def _step(self, content: list[str], deltas: list[ToolCallDelta]) -> bool:
@@ -210,7 +290,7 @@ class CallParser:
         if found:
             at, marker = min(found)
             content.append(self._held[:at])
-            self._held, self._raw = self._held[at + len(marker) :], marker
+            self._held, self._raw, self._marker = self._held[at + len(marker) :], marker, marker
             self._in_calls = True
             return True
         keep = max((_overlap(self._held, marker) for marker in MARKERS), default=0)
@@ -222,36 +302,28 @@ class CallParser:
         match = _BETWEEN.match(self._held)
         assert match is not None
         rest = self._held[match.end() :]
-        if (
-            not rest
-            or self._held.endswith("[")
-            or "</tool_call>".startswith(rest)
-            or any(marker.startswith(rest) for marker in MARKERS)
-        ):
+        if not rest or "</tool_call>".startswith(rest) or any(marker.startswith(rest) for marker in MARKERS):
             return False
         for marker in MARKERS:
             if rest.startswith(marker):
-                if self.calls == 0:
-                    content.append(self._raw + self._held[: match.end()])
-                self._held, self._raw = rest[len(marker) :], marker
+                self._raw += self._held[: match.end()] + marker
+                self._held, self._marker = rest[len(marker) :], marker
                 return True
         if rest.startswith("{"):
             self._raw += self._held[: match.end()]
             self._held = rest
             self._begin_call()
             return True
-        named = _MISTRAL_NAME.match(rest) if self._raw == "[TOOL_CALLS]" else None
+        named = _MISTRAL_NAME.match(rest) if self._marker == "[TOOL_CALLS]" else None
         if named is not None:
             self._raw += rest[: named.end()]
             self._held = '{"name": "' + named[1] + '", "arguments": ' + rest[named.end() :]
             self._begin_call(ends_with_arguments=True)
             return True
-        if self._raw == "[TOOL_CALLS]" and len(rest) < _MOST_HELD_CHARACTERS and "{" not in rest:
+        if self._marker == "[TOOL_CALLS]" and len(rest) < _MOST_HELD_CHARACTERS and "{" not in rest:
             return False
-        if self.calls == 0:
-            content.append(self._raw)
-            rest = self._held
-        self._held, self._raw, self._in_calls = rest, "", False
+        content.append(self._raw + self._held[: match.end()] if self.calls == 0 else "")
+        self._held, self._raw, self._marker, self._in_calls = rest, "", "", False
         return True
 
     def _begin_call(self, *, ends_with_arguments: bool = False) -> None:
@@ -270,18 +342,17 @@ class CallParser:
             not call.is_call or (call.name is not None and not known) or (call.done and not known)
         ):
             content.append(self._raw)
-            self._raw, self._call, self._in_calls = "", None, False
+            self._raw, self._marker, self._call, self._in_calls = "", "", None, False
             return True
         if known and call.is_call and not self._announced:
             self._announced = True
             deltas.append(ToolCallDelta(self.calls, "", new_call_id(), call.name))
             self.calls += 1
-        arguments = call.take_arguments() if self._announced else ""
-        if self._announced and (arguments or call.done):
-            deltas.append(ToolCallDelta(self.calls - 1, arguments, done=call.done))
+        if self._announced and (arguments := call.take_arguments()):
+            deltas.append(ToolCallDelta(self.calls - 1, arguments))
         if call.done:
-            self._call, self._raw, self._in_calls = None, "", True
-        return call.done or bool(self._held)
+            self._call, self._raw, self._marker, self._in_calls = None, "", "", True
+        return True
 
 
 def _overlap(text: str, marker: str) -> int:

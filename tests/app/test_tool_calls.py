@@ -66,8 +66,32 @@ CASES = {
     "an object that is no call": ('{"answer": 42, "name": "add"}', '{"answer": 42, "name": "add"}', []),
     "cut off before the name": ('<tool_call>{"nam', '<tool_call>{"nam', []),
     "cut off in the arguments": ('<tool_call>{"name": "add", "arguments": {"a": 1', "", [("add", '{"a": 1')]),
-    "no arguments": ('<tool_call>{"name": "add"}</tool_call>', "", [("add", "")]),
+    "no arguments": ('<tool_call>{"name": "add"}</tool_call>', "", [("add", "{}")]),
+    "null arguments": ('<tool_call>{"name": "add", "arguments": null }</tool_call>', "", [("add", "{}")]),
+    "an empty string": ('<tool_call>{"name": "add", "arguments": ""}</tool_call>', "", [("add", "{}")]),
+    "JSON in a string": (
+        f'<tool_call>{{"name": "get_weather", "arguments": {json.dumps(PARIS)}}}</tool_call> done',
+        "done",
+        [("get_weather", PARIS)],
+    ),
+    "JSON in a string, every character escaped": (
+        '[TOOL_CALLS][{"arguments": "' + "".join(f"\\u{ord(c):04x}" for c in PARIS) + '", "name": "get_weather"}]',
+        "",
+        [("get_weather", PARIS)],
+    ),
+    "a string that is no JSON": (
+        '<tool_call>{"name": "add", "arguments": "a \\"b\\" {c}"}</tool_call>',
+        "",
+        [("add", '"a \\"b\\" {c}"')],
+    ),
+    "halves of pairs": (
+        '<tool_call>{"name": "add", "arguments": "{\\ud83c\\udf89\\ud83c\\udf89\\udf89\\ud83c\\n}"}</tool_call>',
+        "",
+        [("add", "{🎉🎉\ufffd\ufffd\n}")],
+    ),
+    "arguments twice": (f'{{"name": "add", "arguments": {ADD}, "parameters": {{"z": 1}}}}', "", [("add", ADD)]),
     "only a marker": ("<tool_call>", "<tool_call>", []),
+    "only markers": ("<tool_call> <tool_call>[TOOL_CALLS][", "<tool_call> <tool_call>[TOOL_CALLS][", []),
 }  # fmt: skip
 
 

@@ -75,9 +75,10 @@ def context_length_exceeded(
 ) -> ApiError:
     """400: prompt and requested output can't fit; `at_least`: the prompt was too long even to be counted."""
     count = f"at least {prompt_tokens}" if at_least else f"{prompt_tokens}"
+    # OpenAI's own beginning, by which clients (litellm for one) know this error from others.
     return invalid(
-        f"The model's context holds {context_tokens} tokens, but {count} in the prompt and {output_tokens} "
-        "for the output were asked for. Shorten the prompt or ask for less output.",
+        f"This model's maximum context length is {context_tokens} tokens, but {count} in the prompt and "
+        f"{output_tokens} for the output were asked for. Shorten the prompt or ask for less output.",
         param,
         "context_length_exceeded",
     )

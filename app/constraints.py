@@ -6,6 +6,7 @@ Knows nothing of requests, HTTP or Ray.
 """
 
 import asyncio
+import json
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 MAX_CACHED = 64
+MAX_BLAMED = 16
+"""Definitions that are tried one by one to say which is wrong: a compilation each."""
 _SPACING: "JsonCompileOptions" = {
     # One space, where people put it: a model that may write white space without end sometimes does.
     "item_separator": ", ",
@@ -69,6 +72,27 @@ class Constraints:
         )
 
     def _compile(self, schema: str) -> llguidance.LLMatcher:
+        try:
+            return self._compiled(schema)
+        except ConstraintError:
+            self._blame_definition(schema)
+            raise
+
+    def _blame_definition(self, schema: str) -> None:
+        """Raises ConstraintError with the name of the first of several definitions that by itself can't be followed."""
+        value = json.loads(schema)
+        definitions = value.get("$defs") if isinstance(value, dict) else None
+        if not isinstance(definitions, dict) or len(definitions) < 2:
+            return
+        options = {name: value[name] for name in ("x-guidance",) if name in value}
+        for name in list(definitions)[:MAX_BLAMED]:
+            try:
+                self._compiled(json.dumps(options | {"$ref": f"#/$defs/{name}", "$defs": definitions}))
+            except ConstraintError as error:
+                error.definition = name
+                raise
+
+    def _compiled(self, schema: str) -> llguidance.LLMatcher:
         try:
             grammar = llguidance.LLMatcher.grammar_from_json_schema(schema, defaults=_SPACING)
         except ValueError as error:

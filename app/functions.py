@@ -17,6 +17,25 @@ from app.openai_types import ChatCompletionRequest, Message, NamedToolChoice, To
 MAX_SCHEMA_BYTES = 65536
 MAX_SCHEMA_LEVELS = 64
 MAX_FORCED_CALLS = 16
+_COMBINED = frozenset({"allOf", "not", "if", "then", "else", "$dynamicRef", "dependentSchemas"})
+_OPEN = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"})
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an output has to be, and what of the request says so."""
+
+    schema: str
+    """A JSON schema, as text."""
+    fields: tuple[str, ...]
+    """Whose fault it is if it can't be followed: of several, the i-th is the schema's `$defs/f<i>`."""
+
+    def field_of(self, definition: str | None) -> str:
+        """The request's field behind one of the schema's definitions."""
+        number = definition[1:] if definition and definition[0] == "f" else ""
+        if number.isdecimal() and int(number) < len(self.fields):
+            return self.fields[int(number)]
+        return self.fields[0] if len(self.fields) == 1 else "tools"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +71,19 @@ def functions_of(request: ChatCompletionRequest) -> Functions | None:
     return Functions(names, "list" if choice == "required" else "auto", request.parallel_tool_calls is not False)
 
 
-def grammar_of(request: ChatCompletionRequest, functions: Functions | None) -> str | None:
-    """The JSON schema, as text, that the output has to follow. Raises ApiError (400) naming the field."""
+def grammar_of(request: ChatCompletionRequest, functions: Functions | None) -> Grammar | None:
+    """What the output has to follow. Raises ApiError (400) naming the field."""
     form = request.response_format
     schema: Any = None
-    field = "response_format"
+    fields: tuple[str, ...] = ("response_format",)
     if functions is not None and functions.mode != "auto":
         if form is not None and form.type != "text":
-            raise errors.invalid("'response_format' and a forced 'tool_choice' contradict each other.", field)
-        schema, field = (
-            _forced_schema(request.tools or (), functions, request.parallel_tool_calls is not False),
-            "tools",
+            raise errors.invalid("'response_format' and a forced 'tool_choice' contradict each other.", fields[0])
+        schema = _forced_schema(request.tools or (), functions, request.parallel_tool_calls is not False)
+        fields = tuple(
+            f"tools[{i}].function.parameters"
+            for i, tool in enumerate(request.tools or ())
+            if tool.function.name in functions.names
         )
     elif form is not None and form.type == "json_object":
         schema = {"type": "object"}
@@ -70,13 +91,13 @@ def grammar_of(request: ChatCompletionRequest, functions: Functions | None) -> s
         schema = form.json_schema.schema_ if form.json_schema.schema_ is not None else {"type": "object"}
         if not form.json_schema.strict:
             schema = {**schema, "x-guidance": {"lenient": True}}
-        field = "response_format.json_schema.schema"
+        fields = ("response_format.json_schema.schema",)
     if schema is None:
         return None
     for name, value in (("ignore_eos", request.ignore_eos), ("min_tokens", request.min_tokens)):
         if value:
             raise errors.invalid(f"'{name}' does not go with an output that has to follow a schema.", name)
-    return _bounded(schema, field)
+    return Grammar(_bounded(schema, fields[0] if len(fields) == 1 else "tools"), fields)
 
 
 def _bounded(schema: Any, field: str) -> str:
@@ -104,15 +125,21 @@ def _levels(value: Any) -> int:
 
 def _forced_schema(tools: Sequence[Tool], functions: Functions, parallel: bool) -> dict[str, Any]:
     """One function's arguments, or a list of calls; each function's schema lies under a name of its own."""
-    parameters = {tool.function.name: tool.function.parameters for tool in tools}
-    for name, schema in parameters.items():
+    parameters: dict[str, Any] = {}
+    for i, tool in enumerate(tools):
+        schema = tool.function.parameters
         if schema is not None and _levels(schema) > MAX_SCHEMA_LEVELS // 2:
-            raise errors.invalid(f"'tools': the schema of '{name}' is too deep.", "tools", "invalid_value")
+            field = f"tools[{i}].function.parameters"
+            message = f"'{field}': a schema may be {MAX_SCHEMA_LEVELS // 2} levels deep."
+            raise errors.invalid(message, field, "invalid_value")
+        parameters[tool.function.name] = _closed({"type": "object", "properties": {}} if schema is None else schema)
+    strict = any(tool.function.strict for tool in tools if tool.function.name in functions.names)
+    lenient: dict[str, Any] = {} if strict else {"x-guidance": {"lenient": True}}
     if functions.mode == "named":
-        return dict(parameters[functions.names[0]] or {"type": "object"})
+        return {**parameters[functions.names[0]], **lenient}
     definitions, calls = {}, []
     for i, name in enumerate(functions.names):
-        definitions[f"f{i}"] = _moved(parameters[name] or {"type": "object"}, f"#/$defs/f{i}")
+        definitions[f"f{i}"] = _moved(parameters[name], f"#/$defs/f{i}")
         calls.append(
             {
                 "type": "object",
@@ -122,7 +149,37 @@ def _forced_schema(tools: Sequence[Tool], functions: Functions, parallel: bool) 
             }
         )
     most = MAX_FORCED_CALLS if parallel else 1
-    return {"type": "array", "minItems": 1, "maxItems": most, "items": {"anyOf": calls}, "$defs": definitions}
+    listed = {"type": "array", "minItems": 1, "maxItems": most, "items": {"anyOf": calls}}
+    return {**listed, "$defs": definitions, **lenient}
+
+
+def _closed(schema: Any) -> Any:
+    """The schema without arguments that it doesn't name, unless it speaks of them: small models make some up."""
+    return schema if _combines(schema) else _with_closed_objects(schema)
+
+
+def _combines(value: Any) -> bool:
+    """Whether objects are put together of several schemas: what one of them does not name another one may."""
+    if isinstance(value, dict):
+        beside = value.keys() & {"$ref", "anyOf", "oneOf"}
+        if value.keys() & _COMBINED or (beside and "properties" in value):
+            return True
+        value = list(value.values())
+    return isinstance(value, list) and any(map(_combines, value))
+
+
+def _with_closed_objects(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    closed = dict(schema)
+    for key in ("properties", "$defs", "definitions"):
+        if isinstance(inner := schema.get(key), dict):
+            closed[key] = {name: _with_closed_objects(value) for name, value in inner.items()}
+    if "items" in schema:
+        closed["items"] = _with_closed_objects(schema["items"])
+    if isinstance(schema.get("properties"), dict) and not schema.keys() & _OPEN:
+        closed["additionalProperties"] = False
+    return closed
 
 
 def _moved(value: Any, place: str) -> Any:

@@ -10,7 +10,7 @@ from app import errors
 from app.chat import ChatModel
 from app.context_window import WindowWishes, plan_window, shifts
 from app.engine.types import BeamParams, ContextWindow, ContrastiveParams, GenerateRequest, SamplingParams
-from app.functions import Functions, functions_of, grammar_of
+from app.functions import Functions, Grammar, functions_of, grammar_of
 from app.openai_types import MAX_TOKENS, ChatCompletionRequest, CompletionRequest
 from app.searches import search_of
 
@@ -53,6 +53,7 @@ class Job:
     answers: int | None = None
     """Of each prompt's choices so many, the likeliest, are the answer; None: all."""
     functions: Functions | None = None
+    grammar: Grammar | None = None
     beams: bool = False
     """Whether each request is a beam search."""
 
@@ -185,7 +186,7 @@ def _job(
     sequences: Sequence[_Sequence],
     *,
     starts_text: bool,
-    grammar: str | None = None,
+    grammar: Grammar | None = None,
     functions: Functions | None = None,
     echoes: tuple[str, ...] = (),
     search: BeamParams | ContrastiveParams | None = None,
@@ -221,7 +222,7 @@ def _job(
             ),
             stop_token_ids=stops,
             prompt_logprobs=request.scores if echoes else None,
-            grammar=grammar,
+            grammar=grammar.schema if grammar is not None else None,
             window=sequence.window,
             search=search,
         )
@@ -241,6 +242,7 @@ def _job(
         answers=None if choices == answers else answers,
         functions=functions,
         beams=beams,
+        grammar=grammar,
     )
 
 

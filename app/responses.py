@@ -18,7 +18,6 @@ from app.answers import Deltas, TokenCount
 from app.errors import ApiError
 from app.generation import ChoiceDelta
 from app.openai_types import (
-    MAX_MESSAGES,
     ChatCompletionRequest,
     FunctionCall,
     FunctionDefinition,
@@ -73,13 +72,9 @@ def chat_request(request: ResponseRequest) -> ChatCompletionRequest:
         choice = {"type": "function", "function": {"name": choice.name}}
     elif choice == "auto" and not tools:
         choice = None
-    messages = _messages(request)
-    if len(messages) > MAX_MESSAGES:  # the instructions are one, too
-        message = f"'input' and 'instructions' make more than {MAX_MESSAGES} messages."
-        raise errors.invalid(message, "input", "invalid_value")
     return ChatCompletionRequest(
         model=request.model,
-        messages=messages,
+        messages=_messages(request),
         max_completion_tokens=request.max_output_tokens,
         temperature=request.temperature,
         top_p=request.top_p,
@@ -98,11 +93,21 @@ def chat_request(request: ResponseRequest) -> ChatCompletionRequest:
 
 def in_our_words(error: ApiError) -> ApiError:
     """The error with the fields that the client knows."""
-    ours = _FIELDS.get(error.param or "")
-    if ours is None:
+    if error.param is None:
         return error
-    message = error.message.replace(f"'{error.param}'", f"'{ours}'")
-    return replace(error, message=message, param=ours)
+    ours = _field(error.param)
+    return replace(error, message=error.message.replace(f"'{error.param}'", f"'{ours}'"), param=ours)
+
+
+def told_in_our_words(job: Job) -> Job:
+    """The job, whose errors name the fields that the client knows."""
+    if job.grammar is None:
+        return job
+    return replace(job, grammar=replace(job.grammar, fields=tuple(map(_field, job.grammar.fields))))
+
+
+def _field(name: str) -> str:
+    return _FIELDS.get(name, name.replace("].function.", "]."))
 
 
 def _response_format(form: TextFormat | None) -> ResponseFormat | None:
@@ -193,11 +198,10 @@ def _told_again(tool: dict[str, Any]) -> dict[str, Any]:
 class ResponseWriter:
     """Turns one choice's deltas into a response and the events that lead to it."""
 
-    def __init__(self, response: ResponseObject, job: Job, *, streams: bool) -> None:
-        """streams: whether anybody wants the events."""
+    def __init__(self, response: ResponseObject, job: Job) -> None:
         self.response = response
         self._count = TokenCount(job)
-        self._streams = streams
+        self._scored = job.scores is not None
         self._events: list[bytes] = []
         self._number = 0
         self._message: int | None = None  # its place in the output
@@ -224,8 +228,6 @@ class ResponseWriter:
                 if call.arguments and self._call is not None:
                     self._arguments.append(call.arguments)
                     self._item_event("response.function_call_arguments.delta", self._call, delta=call.arguments)
-                if call.done:
-                    self._end_call("completed")
             if delta.finish_reason is not None:
                 self._end(incomplete=delta.finish_reason == "length")
 
@@ -339,12 +341,9 @@ class ResponseWriter:
         self._event(kind, item_id=self.response.output[place].id, output_index=place, **fields)
 
     def _whole_event(self, kind: str) -> None:
-        if self._streams:
-            self._event(kind, response=self.response.model_dump())
+        self._event(kind, response=self.response.model_dump())
 
     def _event(self, kind: str, **fields: Any) -> None:
-        if not self._streams:
-            return
         data = orjson.dumps({"type": kind, "sequence_number": self._number, **fields})
         self._events.append(b"event: %b\ndata: %b\n\n" % (kind.encode(), data))
         self._number += 1
@@ -355,6 +354,7 @@ async def whole(writer: ResponseWriter, deltas: Deltas) -> ResponseObject:
     async with aclosing(deltas):
         async for batch in deltas:
             writer.add(batch)
+            writer.take()
     return writer.response
 
 

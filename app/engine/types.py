@@ -190,6 +190,9 @@ class EngineStoppedError(EngineError):
 class ConstraintError(InvalidRequestError):
     """A grammar that can't be compiled, or that became too complex as the output went on."""
 
+    definition: str | None = None
+    """Which of the grammar's own definitions it is about, if one by itself is the cause."""
+
 
 class StepFailedError(EngineError):
     """The step that held this request failed; the engine may go on with others."""

@@ -33,7 +33,8 @@ class ResponseRoutes:
             served = service.model(body.model)
             try:
                 chat = responses.chat_request(body)
-                return served, planning.plan_chat(served.chat, chat, service.settings.limits, response_id)
+                job = planning.plan_chat(served.chat, chat, service.settings.limits, response_id)
+                return served, responses.told_in_our_words(job)
             except ApiError as error:
                 raise responses.in_our_words(error) from None
 
@@ -41,7 +42,7 @@ class ResponseRoutes:
             body, (served, job) = await self._reception.take(request, ResponseRequest, planned)
             job = planning.of_tenant(job, request.state.tenant)
             blank = responses.blank_response(body, response_id, int(time.time()))
-            writer = responses.ResponseWriter(blank, job, streams=bool(body.stream))
+            writer = responses.ResponseWriter(blank, job)
             deltas = generation.stream(job, served.chat, served.generate)
             if not body.stream:
                 answer = await until_disconnect(request.receive, responses.whole(writer, deltas))

@@ -1,6 +1,7 @@
 """Schemas on the tiny tokenizer: what a mask lets through, and hostile ones."""
 
 import json
+import pickle
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -105,6 +106,15 @@ async def test_hostile_schemas_are_followed_or_refused(constraints: Constraints,
         if constraint.error is not None or not tokens:
             return
         constraint.accept(int(random.choice(tokens)))
+
+
+async def test_the_definition_that_is_at_fault_is_named(constraints: Constraints) -> None:
+    definitions = {"f0": {"type": "string"}, "f1": {"type": "string", "pattern": "(?=a)b"}, "f2": {}}
+    schema = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in definitions], "$defs": definitions}
+    with pytest.raises(ConstraintError, match="can't be followed") as caught:
+        await constraints.make(json.dumps(schema))
+    assert caught.value.definition == "f1"
+    assert pickle.loads(pickle.dumps(caught.value)).definition == "f1"
 
 
 async def test_a_thousand_schemas_are_not_kept(constraints: Constraints) -> None:

@@ -4,12 +4,12 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from app.engine.types import GenerateRequest, TokenDelta
+from app.engine.types import ConstraintError, GenerateRequest, TokenDelta
 from app.errors import ApiError
 from app.functions import functions_of, grammar_of
 from app.openai_types import ChatCompletionRequest
 from tests.app.fake_worker import FakeWorker, deltas
-from tests.app.service import http_app, openai_client
+from tests.app.service import http_app, http_client, openai_client
 from tests.app.tiny_model import reference_tokenizer
 
 TOOLS: list[Any] = [
@@ -29,7 +29,8 @@ def client_of(text: str) -> tuple[AsyncOpenAI, FakeWorker]:
 
 def grammar(**fields: Any) -> str | None:
     request = ChatCompletionRequest.model_validate(CHAT | fields)
-    return grammar_of(request, functions_of(request))
+    made = grammar_of(request, functions_of(request))
+    return None if made is None else made.schema
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -82,6 +83,38 @@ def test_schemas_of_forced_calls_keep_their_references() -> None:
     assert grammar(response_format={"type": "text"}, tools=TOOLS) is None
 
 
+BESIDE: dict[str, Any] = {"$ref": "#", "properties": {}}
+ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "followed"),
+    [
+        (None, {"type": "object", "properties": {}, "additionalProperties": False}),
+        (ARGUMENTS, ARGUMENTS | {"additionalProperties": False}),
+        (ARGUMENTS | {"additionalProperties": True}, ARGUMENTS | {"additionalProperties": True}),
+        (
+            {"properties": {"properties": ARGUMENTS}, "$defs": {"x": {"items": ARGUMENTS}}},
+            {
+                "properties": {"properties": ARGUMENTS | {"additionalProperties": False}},
+                "$defs": {"x": {"items": ARGUMENTS | {"additionalProperties": False}}},
+                "additionalProperties": False,
+            },
+        ),
+        # What one part of a combination does not name, another one may.
+        (ARGUMENTS | {"allOf": [ARGUMENTS]}, ARGUMENTS | {"allOf": [ARGUMENTS]}),
+        (ARGUMENTS | {"items": BESIDE}, ARGUMENTS | {"items": BESIDE}),
+        ({"properties": {"a": {"anyOf": [{"type": "null"}, ARGUMENTS]}}}, None),
+    ],
+)  # fmt: skip
+def test_a_forced_call_makes_up_no_arguments(parameters: Any, followed: Any) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters, "strict": True}}]
+    made = grammar(tools=tools, tool_choice={"type": "function", "function": {"name": "f"}})
+    if followed is None:
+        followed = parameters | {"additionalProperties": False}
+    assert json.loads(made or "") == followed
+
+
 def nested(levels: int) -> dict[str, Any]:
     schema: dict[str, Any] = {}
     for _ in range(levels):
@@ -90,6 +123,16 @@ def nested(levels: int) -> dict[str, Any]:
 
 
 LONG = "x" * 70_000
+
+
+def deep_tool() -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "g", "parameters": nested(40)}}
+
+
+def long_tool() -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "g", "parameters": {"enum": [LONG]}}}
+
+
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
 
 
@@ -103,6 +146,12 @@ JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}
         ({"response_format": JSON_SCHEMA, "ignore_eos": True}, "ignore_eos"),
         ({"response_format": JSON_SCHEMA, "min_tokens": 1}, "min_tokens"),
         ({"response_format": JSON_SCHEMA, "tools": TOOLS, "tool_choice": "required"}, "response_format"),
+        ({"tools": [*TOOLS, deep_tool()], "tool_choice": "required"}, "tools[2].function.parameters"),
+        ({"tools": [*TOOLS, long_tool()], "tool_choice": "required"}, "tools"),
+        (
+            {"tools": [*TOOLS, long_tool()], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+            "tools[2].function.parameters",
+        ),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": nested(500)}}},
             "response_format.json_schema.schema",
@@ -117,6 +166,33 @@ def test_what_contradicts_itself_or_is_too_large_is_refused(fields: dict[str, An
     with pytest.raises(ApiError) as caught:
         grammar(**fields)
     assert (caught.value.status, caught.value.param) == (400, param)
+
+
+REFUSED = ConstraintError("The schema can't be followed: because")
+REFUSED.definition = "f1"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("chat/completions", {"tools": TOOLS, "tool_choice": "required"}, "tools[1].function.parameters"),
+        ("chat/completions", {"response_format": JSON_SCHEMA}, "response_format.json_schema.schema"),
+        ("chat/completions", {"response_format": {"type": "json_object"}}, "response_format"),
+        (
+            "responses",
+            {"tools": [{"type": "function", **tool["function"]} for tool in TOOLS], "tool_choice": "required"},
+            "tools[1].parameters",
+        ),
+        ("responses", {"text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}}, "text.format.schema"),
+    ],
+)
+async def test_a_schema_that_a_worker_refuses_is_named(path: str, fields: dict[str, Any], param: str) -> None:
+    body = fields | ({"model": "tiny", "input": "hi"} if path == "responses" else CHAT)
+    async with http_client(http_app(FakeWorker(lambda _: [REFUSED]).generate)) as client:
+        for extra in ({}, {"stream": True}):
+            response = await client.post(f"/v1/{path}", json=body | extra)
+            assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+            assert "because" in response.json()["error"]["message"]
 
 
 async def test_a_stop_string_inside_a_call_ends_it() -> None:

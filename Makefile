@@ -1,6 +1,6 @@
 # The commands of the README. `make serve` and `make test` do everything from a clean clone; a second run starts at once.
 #
-#   make serve [PORT=8000] [MODEL=folder] [CONFIG=file]    make bench    make lint    make clean
+#   make serve [PORT=8000] [MODEL=folder] [CONFIG=file]    make test    make conformance    make bench    make lint    make clean
 
 PYTHON ?= python3
 PORT ?= 8000
@@ -23,7 +23,7 @@ SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-.PHONY: help serve test lint bench build model docs lock clean
+.PHONY: help serve test conformance lint bench build model docs lock clean
 
 help:
 	@sed -n '1,3s/^# \{0,1\}//p' Makefile
@@ -36,6 +36,10 @@ serve: build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
 test: $(TEST_ENV) build model
 	@tools/system_packages chromium=chromium
 	@REDOUBT_TEST_ALL=1 $(BIN)/python -m pytest $(ARGS)
+
+# Clients that others wrote, in environments of their own: make conformance ARGS="openai litellm"
+conformance: $(TEST_ENV) build model
+	@$(BIN)/python -m tests.conformance.run $(ARGS)
 
 lint: $(TEST_ENV)
 	@$(BIN)/ruff check .

@@ -13,7 +13,7 @@ import httpx
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from tests.service.conftest import ROOT, START_TIMEOUT_S, RunningService, descendants, free_port, wait_until
+from tests.service.running import ROOT, START_TIMEOUT_S, RunningService, descendants, free_port, wait_until
 
 
 def further(model: Path, served_name: str = "second") -> dict[str, Any]:

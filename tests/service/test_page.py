@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser import ask, open_page
-from tests.service.conftest import RunningService
+from tests.service.running import RunningService
 
 pytestmark = pytest.mark.browser
 

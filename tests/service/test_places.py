@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.service.conftest import RunningService, wait_until
+from tests.service.running import RunningService, wait_until
 
 PLACES = 8  # two workers, two running and two waiting each
 

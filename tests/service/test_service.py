@@ -6,7 +6,7 @@ import httpx
 import openai
 import pytest
 
-from tests.service.conftest import RunningService, descendants
+from tests.service.running import RunningService, descendants
 
 
 @pytest.fixture

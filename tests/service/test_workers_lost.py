@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.service.conftest import RunningService, descendants, wait_until
+from tests.service.running import RunningService, descendants, wait_until
 
 
 def ask(service: RunningService) -> int:

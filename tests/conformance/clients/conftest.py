@@ -1,0 +1,39 @@
+"""What a client is told: where the service is and what it serves. Runs in the client's own environment."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def url() -> str:
+    return os.environ["REDOUBT_URL"]
+
+
+@pytest.fixture(scope="session")
+def base_url(url: str) -> str:
+    return f"{url}/v1"
+
+
+@pytest.fixture(scope="session")
+def model() -> str:
+    return os.environ["REDOUBT_MODEL"]
+
+
+@pytest.fixture(scope="session")
+def work() -> Path:
+    """What run.py has prepared for this client."""
+    return Path(os.environ["REDOUBT_WORK"])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what a model of 135 million parameters gets wrong: a module's XFAIL says which tests, and why.
+
+    Strictly: answers at temperature 0 are always the same, so one that is right after all has to leave the list.
+    """
+    for item in items:
+        expected: dict[str, str] = getattr(item.getparent(pytest.Module).obj, "XFAIL", {})
+        reason = expected.get(item.name) or expected.get(getattr(item, "originalname", item.name))
+        if reason is not None:
+            item.add_marker(pytest.mark.xfail(reason=reason, strict=True))

@@ -1,0 +1,166 @@
+"""`make conformance`: clients that none of us wrote, against a real service with the embedded model.
+
+    python -m tests.conformance.run [CLIENT...] [--url http://...] [--model NAME] [--no-write]
+
+Each client has an environment of its own (build/conformance/CLIENT), for their requirements contradict each other, and
+a file of tests in clients/, which pytest runs there. What came out goes to results.json and, as a table, to
+docs/api.md. With --url no service is started. Knows of every client its name and its packages, and nothing of what it
+asks.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.conformance import lm_eval_task
+from tests.conformance.table import RESULTS, with_table
+from tests.service.running import ROOT, running_service, write_config
+
+HERE = Path(__file__).parent
+BUILD = ROOT / "build" / "conformance"
+MODEL = ROOT / "models" / "smollm2-135m-instruct"
+LONGEST_S = 1800
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One environment and its tests."""
+
+    name: str
+    packages: tuple[str, ...]
+    """Whose versions are told."""
+    pytest_options: tuple[str, ...] = ()
+
+
+LANGCHAIN_OPTIONS = (
+    "--override-ini=asyncio_mode=auto",
+    # langchain-openai keeps one asynchronous connection pool for all its models.
+    "--override-ini=asyncio_default_fixture_loop_scope=session",
+    "--override-ini=asyncio_default_test_loop_scope=session",
+    "--benchmark-disable",
+)
+CLIENTS = (
+    Client("openai", ("openai",)),
+    Client("langchain", ("langchain-openai", "langchain-tests"), LANGCHAIN_OPTIONS),
+    Client("instructor", ("instructor",)),
+    Client("litellm", ("litellm",)),
+    Client("schemathesis", ("schemathesis",)),
+    Client("lm_eval", ("lm_eval",)),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the clients that are named, or all; 1 where one of them failed."""
+    options = _parser().parse_args(arguments)
+    clients = [client for client in CLIENTS if not options.clients or client.name in options.clients]
+    pythons = {client.name: _environment(client) for client in clients}
+    with _service(options) as (url, model):
+        results = [_run(client, pythons[client.name], url, model) for client in clients]
+    if not options.no_write:
+        _write(results, model)
+    for result in results:
+        for failure in result["failed"]:
+            print(f"{result['client']}: {failure} FAILED")
+    return int(any(result["failed"] for result in results))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="make conformance", description=__doc__.splitlines()[0])
+    parser.add_argument("clients", nargs="*", choices=[[], *(client.name for client in CLIENTS)], metavar="CLIENT")
+    parser.add_argument("--url", help="a service that runs already, without /v1")
+    parser.add_argument("--model", default=MODEL.name, help="what it serves (default %(default)s)")
+    parser.add_argument("--no-write", action="store_true", help="leave results and documentation as they are")
+    return parser
+
+
+def _environment(client: Client) -> Path:
+    """The client's interpreter; installed again when its requirements have changed."""
+    folder = BUILD / client.name
+    requirements = HERE / "requirements" / f"{client.name}.txt"
+    python = folder / "bin" / "python"
+    stamp = folder / "installed"
+    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
+    if not stamp.exists() or stamp.read_text() != digest:
+        print(f"Installing {client.name} into {folder.relative_to(ROOT)}", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        # Everything is pinned, so nothing has to be resolved.
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        subprocess.run([*pip, "--requirement", str(requirements)], check=True)
+        stamp.write_text(digest)
+    return python
+
+
+@contextmanager
+def _service(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    if options.url:
+        yield options.url, options.model
+        return
+    with tempfile.TemporaryDirectory(prefix="redoubt-conformance-") as folder:
+        config = write_config(Path(folder) / "service.yaml", {"ingress": {"default_max_tokens": 128}})
+        with running_service(config, MODEL, Path(folder) / "log", workers=1) as service:
+            yield service.url, service.model
+
+
+def _run(client: Client, python: Path, url: str, model: str) -> dict[str, Any]:
+    work = BUILD / f"{client.name}-work"
+    work.mkdir(parents=True, exist_ok=True)
+    if client.name == "lm_eval":
+        lm_eval_task.prepare(work, MODEL, url, model)
+    report = work / "junit.xml"
+    report.unlink(missing_ok=True)
+    command = [str(python), "-m", "pytest", "-c", str(HERE / "clients" / "pytest.ini"), f"--junitxml={report}"]
+    command += [*client.pytest_options, "-q", str(HERE / "clients" / f"{client.name}_client.py")]
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    environment |= {"REDOUBT_URL": url, "REDOUBT_MODEL": model, "REDOUBT_WORK": str(work)}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    print(f"--- {client.name}", flush=True)
+    subprocess.run(command, cwd=HERE / "clients", env=environment, timeout=LONGEST_S, check=False)
+    versions = {package: _version(python, package) for package in client.packages}
+    return {"client": client.name, "versions": versions} | outcomes(report)
+
+
+def _version(python: Path, package: str) -> str:
+    code = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
+    return subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def outcomes(report: Path) -> dict[str, Any]:
+    """What pytest's JUnit file says: passed and failed tests, and those that were not to pass, with the reason."""
+    result: dict[str, Any] = {"passed": 0, "expected_failures": {}, "skipped": {}, "failed": []}
+    if not report.exists():
+        return result | {"failed": ["pytest itself"]}
+    for case in ElementTree.parse(report).iter("testcase"):
+        name = case.get("name", "")
+        skipped = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None:
+            result["failed"].append(name)
+        elif skipped is None:
+            result["passed"] += 1
+        else:
+            kind = "expected_failures" if skipped.get("type") == "pytest.xfail" else "skipped"
+            result[kind][name] = skipped.get("message", "")
+    return result
+
+
+def _write(results: Sequence[dict[str, Any]], model: str) -> None:
+    """Results of the clients that ran; those of the others stay."""
+    kept = json.loads(RESULTS.read_text())["clients"] if RESULTS.exists() else []
+    by_name = {result["client"]: result for result in [*kept, *results]}
+    clients = [by_name[client.name] for client in CLIENTS if client.name in by_name]
+    RESULTS.write_text(json.dumps({"model": model, "clients": clients}, indent=1) + "\n")
+    page = ROOT / "docs" / "api.md"
+    page.write_text(with_table(page.read_text()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""A real service as its users and its operator see it: started as they do, and stopped by Ctrl-C.
+
+Knows nothing of pytest's fixtures: `tests/conformance` starts one too.
+"""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml  # type: ignore[import-untyped]
+
+ROOT = Path(__file__).parents[2]
+START_TIMEOUT_S = 120.0
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
+        time.sleep(0.1)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningService:
+    """The service as its users and its operator see it."""
+
+    url: str
+    model: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The worker table."""
+        rows: list[dict[str, Any]] = httpx.get(f"{self.url}/v1/workers", timeout=10).json()["data"]
+        return rows
+
+    def alive(self) -> list[dict[str, Any]]:
+        return [row for row in self.rows() if row["state"] == "alive"]
+
+    def is_idle(self) -> bool:
+        """Every place and every page is free, in the router's books and in the workers'."""
+        return all(
+            row["queue_length"] == row["running"] == row["waiting"] == 0 and row["kv_pages_free"] == row["kv_pages"]
+            for row in self.alive()
+        )
+
+    def wait_until_idle(self) -> None:
+        wait_until(self.is_idle, "all places and pages free")
+
+    def endless(self, prompt: str = "Once upon a time", max_tokens: int = 3000) -> dict[str, Any]:
+        """A completion that does not end by itself for minutes."""
+        eos = {"0": -100, "2": -100}
+        return {
+            "model": self.model,
+            "prompt": prompt,
+            "max_tokens": max_tokens,
+            "stream": True,
+            "logit_bias": eos,
+        }
+
+
+def write_config(path: Path, changes: Mapping[str, Mapping[str, Any]]) -> Path:
+    """ray_configs/local.yaml with these values of its sections."""
+    values = yaml.safe_load((ROOT / "ray_configs/local.yaml").read_text())
+    args = values["applications"][0]["args"]
+    for section, options in changes.items():
+        args[section] |= options
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+@contextmanager
+def running_service(config: Path, model: Path, log: Path, workers: int) -> Iterator[RunningService]:
+    """Yields it when all its workers are up. Where all went well no process may be left at the end."""
+    port = free_port()
+    command = [sys.executable, "-m", "app.cli", "serve", "--config", str(config), "--port", str(port)]
+    with log.open("wb") as output:
+        process = subprocess.Popen([*command, "--model", str(model)], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+    running = RunningService(f"http://127.0.0.1:{port}", model.name, process, log)
+    try:
+        wait_until(lambda: b"is ready" in log.read_bytes() or process.poll() is not None, "ready", START_TIMEOUT_S)
+        assert process.poll() is None, log.read_text()
+        wait_until(lambda: len(running.alive()) == workers, f"{workers} workers", START_TIMEOUT_S)
+        yield running
+        family = descendants(process.pid)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0, log.read_text()
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), "no process left")
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+
+
+def descendants(pid: int) -> set[int]:
+    """The processes below `pid`, and itself."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+    found = {pid}
+    while grown := {child for child, parent in parents.items() if parent in found} - found:
+        found |= grown
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -5,7 +5,7 @@ and a test gives it a fake worker.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from app import errors
 from app.answer_types import FinishReason as Finish
 from app.chat import ChatModel
 from app.detokenizer import StopStrings
-from app.engine.types import ConstraintError, EngineStoppedError, GenerateRequest, TokenDelta
+from app.engine.types import ConstraintError, EngineStoppedError, GenerateRequest, TokenDelta, TokenScores
 from app.logprobs import CompletionLogprobs, chat_entries
 from app.planning import Job
 from app.tool_calls import CallParser, ForcedCall, ToolCallDelta
@@ -70,18 +70,7 @@ class _Inbox:
 
     def put(self, delta: ChoiceDelta) -> None:
         earlier = self._deltas.get(delta.index)
-        if earlier is not None:
-            delta = ChoiceDelta(
-                delta.index,
-                earlier.text + delta.text,
-                earlier.tokens + delta.tokens,
-                delta.finish_reason,
-                earlier.cached_tokens + delta.cached_tokens,
-                _joined(earlier.logprobs, delta.logprobs),
-                earlier.logprob + delta.logprob,
-                earlier.calls + delta.calls,
-            )
-        self._deltas[delta.index] = delta
+        self._deltas[delta.index] = delta if earlier is None else _both(earlier, delta)
         self._news.set()
 
     def fail(self, error: BaseException) -> None:
@@ -133,10 +122,26 @@ class _Choice:
         self._text = _ChoiceText(model, job)
         self._scored = _Scores(model, job, index)
         self._calls = _call_parser(job)
+        self._content_scores = None if self._calls is None or job.scores is None else _ContentScores()
         self._echo = job.echoes[index // job.choices] if job.echoes else ""
 
     def feed(self, delta: TokenDelta) -> ChoiceDelta:
+        if self._calls is None or delta.scores is None or len(delta.token_ids) < 2:
+            return self._feed(delta)
+        # One by one, to know which tokens' scores are a call's.
+        told: ChoiceDelta | None = None
+        for one in _singles(delta):
+            new = self._feed(one)
+            told = new if told is None else _both(told, new)
+            if told.finish_reason is not None:
+                break
+        assert told is not None
+        return told
+
+    def _feed(self, delta: TokenDelta) -> ChoiceDelta:
         new_text, tokens, stopped = self._text.feed(delta)
+        scores = self._scored.lists(delta, tokens)
+        said = new_text
         finish_reason: Finish | None = "stop" if stopped else delta.finish_reason
         found: list[ToolCallDelta] = []
         if self._calls is not None:
@@ -147,6 +152,12 @@ class _Choice:
                 rest, more = self._calls.finish()
                 new_text, found = new_text + rest, found + more
                 finish_reason = "tool_calls" if self._calls.calls and finish_reason == "stop" else finish_reason
+            if self._content_scores is not None:
+                entries = scores["content"] if scores is not None else []
+                entries = self._content_scores.feed(entries, said, new_text, self._calls.held_characters)
+                if finish_reason is not None and not self._calls.calls:
+                    entries += self._content_scores.rest()
+                scores = {"content": entries} if scores is not None or entries else None
         echo, self._echo = self._echo, ""
         return ChoiceDelta(
             self._index,
@@ -154,9 +165,37 @@ class _Choice:
             tokens,
             finish_reason,
             delta.cached_tokens,
-            self._scored.lists(delta, tokens),
+            scores,
             0.0 if delta.scores is None else float(delta.scores.logprobs[:tokens].sum()),
             tuple(found),
+        )
+
+
+def _both(first: ChoiceDelta, second: ChoiceDelta) -> ChoiceDelta:
+    return ChoiceDelta(
+        second.index,
+        first.text + second.text,
+        first.tokens + second.tokens,
+        second.finish_reason,
+        first.cached_tokens + second.cached_tokens,
+        _joined(first.logprobs, second.logprobs),
+        first.logprob + second.logprob,
+        first.calls + second.calls,
+    )
+
+
+def _singles(delta: TokenDelta) -> Iterator[TokenDelta]:
+    """The same, a token at a time."""
+    scores, last = delta.scores, len(delta.token_ids) - 1
+    assert scores is not None
+    for i, token in enumerate(delta.token_ids):
+        here = slice(i, i + 1)
+        yield TokenDelta(
+            (token,),
+            delta.finish_reason if i == last else None,
+            0 if i else delta.cached_tokens,
+            TokenScores(scores.logprobs[here], scores.top_token_ids[here], scores.top_logprobs[here]),
+            None if i else delta.prompt,
         )
 
 
@@ -200,6 +239,41 @@ class _Scores:
         if delta.scores is not None:
             self._lists.add(delta.token_ids[:tokens], delta.scores)
         return self._lists.take()
+
+
+class _ContentScores:
+    """Which tokens' scores are of content: those of function calls, marks and all, are not told."""
+
+    def __init__(self) -> None:
+        self._unread: list[dict[str, Any]] = []  # of tokens that showed no text yet: half a character, held back
+        self._pieces: list[tuple[int, list[dict[str, Any]]]] = []  # characters that the parser was fed, and scores
+
+    def feed(
+        self, entries: list[dict[str, Any]], said: str, content: str, held_characters: int
+    ) -> list[dict[str, Any]]:
+        """Those to tell now. `said` went into the parser, which gave `content` and holds the characters after it."""
+        self._unread += entries
+        if said:
+            self._pieces.append((len(said), self._unread))
+            self._unread = []
+        told: list[dict[str, Any]] = []
+        end = sum(length for length, _ in self._pieces) - held_characters
+        begin = end - len(content)
+        kept, at = [], 0
+        for length, scores in self._pieces:
+            after = at + length
+            if content and at < end and after > begin:
+                told += scores
+                scores = []
+            if after > end:
+                kept.append((after - max(at, end), scores))
+            at = after
+        self._pieces = kept
+        return told
+
+    def rest(self) -> list[dict[str, Any]]:
+        """Of tokens that showed nothing up to the end."""
+        return self._unread
 
 
 class _ChoiceText:

@@ -91,12 +91,5 @@ class CompletionLogprobs:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelled)
 
 
-def mean_logprob(scores: TokenScores | None) -> float:
-    """By which `best_of` chooses; an empty output is as likely as nothing can be less."""
-    if scores is None or not len(scores.logprobs):
-        return -math.inf
-    return float(scores.logprobs.mean())
-
-
 def _finite(logprob: float) -> float:
     return max(logprob, LOWEST) if not math.isnan(logprob) else LOWEST

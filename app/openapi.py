@@ -15,7 +15,6 @@ _WHY = {
     413: "The body is too large.",
     415: "The body does not say that it is JSON.",
     429: "Every worker's queue is full; `Retry-After` says when to try again.",
-    499: "The client went.",
     500: "A bug of the service; the message has an id that is in its log.",
     503: "No worker is up; `Retry-After` says when to try again.",
 }

@@ -18,6 +18,7 @@ from app.answers import Deltas, TokenCount
 from app.errors import ApiError
 from app.generation import ChoiceDelta
 from app.openai_types import (
+    MAX_MESSAGES,
     ChatCompletionRequest,
     FunctionCall,
     FunctionDefinition,
@@ -72,9 +73,13 @@ def chat_request(request: ResponseRequest) -> ChatCompletionRequest:
         choice = {"type": "function", "function": {"name": choice.name}}
     elif choice == "auto" and not tools:
         choice = None
+    messages = _messages(request)
+    if len(messages) > MAX_MESSAGES:  # the instructions are one, too
+        message = f"'input' and 'instructions' make more than {MAX_MESSAGES} messages."
+        raise errors.invalid(message, "input", "invalid_value")
     return ChatCompletionRequest(
         model=request.model,
-        messages=_messages(request),
+        messages=messages,
         max_completion_tokens=request.max_output_tokens,
         temperature=request.temperature,
         top_p=request.top_p,
@@ -198,10 +203,11 @@ def _told_again(tool: dict[str, Any]) -> dict[str, Any]:
 class ResponseWriter:
     """Turns one choice's deltas into a response and the events that lead to it."""
 
-    def __init__(self, response: ResponseObject, job: Job) -> None:
+    def __init__(self, response: ResponseObject, job: Job, *, streams: bool) -> None:
+        """streams: whether anybody wants the events."""
         self.response = response
         self._count = TokenCount(job)
-        self._scored = job.scores is not None
+        self._streams = streams
         self._events: list[bytes] = []
         self._number = 0
         self._message: int | None = None  # its place in the output
@@ -228,6 +234,8 @@ class ResponseWriter:
                 if call.arguments and self._call is not None:
                     self._arguments.append(call.arguments)
                     self._item_event("response.function_call_arguments.delta", self._call, delta=call.arguments)
+                if call.done:
+                    self._end_call("completed")
             if delta.finish_reason is not None:
                 self._end(incomplete=delta.finish_reason == "length")
 
@@ -341,9 +349,12 @@ class ResponseWriter:
         self._event(kind, item_id=self.response.output[place].id, output_index=place, **fields)
 
     def _whole_event(self, kind: str) -> None:
-        self._event(kind, response=self.response.model_dump())
+        if self._streams:
+            self._event(kind, response=self.response.model_dump())
 
     def _event(self, kind: str, **fields: Any) -> None:
+        if not self._streams:
+            return
         data = orjson.dumps({"type": kind, "sequence_number": self._number, **fields})
         self._events.append(b"event: %b\ndata: %b\n\n" % (kind.encode(), data))
         self._number += 1
@@ -354,7 +365,6 @@ async def whole(writer: ResponseWriter, deltas: Deltas) -> ResponseObject:
     async with aclosing(deltas):
         async for batch in deltas:
             writer.add(batch)
-            writer.take()
     return writer.response
 
 

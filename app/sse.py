@@ -70,6 +70,8 @@ class ChunkWriter:
         if text or (logprobs is not None and any(logprobs.values())):
             chunks = self._chunk(index, self._text % orjson.dumps(text), None, logprobs)
         for call in calls:
+            if call.name is None and not call.arguments:
+                continue  # its end, of which chunks don't tell
             chunks += self._chunk(index, b'"delta":{"tool_calls":[%b]}' % orjson.dumps(_call_delta(call)), None)
         if finish_reason is not None:
             chunks += self._chunk(index, self._empty, finish_reason)

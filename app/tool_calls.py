@@ -26,12 +26,14 @@ _MOST_HELD_CHARACTERS = 256
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """A call's beginning, with id and name, or more of its arguments."""
+    """A call's beginning, with id and name, or more of its arguments, or only that it is whole."""
 
     index: int
     arguments: str
     call_id: str | None = None
     name: str | None = None
+    done: bool = False
+    """Whether nothing more comes of it; where a grammar makes the call, only the output's end says so."""
 
 
 def new_call_id() -> str:
@@ -144,11 +146,11 @@ class JsonCall:
         self._passed: list[str] = []
 
     def feed(self, text: str) -> int:
-        """Takes characters, at most to where the object ends, tells its name or is no call; returns how many."""
-        named = self.name is not None
+        """Takes characters up to the object's end, or to where it shows what it is; returns how many."""
+        name, is_call = self.name, self.is_call
         for i, character in enumerate(text):
             self._take(character)
-            if self.done or not self.is_call or (self.name is not None and not named):
+            if self.done or self.is_call != is_call or self.name != name:
                 return i + 1
         return len(text)
 
@@ -219,6 +221,11 @@ class ForcedCall:
         self.calls = 1
         return "", [*([first] if first is not None else []), ToolCallDelta(0, text)]
 
+    @property
+    def held_characters(self) -> int:
+        """Of the text so far, those at its end of which it is not known whether they are content."""
+        return 0
+
     def finish(self) -> tuple[str, list[ToolCallDelta]]:
         """What was held back."""
         return "", []
@@ -236,8 +243,7 @@ class CallParser:
         self._parallel = parallel
         self.calls = 0
         self._held = ""
-        self._raw = ""  # what was read since the first marker, should it be no call
-        self._marker = ""
+        self._raw = ""  # what was read since the marker, should it be no call
         self._call: JsonCall | None = None
         self._announced = False
         self._in_calls = only_calls
@@ -259,6 +265,12 @@ class CallParser:
         """Whether nothing more can come: the only call is whole."""
         return not self._parallel and self.calls > 0 and self._call is None
 
+    @property
+    def held_characters(self) -> int:
+        """Of the text so far, those at its end of which it is not known whether they are content."""
+        read = len(self._raw) if not self._announced or self._call is None else 0
+        return read + len(self._held)
+
     def finish(self) -> tuple[str, list[ToolCallDelta]]:
         """What was held back: text, unless it was a call's."""
         unannounced = self._raw if self._call is not None and not self._announced else ""
@@ -266,7 +278,7 @@ class CallParser:
             unannounced = self._raw if self.calls == 0 else ""
             self._held = "" if self.calls and _BETWEEN.fullmatch(self._held) else self._held
         left = unannounced + self._held
-        self._held, self._call = "", None
+        self._held, self._raw, self._call = "", "", None
         return left, []
 
     def _step(self, content: list[str], deltas: list[ToolCallDelta]) -> bool:
@@ -290,7 +302,7 @@ class CallParser:
         if found:
             at, marker = min(found)
             content.append(self._held[:at])
-            self._held, self._raw, self._marker = self._held[at + len(marker) :], marker, marker
+            self._held, self._raw = self._held[at + len(marker) :], marker
             self._in_calls = True
             return True
         keep = max((_overlap(self._held, marker) for marker in MARKERS), default=0)
@@ -306,24 +318,27 @@ class CallParser:
             return False
         for marker in MARKERS:
             if rest.startswith(marker):
-                self._raw += self._held[: match.end()] + marker
-                self._held, self._marker = rest[len(marker) :], marker
+                if self.calls == 0:
+                    content.append(self._raw + self._held[: match.end()])
+                self._held, self._raw = rest[len(marker) :], marker
                 return True
         if rest.startswith("{"):
             self._raw += self._held[: match.end()]
             self._held = rest
             self._begin_call()
             return True
-        named = _MISTRAL_NAME.match(rest) if self._marker == "[TOOL_CALLS]" else None
+        named = _MISTRAL_NAME.match(rest) if self._raw == "[TOOL_CALLS]" else None
         if named is not None:
             self._raw += rest[: named.end()]
             self._held = '{"name": "' + named[1] + '", "arguments": ' + rest[named.end() :]
             self._begin_call(ends_with_arguments=True)
             return True
-        if self._marker == "[TOOL_CALLS]" and len(rest) < _MOST_HELD_CHARACTERS and "{" not in rest:
+        if self._raw == "[TOOL_CALLS]" and len(rest) < _MOST_HELD_CHARACTERS and "{" not in rest:
             return False
-        content.append(self._raw + self._held[: match.end()] if self.calls == 0 else "")
-        self._held, self._raw, self._marker, self._in_calls = rest, "", "", False
+        if self.calls == 0:
+            content.append(self._raw)
+            rest = self._held
+        self._held, self._raw, self._in_calls = rest, "", False
         return True
 
     def _begin_call(self, *, ends_with_arguments: bool = False) -> None:
@@ -342,17 +357,18 @@ class CallParser:
             not call.is_call or (call.name is not None and not known) or (call.done and not known)
         ):
             content.append(self._raw)
-            self._raw, self._marker, self._call, self._in_calls = "", "", None, False
+            self._raw, self._call, self._in_calls = "", None, False
             return True
         if known and call.is_call and not self._announced:
             self._announced = True
             deltas.append(ToolCallDelta(self.calls, "", new_call_id(), call.name))
             self.calls += 1
-        if self._announced and (arguments := call.take_arguments()):
-            deltas.append(ToolCallDelta(self.calls - 1, arguments))
+        arguments = call.take_arguments() if self._announced else ""
+        if self._announced and (arguments or call.done):
+            deltas.append(ToolCallDelta(self.calls - 1, arguments, done=call.done))
         if call.done:
-            self._call, self._raw, self._marker, self._in_calls = None, "", "", True
-        return True
+            self._call, self._raw, self._in_calls = None, "", True
+        return call.done or bool(self._held)
 
 
 def _overlap(text: str, marker: str) -> int:

@@ -42,7 +42,7 @@ class ResponseRoutes:
             body, (served, job) = await self._reception.take(request, ResponseRequest, planned)
             job = planning.of_tenant(job, request.state.tenant)
             blank = responses.blank_response(body, response_id, int(time.time()))
-            writer = responses.ResponseWriter(blank, job)
+            writer = responses.ResponseWriter(blank, job, streams=bool(body.stream))
             deltas = generation.stream(job, served.chat, served.generate)
             if not body.stream:
                 answer = await until_disconnect(request.receive, responses.whole(writer, deltas))

@@ -2,13 +2,15 @@ import json
 from typing import Any
 
 import httpx2
+import numpy as np
 import openai
 import pytest
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage
 from pydantic import BaseModel
 
-from app.engine.types import EngineStoppedError, GenerateRequest, QueueFullError, TokenDelta
-from app.openai_types import Message
+from app.engine.types import EngineStoppedError, GenerateRequest, QueueFullError, TokenDelta, TokenScores
+from app.errors import ApiError
+from app.openai_types import MAX_MESSAGES, Message
 from app.responses import chat_request
 from app.responses_types import ResponseRequest
 from tests.app.fake_worker import FakeWorker, deltas
@@ -174,6 +176,61 @@ async def test_one_call_only_ends_the_answer_and_the_computing(each: int) -> Non
     assert len(several.choices[0].message.tool_calls or ()) == 2
 
 
+def scored(text: str, each: int) -> FakeWorker:
+    ids = tokens_of(text)
+
+    def scores(count: int) -> TokenScores:
+        return TokenScores(
+            np.full(count, -1, np.float32), np.zeros((count, 0), np.int32), np.zeros((count, 0), np.float32)
+        )
+
+    cut = [tuple(ids[i : i + each]) for i in range(0, len(ids), each)]
+    script = [TokenDelta(piece, scores=scores(len(piece))) for piece in cut]
+    return FakeWorker(lambda _: [*script, TokenDelta((), "stop")])
+
+
+@pytest.mark.parametrize("each", [1, 3, 1000])
+@pytest.mark.parametrize(
+    ("before", "after"), [("Hi ", "bye 日本"), ("", "bye"), ("日本 <tool", ""), ("Hi", None), ("<tool_call> 日", None)]
+)
+async def test_scores_are_of_the_text_and_not_of_calls(before: str, after: str | None, each: int) -> None:
+    text = before if after is None else f"{before}{CALL} {after}"
+    shown = before + (after or "")
+    client = openai_client(http_app(scored(text, each).generate))
+    include: Any = ["message.output_text.logprobs"]
+    async with client.responses.stream(**BODY, tools=[TOOL], include=include) as stream:
+        pieces = [event.delta async for event in stream if event.type == "response.output_text.delta"]
+        final = await stream.get_final_response()
+    whole = await client.responses.create(**BODY, tools=[TOOL], include=include)
+    chat_tools: Any = [{"type": "function", "function": {"name": "add"}}]
+    messages: Any = [{"role": "user", "content": "hi"}]
+    chat = await client.chat.completions.create(model="tiny", messages=messages, tools=chat_tools, logprobs=True)
+    assert chat.choices[0].logprobs is not None
+    answers: list[Any] = [final, whole]
+    parts = [item.content[0] for answer in answers for item in answer.output if item.type == "message"]
+    for logprobs in [*(part.logprobs for part in parts), chat.choices[0].logprobs.content]:
+        told = b"".join(bytes(entry.bytes) for entry in logprobs).decode()
+        assert told.strip() == shown.strip()
+    assert all(pieces)
+
+
+async def test_a_call_is_done_when_it_is_whole() -> None:
+    client = openai_client(http_app(saying(f"{CALL}\nand so on", finish_reason="length").generate))
+    stream = await client.responses.create(**BODY, tools=[TOOL], stream=True)
+    events: list[Any] = [event async for event in stream]
+    kinds = [event.type for event in events]
+    assert kinds.index("response.function_call_arguments.done") < kinds.index("response.output_text.delta")
+    call, message = events[-1].response.output
+    assert (call.status, message.status, events[-1].response.status) == ("completed", "incomplete", "incomplete")
+
+
+async def test_a_call_that_is_cut_off_is_incomplete() -> None:
+    client = openai_client(http_app(saying(CALL[:50], finish_reason="length").generate))
+    (call,) = (await client.responses.create(**BODY, tools=[TOOL])).output
+    assert isinstance(call, ResponseFunctionToolCall)
+    assert call.status == "incomplete"
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_an_output_that_reaches_its_limit_is_incomplete(streamed: bool) -> None:
     client = openai_client(http_app(saying(TEXT, finish_reason="length").generate))
@@ -272,6 +329,14 @@ def test_calls_that_follow_each_other_are_one_message() -> None:
     assert [message.role for message in made] == ["assistant", "tool", "tool", "assistant"]
     assert made[0].content == "so"
     assert [[each.id for each in message.tool_calls or ()] for message in made] == [["a", "b"], [], [], ["c"]]
+
+
+def test_instructions_that_make_too_many_messages_are_refused() -> None:
+    items: Any = [{"role": "user", "content": ""}] * MAX_MESSAGES
+    assert len(messages_of(input=items)) == MAX_MESSAGES
+    with pytest.raises(ApiError) as caught:
+        messages_of(input=items, instructions="Be brief.")
+    assert (caught.value.status, caught.value.param) == (400, "input")
 
 
 async def test_options_reach_the_engine() -> None:

@@ -1,4 +1,4 @@
-"""From a JSON schema to what the engine asks before every token: llguidance's matcher behind our TokenConstraint.
+"""From a JSON schema, or a grammar with calls in it, to the engine's TokenConstraint, by llguidance's matcher.
 
 Compiling happens in a thread of its own, within bounds on size and work, and what was compiled is kept for the next
 request with the same schema. A mask takes microseconds and is made in native code without the interpreter's lock.
@@ -10,12 +10,13 @@ import json
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import llguidance
 import numpy as np
 from numpy.typing import NDArray
 
+from app.call_grammar import HEADER, SPACING, schemas_of
 from app.chat import ChatModel
 from app.engine.types import ConstraintError, TokenConstraint
 
@@ -25,12 +26,6 @@ if TYPE_CHECKING:
 MAX_CACHED = 64
 MAX_BLAMED = 16
 """Definitions that are tried one by one to say which is wrong: a compilation each."""
-_SPACING: "JsonCompileOptions" = {
-    # One space, where people put it: a model that may write white space without end sometimes does.
-    "item_separator": ", ",
-    "key_separator": ": ",
-    "whitespace_flexible": False,
-}
 
 
 class Constraints:
@@ -80,6 +75,9 @@ class Constraints:
 
     def _blame_definition(self, schema: str) -> None:
         """Raises ConstraintError with the name of the first of several definitions that by itself can't be followed."""
+        if schema.startswith(HEADER):
+            self._blame_schema(schema)
+            return
         value = json.loads(schema)
         definitions = value.get("$defs") if isinstance(value, dict) else None
         if not isinstance(definitions, dict) or len(definitions) < 2:
@@ -92,11 +90,27 @@ class Constraints:
                 error.definition = name
                 raise
 
+    def _blame_schema(self, grammar: str) -> None:
+        """The same of a grammar with calls, of the schemas in it."""
+        for i, schema in enumerate(schemas_of(grammar)[:MAX_BLAMED]):
+            try:
+                self._compiled(schema)
+            except ConstraintError as error:
+                error.definition = f"f{i}"
+                raise
+
     def _compiled(self, schema: str) -> llguidance.LLMatcher:
+        if schema.startswith(HEADER):
+            return self._matcher(schema)
         try:
-            grammar = llguidance.LLMatcher.grammar_from_json_schema(schema, defaults=_SPACING)
+            grammar = llguidance.LLMatcher.grammar_from_json_schema(
+                schema, defaults=cast("JsonCompileOptions", SPACING)
+            )
         except ValueError as error:
             raise ConstraintError(f"The schema can't be followed: {error}") from None
+        return self._matcher(grammar)
+
+    def _matcher(self, grammar: str) -> llguidance.LLMatcher:
         limits = llguidance.LLParserLimits(
             initial_lexer_fuel=1_000_000,
             step_lexer_fuel=100_000,

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import orjson
 
 from app import errors
+from app.call_grammar import CallableFunction, call_grammar
 from app.openai_types import ChatCompletionRequest, Message, NamedToolChoice, Tool
 
 MAX_SCHEMA_BYTES = 65536
@@ -26,9 +27,9 @@ class Grammar:
     """What an output has to be, and what of the request says so."""
 
     schema: str
-    """A JSON schema, as text."""
+    """A JSON schema, or a grammar with calls in it (`app.call_grammar`), as text."""
     fields: tuple[str, ...]
-    """Whose fault it is if it can't be followed: of several, the i-th is the schema's `$defs/f<i>`."""
+    """Whose fault it is if it can't be followed: of several, the i-th is `$defs/f<i>`, or the grammar's i-th schema."""
 
     def field_of(self, definition: str | None) -> str:
         """The request's field behind one of the schema's definitions."""
@@ -47,6 +48,8 @@ class Functions:
     """"list" and "named": a grammar makes the whole output a list of calls, or one function's arguments."""
     parallel: bool = True
     """Whether an output may have several calls."""
+    bare: Literal["any", "strict", "none"] = "any"
+    """Which objects at an output's begin may be calls without a mark; not "any": a grammar holds calls to schemas."""
 
 
 def functions_of(request: ChatCompletionRequest) -> Functions | None:
@@ -68,11 +71,22 @@ def functions_of(request: ChatCompletionRequest) -> Functions | None:
         if choice.function.name not in names:
             raise errors.invalid("'tool_choice': no such function in 'tools'.", "tool_choice", "invalid_value")
         return Functions((choice.function.name,), "named")
-    return Functions(names, "list" if choice == "required" else "auto", request.parallel_tool_calls is not False)
+    parallel = request.parallel_tool_calls is not False
+    if choice == "required":
+        return Functions(names, "list", parallel)
+    if not any(tool.function.strict for tool in request.tools or ()):
+        return Functions(names, "auto", parallel)
+    has_format = request.response_format is not None and request.response_format.type != "text"
+    return Functions(names, "auto", parallel, "none" if has_format else "strict")
 
 
-def grammar_of(request: ChatCompletionRequest, functions: Functions | None) -> Grammar | None:
-    """What the output has to follow. Raises ApiError (400) naming the field."""
+def grammar_of(
+    request: ChatCompletionRequest, functions: Functions | None, special: Mapping[int, str] | None = None
+) -> Grammar | None:
+    """What the output has to follow. Raises ApiError (400) naming the field.
+
+    special: the vocabulary's special tokens, of which calls' marks may be some.
+    """
     form = request.response_format
     schema: Any = None
     fields: tuple[str, ...] = ("response_format",)
@@ -92,12 +106,31 @@ def grammar_of(request: ChatCompletionRequest, functions: Functions | None) -> G
         if not form.json_schema.strict:
             schema = {**schema, "x-guidance": {"lenient": True}}
         fields = ("response_format.json_schema.schema",)
-    if schema is None:
+    has_strict_calls = functions is not None and functions.bare != "any"
+    if schema is None and not has_strict_calls:
         return None
     for name, value in (("ignore_eos", request.ignore_eos), ("min_tokens", request.min_tokens)):
         if value:
             raise errors.invalid(f"'{name}' does not go with an output that has to follow a schema.", name)
-    return Grammar(_bounded(schema, fields[0] if len(fields) == 1 else "tools"), fields)
+    text = "" if schema is None else _bounded(schema, fields[0] if len(fields) == 1 else "tools")
+    if functions is None or not has_strict_calls:
+        return Grammar(text, fields)
+    tools = request.tools or ()
+    callables = [_callable(tool, f"tools[{i}].function.parameters") for i, tool in enumerate(tools)]
+    text = call_grammar(callables, special or {}, parallel=functions.parallel, answer=schema)
+    if len(text) > 2 * MAX_SCHEMA_BYTES:
+        raise errors.invalid("'tools': the functions' schemas are too large together.", "tools", "invalid_value")
+    of_tools = (f"tools[{i}].function.parameters" for i in range(len(tools)))
+    return Grammar(text, (*of_tools, *(fields if schema is not None else ())))
+
+
+def _callable(tool: Tool, field: str) -> CallableFunction:
+    """Of a function that is not strict, arguments may be any object."""
+    if not tool.function.strict:
+        return CallableFunction(tool.function.name, {"type": "object"})
+    schema = {"type": "object", "properties": {}} if tool.function.parameters is None else tool.function.parameters
+    _bounded(schema, field)
+    return CallableFunction(tool.function.name, _closed(schema))
 
 
 def _bounded(schema: Any, field: str) -> str:

@@ -213,7 +213,9 @@ def _call_parser(job: Job) -> CallParser | ForcedCall | None:
         return None
     if functions.mode == "named":
         return ForcedCall(functions.names[0])
-    return CallParser(functions.names, only_calls=functions.mode == "list", parallel=functions.parallel)
+    return CallParser(
+        functions.names, only_calls=functions.mode == "list", parallel=functions.parallel, bare=functions.bare
+    )
 
 
 class _Scores:

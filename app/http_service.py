@@ -94,7 +94,11 @@ class Reception:
 
         if len(raw) < LONG_BODY_BYTES:
             return prepare()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, prepare)
+        return await self.in_thread(prepare)
+
+    async def in_thread(self, work: Callable[[], Planned]) -> Planned:
+        """What would keep other streams waiting, off the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def as_api_error(self, request_id: str) -> Callable[[Exception], ApiError]:
         """What a failure of that request is to its client."""

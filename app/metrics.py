@@ -1,8 +1,8 @@
 """What an operator may know, in Prometheus' text format: counts, times and shares, of nobody in particular.
 
-No series tells of a user, a key, a prompt or an answer: labels are routes, statuses, models and workers only, and none
-of them takes what a request says. Counts of HTTP are those of this ingress replica; workers tell theirs in their
-heartbeats. Knows neither Ray nor the engine.
+No series tells of a user, a key, a prompt or an answer: labels are methods, routes, statuses, models, reasons of an end
+and workers only, and none of them takes what a request says. Counts of HTTP are those of this ingress replica; workers
+tell theirs in their heartbeats. Knows neither Ray nor the engine.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from app.engine.types import GenerateRequest, TokenDelta
+from app.engine.types import BeamParams, GenerateRequest, TokenDelta
 from app.generation import Generate
 from app.worker_table import WorkerRow
 
@@ -24,7 +24,7 @@ _NEXT_TOKEN_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0
 
 
 class Metrics:
-    """One ingress replica's series. Used on its event loop only."""
+    """One ingress replica's series. Any thread may use it: the library locks its series."""
 
     def __init__(self, workers: Callable[[], Sequence[WorkerRow]]) -> None:
         self._registry = registry = CollectorRegistry()  # Ray's own series are in the library's global one
@@ -48,7 +48,7 @@ class Metrics:
         )
         self._first_token_s = Histogram(
             "redoubt_time_to_first_token_seconds",
-            "From a sequence's request, waiting included, to its first token.",
+            "From a sequence's request, waiting included, to its first token; not of beam searches, which end at once.",
             ["model"],
             buckets=_FIRST_TOKEN_S,
             registry=registry,
@@ -89,7 +89,11 @@ class Metrics:
                             prompt_tokens.inc(len(request.prompt_token_ids))
                         if delta.cached_tokens:
                             cached_tokens.inc(delta.cached_tokens)
-                        if delta.token_ids:
+                        if isinstance(request.search, BeamParams):
+                            # A beam search's answers, which come all at once: no first token to time.
+                            made = len(delta.token_ids) + sum(len(answer.token_ids) for answer in delta.more)
+                            generated_tokens.inc(made)
+                        elif delta.token_ids:
                             now_s = perf_counter()
                             if has_tokens:
                                 next_token_s.observe((now_s - last_s) / len(delta.token_ids))

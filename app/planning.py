@@ -80,7 +80,7 @@ def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, 
     if request.top_logprobs is not None and not request.logprobs:
         raise errors.invalid("'top_logprobs' is allowed only with 'logprobs': true.", "top_logprobs", "invalid_value")
     functions = functions_of(request)
-    grammar = grammar_of(request, functions)
+    grammar = grammar_of(request, functions, model.tokens.special)
     tools = (request.tools or ()) if functions is not None else ()
     wishes = _window_wishes(request)
     search = search_of(request, limits.max_beams)

@@ -95,6 +95,8 @@ def _refuse_what_has_no_effect(request: _Request) -> None:
             raise _invalid("response_format", "does not go with a search")
         if request.tool_choice not in (None, "auto", "none"):
             raise _invalid("tool_choice", "a call can't be forced in a search")
+        if request.tool_choice != "none" and any(tool.function.strict for tool in request.tools or ()):
+            raise _invalid("tools", "functions can't be strict in a search")
 
 
 def _invalid(field: str, why: str) -> errors.ApiError:

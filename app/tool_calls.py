@@ -36,6 +36,14 @@ class ToolCallDelta:
     """Whether nothing more comes of it; where a grammar makes the call, only the output's end says so."""
 
 
+def bare_head(name: str) -> str:
+    """How a call without a mark begins, up to its name, where functions are strict; pattern of a pattern."""
+    space = r"[ \t\n\r]"
+    gap = space + "{0,4}"
+    kind = rf'("type"{gap}:{gap}"function"{gap},{gap})?'
+    return rf'{space}*\{{{gap}{kind}"name"{gap}:{gap}"{name}"'
+
+
 def new_call_id() -> str:
     """As long as the strictest template (Mistral's, nine letters) lets it be; unique within a conversation."""
     return uuid.uuid4().hex[:9]
@@ -234,13 +242,24 @@ class ForcedCall:
 class CallParser:
     """Tells calls from text, however the text is cut."""
 
-    def __init__(self, names: Collection[str], *, only_calls: bool = False, parallel: bool = True) -> None:
+    def __init__(
+        self,
+        names: Collection[str],
+        *,
+        only_calls: bool = False,
+        parallel: bool = True,
+        bare: Literal["any", "strict", "none"] = "any",
+    ) -> None:
         """only_calls: the output is a list of calls, without a marker: a grammar saw to it.
 
         parallel: whether there may be several; otherwise nothing is read after the first.
+
+        bare: which objects at the output's begin may be calls without a mark: any, those of `bare_head`, or none.
         """
         self._names = names
         self._parallel = parallel
+        self._bare = bare
+        self._is_bare = False  # the call that is read
         self.calls = 0
         self._held = ""
         self._raw = ""  # what was read since the marker, should it be no call
@@ -293,10 +312,11 @@ class CallParser:
             if not stripped:
                 return False
             self._at_start = False
-            if stripped.startswith("{"):  # Llama 3 without its tag, and small models
+            if stripped.startswith("{") and self._bare != "none":  # Llama 3 without its tag, and small models
                 self._raw = self._held[: len(self._held) - len(stripped)]
                 self._held = stripped
                 self._begin_call()
+                self._is_bare = True
                 return True
         found = [(at, marker) for marker in MARKERS if (at := self._held.find(marker)) >= 0]
         if found:
@@ -343,6 +363,7 @@ class CallParser:
 
     def _begin_call(self, *, ends_with_arguments: bool = False) -> None:
         self._call, self._announced = JsonCall(ends_with_arguments=ends_with_arguments), False
+        self._is_bare = False
 
     def _read_call(self, content: list[str], deltas: list[ToolCallDelta]) -> bool:
         call = self._call
@@ -353,6 +374,9 @@ class CallParser:
         self._raw += self._held[:taken]
         self._held = self._held[taken:]
         known = call.name is not None and call.name in self._names
+        if known and not self._announced and self._is_bare and self._bare == "strict":
+            # The name has just come: with its quote ends what was read.
+            known = re.fullmatch(bare_head(re.escape(call.name or "")), self._raw) is not None
         if not self._announced and (
             not call.is_call or (call.name is not None and not known) or (call.done and not known)
         ):

@@ -22,6 +22,8 @@ from app.sse import ClientGoneError, until_disconnect
 
 MAX_INPUTS = 2048
 """OpenAI's own limit."""
+MANY_NUMBERS = 32 * 1024
+"""Answers of so many are written in a thread, so that other streams go on."""
 
 Input = Annotated[
     Annotated[Text, Tag("text")]
@@ -111,15 +113,25 @@ class EmbeddingRoutes:
         except Exception as error:
             raise self._reception.as_api_error(request_id)(error) from None
         tokens = sum(len(each.prompt_token_ids) for each in requests)
-        return Response(_answer(body, vectors, tokens), media_type="application/json")
+        numbers = sum(vector.size for vector in vectors)
+        if numbers < MANY_NUMBERS:
+            return Response(_answer(body, vectors, tokens), media_type="application/json")
+        answer = await self._reception.in_thread(lambda: _answer(body, vectors, tokens))
+        return Response(answer, media_type="application/json")
 
 
 def _answer(body: EmbeddingRequest, vectors: Sequence[NDArray[np.float32]], tokens: int) -> bytes:
-    """An `EmbeddingResponse` as JSON: orjson writes each float32 with as few digits as tell it apart."""
-    written: list[Any] = [np.ascontiguousarray(vector, np.float32) for vector in vectors]
-    if body.encoding_format == "base64":
-        written = [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in vectors]
-    data = [{"object": "embedding", "index": i, "embedding": each} for i, each in enumerate(written)]
+    """An `EmbeddingResponse` as JSON: orjson writes each float32 with as few digits as tell it apart.
+
+    Vector by vector, for orjson keeps the interpreter to itself while it writes.
+    """
+    data = []
+    for i, vector in enumerate(vectors):
+        embedding: Any = np.ascontiguousarray(vector, "<f4")
+        if body.encoding_format == "base64":
+            embedding = base64.b64encode(embedding.tobytes()).decode()
+        entry = {"object": "embedding", "index": i, "embedding": embedding}
+        data.append(orjson.Fragment(orjson.dumps(entry, option=orjson.OPT_SERIALIZE_NUMPY)))
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     answer = {"object": "list", "data": data, "model": body.model, "usage": usage}
-    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    return orjson.dumps(answer)

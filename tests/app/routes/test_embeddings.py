@@ -1,5 +1,6 @@
 import asyncio
 import base64
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from app.embeddings import AT_ONCE
 from app.engine.types import EngineStoppedError, GenerateRequest, PromptResult, QueueFullError, TokenDelta
+from app.routes import embeddings as routes
 from tests.app.fake_worker import FakeWorker
 from tests.app.service import http_app, http_client, never, openai_client
 from tests.app.tiny_model import CONTEXT_TOKENS, HIDDEN_SIZE, reference_tokenizer
@@ -145,3 +147,22 @@ async def test_a_key_is_a_tenant() -> None:
         assert (await client.post("/v1/embeddings", json=body)).status_code == 401
         await client.post("/v1/embeddings", json=body, headers={"Authorization": "Bearer key"})
     assert {len(request.tenant) for request in worker.requests} == {32}
+
+
+@pytest.mark.parametrize("form", ["float", "base64"])
+async def test_other_requests_go_on_while_a_long_answer_is_written(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[str] = set()
+    write = routes._answer
+
+    def watched(*arguments: Any) -> bytes:
+        threads.add(threading.current_thread().name)
+        return write(*arguments)
+
+    monkeypatch.setattr(routes, "_answer", watched)
+    monkeypatch.setattr(routes, "MANY_NUMBERS", 4 * HIDDEN_SIZE)
+    client = openai_client(http_app(FakeWorker(script).generate))
+    for inputs, name in ((["a"] * 3, "MainThread"), (["a"] * 4, "tokenize_0")):
+        threads.clear()
+        answer = await client.embeddings.create(model="tiny", input=inputs, encoding_format=form)
+        assert len(answer.data) == len(inputs)
+        assert threads == {name}

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.engine.types import GenerateRequest, TokenDelta
+from app.engine.types import Answer, GenerateRequest, TokenDelta
 from tests.app.fake_worker import FakeWorker
 from tests.app.service import WORKER, http_app, http_client, never
 from tests.app.tiny_model import reference_tokenizer
@@ -70,6 +70,16 @@ async def test_a_sequence_that_a_stop_string_ended() -> None:
         await client.post("/v1/completions", json={"model": "tiny", "prompt": "hi", "stop": "o"})
         found = series((await client.get("/metrics")).text)
     assert value(found, "redoubt_sequences_total", model="tiny", reason="closed") == 1
+
+
+async def test_all_beams_are_counted_and_none_is_a_first_token() -> None:
+    beams = [TokenDelta(TOKENS[:2], "stop", more=(Answer(TOKENS[:3], "stop"), Answer(TOKENS[:1], "length")))]
+    async with http_client(http_app(FakeWorker(lambda _: beams).generate)) as client:
+        body: dict[str, Any] = {"model": "tiny", "prompt": "hi", "num_beams": 3, "n": 3}
+        answer = (await client.post("/v1/completions", json=body)).json()
+        found = series((await client.get("/metrics")).text)
+    assert value(found, "redoubt_generated_tokens_total", model="tiny") == answer["usage"]["completion_tokens"] == 6
+    assert value(found, "redoubt_time_to_first_token_seconds_count", model="tiny") == 0
 
 
 async def test_labels_are_a_closed_set() -> None:

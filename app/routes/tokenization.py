@@ -14,7 +14,7 @@ from app.http_service import Reception
 from app.openai_types import MAX_MESSAGES, MAX_TOOLS, Identifier, Message, Text, TokenId, Tool, Unsupported, Wire, only
 
 MOST_BODY_BYTES = 4 << 20
-"""A text may be longer than the context, for that is what one asks; but other long bodies wait while it is tokenized."""
+"""A text may be longer than the context, for that is what one asks; but other long bodies wait meanwhile."""
 MAX_TOKEN_IDS = 1 << 20
 
 

@@ -194,6 +194,7 @@ class Scheduler:
                 sequence.planned = 0
                 prompts.append(sequence)
         if not prompts:
+            self._trim_drafts()
             return
         for sequence in self.running:
             sequence.planned = min(sequence.planned, 1)
@@ -210,6 +211,17 @@ class Scheduler:
             more = min(sequence.length - sequence.computed - sequence.planned, budget)
             sequence.planned += more
             budget -= more
+
+    def _trim_drafts(self) -> None:
+        """Guesses were made for those who ran before; a prompt that the cache had whole is one more to decode."""
+        excess = sum(sequence.planned for sequence in self.running) - self.limits.step_tokens
+        for sequence in reversed(self.running):
+            if excess <= 0:
+                return
+            less = min(excess, sequence.planned - 1, sequence.drafts)
+            if less > 0:
+                sequence.planned -= less
+                excess -= less
 
     def _find_pages(self, sequence: SequenceState, chain: PageChain, step: Step) -> None:
         """Gives the sequence those of its next pages that are in the prefix cache."""

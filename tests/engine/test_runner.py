@@ -74,10 +74,10 @@ def generate(
             events.put(event)
 
     engine = Engine(runner, prompt_chunk_tokens=32, expected_output_tokens=1)  # admits too many
-    engine.start()
     try:
         for request in wanted:
             engine.submit(request, deliver, request.request_id, constraints.get(request.request_id))
+        engine.start()  # only now: otherwise a busy machine would run them one after the other
         tokens: dict[object, list[int]] = {request.request_id: [] for request in wanted}
         ended = 0
         while ended < len(wanted):

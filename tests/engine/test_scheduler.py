@@ -52,6 +52,17 @@ def test_decoding_comes_first_and_prompts_get_a_bounded_chunk() -> None:
     assert reader.generated == 1
 
 
+def test_guesses_give_way_to_whoever_comes_with_one_token_to_compute() -> None:
+    scheduler = Scheduler(make_limits(step_tokens=8))
+    talker = SequenceState(3, 50)
+    scheduler.add(talker)
+    run(scheduler)
+    talker.drafts = 7  # all of a step, as far as was known
+    scheduler.add(SequenceState(1, 5))
+    step = scheduler.schedule()
+    assert step.query_lengths == [7, 1]
+
+
 def test_a_short_prompt_overtakes_a_long_one_which_still_goes_on() -> None:
     scheduler = Scheduler(make_limits())
     long, short = SequenceState(200, 5), SequenceState(10, 5)

@@ -115,7 +115,8 @@ def convert(
     bits: Annotated[
         float | None,
         typer.Option(
-            help="Bits a weight of the layers, which int8 and other groups are spread over: 4.125 to 8.25.",
+            help="Bits a weight of the layers, which int8 and other groups are spread over: up to 8.25, from 4.125"
+            " (asym_int4: 4.25) where groups of 128 fit the model.",
             show_default=False,
         ),
     ] = None,

@@ -81,9 +81,11 @@ class AutoModelForCausalLM:
     ) -> Self:
         """Opens a converted folder, a Hugging Face folder or a GGUF file; the latter two are converted on first use.
 
-        load_in_4bit: `convert`'s default, which keeps the codes of a checkpoint that has them; load_in_8bit: int8;
-        qtype: any type of `convert`. context_tokens: prompt and output together, by default the model's, at most
-        DEFAULT_CONTEXT_TOKENS. cache_dir: where converted models are kept. options: more of `convert`'s, by name.
+        load_in_4bit: `convert`'s default type, which keeps the codes of a checkpoint that has them; load_in_8bit: int8;
+        qtype: any type of `convert`. Codes that are chosen here are rounded to nearest, which takes seconds while
+        somebody waits; method="gptq" keeps much more and takes minutes to hours, once. context_tokens: prompt and
+        output together, by default the model's, at most DEFAULT_CONTEXT_TOKENS. cache_dir: where converted models are
+        kept. options: more of `convert`'s, by name.
 
         Raises QuantError for what can't be opened or converted, ValueError or TypeError for an option.
         """
@@ -102,7 +104,7 @@ class AutoModelForCausalLM:
         wanted = qtype or ("int8" if load_in_8bit else "auto" if load_in_4bit else None)
         if wanted is None:
             raise ValueError("load_in_4bit, load_in_8bit or qtype: the engine needs one of them for a checkpoint")
-        asked = {"qtype": wanted, "group_size": group_size, "method": "rtn", **options}  # while somebody waits
+        asked = {"qtype": wanted, "group_size": group_size, "method": "rtn", **options}
         state = json.dumps([file_state(source.resolve()), asked, LAYOUT_VERSION], sort_keys=True, default=str)
         name = f"{source.resolve().stem}-{hashlib.sha256(state.encode()).hexdigest()[:16]}"
         folder = (Path(cache_dir) if cache_dir is not None else cache_folder() / "models") / name

@@ -61,7 +61,7 @@ def layer_options(
     shape = block_shape(config, x.shape[1])
     exact = block(x, weights, shape)
     size = np.einsum("...i,...i->...", exact, exact) + np.float32(1e-30)
-    powers = _input_powers(x, weights, shape)
+    powers = input_powers(x, weights, shape)
     options: dict[Unit, tuple[Option, ...]] = {}
     for unit, power in zip(UNITS, powers, strict=True):
         originals = {f"{name}.weight": weights[f"{name}.weight"] for name in unit}
@@ -125,7 +125,7 @@ def _kinds(base: IntegerType, inputs: int) -> list[tuple[IntegerType, int]]:
     return kinds + [("int8", group) for group in (64, 32) if inputs % group == 0][:1]
 
 
-def _input_powers(x: F32, weights: Mapping[str, F32], shape: BlockShape) -> list[F32]:
+def input_powers(x: F32, weights: Mapping[str, F32], shape: BlockShape) -> list[F32]:
     """Mean square of every input of every unit."""
     normed = attention_input(x, weights, shape)
     context = attend(normed, weights, shape)

@@ -6,8 +6,9 @@ packed layout.
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -51,9 +52,9 @@ def open_gguf(path: Path) -> Source:
     tensors = {}
     for name, tensor in gguf.tensors.items():
         if name != _ROPE_FACTORS:
-            hf_name = _hf_name(gguf, name)
+            ours = hf_name(gguf, name)
             heads = _permuted_heads(gguf, name, config["num_attention_heads"], config["num_key_value_heads"])
-            tensors[hf_name] = _source_tensor(gguf, name, hf_name, tensor, heads)
+            tensors[ours] = _source_tensor(gguf, name, ours, tensor, heads)
     return Source(
         name=path.name,
         config=config,
@@ -64,7 +65,8 @@ def open_gguf(path: Path) -> Source:
     )
 
 
-def _hf_name(gguf: GgufFile, name: str) -> str:
+def hf_name(gguf: GgufFile, name: str) -> str:
+    """The name that Hugging Face has for a tensor. Raises UnsupportedModelError where it is none of ours."""
     if name in _TOP_NAMES:
         return _TOP_NAMES[name]
     match = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name)
@@ -83,6 +85,12 @@ def _permuted_heads(gguf: GgufFile, name: str, heads: int, kv_heads: int) -> int
     return heads if match[1] == "q" else kv_heads
 
 
+def gguf_order(gguf: GgufFile, name: str, config: Mapping[str, Any]) -> Permutation | None:
+    """For each row in Hugging Face's order the row of the tensor `name` that holds it; None where all are in place."""
+    heads = _permuted_heads(gguf, name, config["num_attention_heads"], config["num_key_value_heads"])
+    return hugging_face_rows(gguf.tensors[name].shape[0], heads) if heads else None
+
+
 def hugging_face_rows(rows: int, heads: int) -> Permutation:
     """For each row in Hugging Face's order ("rotate half") the GGUF row that holds it.
 
@@ -93,7 +101,7 @@ def hugging_face_rows(rows: int, heads: int) -> Permutation:
     return np.arange(rows).reshape(heads, head_dim // 2, 2).swapaxes(1, 2).reshape(rows)
 
 
-def _source_tensor(gguf: GgufFile, name: str, hf_name: str, tensor: GgufTensor, heads: int) -> SourceTensor:
+def _source_tensor(gguf: GgufFile, name: str, ours: str, tensor: GgufTensor, heads: int) -> SourceTensor:
     block = BLOCK_TYPES.get(tensor.type_name)
     if block is None:
         known = ", ".join(BLOCK_TYPES)
@@ -115,7 +123,7 @@ def _source_tensor(gguf: GgufFile, name: str, hf_name: str, tensor: GgufTensor, 
         return values.reshape(-1) if vector and not isinstance(values, QuantizedMatrix) else values
 
     return SourceTensor(
-        hf_name,
+        ours,
         tensor.shape,
         block.stored,
         block.group,

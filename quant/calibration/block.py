@@ -6,7 +6,7 @@ own names ("self_attn.q_proj.weight", ...). Knows neither files nor quantization
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from quant.calibration.rope import rotary_angles
 from quant.matrix import F32
 
 Weights = Mapping[str, F32]
+
+_QUERY_TOKENS: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,7 @@ def attend(normed: F32, weights: Weights, shape: BlockShape) -> F32:
     for window in range(len(normed)):
         for head in range(shape.kv_heads):
             mine = slice(head * (shape.heads // shape.kv_heads), (head + 1) * (shape.heads // shape.kv_heads))
-            probabilities = _probabilities(queries[window, mine], keys[window, head])
-            out[window, mine] = probabilities @ values[window, head]
+            _attend_head(queries[window, mine], keys[window, head], values[window, head], out[window, mine])
     return _joined(out)
 
 
@@ -80,7 +81,11 @@ def gated(normed: F32, weights: Weights) -> F32:
     gate = linear(normed, weights, "mlp.gate_proj")
     up = linear(normed, weights, "mlp.up_proj")
     up *= gate
-    up *= _sigmoid(gate)
+    np.negative(gate, out=gate)
+    with np.errstate(over="ignore"):  # x / inf gives the 0 that is meant
+        np.exp(gate, out=gate)
+        gate += 1
+        up /= gate
     return up
 
 
@@ -161,6 +166,21 @@ def _rotate(x: F32, shape: BlockShape, direction: int) -> F32:
     cosines, sines = shape.cosines[:tokens], shape.sines[:tokens] * np.float32(direction)
     low, high = x[..., :half], x[..., half:]
     return np.concatenate([low * cosines - high * sines, high * cosines + low * sines], -1)
+
+
+def _attend_head(queries: F32, keys: F32, values: F32, out: F32) -> None:
+    """Causal attention of a group's queries [group, tokens, head_dim], some tokens at a time: no later keys."""
+    tokens, head_dim = keys.shape
+    queries = queries * np.float32(head_dim**-0.5)
+    later = np.triu(np.full((_QUERY_TOKENS, _QUERY_TOKENS), -np.inf, np.float32), 1)
+    for begin in range(0, tokens, _QUERY_TOKENS):
+        end = min(begin + _QUERY_TOKENS, tokens)
+        scores = (queries[:, begin:end].reshape(-1, head_dim) @ keys[:end].T).reshape(len(queries), -1, end)
+        scores[..., begin:] += later[: end - begin, : end - begin]
+        scores -= scores.max(-1, keepdims=True)
+        np.exp(scores, out=scores)
+        context = (scores.reshape(-1, end) @ values[:end]).reshape(len(queries), -1, head_dim)
+        np.divide(context, scores.sum(-1, keepdims=True), out=out[:, begin:end])
 
 
 def _probabilities(queries: F32, keys: F32) -> F32:

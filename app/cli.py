@@ -53,6 +53,7 @@ class Method(StrEnum):
     SCALE = "scale"
     GPTQ = "gptq"
     SIGNROUND = "signround"
+    TUNED = "tuned"
 
 
 class Shape(StrEnum):
@@ -104,8 +105,8 @@ def convert(
     method: Annotated[
         Method,
         typer.Option(
-            help="How 4-bit codes are chosen: rtn (to nearest), scale (scales that the inputs want), gptq, signround."
-            " auto: gptq."
+            help="How 4-bit codes are chosen: rtn (to nearest), scale (scales that the inputs want), gptq, signround;"
+            " tuned: gptq, then scales and norms by the unquantized model's answers. auto: gptq."
         ),
     ] = Method.AUTO,
     calibrate: Annotated[

@@ -90,9 +90,7 @@ def calibrate(
     """
     layers = int(checkpoint.config["num_hidden_layers"])
     streams = _streams(checkpoint, infos, ids, piece, work)
-    as_is = frozenset(
-        name for name, info in infos.items() if info.type not in FOUR_BIT or keeps(checkpoint.tensors[name], info)
-    )
+    as_is = kept_as_they_are(checkpoint, infos)
 
     def quantize(stage: Stage) -> Mapping[str, F32]:
         return {name: _quantize(name, stage, infos[name], method, name in as_is, piece, work) for name in stage.names}
@@ -119,10 +117,27 @@ def calibrate(
             work.forget(f"{name}-{number - 1}")
 
 
+def kept_as_they_are(checkpoint: Source, infos: Mapping[str, MatrixInfo]) -> frozenset[str]:
+    """Matrices that no method chooses codes for: of other types, or with codes of the source's that are kept."""
+    return frozenset(
+        name for name, info in infos.items() if info.type not in FOUR_BIT or keeps(checkpoint.tensors[name], info)
+    )
+
+
+def seen_rows(rows: NDArray[np.intp], infos: Mapping[str, MatrixInfo], piece: Piece) -> F32:
+    """Rising rows of the embedding as the quantized model has them."""
+    info = infos[_EMBEDDING]
+
+    def read(begin: int, end: int) -> F32:
+        return unpacked(piece(_EMBEDDING, info, begin, end), info.of_rows(end - begin))
+
+    return _gathered(rows, info, read)
+
+
 def _streams(
     checkpoint: Source, infos: Mapping[str, MatrixInfo], ids: NDArray[np.int32], piece: Piece, work: WorkFolder
 ) -> Streams:
-    done = work.steps_done
+    done = min(work.steps_done, int(checkpoint.config["num_hidden_layers"]))
     if done:
         return Streams(*(np.array(work.load(f"{name}-{done - 1}")) for name in ("exact", "seen")))
     info, tensor = infos[_EMBEDDING], checkpoint.tensors[_EMBEDDING]
@@ -130,12 +145,7 @@ def _streams(
     def exact(rows: NDArray[np.intp]) -> F32:
         return _gathered(rows, info, lambda begin, end: read_rows(tensor, begin, end))
 
-    def seen(rows: NDArray[np.intp]) -> F32:
-        return _gathered(
-            rows, info, lambda begin, end: unpacked(piece(_EMBEDDING, info, begin, end), info.of_rows(end - begin))
-        )
-
-    return Streams(embedded(ids, exact), embedded(ids, seen))
+    return Streams(embedded(ids, exact), embedded(ids, lambda rows: seen_rows(rows, infos, piece)))
 
 
 def _gathered(rows: NDArray[np.intp], info: MatrixInfo, read: Callable[[int, int], F32]) -> F32:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,9 +40,10 @@ from quant.requantized import requantization_notes
 from quant.sources import open_source
 from quant.sources.safetensors_file import read_header
 from quant.sources.source import Source, SourceTensor
+from quant.tuned import TUNED, tune, tuned_name
 
 BEST_METHOD: Final = "gptq"
-METHOD_NAMES: Final = ("auto", *METHODS, SIGN_ROUND)
+METHOD_NAMES: Final = ("auto", *METHODS, SIGN_ROUND, TUNED)
 _SPARE_BYTES: Final = 64 << 20  # what the tokenizer and the file system itself may need
 
 
@@ -148,7 +149,10 @@ def convert(
         else:
             assert ids is not None
             with work_folder(out, _digest(plan, used, ids)) as work:
-                calibrate(checkpoint, infos, vectors, used, ids, maker.piece, work, progress=progress)
+                base = "gptq" if used == TUNED else used
+                calibrate(checkpoint, infos, vectors, base, ids, maker.piece, work, progress=progress)
+                if used == TUNED:
+                    tune(checkpoint, infos, vectors, ids, maker.piece, work, progress=progress)
                 _write(folder, plan, maker, vectors, work, progress)
     return ConversionReport(
         folder=out,
@@ -204,14 +208,23 @@ def _write(
     work: WorkFolder | None,
     progress: bool,
 ) -> None:
-    """Writes the packed file: matrices that `work` has from there, the others rounded to nearest or kept."""
+    """Writes the packed file: what `work` has from there, other matrices rounded to nearest or kept."""
+
+    def made(name: str) -> NDArray[Any] | None:
+        names = () if work is None else (tuned_name(name), name)
+        return next((work.load(each) for each in names if work is not None and work.has(each)), None)
 
     def piece(name: str, info: MatrixInfo, begin: int, end: int) -> U8:
-        if work is not None and work.has(name):
-            return np.asarray(work.load(name)[begin // TILE_OUTPUTS : -(-end // TILE_OUTPUTS)])
+        packed = made(name)
+        if packed is not None:
+            return np.asarray(packed[begin // TILE_OUTPUTS : -(-end // TILE_OUTPUTS)])
         return maker.piece(name, info, begin, end)
 
-    write_packed(folder / FILE_NAME, plan, piece, lambda name: vectors[name], label="Converting", progress=progress)
+    def vector(name: str) -> F32:
+        tuned = made(name)
+        return vectors[name] if tuned is None else np.asarray(tuned)
+
+    write_packed(folder / FILE_NAME, plan, piece, vector, label="Converting", progress=progress)
 
 
 def is_packed_model(folder: Path) -> bool:

@@ -55,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--dither", type=int, metavar="SEED")
     parser.add_argument("--types", default=",".join(TYPES))
+    parser.add_argument("--plain", action="store_true", help="each type without an importance matrix, too")
     parser.add_argument("--ours", type=Path, nargs="*", default=[], help="converted folders of the same weights")
     parser.add_argument("--environments", type=Path, default=Path("build/peers"))
     parser.add_argument("--out", type=Path)
@@ -80,7 +81,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     baseline = _perplexity(exact, options)
     rows = []
     for kind in options.types.split(","):
-        for matrix in (None, importance):
+        for matrix in (importance, None) if options.plain else (importance,):
             name = kind if matrix is None else f"{kind}-imatrix"
             rounded, floats = options.work / f"{name}.gguf", options.work / "rounded.gguf"
             if not rounded.exists():

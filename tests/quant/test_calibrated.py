@@ -1,5 +1,6 @@
 """Conversions that calibrate: what they gain, that a killed one goes on to the same result, and what they refuse."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 import quant.calibrated as module
 from quant.calibrated import windows_for
-from quant.calibration import layers
+from quant.calibration import layers, tuning
 from quant.calibration.layers import run_layer
 from quant.calibration.text import calibration_windows
 from quant.convert import convert
@@ -62,10 +63,11 @@ def test_calibrated_methods_come_nearer_to_the_original(hf_folder: Path, tmp_pat
     convert(hf_folder, tmp_path / "fp32", qtype="fp32", progress=False)
     truth = logits(tmp_path / "fp32", text)
     errors = {}
-    for method in ("rtn", "gptq"):
+    for method in ("rtn", "gptq", "tuned"):
         converted(hf_folder, tmp_path / method, text, method, head_qtype="fp32")
         errors[method] = float(np.linalg.norm(logits(tmp_path / method, text) - truth))
     assert errors["gptq"] < 0.8 * errors["rtn"]
+    assert errors["tuned"] < errors["gptq"]
 
 
 @pytest.mark.parametrize("method", ["scale", "gptq", "signround"])
@@ -98,6 +100,37 @@ def test_a_killed_conversion_goes_on_to_the_same_bytes(
     assert layers_run == [0, 1, 1, 2, 2]
     assert again == whole
     assert not list(tmp_path.glob(".out*"))
+
+
+def test_a_killed_tuning_goes_on_to_the_same_bytes(
+    hf_folder: Path, tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "BATCH_WINDOWS", 2)
+    plain = converted(hf_folder, tmp_path / "gptq", text, "gptq")
+    whole = converted(hf_folder, tmp_path / "whole", text, "tuned")
+    assert whole != plain
+    steps_taken: list[int] = []
+
+    def killed(student: Any, lesson: Any, number: int, steps: Any) -> float:
+        steps_taken.append(number)
+        if steps_taken.count(number) == 1:  # each step dies once before it begins
+            raise KeyboardInterrupt
+        return tuning.tune_step(student, lesson, number, steps)
+
+    monkeypatch.setattr("quant.tuned.tune_step", killed)
+    again = None
+    while again is None:
+        with contextlib.suppress(KeyboardInterrupt):
+            again = converted(hf_folder, tmp_path / "out", text, "tuned")
+    assert again == whole
+    assert len(steps_taken) > 2
+    assert steps_taken == [i // 2 for i in range(len(steps_taken))]
+    file, before = (PackedFile(tmp_path / name / "model.safetensors") for name in ("out", "gptq"))
+    for name in (name for name in file.matrices if "layers" in name):
+        assert np.array_equal(file.codes(name).codes, before.codes(name).codes)
+        moved = np.abs(file.codes(name).scales - before.codes(name).scales).astype(np.float32)
+        assert 0 < moved.max() < 0.05 * np.abs(before.codes(name).scales.astype(np.float32)).max()
+    assert not np.array_equal(file.vector("model.norm.weight"), before.vector("model.norm.weight"))
 
 
 def test_other_options_do_not_go_on(
@@ -163,7 +196,7 @@ def test_options_that_do_not_go_together_are_refused(hf_folder: Path, tmp_path: 
             convert(hf_folder, tmp_path / "out", calibration_text=text, progress=False, **options)
         assert not (tmp_path / "out").exists()
 
-    refused("method 'best' is not one of auto, rtn, scale, gptq, signround", method="best")
+    refused("method 'best' is not one of auto, rtn, scale, gptq, signround, tuned", method="best")
     refused("signround", method="signround", qtype="nf4")
     refused("extent 'row' is not one of", extent="row")
     refused("a scale per channel is rounded to nearest", extent="channel", qtype="sym_int4", method="gptq")

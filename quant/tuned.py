@@ -1,0 +1,100 @@
+"""After a calibration: the scales and norms of the whole model tuned by the unquantized model's answers, step by step.
+
+What every step leaves is kept in the work folder, so that a conversion that was killed goes on with the next; the
+result is the same bit for bit. Does not know gradients (`calibration.tuning`), nor the packed file's order.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from quant.calibrated import Piece, kept_as_they_are, seen_rows
+from quant.calibration.block import rms_norm
+from quant.calibration.layers import MATRICES, embedded
+from quant.calibration.tuning import Lesson, Parameters, Student, batches, tune_step
+from quant.calibration.work_folder import WorkFolder
+from quant.matrix import F32, QuantizedMatrix
+from quant.methods.grids import assembled, rounded_to_fp16
+from quant.methods.problem import Rounding
+from quant.packed_file import MatrixInfo, pack_quantized, unpack_quantized, unpacked
+from quant.pieces import read_whole
+from quant.sources.source import Source
+
+TUNED: Final = "tuned"
+MOST_WEIGHTS: Final = 1 << 31
+"""Of the layers, that the default method tunes: heads, scales and their means of a larger model fill gigabytes."""
+
+
+def tuned_name(name: str) -> str:
+    """What a tensor that was tuned is called in the work folder."""
+    return f"tuned.{name}"
+
+
+def tune(
+    checkpoint: Source,
+    infos: Mapping[str, MatrixInfo],
+    vectors: Mapping[str, F32],
+    ids: NDArray[np.int32],
+    piece: Piece,
+    work: WorkFolder,
+    *,
+    progress: bool,
+) -> None:
+    """Leaves in `work`, where `calibrate` has finished, the tuned matrices' packed bytes and the norms and biases.
+
+    ids: calibration windows [windows, tokens].
+    """
+    layers = int(checkpoint.config["num_hidden_layers"])
+    names = [f"model.layers.{number}.{short}" for number in range(layers) for short in MATRICES]
+    as_is = kept_as_they_are(checkpoint, infos)
+
+    def matrix(name: str) -> QuantizedMatrix:
+        return unpack_quantized(np.asarray(work.load(name)), infos[name])
+
+    def read(name: str) -> QuantizedMatrix | F32:
+        return unpacked(np.asarray(work.load(name)), infos[name]) if name in as_is else matrix(name)
+
+    free = [name for name in names if name not in as_is]
+    parameters = Parameters({name: matrix(name).scales.astype(np.float32) for name in free}, vectors)
+    student = Student(checkpoint.config, read, parameters)
+    lesson = _lesson(checkpoint, infos, vectors, ids, piece, np.asarray(work.load(f"exact-{layers - 1}")))
+    steps = batches(len(ids))
+    first = work.steps_done - layers
+    if first:
+        parameters.state[:] = work.load(f"tuning-{first - 1}")
+    bar = tqdm(range(first, len(steps)), "Tuning", len(steps), initial=first, unit="step", disable=not progress)
+    for number in bar:
+        loss = tune_step(student, lesson, number, steps)
+        bar.set_postfix(divergence=f"{loss:.4f}")
+        work.save(f"tuning-{number}", parameters.state)
+        work.finish_step(layers + number)
+        work.forget(f"tuning-{number - 1}")
+    for name in free:
+        codes, scales = matrix(name), rounded_to_fp16(parameters.value(name))
+        minima = np.zeros_like(scales) if codes.minima is None else codes.minima.astype(np.float32)
+        rounding = Rounding(codes.type, codes.group, codes.table)
+        work.save(tuned_name(name), pack_quantized(assembled(rounding, codes.codes, scales, minima)))
+    for name in vectors:
+        work.save(tuned_name(name), parameters.value(name))
+
+
+def _lesson(
+    checkpoint: Source,
+    infos: Mapping[str, MatrixInfo],
+    vectors: Mapping[str, F32],
+    ids: NDArray[np.int32],
+    piece: Piece,
+    outputs: F32,
+) -> Lesson:
+    """outputs: what the last layer of the unquantized model gave."""
+    head = "lm_head.weight" if "lm_head.weight" in infos else "model.embed_tokens.weight"
+    info = infos[head]
+    return Lesson(
+        embedded(ids, lambda rows: seen_rows(rows, infos, piece)),
+        rms_norm(outputs, vectors["model.norm.weight"], float(checkpoint.config["rms_norm_eps"])),
+        read_whole(checkpoint.tensors[head]),
+        unpacked(piece(head, info, 0, info.rows), info),
+    )

@@ -41,12 +41,17 @@ Piece = Callable[[str, MatrixInfo, int, int], U8]
 """(name, info, begin, end) -> packed rows, rounded to nearest or with the source's codes kept."""
 
 
-def windows_for(config: Mapping[str, Any], tokenizer_folder: Path, text: Path | None) -> NDArray[np.int32]:
-    """Calibration windows for a model: more tokens than its widest matrix has inputs, but not more than time allows."""
+def windows_for(
+    config: Mapping[str, Any], tokenizer_folder: Path, text: Path | None, share: float = 1.0
+) -> NDArray[np.int32]:
+    """Calibration windows for a model: more tokens than its widest matrix has inputs, but not more than time allows.
+
+    share: the part of the windows that the codes are to be chosen by.
+    """
     widest = max(int(config["intermediate_size"]), int(config["hidden_size"]))
     tokens = min(WINDOW_TOKENS, int(config["max_position_embeddings"]))
     wanted = min(max(TOKENS_PER_INPUT * widest, LEAST_TOKENS), MOST_VALUES // int(config["hidden_size"]))
-    return calibration_windows(tokenizer_folder, text, windows=max(1, wanted // tokens), tokens=tokens)
+    return calibration_windows(tokenizer_folder, text, windows=max(1, int(wanted // tokens / share)), tokens=tokens)
 
 
 def mixed_roundings(
@@ -60,9 +65,9 @@ def mixed_roundings(
 ) -> dict[str, Rounding]:
     """Every layer's matrices' types and groups under a budget (`mixed`). Raises QuantError where it is too small."""
     config, options = checkpoint.config, dict[Unit, tuple[Option, ...]]()
-    embedding, tensor = infos[_EMBEDDING], checkpoint.tensors[_EMBEDDING]
+    tensor = checkpoint.tensors[_EMBEDDING]
     few = ids[:SENSITIVITY_WINDOWS, :SENSITIVITY_TOKENS]
-    x = embedded(few, lambda rows: _gathered(rows, embedding, lambda begin, end: read_rows(tensor, begin, end)))
+    x = embedded(few, lambda rows: gathered(rows, tensor.shape, lambda begin, end: read_rows(tensor, begin, end)))
     for number in tqdm(range(int(config["num_hidden_layers"])), "Weighing", unit="layer", disable=not progress):
         base = infos[f"model.layers.{number}.mlp.down_proj.weight"]
         found, x = layer_options(
@@ -131,7 +136,7 @@ def seen_rows(rows: NDArray[np.intp], infos: Mapping[str, MatrixInfo], piece: Pi
     def read(begin: int, end: int) -> F32:
         return unpacked(piece(_EMBEDDING, info, begin, end), info.of_rows(end - begin))
 
-    return _gathered(rows, info, read)
+    return gathered(rows, (info.rows, info.cols), read)
 
 
 def _streams(
@@ -140,19 +145,19 @@ def _streams(
     done = min(work.steps_done, int(checkpoint.config["num_hidden_layers"]))
     if done:
         return Streams(*(np.array(work.load(f"{name}-{done - 1}")) for name in ("exact", "seen")))
-    info, tensor = infos[_EMBEDDING], checkpoint.tensors[_EMBEDDING]
+    tensor = checkpoint.tensors[_EMBEDDING]
 
     def exact(rows: NDArray[np.intp]) -> F32:
-        return _gathered(rows, info, lambda begin, end: read_rows(tensor, begin, end))
+        return gathered(rows, tensor.shape, lambda begin, end: read_rows(tensor, begin, end))
 
     return Streams(embedded(ids, exact), embedded(ids, lambda rows: seen_rows(rows, infos, piece)))
 
 
-def _gathered(rows: NDArray[np.intp], info: MatrixInfo, read: Callable[[int, int], F32]) -> F32:
+def gathered(rows: NDArray[np.intp], shape: tuple[int, ...], read: Callable[[int, int], F32]) -> F32:
     """Rising rows of a matrix that is read some tiles at a time."""
-    result = np.empty((len(rows), info.cols), np.float32)
-    for begin in range(0, info.rows, _READ_ROWS):
-        end = min(begin + _READ_ROWS, info.rows)
+    result = np.empty((len(rows), shape[1]), np.float32)
+    for begin in range(0, shape[0], _READ_ROWS):
+        end = min(begin + _READ_ROWS, shape[0])
         first, last = np.searchsorted(rows, [begin, end])
         if first < last:
             result[first:last] = read(begin, end)[rows[first:last] - begin]

@@ -40,7 +40,7 @@ from quant.requantized import requantization_notes
 from quant.sources import open_source
 from quant.sources.safetensors_file import read_header
 from quant.sources.source import Source, SourceTensor
-from quant.tuned import TUNED, tune, tuned_name
+from quant.tuned import CODES_SHARE, TUNED, divided, tune, tuned_name
 
 BEST_METHOD: Final = "gptq"
 METHOD_NAMES: Final = ("auto", *METHODS, SIGN_ROUND, TUNED)
@@ -128,7 +128,8 @@ def convert(
         ids = None
         used = "rtn" if extent != "group" else _method(method, checkpoint, infos, expected)
         if used != "rtn" or bits is not None:
-            ids = windows_for(checkpoint.config, folder, calibration_text)
+            share = CODES_SHARE if used == TUNED else 1.0
+            ids = windows_for(checkpoint.config, folder, calibration_text, share)
         if bits is not None:
             assert ids is not None
             roundings = mixed_roundings(checkpoint, infos, vectors, ids, bits, progress=progress)
@@ -150,9 +151,10 @@ def convert(
             assert ids is not None
             with work_folder(out, _digest(plan, used, ids)) as work:
                 base = "gptq" if used == TUNED else used
-                calibrate(checkpoint, infos, vectors, base, ids, maker.piece, work, progress=progress)
+                own, others = divided(ids) if used == TUNED else (ids, ids)
+                calibrate(checkpoint, infos, vectors, base, own, maker.piece, work, progress=progress)
                 if used == TUNED:
-                    tune(checkpoint, infos, vectors, ids, maker.piece, work, progress=progress)
+                    tune(checkpoint, infos, vectors, others, maker.piece, work, progress=progress)
                 _write(folder, plan, maker, vectors, work, progress)
     return ConversionReport(
         folder=out,

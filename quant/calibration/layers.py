@@ -42,10 +42,7 @@ class Stage:
 
     moments: mean of s s^T over tokens, s the input seen. owed, for each matrix W: mean of (W (x - s) + r) s^T, x the
     input of the unquantized model, and r what the residual stream, where W's output is added to one, lacks to be that
-    model's. Where there is a residual stream a token counts by 1 / |y|^2, y what that stream is after the stage in the
-    unquantized model: norms follow, so an error is as large as it is beside y. The first token of a text may be a
-    hundred times longer than all others (Sun et al. 2024, "Massive Activations in Large Language Models"); else its
-    error were nearly all that is made small.
+    model's.
     """
 
     names: tuple[str, ...]
@@ -172,11 +169,8 @@ def _stage(
     residual: Streams | None = None,
 ) -> None:
     full = {name: f"{layer.prefix}{name}.weight" for name in names}
+    moments, drift, lacking = _moments(inputs, residual)
     weights = {name: read(name) for name in full.values()}
-    if residual is None:
-        moments, drift, lacking = _moments((exact, seen, None) for exact, seen in inputs)
-    else:
-        moments, drift, lacking = _moments(_beside(residual, inputs, layer.exact, weights, names[0]))
     owed = {name: values @ drift for name, values in weights.items()}
     del drift
     if lacking is not None:
@@ -188,45 +182,27 @@ def _stage(
         layer.seen[f"{name}.weight"] = quantized[tensor]
 
 
-def _beside(
-    residual: Streams, inputs: Iterator[tuple[F32, F32]], exact: Weights, weights: Weights, name: str
-) -> Iterator[tuple[F32, F32, F32 | None]]:
-    """Inputs of a matrix whose outputs are added to a residual stream, and what that lacks, divided by tokens' norms.
-
-    `weights` has the matrix under its full name, `exact` its bias.
-    """
-    (matrix,) = weights.values()
-    own = {f"{name}.weight": matrix, **{key: exact[key] for key in (f"{name}.bias",) if key in exact}}
-    windows = 0
-    for original, seen in inputs:
-        part = slice(windows, windows + len(seen))
-        windows += len(seen)
-        after = residual.exact[part] + linear(original, own, name)
-        size = np.sqrt(np.einsum("...i,...i->...", after, after)[..., None])
-        factor = np.divide(np.float32(1), size, out=np.zeros_like(size), where=size > 0)
-        yield original * factor, seen * factor, (residual.exact[part] - residual.seen[part]) * factor
-
-
-def _moments(inputs: Iterator[tuple[F32, F32, F32 | None]]) -> tuple[F32, F32, F32 | None]:
-    """Means over tokens: of s s^T, of (x - s) s^T, and of r s^T where there is a residual stream.
-
-    inputs: x, s and r by chunks of windows.
-    """
-    sums: list[F32] = []
-    tokens = 0
-    for exact, seen, lacking in inputs:
+def _moments(inputs: Iterator[tuple[F32, F32]], residual: Streams | None) -> tuple[F32, F32, F32 | None]:
+    """Means over tokens: of s s^T, of (x - s) s^T, and of r s^T where there is a residual stream."""
+    moments = drift = owed = np.zeros((0, 0), np.float32)
+    windows = tokens = 0
+    for exact, seen in inputs:
         flat, original = (x.reshape(-1, x.shape[-1]) for x in (seen, exact))
-        lefts = [flat, original - flat]
-        if lacking is not None:
-            lefts.append(lacking.reshape(len(flat), -1))
-        if not sums:
-            sums = [np.zeros((left.shape[1], flat.shape[1]), np.float32) for left in lefts]
-        for total, left in zip(sums, lefts, strict=True):
-            _add_product(total, left, flat)
+        width = flat.shape[1]
+        if not windows:
+            moments, drift = (np.zeros((width, width), np.float32) for _ in range(2))
+            owed = np.zeros((0 if residual is None else residual.seen.shape[-1], width), np.float32)
+        _add_product(moments, flat, flat)
+        _add_product(drift, original - flat, flat)
+        if residual is not None:
+            part = slice(windows, windows + len(seen))
+            lacking = residual.exact[part] - residual.seen[part]
+            _add_product(owed, lacking.reshape(len(flat), -1), flat)
+        windows += len(seen)
         tokens += len(flat)
-    for total in sums:
+    for total in (moments, drift, owed):
         total /= np.float32(tokens)
-    return sums[0], sums[1], sums[2] if len(sums) > 2 else None
+    return moments, drift, owed if residual is not None else None
 
 
 def _add_product(total: F32, left: F32, right: F32) -> None:

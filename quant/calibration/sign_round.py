@@ -2,10 +2,9 @@
 
 A weight becomes s * clip(round((w - m) / s + v)) + m with v in -1/2..1/2 and s its group's scale times a factor in
 1/2..1; both start where rounding to nearest is and move by the sign of their gradients, the step falling to zero. The
-error is that of the layer's output, of the inputs that it will see, against the unquantized model's, each token's
-beside its own length (`layers.Stage` says why). Source: Cheng et al. 2023, "Optimize Weight Rounding via Signed
-Gradient Descent for the Quantization of LLMs"; gradients pass straight through the rounding. Knows neither files nor
-other layers.
+error is that of the layer's output, of the inputs that it will see, against the unquantized model's. Source: Cheng et
+al. 2023, "Optimize Weight Rounding via Signed Gradient Descent for the Quantization of LLMs"; gradients pass straight
+through the rounding. Knows neither files nor other layers.
 """
 
 from collections.abc import Mapping
@@ -90,19 +89,17 @@ def sign_round_layer(
     """
     tuned = {name: _Tuned(MatrixProblem(name, weights[name], rounding)) for name, rounding in roundings.items()}
     generator = np.random.Generator(np.random.PCG64(_SEED))
-    squares = np.einsum("...i,...i->...", y, y)[..., None]
-    share = np.divide(np.float32(1), squares, out=np.zeros_like(squares), where=squares > 0)
+    size = float(np.mean(np.square(y), dtype=np.float64)) or 1.0
     best, least = {name: each.state() for name, each in tuned.items()}, np.inf
     for step in range(steps):
         batch = generator.choice(len(x), min(BATCH_WINDOWS, len(x)), replace=False)
         batch.sort()
         now = {**weights, **{name: each.values() for name, each in tuned.items()}}
         off = block(x[batch], now, shape) - y[batch]
-        pull = off * share[batch]
-        loss = float(np.vdot(pull, off))
+        loss = float(np.mean(np.square(off), dtype=np.float64)) / size
         if loss < least:
             best, least = {name: each.state() for name, each in tuned.items()}, loss
-        _, gradients = block_gradients(x[batch], now, shape, pull)
+        _, gradients = block_gradients(x[batch], now, shape, off)
         for name, each in tuned.items():
             each.step(gradients[name], (1 - step / steps) / steps)
     return {name: each.matrix(best[name]) for name, each in tuned.items()}

@@ -68,14 +68,11 @@ def definition(tensors: Mapping[str, F32]) -> tuple[dict[str, tuple[F64, F64]], 
     for name in MATRICES:
         short = name.removesuffix(".weight")
         (x, residual), (s, residual_seen) = (each[short.split(".")[1]] for each in inputs)
-        weight = np.ones((WINDOWS * TOKENS, 1))
-        d = (x - s).astype(np.float64).reshape(len(weight), -1) @ exact[name].T.astype(np.float64)
+        flat = s.astype(np.float64).reshape(WINDOWS * TOKENS, -1)
+        d = (x - s).astype(np.float64).reshape(flat.shape) @ exact[name].T.astype(np.float64)
         if residual is not None:
-            d += (residual - residual_seen).astype(np.float64).reshape(len(weight), -1)
-            after = (residual + linear(x, exact, short)).astype(np.float64).reshape(len(weight), -1)
-            weight = 1 / np.square(after).sum(1, keepdims=True)
-        flat = s.astype(np.float64).reshape(len(weight), -1)
-        told[PREFIX + name] = ((weight * flat).T @ flat / len(flat), (weight * d).T @ flat / len(flat))
+            d += (residual - residual_seen).astype(np.float64).reshape(d.shape)
+        told[PREFIX + name] = (flat.T @ flat / len(flat), d.T @ flat / len(flat))
     outputs = [block(x, weights, shape).astype(np.float64) for x, weights in sides]
     return told, outputs[0], outputs[1]
 

@@ -207,22 +207,27 @@ def chat(
 
 @cli.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
 def bench(
-    context: typer.Context, what: Annotated[str, typer.Argument(metavar="engine|kernels|serving|compare")] = "--help"
+    context: typer.Context,
+    what: Annotated[str, typer.Argument(metavar="engine|kernels|structured|serving|compare")] = "--help",
 ) -> None:
     """Measure the engine, its kernels, the service, or others beside us: `redoubt bench engine --help`."""
     if what == "--help":
-        typer.echo("Usage: redoubt bench engine|kernels|serving|compare [OPTIONS]\n\nEach has a --help of its own.")
+        typer.echo(
+            "Usage: redoubt bench engine|kernels|structured|serving|compare [OPTIONS]\n\nEach has a --help of its own."
+        )
         raise typer.Exit
     if what == "engine":
         from bench.engine import main as measure
     elif what == "kernels":
         from bench.kernels import main as measure
+    elif what == "structured":
+        from bench.structured import main as measure
     elif what == "serving":
         from bench.serving import main as measure
     elif what == "compare":
         from bench.compare import main as measure
     else:
-        _fail(f"there is no bench {what!r}: engine, kernels, serving or compare", 2)
+        _fail(f"there is no bench {what!r}: engine, kernels, structured, serving or compare", 2)
     raise typer.Exit(measure(context.args))
 
 

@@ -6,9 +6,11 @@ Knows nothing of requests, HTTP or Ray.
 """
 
 import asyncio
+import ctypes
 import json
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -23,7 +25,13 @@ from app.engine.types import ConstraintError, TokenConstraint
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
-MAX_CACHED = 64
+MAX_CACHED = 32
+"""Compiled schemas; what a hostile pattern's states take is 7 MiB each at most."""
+MAX_USES = 1024
+"""Of one compilation: outputs share what they find out about a schema, and that should not grow for ever."""
+MAX_REASON_CHARACTERS = 400
+TRIM_EVERY = 16
+"""Dropped schemas: their memory, in small pieces, goes back to the system only when it is asked for."""
 MAX_BLAMED = 16
 """Definitions that are tried one by one to say which is wrong: a compilation each."""
 
@@ -34,11 +42,12 @@ class Constraints:
     def __init__(self, folder: Path, vocab_size: int) -> None:
         """Returns at once; the vocabulary is read in the background."""
         self._folder = folder
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
         self._tokenizer = self._thread.submit(self._open)
         # In the thread only.
-        self._cache: OrderedDict[str, llguidance.LLMatcher] = OrderedDict()
+        self._cache: OrderedDict[str, _Compiled] = OrderedDict()
+        self._dropped = 0
 
     async def make(self, schema: str) -> TokenConstraint:
         """A fresh constraint. Raises ConstraintError with what is wrong with the schema."""
@@ -46,24 +55,32 @@ class Constraints:
 
     def compile(self, schema: str) -> TokenConstraint:
         """The same, in the thread."""
-        matcher = self._cache.get(schema)
-        if matcher is None:
-            matcher = self._compile(schema)
-            self._cache[schema] = matcher
+        for old in [key for key, compiled in self._cache.items() if compiled.failed or compiled.uses >= MAX_USES]:
+            self._drop(old)
+        compiled = self._cache.get(schema)
+        if compiled is None:
+            compiled = self._cache[schema] = _Compiled(self._compile(schema))
             if len(self._cache) > MAX_CACHED:
-                self._cache.popitem(last=False)
+                self._drop(next(iter(self._cache)))
         self._cache.move_to_end(schema)
-        return _Constraint(matcher.deep_copy())
+        compiled.uses += 1
+        return _Constraint(compiled)
 
     def close(self) -> None:
         """Ends the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
+    def _drop(self, schema: str) -> None:
+        del self._cache[schema]
+        self._dropped += 1
+        if self._dropped % TRIM_EVERY == 0 and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+            trim(0)
+
     def _open(self) -> llguidance.LLTokenizer:
         text = (self._folder / "tokenizer.json").read_text(encoding="utf-8")
         ends = sorted(ChatModel.load(self._folder).eos_token_ids)
         return llguidance.LLTokenizer(
-            text, n_vocab=self._vocab_size, eos_token=ends, slices=llguidance.LLTokenizer.json_slices()
+            text, n_vocab=self.vocab_size, eos_token=ends, slices=llguidance.LLTokenizer.json_slices()
         )
 
     def _compile(self, schema: str) -> llguidance.LLMatcher:
@@ -107,7 +124,7 @@ class Constraints:
                 schema, defaults=cast("JsonCompileOptions", SPACING)
             )
         except ValueError as error:
-            raise ConstraintError(f"The schema can't be followed: {error}") from None
+            raise ConstraintError(_REFUSED, _one_line(str(error))) from None
         return self._matcher(grammar)
 
     def _matcher(self, grammar: str) -> llguidance.LLMatcher:
@@ -121,16 +138,29 @@ class Constraints:
         )
         matcher = llguidance.LLMatcher(self._tokenizer.result(), grammar, log_level=0, limits=limits)
         if matcher.is_error() or matcher.is_stopped():
-            reason = matcher.get_error().strip().splitlines()
-            raise ConstraintError(f"The schema can't be followed: {reason[0][:300] if reason else 'nothing fits it'}")
+            raise ConstraintError(_REFUSED, _one_line(matcher.get_error()) or "nothing fits it")
         return matcher
+
+
+_REFUSED = "The schema can't be followed"
+
+
+@dataclass(slots=True)
+class _Compiled:
+    """A schema, ready to be followed."""
+
+    matcher: llguidance.LLMatcher
+    uses: int = 0
+    failed: bool = False
+    """Whether it became too complex for an output: its next one would meet the same limit."""
 
 
 class _Constraint:
     """One output's way through a schema."""
 
-    def __init__(self, matcher: llguidance.LLMatcher) -> None:
-        self._matcher = matcher
+    def __init__(self, compiled: _Compiled) -> None:
+        self._compiled = compiled
+        self._matcher = compiled.matcher.deep_copy()
         self.error: str | None = None
 
     def fill_mask(self, mask: NDArray[np.uint32]) -> None:
@@ -143,5 +173,10 @@ class _Constraint:
 
     def _check(self) -> None:
         if self.error is None and self._matcher.is_error():
-            reason = self._matcher.get_error().strip().splitlines()
-            self.error = f"The schema became too complex for this output: {reason[0][:200] if reason else 'no reason'}"
+            self._compiled.failed = True
+            self.error = _one_line(self._matcher.get_error()) or "no reason"
+
+
+def _one_line(reason: str) -> str:
+    text = " ".join(reason.split())
+    return text if len(text) <= MAX_REASON_CHARACTERS else f"{text[:MAX_REASON_CHARACTERS]}…"

@@ -125,7 +125,7 @@ def of_engine(error: Exception, retry_after_s: int) -> ApiError | None:
     if isinstance(error, RequestTooLongError):
         return invalid(str(error), code="context_length_exceeded")
     if isinstance(error, ConstraintError):
-        return invalid(str(error), "response_format", "invalid_value")
+        return invalid(error.told, "response_format", "invalid_value")
     if isinstance(error, EngineStoppedError):
         return unavailable(retry_after_s, str(error))
     return None

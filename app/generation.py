@@ -109,7 +109,7 @@ async def _run(index: int, job: Job, model: ChatModel, generate: Generate, inbox
         raise
     except ConstraintError as error:
         field = job.grammar.field_of(error.definition) if job.grammar is not None else None
-        inbox.fail(errors.invalid(str(error), field, "invalid_value"))
+        inbox.fail(errors.invalid(error.told, field, "invalid_value"))
     except Exception as error:
         inbox.fail(error)
 

@@ -255,7 +255,10 @@ class Engine:
         request = generation.request
         if generation.constraint is not None and generation.constraint.error is not None:
             self._forget(generation)
-            self._emit(generation, ConstraintError(generation.constraint.error))
+            self._emit(
+                generation,
+                ConstraintError("The schema became too complex for this output", generation.constraint.error),
+            )
             return
         cached = sequence.cached_tokens
         if cached:  # to be told once

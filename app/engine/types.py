@@ -188,10 +188,21 @@ class EngineStoppedError(EngineError):
 
 
 class ConstraintError(InvalidRequestError):
-    """A grammar that can't be compiled, or that became too complex as the output went on."""
+    """A grammar that can't be compiled, or that became too complex as the output went on.
 
-    definition: str | None = None
-    """Which of the grammar's own definitions it is about, if one by itself is the cause."""
+    `reason` may quote the grammar, which is a user's: it is not in the exception's own text, which Ray Serve logs.
+    `definition`: which of the grammar's own definitions it is about, if one by itself is the cause.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.definition: str | None = None
+
+    @property
+    def told(self) -> str:
+        """What the client is to read."""
+        return f"{self}: {self.reason}" if self.reason else str(self)
 
 
 class StepFailedError(EngineError):

@@ -168,7 +168,7 @@ def test_what_contradicts_itself_or_is_too_large_is_refused(fields: dict[str, An
     assert (caught.value.status, caught.value.param) == (400, param)
 
 
-REFUSED = ConstraintError("The schema can't be followed: because")
+REFUSED = ConstraintError("The schema can't be followed", "because")
 REFUSED.definition = "f1"
 
 

@@ -106,6 +106,7 @@ def test_ray_gets_a_token_that_only_we_can_read(tmp_path: Path) -> None:
     assert stat.S_IMODE(token.stat().st_mode) == 0o600
     assert len(token.read_text()) >= 32
     assert variables["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert variables["RAY_ENABLE_AUTO_CONNECT"] == "0"
     assert variables["PYTHONPATH"].endswith(":/elsewhere")
     assert (Path(variables["PYTHONPATH"].partition(":")[0]) / "app").is_dir()
 

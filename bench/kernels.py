@@ -162,7 +162,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--threads", type=int, default=cores, help="pinned threads, one a CPU (default: all)")
-    parser.add_argument("--tier", default=_native.default_tier(), choices=_native.available_tiers())
+    parser.add_argument("--tier", default=_native.default_tier(), choices=testing.linear_tiers())
     parser.add_argument("--batch", default=",".join(map(str, BATCHES)), help="rows of activations, with commas")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--odd", action="store_true", help="the tests' odd shapes too")

@@ -140,10 +140,13 @@ const KernelTable& table_named(const std::optional<std::string>& tier) {
   return kernel_table(tier ? tier_from_name(*tier) : default_tier());
 }
 
-// What the tests call linear kernels by: a tier's name, or that of AMX with its tile registers emulated.
+// What the tests call linear kernels by: a tier's name, or that of AMX with its tile registers emulated, or
+// of AVX-VNNI in AVX-512's encoding.
 constexpr const char* kEmulatedAmx = "amx_int8_emulated";
+constexpr const char* kEvexAvxVnni = "avx_vnni_evex";
 
 const KernelTable& linear_table_named(const std::string& tier) {
+  if (tier == kEvexAvxVnni) return evex_avx_vnni_table();
   return tier == kEmulatedAmx ? emulated_amx_table() : table_named(tier);
 }
 
@@ -154,7 +157,7 @@ std::vector<std::string> linear_tier_names() {
     names.emplace_back(tier_name(tier));
     avx512_vnni = avx512_vnni || tier == Tier::kAvx512Vnni;
   }
-  if (avx512_vnni) names.emplace_back(kEmulatedAmx);
+  if (avx512_vnni) names.insert(names.end(), {kEvexAvxVnni, kEmulatedAmx});
   return names;
 }
 

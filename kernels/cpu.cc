@@ -46,6 +46,8 @@ CpuFeatures detect_cpu_features() {
   const bool avx = has_bit(basic.ecx, 28), fma = has_bit(basic.ecx, 12), f16c = has_bit(basic.ecx, 29);
   features.avx2 = (xcr0 & kAvxState) == kAvxState && avx && fma && f16c && has_bit(extended.ebx, 5);
 
+  features.avx_vnni = features.avx2 && has_bit(cpuid(7, 1).eax, 4);
+
   const bool f = has_bit(extended.ebx, 16), dq = has_bit(extended.ebx, 17), bw = has_bit(extended.ebx, 30),
              vl = has_bit(extended.ebx, 31), vnni = has_bit(extended.ecx, 11);
   features.avx512_vnni =

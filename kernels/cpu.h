@@ -8,8 +8,9 @@ namespace redoubt {
 // An instruction set counts only if CPUID reports it and the OS saves its registers (XCR0).
 struct CpuFeatures {
   bool avx2 = false;         // AVX2, FMA and F16C
-  bool avx512_vnni = false;  // all of the above, and AVX-512 F, BW, DQ, VL and VNNI
-  bool amx_int8 = false;     // all of the above, and AMX's tiles and int8; a process must ask for them too
+  bool avx_vnni = false;     // avx2, and AVX-VNNI
+  bool avx512_vnni = false;  // avx2, and AVX-512 F, BW, DQ, VL and VNNI
+  bool amx_int8 = false;     // avx512_vnni, and AMX's tiles and int8; a process must ask for them too
 };
 
 CpuFeatures detect_cpu_features();

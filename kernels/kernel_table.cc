@@ -10,7 +10,7 @@
 namespace redoubt {
 namespace {
 
-constexpr Tier kTiers[] = {Tier::kScalar, Tier::kAvx2, Tier::kAvx512Vnni, Tier::kAmxInt8};
+constexpr Tier kTiers[] = {Tier::kScalar, Tier::kAvx2, Tier::kAvxVnni, Tier::kAvx512Vnni, Tier::kAmxInt8};
 
 bool granted(Tier tier) {
   static const CpuFeatures features = detect_cpu_features();
@@ -19,6 +19,8 @@ bool granted(Tier tier) {
       return true;
     case Tier::kAvx2:
       return features.avx2;
+    case Tier::kAvxVnni:
+      return features.avx_vnni;
     case Tier::kAvx512Vnni:
       return features.avx512_vnni;
     case Tier::kAmxInt8: {
@@ -44,6 +46,7 @@ KernelTable make_table(Tier tier) {
     fill_linear_avx2(table);
     fill_ops_avx2(table);
   }
+  if (tier >= Tier::kAvxVnni) fill_linear_avx_vnni(table);
   if (tier >= Tier::kAvx512Vnni) {
     fill_linear_avx512_vnni(table);
     fill_ops_avx512(table);
@@ -60,6 +63,8 @@ const char* tier_name(Tier tier) {
       return "scalar";
     case Tier::kAvx2:
       return "avx2";
+    case Tier::kAvxVnni:
+      return "avx_vnni";
     case Tier::kAvx512Vnni:
       return "avx512_vnni";
     case Tier::kAmxInt8:
@@ -90,7 +95,8 @@ const KernelTable& kernel_table(Tier tier) {
                                 "' is not granted by this CPU and OS; this machine has: " + granted_names());
   }
   static const KernelTable tables[] = {make_table(Tier::kScalar), make_table(Tier::kAvx2),
-                                       make_table(Tier::kAvx512Vnni), make_table(Tier::kAmxInt8)};
+                                       make_table(Tier::kAvxVnni), make_table(Tier::kAvx512Vnni),
+                                       make_table(Tier::kAmxInt8)};
   return tables[size_t(tier)];
 }
 
@@ -101,6 +107,16 @@ const KernelTable& emulated_amx_table() {
     return table;
   }();
   return emulated;
+}
+
+const KernelTable& evex_avx_vnni_table() {
+  static const KernelTable evex = [] {
+    kernel_table(Tier::kAvx512Vnni);  // granted?
+    KernelTable table = kernel_table(Tier::kAvx2);
+    fill_linear_avx_vnni_evex(table);
+    return table;
+  }();
+  return evex;
 }
 
 Tier default_tier() {

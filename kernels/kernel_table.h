@@ -19,7 +19,7 @@
 
 namespace redoubt {
 
-enum class Tier : uint8_t { kScalar, kAvx2, kAvx512Vnni, kAmxInt8 };
+enum class Tier : uint8_t { kScalar, kAvx2, kAvxVnni, kAvx512Vnni, kAmxInt8 };
 
 // Activations quantized by group, as every linear kernel of integer weights takes them: x = d * n, where the
 // integer n is one int8 term or two:
@@ -163,6 +163,8 @@ struct KernelTable {
 // Fillers, one per tier and family; each overwrites the entries it does better. Defined beside the kernels.
 void fill_linear_scalar(KernelTable& table);
 void fill_linear_avx2(KernelTable& table);
+void fill_linear_avx_vnni(KernelTable& table);
+void fill_linear_avx_vnni_evex(KernelTable& table);
 void fill_linear_avx512_vnni(KernelTable& table);
 void fill_linear_amx_int8(KernelTable& table);
 void fill_linear_amx_int8_emulated(KernelTable& table);
@@ -175,8 +177,11 @@ const KernelTable& kernel_table(Tier tier);
 // amx_int8's with its tile registers emulated, for tests: no tier, so neither listed nor chosen. Throws
 // std::invalid_argument without avx512_vnni, which it is built on.
 const KernelTable& emulated_amx_table();
-// The best tier granted, or the one REDOUBT_ISA names ("scalar", "avx2", "avx512_vnni", "amx_int8"); an
-// unknown or missing tier there throws std::invalid_argument naming it.
+// avx_vnni's in the encoding of AVX-512, for tests on processors that have that one only. The same in all
+// else.
+const KernelTable& evex_avx_vnni_table();
+// The best tier granted, or the one REDOUBT_ISA names ("scalar", "avx2", "avx_vnni", "avx512_vnni",
+// "amx_int8"); an unknown or missing tier there throws std::invalid_argument naming it.
 Tier default_tier();
 const char* tier_name(Tier tier);
 // The inverse; throws std::invalid_argument for a name that no tier has.

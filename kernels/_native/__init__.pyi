@@ -23,7 +23,7 @@ class PackedFileError(ValueError):
     """A packed model that is not what it claims to be; the message names file, tensor and reason."""
 
 def available_tiers() -> list[str]:
-    """Tiers that this CPU and OS grant, lowest first: "scalar", "avx2", "avx512_vnni", "amx_int8"."""
+    """Tiers that this CPU and OS grant, lowest first: "scalar", "avx2", "avx_vnni", "avx512_vnni", "amx_int8"."""
 
 def default_tier() -> str:
     """The best tier, or the one that REDOUBT_ISA names. Raises ValueError for one that is not there."""

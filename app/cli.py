@@ -30,6 +30,7 @@ class QType(StrEnum):
     SYM_INT4 = "sym_int4"
     ASYM_INT4 = "asym_int4"
     NF4 = "nf4"
+    LUT4 = "lut4"
     INT8 = "int8"
     BF16 = "bf16"
     FP32 = "fp32"

@@ -21,6 +21,7 @@ from quant.calibrated import FOUR_BIT, SIGN_ROUND, calibrate, mixed_roundings, w
 from quant.calibration.work_folder import WorkFolder, work_folder
 from quant.errors import OutputError, QuantError, SourceError, TensorError
 from quant.json_file import write_json
+from quant.lut4 import TABLES
 from quant.matrix import F32, U8, QuantizedMatrix
 from quant.methods import METHODS
 from quant.methods.granularity import EXTENTS, Extent
@@ -35,7 +36,7 @@ from quant.packed_file import (
 )
 from quant.pieces import PieceMaker, keeps
 from quant.piecewise import write_packed
-from quant.plan import check_options, coarsely_planned, dominant, plan_matrices
+from quant.plan import FOUR_BIT_QTYPES, check_options, coarsely_planned, dominant, plan_matrices
 from quant.requantized import requantization_notes
 from quant.sources import open_source
 from quant.sources.safetensors_file import read_header
@@ -172,15 +173,15 @@ def convert(
 def _check_method(qtype: str, method: str, extent: str, bits: float | None) -> None:
     if method not in METHOD_NAMES:
         raise QuantError(f"method {method!r} is not one of {', '.join(METHOD_NAMES)}")
-    if method == SIGN_ROUND and qtype == "nf4":
-        raise QuantError("method 'signround' knows sym_int4 and asym_int4, not nf4")
+    if method == SIGN_ROUND and qtype in TABLES:
+        raise QuantError(f"method 'signround' knows sym_int4 and asym_int4, not {qtype}")
     if extent not in EXTENTS:
         raise QuantError(f"extent {extent!r} is not one of {', '.join(EXTENTS)}")
     if extent != "group" and (method not in ("auto", "rtn") or bits is not None):
         raise QuantError(f"a scale per {extent} is rounded to nearest: it takes neither a method nor a budget of bits")
-    if extent != "group" and qtype not in ("sym_int4", "asym_int4", "nf4", "int8"):
+    if extent != "group" and qtype not in (*FOUR_BIT_QTYPES, "int8"):
         raise QuantError(f"a scale per {extent} needs an integer qtype, not {qtype!r}")
-    if bits is not None and qtype not in ("auto", "sym_int4", "asym_int4", "nf4"):
+    if bits is not None and qtype not in ("auto", *FOUR_BIT_QTYPES):
         raise QuantError(f"a budget of bits needs a 4-bit qtype, not {qtype!r}")
 
 

@@ -116,7 +116,8 @@ def with_roundings(infos: Mapping[str, MatrixInfo], roundings: Mapping[str, Roun
     changed = dict(infos)
     for name, rounding in roundings.items():
         info = infos[name]
-        changed[name] = MatrixInfo(rounding.type, info.rows, info.cols, rounding.group, rounding.table)
+        table = info.table if rounding.type == "lut4" else None
+        changed[name] = MatrixInfo(rounding.type, info.rows, info.cols, rounding.group, table)
     return changed
 
 

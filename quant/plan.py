@@ -8,15 +8,16 @@ from dataclasses import replace
 from typing import Final, cast
 
 from quant.errors import QuantError, TensorError
-from quant.lut4 import NF4
+from quant.lut4 import TABLES
 from quant.matrix import GROUP_SIZES, WeightType, check_group
 from quant.methods.granularity import storage_group
 from quant.model_config import ExpectedTensor
 from quant.packed_file import MatrixInfo
 from quant.sources.source import Source
 
-MATRIX_QTYPES: Final = ("sym_int4", "asym_int4", "nf4", "int8", "bf16", "fp32")
+MATRIX_QTYPES: Final = ("sym_int4", "asym_int4", "nf4", "lut4", "int8", "bf16", "fp32")
 QTYPES: Final = ("auto", *MATRIX_QTYPES)
+FOUR_BIT_QTYPES: Final = ("sym_int4", "asym_int4", *TABLES)
 DEFAULT_GROUP_SIZE: Final = 64
 
 
@@ -54,7 +55,7 @@ def plan_matrices(
         if tensor.role == "vector":
             continue
         if keep and stored.group and (head_qtype is None or not is_head(tensor, tied)):
-            kept = matrix_info(name, cast("WeightType", stored.stored), tensor.shape, stored.group)
+            kept = matrix_info(name, stored.stored, tensor.shape, stored.group)
             infos[name] = replace(kept, table=stored.table)
             continue
         fresh = "int8" if stored.stored == "other_fine" else "sym_int4"
@@ -69,29 +70,30 @@ def is_head(tensor: ExpectedTensor, tied: bool) -> bool:
     return tensor.role == "head" or (tensor.role == "embedding" and tied)
 
 
-def default_type(tensor: ExpectedTensor, tied: bool, qtype: str, head_qtype: str | None) -> WeightType:
-    """The type of a matrix in a model of `qtype` (see `convert`)."""
+def default_type(tensor: ExpectedTensor, tied: bool, qtype: str, head_qtype: str | None) -> str:
+    """Which of MATRIX_QTYPES a matrix in a model of `qtype` gets (see `convert`)."""
     if is_head(tensor, tied) and head_qtype is not None:
-        return weight_type(head_qtype)
-    if tensor.role == "embedding" and qtype in ("sym_int4", "asym_int4", "nf4"):
+        return head_qtype
+    if tensor.role == "embedding" and qtype in FOUR_BIT_QTYPES:
         return "int8"
-    return weight_type(qtype)
+    return qtype
 
 
 def weight_type(qtype: str) -> WeightType:
-    """How the matrices of one of MATRIX_QTYPES are stored: "nf4" is "lut4" with that table."""
-    return "lut4" if qtype == "nf4" else cast("WeightType", qtype)
+    """How the matrices of one of MATRIX_QTYPES are stored: "nf4" and "lut4" differ in the table."""
+    return "lut4" if qtype in TABLES else cast("WeightType", qtype)
 
 
-def matrix_info(name: str, kind: WeightType, shape: tuple[int, ...], group: int) -> MatrixInfo:
+def matrix_info(name: str, qtype: str, shape: tuple[int, ...], group: int) -> MatrixInfo:
     """The matrix as `__metadata__` describes it. Raises TensorError where the type can't hold the shape."""
     rows, cols = shape
+    kind = weight_type(qtype)
     if kind in ("bf16", "fp32"):
         if kind == "bf16" and cols % 2:
             raise TensorError(name, f"last dimension {cols} is odd; bf16 takes pairs: use fp32")
         return MatrixInfo(kind, rows, cols, 0)
     check_group(name, cols, group)
-    return MatrixInfo(kind, rows, cols, group, NF4 if kind == "lut4" else None)
+    return MatrixInfo(kind, rows, cols, group, TABLES.get(qtype))
 
 
 def coarsely_planned(infos: Mapping[str, MatrixInfo], expected: Mapping[str, ExpectedTensor]) -> dict[str, MatrixInfo]:

@@ -5,18 +5,21 @@ fp32. Imports torch, which nothing that serves does. Inference only.
 """
 
 import atexit
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from kernels import _native
 from quant.int4 import quantize_asym_int4, quantize_sym_int4
 from quant.int8 import quantize_int8
-from quant.lut4 import NF4, quantize_lut4
+from quant.lut4 import TABLES, quantize_lut4
 from quant.matrix import QuantizedMatrix
 from quant.native_model import available_threads
 from quant.packed_file import TILE_OUTPUTS, pack_quantized
+from quant.plan import weight_type
 
 _ROWS = 1024  # of a weight that are quantized at a time
 
@@ -39,8 +42,7 @@ class PackedLinear(torch.nn.Module):
         super().__init__()
         self.in_features, self.out_features = cols, rows
         self.qtype, self.group_size = qtype, group
-        self._type = "lut4" if qtype == "nf4" else qtype
-        self._table = NF4 if qtype == "nf4" else None
+        self._type, self._table = weight_type(qtype), TABLES.get(qtype)
         self.register_buffer("packed", packed)
         self.register_buffer("bias", None if bias is None else bias.detach().float().contiguous())
 
@@ -61,17 +63,18 @@ class PackedLinear(torch.nn.Module):
 
 def pack_weight(name: str, weight: torch.Tensor, qtype: str, group: int) -> torch.Tensor:
     """Rounds and packs a weight [out_features, in_features] of any float type. Raises TensorError naming it."""
-    quantize = {
-        "sym_int4": quantize_sym_int4, "asym_int4": quantize_asym_int4, "nf4": quantize_lut4, "int8": quantize_int8,
-    }[qtype]  # fmt: skip
+    kind = weight_type(qtype)
+    quantizers: dict[str, Callable[[str, NDArray[np.generic], int], QuantizedMatrix]] = {
+        "sym_int4": quantize_sym_int4, "asym_int4": quantize_asym_int4, "int8": quantize_int8,
+        **{name: partial(quantize_lut4, table=table) for name, table in TABLES.items()},
+    }  # fmt: skip
+    quantize = quantizers[qtype]
     rows, cols = weight.shape
-    kind = "lut4" if qtype == "nf4" else qtype
     size = _native.packed_bytes(kind, rows, cols, group)
     packed = _aligned(-(-rows // TILE_OUTPUTS), size // -(-rows // TILE_OUTPUTS))
     for begin in range(0, rows, _ROWS):
         values = weight[begin : begin + _ROWS].detach().float().numpy()
-        matrix: QuantizedMatrix = quantize(name, values, group)
-        tiles = pack_quantized(matrix)
+        tiles = pack_quantized(quantize(name, values, group))
         packed[begin // TILE_OUTPUTS : begin // TILE_OUTPUTS + len(tiles)] = tiles
     return torch.from_numpy(packed)
 

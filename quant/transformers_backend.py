@@ -16,9 +16,10 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from quant.matrix import GROUP_SIZES
+from quant.plan import FOUR_BIT_QTYPES
 from quant.torch_linear import PackedLinear, pack_weight
 
-QTYPES: Final = ("sym_int4", "asym_int4", "nf4", "int8")
+QTYPES: Final = (*FOUR_BIT_QTYPES, "int8")
 
 
 @register_quantization_config("redoubt")

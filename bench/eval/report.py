@@ -45,7 +45,7 @@ VARIANTS: Final[tuple[Options, ...]] = (
     {"qtype": "sym_int4", "group_size": 64, "method": "scale"},
     *({"qtype": "sym_int4", "group_size": group, "method": "gptq"} for group in (32, 64, 128)),
     {"qtype": "asym_int4", "group_size": 64, "method": "gptq"},
-    {"qtype": "nf4", "group_size": 64, "method": "gptq"},
+    *({"qtype": qtype, "group_size": 64, "method": "gptq"} for qtype in ("nf4", "lut4")),
     {"qtype": "sym_int4", "group_size": 64, "method": "signround"},
     {"qtype": "sym_int4", "bits": 4.5, "method": "gptq"},
     {"qtype": "int8", "group_size": 64, "method": "rtn"},

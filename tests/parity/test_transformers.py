@@ -79,7 +79,7 @@ def test_any_model_of_transformers_gets_our_layers(folders: Path) -> None:
     assert output.shape == (1, 9)
 
 
-@pytest.mark.parametrize("qtype", ["sym_int4", "asym_int4", "nf4", "int8"])
+@pytest.mark.parametrize("qtype", ["sym_int4", "asym_int4", "nf4", "lut4", "int8"])
 def test_a_layer_is_its_weights_times_its_input(qtype: str) -> None:
     import torch
 
@@ -90,7 +90,7 @@ def test_a_layer_is_its_weights_times_its_input(qtype: str) -> None:
     weight, bias = torch.randn(72, 128), torch.randn(72)
     packed = pack_weight("w", weight, qtype, 64)
     layer = PackedLinear(packed, 72, 128, qtype, 64, bias)
-    kind, table = ("lut4", layer._table) if qtype == "nf4" else (qtype, None)
+    kind, table = ("lut4", layer._table) if qtype in ("nf4", "lut4") else (qtype, None)
     rounded = torch.from_numpy(_native.dequantize(packed.numpy(), kind, 72, 128, 64, table=table))
     x = torch.randn(2, 5, 128)
     exact = x.double() @ rounded.double().T + bias.double()

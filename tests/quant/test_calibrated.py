@@ -161,9 +161,9 @@ def test_the_default_calibrates_four_bits_only(hf_folder: Path, tmp_path: Path, 
     assert report.bits_per_weight == pytest.approx(8 * report.size_bytes / report.weights)
 
 
-@pytest.mark.parametrize("bits", [4.3, 5.0, 7.5])
-def test_a_budget_of_bits(hf_folder: Path, tmp_path: Path, text: Path, bits: float) -> None:
-    converted(hf_folder, tmp_path / "out", text, "gptq", bits=bits)
+@pytest.mark.parametrize(("qtype", "bits"), [("auto", 4.3), ("auto", 5.0), ("auto", 7.5), ("lut4", 5.0)])
+def test_a_budget_of_bits(hf_folder: Path, tmp_path: Path, text: Path, qtype: str, bits: float) -> None:
+    converted(hf_folder, tmp_path / "out", text, "gptq", qtype=qtype, bits=bits)
     file = PackedFile(tmp_path / "out/model.safetensors")
     layers = [info for name, info in file.matrices.items() if "layers" in name]
     spent = 8 * sum(info.size_bytes for info in layers) / sum(info.rows * info.cols for info in layers)

@@ -6,7 +6,8 @@ import subprocess
 import sys
 import textwrap
 from collections import namedtuple
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,16 @@ from quant.convert import convert as convert_by
 from quant.errors import OutputError, QuantError, SourceError, TensorError
 from quant.int4 import quantize_asym_int4, quantize_sym_int4
 from quant.int8 import quantize_int8
-from quant.lut4 import quantize_lut4
-from quant.matrix import F32
+from quant.lut4 import NF4, NORMAL, quantize_lut4
+from quant.matrix import F32, QuantizedMatrix
 from quant.packed_file import PackedFile
 from tests.quant.checkpoints import CONFIG, gguf_name, permuted, random_tensors, write_gguf, write_hf_folder
 
-QUANTIZERS = {
+QUANTIZERS: dict[str, Callable[..., QuantizedMatrix]] = {
     "sym_int4": quantize_sym_int4,
     "asym_int4": quantize_asym_int4,
-    "lut4": quantize_lut4,
+    "nf4": partial(quantize_lut4, table=NF4),
+    "lut4": partial(quantize_lut4, table=NORMAL),
     "int8": quantize_int8,
 }
 UP = "model.layers.0.mlp.up_proj.weight"
@@ -57,7 +59,7 @@ def hf_folder(tmp_path: Path) -> Path:
 
 class TestTypes:
     @pytest.mark.parametrize("group", [32, 64])
-    @pytest.mark.parametrize("qtype", ["sym_int4", "asym_int4", "nf4", "int8"])
+    @pytest.mark.parametrize("qtype", ["sym_int4", "asym_int4", "nf4", "lut4", "int8"])
     def test_integer_types(self, hf_folder: Path, tmp_path: Path, qtype: str, group: int) -> None:
         report = convert(hf_folder, tmp_path / "out", qtype=qtype, group_size=group, progress=False)
         stored = "lut4" if qtype == "nf4" else qtype
@@ -68,7 +70,7 @@ class TestTypes:
                 assert np.array_equal(file.vector(name), values)
                 continue
             kind = "int8" if name == "model.embed_tokens.weight" else stored
-            expected = QUANTIZERS[kind](name, values, group)
+            expected = QUANTIZERS[qtype if kind == stored else kind](name, values, group)
             assert file.matrices[name].type == kind
             assert np.array_equal(file.codes(name).codes, expected.codes), name
             assert np.array_equal(file.codes(name).scales, expected.scales), name

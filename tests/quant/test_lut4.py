@@ -3,7 +3,8 @@ import pytest
 
 from kernels import _native
 from quant.errors import TensorError
-from quant.lut4 import NF4, dequantize_lut4, quantize_lut4
+from quant.lut4 import NF4, NORMAL, dequantize_lut4, quantize_lut4
+from quant.methods.grids import TableGrid
 from quant.packed_file import pack_quantized
 
 # Dettmers et al. 2023, appendix E.
@@ -23,6 +24,32 @@ def test_what_the_table_holds_is_exact() -> None:
     matrix = quantize_lut4("w", x, 32)
     assert (matrix.codes.reshape(-1, 16) == np.arange(16)).all()
     assert np.array_equal(dequantize_lut4(matrix), x)
+
+
+def test_our_table_is_lloyds_for_groups_of_64_normal_values() -> None:
+    x = np.random.default_rng(0).standard_normal((64, 20000)).astype(np.float32)
+    grid = TableGrid(NORMAL)
+    scales = grid.candidates(x)
+    largest = np.zeros(x.shape[1], np.intp)
+    errors = np.full(x.shape[1], np.inf)
+    for number in range(len(scales.scales)):
+        each = scales.taken(np.full(x.shape[1], number))
+        error = np.square(each.scales * grid.levels(grid.codes(x, each)) - x).sum(0)
+        largest[error < errors] = number
+        errors = np.minimum(errors, error)
+    best = scales.taken(largest)
+    codes = grid.codes(x, best).astype(np.intp).reshape(-1)
+    weights = np.broadcast_to(best.scales, x.shape).reshape(-1)
+    levels = np.bincount(codes, x.reshape(-1) * weights) / np.bincount(codes, weights**2)
+    assert np.abs(levels / np.abs(levels).max() * 127 - NORMAL).max() < 2
+    assert errors.mean() / 64 == pytest.approx(0.0066, rel=0.03)
+
+
+def test_a_table_that_is_longer_on_one_side_reaches_every_value() -> None:
+    x = np.array([[-1.0, *[0.25] * 31], [1.0, *[0.25] * 31]], np.float32)
+    matrix = quantize_lut4("w", x, 32, NORMAL)
+    assert matrix.scales.astype(np.float32) == pytest.approx(np.array([[1 / 121], [1 / 127]]), rel=1e-3)
+    assert dequantize_lut4(matrix)[:, 0] == pytest.approx(x[:, 0], rel=1e-3)
 
 
 @pytest.mark.parametrize("group", [32, 64, 128])

@@ -183,6 +183,8 @@ class JsonCall:
             self._begin_value()
             return
         ended = self._depth == 0 or (self._depth == 1 and character == "," and not self._in_string)
+        if self._depth == 1 and not self._in_string and character in " \t\n\r":
+            return  # around a value
         if self._in_arguments and self._arguments is not None:
             self._passed.append(self._arguments.end() if ended else self._arguments.take(character))
             self._in_arguments = not ended
@@ -250,7 +252,7 @@ class CallParser:
         parallel: bool = True,
         bare: Literal["any", "strict", "none"] = "any",
     ) -> None:
-        """only_calls: the output is a list of calls, without a marker: a grammar saw to it.
+        """only_calls: the output is a list of calls, without a marker: a grammar saw to it. It has no content.
 
         parallel: whether there may be several; otherwise nothing is read after the first.
 
@@ -265,7 +267,7 @@ class CallParser:
         self._raw = ""  # what was read since the marker, should it be no call
         self._call: JsonCall | None = None
         self._announced = False
-        self._in_calls = only_calls
+        self._only_calls = self._in_calls = only_calls
         self._at_start = True
 
     def feed(self, text: str) -> tuple[str, list[ToolCallDelta]]:
@@ -295,10 +297,10 @@ class CallParser:
         unannounced = self._raw if self._call is not None and not self._announced else ""
         if self._call is None and self._in_calls:
             unannounced = self._raw if self.calls == 0 else ""
-            self._held = "" if self.calls and _BETWEEN.fullmatch(self._held) else self._held
+            self._held = "" if self.calls and self._is_between(self._held) else self._held
         left = unannounced + self._held
         self._held, self._raw, self._call = "", "", None
-        return left, []
+        return "" if self._only_calls else left, []
 
     def _step(self, content: list[str], deltas: list[ToolCallDelta]) -> bool:
         """One turn; False when more text is needed."""
@@ -334,7 +336,7 @@ class CallParser:
         match = _BETWEEN.match(self._held)
         assert match is not None
         rest = self._held[match.end() :]
-        if not rest or "</tool_call>".startswith(rest) or any(marker.startswith(rest) for marker in MARKERS):
+        if self._is_between(rest):
             return False
         for marker in MARKERS:
             if rest.startswith(marker):
@@ -360,6 +362,12 @@ class CallParser:
             rest = self._held
         self._held, self._raw, self._in_calls = rest, "", False
         return True
+
+    def _is_between(self, text: str) -> bool:
+        """Whether it is nothing but what stands between calls, perhaps cut off in a mark."""
+        match = _BETWEEN.match(text)
+        assert match is not None
+        return any(mark.startswith(text[match.end() :]) for mark in ("</tool_call>", *MARKERS))
 
     def _begin_call(self, *, ends_with_arguments: bool = False) -> None:
         self._call, self._announced = JsonCall(ends_with_arguments=ends_with_arguments), False

@@ -106,7 +106,19 @@ def test_calls_are_found_however_the_text_is_cut(case: str, each: int) -> None:
 
 def test_a_list_that_a_grammar_forced() -> None:
     text = json.dumps([{"name": "add", "arguments": {"a": 1}}, {"name": "get_weather", "arguments": {}}])
-    assert parsed(text, only_calls=True) == ("", [("add", '{"a": 1}'), ("get_weather", "{}")])
+    calls = [("add", '{"a": 1}'), ("get_weather", "{}")]
+    for end in range(len(text) + 1):
+        content, found = parsed(text[:end], only_calls=True)
+        assert content == ""
+        assert [name for name, _ in found] == [name for name, _ in calls][: len(found)]
+    assert found == calls
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n</tool", "\n</tool_call>\n<to", "</tool_call> [TOOL", "</tool_call>,"])
+def test_an_output_that_is_cut_between_calls_has_no_content(end: str) -> None:
+    text = f'<tool_call>\n{{"name": "add",\n "arguments": \n{ADD} \n\n}}{end}'
+    for pieces in ([text], list(text)):
+        assert parsed(pieces) == ("", [("add", ADD)])
 
 
 def test_one_function_that_was_named() -> None:

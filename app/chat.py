@@ -20,7 +20,7 @@ from app import errors
 from app.chat_template import ChatTemplate
 from app.context_window import OnOverflow
 from app.detokenizer import Detokenizer, TokenBytes
-from app.openai_types import Message, Tool
+from app.openai_types import Message, ResponseFormat, Tool
 from app.tool_calls import SHOWN_SPECIALS
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
@@ -91,7 +91,12 @@ class ChatModel:
             raise ChatModelError(f"{folder}: {error}") from error
 
     def chat_prompt(
-        self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, bounded: bool = True
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        form: ResponseFormat | None = None,
+        *,
+        bounded: bool = True,
     ) -> list[int]:
         """The conversation as tokens, up to where the answer begins. Raises ApiError (400).
 
@@ -99,16 +104,20 @@ class ChatModel:
         """
         if self._template is None:
             raise errors.invalid("This model has no chat template; use /v1/completions.", "model")
-        text = self._template.render(messages, tools)
+        text = self._template.render(messages, tools, form)
         # The template's control tokens are whole, users' are broken by marks: only the former are renamed.
         return self._encode(self._aliases.in_text(text).replace(self._template.mark, ""), "messages", bounded=bounded)
 
-    def system_tokens(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> int:
+    def system_tokens(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = (), form: ResponseFormat | None = None
+    ) -> int:
         """How many of the conversation's first tokens are the same whatever is said after its system messages."""
         leading = list(takewhile(lambda message: message.role in ("system", "developer"), messages))
         if len(leading) == len(messages):
-            return len(self.chat_prompt(messages, tools))
-        first, second = (self.chat_prompt([*leading, Message(role="user", content=text)], tools) for text in ("a", "b"))
+            return len(self.chat_prompt(messages, tools, form))
+        first, second = (
+            self.chat_prompt([*leading, Message(role="user", content=text)], tools, form) for text in ("a", "b")
+        )
         return next(i for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
 
     def raw_prompt(

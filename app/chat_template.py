@@ -19,7 +19,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from app import errors, functions
-from app.openai_types import Message, Tool
+from app.openai_types import Message, ResponseFormat, Tool
 
 _PROBE = "probe"
 
@@ -44,14 +44,19 @@ class ChatTemplate:
         self._longest = max(map(len, tokens), default=0)
         self._wants_parts = self._detect_parts()
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = (), form: ResponseFormat | None = None
+    ) -> str:
         """The prompt, up to where the answer begins. Raises ApiError (400) with the template's own words."""
         takes_tools = bool(re.search(r"\btools\b", self._source))
+        for i, message in enumerate(messages):
+            self._check(i, message)
+        messages = functions.told_of_format(messages, form)
         has_calls = "tool_calls" not in self._source and any(message.tool_calls for message in messages)
         if not takes_tools and (tools or has_calls):
             messages = functions.told_in_text(messages, tools)
         told = self._marked(functions.definitions(tools)) if takes_tools and tools else None
-        values = [self._value(i, message) for i, message in enumerate(messages)]
+        values = [self._value(message) for message in messages]
         try:
             return self._render([self._marked(value) | {"role": value["role"]} for value in values], told)
         except jinja2.TemplateError as error:
@@ -76,14 +81,24 @@ class ChatTemplate:
 
         return not shows(_PROBE) and shows([{"type": "text", "text": _PROBE}])
 
-    def _value(self, index: int, message: Message) -> dict[str, Any]:
-        """The message as templates expect it."""
+    def _check(self, index: int, message: Message) -> None:
+        """Raises ApiError (400) with the message's place in the request."""
         where = f"messages[{index}]"
-        content = message.content
-        if content is None:
-            if not message.tool_calls:
-                raise errors.invalid(f"'{where}.content' is missing.", f"{where}.content", "missing_required_parameter")
-            content = ""
+        if message.content is None and not message.tool_calls:
+            raise errors.invalid(f"'{where}.content' is missing.", f"{where}.content", "missing_required_parameter")
+        if message.tool_calls and re.search(r"\btools\b|tool_calls", self._source):
+            field = f"{where}.tool_calls"
+            if "tool_calls" not in self._source:
+                raise errors.invalid(f"'{field}': this model's chat template has no place for it.", field)
+            try:
+                for call in message.tool_calls:
+                    json.loads(call.function.arguments)
+            except (ValueError, RecursionError):
+                raise errors.invalid(f"'{field}': a function's arguments are not valid JSON.", field) from None
+
+    def _value(self, message: Message) -> dict[str, Any]:
+        """The message as templates expect it."""
+        content = message.content if message.content is not None else ""
         text = content if isinstance(content, str) else "\n".join(part.text for part in content)
         value: dict[str, Any] = {"role": self._role(message.role)}
         value["content"] = [{"type": "text", "text": text}] if self._wants_parts else text
@@ -92,10 +107,7 @@ class ChatTemplate:
         if message.tool_call_id is not None:
             value["tool_call_id"] = message.tool_call_id
         if message.tool_calls:
-            if "tool_calls" not in self._source:
-                field = f"{where}.tool_calls"
-                raise errors.invalid(f"'{field}': this model's chat template has no place for it.", field)
-            value["tool_calls"] = [_tool_call(call.model_dump(), f"{where}.tool_calls") for call in message.tool_calls]
+            value["tool_calls"] = [_tool_call(call.model_dump()) for call in message.tool_calls]
         return value
 
     def _role(self, role: str) -> str:
@@ -165,10 +177,7 @@ def _strftime_now(form: str) -> str:
     return datetime.now().astimezone().strftime(form)
 
 
-def _tool_call(call: dict[str, Any], field: str) -> dict[str, Any]:
+def _tool_call(call: dict[str, Any]) -> dict[str, Any]:
     """Templates write the arguments out themselves, so they get the object and not its JSON."""
-    try:
-        call["function"]["arguments"] = json.loads(call["function"]["arguments"])
-    except (ValueError, RecursionError):
-        raise errors.invalid(f"'{field}': a function's arguments are not valid JSON.", field) from None
+    call["function"]["arguments"] = json.loads(call["function"]["arguments"])
     return call

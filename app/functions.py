@@ -13,7 +13,7 @@ import orjson
 
 from app import errors
 from app.call_grammar import CallableFunction, call_grammar
-from app.openai_types import ChatCompletionRequest, Message, NamedToolChoice, Tool
+from app.openai_types import ChatCompletionRequest, Message, NamedToolChoice, ResponseFormat, Tool
 
 MAX_SCHEMA_BYTES = 65536
 MAX_SCHEMA_LEVELS = 64
@@ -267,11 +267,22 @@ def told_in_text(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Mes
             '<tool_call>\n{"name": "<its name>", "arguments": {<its arguments>}}\n</tool_call>\n'
             f"These functions can be called:\n{listed}"
         )
-        if told and told[0].role in ("system", "developer"):
-            told[0] = Message(role="system", content=f"{_text(told[0])}\n\n{words}")
-        else:
-            told.insert(0, Message(role="system", content=words))
+        told = _with_system(told, words)
     return told
+
+
+def told_of_format(messages: Sequence[Message], form: ResponseFormat | None) -> Sequence[Message]:
+    """The conversation with what a format says of itself; its schema is only followed."""
+    if form is None or form.json_schema is None or not form.json_schema.description:
+        return messages
+    return _with_system(messages, f"The answer's format is {form.json_schema.name}: {form.json_schema.description}")
+
+
+def _with_system(messages: Sequence[Message], words: str) -> list[Message]:
+    """The same with our own words at the end of the system message, or as one."""
+    if messages and messages[0].role in ("system", "developer"):
+        return [Message(role="system", content=f"{_text(messages[0])}\n\n{words}"), *messages[1:]]
+    return [Message(role="system", content=words), *messages]
 
 
 def _text(message: Message) -> str:

@@ -85,12 +85,12 @@ def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, 
     wishes = _window_wishes(request)
     search = search_of(request, limits.max_beams)
     if search is None and shifts(wishes, model.on_overflow):
-        whole = model.chat_prompt(request.messages, tools, bounded=False)
-        system_tokens = model.system_tokens(request.messages, tools)
+        whole = model.chat_prompt(request.messages, tools, request.response_format, bounded=False)
+        system_tokens = model.system_tokens(request.messages, tools, request.response_format)
         prompt, window = plan_window(wishes, model.context_tokens, whole, system_tokens, "messages")
         sequence = _Sequence(prompt, _endless_tokens(prompt, limit, limits.default_max_tokens), window)
     else:
-        prompt = model.chat_prompt(request.messages, tools)
+        prompt = model.chat_prompt(request.messages, tools, request.response_format)
         output = _output_tokens(model, prompt, limit, limit_field, limits.default_max_tokens, "messages")
         sequence = _Sequence(prompt, output)
     return _job(

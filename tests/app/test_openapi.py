@@ -39,9 +39,9 @@ def script(request: GenerateRequest) -> list[TokenDelta | Exception]:
 class Client:
     """The service over a fake worker: what was asked of the worker, and what was answered."""
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
         self.worker = FakeWorker(script)
-        self.http = TestClient(http_app(self.worker.generate))
+        self.http = TestClient(http_app(self.worker.generate, **options))
 
     def effect(self, path: str, body: dict[str, Any]) -> tuple[int, Any, str]:
         self.worker.requests.clear()

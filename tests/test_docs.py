@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.table import with_table
 from tools.configuration_table import with_tables
 
 ROOT = Path(__file__).parents[1]
@@ -14,6 +15,11 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 def test_every_knob_is_in_the_configuration_page() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert page == with_tables(page), "run `make docs`"
+
+
+def test_the_clients_results_are_in_the_api_page() -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert page == with_table(page), "run `make conformance`"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

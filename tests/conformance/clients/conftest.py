@@ -30,10 +30,10 @@ def work() -> Path:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks what a model of 135 million parameters gets wrong: a module's XFAIL says which tests, and why.
 
-    Strictly: answers at temperature 0 are always the same, so one that is right after all has to leave the list.
+    Not strictly: a later model, or another draw, may get it right.
     """
     for item in items:
         expected: dict[str, str] = getattr(item.getparent(pytest.Module).obj, "XFAIL", {})
         reason = expected.get(item.name) or expected.get(getattr(item, "originalname", item.name))
         if reason is not None:
-            item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+            item.add_marker(pytest.mark.xfail(reason=reason, strict=False))

@@ -59,7 +59,8 @@ class Constraints:
             self._drop(old)
         compiled = self._cache.get(schema)
         if compiled is None:
-            compiled = self._cache[schema] = _Compiled(self._compile(schema))
+            matcher = self._compile(schema)
+            compiled = self._cache[schema] = _Compiled(matcher, self._first_mask(matcher))
             if len(self._cache) > MAX_CACHED:
                 self._drop(next(iter(self._cache)))
         self._cache.move_to_end(schema)
@@ -116,6 +117,14 @@ class Constraints:
                 error.definition = f"f{i}"
                 raise
 
+    def _first_mask(self, matcher: llguidance.LLMatcher) -> NDArray[np.uint32]:
+        """The same for every output, and the longest to make: here it costs the engine's thread nothing."""
+        mask = np.zeros(-(-self.vocab_size // 32), np.uint32)
+        matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if matcher.is_error():
+            raise ConstraintError(_REFUSED, _one_line(matcher.get_error()))
+        return mask
+
     def _compiled(self, schema: str) -> llguidance.LLMatcher:
         if schema.startswith(HEADER):
             return self._matcher(schema)
@@ -150,6 +159,7 @@ class _Compiled:
     """A schema, ready to be followed."""
 
     matcher: llguidance.LLMatcher
+    first_mask: NDArray[np.uint32]
     uses: int = 0
     failed: bool = False
     """Whether it became too complex for an output: its next one would meet the same limit."""
@@ -161,13 +171,18 @@ class _Constraint:
     def __init__(self, compiled: _Compiled) -> None:
         self._compiled = compiled
         self._matcher = compiled.matcher.deep_copy()
+        self._began = False
         self.error: str | None = None
 
     def fill_mask(self, mask: NDArray[np.uint32]) -> None:
+        if not self._began:
+            mask[:] = self._compiled.first_mask
+            return
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         self._check()
 
     def accept(self, token: int) -> None:
+        self._began = True
         self._matcher.consume_token(token)
         self._check()
 

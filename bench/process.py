@@ -9,7 +9,7 @@ import json
 import os
 import selectors
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -71,22 +71,27 @@ class Contender:
         return self.about
 
     def measure(self, work: Work, variant: str) -> float:
-        """Seconds for the work; starts the process again if it has crashed. Raises NotSupportedError, CrashError."""
+        """Seconds for the work. Raises NotSupportedError, CrashError."""
+        answer = self.ask({"work": asdict(work), "variant": variant})
+        if "not_supported" in answer:
+            raise NotSupportedError(answer["not_supported"])
+        return float(answer["seconds"])
+
+    def ask(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """What the process answers; starts it again if it has crashed. Raises CrashError."""
         if self._process is None:
             self.start()
         assert self._process is not None
         assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
         try:
-            self._process.stdin.write(json.dumps({"work": asdict(work), "variant": variant}).encode() + b"\n")
+            self._process.stdin.write(json.dumps(order).encode() + b"\n")
             self._process.stdin.flush()
         except OSError as error:
             raise self._crash("has ended") from error
         answer = self._read()
         self._rest()
-        if "not_supported" in answer:
-            raise NotSupportedError(answer["not_supported"])
-        return float(answer["seconds"])
+        return answer
 
     def stop(self) -> None:
         """Ends the process, if it runs; kindly first."""

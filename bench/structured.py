@@ -3,6 +3,7 @@
 Outputs that follow each schema are walked token by token, as the engine does it. "first": a request's way through a
 schema that was just compiled; "again": the next request with the same one. Compiling runs in a thread of its own, so
 what the engine would feel of it is measured too: the longest gap between the turns of a thread that only counts.
+`--with xgrammar` measures that library too, in turn, in a process and an environment of its own.
 Run: `redoubt bench structured MODEL`; prints one JSON object.
 """
 
@@ -11,100 +12,25 @@ import json
 import statistics
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from app.chat import ChatModel
 from app.constraints import Constraints
-from app.engine.types import ConstraintError, TokenConstraint
+from app.engine.types import ConstraintError
+from bench.peers import InstallError, xgrammar
+from bench.process import Contender, CrashError
+from bench.structured_cases import CASES, HOSTILE, walk
 from kernels import _native
 
-_TEXT = "A quiet street by the sea, where old boats lie on the sand and gulls wait for the evening's catch."
-_PERSON: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string"},
-        "age": {"type": "integer", "minimum": 0, "maximum": 150},
-        "email": {"type": ["string", "null"]},
-        "tags": {"type": "array", "items": {"type": "string", "enum": ["new", "known", "friend"]}},
-    },
-    "required": ["name", "age", "email", "tags"],
-    "additionalProperties": False,
-}
-_TREE: dict[str, Any] = {
-    "$defs": {
-        "node": {
-            "type": "object",
-            "properties": {
-                "label": {"type": "string"},
-                "children": {"type": "array", "items": {"$ref": "#/$defs/node"}},
-            },
-            "required": ["label", "children"],
-            "additionalProperties": False,
-        }
-    },
-    "$ref": "#/$defs/node",
-}
-CASES: dict[str, tuple[Any, Any]] = {
-    "any object": (
-        {"type": "object"},
-        {"title": "Notes", "body": _TEXT, "numbers": [1, 2.5, -3e4], "more": {"a": None}},
-    ),
-    "person": (_PERSON, {"name": "Jane Doe", "age": 30, "email": "jane@example.org", "tags": ["new", "friend"]}),
-    "people": (
-        {"type": "array", "items": _PERSON},
-        [{"name": f"Jane {i}", "age": 30 + i, "email": None, "tags": ["known"]} for i in range(8)],
-    ),
-    "long text": (
-        {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
-        {"text": " ".join([_TEXT] * 4)},
-    ),
-    "bounded text": (
-        {"type": "object", "properties": {"text": {"type": "string", "maxLength": 200}}, "required": ["text"]},
-        {"text": _TEXT},
-    ),
-    "date and pattern": (
-        {
-            "type": "object",
-            "properties": {"day": {"type": "string", "format": "date"}, "code": {"pattern": "^[A-Z]{3}-[0-9]{4}$"}},
-            "required": ["day", "code"],
-            "additionalProperties": False,
-        },
-        {"day": "2026-11-21", "code": "ABC-1234"},
-    ),
-    "tree": (
-        _TREE,
-        {"label": "root", "children": [{"label": _TEXT[:30], "children": []}, {"label": "b", "children": []}]},
-    ),
-    "a call of one of 32 functions": (
-        {
-            "type": "array",
-            "items": {
-                "anyOf": [
-                    {
-                        "type": "object",
-                        "properties": {"name": {"const": f"function_{i}"}, "arguments": _PERSON},
-                        "required": ["name", "arguments"],
-                        "additionalProperties": False,
-                    }
-                    for i in range(32)
-                ]
-            },
-        },
-        [{"name": "function_17", "arguments": {"name": "Jo", "age": 3, "email": None, "tags": []}}],
-    ),
-}
-HOSTILE: dict[str, Any] = {
-    "catastrophic pattern": {"type": "string", "pattern": "^(a+)+$"},
-    "states without end": {"type": "string", "pattern": "^(.*a.{20}b){50}$"},
-    "a million characters": {"type": "string", "minLength": 100_000, "maxLength": 1_000_000},
-    "intersections": {"allOf": [{"anyOf": [{"properties": {f"a{i}{j}": {}}} for j in range(8)]} for i in range(8)]},
-    "a thousand fields": {"type": "object", "properties": {f"field{i}": {"type": "string"} for i in range(1000)}},
-    "a thousand names": {"enum": [f"value number {i}" for i in range(1000)]},
-}
+ROOT = Path(__file__).parent.parent
 
 
 class _Gap:
@@ -130,53 +56,74 @@ class _Gap:
             before_s = now_s
 
 
-def walk(constraint: TokenConstraint, token_ids: Sequence[int], mask: Any) -> tuple[list[float], list[float]]:
-    """Microseconds of each mask and of each accepted token. Raises ValueError where the output is not allowed."""
-    masks_us, accepts_us = [], []
-    for token in token_ids:
-        began_s = time.perf_counter()
-        constraint.fill_mask(mask)
-        filled_s = time.perf_counter()
-        if not mask[token // 32] >> np.uint32(token % 32) & 1:
-            raise ValueError(f"token {token} does not follow the schema")
-        accepting_s = time.perf_counter()
-        constraint.accept(token)
-        masks_us.append((filled_s - began_s) * 1e6)
-        accepts_us.append((time.perf_counter() - accepting_s) * 1e6)
-    return masks_us, accepts_us
-
-
 def spread(values: Sequence[float]) -> dict[str, float]:
     """The median, the tails, and the worst."""
     points = np.percentile(values, [50, 90, 99, 100])
     return {name: round(float(value), 1) for name, value in zip(("p50", "p90", "p99", "max"), points, strict=True)}
 
 
+class Ours:
+    """llguidance as the service uses it."""
+
+    def __init__(self, folder: Path, vocab_size: int) -> None:
+        """Returns when the vocabulary is read."""
+        began_s = time.perf_counter()
+        self.constraints = Constraints(folder, vocab_size)
+        self.constraints.compile('{"type": "null"}')
+        self.load_s = time.perf_counter() - began_s
+        self._mask: NDArray[np.uint32] = np.zeros(-(-vocab_size // 32), np.uint32)
+
+    def follow(self, schema: str, token_ids: Sequence[int]) -> dict[str, Any]:
+        """Compiles a schema and gets it again, and walks an output through each. Raises ValueError, ConstraintError."""
+        answer: dict[str, Any] = {}
+        for name in ("first", "again"):
+            began_s = time.perf_counter()
+            constraint = self.constraints.compile(schema)
+            compile_ms = (time.perf_counter() - began_s) * 1e3
+            masks_us, accepts_us = walk(
+                token_ids,
+                partial(constraint.fill_mask, self._mask),
+                lambda token: self._mask[token // 32] >> np.uint32(token % 32) & 1,
+                constraint.accept,
+            )
+            answer[name] = {"compile_ms": compile_ms, "masks_us": masks_us, "accepts_us": accepts_us}
+        return answer
+
+
+Follow = Callable[[str, Sequence[int]], Mapping[str, Any]]
+"""Schema and tokens -> times of its first output and of the next one, or why it is refused."""
+
+
 def measure_case(
-    constraints: Constraints, tokenizer: Tokenizer, schema: Any, value: Any, rounds: int
+    tokenizer: Tokenizer, schema: Any, value: Any, rounds: int, libraries: Mapping[str, Follow]
 ) -> dict[str, Any]:
-    """One schema: every round compiles it anew, under a title of its own."""
-    vocab_size = constraints.vocab_size
+    """One schema: in every round each library compiles it anew, under a title of its own, in turn."""
     token_ids = tokenizer.encode(json.dumps(value, ensure_ascii=False), add_special_tokens=False).ids
-    mask = np.zeros(-(-vocab_size // 32), np.uint32)
-    compile_ms: list[float] = []
-    again_ms: list[float] = []
-    first: tuple[list[float], list[float]] = ([], [])
-    again: tuple[list[float], list[float]] = ([], [])
+    found: dict[str, list[Mapping[str, Any]]] = {name: [] for name in libraries}
     for number in range(rounds):
         text = json.dumps({**schema, "title": f"round {number}"})
-        for times, walks in ((compile_ms, first), (again_ms, again)):
-            began_s = time.perf_counter()
-            constraint = constraints.compile(text)
-            times.append((time.perf_counter() - began_s) * 1e3)
-            for all_us, some_us in zip(walks, walk(constraint, token_ids, mask), strict=True):
-                all_us += some_us
+        for name, follow in libraries.items():
+            found[name].append(follow(text, token_ids))
+    return {"tokens": len(token_ids)} | {name: summary(answers) for name, answers in found.items()}
+
+
+def summary(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of all rounds; or why there are none."""
+    refused = [answer["refused"] for answer in answers if "refused" in answer]
+    if refused:
+        return {"refused": refused[0]}
+
+    def each(turn: str, what: str) -> dict[str, float]:
+        return spread([value for answer in answers for value in answer[turn][what]])
+
+    turns = ("first", "again")
+    compiled, before = ([answer[turn]["compile_ms"] for answer in answers] for turn in turns)
     return {
-        "tokens": len(token_ids),
-        "compile_ms": round(statistics.median(compile_ms), 2),
-        "compiled_before_ms": round(statistics.median(again_ms), 3),
-        "mask_us": {"first": spread(first[0]), "again": spread(again[0])},
-        "accept_us": {"first": spread(first[1]), "again": spread(again[1])},
+        "compile_ms": round(statistics.median(compiled), 2),
+        "compiled_before_ms": round(statistics.median(before), 3),
+        "first_mask_us": round(statistics.median(answer["first"]["masks_us"][0] for answer in answers), 1),
+        "mask_us": {turn: each(turn, "masks_us") for turn in turns},
+        "accept_us": {turn: each(turn, "accepts_us") for turn in turns},
     }
 
 
@@ -193,38 +140,96 @@ def measure_hostile(constraints: Constraints, schema: Any) -> dict[str, Any]:
     return {"ms": round(took_s * 1e3, 1), "refused": refused, "longest_gap_beside_ms": round(gap.longest_ms, 1)}
 
 
-def measure(folder: Path, rounds: int) -> dict[str, Any]:
-    """All schemas on one model's vocabulary."""
+def start_xgrammar(folder: Path, vocab_size: int, environments: Path) -> Contender:
+    """Installs it where it is not, and starts it. Raises InstallError, CrashError, OSError."""
+    xgrammar.ENVIRONMENT.install(environments)
+    python = xgrammar.ENVIRONMENT.python(environments).absolute()
+    ends = sorted(ChatModel.load(folder).eos_token_ids)
+    command = xgrammar.command(python, folder / "tokenizer.json", vocab_size, ends)
+    contender = Contender("xgrammar", command, ROOT, environments / "xgrammar.log", timeout_s=60.0)
+    contender.start()
+    return contender
+
+
+def follow_with(contender: Contender) -> Follow:
+    """A process as a library. A crash, or no answer for a minute, is a refusal."""
+
+    def follow(schema: str, token_ids: Sequence[int]) -> Mapping[str, Any]:
+        try:
+            return contender.ask({"schema": schema, "token_ids": list(token_ids)})
+        except CrashError as error:
+            return {"refused": str(error)[:300]}
+
+    return follow
+
+
+def measure_hostile_beside(follow: Follow, schema: Any) -> dict[str, Any]:
+    """The same of a library in a process of its own, which no thread of ours can feel."""
+    began_s = time.perf_counter()
+    answer = follow(json.dumps(schema), ())
+    took_ms = (time.perf_counter() - began_s) * 1e3
+    compile_ms = answer["first"]["compile_ms"] if "first" in answer else took_ms
+    return {"ms": round(compile_ms, 1), "refused": str(answer.get("refused", ""))[:100]}
+
+
+def measure(folder: Path, rounds: int, environments: Path | None) -> dict[str, Any]:
+    """All schemas on one model's vocabulary. environments: where xgrammar is, or is put; None: without it."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     vocab_size = int(json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"])
-    began_s = time.perf_counter()
-    constraints = Constraints(folder, vocab_size)
-    constraints.compile('{"type": "null"}')  # waits for the vocabulary
-    opened_s = time.perf_counter() - began_s
-    cases = {name: measure_case(constraints, tokenizer, *case, rounds) for name, case in CASES.items()}
-    hostile = {name: measure_hostile(constraints, schema) for name, schema in HOSTILE.items()}
-    constraints.close()
+    ours = Ours(folder, vocab_size)
+    libraries: dict[str, Follow] = {"llguidance": ours.follow}
+    versions = {"llguidance": version("llguidance")}
+    opened_s, missing = {"llguidance": round(ours.load_s, 2)}, {}
+    beside = None
+    if environments is not None:
+        try:
+            beside = start_xgrammar(folder, vocab_size, environments)
+            assert beside.about is not None
+            libraries["xgrammar"] = follow_with(beside)
+            versions["xgrammar"] = f"{beside.about.version}, {beside.about.settings}"
+            opened_s["xgrammar"] = round(beside.about.load_s, 2)
+        except (InstallError, CrashError, OSError) as error:
+            missing["xgrammar"] = str(error)
+    try:
+        cases = {name: measure_case(tokenizer, *case, rounds, libraries) for name, case in CASES.items()}
+        hostile = {name: {"llguidance": measure_hostile(ours.constraints, case)} for name, case in HOSTILE.items()}
+        if beside is not None:
+            for name, case in HOSTILE.items():
+                hostile[name]["xgrammar"] = measure_hostile_beside(libraries["xgrammar"], case)
+    finally:
+        ours.constraints.close()
+        if beside is not None:
+            beside.stop()
     return {
         "cpu": _native.cpu_model(),
         "model": folder.name,
         "vocab_size": vocab_size,
         "rounds": rounds,
-        "vocabulary_opened_s": round(opened_s, 2),
+        "versions": versions,
+        "missing": missing,
+        "vocabulary_opened_s": opened_s,
         "cases": cases,
         "hostile": hostile,
     }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the measurement."""
+    """Prints the measurement; exit status 1 if a library that was asked for is missing from it."""
     parser = argparse.ArgumentParser(
         prog="redoubt bench structured", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", type=Path, help="a converted model; only its tokenizer is read")
     parser.add_argument("--rounds", type=int, default=10, help="compilations of each schema (default %(default)s)")
+    parser.add_argument("--with", dest="beside", choices=("xgrammar",), help="measure this library too, in turn")
+    parser.add_argument("--environments", type=Path, default=ROOT / "build" / "peers", help="(default: build/peers)")
     options = parser.parse_args(arguments)
-    print(json.dumps(measure(options.model, options.rounds), indent=1))
-    return 0
+    environments: Path | None = None
+    if options.beside is not None:
+        environments = options.environments.absolute()
+        options.environments.mkdir(parents=True, exist_ok=True)
+    result = measure(options.model, options.rounds, environments)
+    print(json.dumps(result, indent=1))
+    return 1 if result["missing"] else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Other engines, each with its best settings: one file per peer, run in an environment of its own.
+"""Other engines and grammar libraries, each with its best settings, and in an environment of its own: a file per peer.
 
-A peer's file has a `PEER`, which tells how to install it and how to start it; and, when run as a module by the peer's
-own interpreter, it is the process that `bench.process` talks to. Standard library only at import.
+An engine's file has a `PEER`, which tells how to install it and how to start it; and, when run as a module by the
+peer's own interpreter, it is the process that `bench.process` talks to. Standard library only at import.
 """
 
 import argparse
@@ -21,17 +21,13 @@ class InstallError(Exception):
     """A peer could not be installed; the message ends with what the installer said last."""
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """How to get and start one other engine."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """How to get something that is not ours, into an environment of its own."""
 
     name: str
     steps: tuple[tuple[str, ...], ...]
     """Arguments of `pip install`, one call after the other, versions pinned."""
-    reads: Literal["gguf", "hf"]
-    """The model's form: a 4-bit GGUF, or a Hugging Face folder in bf16."""
-    memory_per_weight_bytes: float
-    """What it needs in memory for a weight, about; where that is not free, it is not started."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Of the installation."""
 
@@ -65,6 +61,16 @@ class Peer:
         except OSError as error:
             raise InstallError(str(error)) from error
         done.write_text(wanted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer(Environment):
+    """How to get and start one other engine."""
+
+    reads: Literal["gguf", "hf"]
+    """The model's form: a 4-bit GGUF, or a Hugging Face folder in bf16."""
+    memory_per_weight_bytes: float
+    """What it needs in memory for a weight, about; where that is not free, it is not started."""
 
     def command(self, environments: Path, model: Path, threads: int, clock: str, context_tokens: int) -> Sequence[str]:
         """Starts its process. context_tokens: the most that any stream will have."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import llguidance
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -66,6 +67,26 @@ async def test_two_outputs_of_one_schema_do_not_meet(constraints: Constraints) -
     first, second = [await constraints.make('{"enum": ["ab", "cd"]}') for _ in range(2)]
     first.accept(reference_tokenizer().encode('"').ids[0])
     assert allowed(first).tolist() != allowed(second).tolist()
+
+
+async def test_the_first_mask_was_made_with_the_schema(constraints: Constraints) -> None:
+    """In the grammars' thread: the engine's only copies it."""
+    schema = '{"enum": ["ab", "cd"], "title": "first mask"}'
+    first, second = [await constraints.make(schema) for _ in range(2)]
+    matcher = llguidance.LLMatcher(constraints._tokenizer.result(), llguidance.grammar_from("json_schema", schema))
+    expected = np.zeros(-(-VOCAB_SIZE // 32), np.uint32)
+    matcher.unsafe_compute_mask_ptr(expected.ctypes.data, expected.nbytes)
+    first._matcher = None  # type: ignore[attr-defined]
+    for constraint in (first, second):
+        made = np.full_like(expected, 0xFFFFFFFF)
+        constraint.fill_mask(made)
+        assert made.tolist() == expected.tolist()
+    quote = reference_tokenizer().encode('"').ids[0]
+    second.accept(quote)
+    matcher.consume_token(quote)
+    matcher.unsafe_compute_mask_ptr(expected.ctypes.data, expected.nbytes)
+    second.fill_mask(made)
+    assert made.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(

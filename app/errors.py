@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from app.engine.types import ConstraintError, EngineStoppedError, QueueFullError, RequestTooLongError
+from app.engine.types import (
+    ConstraintError,
+    EngineStoppedError,
+    InvalidRequestError,
+    QueueFullError,
+    RequestTooLongError,
+)
 
 
 @dataclass(eq=False)
@@ -126,6 +132,8 @@ def of_engine(error: Exception, retry_after_s: int) -> ApiError | None:
         return invalid(str(error), code="context_length_exceeded")
     if isinstance(error, ConstraintError):
         return invalid(error.told, "response_format", "invalid_value")
+    if isinstance(error, InvalidRequestError):
+        return invalid(str(error))
     if isinstance(error, EngineStoppedError):
         return unavailable(retry_after_s, str(error))
     return None

@@ -106,6 +106,10 @@ def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, s
         "RAY_AUTH_MODE": environment.get("RAY_AUTH_MODE", "token"),
         # From the ingress to the HTTP proxy by value too, as `worker_client` does it.
         "RAY_SERVE_PROXY_USE_GRPC": environment.get("RAY_SERVE_PROXY_USE_GRPC", "1"),
+        # Of gRPC's 4 MiB a thousand embeddings are more, and so are a long prompt's log-probabilities.
+        "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": environment.get(
+            "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH", str(1 << 30)
+        ),
         # One event loop a process: Serve's own, the router's and ours in three threads hand every token from one to
         # the next, which costs the engine 3 to 5 % of its speed and a first token 10 ms. Nothing of ours blocks it.
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": environment.get(

@@ -98,12 +98,13 @@ def kind_of(message: str, kinds: dict[type, str]) -> Discriminator:
 Unsupported = Annotated[Any, only()]
 
 Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]
-TopP = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+TopP = Annotated[float, Field(ge=1e-30, le=1, allow_inf_nan=False)]
+"""As float32 it must be above 0."""
 TopK = Annotated[int, Field(ge=-1, lt=2**31)]
 """0, or -1 as other servers write it: off."""
-MinP = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+MinP = Annotated[float, Field(ge=0, le=0.999999, allow_inf_nan=False)]
 """Tokens less likely than this share of the likeliest one's probability are out."""
-RepetitionPenalty = Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]
+RepetitionPenalty = Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
 """Over prompt and output; 1: off."""
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]

@@ -99,8 +99,15 @@ def _operation(route: Route, *, has_keys: bool) -> dict[str, Any]:
     else:
         content = {"application/json": {"schema": _reference(route.answer)}}
     if route.streams:
+        # Before OpenAPI 3.2 an event stream's schema is that of one event.
+        data = {"type": "string", "description": "JSON; in completions and chat the last one is `[DONE]`."}
         content["text/event-stream"] = {
-            "schema": {"type": "string", "description": 'With `"stream": true`: events whose data is JSON.'}
+            "schema": {
+                "type": "object",
+                "description": 'With `"stream": true`: events.',
+                "properties": {"event": {"type": "string"}, "data": data},
+                "required": ["data"],
+            }
         }
     operation: dict[str, Any] = {
         "summary": route.summary,

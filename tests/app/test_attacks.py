@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from app.engine.types import InvalidRequestError
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.service import http_app, never
 from tests.app.tiny_model import CONTROL, reference_tokenizer, tiny_model
@@ -225,3 +226,18 @@ def test_three_prompts_that_are_too_long_and_one_that_is_not() -> None:
         assert answer.json()["error"]["code"] == "context_length_exceeded"
     assert worker.requests == []
     assert client.post("/v1/completions", json=COMPLETION).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "responses", "embeddings"])
+def test_what_only_the_engine_refuses_is_no_failure_of_ours(path: str) -> None:
+    refused = InvalidRequestError("this model's RoPE is dynamic: its context can't be shifted")
+    client = TestClient(http_app(FakeWorker(lambda _: [refused]).generate))
+    answer = client.post(f"/v1/{path}", json=BODIES[path])
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+    assert "dynamic" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("field", "value"), [("repetition_penalty", 5e-324), ("top_p", 5e-324), ("min_p", 1 - 1e-12)])
+def test_what_is_another_number_in_single_precision(field: str, value: float) -> None:
+    for path in ("chat/completions", "completions", "responses"):
+        assert refusal(path, BODIES[path] | {field: value})["param"] == field

@@ -107,6 +107,7 @@ def test_ray_gets_a_token_that_only_we_can_read(tmp_path: Path) -> None:
     assert len(token.read_text()) >= 32
     assert variables["RAY_USAGE_STATS_ENABLED"] == "0"
     assert variables["RAY_ENABLE_AUTO_CONNECT"] == "0"
+    assert int(variables["RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH"]) >= 1 << 30
     assert variables["PYTHONPATH"].endswith(":/elsewhere")
     assert (Path(variables["PYTHONPATH"].partition(":")[0]) / "app").is_dir()
 

@@ -28,6 +28,8 @@ CODES_SHARE: Final = 0.6
 """Of the windows, that codes are chosen by; the rest are to tune by."""
 _CHUNK_WINDOWS: Final = 4
 _ANSWERS: Final = "answers"
+_KEPT_CODES: Final = 1 << 28
+"""Codes, a byte each, that stay unpacked between steps; of larger models the rest is unpacked twice a step."""
 
 
 def tuned_name(name: str) -> str:
@@ -63,8 +65,15 @@ def tune(
     names = [f"model.layers.{number}.{short}" for number in range(layers) for short in MATRICES]
     as_is = kept_as_they_are(checkpoint, infos)
 
+    kept: dict[str, QuantizedMatrix] = {}
+
     def matrix(name: str) -> QuantizedMatrix:
-        return unpack_quantized(np.asarray(work.load(name)), infos[name])
+        if name in kept:
+            return kept[name]
+        unpacked_codes = unpack_quantized(np.asarray(work.load(name)), infos[name])
+        if sum(each.codes.size for each in kept.values()) + unpacked_codes.codes.size <= _KEPT_CODES:
+            kept[name] = unpacked_codes
+        return unpacked_codes
 
     def read(name: str) -> QuantizedMatrix | F32:
         return unpacked(np.asarray(work.load(name)), infos[name]) if name in as_is else matrix(name)

@@ -53,9 +53,12 @@ class MatrixProblem:
 
 Method = Callable[[MatrixProblem], QuantizedMatrix]
 
-DAMPING = 0.01
-"""Of the mean diagonal, added to it. Source: Frantar et al. 2022, "GPTQ", section 3.3."""
+DAMPING = 0.05
+"""Of the mean diagonal, added to it, as in Frantar et al. 2022, "GPTQ", section 3.3, who take 0.01.
 
+Embedded model, its first two layers, 30,720 tokens: mean squared error a token, relative, of held-out text 0.00230 with
+this and 0.00239 with 0.01; of the calibration text itself 0.00163 and 0.00165.
+"""
 
 CORRECTION_DAMPING = 0.1
 """The same for `corrected`, which else learns the calibration text by heart.

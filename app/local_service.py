@@ -116,6 +116,8 @@ def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, s
             "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD", "0"
         ),
         "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": environment.get("RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP", "0"),
+        # Serve's controller looks over everything ten times a second otherwise, with nothing to do.
+        "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": environment.get("RAY_SERVE_CONTROL_LOOP_INTERVAL_S", "0.5"),
         # A model is one mapped file; Ray's memory monitor would count its page cache against us.
         "RAY_memory_monitor_refresh_ms": environment.get("RAY_memory_monitor_refresh_ms", "0"),
     }

@@ -126,10 +126,10 @@ def test_ten_megabytes(service: RunningService, bystander: Bystander) -> None:
 
 def test_answers_of_many_megabytes(service: RunningService, bystander: Bystander) -> None:
     def attack(_: int) -> None:
-        answer = post(service, "embeddings", {"input": [[5]] * 1000})
+        answer = post(service, "embeddings", {"input": [[5]] * 700})
         assert answer.status_code == 200, answer.text
-        assert len(answer.json()["data"]) == 1000
-        assert len(answer.content) > 5 << 20
+        assert len(answer.json()["data"]) == 700
+        assert len(answer.content) > 4 << 20
 
     repeated(service, attack, 3)
 

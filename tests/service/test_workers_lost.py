@@ -95,7 +95,8 @@ def test_the_controller_dies(service: RunningService) -> None:
     os.kill(controller, signal.SIGKILL)
     assert [ask(service) for _ in range(4)] == [200] * 4
     heart_beat = max(row["last_heart_beat"] for row in service.rows())
-    wait_until(lambda: min(row["last_heart_beat"] for row in service.alive()) > heart_beat, "heartbeats again", 60)
+    # Until the table comes again, a busy machine's workers may all be stale.
+    wait_until(lambda: sum(row["last_heart_beat"] > heart_beat for row in service.alive()) == 2, "heartbeats again", 60)
 
 
 @pytest.mark.timeout(120)

@@ -33,5 +33,9 @@ class TestRedoubt(ChatModelIntegrationTests):
         }
 
     @property
+    def model_override_value(self) -> str:
+        return os.environ["REDOUBT_MODEL"]
+
+    @property
     def supports_json_mode(self) -> bool:
         return True

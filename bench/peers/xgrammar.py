@@ -9,7 +9,6 @@ at import.
 import argparse
 import json
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -20,15 +19,15 @@ from typing import Any
 
 from bench.peers import Environment
 from bench.structured_cases import walk
-from bench.work import About, take_stdout
+from bench.work import CLOCKS, About, take_stdout
 
 ENVIRONMENT = Environment(name="xgrammar", steps=(("torch==2.13.0",), ("xgrammar==0.2.8",)))
 
 
-def command(python: Path, tokenizer: Path, vocab_size: int, end_token_ids: Sequence[int]) -> list[str]:
+def command(python: Path, tokenizer: Path, vocab_size: int, end_token_ids: Sequence[int], clock: str) -> list[str]:
     """Starts the process."""
     ends = ",".join(map(str, end_token_ids))
-    return [str(python), "-m", "bench.peers.xgrammar", str(tokenizer.absolute()), str(vocab_size), ends]
+    return [str(python), "-m", "bench.peers.xgrammar", str(tokenizer.absolute()), str(vocab_size), ends, clock]
 
 
 def vocabulary(tokenizer: Path, vocab_size: int) -> list[str]:
@@ -45,17 +44,18 @@ def vocabulary(tokenizer: Path, vocab_size: int) -> list[str]:
 class XGrammar:
     """The library over one vocabulary."""
 
-    def __init__(self, tokenizer: Path, vocab_size: int, end_token_ids: list[int]) -> None:
+    def __init__(self, tokenizer: Path, vocab_size: int, end_token_ids: list[int], clock: str) -> None:
         """Reads the vocabulary."""
         self._library: Any = import_module("xgrammar")  # in its own environment only
-        began_s = time.perf_counter()
+        self._now_s = CLOCKS[clock]
+        began_s = self._now_s()
         self._vocabulary = self._library.TokenizerInfo(
             vocabulary(tokenizer, vocab_size),
             self._library.VocabType.BYTE_LEVEL,
             vocab_size=vocab_size,
             stop_token_ids=end_token_ids,
         )
-        self.load_s = time.perf_counter() - began_s
+        self.load_s = self._now_s() - began_s
         self._mask: Any = self._library.allocate_token_bitmask(1, vocab_size)
         self._words: Any = self._mask[0].numpy()
 
@@ -64,15 +64,16 @@ class XGrammar:
         compiler = self._library.GrammarCompiler(self._vocabulary, max_threads=1)
         answer: dict[str, Any] = {}
         for name in ("first", "again"):
-            began_s = time.perf_counter()
+            began_s = self._now_s()
             compiled = compiler.compile_json_schema(schema, any_whitespace=False, strict_mode=False)
             matcher = self._library.GrammarMatcher(compiled)
-            compile_ms = (time.perf_counter() - began_s) * 1e3
+            compile_ms = (self._now_s() - began_s) * 1e3
             masks_us, accepts_us = walk(
                 token_ids,
                 partial(matcher.fill_next_token_bitmask, self._mask),
                 lambda token: self._words[token // 32] >> (token % 32) & 1,
                 matcher.accept_token,
+                self._now_s,
             )
             answer[name] = {"compile_ms": compile_ms, "masks_us": masks_us, "accepts_us": accepts_us}
         return answer
@@ -84,9 +85,11 @@ def main() -> None:
     parser.add_argument("tokenizer", type=Path)
     parser.add_argument("vocab_size", type=int)
     parser.add_argument("end_token_ids")
+    parser.add_argument("clock", choices=tuple(CLOCKS))
     options = parser.parse_args()
     answers = take_stdout()
-    library = XGrammar(options.tokenizer, options.vocab_size, [int(end) for end in options.end_token_ids.split(",")])
+    ends = [int(end) for end in options.end_token_ids.split(",")]
+    library = XGrammar(options.tokenizer, options.vocab_size, ends, options.clock)
     about = About(
         version=f"xgrammar {version('xgrammar')}",
         settings="compiled by one thread, any_whitespace=False, strict_mode=False",

@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_an_output_is_walked_and_one_that_breaks_its_schema_is_told(folder: Path) -> None:
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    ours = Ours(folder, tokenizer.get_vocab_size())
+    ours = Ours(folder, tokenizer.get_vocab_size(), "cpu")
     libraries = {"ours": ours.follow, "another": ours.follow}
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     result = measure_case(tokenizer, schema, {"a": 1}, 2, libraries)

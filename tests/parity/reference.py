@@ -28,6 +28,7 @@ class Reference:
         self._models: dict[str, Any] = {"float32": model, "float64": copy.deepcopy(model).double()}
         for each in self._models.values():
             _use_double_angles(torch, each)
+        self._predicted: dict[tuple[int, ...], tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
         self._tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
 
     def encode(self, text: str) -> list[int]:
@@ -57,25 +58,19 @@ class Reference:
                 hook.remove()
         return np.stack([s.reshape(len(ids), -1).double().numpy() for s in seen])
 
-    def greedy(self, ids: list[int], count: int) -> list[int]:
-        """The `count` tokens of highest probability after `ids`, no stop token."""
-        output: list[int] = []
-        cache = None
-        new = ids
-        for _ in range(count):
-            with self._torch.no_grad():
-                result = self._models["float32"](self._torch.tensor([new]), past_key_values=cache, use_cache=True)
-            cache = result.past_key_values
-            output.append(int(result.logits[0, -1].argmax()))
-            new = output[-1:]
-        return output
+    def likeliest(self, ids: list[int]) -> list[int]:
+        """The token of highest probability after each one, all of those before it given."""
+        return [int(token) for token in self.logits(ids, "float32").argmax(axis=-1)]
 
     def predict(self, ids: list[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Log-probabilities of the next token [vocabulary] and hidden states after the final norm [tokens, hidden]."""
-        with self._torch.no_grad():
-            output = self._models["float32"](self._torch.tensor([ids]), output_hidden_states=True)
-        logits = output.logits[0, -1].double()
-        return logits.log_softmax(-1).numpy(), output.hidden_states[-1][0].double().numpy()
+        key = tuple(ids)
+        if key not in self._predicted:
+            with self._torch.no_grad():
+                output = self._models["float32"](self._torch.tensor([ids]), output_hidden_states=True)
+            logits = output.logits[0, -1].double()
+            self._predicted[key] = logits.log_softmax(-1).numpy(), output.hidden_states[-1][0].double().numpy()
+        return self._predicted[key]
 
     def beams(self, ids: list[int], **options: Any) -> list[list[int]]:
         """What `generate` makes of the prompt, without it."""

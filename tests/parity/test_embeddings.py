@@ -19,11 +19,6 @@ from tests.parity.test_embedded_model import PROMPTS, ROUNDING_MULTIPLE
 pytestmark = pytest.mark.parity
 
 
-@pytest.fixture(scope="module")
-def reference(embedded_gguf: Path) -> Reference:
-    return Reference(embedded_gguf)
-
-
 def engine(folder: Path, compute_type: str, kv_type: str) -> Iterator[Engine]:
     runner = NativeRunner(
         str(folder),

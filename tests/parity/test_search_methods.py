@@ -41,14 +41,19 @@ class Tiny:
             pad_token_id=0,
         )
         self.torch = torch
+        self._predicted: dict[tuple[int, ...], tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
         self.model: Any = transformers.LlamaForCausalLM(config).double()
 
     def predict(self, tokens: list[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        with self.torch.no_grad():
-            output = self.model(self.torch.tensor([tokens]), output_hidden_states=True)
-        logits = output.logits[0, -1].numpy()
-        logprobs = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
-        return logprobs, output.hidden_states[-1][0].numpy()
+        """Many searches ask for the same texts."""
+        key = tuple(tokens)
+        if key not in self._predicted:
+            with self.torch.no_grad():
+                output = self.model(self.torch.tensor([tokens]), output_hidden_states=True)
+            logits = output.logits[0, -1].numpy()
+            logprobs = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+            self._predicted[key] = logprobs, output.hidden_states[-1][0].numpy()
+        return self._predicted[key]
 
     def search(self, method: SearchMethod, change: Callable[[NDArray[np.float64], list[int]], Any]) -> list[list[int]]:
         """Runs a method with rows of just the size that it asks for."""

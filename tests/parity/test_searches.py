@@ -22,11 +22,6 @@ STOPS = [2, 28, 30]
 
 
 @pytest.fixture(scope="module")
-def reference(embedded_gguf: Path) -> Reference:
-    return Reference(embedded_gguf)
-
-
-@pytest.fixture(scope="module")
 def engine(embedded_model: Path) -> Iterator[Engine]:
     runner = NativeRunner(
         str(embedded_model),

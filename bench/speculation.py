@@ -1,7 +1,8 @@
 """What guessing tokens from the text itself gains, and what it costs where there is nothing to guess.
 
-Each scenario runs without and with guesses in turn, on one loaded model, and both must say the same. Reported are the
-decoding speeds (from the first token on) and the ratio with guesses / without: of each pair of runs, and their median.
+Each scenario runs without and with guesses in turn, on one loaded model, and both must say the same. An answer ends
+where the model ends it. Reported are the decoding speeds (from the first token on) and the ratio with guesses /
+without: of each pair of runs, and their median.
 Run: `python -m bench.speculation MODEL --threads 2`; prints one JSON object.
 """
 
@@ -61,7 +62,10 @@ class Scenario:
 SCENARIOS = (
     Scenario("repeat a text", True, f"Repeat the following text word for word:\n\n{TEXT}"),
     Scenario("edit code", True, f"Write this code again, with the function `parse` renamed to `split`:\n\n{CODE}"),
-    Scenario("summary", True, f"Summarize the following text, quoting its sentences:\n\n{TEXT}"),
+    Scenario("type hints", True, f"Add type hints to this code:\n\n{CODE}"),
+    Scenario("correct a text", True, f"Correct the mistakes in this text:\n\n{TEXT}"),
+    Scenario("short summary", True, f"Give a short summary of this text.\n\n{TEXT}"),
+    Scenario("summary with quotations", True, f"Summarize the following text, quoting its sentences:\n\n{TEXT}"),
     Scenario("repeat a text, 4 at once", True, f"Repeat the following text word for word:\n\n{TEXT}", concurrent=4),
     Scenario("story, drawn", False, "Tell me a story about a lighthouse.", temperature=1.0),
     Scenario("story, drawn, 8 at once", False, "Tell me a story about a lighthouse.", concurrent=8, temperature=1.0),
@@ -79,7 +83,9 @@ class Run:
     right: int
 
 
-def run(runner: NativeRunner, prompt: Sequence[int], scenario: Scenario, guess_tokens: int) -> Run:
+def run(
+    runner: NativeRunner, prompt: Sequence[int], ends: frozenset[int], scenario: Scenario, guess_tokens: int
+) -> Run:
     """All of a scenario's requests at once, on an engine of their own."""
     engine = Engine(runner, guess_tokens=guess_tokens, prompt_chunk_tokens=512)
     outputs: list[list[int]] = [[] for _ in range(scenario.concurrent)]
@@ -103,13 +109,13 @@ def run(runner: NativeRunner, prompt: Sequence[int], scenario: Scenario, guess_t
 
     for number in range(scenario.concurrent):
         sampling = SamplingParams(temperature=scenario.temperature, seed=number)
-        request = GenerateRequest(f"{number}", tuple(prompt), scenario.new_tokens, sampling)
+        request = GenerateRequest(f"{number}", tuple(prompt), scenario.new_tokens, sampling, ends)
         engine.submit(request, deliver, number)
     engine.start()
     done.wait()
     engine.stop()
     counts = engine.statistics()
-    made = sum(map(len, outputs)) - scenario.concurrent
+    made = sum(map(len, outputs)) - scenario.concurrent  # the first ones came with the prompts
     return Run(made / (ended_s - began_s), tuple(map(tuple, outputs)), counts.guessed_tokens, counts.right_guesses)
 
 
@@ -118,7 +124,11 @@ def measure(
 ) -> dict[str, object]:
     """The scenario in turn without and with guesses, `rounds` times."""
     prompt = chat.chat_prompt([Message(role="user", content=scenario.asked)])
-    pairs = [(run(runner, prompt, scenario, 0), run(runner, prompt, scenario, guess_tokens)) for _ in range(rounds)]
+    ends = frozenset(chat.eos_token_ids)
+    pairs = [
+        (run(runner, prompt, ends, scenario, 0), run(runner, prompt, ends, scenario, guess_tokens))
+        for _ in range(rounds)
+    ]
     ratios = [with_guesses.tokens_per_s / without.tokens_per_s for without, with_guesses in pairs]
     assert all(without.outputs == with_guesses.outputs for without, with_guesses in pairs), "guesses changed a text"
     with_guesses = pairs[-1][1]

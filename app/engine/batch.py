@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.drafter import NgramDrafter
 from app.engine.limits import PageWindow
 from app.engine.prefix_cache import PageChain
 from app.engine.sequence import SequenceState, Step
-from app.engine.speculation import NgramDrafter
 from app.engine.types import (
     Batch,
     EngineError,

@@ -13,10 +13,12 @@ _LONGEST_MATCH = 3
 _SHORTEST_MATCH = 2
 _AGREEMENT = 8
 """Tokens that agree, as far as they are counted."""
-_NEAR = 6
+_ASTRAY = 3
+"""After so many tokens that fit nowhere, the source is given up."""
+_NEAR = 8
 """So many tokens around the place where a copy has left its source are searched for where it goes on."""
 # Before anything is known, by the tokens that agree: a text is not expected to copy, but once it does, to go on.
-_FIRST_CHANCES = (0.3, 0.3, 0.3, 0.45, 0.6, 0.7, 0.75, 0.8, 0.85)
+_FIRST_CHANCES = (0.2, 0.2, 0.4, 0.55, 0.65, 0.75, 0.8, 0.85, 0.9)
 _RATE = 0.12
 _LEAST_CHANCE = 0.02
 
@@ -24,7 +26,17 @@ _LEAST_CHANCE = 0.02
 class NgramDrafter:
     """`tokens` is the engine's list of prompt and output, which grows."""
 
-    __slots__ = ("_agreement", "_begin", "_chances", "_followers", "_guesses", "_indexed", "_place", "_tokens")
+    __slots__ = (
+        "_agreement",
+        "_astray",
+        "_begin",
+        "_chances",
+        "_followers",
+        "_guesses",
+        "_indexed",
+        "_place",
+        "_tokens",
+    )
 
     def __init__(self, tokens: list[int]) -> None:
         self._tokens = tokens
@@ -39,11 +51,13 @@ class NgramDrafter:
         self._begin = 0  # where the guesses stand
         self._place = 0  # where the source goes on; 0: nowhere
         self._agreement = 0  # tokens that agree before the first guess
+        self._astray = 0  # guesses in a row that were wrong from the first on, and had hardly a reason
 
     def look_up(self, most: int) -> list[int]:
         """Guesses at the tokens that come next, at most so many; they are remembered until `learn`."""
         self._index()
         self._begin = self._find()
+        self._place = 0  # until it is known what came
         # Where they reach the end of the text, they go on from their beginning.
         piece = self._tokens[self._begin : self._begin + most] if self._begin else []
         self._guesses = (piece * (most // len(piece) + 1))[:most] if piece else []
@@ -61,7 +75,9 @@ class NgramDrafter:
         return chances
 
     def learn(self, sampled: Sequence[int]) -> None:
-        """What came instead: counts each guess up to the first wrong one, computed or not."""
+        """What came instead of the guesses: each up to the first wrong one counts, computed or not."""
+        if not sampled:
+            return
         agreement = self._agreement
         for guess, token in zip(self._guesses, sampled, strict=False):
             level = min(agreement, _AGREEMENT)
@@ -69,7 +85,8 @@ class NgramDrafter:
             if guess != token:
                 break
             agreement += 1
-        self._place = self._begin + len(sampled) if self._guesses else 0
+        self._astray = self._astray + 1 if agreement < _SHORTEST_MATCH else 0
+        self._place = self._begin + len(sampled) if self._astray < _ASTRAY else 0
 
     def _find(self) -> int:
         """Where the next guesses stand; 0: nowhere. Sets `_agreement`."""
@@ -78,6 +95,7 @@ class NgramDrafter:
             begin = self._followers.get(tuple(tokens[-length:]), 0)
             if begin:
                 self._agreement = self._agreeing(begin, length)
+                self._astray = 0
                 return begin
         self._agreement = 0
         if not 0 < place < len(tokens):

@@ -58,9 +58,18 @@ class Reference:
                 hook.remove()
         return np.stack([s.reshape(len(ids), -1).double().numpy() for s in seen])
 
-    def likeliest(self, ids: list[int]) -> list[int]:
-        """The token of highest probability after each one, all of those before it given."""
-        return [int(token) for token in self.logits(ids, "float32").argmax(axis=-1)]
+    def greedy(self, ids: list[int], count: int) -> list[int]:
+        """The `count` tokens of highest probability after `ids`, no stop token."""
+        output: list[int] = []
+        cache = None
+        new = ids
+        for _ in range(count):
+            with self._torch.no_grad():
+                result = self._models["float32"](self._torch.tensor([new]), past_key_values=cache, use_cache=True)
+            cache = result.past_key_values
+            output.append(int(result.logits[0, -1].argmax()))
+            new = output[-1:]
+        return output
 
     def predict(self, ids: list[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Log-probabilities of the next token [vocabulary] and hidden states after the final norm [tokens, hidden]."""

@@ -64,19 +64,22 @@ class PackedLinear(torch.nn.Module):
 def pack_weight(name: str, weight: torch.Tensor, qtype: str, group: int) -> torch.Tensor:
     """Rounds and packs a weight [out_features, in_features] of any float type. Raises TensorError naming it."""
     kind = weight_type(qtype)
-    quantizers: dict[str, Callable[[str, NDArray[np.generic], int], QuantizedMatrix]] = {
-        "sym_int4": quantize_sym_int4, "asym_int4": quantize_asym_int4, "int8": quantize_int8,
-        **{name: partial(quantize_lut4, table=table) for name, table in TABLES.items()},
-    }  # fmt: skip
-    quantize = quantizers[qtype]
     rows, cols = weight.shape
     size = _native.packed_bytes(kind, rows, cols, group)
     packed = _aligned(-(-rows // TILE_OUTPUTS), size // -(-rows // TILE_OUTPUTS))
     for begin in range(0, rows, _ROWS):
-        values = weight[begin : begin + _ROWS].detach().float().numpy()
-        tiles = pack_quantized(quantize(name, values, group))
+        tiles = pack_quantized(round_weight(name, weight[begin : begin + _ROWS], qtype, group))
         packed[begin // TILE_OUTPUTS : begin // TILE_OUTPUTS + len(tiles)] = tiles
     return torch.from_numpy(packed)
+
+
+def round_weight(name: str, weight: torch.Tensor, qtype: str, group: int) -> QuantizedMatrix:
+    """Rounds a weight [out_features, in_features] of any float type to nearest. Raises TensorError naming it."""
+    quantizers: dict[str, Callable[[str, NDArray[np.generic], int], QuantizedMatrix]] = {
+        "sym_int4": quantize_sym_int4, "asym_int4": quantize_asym_int4, "int8": quantize_int8,
+        **{name: partial(quantize_lut4, table=table) for name, table in TABLES.items()},
+    }  # fmt: skip
+    return quantizers[qtype](name, weight.detach().float().numpy(), group)
 
 
 def _aligned(rows: int, cols: int) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:

@@ -15,16 +15,21 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from quant.foreign_linear import FOREIGN, maker
 from quant.matrix import GROUP_SIZES
 from quant.plan import FOUR_BIT_QTYPES
-from quant.torch_linear import PackedLinear, pack_weight
+from quant.torch_linear import PackedLinear, pack_weight, round_weight
 
 QTYPES: Final = (*FOUR_BIT_QTYPES, "int8")
+BACKENDS: Final = ("redoubt", *FOREIGN)
 
 
 @register_quantization_config("redoubt")
 class RedoubtConfig(QuantizationConfigMixin):
     """qtype: one of QTYPES. group_size: 32, 64 or 128 inputs a scale.
+
+    backend: whose kernels multiply our codes: "redoubt", or for comparing "torchao" or "ipex" where it is installed
+    (`foreign_linear`).
 
     modules_to_not_convert: names of layers that stay as they are; by default the output head. A layer whose inputs are
     no multiple of the group stays, too.
@@ -35,9 +40,10 @@ class RedoubtConfig(QuantizationConfigMixin):
         qtype: str = "sym_int4",
         group_size: int = 64,
         modules_to_not_convert: list[str] | None = None,
+        backend: str = "redoubt",
         **options: Any,
     ) -> None:
-        """Raises ValueError naming the option."""
+        """Raises ValueError naming the option, and ImportError naming a backend's package that is not installed."""
         options.pop("quant_method", None)
         if options:
             raise ValueError(f"RedoubtConfig has no option {', '.join(map(repr, options))}")
@@ -45,10 +51,15 @@ class RedoubtConfig(QuantizationConfigMixin):
             raise ValueError(f"qtype: {qtype!r} is not one of {', '.join(QTYPES)}")
         if group_size not in GROUP_SIZES:
             raise ValueError(f"group_size: {group_size} is not one of {', '.join(map(str, GROUP_SIZES))}")
+        if backend not in BACKENDS:
+            raise ValueError(f"backend: {backend!r} is not one of {', '.join(BACKENDS)}")
+        if backend != "redoubt":
+            maker(backend)
         self.quant_method = "redoubt"  # type: ignore[assignment]
         self.qtype = qtype
         self.group_size = group_size
         self.modules_to_not_convert = modules_to_not_convert
+        self.backend = backend
 
 
 @register_quantizer("redoubt")
@@ -67,6 +78,9 @@ class RedoubtQuantizer(HfQuantizer):
                 "a checkpoint in Redoubt's packed form is no transformers checkpoint: use quant's own class"
             )
 
+    def _process_model_before_weight_loading(self, model: Any, **_: Any) -> Any:
+        return model
+
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> Any:
         config = self.quantization_config
         kept = self.get_modules_to_not_convert(model, config.modules_to_not_convert)
@@ -77,9 +91,7 @@ class RedoubtQuantizer(HfQuantizer):
                 continue
             if layer.in_features % config.group_size:
                 continue
-            packed = pack_weight(f"{name}.weight", layer.weight, config.qtype, config.group_size)
-            shape = (layer.out_features, layer.in_features)
-            model.set_submodule(name, PackedLinear(packed, *shape, config.qtype, config.group_size, layer.bias))
+            model.set_submodule(name, _quantized(f"{name}.weight", layer, config))
         return model
 
     def is_serializable(self) -> bool:
@@ -90,3 +102,13 @@ class RedoubtQuantizer(HfQuantizer):
     def is_trainable(self) -> bool:
         """False: products are computed outside torch."""
         return False
+
+
+def _quantized(name: str, layer: torch.nn.Linear, config: RedoubtConfig) -> torch.nn.Module:
+    """A layer in the place of `layer`. Raises TensorError for a weight `name` that can't be rounded or multiplied."""
+    qtype, group = config.qtype, config.group_size
+    if config.backend != "redoubt":
+        made: torch.nn.Module = maker(config.backend)(name, round_weight(name, layer.weight, qtype, group), layer.bias)
+        return made
+    packed = pack_weight(name, layer.weight, qtype, group)
+    return PackedLinear(packed, layer.out_features, layer.in_features, qtype, group, layer.bias)

@@ -1,5 +1,6 @@
 """With transformers: exported folders load, its models run on our layers, its streamers and tensors are understood."""
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +106,19 @@ def test_a_layer_is_its_weights_times_its_input(qtype: str) -> None:
 def test_a_config_names_what_is_wrong() -> None:
     from quant import RedoubtConfig
 
-    for options in ({"qtype": "int3"}, {"group_size": 48}, {"bits": 4}):
+    for options in ({"qtype": "int3"}, {"group_size": 48}, {"bits": 4}, {"backend": "cuda"}):
         with pytest.raises(ValueError, match=next(iter(options))):
             RedoubtConfig(**options)
+
+
+@pytest.mark.parametrize(("backend", "package"), [("torchao", "torchao"), ("ipex", "intel_extension_for_pytorch")])
+def test_kernels_that_are_not_installed_are_named(backend: str, package: str) -> None:
+    from quant import RedoubtConfig
+
+    if importlib.util.find_spec(package) is not None:
+        pytest.skip("installed: `python -m bench.foreign_linear` proves it")
+    with pytest.raises(ImportError, match=package):
+        RedoubtConfig(backend=backend)
 
 
 def test_nine_lines(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,13 +55,14 @@ def run(model: Path, requests: list[GenerateRequest], shape: str, kv_type: str) 
     )
     engine, receiver = Engine(runner, prompt_chunk_tokens=prompt_chunk_tokens, expected_output_tokens=1), Receiver()
     engine.start()
-    found = {}
-    for request in requests:
-        receiver.submit(engine, request)
-        if shape == "alone":
-            found[request.request_id] = answers(receiver, request.request_id)
-    found = {request.request_id: answers(receiver, request.request_id) for request in requests}
-    engine.stop()
+    try:
+        for request in requests:
+            receiver.submit(engine, request)
+            if shape == "alone":
+                answers(receiver, request.request_id)
+        found = {request.request_id: answers(receiver, request.request_id) for request in requests}
+    finally:
+        engine.stop()
     counts = engine.statistics()
     assert (counts.pages_used, counts.pages_free) == (0, kv_pages)
     return found, counts.preemptions

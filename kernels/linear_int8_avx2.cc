@@ -3,27 +3,13 @@
 // magnitudes of activations.
 #include <immintrin.h>
 
-#include "linear_avx2.h"
+#include "linear_int8_avx2.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")
 
 namespace redoubt::avx2 {
 namespace {
-
-constexpr int kPassRows = 4;     // of one term: two terms of a row count as two rows
-constexpr int kStepInputs = 32;  // every group is a multiple
-
-// Four int8 activations, in every lane.
-[[gnu::always_inline]] inline __m256i broadcast_inputs(const int8_t* values) {
-  int32_t word;
-  __builtin_memcpy(&word, values, 4);
-  return _mm256_set1_epi32(word);
-}
-
-// The inputs of a pass: the rows' first terms, then their second.
-template <int kCount>
-using Rows = const int8_t* [kCount];
 
 template <int kCount>
 [[gnu::always_inline]] inline void step_int4(const uint8_t* codes, const Rows<kCount>& rows, int k,
@@ -170,15 +156,6 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
   }
 }
 
-using TileKernel = void (*)(const PackedMatrix&, const QuantizedRows&, const LinearOutput&, int tile,
-                            int row);
-
-// The kernels of one type: by rows less one, for one term and for two.
-struct TileKernels {
-  TileKernel one_term[kPassRows];
-  TileKernel two_terms[kPassRows / 2];
-};
-
 template <WeightType kType>
 constexpr TileKernels kTileKernels = {{multiply_tile<kType, 1, 1>, multiply_tile<kType, 2, 1>,
                                        multiply_tile<kType, 3, 1>, multiply_tile<kType, 4, 1>},
@@ -201,15 +178,7 @@ const TileKernels& tile_kernels(WeightType type) {
 
 void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end) {
-  const bool two_terms = x.low_values != nullptr;
-  const TileKernel* kernels = two_terms ? tile_kernels(w.type).two_terms : tile_kernels(w.type).one_term;
-  const int most = two_terms ? kPassRows / 2 : kPassRows, passes = (x.rows + most - 1) / most;
-  for (int tile = tile_begin; tile < tile_end; ++tile) {
-    for (int pass = 0; pass < passes; ++pass) {
-      const int begin = x.rows * pass / passes, end = x.rows * (pass + 1) / passes;
-      kernels[end - begin - 1](w, x, y, tile, begin);
-    }
-  }
+  multiply_tiles(tile_kernels(w.type), w, x, y, tile_begin, tile_end);
 }
 
 }  // namespace redoubt::avx2

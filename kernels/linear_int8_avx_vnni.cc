@@ -6,7 +6,7 @@
 // accumulators live in memory.
 #include <immintrin.h>
 
-#include "linear_avx2.h"
+#include "linear_int8_avx2.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")
@@ -14,14 +14,18 @@
 namespace redoubt::avx_vnni {
 namespace {
 
+using avx2::broadcast_inputs;
 using avx2::kColumns;
+using avx2::kPassRows;
+using avx2::kStepInputs;
 using avx2::load_codes;
 using avx2::load_halves;
+using avx2::multiply_tiles;
+using avx2::Rows;
+using avx2::TileKernels;
 using avx2::write_outputs;
 
-constexpr int kPassRows = 4;     // of one term: two terms of a row count as two rows
-constexpr int kStepInputs = 32;  // every group is a multiple
-constexpr int kSpan = 2;         // columns at once
+constexpr int kSpan = 2;  // columns at once
 
 #define REDOUBT_INLINE [[gnu::always_inline]] inline
 
@@ -38,17 +42,6 @@ struct Evex {
     __asm__("%{evex%} vpdpbusd %2, %1, %0" : "+x"(sum_i32x8) : "x"(codes_u8x32), "x"(inputs_i8x32));
   }
 };
-
-// Four int8 activations, in every lane.
-REDOUBT_INLINE __m256i broadcast_inputs(const int8_t* values) {
-  int32_t word;
-  __builtin_memcpy(&word, values, 4);
-  return _mm256_set1_epi32(word);
-}
-
-// The inputs of a pass: the rows' first terms, then their second.
-template <int kCount>
-using Rows = const int8_t* [kCount];
 
 template <typename Encoding, int kCount>
 REDOUBT_INLINE void add_dots(const __m256i (&codes)[kSpan], const Rows<kCount>& rows, int k,
@@ -157,15 +150,6 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
   }
 }
 
-using TileKernel = void (*)(const PackedMatrix&, const QuantizedRows&, const LinearOutput&, int tile,
-                            int row);
-
-// The kernels of one type: by rows less one, for one term and for two.
-struct TileKernels {
-  TileKernel one_term[kPassRows];
-  TileKernel two_terms[kPassRows / 2];
-};
-
 template <typename Encoding, WeightType kType>
 constexpr TileKernels kTileKernels = {
     {multiply_tile<Encoding, kType, 1, 1>, multiply_tile<Encoding, kType, 2, 1>,
@@ -189,16 +173,7 @@ const TileKernels& tile_kernels(WeightType type) {
 template <typename Encoding>
 void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end) {
-  const TileKernels& of_type = tile_kernels<Encoding>(w.type);
-  const bool two_terms = x.low_values != nullptr;
-  const TileKernel* kernels = two_terms ? of_type.two_terms : of_type.one_term;
-  const int most = two_terms ? kPassRows / 2 : kPassRows, passes = (x.rows + most - 1) / most;
-  for (int tile = tile_begin; tile < tile_end; ++tile) {
-    for (int pass = 0; pass < passes; ++pass) {
-      const int begin = x.rows * pass / passes, end = x.rows * (pass + 1) / passes;
-      kernels[end - begin - 1](w, x, y, tile, begin);
-    }
-  }
+  multiply_tiles(tile_kernels<Encoding>(w.type), w, x, y, tile_begin, tile_end);
 }
 
 }  // namespace

@@ -78,18 +78,19 @@ def write_config(path: Path, changes: Mapping[str, Mapping[str, Any]]) -> Path:
 
 
 @contextmanager
-def running_service(config: Path, model: Path, log: Path, workers: int) -> Iterator[RunningService]:
-    """Yields it when all its workers are up. Where all went well no process may be left at the end."""
+def started_service(config: Path, log: Path, model: str, *options: str) -> Iterator[RunningService]:
+    """Yields it when it says that it is ready. Where all went well no process may be left at the end.
+
+    model: the name to ask for. options: further ones of `redoubt serve`.
+    """
     port = free_port()
-    command = [sys.executable, "-m", "app.cli", "serve", "--config", str(config), "--port", str(port)]
+    command = [sys.executable, "-m", "app.cli", "serve", "--config", str(config), "--port", str(port), *options]
     with log.open("wb") as output:
-        process = subprocess.Popen([*command, "--model", str(model)], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
-    running = RunningService(f"http://127.0.0.1:{port}", model.name, process, log)
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
     try:
         wait_until(lambda: b"is ready" in log.read_bytes() or process.poll() is not None, "ready", START_TIMEOUT_S)
         assert process.poll() is None, log.read_text()
-        wait_until(lambda: len(running.alive()) == workers, f"{workers} workers", START_TIMEOUT_S)
-        yield running
+        yield RunningService(f"http://127.0.0.1:{port}", model, process, log)
         family = descendants(process.pid)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0, log.read_text()
@@ -98,6 +99,14 @@ def running_service(config: Path, model: Path, log: Path, workers: int) -> Itera
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             process.wait(30)
+
+
+@contextmanager
+def running_service(config: Path, model: Path, log: Path, workers: int) -> Iterator[RunningService]:
+    """The service of one model folder, when all its workers are up."""
+    with started_service(config, log, model.name, "--model", str(model)) as running:
+        wait_until(lambda: len(running.alive()) == workers, f"{workers} workers", START_TIMEOUT_S)
+        yield running
 
 
 def descendants(pid: int) -> set[int]:

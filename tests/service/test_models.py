@@ -1,9 +1,6 @@
 """A second model comes to a running service and goes again, while a conversation with the first one goes on."""
 
 import json
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +10,7 @@ import httpx
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from tests.service.running import ROOT, START_TIMEOUT_S, RunningService, descendants, free_port, wait_until
+from tests.service.running import START_TIMEOUT_S, RunningService, started_service, wait_until
 
 
 def further(model: Path, served_name: str = "second") -> dict[str, Any]:
@@ -40,22 +37,8 @@ def config(service_config: Path, service_model: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_service(config: Path, tmp_path: Path) -> Iterator[RunningService]:
-    port, log = free_port(), tmp_path / "log"
-    command = [sys.executable, "-m", "app.cli", "serve", "--config", str(config), "--port", str(port)]
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
-    try:
-        wait_until(lambda: b"is ready" in log.read_bytes() or process.poll() is not None, "ready", START_TIMEOUT_S)
-        assert process.poll() is None, log.read_text()
-        yield RunningService(f"http://127.0.0.1:{port}", "first", process, log)
-        family = descendants(process.pid)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0, log.read_text()
-        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), "no process left")
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            process.wait(30)
+    with started_service(config, tmp_path / "log", "first") as running:
+        yield running
 
 
 def names(service: RunningService) -> list[str]:

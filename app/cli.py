@@ -75,6 +75,7 @@ def serve(
             help="Serve this converted model, not the file's; again for each further one.", show_default=False
         ),
     ] = None,
+    dashboard: Annotated[bool, typer.Option("--dashboard", help="Run Ray's dashboard too.")] = False,
 ) -> None:
     """Serve models: the OpenAI API under /v1, the chat page at /. Ctrl-C stops it.
 
@@ -84,7 +85,7 @@ def serve(
     from app.settings import SettingsError
 
     with _one_line_errors(SettingsError):
-        status = serve_local(config, host=host, port=port, model_folders=model or ())
+        status = serve_local(config, host=host, port=port, model_folders=model or (), dashboard=dashboard)
     raise typer.Exit(status)
 
 

@@ -46,13 +46,20 @@ class _StopRequested(BaseException):
 
 
 def serve_local(
-    config_path: Path, *, host: str | None = None, port: int | None = None, model_folders: Sequence[Path] = ()
+    config_path: Path,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    model_folders: Sequence[Path] = (),
+    dashboard: bool = False,
 ) -> int:
     """Starts a private Ray, deploys the file with these overrides, prints the address, waits, cleans up.
 
     While it waits, further models' applications that the file gains or loses are deployed or taken away. Returns the
     process' exit status: 0 after SIGINT, SIGTERM or SIGHUP, 1 if the service did not start. Raises SettingsError for a
     wrong configuration before anything is started. Call it on the main thread.
+
+    dashboard: Ray's too, eleven more processes that take CPU from the engine even while nobody looks.
     """
     config = checked_config(config_path, host=host, port=port, model_folders=model_folders)
     _check_port(config.http_options)
@@ -62,7 +69,7 @@ def serve_local(
     os.environ.update(ray_environment(folder, os.environ))
     # With models from the command line the file's are not served, whatever it says later.
     watched = None if model_folders else WatchedConfig(config_path, config)
-    status = _serve(config, share, watched, folder)
+    status = _serve(config, share, watched, folder, dashboard=dashboard)
     if status:
         print(f"The service did not start. Ray's logs: {folder}/ray/session_latest/logs", file=sys.stderr)
     else:
@@ -118,6 +125,9 @@ def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, s
         "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": environment.get("RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP", "0"),
         # Serve's controller looks over everything ten times a second otherwise, with nothing to do.
         "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": environment.get("RAY_SERVE_CONTROL_LOOP_INTERVAL_S", "0.5"),
+        # Each process' gauges, once a second rather than ten times: each wake-up stops one of the engine's threads,
+        # and the others wait for it.
+        "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": environment.get("RAY_SERVE_METRICS_EXPORT_INTERVAL_MS", "1000"),
         # A model is one mapped file; Ray's memory monitor would count its page cache against us.
         "RAY_memory_monitor_refresh_ms": environment.get("RAY_memory_monitor_refresh_ms", "0"),
     }
@@ -163,7 +173,9 @@ class WatchedConfig:
         return status.st_mtime_ns, status.st_size
 
 
-def _serve(config: ServiceConfig, share: int | None, watched: WatchedConfig | None, folder: Path) -> int:
+def _serve(
+    config: ServiceConfig, share: int | None, watched: WatchedConfig | None, folder: Path, *, dashboard: bool
+) -> int:
     # Only now, because Ray reads its environment when it is imported.
     import ray
 
@@ -174,6 +186,7 @@ def _serve(config: ServiceConfig, share: int | None, watched: WatchedConfig | No
         context = ray.init(
             address="local",
             namespace="serve",
+            include_dashboard=dashboard,
             dashboard_host=_LOOPBACK,
             object_store_memory=_OBJECT_STORE_BYTES,
             logging_level=logging.WARNING,
@@ -183,7 +196,7 @@ def _serve(config: ServiceConfig, share: int | None, watched: WatchedConfig | No
         _handle_signals(_stop)  # ray.init has put its own handler there
         _say("Loading the model, and warming up ...")
         _deploy(config, share)
-        _print_ready(config, str(context.dashboard_url), time.monotonic() - started_s)
+        _print_ready(config, context.dashboard_url if dashboard else None, time.monotonic() - started_s)
         while True:
             time.sleep(_LOOK_PERIOD_S)
             if watched is not None:
@@ -297,12 +310,13 @@ def _check_port(http: HttpOptions) -> None:
             raise SettingsError(f"http_options: cannot listen on {reason}") from error
 
 
-def _print_ready(config: ServiceConfig, dashboard: str, seconds: float) -> None:
+def _print_ready(config: ServiceConfig, dashboard: str | None, seconds: float) -> None:
     http = config.http_options
     host = _LOOPBACK if http.host == "0.0.0.0" else http.host
     _say(f"Redoubt is ready after {seconds:.0f} s: http://{host}:{http.port}")
-    token = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    _say(f"Ray's dashboard: http://{dashboard}" + (f" (token: {token})" if token else ""))
+    if dashboard:
+        token = os.environ.get("RAY_AUTH_TOKEN_PATH")
+        _say(f"Ray's dashboard: http://{dashboard}" + (f" (token: {token})" if token else ""))
     names = [config.application.args.model.name, *(one.args.model.name for one in config.model_applications)]
     _say(f"{'Models' if names[1:] else 'Model'}: {', '.join(names)}. Ctrl-C stops everything.")
 

@@ -40,6 +40,8 @@ REDRAW_S = 0.04
 """Tokens that come faster than this are drawn together: each redraw costs the server milliseconds of CPU."""
 QUEUE_LOOK_S = 0.02
 """How often Gradio looks for the page's events. Its own millisecond wakes the ingress a thousand times a second."""
+PROGRESS_LOOK_S = 1.0
+"""How often it looks for progress bars, of which the page has none."""
 
 SYSTEM_FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif")
 SYSTEM_FONTS_MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
@@ -153,6 +155,7 @@ def build_page(base_url: str | None = None) -> gr.Blocks:
         gr.on([page.load, key.change], service.models, key, model, concurrency_limit=None, **private)
     page.queue(max_size=None, api_open=False)
     page._queue.sleep_when_free = QUEUE_LOOK_S
+    page._queue.progress_update_sleep_when_free = PROGRESS_LOOK_S
     return page
 
 

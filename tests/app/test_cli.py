@@ -29,10 +29,9 @@ def test_serve_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
         return 3
 
     monkeypatch.setattr(local_service, "serve_local", serve_local)
-    assert run("serve", "--port", "8123", "--model", "/some/model")[0] == 3
-    assert seen == [
-        (Path("ray_configs/local.yaml"), {"host": None, "port": 8123, "model_folders": [Path("/some/model")]})
-    ]
+    assert run("serve", "--port", "8123", "--model", "/some/model", "--dashboard")[0] == 3
+    overrides = {"host": None, "port": 8123, "model_folders": [Path("/some/model")], "dashboard": True}
+    assert seen == [(Path("ray_configs/local.yaml"), overrides)]
 
 
 def test_a_wrong_configuration_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

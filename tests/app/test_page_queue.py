@@ -6,7 +6,10 @@ from app import ui
 
 
 def test_gradio_still_takes_how_often_it_looks_for_events() -> None:
-    """A private knob of Gradio's: renamed, it would wake the ingress a thousand times a second again."""
+    """Private knobs of Gradio's: renamed, they would wake the ingress a thousand times a second again."""
     assert "self.sleep_when_free = " in inspect.getsource(Queue.__init__)
     assert "sleep(self.sleep_when_free)" in inspect.getsource(Queue.start_processing)
     assert "_queue.sleep_when_free = QUEUE_LOOK_S" in inspect.getsource(ui.build_page)
+    assert "self.progress_update_sleep_when_free = " in inspect.getsource(Queue.__init__)
+    assert "sleep(self.progress_update_sleep_when_free)" in inspect.getsource(Queue.start_progress_updates)
+    assert "_queue.progress_update_sleep_when_free = PROGRESS_LOOK_S" in inspect.getsource(ui.build_page)

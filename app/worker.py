@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from app.admission import Admission
+from app.engine.bundle import Bundle
 from app.engine.engine import Engine
 from app.engine.stream import AsyncEngine
-from app.engine.types import EngineStoppedError, GenerateRequest, ModelRunner, TokenDelta
+from app.engine.types import EngineStoppedError, GenerateRequest, ModelRunner
 from app.loopback import keep_on_loopback
 from app.model_card import ModelCard
 from app.numa import (
@@ -123,15 +124,18 @@ class Worker:
             max_context_tokens=runner.max_context_tokens,
         )
 
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
-        """Streams the request's deltas. Raises QueueFullError, and what `AsyncEngine.stream` raises."""
+    async def generate(self, request: GenerateRequest, reader: str) -> AsyncGenerator[Bundle, None]:
+        """Streams the request's output, and parts of others that `reader` (an ingress) has asked for.
+
+        Raises QueueFullError, and what `AsyncEngine.stream` raises.
+        """
         async with self._admission.place():
             constraint = None
             if request.grammar is not None and self._constraints is not None:
                 constraint = await self._constraints.make(request.grammar)
-            async with aclosing(self._streams.stream(request, constraint)) as deltas:
-                async for delta in deltas:
-                    yield delta
+            async with aclosing(self._streams.stream(request, constraint, reader=reader)) as bundles:
+                async for bundle in bundles:
+                    yield bundle
 
     def check_health(self) -> None:
         """Serve replaces a worker whose engine has stopped."""

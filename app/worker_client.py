@@ -2,9 +2,10 @@
 
 It owns the details of Ray's streaming handles (cancellation, error types); it knows nothing of HTTP or text.
 
-Deltas come by value, over Serve's own gRPC between replicas (`_by_reference=False`), not as objects of Ray's
-store: a delta costs about half as much CPU, which is the engine's. Ray guards that server as it does its
-others (token, RAY_USE_TLS).
+Tokens come by value, over Serve's own gRPC between replicas (`_by_reference=False`), not as objects of Ray's
+store: a message costs about half as much CPU, which is the engine's. Ray guards that server as it does its
+others (token, RAY_USE_TLS). A message brings what a step made for all requests of this ingress
+(`app.engine.bundle`), on the stream of one of them.
 
 Cancellation, as read in Ray Serve 2.60: nothing happens to a worker's generator when a streaming response
 object is merely dropped. `DeploymentResponseGenerator.cancel()` must be called: before a worker is chosen it
@@ -20,6 +21,7 @@ task when the HTTP client disconnects, so an ingress must close `generate` on it
 """
 
 import asyncio
+import uuid
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, cast
 
@@ -29,6 +31,7 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, 
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 from ray.serve.schema import ApplicationStatusOverview
 
+from app.engine.bundle import Assembler, Bundle, Part
 from app.engine.types import EngineError, GenerateRequest, QueueFullError, TokenDelta
 from app.model_card import ModelCard
 from app.model_directory import FoundApplication
@@ -44,6 +47,8 @@ class WorkerClient:
 
     def __init__(self, handle: DeploymentHandle[Any]) -> None:
         self._handle = handle.options(stream=True, _by_reference=False)
+        self._name = uuid.uuid4().hex
+        self._inboxes: dict[str, _Inbox] = {}
 
     def workers(self) -> list[WorkerRow]:
         """The worker table as this process' router sees it; empty before the first worker. Any thread."""
@@ -65,9 +70,14 @@ class WorkerClient:
         """
         if not self.is_ready():
             raise NoWorkerError("No worker is up: the service is starting, or its workers are lost. Try again later.")
-        response = cast(DeploymentResponseGenerator[TokenDelta], self._handle.generate.remote(request))
+        response = cast(DeploymentResponseGenerator[Bundle], self._handle.generate.remote(request, self._name))
+        inbox = self._inboxes[request.request_id] = _Inbox()
+        reading = asyncio.create_task(self._read(response, inbox))
         try:
-            async for delta in response:
+            finished = False
+            while not finished:
+                delta = await inbox.take()
+                finished = delta.finish_reason is not None
                 yield delta
         except RayTaskError as error:
             cause = error.cause
@@ -81,7 +91,54 @@ class WorkerClient:
         except (DeploymentUnavailableError, RequestCancelledError) as error:
             raise NoWorkerError("No worker could take the request. Try again later.") from error
         finally:
+            del self._inboxes[request.request_id]
             response.cancel()  # type: ignore[no-untyped-call]
+            reading.cancel()
+
+    async def _read(self, response: DeploymentResponseGenerator[Bundle], inbox: "_Inbox") -> None:
+        """Reads one request's stream, whether its own reader does or not: it may be bringing others' tokens."""
+        try:
+            async for bundle in response:
+                for part in bundle:
+                    if (its := self._inboxes.get(part.request_id)) is not None:
+                        its.put(part)
+            inbox.fail(RuntimeError("the worker ended a stream without a finish reason"))
+        except asyncio.CancelledError as error:  # from here, and nobody waits, or from below
+            inbox.fail(error)
+            raise
+        except Exception as error:
+            inbox.fail(error)
+
+
+class _Inbox:
+    """What came of one request; from any of the worker's streams."""
+
+    def __init__(self) -> None:
+        self._assembler = Assembler()
+        self._error: BaseException | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, part: Part) -> None:
+        self._assembler.put(part)
+        self._wake()
+
+    def fail(self, error: BaseException) -> None:
+        """The request's own stream has ended."""
+        self._error = error
+        self._wake()
+
+    async def take(self) -> TokenDelta:
+        """The next delta; what ended the stream is raised after the last."""
+        while (delta := self._assembler.take()) is None:
+            if self._error is not None:
+                raise self._error
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return delta
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class ServeApplications:

@@ -1,16 +1,22 @@
-"""The engine for asyncio: `async for delta in engine.stream(request)`.
+"""The engine for asyncio: `async for bundle in engine.stream(request, reader="ingress-1")`.
 
 The engine's thread wakes an event loop once per step, for all of its streams together. What a consumer has not taken
 yet grows into one bigger delta; no timer ever holds a token back. Closing a stream, or cancelling the task that reads
 it, aborts its request.
+
+Streams of one reader share messages: one of them, the carrier, brings the others' tokens with its own (`bundle`). A
+stream's first tokens, its last, and whatever is more than tokens, go on the stream itself. Whether a carrier's last
+messages were read nobody knows; when it ends, the others say on their own streams what it has carried for them.
 
 Knows nothing of text, HTTP or Ray.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from typing import Final
 
 from app.engine.batch import Event
+from app.engine.bundle import Bundle, Part
 from app.engine.engine import Engine
 from app.engine.types import (
     Answer,
@@ -23,6 +29,9 @@ from app.engine.types import (
     TokenScores,
 )
 
+MOST_CARRIED: Final = 1024
+"""Tokens of one output that carriers bring before they are said again on its own stream: what is kept for that."""
+
 
 class AsyncEngine:
     """An engine's streams on one event loop: make it, and use it, on that loop."""
@@ -31,24 +40,31 @@ class AsyncEngine:
         """Uses `engine`, which others start and stop. Must be called with a running event loop."""
         self._engine = engine
         self._loop = asyncio.get_running_loop()
+        self._readers: dict[str, _Reader] = {}
         self._deliver = self._on_step  # one bound method, so that the engine sees one receiver
 
     async def stream(
-        self, request: GenerateRequest, constraint: TokenConstraint | None = None
-    ) -> AsyncGenerator[TokenDelta, None]:
-        """Yields the request's deltas, the last with a finish reason. Raises EngineError, as `submit` does or later."""
-        mailbox = _Mailbox()
-        self._engine.submit(request, self._deliver, mailbox, constraint)
+        self, request: GenerateRequest, constraint: TokenConstraint | None = None, *, reader: str
+    ) -> AsyncGenerator[Bundle, None]:
+        """Yields parts of the request's output, and of others of the same reader; the request's last one ends it.
+
+        reader: names who reads several streams and tells their parts apart. It must read all of them all the time: the
+        carrier left unread holds up the others. Raises EngineError, as `submit` does or later.
+        """
+        mailbox = _Mailbox(request.request_id, self._readers.setdefault(reader, _Reader()))
         ended = False
         try:
+            self._engine.submit(request, self._deliver, mailbox, constraint)
             while not ended:
-                delta = await mailbox.take()
-                ended = delta.finish_reason is not None
-                yield delta
+                bundle = await mailbox.take()
+                ended = mailbox.ended
+                yield bundle
         except EngineError:
             ended = True
             raise
         finally:
+            if mailbox.close():
+                self._readers.pop(reader, None)
             if not ended:
                 self._engine.abort(request.request_id)
 
@@ -64,12 +80,42 @@ def _sort(events: Sequence[tuple[object, Event]]) -> None:
         mailbox.put(event)
 
 
-class _Mailbox:
-    """What one stream has not taken yet. Used on the event loop only."""
+class _Reader:
+    """The open streams of one reader, and which of them carries."""
 
-    __slots__ = ("_cached_tokens", "_error", "_finish_reason", "_more", "_prompt", "_reader", "_scores", "_token_ids")
+    __slots__ = ("carrier", "mailboxes")
 
     def __init__(self) -> None:
+        self.mailboxes: set[_Mailbox] = set()
+        self.carrier: _Mailbox | None = None
+
+
+class _Mailbox:
+    """What of one output its reader was not told yet. Used on the event loop only."""
+
+    __slots__ = (
+        "_cached_tokens",
+        "_carried",
+        "_error",
+        "_finish_reason",
+        "_more",
+        "_prompt",
+        "_reader",
+        "_request_id",
+        "_riders",
+        "_scores",
+        "_token_ids",
+        "_told",
+        "_unsure",
+        "_waiter",
+        "ended",
+    )
+
+    def __init__(self, request_id: str, reader: _Reader) -> None:
+        self.ended = False
+        """Whether the last part was taken."""
+        self._reader = reader
+        self._request_id = request_id
         self._token_ids: list[int] = []
         self._cached_tokens = 0
         self._scores: list[TokenScores] = []
@@ -77,7 +123,12 @@ class _Mailbox:
         self._finish_reason: FinishReason | None = None
         self._more: tuple[Answer, ...] = ()
         self._error: EngineError | None = None
-        self._reader: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._told = 0  # tokens, on the own stream
+        self._carried: list[int] = []  # tokens after those, by carriers
+        self._unsure = False  # whether they were read, or will be taken: the next message is the own stream's
+        self._riders: dict[_Mailbox, None] = {}  # of a carrier: whose tokens wait for its next message, in order
+        reader.mailboxes.add(self)
 
     def put(self, event: Event) -> None:
         if isinstance(event, EngineError):
@@ -91,21 +142,80 @@ class _Mailbox:
                 self._scores.append(event.scores)
             if event.prompt is not None:
                 self._prompt = event.prompt
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+        carrier = self._carrier()
+        if carrier is None:
+            self._wake()
+        else:
+            carrier._riders[self] = None
+            carrier._wake()
 
-    async def take(self) -> TokenDelta:
-        """All tokens since the last call, at least one or the end; raises the error once the tokens are taken."""
-        while not self._token_ids and self._finish_reason is None:
+    async def take(self) -> Bundle:
+        """All since the last call, at least one part; raises the error once the tokens are taken."""
+        while True:
+            riders, self._riders = self._riders, {}
+            bundle = self._own() + tuple(rider._ride() for rider in riders if rider._rides_on(self))
+            if bundle:
+                return bundle
             if self._error is not None:
                 raise self._error
-            self._reader = asyncio.get_running_loop().create_future()
-            await self._reader
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    def close(self) -> bool:
+        """The stream is not read any more. Says whether it was its reader's last."""
+        self._token_ids.clear()
+        self._reader.mailboxes.discard(self)
+        self._resign()
+        return not self._reader.mailboxes
+
+    def _resign(self) -> None:
+        """The carrier's place is free, if it was this one's."""
+        if self._reader.carrier is self:
+            self._reader.carrier = None
+            for other in self._reader.mailboxes:
+                other._unsure = bool(other._carried or other._token_ids)
+                other._wake()
+
+    def _carrier(self) -> "_Mailbox | None":
+        """Who brings the tokens that wait here; None: the own stream."""
+        carrier = self._reader.carrier
+        plain = self._finish_reason is None and self._error is None and self._prompt is None and not self._scores
+        if carrier is self or not plain or not self._told or self._unsure or len(self._carried) >= MOST_CARRIED:
+            return None
+        return carrier
+
+    def _own(self) -> Bundle:
+        """What the own stream is to say now: a part or none."""
+        last = self._finish_reason is not None and not self.ended
+        if not last and (not (self._token_ids or self._unsure) or self._carrier() is not None):
+            return ()
+        token_ids = (*self._carried, *self._token_ids)
         scores = TokenScores.joined(self._scores) if self._scores else None
-        token_ids = tuple(self._token_ids)
         delta = TokenDelta(token_ids, self._finish_reason, self._cached_tokens, scores, self._prompt, self._more)
+        part = Part(self._request_id, self._told, delta)
+        self._told += len(token_ids)
+        self._carried.clear()
         self._token_ids.clear()
         self._scores.clear()
         self._cached_tokens = 0
         self._prompt = None
-        return delta
+        self._unsure = False
+        self.ended = last
+        if last:
+            self._resign()
+        elif self._reader.carrier is None:
+            self._reader.carrier = self
+        return (part,)
+
+    def _rides_on(self, carrier: "_Mailbox") -> bool:
+        return bool(self._token_ids) and self._carrier() is carrier
+
+    def _ride(self) -> Part:
+        part = Part(self._request_id, self._told + len(self._carried), TokenDelta(tuple(self._token_ids)))
+        self._carried += self._token_ids
+        self._token_ids.clear()
+        return part
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

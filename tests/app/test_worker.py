@@ -88,7 +88,7 @@ def request(name: str, new_tokens: int = 3) -> GenerateRequest:
 
 
 async def read(worker: Worker, name: str) -> list[TokenDelta]:
-    return [delta async for delta in worker.generate(request(name))]
+    return [part.delta async for (part,) in worker.generate(request(name), reader=name)]
 
 
 def report(worker: Worker) -> WorkerReport:
@@ -150,8 +150,8 @@ async def test_a_client_that_goes_frees_its_place_and_pages(worker: Worker, mode
 
 
 async def test_closing_a_stream_aborts_it(worker: Worker) -> None:
-    async with aclosing(worker.generate(request("long", new_tokens=100))) as deltas:
-        await anext(deltas)
+    async with aclosing(worker.generate(request("long", new_tokens=100), reader="ingress")) as bundles:
+        await anext(bundles)
     await until_idle(worker)
 
 

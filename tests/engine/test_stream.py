@@ -9,6 +9,7 @@ from app.engine.stream import AsyncEngine
 from app.engine.types import EngineStoppedError, RequestTooLongError, TokenDelta
 from tests.engine.test_engine import Gate, make_request
 from tests.fakes import FakeRunner
+from tests.streams import lone_stream
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ async def engine(runner: FakeRunner, gate: Gate) -> AsyncIterator[Engine]:
 
 
 async def collect(engine: AsyncEngine, name: str, max_new_tokens: int) -> list[TokenDelta]:
-    return [delta async for delta in engine.stream(make_request(name, 5, max_new_tokens))]
+    return [delta async for delta in lone_stream(engine, make_request(name, 5, max_new_tokens))]
 
 
 def joined(deltas: list[TokenDelta]) -> tuple[int, ...]:
@@ -50,7 +51,7 @@ async def test_streams_side_by_side(engine: Engine, runner: FakeRunner, gate: Ga
 
 
 async def test_a_slow_reader_gets_fewer_and_bigger_deltas(engine: Engine, runner: FakeRunner, gate: Gate) -> None:
-    stream = AsyncEngine(engine).stream(make_request("a", 5, 20))
+    stream = lone_stream(AsyncEngine(engine), make_request("a", 5, 20))
     first = asyncio.ensure_future(anext(stream))
     await asyncio.to_thread(gate.wait)
     await asyncio.to_thread(gate.let_run, 1)
@@ -68,7 +69,7 @@ async def test_a_slow_reader_gets_fewer_and_bigger_deltas(engine: Engine, runner
 
 async def test_a_stream_that_nobody_reads_slows_nobody_down(engine: Engine, runner: FakeRunner, gate: Gate) -> None:
     streams = AsyncEngine(engine)
-    silent = streams.stream(make_request("silent", 5, 40))
+    silent = lone_stream(streams, make_request("silent", 5, 40))
     first = asyncio.ensure_future(anext(silent))
     await asyncio.to_thread(gate.wait)
     await asyncio.to_thread(gate.let_run, 1)
@@ -89,7 +90,7 @@ async def test_a_stream_that_nobody_reads_slows_nobody_down(engine: Engine, runn
 
 @pytest.mark.parametrize("how", ["closed", "cancelled", "never awaited again"])
 async def test_leaving_a_stream_aborts_its_request(how: str, engine: Engine, gate: Gate) -> None:
-    stream = AsyncEngine(engine).stream(make_request("a", 5, 100))
+    stream = lone_stream(AsyncEngine(engine), make_request("a", 5, 100))
     task = asyncio.ensure_future(anext(stream))
     await asyncio.to_thread(gate.wait)
     assert "a" in engine._live
@@ -112,7 +113,7 @@ async def test_leaving_a_stream_aborts_its_request(how: str, engine: Engine, gat
 
 async def test_breaking_out_of_a_stream_aborts_its_request(engine: Engine, gate: Gate) -> None:
     gate.open()
-    async with aclosing(AsyncEngine(engine).stream(make_request("a", 5, 100))) as stream:
+    async with aclosing(lone_stream(AsyncEngine(engine), make_request("a", 5, 100))) as stream:
         async for _ in stream:
             break
     assert "a" not in engine._live
@@ -122,14 +123,14 @@ async def test_an_id_may_be_used_again_at_once(engine: Engine, runner: FakeRunne
     gate.open()
     streams = AsyncEngine(engine)
     for _ in range(50):
-        async with aclosing(streams.stream(make_request("a", 5, 100))) as stream:
+        async with aclosing(lone_stream(streams, make_request("a", 5, 100))) as stream:
             assert (await anext(stream)).token_ids[0] == runner.expected_tokens(make_request("a", 5, 1))[0]
 
 
 async def test_errors_reach_the_stream(engine: Engine, gate: Gate) -> None:
     streams = AsyncEngine(engine)
     with pytest.raises(RequestTooLongError):
-        await anext(streams.stream(make_request("a", 5, 1000)))
+        await anext(lone_stream(streams, make_request("a", 5, 1000)))
     task = asyncio.ensure_future(collect(streams, "b", 100))
     await asyncio.to_thread(gate.wait)
     stopping = asyncio.ensure_future(asyncio.to_thread(engine.stop))

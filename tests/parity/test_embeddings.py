@@ -1,6 +1,7 @@
 """Vectors of the whole way, HTTP to native engine, against transformers' hidden states of the same GGUF."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from app.engine.stream import AsyncEngine
 from tests.app.service import http_app, openai_client
 from tests.parity.reference import Reference
 from tests.parity.test_embedded_model import PROMPTS, ROUNDING_MULTIPLE
+from tests.streams import lone_stream
 
 pytestmark = pytest.mark.parity
 
@@ -49,7 +51,7 @@ def fast_engine(embedded_model: Path) -> Iterator[Engine]:
 async def embedded(engine: Engine, folder: Path, inputs: Any, pooling: str) -> NDArray[np.float32]:
     streams = AsyncEngine(engine)
 
-    client = openai_client(http_app(streams.stream, model=ChatModel.load(folder)))
+    client = openai_client(http_app(partial(lone_stream, streams), model=ChatModel.load(folder)))
     answer = await client.embeddings.create(model="tiny", input=inputs, extra_body={"pooling": pooling})
     return np.array([entry.embedding for entry in answer.data], np.float32)
 

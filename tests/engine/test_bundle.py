@@ -1,0 +1,230 @@
+"""Messages that several requests share: nothing is lost, said twice or told out of order, whoever goes when."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+
+from app.engine.bundle import Assembler, Bundle, Part
+from app.engine.engine import Engine
+from app.engine.stream import MOST_CARRIED, AsyncEngine
+from app.engine.types import TokenDelta
+from tests.engine.test_engine import Gate, make_request
+from tests.fakes import FakeRunner
+
+
+def assembled(parts: list[Part]) -> tuple[list[int], list[str]]:
+    """Tokens and finish reasons."""
+    assembler = Assembler()
+    tokens: list[int] = []
+    reasons: list[str] = []
+    for part in parts:
+        assembler.put(part)
+        while (delta := assembler.take()) is not None:
+            tokens += delta.token_ids
+            if delta.finish_reason is not None:
+                reasons.append(delta.finish_reason)
+    return tokens, reasons
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_parts_make_the_output_whatever_comes_twice_or_early(seed: int) -> None:
+    random = Random(seed)
+    output = list(range(100, 100 + random.randrange(1, 30)))
+    begins = sorted({0, *random.choices(range(len(output)), k=random.randrange(6))})
+    parts = [
+        Part("a", begin, TokenDelta(tuple(output[begin:end]), "stop" if end == len(output) else None))
+        for begin, end in zip(begins, [*begins[1:], len(output)], strict=True)
+    ]
+    for _ in range(random.randrange(6)):
+        begin = random.randrange(len(output))
+        parts.append(Part("a", begin, TokenDelta(tuple(output[begin : begin + random.randrange(1, 9)]))))
+    last = parts.pop(len(begins) - 1)  # a stream's own parts come in order, and this one is its last
+    random.shuffle(parts)
+    assert assembled([*parts, last]) == (output, ["stop"])
+
+
+def test_an_end_without_tokens_is_told_once() -> None:
+    parts = [Part("a", 0, TokenDelta((1,))), Part("a", 1, TokenDelta((2,))), Part("a", 0, TokenDelta((1, 2), "stop"))]
+    assert assembled(parts) == ([1, 2], ["stop"])
+
+
+def test_cached_tokens_come_with_the_first_delta() -> None:
+    assembler = Assembler()
+    assembler.put(Part("a", 0, TokenDelta((1,), None, 16)))
+    assert assembler.take() == TokenDelta((1,), None, 16)
+
+
+@pytest.fixture
+def runner() -> FakeRunner:
+    return FakeRunner(kv_pages=2048, max_sequences=32, max_step_tokens=256, max_context_tokens=8192)
+
+
+@pytest.fixture
+async def streams(runner: FakeRunner) -> AsyncIterator[AsyncEngine]:
+    engine = Engine(runner)
+    engine.start()
+    yield AsyncEngine(engine)
+    await asyncio.to_thread(engine.stop)
+    assert engine.statistics().pages_used == 0
+
+
+class Reader:
+    """Reads streams side by side, as an ingress does; a stream that it gives up loses what is on its way."""
+
+    def __init__(self, streams: AsyncEngine, name: str, on_the_way: int) -> None:
+        self.streams = streams
+        self.name = name
+        self.on_the_way = on_the_way
+        self.assemblers: dict[str, Assembler] = {}
+        self.outputs: dict[str, list[int]] = {}
+        self.messages = 0
+        self.carried = 0
+
+    async def read(self, name: str, new_tokens: int, *, give_up_after: int | None = None) -> None:
+        self.assemblers[name] = Assembler()
+        self.outputs[name] = []
+        stream = self.streams.stream(make_request(name, 5, new_tokens), reader=self.name)
+        on_the_way: list[Bundle] = []
+        taken = 0
+        try:
+            async for bundle in stream:
+                self.messages += 1
+                taken += 1
+                on_the_way.append(bundle)
+                if len(on_the_way) > self.on_the_way:
+                    self.arrive(on_the_way.pop(0), name)
+                if taken == give_up_after:
+                    del on_the_way[:]
+                    return
+            for bundle in on_the_way:
+                self.arrive(bundle, name)
+        finally:
+            await stream.aclose()
+
+    def arrive(self, bundle: Bundle, stream: str) -> None:
+        for part in bundle:
+            self.carried += part.request_id != stream
+            assembler = self.assemblers[part.request_id]
+            assembler.put(part)
+            while (delta := assembler.take()) is not None:
+                self.outputs[part.request_id] += delta.token_ids
+
+
+@pytest.mark.parametrize("on_the_way", [0, 3])
+async def test_streams_of_one_reader_share_messages(streams: AsyncEngine, runner: FakeRunner, on_the_way: int) -> None:
+    reader = Reader(streams, "ingress", on_the_way)
+    await asyncio.gather(*(reader.read(f"{n}", 60 + n) for n in range(12)))
+    for n in range(12):
+        assert tuple(reader.outputs[f"{n}"]) == runner.expected_tokens(make_request(f"{n}", 5, 60 + n))
+    assert reader.carried > 12 * 30
+    assert reader.messages < 12 * 60 / 3
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_nothing_is_lost_when_streams_are_given_up(streams: AsyncEngine, runner: FakeRunner, seed: int) -> None:
+    random = Random(seed)
+    reader = Reader(streams, "ingress", on_the_way=random.randrange(5))
+    given_up = {n: random.randrange(1, 25) for n in range(16) if random.random() < 0.5}
+    lengths = [random.randrange(1, 120) for _ in range(16)]
+    await asyncio.gather(*(reader.read(f"{n}", lengths[n], give_up_after=given_up.get(n)) for n in range(16)))
+    for n in range(16):
+        expected = runner.expected_tokens(make_request(f"{n}", 5, lengths[n]))
+        output = tuple(reader.outputs[f"{n}"])
+        assert output == expected[: len(output)]
+        if n not in given_up:
+            assert output == expected
+
+
+async def test_what_a_lost_carrier_had_on_its_way_is_said_again_at_once() -> None:
+    """Not only at the end of the outputs."""
+    gate = Gate()
+    runner = FakeRunner(kv_pages=256, max_context_tokens=512, before_step=gate)
+    engine = Engine(runner)
+    engine.start()
+    reader = Reader(AsyncEngine(engine), "ingress", on_the_way=2)
+    tasks = [asyncio.ensure_future(reader.read("carrier", 200, give_up_after=12))]
+    await asyncio.to_thread(gate.wait)
+    await asyncio.to_thread(gate.let_run, 2)
+    riding = Reader(reader.streams, "ingress", on_the_way=0)
+    riding.assemblers, riding.outputs = reader.assemblers, reader.outputs
+    tasks += [asyncio.ensure_future(riding.read(f"{n}", 200)) for n in range(2)]
+    try:
+        while not tasks[0].done():
+            await asyncio.to_thread(gate.let_run, 1)
+            await asyncio.sleep(0.002)
+        assert reader.carried
+        told = [len(reader.outputs[f"{n}"]) for n in range(2)]
+        await asyncio.to_thread(gate.let_run, 5)
+        async with asyncio.timeout(5):
+            while any(len(reader.outputs[f"{n}"]) < told[n] + 5 for n in range(2)):
+                await asyncio.sleep(0.002)
+    finally:
+        gate.open()
+    await asyncio.gather(*tasks)
+    for n in range(2):
+        assert tuple(reader.outputs[f"{n}"]) == runner.expected_tokens(make_request(f"{n}", 5, 200))
+    await asyncio.to_thread(engine.stop)
+
+
+async def test_readers_never_see_each_others_tokens(streams: AsyncEngine) -> None:
+    readers = [Reader(streams, f"ingress-{n}", 0) for n in range(3)]
+    await asyncio.gather(*(reader.read(f"{reader.name} {n}", 40) for reader in readers for n in range(4)))
+    for reader in readers:  # a part of another's request would have been a KeyError
+        assert set(reader.outputs) == {f"{reader.name} {n}" for n in range(4)}
+        assert reader.carried
+
+
+async def test_a_long_ride_is_told_again_now_and_then(streams: AsyncEngine, runner: FakeRunner) -> None:
+    """What is kept for the case that the carrier is lost has a bound."""
+    length = 3 * MOST_CARRIED
+    own: list[int] = []
+
+    async def watch() -> None:
+        stream = streams.stream(make_request("rider", 5, length), reader="ingress")
+        own.extend([len(part.delta.token_ids) async for bundle in stream for part in bundle])
+
+    async def carry() -> None:
+        async for _ in streams.stream(make_request("carrier", 5, length + 2000), reader="ingress"):
+            pass
+
+    carrying = asyncio.ensure_future(carry())
+    await asyncio.sleep(0.05)
+    await asyncio.gather(watch(), carrying)
+    assert sum(own) == length
+    assert max(own) < MOST_CARRIED + 200
+    assert len(own) < length / 100
+
+
+async def test_a_lone_request_goes_alone(streams: AsyncEngine) -> None:
+    async for bundle in streams.stream(make_request("a", 5, 50), reader="ingress"):
+        assert [part.request_id for part in bundle] == ["a"]
+
+
+async def test_an_open_stream_holds_nothing_of_a_reader_that_has_gone(streams: AsyncEngine) -> None:
+    async for _ in streams.stream(make_request("a", 5, 5), reader="ingress"):
+        pass
+    assert not streams._readers
+
+
+async def test_a_gate_shows_that_one_step_is_one_message(runner: FakeRunner) -> None:
+    gate = Gate()
+    engine = Engine(FakeRunner(before_step=gate))
+    engine.start()
+    streams = AsyncEngine(engine)
+    reader = Reader(streams, "ingress", 0)
+    tasks = [asyncio.ensure_future(reader.read(f"{n}", 30)) for n in range(3)]
+    await asyncio.to_thread(gate.wait)
+    await asyncio.to_thread(gate.let_run, 8)
+    while min(len(output) for output in reader.outputs.values()) < 5:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.02)
+    before = reader.messages
+    for _ in range(10):
+        await asyncio.to_thread(gate.let_run, 1)
+        await asyncio.sleep(0.002)
+    assert reader.messages - before == 10
+    gate.open()
+    await asyncio.gather(*tasks)
+    await asyncio.to_thread(engine.stop)

@@ -1,0 +1,15 @@
+"""An engine's streams as somebody sees them who reads each for itself."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from app.engine.stream import AsyncEngine
+from app.engine.types import GenerateRequest, TokenDelta
+
+
+async def lone_stream(streams: AsyncEngine, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+    """The request's deltas."""
+    async with aclosing(streams.stream(request, reader=request.request_id)) as bundles:
+        async for (part,) in bundles:
+            assert part.request_id == request.request_id
+            yield part.delta

@@ -108,7 +108,8 @@ def convert(
         Method,
         typer.Option(
             help="How 4-bit codes are chosen: rtn (to nearest), scale (scales that the inputs want), gptq, signround;"
-            " tuned: gptq, then scales and norms by the unquantized model's answers. auto: gptq."
+            " tuned: gptq, then scales and norms by the unquantized model's answers."
+            " auto: tuned up to two billion weights, else gptq."
         ),
     ] = Method.AUTO,
     calibrate: Annotated[

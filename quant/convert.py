@@ -43,7 +43,9 @@ from quant.sources.safetensors_file import read_header
 from quant.sources.source import Source, SourceTensor
 from quant.tuned import CODES_SHARE, TUNED, divided, tune, tuned_name
 
-BEST_METHOD: Final = "gptq"
+LARGEST_TUNED: Final = 2 * 10**9
+"""Weights in matrices: up to here "auto" is "tuned", which keeps most; then "gptq", for tuning wants some four bytes of
+memory for each weight, and its share of a large model's time buys few steps."""
 METHOD_NAMES: Final = ("auto", *METHODS, SIGN_ROUND, TUNED)
 _SPARE_BYTES: Final = 64 << 20  # what the tokenizer and the file system itself may need
 
@@ -98,9 +100,9 @@ def convert(
     bits: a budget of bits a weight for the layers' matrices: each gets the 4-bit type in groups of 128, 64 or 32, or
     int8 (quant.mixed). The type is qtype's, sym_int4 for "auto"; group_size is that of the rest.
 
-    method: how 4-bit codes of the layers are chosen, one of METHOD_NAMES; "auto" is BEST_METHOD. All but "rtn" run a
-    text through the model, layer by layer; calibration_text is that text, UTF-8, or None for the one that ships. What a
-    killed calibration has done is kept beside `out`: the same call goes on from there.
+    method: how 4-bit codes of the layers are chosen, one of METHOD_NAMES; "auto": see LARGEST_TUNED. All but "rtn" run
+    a text through the model, layer by layer; calibration_text is that text, UTF-8, or None for the one that ships. What
+    a killed calibration has done is kept beside `out`: the same call goes on from there.
 
     Beside 4-bit layers an embedding (tied or not) is int8 with the same group: looking rows up costs nothing, and a
     tied head is the layer that quantization hurts most. That costs half a byte a weight: 0.5 GB for a vocabulary of
@@ -195,7 +197,9 @@ def _method(
     )
     if not chosen:
         return "rtn"
-    return BEST_METHOD if wanted == "auto" else wanted
+    if wanted != "auto":
+        return wanted
+    return TUNED if sum(info.rows * info.cols for info in infos.values()) <= LARGEST_TUNED else "gptq"
 
 
 def _digest(plan: PackedPlan, method: str, ids: NDArray[np.int32]) -> str:

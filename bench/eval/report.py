@@ -47,6 +47,7 @@ VARIANTS: Final[tuple[Options, ...]] = (
     {"qtype": "asym_int4", "group_size": 64, "method": "gptq"},
     *({"qtype": qtype, "group_size": 64, "method": "gptq"} for qtype in ("nf4", "lut4")),
     {"qtype": "sym_int4", "group_size": 64, "method": "signround"},
+    *({"qtype": qtype, "group_size": 64, "method": "tuned"} for qtype in ("sym_int4", "lut4")),
     {"qtype": "sym_int4", "bits": 4.5, "method": "gptq"},
     {"qtype": "int8", "group_size": 64, "method": "rtn"},
 )

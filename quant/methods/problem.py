@@ -54,10 +54,11 @@ class MatrixProblem:
 Method = Callable[[MatrixProblem], QuantizedMatrix]
 
 DAMPING = 0.05
-"""Of the mean diagonal, added to it, as in Frantar et al. 2022, "GPTQ", section 3.3, who take 0.01.
+"""Of the diagonal's median, added to it. Frantar et al. 2022, "GPTQ", section 3.3, take 0.01 of its mean.
 
-Embedded model, its first two layers, 30,720 tokens: mean squared error a token, relative, of held-out text 0.00230 with
-this and 0.00239 with 0.01; of the calibration text itself 0.00163 and 0.00165.
+A few inputs much stronger than the rest make the mean up to thirty times the median, and damping by it hides what the
+others do. Embedded model, dithered, lut4, perplexity of 64 windows: +6.1 % with the mean, +3.8 % with the median (as
+CORRECTION_DAMPING's base too).
 """
 
 CORRECTION_DAMPING = 0.1
@@ -69,8 +70,12 @@ this and 0.0106 with a tenth of it; of the calibration text itself 0.0027 with e
 
 
 def damped(moments: F32, damping: float = DAMPING) -> F32:
-    """A copy with `damping` of its mean diagonal added; inputs that never were other than zero count as faint ones."""
-    size = float(np.mean(np.diagonal(moments)))
+    """A copy with `damping` of its diagonal's median added; inputs that never were other than zero count as faint ones.
+
+    At least a hundredth of the mean counts as the median: so much fp32 needs to invert what comes out.
+    """
+    powers = np.diagonal(moments)[np.diagonal(moments) > 0]
+    size = max(float(np.median(powers)), 0.01 * float(powers.mean())) if powers.size else 0.0
     result = moments.copy()
     result[np.diag_indices_from(result)] += np.float32(damping * size if size > 0 else 1.0)
     return result

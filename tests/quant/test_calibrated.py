@@ -154,11 +154,15 @@ def test_other_options_do_not_go_on(
     assert converted(hf_folder, tmp_path / "out", text, "scale") == fresh
 
 
-def test_the_default_calibrates_four_bits_only(hf_folder: Path, tmp_path: Path, text: Path) -> None:
+def test_the_default_calibrates_four_bits_only(
+    hf_folder: Path, tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert convert(hf_folder, tmp_path / "int8", qtype="int8", progress=False).method == "rtn"
     report = convert(hf_folder, tmp_path / "auto", calibration_text=text, progress=False)
-    assert (report.method, report.qtype, report.group_size) == ("gptq", "sym_int4", 64)
+    assert (report.method, report.qtype, report.group_size) == ("tuned", "sym_int4", 64)
     assert report.bits_per_weight == pytest.approx(8 * report.size_bytes / report.weights)
+    monkeypatch.setattr("quant.convert.LARGEST_TUNED", report.weights - 1)
+    assert convert(hf_folder, tmp_path / "large", calibration_text=text, progress=False).method == "gptq"
 
 
 @pytest.mark.parametrize(("qtype", "bits"), [("auto", 4.3), ("auto", 5.0), ("auto", 7.5), ("lut4", 5.0)])

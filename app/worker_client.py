@@ -72,7 +72,7 @@ class WorkerClient:
             raise NoWorkerError("No worker is up: the service is starting, or its workers are lost. Try again later.")
         response = cast(DeploymentResponseGenerator[Bundle], self._handle.generate.remote(request, self._name))
         inbox = self._inboxes[request.request_id] = _Inbox()
-        reading = asyncio.create_task(self._read(response, inbox))
+        reading = asyncio.create_task(self._read(request.request_id, response, inbox))
         try:
             finished = False
             while not finished:
@@ -91,11 +91,13 @@ class WorkerClient:
         except (DeploymentUnavailableError, RequestCancelledError) as error:
             raise NoWorkerError("No worker could take the request. Try again later.") from error
         finally:
-            del self._inboxes[request.request_id]
+            self._inboxes.pop(request.request_id, None)
             response.cancel()  # type: ignore[no-untyped-call]
-            reading.cancel()
+            # That does nothing in the moment in which a worker has been found, but nobody was told; a turn later it
+            # is `_read` that stands in the call, and whose end cancels it.
+            asyncio.get_running_loop().call_soon(reading.cancel)
 
-    async def _read(self, response: DeploymentResponseGenerator[Bundle], inbox: "_Inbox") -> None:
+    async def _read(self, request_id: str, response: DeploymentResponseGenerator[Bundle], inbox: "_Inbox") -> None:
         """Reads one request's stream, whether its own reader does or not: it may be bringing others' tokens."""
         try:
             async for bundle in response:
@@ -103,11 +105,11 @@ class WorkerClient:
                     if (its := self._inboxes.get(part.request_id)) is not None:
                         its.put(part)
             inbox.fail(RuntimeError("the worker ended a stream without a finish reason"))
-        except asyncio.CancelledError as error:  # from here, and nobody waits, or from below
-            inbox.fail(error)
-            raise
-        except Exception as error:
-            inbox.fail(error)
+        except (Exception, asyncio.CancelledError) as error:
+            if self._inboxes.get(request_id) is inbox:  # else it was cancelled from here
+                inbox.fail(error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
 
 
 class _Inbox:

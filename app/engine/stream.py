@@ -29,6 +29,8 @@ from app.engine.types import (
     TokenScores,
 )
 
+MOST_WAITING: Final = 32
+"""Tokens of one output that wait for a carrier. One that takes no more is left unread, and another carries."""
 MOST_CARRIED: Final = 1024
 """Tokens of one output that carriers bring before they are said again on its own stream: what is kept for that."""
 
@@ -48,8 +50,9 @@ class AsyncEngine:
     ) -> AsyncGenerator[Bundle, None]:
         """Yields parts of the request's output, and of others of the same reader; the request's last one ends it.
 
-        reader: names who reads several streams and tells their parts apart. It must read all of them all the time: the
-        carrier left unread holds up the others. Raises EngineError, as `submit` does or later.
+        reader: names who reads several streams and tells their parts apart. It is to read all of them all the time, or
+        close them: a carrier that it leaves unread holds up the others for MOST_WAITING tokens. Raises EngineError, as
+        `submit` does or later.
         """
         mailbox = _Mailbox(request.request_id, self._readers.setdefault(reader, _Reader()))
         ended = False
@@ -131,8 +134,11 @@ class _Mailbox:
         reader.mailboxes.add(self)
 
     def put(self, event: Event) -> None:
+        if self not in self._reader.mailboxes:  # it was closed after the step
+            return
         if isinstance(event, EngineError):
             self._error = event
+            self._unsure = self._unsure or bool(self._carried)
         else:
             self._token_ids += event.token_ids
             self._finish_reason = event.finish_reason
@@ -142,12 +148,10 @@ class _Mailbox:
                 self._scores.append(event.scores)
             if event.prompt is not None:
                 self._prompt = event.prompt
-        carrier = self._carrier()
-        if carrier is None:
+        if len(self._token_ids) > MOST_WAITING and (carrier := self._carrier()) is not None:
+            carrier._resign()
+        if not self._board():
             self._wake()
-        else:
-            carrier._riders[self] = None
-            carrier._wake()
 
     async def take(self) -> Bundle:
         """All since the last call, at least one part; raises the error once the tokens are taken."""
@@ -158,6 +162,8 @@ class _Mailbox:
                 return bundle
             if self._error is not None:
                 raise self._error
+            if self._token_ids:  # another has become the carrier since they came
+                self._board()
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
@@ -172,6 +178,7 @@ class _Mailbox:
         """The carrier's place is free, if it was this one's."""
         if self._reader.carrier is self:
             self._reader.carrier = None
+            self._riders.clear()
             for other in self._reader.mailboxes:
                 other._unsure = bool(other._carried or other._token_ids)
                 other._wake()
@@ -206,6 +213,15 @@ class _Mailbox:
         elif self._reader.carrier is None:
             self._reader.carrier = self
         return (part,)
+
+    def _board(self) -> bool:
+        """Gives what waits to the carrier, if that is the one to bring it."""
+        carrier = self._carrier()
+        if carrier is None:
+            return False
+        carrier._riders[self] = None
+        carrier._wake()
+        return True
 
     def _rides_on(self, carrier: "_Mailbox") -> bool:
         return bool(self._token_ids) and self._carrier() is carrier

@@ -8,8 +8,8 @@ import pytest
 
 from app.engine.bundle import Assembler, Bundle, Part
 from app.engine.engine import Engine
-from app.engine.stream import MOST_CARRIED, AsyncEngine
-from app.engine.types import TokenDelta
+from app.engine.stream import MOST_CARRIED, AsyncEngine, _Mailbox, _Reader
+from app.engine.types import EngineError, EngineStoppedError, TokenDelta
 from tests.engine.test_engine import Gate, make_request
 from tests.fakes import FakeRunner
 
@@ -202,10 +202,86 @@ async def test_a_lone_request_goes_alone(streams: AsyncEngine) -> None:
         assert [part.request_id for part in bundle] == ["a"]
 
 
-async def test_an_open_stream_holds_nothing_of_a_reader_that_has_gone(streams: AsyncEngine) -> None:
+async def test_nothing_is_kept_of_a_reader_that_has_gone(streams: AsyncEngine) -> None:
     async for _ in streams.stream(make_request("a", 5, 5), reader="ingress"):
         pass
     assert not streams._readers
+
+
+class Mailboxes:
+    """Mailboxes of one reader, each read as its stream does it, and what was read of all of them."""
+
+    def __init__(self, names: str) -> None:
+        reader = _Reader()
+        self.by_name = {name: _Mailbox(name, reader) for name in names}
+        self.parts: list[tuple[str, Part]] = []
+        self.errors: dict[str, EngineError] = {}
+        self.tasks = {name: asyncio.ensure_future(self._read(name)) for name in names}
+
+    async def _read(self, name: str) -> None:
+        mailbox = self.by_name[name]
+        try:
+            while not mailbox.ended:
+                self.parts += [(name, part) for part in await mailbox.take()]
+        except EngineError as error:
+            self.errors[name] = error
+        finally:
+            mailbox.close()
+
+    async def step(self, token: int, names: str) -> None:
+        await asyncio.sleep(0.001)
+        for name in names:
+            self.by_name[name].put(TokenDelta((token,)))
+        await asyncio.sleep(0.001)
+
+    def own(self, name: str) -> list[int]:
+        return [token for stream, part in self.parts for token in part.delta.token_ids if name == stream == part[0]]
+
+
+async def test_no_token_waits_for_a_later_step() -> None:
+    """Two streams find at the same step that nobody carries: one does from then on, and it brings the other's too."""
+    boxes = Mailboxes("abc")
+    await boxes.step(1, "cab")
+    boxes.tasks["c"].cancel()
+    await boxes.step(2, "ab")
+    assert sorted(part[:2] for _, part in boxes.parts if part.delta.token_ids == (2,)) == [("a", 1), ("b", 1)]
+    for task in boxes.tasks.values():
+        task.cancel()
+
+
+async def test_an_error_comes_after_the_tokens_before_it() -> None:
+    """Those too that a carrier brought, which may be late."""
+    boxes = Mailboxes("ab")
+    for token in range(5):
+        await boxes.step(token, "ab")
+    assert boxes.own("b") == [0]
+    boxes.by_name["b"].put(EngineStoppedError("it has stopped"))
+    await asyncio.sleep(0.001)
+    assert boxes.own("b") == [0, 1, 2, 3, 4]
+    assert set(boxes.errors) == {"b"}
+    boxes.tasks["a"].cancel()
+
+
+async def test_an_unread_carrier_is_relieved(streams: AsyncEngine) -> None:
+    unread = streams.stream(make_request("unread", 5, 3000), reader="ingress")
+    await anext(unread)
+    reader = Reader(streams, "ingress", 0)
+    reader.assemblers["unread"], reader.outputs["unread"] = Assembler(), []
+    for name in ("a", "b"):
+        await reader.read(name, 300)
+    assert reader.messages > 2 * 100
+    await unread.aclose()
+
+
+async def test_a_request_that_was_closed_is_silent() -> None:
+    """What the engine made of it in the meantime would be another's, if its id were used again."""
+    boxes = Mailboxes("ab")
+    await boxes.step(1, "ab")
+    boxes.tasks["b"].cancel()
+    await boxes.step(2, "ab")
+    await boxes.step(3, "ab")
+    assert [part[:2] for _, part in boxes.parts] == [("a", 0), ("b", 0), ("a", 1), ("a", 2)]
+    boxes.tasks["a"].cancel()
 
 
 async def test_a_gate_shows_that_one_step_is_one_message(runner: FakeRunner) -> None:

@@ -44,8 +44,8 @@ from quant.sources.source import Source, SourceTensor
 from quant.tuned import CODES_SHARE, TUNED, divided, tune, tuned_name
 
 LARGEST_TUNED: Final = 2 * 10**9
-"""Weights in matrices: up to here "auto" is "tuned", which keeps most; then "gptq", for tuning wants some four bytes of
-memory for each weight, and its share of a large model's time buys few steps."""
+"""Weights in matrices: up to here "auto" is "tuned", which keeps most; then "gptq", for tuning takes some two bytes of
+memory for each weight, and a large model's text is short: few steps."""
 METHOD_NAMES: Final = ("auto", *METHODS, SIGN_ROUND, TUNED)
 _SPARE_BYTES: Final = 64 << 20  # what the tokenizer and the file system itself may need
 

@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "linear_avx2.h"
+#include "row_passes.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")
@@ -107,12 +108,10 @@ void multiply_tile(const PackedMatrix& w, const FloatRows& x, const LinearOutput
   }
 }
 
-using TileKernel = void (*)(const PackedMatrix&, const FloatRows&, const LinearOutput&, int tile, int row);
-
 template <WeightType kType>
-constexpr TileKernel kTileKernels[kPassRows] = {multiply_tile<kType, 1>, multiply_tile<kType, 2>};
+constexpr TileKernel<FloatRows> kTileKernels[kPassRows] = {multiply_tile<kType, 1>, multiply_tile<kType, 2>};
 
-const TileKernel* tile_kernels(WeightType type) {
+const TileKernel<FloatRows>* tile_kernels(WeightType type) {
   switch (type) {
     case WeightType::kSymInt4:
       return kTileKernels<WeightType::kSymInt4>;
@@ -133,14 +132,7 @@ const TileKernel* tile_kernels(WeightType type) {
 
 void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end) {
-  const TileKernel* kernels = tile_kernels(w.type);
-  const int passes = (x.rows + kPassRows - 1) / kPassRows;
-  for (int tile = tile_begin; tile < tile_end; ++tile) {
-    for (int pass = 0; pass < passes; ++pass) {
-      const int begin = x.rows * pass / passes, end = x.rows * (pass + 1) / passes;
-      kernels[end - begin - 1](w, x, y, tile, begin);
-    }
-  }
+  multiply_in_passes(tile_kernels(w.type), kPassRows, w, x, y, tile_begin, tile_end);
 }
 
 }  // namespace redoubt::avx2

@@ -157,11 +157,11 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
 }
 
 template <WeightType kType>
-constexpr TileKernels kTileKernels = {{multiply_tile<kType, 1, 1>, multiply_tile<kType, 2, 1>,
-                                       multiply_tile<kType, 3, 1>, multiply_tile<kType, 4, 1>},
-                                      {multiply_tile<kType, 1, 2>, multiply_tile<kType, 2, 2>}};
+constexpr TermKernels<kPassRows> kTileKernels = {{multiply_tile<kType, 1, 1>, multiply_tile<kType, 2, 1>,
+                                                  multiply_tile<kType, 3, 1>, multiply_tile<kType, 4, 1>},
+                                                 {multiply_tile<kType, 1, 2>, multiply_tile<kType, 2, 2>}};
 
-const TileKernels& tile_kernels(WeightType type) {
+const TermKernels<kPassRows>& tile_kernels(WeightType type) {
   switch (type) {
     case WeightType::kSymInt4:
       return kTileKernels<WeightType::kSymInt4>;
@@ -178,7 +178,7 @@ const TileKernels& tile_kernels(WeightType type) {
 
 void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end) {
-  multiply_tiles(tile_kernels(w.type), w, x, y, tile_begin, tile_end);
+  multiply_in_passes(tile_kernels(w.type), w, x, y, tile_begin, tile_end);
 }
 
 }  // namespace redoubt::avx2

@@ -9,6 +9,7 @@
 #include <immintrin.h>
 
 #include "linear_avx512_vnni.h"
+#include "row_passes.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,f16c")
@@ -170,24 +171,15 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
   }
 }
 
-using TileKernel = void (*)(const PackedMatrix&, const QuantizedRows&, const LinearOutput&, int tile,
-                            int row);
-
-// The kernels of one type: by rows less one, for one term and for two.
-struct TileKernels {
-  TileKernel one_term[kPassRows];
-  TileKernel two_terms[kPassRows / 2];
-};
-
 template <WeightType kType>
-constexpr TileKernels kTileKernels = {
+constexpr TermKernels<kPassRows> kTileKernels = {
     {multiply_tile<kType, 1, 1>, multiply_tile<kType, 2, 1>, multiply_tile<kType, 3, 1>,
      multiply_tile<kType, 4, 1>, multiply_tile<kType, 5, 1>, multiply_tile<kType, 6, 1>,
      multiply_tile<kType, 7, 1>, multiply_tile<kType, 8, 1>},
     {multiply_tile<kType, 1, 2>, multiply_tile<kType, 2, 2>, multiply_tile<kType, 3, 2>,
      multiply_tile<kType, 4, 2>}};
 
-const TileKernels& tile_kernels(WeightType type) {
+const TermKernels<kPassRows>& tile_kernels(WeightType type) {
   switch (type) {
     case WeightType::kSymInt4:
       return kTileKernels<WeightType::kSymInt4>;
@@ -204,16 +196,7 @@ const TileKernels& tile_kernels(WeightType type) {
 
 void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end) {
-  const bool two_terms = x.low_values != nullptr;
-  const TileKernel* kernels = two_terms ? tile_kernels(w.type).two_terms : tile_kernels(w.type).one_term;
-  // Rows in passes of nearly the same size; a tile's second pass finds it in the second-level cache.
-  const int most = two_terms ? kPassRows / 2 : kPassRows, passes = (x.rows + most - 1) / most;
-  for (int tile = tile_begin; tile < tile_end; ++tile) {
-    for (int pass = 0; pass < passes; ++pass) {
-      const int begin = x.rows * pass / passes, end = x.rows * (pass + 1) / passes;
-      kernels[end - begin - 1](w, x, y, tile, begin);
-    }
-  }
+  multiply_in_passes(tile_kernels(w.type), w, x, y, tile_begin, tile_end);
 }
 
 }  // namespace redoubt::avx512_vnni

@@ -20,9 +20,7 @@ using avx2::kPassRows;
 using avx2::kStepInputs;
 using avx2::load_codes;
 using avx2::load_halves;
-using avx2::multiply_tiles;
 using avx2::Rows;
-using avx2::TileKernels;
 using avx2::write_outputs;
 
 constexpr int kSpan = 2;  // columns at once
@@ -151,13 +149,13 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
 }
 
 template <typename Encoding, WeightType kType>
-constexpr TileKernels kTileKernels = {
+constexpr TermKernels<kPassRows> kTileKernels = {
     {multiply_tile<Encoding, kType, 1, 1>, multiply_tile<Encoding, kType, 2, 1>,
      multiply_tile<Encoding, kType, 3, 1>, multiply_tile<Encoding, kType, 4, 1>},
     {multiply_tile<Encoding, kType, 1, 2>, multiply_tile<Encoding, kType, 2, 2>}};
 
 template <typename Encoding>
-const TileKernels& tile_kernels(WeightType type) {
+const TermKernels<kPassRows>& tile_kernels(WeightType type) {
   switch (type) {
     case WeightType::kSymInt4:
       return kTileKernels<Encoding, WeightType::kSymInt4>;
@@ -173,7 +171,7 @@ const TileKernels& tile_kernels(WeightType type) {
 template <typename Encoding>
 void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end) {
-  multiply_tiles(tile_kernels<Encoding>(w.type), w, x, y, tile_begin, tile_end);
+  multiply_in_passes(tile_kernels<Encoding>(w.type), w, x, y, tile_begin, tile_end);
 }
 
 }  // namespace

@@ -118,29 +118,25 @@ class _Inbox:
     def __init__(self) -> None:
         self._assembler = Assembler()
         self._error: BaseException | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._news = asyncio.Event()
 
     def put(self, part: Part) -> None:
         self._assembler.put(part)
-        self._wake()
+        self._news.set()
 
     def fail(self, error: BaseException) -> None:
         """The request's own stream has ended."""
         self._error = error
-        self._wake()
+        self._news.set()
 
     async def take(self) -> TokenDelta:
         """The next delta; what ended the stream is raised after the last."""
         while (delta := self._assembler.take()) is None:
             if self._error is not None:
                 raise self._error
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+            self._news.clear()
+            await self._news.wait()
         return delta
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 class ServeApplications:

@@ -83,7 +83,7 @@ class AutoModelForCausalLM:
 
         load_in_4bit: `convert`'s default type, which keeps the codes of a checkpoint that has them; load_in_8bit: int8;
         qtype: any type of `convert`. Codes that are chosen here are rounded to nearest, which takes seconds while
-        somebody waits; method="gptq" keeps much more and takes minutes to hours, once. context_tokens: prompt and
+        somebody waits; method="auto" keeps much more and takes minutes to hours, once. context_tokens: prompt and
         output together, by default the model's, at most DEFAULT_CONTEXT_TOKENS. cache_dir: where converted models are
         kept. options: more of `convert`'s, by name.
 

@@ -27,7 +27,7 @@ struct Tile {
   float* scores;  // [rows][kScoreStride]
   int head_dim;
   size_t values_offset;  // bytes, in a block
-  // Of this partition and of the next one; past the last key that any row sees they repeat.
+  // Of this partition, then of what comes next.
   const std::byte* blocks[2 * kPartitionPages];
   int keys[kMaxTileRows];        // that a row sees of this partition
   float* outputs[kMaxTileRows];  // unnormalized
@@ -185,7 +185,7 @@ REDOUBT_INLINE void value_vectors(const Tile& tile, int first_row, int begin, in
     const int stop = end < begin - slot + kPageTokens ? end : begin - slot + kPageTokens;
     const int at = slot * tile.head_dim + column;
     const auto* values = reinterpret_cast<const Element*>(tile.blocks[page] + tile.values_offset) + at;
-    // As much of the next partition's keys, so that memory is read at the same rate throughout.
+    // As much of the next keys, so that memory is read at the same rate throughout.
     const auto* ahead = reinterpret_cast<const Element*>(tile.blocks[kPartitionPages + page]) + at;
     for (; begin < stop; ++begin, values += tile.head_dim, ahead += tile.head_dim) {
 #pragma GCC unroll 8

@@ -123,7 +123,7 @@ REDOUBT_INLINE void int8_value_vectors(const Tile& tile, const float (&scales)[k
   for (int page = 0; page < pages; ++page) {
     const size_t at = tile.values_offset + size_t(column) * 2;
     const auto* values = reinterpret_cast<const int8_t*>(tile.blocks[page] + at);
-    // As much of the next partition's keys, so that memory is read at the same rate throughout.
+    // As much of the next keys, so that memory is read at the same rate throughout.
     const auto* ahead = tile.blocks[kPartitionPages + page] + column * 2;
     for (int pair = 0; pair < kPageTokens / 2; ++pair, ++weights) {
 #pragma GCC unroll 4

@@ -76,12 +76,20 @@ Tile empty_tile(const KvView& kv, const Scratch& scratch) {
   return tile;
 }
 
-// The blocks of partition p as far as `keys` keys of the sequence reach, then those after it, then the last
-// repeated.
-void find_blocks(const KvView& kv, int p, int keys, Tile& tile) {
+// The blocks of partition p as far as `keys` keys of the sequence reach, then those after it: of the next
+// partition, or what is upcoming.
+void find_blocks(const AttentionTask& task, int p, int keys, Tile& tile) {
   const int pages = (keys + kPageTokens - 1) / kPageTokens, first = p * kPartitionPages;
-  for (int i = 0; i < 2 * kPartitionPages; ++i) {
-    tile.blocks[i] = page_block(kv, first + i < pages ? first + i : pages - 1);
+  const auto own = [&](int page) { return page_block(task.kv, page < pages ? page : pages - 1); };
+  const auto later = [&](int i) {
+    const KvPages& next = task.upcoming;
+    if (next.count == 0) return own(first + kPartitionPages + i);
+    return page_block(next.kv, next.first + (i < next.count ? i : next.count - 1));
+  };
+  const bool is_last = pages <= first + kPartitionPages;
+  for (int i = 0; i < kPartitionPages; ++i) {
+    tile.blocks[i] = first + i < pages ? own(first + i) : later(first + i - pages);
+    tile.blocks[kPartitionPages + i] = is_last ? later(i) : own(first + kPartitionPages + i);
   }
 }
 
@@ -116,7 +124,7 @@ void attend_block(const AttentionTask& task, const Tiling& tiling, int64_t first
   Tile tile = empty_tile(task.kv, scratch);
   const int most_keys = visible_to(task, end_row - 1);
   for (int p = 0; p < partitions_of(most_keys); ++p) {
-    find_blocks(task.kv, p, most_keys, tile);
+    find_blocks(task, p, most_keys, tile);
     for (int64_t t = first_tile; t < end_tile; ++t) {
       const int64_t row = tiling.first_row(t), rows = tiling.first_row(t + 1) - row;
       const int64_t at = row - first_row;
@@ -158,7 +166,8 @@ void attention_partition(const AttentionTask& task, int p, float* states, void* 
   const Scratch scratch(memory, head_dim);
   const Tiling tiling(task);
   Tile tile = empty_tile(task.kv, scratch);
-  find_blocks(task.kv, p, visible_keys(task, task.query_tokens - 1), tile);
+  const int most_keys = visible_keys(task, task.query_tokens - 1), end = (p + 1) * kPartitionTokens;
+  find_blocks(task, p, most_keys < end ? most_keys : end, tile);
   for (int64_t t = 0; t < tiling.tiles; ++t) {
     const int64_t row = tiling.first_row(t), rows = tiling.first_row(t + 1) - row;
     pack_queries(task, row, row + rows, scratch.queries, scratch.query_scales);

@@ -31,6 +31,10 @@ struct ForwardContext {
   StepProfile& profile;
 };
 
+// With few rows each thread has a share of a stage's work; who is done first takes pieces of this many
+// others', as cores get their bytes from memory at uneven rates.
+inline constexpr int kHelpedThreads = 3;
+
 class ForwardPass {
  public:
   // Plans the step and sizes the scratch memory.
@@ -99,6 +103,9 @@ class ForwardPass {
   void rope_and_store(int thread, int layer, const LayerRows& rows, Range heads);
   void rotate(float* head, const float* norm, const float* angles);
   void attend(int thread, int layer, const LayerRows& rows);
+  void attend_item(int thread, const AttentionItem& item, const KvPages& upcoming, int layer,
+                   const LayerRows& rows);
+  KvPages pages_of(const AttentionItem& item, int layer, const LayerRows& rows) const;
   AttentionTask attention_task(const AttentionItem& item, int layer, const LayerRows& rows) const;
   void project_output(int thread, int layer, int32_t rows);
   void gate_up(int thread, int layer, int32_t rows);

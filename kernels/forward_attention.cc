@@ -57,26 +57,43 @@ AttentionTask ForwardPass::attention_task(const AttentionItem& item, int layer, 
   return task;
 }
 
+KvPages ForwardPass::pages_of(const AttentionItem& item, int layer, const LayerRows& rows) const {
+  const AttentionTask task = attention_task(item, layer, rows);
+  const int32_t keys = task.context_before + task.query_tokens;
+  const int32_t pages = (keys + kPageTokens - 1) / kPageTokens;
+  const int32_t first = std::max(item.partition, 0) * (kPartitionTokens / kPageTokens);
+  return {task.kv, first, pages - first};
+}
+
+void ForwardPass::attend_item(int thread, const AttentionItem& item, const KvPages& upcoming, int layer,
+                              const LayerRows& rows) {
+  std::byte* scratch = workspace_.threads[size_t(thread)].attention_scratch.data();
+  AttentionTask task = attention_task(item, layer, rows);
+  task.upcoming = upcoming;
+  if (item.partition < 0) return kernels_.attention(task, scratch);
+  const size_t queries = size_t(item.query_tokens) * size_t(item.heads);
+  const size_t state = size_t(item.partition) * queries * size_t(context_.config.head_dim + 2);
+  kernels_.attention_partition(task, item.partition, workspace_.states.data() + item.states_begin + state,
+                               scratch);
+}
+
+// Items lie dearest first, so every `threads_`-th one makes an even share, of which a thread knows what it
+// will read next.
 void ForwardPass::attend(int thread, int layer, const LayerRows& rows) {
   const AttentionPlan& plan = rows.attention;
   const int count = int(plan.items.size());
-  std::atomic<int>& next = workspace_.claims.of(claim_of(layer, Claim::kAttention), 0);
-  std::byte* scratch = workspace_.threads[size_t(thread)].attention_scratch.data();
-  float* states = workspace_.states.data();
-  const size_t state_floats = size_t(context_.config.head_dim) + 2;
-  for (;;) {
-    const int i = next.fetch_add(1, std::memory_order_relaxed);
-    if (i >= count) break;
-    const AttentionItem& item = plan.items[size_t(i)];
-    const AttentionTask task = attention_task(item, layer, rows);
-    if (item.partition < 0) {
-      kernels_.attention(task, scratch);
-    } else {
-      const size_t queries = size_t(item.query_tokens) * size_t(item.heads);
-      float* own = states + item.states_begin + size_t(item.partition) * queries * state_floats;
-      kernels_.attention_partition(task, item.partition, own, scratch);
+  for (int i = 0; i <= std::min(kHelpedThreads, threads_ - 1); ++i) {
+    const int owner = (thread + i) % threads_;
+    std::atomic<int>& taken = workspace_.claims.of(claim_of(layer, Claim::kAttention), owner);
+    for (;;) {
+      const int at = owner + taken.fetch_add(1, std::memory_order_relaxed) * threads_;
+      if (at >= count) break;
+      const int next = at + threads_;
+      const KvPages upcoming = next < count ? pages_of(plan.items[size_t(next)], layer, rows) : KvPages{};
+      attend_item(thread, plan.items[size_t(at)], upcoming, layer, rows);
     }
   }
+  float* states = workspace_.states.data();
   if (!plan.merges.empty()) {
     barrier(thread);
     const Range range = share(int(plan.merges.size()), thread, threads_);

@@ -10,9 +10,7 @@ namespace {
 // With many rows threads take pieces from a common counter: a stage takes long enough for a thread to lose
 // its core in it, and a piece is computing, not reading.
 constexpr int kClaimsPerThread = 8;
-// With few rows each has a share, which it reads from front to back in pieces that halve; who is done first
-// takes pieces of this many others', as cores get their bytes from memory at uneven rates.
-constexpr int kHelpedThreads = 3;
+// With few rows each has a share, which it reads from front to back in pieces that halve.
 constexpr size_t kSmallestPieceBytes = 256 << 10;  // of weights: a piece's first bytes come late
 // Of the next stage's weights, asked for while waiting for the other threads: a part of a second-level cache.
 constexpr size_t kMostUpcomingBytes = 256 << 10;

@@ -94,6 +94,13 @@ struct KvView {
   int32_t head_dim = 0;  // even; a multiple of 16 for the vector tiers, else the caller uses the scalar tier
 };
 
+// Some pages of it.
+struct KvPages {
+  KvView kv;
+  int32_t first = 0;
+  int32_t count = 0;
+};
+
 // Attention of one kv head's query group. Query token i (0 <= i < query_tokens) sees keys 0 .. context_before
 // + i.
 struct AttentionTask {
@@ -106,6 +113,7 @@ struct AttentionTask {
   int32_t context_before = 0;
   float scale = 1.0f;
   KvView kv;
+  KvPages upcoming;  // whose keys are asked for towards the end: what the thread attends to next, if anything
 };
 
 // The state of one partition for one (query token, head): maximum, sum, and unnormalized output[head_dim].

@@ -128,6 +128,8 @@ def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, s
         # Each process' gauges, once a second rather than ten times: each wake-up stops one of the engine's threads,
         # and the others wait for it.
         "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": environment.get("RAY_SERVE_METRICS_EXPORT_INTERVAL_MS", "1000"),
+        # Counts for a log file: every look of Ray's, and each process looks a hundred times a second, pays for them.
+        "RAY_event_stats": environment.get("RAY_event_stats", "0"),
         # A model is one mapped file; Ray's memory monitor would count its page cache against us.
         "RAY_memory_monitor_refresh_ms": environment.get("RAY_memory_monitor_refresh_ms", "0"),
     }

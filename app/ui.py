@@ -38,8 +38,9 @@ CONTENT_SECURITY_POLICY = "; ".join(
 
 REDRAW_S = 0.04
 """Tokens that come faster than this are drawn together: each redraw costs the server milliseconds of CPU."""
-QUEUE_LOOK_S = 0.02
-"""How often Gradio looks for the page's events. Its own millisecond wakes the ingress a thousand times a second."""
+QUEUE_LOOK_S = 0.05
+"""How often Gradio looks for the page's events, as on Windows. Its millisecond elsewhere wakes the ingress a thousand
+times a second."""
 PROGRESS_LOOK_S = 1.0
 """How often it looks for progress bars, of which the page has none."""
 

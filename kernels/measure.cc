@@ -218,10 +218,13 @@ std::vector<PassTime> time_read(ThreadPool& pool, size_t bytes, int repeats, siz
   std::memset(memory.as<uint8_t>(), 1, copies * bytes);
   return time_passes(pool, repeats, [&](int thread, int pass) {
     const uint8_t* begin = memory.as<uint8_t>() + bytes * (size_t(pass) % copies) + part * size_t(thread);
-    if (pass % 2 == 0) {  // which is faster depends on the machine
-      avx2::read_stream<Prefetch::kNear>(begin, part);
-    } else {
-      avx2::read_stream<Prefetch::kFar>(begin, part);
+    switch (pass % 3) {  // which is fastest depends on the machine
+      case 0:
+        return avx2::read_stream<Prefetch::kNone>(begin, part);
+      case 1:
+        return avx2::read_stream<Prefetch::kNear>(begin, part);
+      default:
+        return avx2::read_stream<Prefetch::kFar>(begin, part);
     }
   });
 }

@@ -13,18 +13,18 @@ namespace redoubt {
 // kNear, into the first-level cache, is the steadier while a kernel is bound by memory: on Zen 4 one row of
 // int4 reads 62 GB/s with it and, from call to call, 47 or 71 with kFar. kFar, into the second-level cache,
 // which has room for more lines in flight, is the better once multiplying takes about as long as reading: 8
-// rows of int8 read 48 GB/s for 35.
-enum class Prefetch { kNear, kFar };
+// rows of int8 read 48 GB/s for 35. kNone, nothing, where the hardware does it as well.
+enum class Prefetch { kNone, kNear, kFar };
 
 // 1 to 16 KiB were measured for both.
 inline constexpr int kNearBytes = 4096;
 inline constexpr int kFarBytes = 8192;
 
 template <Prefetch kDistance>
-[[gnu::always_inline]] inline void prefetch_weights(const uint8_t* weights) {
+[[gnu::always_inline]] inline void prefetch_weights([[maybe_unused]] const uint8_t* weights) {
   if constexpr (kDistance == Prefetch::kNear) {
     _mm_prefetch(reinterpret_cast<const char*>(weights + kNearBytes), _MM_HINT_T0);
-  } else {
+  } else if constexpr (kDistance == Prefetch::kFar) {
     _mm_prefetch(reinterpret_cast<const char*>(weights + kFarBytes), _MM_HINT_T1);
   }
 }

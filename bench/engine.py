@@ -238,7 +238,7 @@ def commit() -> str:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that this bench and the comparison with others share."""
-    positive = _at_least(1)
+    positive = at_least(1)
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a converted model")
     parser.add_argument("--threads", type=positive, required=True, help="compute threads")
     parser.add_argument("--prompt", type=positive, default=512, help="tokens of the prompt (default %(default)s)")
@@ -275,7 +275,9 @@ def options_of(arguments: argparse.Namespace) -> EngineBenchOptions:
     )
 
 
-def _at_least(least: int) -> Callable[[str], int]:
+def at_least(least: int) -> Callable[[str], int]:
+    """Whole numbers of at least that much, for argparse."""
+
     def parse(text: str) -> int:
         if int(text) < least:
             raise argparse.ArgumentTypeError(f"must be at least {least}, not {text}")

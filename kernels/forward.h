@@ -31,8 +31,8 @@ struct ForwardContext {
   StepProfile& profile;
 };
 
-// With few rows each thread has a share of a stage's work; who is done first takes pieces of this many
-// others', as cores get their bytes from memory at uneven rates.
+// How many others' shares a thread looks at when its own is done: cores get their bytes from memory at uneven
+// rates.
 inline constexpr int kHelpedThreads = 3;
 
 class ForwardPass {
@@ -134,6 +134,18 @@ class ForwardPass {
   void take_ranges(int thread, int32_t rows, int count, size_t item_bytes, int claim, const Take& take);
   template <typename Take>
   void take_shares(int thread, int count, size_t item_bytes, int claim, const Take& take);
+  // Calls take(owner, n) for pieces n = 0, 1, ... of this thread's share, then of others', until it returns
+  // false; whoever comes first has a piece. Owners count from the team's first thread.
+  template <typename Take>
+  void take_pieces(int thread, Range team, int claim, const Take& take) {
+    const int threads = team.end - team.begin;
+    for (int i = 0; i <= kHelpedThreads && i < threads; ++i) {
+      const int owner = (thread - team.begin + i) % threads;
+      std::atomic<int>& next = workspace_.claims.of(claim, team.begin + owner);
+      while (take(owner, next.fetch_add(1, std::memory_order_relaxed))) {
+      }
+    }
+  }
   // Where this thread's share of the next stage's matrices begins, if it will be read by shares.
   Upcoming upcoming(int thread, int32_t rows, std::initializer_list<const PackedMatrix*> matrices,
                     int unit_tiles = 1) const;

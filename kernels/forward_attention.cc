@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "forward.h"
+#include "ops_numbers.h"
 
 namespace redoubt {
 
@@ -59,7 +60,7 @@ AttentionTask ForwardPass::attention_task(const AttentionItem& item, int layer, 
 
 KvPages ForwardPass::pages_of(const AttentionItem& item, int layer, const LayerRows& rows) const {
   const AttentionTask task = attention_task(item, layer, rows);
-  const int32_t keys = task.context_before + task.query_tokens;
+  const int32_t keys = visible_keys(task, task.query_tokens - 1);
   const int32_t pages = (keys + kPageTokens - 1) / kPageTokens;
   const int32_t first = std::max(item.partition, 0) * (kPartitionTokens / kPageTokens);
   return {task.kv, first, pages - first};
@@ -72,7 +73,7 @@ void ForwardPass::attend_item(int thread, const AttentionItem& item, const KvPag
   task.upcoming = upcoming;
   if (item.partition < 0) return kernels_.attention(task, scratch);
   const size_t queries = size_t(item.query_tokens) * size_t(item.heads);
-  const size_t state = size_t(item.partition) * queries * size_t(context_.config.head_dim + 2);
+  const size_t state = size_t(item.partition) * queries * size_t(state_floats(context_.config.head_dim));
   kernels_.attention_partition(task, item.partition, workspace_.states.data() + item.states_begin + state,
                                scratch);
 }
@@ -81,18 +82,14 @@ void ForwardPass::attend_item(int thread, const AttentionItem& item, const KvPag
 // will read next.
 void ForwardPass::attend(int thread, int layer, const LayerRows& rows) {
   const AttentionPlan& plan = rows.attention;
-  const int count = int(plan.items.size());
-  for (int i = 0; i <= std::min(kHelpedThreads, threads_ - 1); ++i) {
-    const int owner = (thread + i) % threads_;
-    std::atomic<int>& taken = workspace_.claims.of(claim_of(layer, Claim::kAttention), owner);
-    for (;;) {
-      const int at = owner + taken.fetch_add(1, std::memory_order_relaxed) * threads_;
-      if (at >= count) break;
-      const int next = at + threads_;
-      const KvPages upcoming = next < count ? pages_of(plan.items[size_t(next)], layer, rows) : KvPages{};
-      attend_item(thread, plan.items[size_t(at)], upcoming, layer, rows);
-    }
-  }
+  const size_t count = plan.items.size();
+  take_pieces(thread, {0, threads_}, claim_of(layer, Claim::kAttention), [&](int owner, int piece) {
+    const size_t at = size_t(owner) + size_t(piece) * size_t(threads_), next = at + size_t(threads_);
+    if (at >= count) return false;
+    const KvPages upcoming = next < count ? pages_of(plan.items[next], layer, rows) : KvPages{};
+    attend_item(thread, plan.items[at], upcoming, layer, rows);
+    return true;
+  });
   float* states = workspace_.states.data();
   if (!plan.merges.empty()) {
     barrier(thread);

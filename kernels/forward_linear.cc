@@ -10,7 +10,7 @@ namespace {
 // With many rows threads take pieces from a common counter: a stage takes long enough for a thread to lose
 // its core in it, and a piece is computing, not reading.
 constexpr int kClaimsPerThread = 8;
-// With few rows each has a share, which it reads from front to back in pieces that halve.
+// With few rows each has a share, which it reads from front to back in pieces that halve, then takes others'.
 constexpr size_t kSmallestPieceBytes = 256 << 10;  // of weights: a piece's first bytes come late
 // Of the next stage's weights, asked for while waiting for the other threads: a part of a second-level cache.
 constexpr size_t kMostUpcomingBytes = 256 << 10;
@@ -248,18 +248,14 @@ void ForwardPass::take_shares(int thread, int count, size_t item_bytes, int clai
   const int fewest = int(std::max<size_t>(1, kSmallestPieceBytes / item_bytes));
   const Range team = context_.nodes.threads_of(context_.nodes.node_of(thread));
   const int threads = team.end - team.begin;
-  for (int i = 0; i <= std::min(kHelpedThreads, threads - 1); ++i) {
-    const int owner = (thread - team.begin + i) % threads;
+  take_pieces(thread, team, claim, [&](int owner, int piece) {
+    // Piece n leaves 1 / 2^(n + 1) of the share, or nothing if that is too little.
     const Range all = share(count, owner, threads);
-    std::atomic<int>& next = workspace_.claims.of(claim, team.begin + owner);
-    for (;;) {
-      // Piece n leaves 1 / 2^(n + 1) of the share, or nothing if that is too little.
-      const int piece = next.fetch_add(1, std::memory_order_relaxed);
-      const int left = piece < 31 ? (all.end - all.begin) >> piece : 0;
-      if (left == 0 || (piece > 0 && left < fewest)) break;
-      take(Range{all.end - left, left / 2 < fewest ? all.end : all.end - left / 2});
-    }
-  }
+    const int left = piece < 31 ? (all.end - all.begin) >> piece : 0;
+    if (left == 0 || (piece > 0 && left < fewest)) return false;
+    take(Range{all.end - left, left / 2 < fewest ? all.end : all.end - left / 2});
+    return true;
+  });
 }
 
 Upcoming ForwardPass::upcoming(int thread, int32_t rows, std::initializer_list<const PackedMatrix*> matrices,

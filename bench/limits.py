@@ -33,11 +33,20 @@ class Rates:
     instruction: str
 
 
+def pinned_cpus(threads: int) -> tuple[int, ...]:
+    """Where the threads that sample are."""
+    return tuple(sorted(os.sched_getaffinity(0)))[:threads]
+
+
+def time_reads(threads: int) -> list[tuple[float, float]]:
+    """Streaming reads of READ_BYTES: wall seconds of each, and CPU seconds of the thread that took most."""
+    return testing.time_read(READ_BYTES, READS, COLD_BYTES, True, threads, pinned_cpus(threads))
+
+
 def sample_rates(threads: int) -> Rates:
     """Both rates, in about half a second."""
-    cpus = tuple(sorted(os.sched_getaffinity(0)))[:threads]
-    reads = testing.time_read(READ_BYTES, READS, COLD_BYTES, True, threads, cpus)
-    compute = testing.measure_compute(threads, cpus)
+    reads = time_reads(threads)
+    compute = testing.measure_compute(threads, pinned_cpus(threads))
     name = "vnni_macs_per_s" if compute["vnni_macs_per_s"] else "fma_fp32_macs_per_s"
     return Rates(READ_BYTES / min(cpu_s for _, cpu_s in reads), compute[name], name.partition("_macs")[0])
 

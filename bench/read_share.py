@@ -8,64 +8,51 @@ same threads, through 512 MiB), and their medians compare; wall time both. Run:
 
 import argparse
 import json
-import os
 import statistics
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from app.engine.types import EngineError
 from bench.engine import EngineBench, at_least, commit
-from bench.limits import COLD_BYTES, READ_BYTES, READS, Demand
+from bench.limits import READ_BYTES, Demand, time_reads
 from bench.work import works
 from kernels import _native
-from kernels._native import testing
+from quant.errors import SourceError
 
 
 def read_rates(threads: int) -> list[float]:
-    """Bytes a second of each of some streaming reads, in every manner that the limit knows."""
-    cpus = tuple(sorted(os.sched_getaffinity(0)))[:threads]
-    passes = testing.time_read(READ_BYTES, READS, COLD_BYTES, True, threads, cpus)
-    return [READ_BYTES / wall_s for wall_s, _ in passes]
+    """Bytes a second of each of some streaming reads."""
+    return [READ_BYTES / wall_s for wall_s, _ in time_reads(threads)]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints the rounds, and the median of their shares."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path, help="folder of a converted model")
-    parser.add_argument("--threads", type=at_least(1), required=True, help="compute threads")
-    parser.add_argument("--context", type=at_least(1), default=512, help="tokens before decoding (default %(default)s)")
-    parser.add_argument("--steps", type=at_least(1), default=16, help="on the clock, a round (default %(default)s)")
-    parser.add_argument("--rounds", type=at_least(1), default=12, help="(default %(default)s)")
-    parser.add_argument("--kv-type", choices=("bf16", "int8", "fp32"), default="bf16", help="(default %(default)s)")
-    options = parser.parse_args(arguments)
-
+def measure_share(options: argparse.Namespace) -> dict[str, object]:
+    """The rounds, and the median of their shares, ready for JSON. Raises EngineError, and what loading raises."""
     work = works((1,), options.context, options.steps, (1,))[1]
+    work_bytes, _ = Demand.of(options.model, options.kv_type).bytes_and_macs(work)
     bench = EngineBench(options.model, threads=options.threads, kv_type=options.kv_type, works=[work], clock="wall")
-    demand = Demand.of(options.model, options.kv_type)
-    step_bytes = demand.read_bytes + demand.kv_bytes_per_token * (options.context + options.steps / 2)
     rounds: list[dict[str, float]] = []
     try:
         bench.measure(work)  # warms up
         before = read_rates(options.threads)
         for _ in range(options.rounds):
-            decoded = step_bytes * work.tokens / bench.measure(work)
+            decoded = work_bytes / bench.measure(work)
             after = read_rates(options.threads)
-            reads = before + after
+            read = statistics.median(before + after)
             rounds.append(
                 {
                     "decode_gb_per_s": round(decoded / 1e9, 2),
-                    "read_gb_per_s": round(statistics.median(reads) / 1e9, 2),
-                    "share": round(decoded / statistics.median(reads), 3),
+                    "read_gb_per_s": round(read / 1e9, 2),
+                    "share": round(decoded / read, 3),
                 }
             )
             before = after
     finally:
         bench.close()
-    result = {
-        "share": {
-            "median": round(statistics.median(one["share"] for one in rounds), 3),
-            "lowest": min(one["share"] for one in rounds),
-            "highest": max(one["share"] for one in rounds),
-        },
+    shares = [one["share"] for one in rounds]
+    step_bytes = work_bytes / options.steps
+    return {
+        "share": {"median": round(statistics.median(shares), 3), "lowest": min(shares), "highest": max(shares)},
         "tokens_per_s": round(statistics.median(one["decode_gb_per_s"] for one in rounds) * 1e9 / step_bytes, 1),
         "model": options.model.name,
         "step_bytes": round(step_bytes),
@@ -76,8 +63,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "commit": commit(),
         "rounds": rounds,
     }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path, help="folder of a converted model")
+    parser.add_argument("--threads", type=at_least(1), required=True, help="compute threads")
+    parser.add_argument("--context", type=at_least(1), default=512, help="tokens before decoding (default %(default)s)")
+    parser.add_argument("--steps", type=at_least(1), default=16, help="on the clock, a round (default %(default)s)")
+    parser.add_argument("--rounds", type=at_least(1), default=12, help="(default %(default)s)")
+    parser.add_argument("--kv-type", choices=("bf16", "int8", "fp32"), default="bf16", help="(default %(default)s)")
+    try:
+        result = measure_share(parser.parse_args(arguments))
+    except (EngineError, SourceError, ValueError, OSError) as error:
+        print(f"redoubt: {error}", file=sys.stderr)
+        return 2
     print(json.dumps(result, indent=1))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -202,12 +202,15 @@ void check_groups(const Strided<const float>& x, int64_t group) {
     reject("x: not [rows, a multiple of the group], contiguous along it");
 }
 
+// In blocks of so many rows and columns, as the model does it.
 nb::tuple quantize_rows_array(const Strided<const float>& x, int64_t group, const std::string& tier,
-                              int terms) {
+                              int terms, int32_t block_rows, int32_t block_cols) {
   const KernelTable& table = linear_table_named(tier);
   const auto rows = int32_t(x.shape(0)), cols = int32_t(x.shape(1));
   check_groups(x, group);
   if (terms != 1 && terms != 2) reject("terms: not 1 or 2");
+  if (block_rows < 1) reject("block_rows: not positive");
+  if (block_cols < 1 || block_cols % group != 0) reject("block_cols: not whole groups");
   const size_t groups = size_t(cols / group);
   Output<int8_t> values{size_t(rows), size_t(cols)}, low_values{size_t(rows), size_t(cols)};
   Output<float> scales{size_t(rows), groups};
@@ -223,7 +226,13 @@ nb::tuple quantize_rows_array(const Strided<const float>& x, int64_t group, cons
                           .group = int32_t(group)};
   {
     nb::gil_scoped_release unlocked;
-    table.quantize_rows(x.data(), x.stride(0), out, 0, rows);
+    for (int32_t row = 0; row < rows; row += block_rows) {
+      for (int32_t col = 0; col < cols; col += block_cols) {
+        const FloatRows block{x.data() + row * x.stride(0) + col, x.stride(0),
+                              std::min(block_rows, rows - row), std::min(block_cols, cols - col)};
+        table.quantize_rows(block, out, row, col);
+      }
+    }
   }
   const nb::object low = terms == 2 ? nb::cast(low_values.release()) : nb::none();
   return nb::make_tuple(values.release(), low, scales.release(), starts.release(), offsets.release());
@@ -360,7 +369,8 @@ class LinearRunner {
     const QuantizedRows in = quantized_rows(matrix, x.shape(0), kind == Activations::kInt8TwoTerms);
     pool_.run([&](int thread) {
       const Range part = share(in.rows, thread, pool_.threads());
-      table_.quantize_rows(x.data(), x.stride(0), in, part.begin, part.end);
+      table_.quantize_rows({x.data() + part.begin * x.stride(0), x.stride(0), part.end - part.begin, in.cols},
+                           in, part.begin, 0);
       pool_.barrier();
       const Range tiles = share(matrix.tiles(), thread, pool_.threads());
       table_.linear_int8(matrix, in, out, tiles.begin, tiles.end);
@@ -439,7 +449,8 @@ void bind_linear(nb::module_& module) {
   nb::module_ testing = module.def_submodule("testing");
   testing.def("linear_tiers", &linear_tier_names);
   testing.def("emulate_tdpbsud", &emulate_tdpbsud_array, arg("a"), arg("b"), arg("c"));
-  testing.def("quantize_rows", &quantize_rows_array, arg("x"), arg("group"), arg("tier"), arg("terms") = 1);
+  testing.def("quantize_rows", &quantize_rows_array, arg("x"), arg("group"), arg("tier"), arg("terms") = 1,
+              arg("block_rows") = 1 << 30, arg("block_cols") = 1 << 30);
   testing.def("linear_int8", &linear_int8_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
               arg("group"), arg("values"), arg("low_values").none(), arg("scales"), arg("starts"),
               arg("offsets"), arg("y"), arg("tier"), nb::kw_only(), arg("bias") = nb::none(),

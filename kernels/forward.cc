@@ -215,7 +215,7 @@ void ForwardPass::sample_row(const HeadRow& row, float* logits) {
 // A reader gets its rows in order, so one thread reads them all.
 void ForwardPass::read_hidden_states(int thread) {
   const Range own = share(int(hidden_reads_.size()), thread, threads_);
-  float* normalized = workspace_.threads[size_t(thread)].row.data();
+  float* normalized = workspace_.threads[size_t(thread)].rows.data();
   for (int i = own.begin; i < own.end; ++i) {
     const HiddenRows& rows = hidden_reads_[size_t(i)];
     for (int32_t r = 0; r < rows.count; ++r) {

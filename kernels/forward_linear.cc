@@ -15,6 +15,10 @@ constexpr size_t kSmallestPieceBytes = 256 << 10;  // of weights: a piece's firs
 // Of the next stage's weights, asked for while waiting for the other threads: a part of a second-level cache.
 constexpr size_t kMostUpcomingBytes = 256 << 10;
 
+// SiLU of so many rows, then their quantization: the kernel takes 16 groups at a time, of which a row of a
+// chunk may have two.
+constexpr int32_t kActivatedRows = 16;
+
 // Tiles [range.begin, range.end) of a layer as a layer of its own, so that its outputs start at column 0.
 Linear slice(const Linear& linear, Range range) {
   Linear part = linear;
@@ -22,19 +26,6 @@ Linear slice(const Linear& linear, Range range) {
   part.weight.rows = std::min(linear.weight.rows, range.end * kTileOutputs) - range.begin * kTileOutputs;
   if (linear.bias != nullptr) part.bias = linear.bias + range.begin * kTileOutputs;
   return part;
-}
-
-// Columns [at, at + cols) of one row as rows of their own; `at` counts from the first row's first column.
-QuantizedRows columns(const QuantizedRows& rows, int64_t at, int32_t cols) {
-  const int64_t group = at / rows.group;
-  return {.values = rows.values + at,
-          .low_values = rows.low_values == nullptr ? nullptr : rows.low_values + at,
-          .scales = rows.scales + group,
-          .starts = rows.starts + group,
-          .offsets = rows.offsets + group,
-          .rows = 1,
-          .cols = cols,
-          .group = rows.group};
 }
 
 // Gate and up are computed in units of whole groups of the next matrix' input.
@@ -132,17 +123,16 @@ void ForwardPass::activate(ThreadWorkspace& own, int32_t rows, int32_t col_begin
   const LinearInput inner = inner_input(rows, down);
   const int64_t inner_cols = context_.config.intermediate_size;
   const int64_t stride = (cols + kTileOutputs - 1) / kTileOutputs * kTileOutputs;
-  for (int64_t r = 0; r < rows; ++r) {
-    float* gate = own.gate.data() + r * stride;
-    const float* up = own.up.data() + r * stride;
-    const int64_t first = r * inner_cols + col_begin;
-    if (!inner.quantized) {
-      kernels_.silu_mul(gate, up, cols, workspace_.inner.floats.data() + first);
-      continue;
+  for (int32_t begin = 0; begin < rows; begin += kActivatedRows) {
+    const int32_t end = std::min(begin + kActivatedRows, rows);
+    for (int64_t r = begin; r < end; ++r) {
+      float* gate = own.gate.data() + r * stride;
+      float* out = inner.quantized ? gate : workspace_.inner.floats.data() + r * inner_cols + col_begin;
+      kernels_.silu_mul(gate, own.up.data() + r * stride, cols, out);
     }
-    kernels_.silu_mul(gate, up, cols, gate);
-    const QuantizedRows& integers = down.two_terms ? inner.two_terms : inner.one_term;
-    kernels_.quantize_rows(gate, 0, columns(integers, first, cols), 0, 1);
+    if (!inner.quantized) continue;
+    const FloatRows activated{own.gate.data() + begin * stride, stride, end - begin, cols};
+    kernels_.quantize_rows(activated, down.two_terms ? inner.two_terms : inner.one_term, begin, col_begin);
   }
 }
 
@@ -210,17 +200,22 @@ ForwardPass::LinearInput ForwardPass::prepare(int thread, const float* first, in
     return input;
   }
   const Range range = is_private ? Range{0, rows} : share(rows, thread, threads_);
-  for (int64_t r = range.begin; r < range.end; ++r) {
-    const float* x = first + (row_index != nullptr ? row_index[r] : r) * stride;
+  const int32_t most = int32_t(std::max<int64_t>(1, kNormalizedFloats / cols));
+  for (int32_t begin = range.begin; begin < range.end; begin += most) {
+    const int32_t end = std::min(begin + most, range.end);
+    FloatRows x{first + begin * stride, stride, end - begin, cols};
     if (norm != nullptr) {
-      float* normalized = input.quantized ? own.row.data() : target.floats.data() + r * cols;
-      kernels_.rms_norm(x, norm, context_.config.rms_norm_epsilon, cols, normalized);
-      x = normalized;
+      float* normalized = input.quantized ? own.rows.data() : target.floats.data() + int64_t(begin) * cols;
+      x.values = normalized;
+      x.stride = cols;
+      for (int32_t r = begin; r < end; ++r, normalized += cols) {
+        const float* row = first + (row_index != nullptr ? row_index[r] : r) * stride;
+        kernels_.rms_norm(row, norm, context_.config.rms_norm_epsilon, cols, normalized);
+      }
     }
     if (!input.quantized) continue;
     for (const QuantizedRows* integers : {&input.one_term, &input.two_terms}) {
-      // A stride of 0: the kernel finds row r at x itself.
-      if (integers->values != nullptr) kernels_.quantize_rows(x, 0, *integers, int(r), int(r) + 1);
+      if (integers->values != nullptr) kernels_.quantize_rows(x, *integers, begin, 0);
     }
   }
   if (!is_private) barrier(thread);

@@ -121,9 +121,9 @@ struct AttentionTask {
 struct KernelTable {
   Tier tier;
 
-  // Quantizes rows [row_begin, row_end) of x ([rows], x_stride floats apart) into `out`, to the terms it has.
-  void (*quantize_rows)(const float* x, int64_t x_stride, const QuantizedRows& out, int row_begin,
-                        int row_end);
+  // Quantizes x, whole groups, to the terms that `out` has, into its rows from `row` and its columns from
+  // `col` on.
+  void (*quantize_rows)(const FloatRows& x, const QuantizedRows& out, int row, int col);
 
   // Output tiles [tile_begin, tile_end) of y = x W^T, for integer weights. x.group == w.group. Per output and
   // group j, with dot_j the integer sum of code * n:

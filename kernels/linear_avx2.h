@@ -18,7 +18,7 @@ void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutp
                  int tile_end);
 void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end);
-void quantize_rows(const float* x, int64_t x_stride, const QuantizedRows& out, int row_begin, int row_end);
+void quantize_rows(const FloatRows& x, const QuantizedRows& out, int row, int col);
 void dequantize_row(const PackedMatrix& w, int32_t row, float* out);
 
 // A tile's 32 outputs are four registers of eight.

@@ -4,6 +4,7 @@
 namespace redoubt {
 
 void fill_linear_avx512_vnni(KernelTable& table) {
+  table.quantize_rows = avx512_vnni::quantize_rows;
   table.linear_int8 = avx512_vnni::linear_int8;
   table.linear_fp32 = avx512_vnni::linear_fp32;
 }

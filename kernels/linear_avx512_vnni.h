@@ -18,6 +18,7 @@ void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutp
                  int tile_end);
 void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end);
+void quantize_rows(const FloatRows& x, const QuantizedRows& out, int row, int col);
 
 // One row or two are bound by memory.
 constexpr Prefetch prefetch_for(int rows) { return rows <= 2 ? Prefetch::kNear : Prefetch::kFar; }

@@ -85,11 +85,11 @@ void quantize_group(const float* x, const QuantizedRows& out, int64_t at) {
   out.offsets[at] = float(sum) * out.scales[at];
 }
 
-void quantize_rows(const float* x, int64_t x_stride, const QuantizedRows& out, int row_begin, int row_end) {
-  const int groups = out.cols / out.group;
-  for (int row = row_begin; row < row_end; ++row) {
-    for (int j = 0; j < groups; ++j) {
-      quantize_group(x + row * x_stride + j * out.group, out, int64_t(row) * groups + j);
+void quantize_rows(const FloatRows& x, const QuantizedRows& out, int row, int col) {
+  for (int r = 0; r < x.rows; ++r) {
+    const int64_t first = (int64_t(row + r) * out.cols + col) / out.group;
+    for (int j = 0; j < x.cols / out.group; ++j) {
+      quantize_group(x.values + r * x.stride + j * out.group, out, first + j);
     }
   }
 }

@@ -254,7 +254,8 @@ std::vector<PassTime> time_linear(ThreadPool& pool, const KernelTable& table, co
       .rows = batch,
       .cols = matrix.cols,
       .group = matrix.group};
-  if (activations != Activations::kFp32) table.quantize_rows(x.as<float>(), matrix.cols, q, 0, batch);
+  if (activations != Activations::kFp32)
+    table.quantize_rows({x.as<float>(), matrix.cols, batch, matrix.cols}, q, 0, 0);
 
   const LinearOutput out{y.as<float>(), padded_stride(matrix.rows), nullptr, false};  // as in the engine
   std::vector<PassTime> times = time_passes(pool, repeats + 1, [&](int thread, int pass) {

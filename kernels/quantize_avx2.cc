@@ -1,5 +1,4 @@
-// Activations to int8 by group, and single rows of a packed matrix back to fp32, with AVX2. The AVX-512 tier
-// uses these too: both are a few microseconds beside a matrix product.
+// Activations to int8 by group, and single rows of a packed matrix back to fp32, with AVX2.
 #include <immintrin.h>
 
 #include <cstring>
@@ -123,12 +122,12 @@ void dequantize_row_int8(const PackedMatrix& w, int32_t row, float* out) {
 
 }  // namespace
 
-void quantize_rows(const float* x, int64_t x_stride, const QuantizedRows& out, int row_begin, int row_end) {
+void quantize_rows(const FloatRows& x, const QuantizedRows& out, int row, int col) {
   const auto quantize = out.low_values == nullptr ? quantize_group<false> : quantize_group<true>;
-  const int groups = out.cols / out.group;
-  for (int row = row_begin; row < row_end; ++row) {
-    for (int j = 0; j < groups; ++j) {
-      quantize(x + row * x_stride + j * out.group, out, int64_t(row) * groups + j);
+  for (int r = 0; r < x.rows; ++r) {
+    const int64_t first = (int64_t(row + r) * out.cols + col) / out.group;
+    for (int j = 0; j < x.cols / out.group; ++j) {
+      quantize(x.values + r * x.stride + j * out.group, out, first + j);
     }
   }
 }

@@ -34,7 +34,7 @@ Workspace::Workspace(const ModelConfig& config, int32_t max_tokens, int32_t max_
   for (int32_t thread = 0; thread < thread_count; ++thread) {
     ThreadWorkspace& own = threads.emplace_back();
     own.input = InputRows(kPrivateRows, widest);
-    own.row = AlignedMemory<float>(size_t(widest));
+    own.rows = AlignedMemory<float>(size_t(std::max<int64_t>(widest, kNormalizedFloats)));
     own.gate = AlignedMemory<float>(gate_chunk_floats(max_tokens));
     own.up = AlignedMemory<float>(gate_chunk_floats(max_tokens));
   }
@@ -44,7 +44,7 @@ size_t Workspace::bytes() const {
   size_t total = hidden.bytes() + qkv.bytes() + attention.bytes() + angles.bytes() + logits.bytes() +
                  states.bytes() + input.bytes() + inner.bytes();
   for (const ThreadWorkspace& own : threads) {
-    total += own.input.bytes() + own.row.bytes() + own.gate.bytes() + own.up.bytes() +
+    total += own.input.bytes() + own.rows.bytes() + own.gate.bytes() + own.up.bytes() +
              own.attention_scratch.bytes();
   }
   return total;

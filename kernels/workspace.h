@@ -26,6 +26,10 @@ inline constexpr int kPrivateRows = 4;
 // Gate and up are computed this many floats at a time, so that SiLU finds them in the L2 cache.
 inline constexpr int64_t kGateChunkFloats = 32 * 1024;
 
+// Rows are normalized this many floats at a time, then quantized: from the first-level cache, and 16 groups
+// at once.
+inline constexpr int64_t kNormalizedFloats = 4096;
+
 // Rows of logits that there is room for at least: scoring a prompt with fewer would read the head too often.
 inline constexpr int32_t kFewestLogitsRows = 16;
 
@@ -102,7 +106,7 @@ struct InputRows {
 // What one thread has for itself.
 struct ThreadWorkspace {
   InputRows input;            // [kPrivateRows][widest input]
-  AlignedMemory<float> row;   // [widest input], one normalized row
+  AlignedMemory<float> rows;  // normalized ones: kNormalizedFloats, at least one [widest input]
   AlignedMemory<float> gate;  // a chunk of gate_proj's output
   AlignedMemory<float> up;    // the same of up_proj's
   AlignedMemory<std::byte> attention_scratch;

@@ -22,8 +22,10 @@ def emulate_tdpbsud(a: I8, b: U8, c: I32) -> None:
     What a processor answers with a fault ends the process.
     """
 
-def quantize_rows(x: F32, group: int, tier: str, terms: int = 1) -> tuple[I8, I8 | None, F32, I32, F32]:
-    """X [rows, cols], rows at any distance, to one term or two (kernel_table.h).
+def quantize_rows(
+    x: F32, group: int, tier: str, terms: int = 1, block_rows: int = 1 << 30, block_cols: int = 1 << 30
+) -> tuple[I8, I8 | None, F32, I32, F32]:
+    """X [rows, cols], rows at any distance, to one term or two (kernel_table.h), a block at a time.
 
     Returns values and low_values [rows, cols], low_values None for one term; scales, starts and offsets
     [rows, cols // group].

@@ -225,6 +225,13 @@ def test_quantizing_activations(group: int, terms: int, tier: str) -> None:
     error = np.abs(blocks.astype(np.float64) - n * scales[..., None].astype(np.float64))
     assert (error[usable] <= 0.501 * scales[usable][:, None]).all()
 
+    for block_rows, block_groups in ((1, 1), (2, 3), (9, 2), (4, 4)):
+        blockwise = testing.quantize_rows(x, group, tier, terms, block_rows, block_groups * group)
+        assert (integers(blockwise) == integers(q)).all()
+        assert (blockwise[3] == starts).all()
+        assert same_bits(blockwise[2], scales)
+        assert same_bits(blockwise[4], offsets)
+
 
 @pytest.mark.parametrize("terms", [1, 2])
 @integer_cases

@@ -54,6 +54,7 @@ class ForwardPass {
     float* values;
     int64_t stride;
     bool accumulate;
+    bool elsewhere = true;  // as in LinearOutput
   };
   // One matrix of a stage, and where its output goes.
   struct Segment {

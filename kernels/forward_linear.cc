@@ -103,8 +103,8 @@ void ForwardPass::gate_up(int thread, int layer, int32_t rows) {
   const auto run_chunk = [&](Range chunk) {
     const Linear gate = slice(weights.gate, chunk), up = slice(weights.up, chunk);
     const int64_t stride = gate.weight.tiles() * kTileOutputs;
-    run_tiles(input, gate, {own.gate.data(), stride, false}, {0, gate.weight.tiles()});
-    run_tiles(input, up, {own.up.data(), stride, false}, {0, up.weight.tiles()});
+    run_tiles(input, gate, {own.gate.data(), stride, false, false}, {0, gate.weight.tiles()});
+    run_tiles(input, up, {own.up.data(), stride, false, false}, {0, up.weight.tiles()});
     activate(own, rows, chunk.begin * kTileOutputs, gate.weight.rows, weights.down);
   };
   const size_t unit_bytes =
@@ -303,8 +303,11 @@ void ForwardPass::run_linears(int thread, const LinearInput& input, int claim,
 
 void ForwardPass::run_tiles(const LinearInput& input, const Linear& linear, const Target& target,
                             Range tiles) {
-  const LinearOutput output = {
-      .values = target.values, .stride = target.stride, .bias = linear.bias, .accumulate = target.accumulate};
+  const LinearOutput output = {.values = target.values,
+                               .stride = target.stride,
+                               .bias = linear.bias,
+                               .accumulate = target.accumulate,
+                               .elsewhere = target.elsewhere};
   if (!input.quantized) {
     return kernels_.linear_fp32(linear.weight, input.floats, output, tiles.begin, tiles.end);
   }

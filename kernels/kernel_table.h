@@ -60,6 +60,7 @@ struct LinearOutput {
   int64_t stride = 0;
   const float* bias = nullptr;  // [w.rows] or null
   bool accumulate = false;
+  bool elsewhere = false;  // another core may have y's cache lines: worth asking for them early
 };
 
 enum class KvType : uint8_t { kFp32, kBf16, kInt8 };

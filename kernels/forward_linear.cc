@@ -7,10 +7,10 @@
 namespace redoubt {
 namespace {
 
-// With many rows threads take pieces from a common counter: a stage takes long enough for a thread to lose
-// its core in it, and a piece is computing, not reading.
-constexpr int kClaimsPerThread = 8;
-// With few rows each has a share, which it reads from front to back in pieces that halve, then takes others'.
+// Each thread has a share, of the same columns in every step, then takes pieces of others'. With many rows
+// pieces are small: a stage takes long enough for a thread to lose its core in it.
+constexpr int kPiecesPerShare = 8;
+// With few rows a share is read from front to back in pieces that halve.
 constexpr size_t kSmallestPieceBytes = 256 << 10;  // of weights: a piece's first bytes come late
 // Of the next stage's weights, asked for while waiting for the other threads: a part of a second-level cache.
 constexpr size_t kMostUpcomingBytes = 256 << 10;
@@ -229,13 +229,14 @@ void ForwardPass::take_ranges(int thread, int32_t rows, int count, size_t item_b
   const int threads = team.end - team.begin;
   if (threads == 1) return take(Range{0, count});
   if (rows <= kPrivateRows) return take_shares(thread, count, item_bytes, claim, take);
-  std::atomic<int>& next = workspace_.claims.of(claim, team.begin);
-  const int size = std::max(1, count / (threads * kClaimsPerThread));
-  for (;;) {
-    const int begin = next.fetch_add(size, std::memory_order_relaxed);
-    if (begin >= count) return;
-    take(Range{begin, std::min(begin + size, count)});
-  }
+  const int size = std::max(1, count / (threads * kPiecesPerShare));
+  take_pieces(thread, team, claim, [&](int owner, int piece) {
+    const Range all = share(count, owner, threads);
+    const int begin = all.begin + piece * size;
+    if (begin >= all.end) return false;
+    take(Range{begin, std::min(begin + size, all.end)});
+    return true;
+  });
 }
 
 template <typename Take>

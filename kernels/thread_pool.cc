@@ -3,8 +3,9 @@
 // run.
 //
 // Time in a barrier is bounded by the slowest thread, and on a shared machine a thread can lose its core for
-// milliseconds. So nobody spins for longer than a barrier plausibly takes, and a sleeper costs its waker one
-// system call only when there is a sleeper.
+// milliseconds. So nobody keeps a core from others for longer than a barrier plausibly takes. But waking
+// takes a sleeper 100 us in a virtual machine, each step, so that a waiting thread stays awake, yielding, for
+// longer than usually lies between two steps.
 #include "thread_pool.h"
 
 #include <linux/futex.h>
@@ -15,6 +16,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <climits>
 #include <cstdint>
 #include <stdexcept>
@@ -27,7 +29,7 @@ namespace {
 
 // A pause is 20 to 50 ns: spinning lasts 20 to 50 us, longer than one linear layer of a small model takes.
 constexpr int kSpinPauses = 1000;
-constexpr int kYields = 20;
+constexpr auto kYieldingTime = std::chrono::microseconds(1000);
 // Asked for on arrival: even the last one has other work to do before it reads them.
 constexpr size_t kArrivalBytes = 4096;
 // Asked for between two looks at the barrier.
@@ -57,9 +59,9 @@ class alignas(64) Generation {
       if (load() != seen) return;
       pause_cpu();
     }
-    for (int i = 0; i < kYields; ++i) {
+    using Clock = std::chrono::steady_clock;
+    for (const auto end = Clock::now() + kYieldingTime; Clock::now() < end; sched_yield()) {
       if (load() != seen) return;
-      sched_yield();
     }
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
     while (value_.load(std::memory_order_seq_cst) == seen) {

@@ -1,5 +1,5 @@
 // A persistent pool of pinned threads that run one function together, with a barrier that costs well under a
-// microsecond while they are at it. Between runs the threads sleep on a futex after a short spin.
+// microsecond while they are at it. Between runs the threads sleep on a futex after a short wait awake.
 #pragma once
 
 #include <cstddef>

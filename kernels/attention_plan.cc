@@ -3,6 +3,9 @@
 #include "attention_plan.h"
 
 #include <algorithm>
+#include <limits>
+
+#include "thread_pool.h"
 
 namespace redoubt {
 namespace {
@@ -12,22 +15,26 @@ constexpr int kItemsPerThread = 4;
 // Query tokens of one piece: enough to reuse a page of keys, few enough to make many pieces.
 constexpr int kMostQueryTokens = 32;
 constexpr int kFewestQueryTokens = 8;
+// What reading and widening a key costs beside multiplying it with one row: heads that share a key share
+// that.
+constexpr int64_t kKeyCost = 2;
 // Partial states are kept out of main memory's way: 64 MiB at most.
 constexpr size_t kMaxStatesFloats = 16 << 20;
 
 class Planner {
  public:
-  Planner(const Batch& batch, const ModelConfig& config) : batch_(batch), config_(config) {}
+  Planner(const Batch& batch, const ModelConfig& config, int32_t threads)
+      : batch_(batch), config_(config), threads_(threads) {}
 
-  AttentionPlan plan(int32_t threads) {
-    const int64_t wanted = threads == 1 ? 1 : int64_t(threads) * kItemsPerThread;
+  AttentionPlan plan() {
+    const int64_t wanted = threads_ == 1 ? 1 : int64_t(threads_) * kItemsPerThread;
     int chunk_tokens = kMostQueryTokens;
     while (chunk_tokens > kFewestQueryTokens && count_chunks(chunk_tokens) * config_.kv_heads < wanted) {
       chunk_tokens /= 2;
     }
-    const bool cut_further = count_chunks(chunk_tokens) * config_.kv_heads < wanted;
+    uncut_items_ = count_chunks(chunk_tokens) * config_.kv_heads;
     for (int32_t sequence = 0; sequence < batch_.sequences; ++sequence)
-      add_sequence(sequence, chunk_tokens, cut_further);
+      add_sequence(sequence, chunk_tokens, uncut_items_ < wanted);
     std::stable_sort(plan_.items.begin(), plan_.items.end(),
                      [](const AttentionItem& a, const AttentionItem& b) { return a.cost > b.cost; });
     return std::move(plan_);
@@ -50,7 +57,7 @@ class Planner {
       item.query_begin = begin;
       item.query_tokens = std::min(chunk_tokens, batch_.query_lengths[sequence] - begin);
       for (item.kv_head = 0; item.kv_head < config_.kv_heads; ++item.kv_head) {
-        if (!cut_further || !(add_partitions(item) || add_heads(item))) add(item, visible_keys(item));
+        if (!cut_further || !add_partitions(item)) add_heads(item, cut_further ? head_pieces(item) : 1);
       }
     }
   }
@@ -60,7 +67,7 @@ class Planner {
   }
 
   void add(AttentionItem item, int64_t keys) {
-    item.cost = keys * item.query_tokens * item.heads;
+    item.cost = keys * (kKeyCost + item.query_tokens * item.heads);
     plan_.items.push_back(item);
   }
 
@@ -78,22 +85,40 @@ class Planner {
     return true;
   }
 
-  bool add_heads(AttentionItem item) {
-    if (item.heads == 1) return false;
-    item.heads = 1;
-    for (; item.head_begin < config_.group_heads(); ++item.head_begin) add(item, visible_keys(item));
-    return true;
+  void add_heads(AttentionItem item, int pieces) {
+    for (int piece = 0; piece < pieces; ++piece) {
+      const Range heads = share(config_.group_heads(), piece, pieces);
+      item.head_begin = heads.begin;
+      item.heads = heads.end - heads.begin;
+      add(item, visible_keys(item));
+    }
+  }
+
+  // Into how many pieces to cut a group's heads, so that the thread with most of them is done soonest, if all
+  // items are like this one.
+  int head_pieces(const AttentionItem& item) const {
+    int best = 1;
+    int64_t least = std::numeric_limits<int64_t>::max();
+    for (int pieces = 1; pieces <= config_.group_heads(); ++pieces) {
+      const int64_t heads = (config_.group_heads() + pieces - 1) / pieces;
+      const int64_t turns = (uncut_items_ * pieces + threads_ - 1) / threads_;
+      const int64_t cost = turns * (kKeyCost + item.query_tokens * heads);
+      if (cost < least) best = pieces, least = cost;
+    }
+    return best;
   }
 
   const Batch& batch_;
   const ModelConfig& config_;
+  const int32_t threads_;
+  int64_t uncut_items_ = 0;
   AttentionPlan plan_;
 };
 
 }  // namespace
 
 AttentionPlan plan_attention(const Batch& batch, const ModelConfig& config, int32_t threads) {
-  return Planner(batch, config).plan(threads);
+  return Planner(batch, config, threads).plan();
 }
 
 int32_t partition_count(const Batch& batch, const AttentionItem& item) {

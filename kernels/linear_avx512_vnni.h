@@ -51,7 +51,8 @@ REDOUBT_INLINE void add_dot(__m512i& sum_i32x16, __m512i codes_u8x64, __m512i in
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum_i32x16) : "v"(codes_u8x64), "v"(inputs_i8x64));
 }
 
-// Asks for a cache line that will be written, which may be in another core's cache.
+// Asks for a cache line that will be written, which may be in another core's cache. As text, because GCC
+// makes the builtin an ordinary prefetch unless the target says prfchw.
 REDOUBT_INLINE void prefetch_to_write(const float* line) { __asm__ volatile("prefetchw %0" ::"m"(*line)); }
 
 // The lanes of the 16 outputs from `output` on that exist.

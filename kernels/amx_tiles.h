@@ -39,10 +39,6 @@ class AmxTiles {
   AmxTiles(const AmxTiles&) = delete;
   AmxTiles& operator=(const AmxTiles&) = delete;
 
-  template <int kTile>
-  [[gnu::always_inline]] void zero() {
-    __asm__ volatile("tilezero %%tmm%c0" : : "i"(kTile));
-  }
   // The register's rows, `stride` bytes apart in memory.
   template <int kTile>
   [[gnu::always_inline]] void load(const void* memory, int64_t stride) {
@@ -52,10 +48,11 @@ class AmxTiles {
   [[gnu::always_inline]] void store(void* memory, int64_t stride) {
     __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(memory), "r"(stride), "i"(kTile) : "memory");
   }
-  // sums[m][n] (int32) += the dot products over k of signed[m][4k .. 4k + 4] and unsigned[k][4n .. 4n + 4].
-  template <int kSums, int kSigned, int kUnsigned>
+  // sums[m][n] (int32) += the dot products over k of rows[m][4k .. 4k + 4] and columns[k][4n .. 4n + 4], both
+  // int8.
+  template <int kSums, int kRows, int kColumns>
   [[gnu::always_inline]] void dot_product() {
-    __asm__ volatile("tdpbsud %%tmm%c0, %%tmm%c1, %%tmm%c2" : : "i"(kUnsigned), "i"(kSigned), "i"(kSums));
+    __asm__ volatile("tdpbssd %%tmm%c0, %%tmm%c1, %%tmm%c2" : : "i"(kColumns), "i"(kRows), "i"(kSums));
   }
 };
 
@@ -76,11 +73,6 @@ class EmulatedTiles {
   EmulatedTiles& operator=(const EmulatedTiles&) = delete;
 
   template <int kTile>
-  void zero() {
-    require(is_configured(kTile), "tilezero: the register has no shape");
-    std::memset(registers_[kTile], 0, sizeof registers_[kTile]);
-  }
-  template <int kTile>
   void load(const void* memory, int64_t stride) {
     require(is_configured(kTile), "tileloadd: the register has no shape");
     std::memset(registers_[kTile], 0, sizeof registers_[kTile]);
@@ -97,10 +89,10 @@ class EmulatedTiles {
                   config_.row_bytes[kTile]);
     }
   }
-  template <int kSums, int kSigned, int kUnsigned>
+  template <int kSums, int kRows, int kColumns>
   void dot_product() {
-    static_assert(kSums != kSigned && kSums != kUnsigned && kSigned != kUnsigned);
-    dot_product(kSums, kSigned, kUnsigned);
+    static_assert(kSums != kRows && kSums != kColumns && kRows != kColumns);
+    dot_product(kSums, kRows, kColumns);
   }
 
  private:
@@ -112,25 +104,25 @@ class EmulatedTiles {
     std::abort();
   }
 
-  void dot_product(int sums, int signed_tile, int unsigned_tile) {
-    const int rows = config_.rows[sums], depth = config_.row_bytes[signed_tile] / 4,
+  void dot_product(int sums, int rows_tile, int columns_tile) {
+    const int rows = config_.rows[sums], depth = config_.row_bytes[rows_tile] / 4,
               columns = config_.row_bytes[sums] / 4;
-    for (int tile : {sums, signed_tile, unsigned_tile}) {
-      require(is_configured(tile), "tdpbsud: a register has no shape");
-      require(config_.row_bytes[tile] % 4 == 0, "tdpbsud: rows that are no multiple of 4 bytes");
+    for (int tile : {sums, rows_tile, columns_tile}) {
+      require(is_configured(tile), "tdpbssd: a register has no shape");
+      require(config_.row_bytes[tile] % 4 == 0, "tdpbssd: rows that are no multiple of 4 bytes");
     }
-    require(rows == config_.rows[signed_tile], "tdpbsud: sums and first factor differ in rows");
-    require(depth == config_.rows[unsigned_tile], "tdpbsud: the factors differ in depth");
-    require(config_.row_bytes[sums] == config_.row_bytes[unsigned_tile],
-            "tdpbsud: sums and second factor differ in columns");
+    require(rows == config_.rows[rows_tile], "tdpbssd: sums and first factor differ in rows");
+    require(depth == config_.rows[columns_tile], "tdpbssd: the factors differ in depth");
+    require(config_.row_bytes[sums] == config_.row_bytes[columns_tile],
+            "tdpbssd: sums and second factor differ in columns");
     for (int m = 0; m < rows; ++m) {
       uint32_t row[kTileRowBytes / 4];  // sums wrap
       std::memcpy(row, registers_[sums][m], sizeof row);
       for (int k = 0; k < depth; ++k) {
         for (int n = 0; n < columns; ++n) {
           for (int i = 0; i < 4; ++i) {
-            row[n] += uint32_t(int8_t(registers_[signed_tile][m][4 * k + i]) *
-                               registers_[unsigned_tile][k][4 * n + i]);
+            row[n] += uint32_t(int8_t(registers_[rows_tile][m][4 * k + i]) *
+                               int8_t(registers_[columns_tile][k][4 * n + i]));
           }
         }
       }

@@ -161,7 +161,7 @@ std::vector<std::string> linear_tier_names() {
   return names;
 }
 
-void emulate_tdpbsud_array(const Strided<const int8_t>& a, const Strided<const uint8_t>& b,
+void emulate_tdpbssd_array(const Strided<const int8_t>& a, const Strided<const int8_t>& b,
                            const Strided<int32_t>& c) {
   TileConfig config;
   const auto shape = [&](int tile, size_t rows, size_t bytes) {
@@ -448,7 +448,7 @@ void bind_linear(nb::module_& module) {
 
   nb::module_ testing = module.def_submodule("testing");
   testing.def("linear_tiers", &linear_tier_names);
-  testing.def("emulate_tdpbsud", &emulate_tdpbsud_array, arg("a"), arg("b"), arg("c"));
+  testing.def("emulate_tdpbssd", &emulate_tdpbssd_array, arg("a"), arg("b"), arg("c"));
   testing.def("quantize_rows", &quantize_rows_array, arg("x"), arg("group"), arg("tier"), arg("terms") = 1,
               arg("block_rows") = 1 << 30, arg("block_cols") = 1 << 30);
   testing.def("linear_int8", &linear_int8_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),

@@ -1,15 +1,22 @@
-// Integer weights times int8 activations in AMX tiles: the codes of one group are unpacked into the layout
-// that tdpbsud takes and multiplied with up to 64 rows; then each group's float step is done on the sums, in
-// the order that the contract demands. Few rows go to the AVX-512 VNNI kernel, whose results are the same.
+// Integer weights times int8 activations in AMX tiles. A tile of outputs goes through its groups of weights
+// two at a time: their codes are unpacked, as signed numbers, into the layout that tdpbssd takes, and
+// multiplied with 32 rows after the other; each group's float step is done on the sums, in the order that the
+// contract demands, while the tiles work on the next rows. Few rows go to the AVX-512 VNNI kernel, whose
+// results are the same.
 //
-// Never run on a processor with AMX yet, so nothing here is measured: block sizes follow from instruction
-// counts. One tdpbsud does the work of 256 vpdpbusd, so the float step should take most of the time.
+// A tdpbssd does the work of 256 vpdpbusd in 17 cycles, but its sums leave the tiles through memory, and for
+// some hundred cycles after any instruction on tiles floats are multiplied in one pipe only, not in two
+// (measured on a Xeon of Granite Rapids' generation, like all that follows). So 16 x 16 sums of a group take
+// 110 to 120 cycles: 30 of loads, products and stores, 32 to 48 of multiplications, and the rest for what
+// does not overlap. The same group takes vpdpbusd 220 cycles (of 64) or 135 (of 32).
 #include <immintrin.h>
 
 #include <algorithm>
+#include <array>
 
 #include "amx_tiles.h"
 #include "linear_avx512_vnni.h"
+#include "thread_pool.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,f16c")
@@ -22,11 +29,12 @@ using avx512_vnni::load_halves;
 using avx512_vnni::load_table;
 using avx512_vnni::write_outputs;
 
-// Fewer rows leave most of a tile empty while the codes must be unpacked all the same. An estimate.
-constexpr int kFewestRows = 16;
-// Rows go through a tile's groups in passes of this many blocks, so that unpacking a group is shared and
-// what a pass touches again and again, 20 KiB, stays in the first-level cache.
-constexpr int kPassBlocks = 4;
+// With fewer, unpacking takes more than the tiles save.
+constexpr int fewest_rows(int group) { return group == 32 ? 17 : 9; }
+constexpr int kPassBlocks = 32;  // of rows, whose fp32 sums stay in the second-level cache
+// Of weights. With four, sums on their way to the float step leave the first-level cache: stores of tiles
+// that miss it take twice as long.
+constexpr int kStepGroups = 2;
 constexpr int kMostGroup = 128;
 
 // Rows [0, rows) in `count` blocks of `height`, which fits the tiles. Blocks are of one height, because the
@@ -47,7 +55,7 @@ struct Blocks {
 enum Register { kSums00, kSums01, kSums10, kSums11, kInputs0, kInputs1, kCodes0, kCodes1 };
 
 TileConfig tile_shapes(int height, int group) {
-  const int depth = std::min(group, kTileRowBytes);  // inputs of one tdpbsud
+  const int depth = std::min(group, kTileRowBytes);  // inputs of one tdpbssd
   TileConfig config;
   for (int tile : {kSums00, kSums01, kSums10, kSums11}) config.shape(tile, height, kTileRowBytes);
   for (int tile : {kInputs0, kInputs1}) config.shape(tile, height, depth);
@@ -55,165 +63,282 @@ TileConfig tile_shapes(int height, int group) {
   return config;
 }
 
-using Sums = int32_t[2][kTileRows][kTileOutputs];
+// Sums of dot products as floats. They start from kMagic's bits and never leave the range in which a unit of
+// those bits is one: |dot| <= 128 * 128 * 128, so that what is stored is, exactly, kMagic + dot.
+constexpr float kMagic = 0x1.8p23f;
+static_assert(kMostGroup * 128 * 128 < 1 << 22);
+using Sums = float[2][kTileRows][kTileOutputs];
+alignas(64) constexpr auto kFirstSums = [] {
+  std::array<float, kTileRowBytes / 4> row;
+  row.fill(kMagic);
+  return row;
+}();
 
-// One group of one or two blocks of inputs, whose rows are `stride` bytes apart. codes: [group / 4][32][4].
-template <int kCount, typename Tiles>
-REDOUBT_INLINE void multiply_group(Tiles& tiles, const int8_t* const (&inputs)[2], int64_t stride,
-                                   const uint8_t* codes, int group, Sums& sums) {
-  constexpr int kRowBytes = kTileOutputs * 4;
-  tiles.template zero<kSums00>();
-  tiles.template zero<kSums01>();
-  if constexpr (kCount == 2) {
-    tiles.template zero<kSums10>();
-    tiles.template zero<kSums11>();
-  }
-  for (int k = 0; k < group; k += kTileRowBytes) {
-    tiles.template load<kCodes0>(codes + k * kTileOutputs, kRowBytes);
-    tiles.template load<kCodes1>(codes + k * kTileOutputs + kTileRowBytes, kRowBytes);
-    tiles.template load<kInputs0>(inputs[0] + k, stride);
-    tiles.template dot_product<kSums00, kInputs0, kCodes0>();
-    tiles.template dot_product<kSums01, kInputs0, kCodes1>();
-    if constexpr (kCount == 2) {
-      tiles.template load<kInputs1>(inputs[1] + k, stride);
-      tiles.template dot_product<kSums10, kInputs1, kCodes0>();
-      tiles.template dot_product<kSums11, kInputs1, kCodes1>();
+// Products of one block of inputs and a group's codes for two columns of 16 outputs, one after the other.
+// They take turns on two pairs of registers of sums, and a product's sums are stored after the next product
+// is begun: so loads, products and stores overlap.
+template <typename Tiles>
+class Products {
+ public:
+  explicit Products(Tiles& tiles) : tiles_(tiles) {}
+
+  // sums: [kTileRows][kTileOutputs], of which the two columns are written later. inputs: rows `stride` bytes
+  // apart. codes: [2][group / 4][16][4]. has_codes: the registers hold these codes already.
+  REDOUBT_INLINE void add(const int8_t* inputs, int64_t stride, const int8_t* codes, int group,
+                          bool has_codes, float* sums) {
+    if (turn_ == 0) {
+      multiply<kSums00, kSums01, kInputs0>(inputs, stride, codes, group, has_codes);
+      store<kSums10, kSums11>();
+    } else {
+      multiply<kSums10, kSums11, kInputs1>(inputs, stride, codes, group, has_codes);
+      store<kSums00, kSums01>();
     }
+    pending_ = sums;
+    turn_ ^= 1;
   }
-  tiles.template store<kSums00>(&sums[0][0][0], kRowBytes);
-  tiles.template store<kSums01>(&sums[0][0][16], kRowBytes);
-  if constexpr (kCount == 2) {
-    tiles.template store<kSums10>(&sums[1][0][0], kRowBytes);
-    tiles.template store<kSums11>(&sums[1][0][16], kRowBytes);
-  }
-}
 
-// A group's codes in the order of their inputs: a packed 64 bytes give those of inputs 8 kb .. 8 kb + 4 by
-// their low nibbles, and of the four after by their high ones. lut4's stand for entries plus 128.
-template <WeightType kType>
-REDOUBT_INLINE void unpack(const uint8_t* codes, __m512i table, int group, uint8_t* panel) {
-  const __m512i low_nibble = _mm512_set1_epi8(15);
-  for (int at = 0; at < group * 16; at += 64) {
-    prefetch_weights<Prefetch::kFar>(codes + at);
-    const __m512i pair = load_codes(codes + at);
-    __m512i low = _mm512_and_si512(pair, low_nibble);
-    __m512i high = _mm512_and_si512(_mm512_srli_epi16(pair, 4), low_nibble);
-    if constexpr (kType == WeightType::kLut4) {
-      low = _mm512_shuffle_epi8(table, low);
-      high = _mm512_shuffle_epi8(table, high);
+  // Stores what is not stored yet.
+  void finish() {
+    if (turn_ == 0) {
+      store<kSums10, kSums11>();
+    } else {
+      store<kSums00, kSums01>();
     }
-    uint8_t* out = panel + at / 128 * 256 + at % 128;
-    _mm512_store_si512(out, low);
-    _mm512_store_si512(out + 128, high);
+    pending_ = nullptr;
   }
-}
 
-// What a group's float step needs besides its sums.
-struct FloatStep {
-  const uint8_t* halves;  // the group's scales, and minima
-  int group;              // its number
-  int block;              // the first of its blocks, counted from the pass's first
+ private:
+  template <int kSums0, int kSums1, int kInputs>
+  REDOUBT_INLINE void multiply(const int8_t* inputs, int64_t stride, const int8_t* codes, int group,
+                               bool has_codes) {
+    if (!has_codes) load_codes(codes, group);
+    tiles_.template load<kInputs>(inputs, stride);
+    // Where tilezero would do; but a product waits longer for that.
+    tiles_.template load<kSums0>(kFirstSums.data(), 0);
+    tiles_.template load<kSums1>(kFirstSums.data(), 0);
+    tiles_.template dot_product<kSums0, kInputs, kCodes0>();
+    tiles_.template dot_product<kSums1, kInputs, kCodes1>();
+    if (group <= kTileRowBytes) return;
+    load_codes(codes + kTileRowBytes * 16, group);
+    tiles_.template load<kInputs>(inputs + kTileRowBytes, stride);
+    tiles_.template dot_product<kSums0, kInputs, kCodes0>();
+    tiles_.template dot_product<kSums1, kInputs, kCodes1>();
+  }
+  REDOUBT_INLINE void load_codes(const int8_t* codes, int group) {
+    tiles_.template load<kCodes0>(codes, kTileRowBytes);
+    tiles_.template load<kCodes1>(codes + group * 16, kTileRowBytes);
+  }
+  template <int kSums0, int kSums1>
+  REDOUBT_INLINE void store() {
+    if (pending_ == nullptr) return;
+    tiles_.template store<kSums0>(pending_, kTileOutputs * 4);
+    tiles_.template store<kSums1>(pending_ + kTileOutputs / 2, kTileOutputs * 4);
+  }
+
+  Tiles& tiles_;
+  float* pending_ = nullptr;
+  int turn_ = 0;
 };
 
+// A group's codes less their zero point, in the order of their inputs: [2][group / 4][16][4]. A packed 64
+// bytes give those of inputs 8 kb .. 8 kb + 4 by their low nibbles, and of the four after by their high ones.
+// asym_int4's stay as they are: their zero point is a float.
+template <WeightType kType>
+REDOUBT_INLINE void unpack(const uint8_t* codes, __m512i table, int group, int8_t* panel) {
+  const __m512i low_nibble = _mm512_set1_epi8(15), eight = _mm512_set1_epi8(8);
+  const __m512i top_bit = _mm512_set1_epi8(int8_t(0x80));
+  int8_t* const columns[2] = {panel, panel + group * 16};
+  const auto finish = [&](__m512i nibbles) __attribute__((always_inline)) {
+    if constexpr (kType == WeightType::kLut4) return _mm512_shuffle_epi8(table, nibbles);
+    if constexpr (kType == WeightType::kSymInt4) return _mm512_sub_epi8(nibbles, eight);
+    return nibbles;
+  };
+  if constexpr (kType == WeightType::kInt8) {
+    for (int at = 0; at < group * 16; at += 64, codes += 128) {
+      for (int c = 0; c < 2; ++c) {
+        prefetch_weights<Prefetch::kFar>(codes + 64 * c);
+        _mm512_store_si512(columns[c] + at, _mm512_xor_si512(load_codes(codes + 64 * c), top_bit));
+      }
+    }
+  } else {
+    for (int at = 0; at < group * 16; at += 128, codes += 128) {
+      for (int c = 0; c < 2; ++c) {
+        prefetch_weights<Prefetch::kFar>(codes + 64 * c);
+        const __m512i pair = load_codes(codes + 64 * c);
+        const __m512i high = _mm512_and_si512(_mm512_srli_epi16(pair, 4), low_nibble);
+        _mm512_store_si512(columns[c] + at, finish(_mm512_and_si512(pair, low_nibble)));
+        _mm512_store_si512(columns[c] + at + 64, finish(high));
+      }
+    }
+  }
+}
+
+// What the tiles multiply at once: some groups of weights times two blocks of rows, or both terms of one.
+struct Step {
+  int first_group, groups;
+  int block;  // counted from the pass's first
+};
+
+// A tile of outputs times up to kPassBlocks blocks of rows.
 template <WeightType kType, int kTerms>
 class Pass {
  public:
-  Pass(const PackedMatrix& w, const QuantizedRows& x, const Blocks& blocks, int first_block)
+  Pass(const PackedMatrix& w, const QuantizedRows& x, const Blocks& blocks)
       : w_(w),
         x_(x),
         blocks_(blocks),
-        first_block_(first_block),
-        count_(std::min(kPassBlocks, blocks.count - first_block)) {}
+        groups_(w.cols / w.group),
+        table_(_mm512_broadcast_i32x4(load_table(w))) {}
 
   template <typename Tiles>
-  void multiply_tile(Tiles& tiles, const LinearOutput& y, int tile) {
-    // Flipping the top bit adds 128.
-    const __m512i table =
-        _mm512_xor_si512(_mm512_broadcast_i32x4(load_table(w_)), _mm512_set1_epi8(int8_t(0x80)));
-    std::fill_n(&accumulators_[0][0][0], sizeof accumulators_ / sizeof(float), 0.0f);
-    const uint8_t* codes = w_.tile(tile);
-    const int code_bytes = w_.group * (kType == WeightType::kInt8 ? 32 : 16);
-    // A step's sums are added while the tiles work on the next step's.
-    FloatStep step{};
+  void multiply_tile(Tiles& tiles, const LinearOutput& y, int tile, Range blocks) {
+    count_ = blocks.end - blocks.begin;
+    for (int block = 0; block < count_; ++block) first_rows_[block] = blocks_.begin(blocks.begin + block);
+    std::fill_n(&accumulators_[0][0][0], size_t(count_) * kTileRows * kTileOutputs, 0.0f);
+    Products<Tiles> products(tiles);
+    Step last{};
     int turn = 0;
-    for (int j = 0; j < w_.cols / w_.group; ++j, codes += w_.block_bytes()) {
-      const uint8_t* panel = panel_;
-      if constexpr (kType == WeightType::kInt8) {
-        panel = codes;  // in a tile's layout already
-        for (int at = 0; at < code_bytes; at += 64) prefetch_weights<Prefetch::kFar>(codes + at);
-      } else {
-        unpack<kType>(codes, table, w_.group, panel_);
-      }
-      for (int block = 0; block < count_; block += kStepBlocks) {
-        multiply(tiles, block, j, panel, dots_[turn % 2]);
-        if (turn > 0) add(step, dots_[(turn - 1) % 2]);
-        step = {codes + code_bytes, j, block};
-        ++turn;
+    for (int first = 0; first < groups_; first += kStepGroups) {
+      const int groups = std::min(kStepGroups, groups_ - first);
+      for (int g = 0; g < groups; ++g) take_group(tile, first + g);
+      for (int block = 0; block < count_; block += kStepBlocks, ++turn) {
+        const Step step{first, groups, block};
+        // A part of this step's products, then of the last one's float step, to do both at once.
+        for (int part = 0; part < kParts; ++part) {
+          for (int g = begin_of_part(groups, part); g < begin_of_part(groups, part + 1); ++g) {
+            add_products(products, step, g, dots_[turn % 2][g]);
+          }
+          if (turn > 0) add_part(last, part, dots_[(turn - 1) % 2]);
+        }
+        last = step;
       }
     }
-    add(step, dots_[(turn - 1) % 2]);
-    write(y, tile);
+    products.finish();
+    for (int part = 0; part < kParts; ++part) add_part(last, part, dots_[(turn - 1) % 2]);
+    write(y, tile, blocks.begin);
   }
 
  private:
   static constexpr int kStepBlocks = kTerms == 2 ? 1 : 2;
+  static constexpr int kPartRows = 8;  // their sums stay in registers
+  static constexpr int kParts = kStepBlocks * kTileRows / kPartRows;
 
-  int64_t first_row(int block) const { return blocks_.begin(first_block_ + block); }
+  // A step's groups by its parts, the first of which has one at least: it stores what the last step left.
+  static int begin_of_part(int groups, int part) { return (groups * part + kParts - 1) / kParts; }
+  // Where a group is unpacked: beside those of the step before, whose float step is to come.
+  static int slot_of(int group) { return group % (2 * kStepGroups); }
 
-  template <typename Tiles>
-  REDOUBT_INLINE void multiply(Tiles& tiles, int block, int group, const uint8_t* panel, Sums& dots) const {
-    const int64_t column = int64_t(group) * w_.group;
-    const int8_t* const first = x_.values + first_row(block) * x_.cols + column;
-    if constexpr (kTerms == 2) {
-      multiply_group<2>(tiles, {first, x_.low_values + first_row(block) * x_.cols + column}, x_.cols, panel,
-                        w_.group, dots);
-    } else if (block + 1 < count_) {
-      multiply_group<2>(tiles, {first, x_.values + first_row(block + 1) * x_.cols + column}, x_.cols, panel,
-                        w_.group, dots);
-    } else {
-      multiply_group<1>(tiles, {first, nullptr}, x_.cols, panel, w_.group, dots);
-    }
-  }
-
-  // The float step of a group, as kernel_table.h writes it down.
-  REDOUBT_INLINE void add(const FloatStep& step, const Sums& dots) {
-    const __m512 scales[2] = {load_halves(step.halves), load_halves(step.halves + 32)};
-    __m512 minima[2] = {};
-    if constexpr (kType == WeightType::kAsymInt4) {
-      minima[0] = load_halves(step.halves + 64);
-      minima[1] = load_halves(step.halves + 96);
-    }
-    const int64_t groups = w_.cols / w_.group;
-    for (int block = step.block; block < std::min(step.block + kStepBlocks, count_); ++block) {
-      const int64_t first = first_row(block) * groups + step.group;
-      const float *x_scale = x_.scales + first, *x_offset = x_.offsets + first;
-      const int32_t* start = x_.starts + first;
-      const int height = blocks_.height;
-      for (int r = 0; r < height; ++r, x_scale += groups, x_offset += groups, start += groups) {
-        for (int c = 0; c < 2; ++c) {
-          __m512i dot = _mm512_load_si512(&dots[block - step.block][r][16 * c]);
-          if constexpr (kTerms == 2) {
-            dot = _mm512_add_epi32(_mm512_slli_epi32(dot, 8), _mm512_load_si512(&dots[1][r][16 * c]));
-          }
-          if constexpr (kType != WeightType::kAsymInt4) {
-            dot = _mm512_add_epi32(dot, _mm512_set1_epi32(*start * (kType == WeightType::kSymInt4 ? 1 : 16)));
-          }
-          float* sum = &accumulators_[block][r][16 * c];
-          __m512 acc = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dot), _mm512_set1_ps(*x_scale)),
-                                       scales[c], _mm512_load_ps(sum));
-          if constexpr (kType == WeightType::kAsymInt4) {
-            acc = _mm512_fmadd_ps(_mm512_set1_ps(*x_offset), minima[c], acc);
-          }
-          _mm512_store_ps(sum, acc);
-        }
+  REDOUBT_INLINE void take_group(int tile, int group) {
+    const uint8_t* codes = w_.tile(tile) + size_t(group) * w_.block_bytes();
+    const int slot = slot_of(group);
+    unpack<kType>(codes, table_, w_.group, codes_[slot]);
+    const uint8_t* halves = codes + w_.group * (kType == WeightType::kInt8 ? 32 : 16);
+    for (int c = 0; c < 2; ++c) {
+      prefetch_weights<Prefetch::kFar>(halves + 64 * c);
+      _mm512_store_ps(&scales_[slot][16 * c], load_halves(halves + 32 * c));
+      if constexpr (kType == WeightType::kAsymInt4) {
+        _mm512_store_ps(&minima_[slot][16 * c], load_halves(halves + 64 + 32 * c));
       }
     }
   }
 
-  void write(const LinearOutput& y, int tile) const {
+  template <typename Tiles>
+  REDOUBT_INLINE void add_products(Products<Tiles>& products, const Step& step, int g, Sums& dots) const {
+    const int64_t column = int64_t(step.first_group + g) * w_.group, stride = x_.cols;
+    const int8_t* const codes = codes_[slot_of(step.first_group + g)];
+    const int64_t first = first_rows_[step.block] * stride + column;
+    products.add(x_.values + first, stride, codes, w_.group, false, &dots[0][0][0]);
+    const bool has_codes = w_.group <= kTileRowBytes;
+    if constexpr (kTerms == 2) {
+      products.add(x_.low_values + first, stride, codes, w_.group, has_codes, &dots[1][0][0]);
+    } else if (step.block + 1 < count_) {
+      const int8_t* const second = x_.values + first_rows_[step.block + 1] * stride + column;
+      products.add(second, stride, codes, w_.group, has_codes, &dots[1][0][0]);
+    }
+  }
+
+  // The float step of a part's rows.
+  REDOUBT_INLINE void add_part(const Step& step, int part, const Sums (&dots)[kStepGroups]) {
+    const int slot = part * kPartRows / kTileRows, first = part * kPartRows % kTileRows;
+    const int block = step.block + slot;
+    if (block >= count_) return;
+    const int rows = std::min(kPartRows, blocks_.height - first);
+    if (rows == kPartRows) return add_rows<kPartRows>(step, block, slot, first, dots);
+    add_few_rows(rows, step, block, slot, first, dots);
+  }
+
+  [[gnu::noinline]] void add_few_rows(int rows, const Step& step, int block, int slot, int first,
+                                      const Sums (&dots)[kStepGroups]) {
+    switch (rows) {
+      case 1:
+        return add_rows<1>(step, block, slot, first, dots);
+      case 2:
+        return add_rows<2>(step, block, slot, first, dots);
+      case 3:
+        return add_rows<3>(step, block, slot, first, dots);
+      case 4:
+        return add_rows<4>(step, block, slot, first, dots);
+      case 5:
+        return add_rows<5>(step, block, slot, first, dots);
+      case 6:
+        return add_rows<6>(step, block, slot, first, dots);
+      case 7:
+        return add_rows<7>(step, block, slot, first, dots);
+    }
+  }
+
+  // The float step of rows [first, first + kRows) of a block, as kernel_table.h writes it down.
+  template <int kRows>
+  REDOUBT_INLINE void add_rows(const Step& step, int block, int slot, int first,
+                               const Sums (&dots)[kStepGroups]) {
+    const __m512 magic = _mm512_set1_ps(kMagic);
+    const int64_t groups = groups_, at = first_rows_[block] * groups + first * groups + step.first_group;
+    const float *x_scales = x_.scales + at, *x_offsets = x_.offsets + at;
+    float (*const sums)[kTileOutputs] = accumulators_[block] + first;
+    __m512 acc[kRows][2];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      acc[r][0] = _mm512_load_ps(&sums[r][0]);
+      acc[r][1] = _mm512_load_ps(&sums[r][16]);
+    }
+    for (int g = 0; g < step.groups; ++g, ++x_scales, ++x_offsets) {
+      const float* const w_scales = scales_[slot_of(step.first_group + g)];
+      const __m512 scales[2] = {_mm512_load_ps(w_scales), _mm512_load_ps(w_scales + 16)};
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const __m512 x_scale = _mm512_set1_ps(x_scales[r * groups]);
+#pragma GCC unroll 2
+        for (int c = 0; c < 2; ++c) {
+          __m512 dot = _mm512_sub_ps(_mm512_load_ps(&dots[g][slot][first + r][16 * c]), magic);
+          if constexpr (kTerms == 2) {
+            const __m512 low = _mm512_sub_ps(_mm512_load_ps(&dots[g][1][first + r][16 * c]), magic);
+            dot = _mm512_fmadd_ps(dot, _mm512_set1_ps(256.0f), low);  // as the integer rounds
+          }
+          acc[r][c] = _mm512_fmadd_ps(_mm512_mul_ps(dot, x_scale), scales[c], acc[r][c]);
+        }
+      }
+      if constexpr (kType == WeightType::kAsymInt4) {
+        const float* const w_minima = minima_[slot_of(step.first_group + g)];
+        const __m512 minima[2] = {_mm512_load_ps(w_minima), _mm512_load_ps(w_minima + 16)};
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) {
+          const __m512 x_offset = _mm512_set1_ps(x_offsets[r * groups]);
+          acc[r][0] = _mm512_fmadd_ps(x_offset, minima[0], acc[r][0]);
+          acc[r][1] = _mm512_fmadd_ps(x_offset, minima[1], acc[r][1]);
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      _mm512_store_ps(&sums[r][0], acc[r][0]);
+      _mm512_store_ps(&sums[r][16], acc[r][1]);
+    }
+  }
+
+  void write(const LinearOutput& y, int tile, int first_block) const {
     for (int block = 0; block < count_; ++block) {
-      for (int r = blocks_.first_own(first_block_ + block); r < blocks_.height; ++r) {
-        const int row = int(first_row(block)) + r;
+      for (int r = blocks_.first_own(first_block + block); r < blocks_.height; ++r) {
+        const int row = int(first_rows_[block]) + r;
         for (int c = 0; c < 2; ++c) {
           write_outputs(w_, y, row, tile * kTileOutputs + 16 * c,
                         _mm512_load_ps(&accumulators_[block][r][16 * c]));
@@ -225,10 +350,15 @@ class Pass {
   const PackedMatrix& w_;
   const QuantizedRows& x_;
   const Blocks& blocks_;
-  const int first_block_, count_;
+  const int groups_;
+  const __m512i table_;
+  int count_ = 0;  // of blocks
+  int64_t first_rows_[kPassBlocks];
   alignas(64) float accumulators_[kPassBlocks][kTileRows][kTileOutputs];
-  alignas(64) Sums dots_[2];
-  alignas(64) uint8_t panel_[kMostGroup * kTileOutputs];
+  alignas(64) Sums dots_[2][kStepGroups];
+  alignas(64) float scales_[2 * kStepGroups][kTileOutputs];
+  alignas(64) float minima_[2 * kStepGroups][kTileOutputs];
+  alignas(64) int8_t codes_[2 * kStepGroups][kMostGroup * kTileOutputs];  // [2][group / 4][16][4]
 };
 
 template <WeightType kType, int kTerms, typename Tiles>
@@ -236,9 +366,10 @@ void multiply(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput&
               int tile_end) {
   const Blocks blocks(x.rows);
   Tiles tiles(tile_shapes(blocks.height, w.group));
+  Pass<kType, kTerms> pass(w, x, blocks);
   for (int tile = tile_begin; tile < tile_end; ++tile) {
     for (int block = 0; block < blocks.count; block += kPassBlocks) {
-      Pass<kType, kTerms>(w, x, blocks, block).multiply_tile(tiles, y, tile);
+      pass.multiply_tile(tiles, y, tile, {block, std::min(block + kPassBlocks, blocks.count)});
     }
   }
 }
@@ -253,10 +384,12 @@ void multiply_terms(const PackedMatrix& w, const QuantizedRows& x, const LinearO
   }
 }
 
-template <typename Tiles, int kFewest>
+template <typename Tiles, bool kAnyRows>
 void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end) {
-  if (x.rows < kFewest) return avx512_vnni::linear_int8(w, x, y, tile_begin, tile_end);
+  if (!kAnyRows && x.rows < fewest_rows(w.group)) {
+    return avx512_vnni::linear_int8(w, x, y, tile_begin, tile_end);
+  }
   switch (w.type) {
     case WeightType::kSymInt4:
       return multiply_terms<WeightType::kSymInt4, Tiles>(w, x, y, tile_begin, tile_end);
@@ -276,12 +409,10 @@ void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutp
 
 namespace redoubt {
 
-void fill_linear_amx_int8(KernelTable& table) {
-  table.linear_int8 = amx_int8::linear_int8<AmxTiles, amx_int8::kFewestRows>;
-}
+void fill_linear_amx_int8(KernelTable& table) { table.linear_int8 = amx_int8::linear_int8<AmxTiles, false>; }
 
 void fill_linear_amx_int8_emulated(KernelTable& table) {
-  table.linear_int8 = amx_int8::linear_int8<EmulatedTiles, 1>;
+  table.linear_int8 = amx_int8::linear_int8<EmulatedTiles, true>;
 }
 
 }  // namespace redoubt

@@ -16,7 +16,7 @@ def linear_tiers() -> list[str]:
     The latter is amx_int8's kernel over tile registers in memory, used from one row on.
     """
 
-def emulate_tdpbsud(a: I8, b: U8, c: I32) -> None:
+def emulate_tdpbssd(a: I8, b: I8, c: I32) -> None:
     """C [m, n] += the emulated dot product of a [m, 4 k] and b [k, 4 n], their rows at any distance.
 
     What a processor answers with a fault ends the process.

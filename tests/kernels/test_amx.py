@@ -34,7 +34,7 @@ AMX_TIERS = [
 ]
 
 
-def tdpbsud_of_the_manual(a: NDArray[np.int8], b: NDArray[np.uint8], c: NDArray[np.int32]) -> NDArray[np.int32]:
+def tdpbssd_of_the_manual(a: NDArray[np.int8], b: NDArray[np.int8], c: NDArray[np.int32]) -> NDArray[np.int32]:
     """Intel SDM volume 2, "TDPBSSD/TDPBSUD/TDPBUSD/TDPBUUD", by rows, then depth, then columns of doublewords."""
     result = c.astype(np.int64)
     for m in range(c.shape[0]):
@@ -50,12 +50,12 @@ def test_the_emulated_dot_product_is_the_manuals(m: int, k: int, n: int) -> None
     rng = np.random.default_rng(m * 100 + k * 10 + n)
     # Rows further apart than they are long, and something around them that must neither be read nor written.
     a = rng.integers(-128, 128, (m, 4 * k + 7)).astype(np.int8)
-    b = rng.integers(0, 256, (k, 4 * n + 5)).astype(np.uint8)
+    b = rng.integers(-128, 128, (k, 4 * n + 5)).astype(np.int8)
     c = rng.integers(-(2**31), 2**31, (m, n + 3)).astype(np.int32)
-    a[0, :4], b[0, :4], c[0, 0] = -128, 255, -(2**31)
+    a[0, :4], b[0, :4], c[0, 0] = -128, -128, 2**31 - 1
     expected = c.copy()
-    expected[:, :n] = tdpbsud_of_the_manual(a[:, : 4 * k], b[:, : 4 * n], c[:, :n])
-    testing.emulate_tdpbsud(a[:, : 4 * k], b[:, : 4 * n], c[:, :n])
+    expected[:, :n] = tdpbssd_of_the_manual(a[:, : 4 * k], b[:, : 4 * n], c[:, :n])
+    testing.emulate_tdpbssd(a[:, : 4 * k], b[:, : 4 * n], c[:, :n])
     assert (c == expected).all()
 
 
@@ -77,7 +77,7 @@ def test_what_faults_on_a_processor_ends_the_process(
     a, b, c = shapes
     code = (
         "import numpy as np; from kernels._native import testing; "
-        f"testing.emulate_tdpbsud(np.zeros({a}, np.int8), np.zeros({b}, np.uint8), np.zeros({c}, np.int32))"
+        f"testing.emulate_tdpbssd(np.zeros({a}, np.int8), np.zeros({b}, np.int8), np.zeros({c}, np.int32))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.returncode < 0
@@ -121,17 +121,17 @@ def test_the_emulated_tier_is_for_tests_only() -> None:
 
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump is not installed")
 def test_the_extension_holds_the_instructions() -> None:
-    """What no emulation shows: that the tier is compiled to tiles, signed inputs in tmm4 and 5, codes in 6 and 7."""
+    """What no emulation shows: that the tier is compiled to tiles, inputs in tmm4 and 5, codes in 6 and 7."""
     listing = subprocess.run(
         ["objdump", "--disassemble", "--no-show-raw-insn", str(_native.__file__)],
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    for instruction in ("ldtilecfg", "tilerelease", "tilezero", "tileloadd", "tilestored"):
+    for instruction in ("ldtilecfg", "tilerelease", "tileloadd", "tilestored"):
         assert instruction in listing
-    dots = {"".join(line.split("tdpbsud")[1].split()) for line in listing.splitlines() if "tdpbsud" in line}
-    # objdump names operands in reverse: unsigned, signed, sums.
+    dots = {"".join(line.split("tdpbssd")[1].split()) for line in listing.splitlines() if "tdpbssd" in line}
+    # objdump names operands in reverse: columns, rows, sums.
     assert dots == {
         f"%tmm{codes},%tmm{inputs},%tmm{2 * (inputs - 4) + codes - 6}" for inputs in (4, 5) for codes in (6, 7)
     }

@@ -64,6 +64,11 @@ bool request_amx_permission() {
   return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureTileData) == 0;
 }
 
+bool is_intel_cpu() {
+  const Registers vendor = cpuid(0, 0);
+  return vendor.ebx == 0x756e6547 && vendor.edx == 0x49656e69 && vendor.ecx == 0x6c65746e;  // GenuineIntel
+}
+
 std::string cpu_model() {
   if (cpuid(0x80000000u, 0).eax < 0x80000004u) return "unknown";
   char brand[49] = {};

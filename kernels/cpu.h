@@ -22,4 +22,7 @@ bool request_amx_permission();
 // The processor's brand string, trimmed; "unknown" where it gives none.
 std::string cpu_model();
 
+// Whether Intel made the processor.
+bool is_intel_cpu();
+
 }  // namespace redoubt

@@ -5,10 +5,10 @@
 // results are the same.
 //
 // A tdpbssd does the work of 256 vpdpbusd in 17 cycles, but its sums leave the tiles through memory, and for
-// some hundred cycles after any instruction on tiles floats are multiplied in one pipe only, not in two
-// (measured on a Xeon of Granite Rapids' generation, like all that follows). So 16 x 16 sums of a group take
-// 110 to 120 cycles: 30 of loads, products and stores, 32 to 48 of multiplications, and the rest for what
-// does not overlap. The same group takes vpdpbusd 220 cycles (of 64) or 135 (of 32).
+// some 350 cycles after any instruction on tiles floats are multiplied in one pipe only, not in two
+// (measured on a Xeon whose hypervisor hides its model, like all that follows). So 16 x 16 sums of a group
+// take 110 to 120 cycles: 30 of loads, products and stores, 32 to 48 of multiplications, and the rest for
+// what does not overlap. The same group takes vpdpbusd 220 cycles (of 64) or 140 (of 32).
 #include <immintrin.h>
 
 #include <algorithm>

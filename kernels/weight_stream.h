@@ -18,7 +18,7 @@ namespace redoubt {
 // rows of int8 read 48 GB/s for 35. kNone, nothing, where the hardware does it as well.
 enum class Prefetch { kNone, kNear, kFar };
 
-// 1 to 16 KiB were measured for both. On a Xeon (of Granite Rapids' generation) 4 KiB ahead, where a line
+// 1 to 16 KiB were measured for both. On a Xeon with AMX 4 KiB ahead, where a line
 // falls into the set of the one that is being read, reads 75 to 80 % of what plain reading does, 3 KiB 90 %.
 inline const int64_t kNearBytes = is_intel_cpu() ? 3072 : 4096;
 inline constexpr int kFarBytes = 8192;

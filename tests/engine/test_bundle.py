@@ -269,7 +269,8 @@ async def test_an_unread_carrier_is_relieved(streams: AsyncEngine) -> None:
     reader.assemblers["unread"], reader.outputs["unread"] = Assembler(), []
     for name in ("a", "b"):
         await reader.read(name, 300)
-    assert reader.messages > 2 * 100
+    # Held up to the end they would get 4. How many it is beyond that is a matter of the machine's speed.
+    assert reader.messages > 2 * 20
     await unread.aclose()
 
 

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "amx_tiles.h"
 #include "linear_avx512_vnni.h"
@@ -50,8 +51,8 @@ struct Blocks {
   int first_own(int block) const { return block * height - begin(block); }
 };
 
-// The registers: sums of two blocks of inputs (of two terms: of both terms of one block) by two columns of 16
-// outputs, and what is multiplied.
+// The registers: two pairs of sums, each of a block of inputs (of two terms: of one term of it) by two
+// columns of 16 outputs, and what is multiplied.
 enum Register { kSums00, kSums01, kSums10, kSums11, kInputs0, kInputs1, kCodes0, kCodes1 };
 
 TileConfig tile_shapes(int height, int group) {
@@ -88,17 +89,17 @@ class Products {
                           bool has_codes, float* sums) {
     if (turn_ == 0) {
       multiply<kSums00, kSums01, kInputs0>(inputs, stride, codes, group, has_codes);
-      store<kSums10, kSums11>();
     } else {
       multiply<kSums10, kSums11, kInputs1>(inputs, stride, codes, group, has_codes);
-      store<kSums00, kSums01>();
     }
+    finish();
     pending_ = sums;
     turn_ ^= 1;
   }
 
-  // Stores what is not stored yet.
-  void finish() {
+  // Stores what is not stored yet: of the registers whose turn it is not.
+  REDOUBT_INLINE void finish() {
+    if (pending_ == nullptr) return;
     if (turn_ == 0) {
       store<kSums10, kSums11>();
     } else {
@@ -130,7 +131,6 @@ class Products {
   }
   template <int kSums0, int kSums1>
   REDOUBT_INLINE void store() {
-    if (pending_ == nullptr) return;
     tiles_.template store<kSums0>(pending_, kTileOutputs * 4);
     tiles_.template store<kSums1>(pending_ + kTileOutputs / 2, kTileOutputs * 4);
   }
@@ -260,39 +260,26 @@ class Pass {
   // The float step of a part's rows.
   REDOUBT_INLINE void add_part(const Step& step, int part, const Sums (&dots)[kStepGroups]) {
     const int slot = part * kPartRows / kTileRows, first = part * kPartRows % kTileRows;
-    const int block = step.block + slot;
-    if (block >= count_) return;
+    if (step.block + slot >= count_) return;
     const int rows = std::min(kPartRows, blocks_.height - first);
-    if (rows == kPartRows) return add_rows<kPartRows>(step, block, slot, first, dots);
-    add_few_rows(rows, step, block, slot, first, dots);
+    if (rows == kPartRows) return add_rows<kPartRows>(step, slot, first, dots);
+    add_few_rows(rows, step, slot, first, dots, std::make_integer_sequence<int, kPartRows>());
   }
 
-  [[gnu::noinline]] void add_few_rows(int rows, const Step& step, int block, int slot, int first,
-                                      const Sums (&dots)[kStepGroups]) {
-    switch (rows) {
-      case 1:
-        return add_rows<1>(step, block, slot, first, dots);
-      case 2:
-        return add_rows<2>(step, block, slot, first, dots);
-      case 3:
-        return add_rows<3>(step, block, slot, first, dots);
-      case 4:
-        return add_rows<4>(step, block, slot, first, dots);
-      case 5:
-        return add_rows<5>(step, block, slot, first, dots);
-      case 6:
-        return add_rows<6>(step, block, slot, first, dots);
-      case 7:
-        return add_rows<7>(step, block, slot, first, dots);
-    }
+  // Of rows < kPartRows rows, one of kRows.
+  template <int... kRows>
+  [[gnu::noinline]] void add_few_rows(int rows, const Step& step, int slot, int first,
+                                      const Sums (&dots)[kStepGroups],
+                                      std::integer_sequence<int, 0, kRows...>) {
+    ((rows == kRows ? add_rows<kRows>(step, slot, first, dots) : void()), ...);
   }
 
-  // The float step of rows [first, first + kRows) of a block, as kernel_table.h writes it down.
+  // The float step of rows [first, first + kRows) of a step's block, as kernel_table.h writes it down.
   template <int kRows>
-  REDOUBT_INLINE void add_rows(const Step& step, int block, int slot, int first,
-                               const Sums (&dots)[kStepGroups]) {
+  REDOUBT_INLINE void add_rows(const Step& step, int slot, int first, const Sums (&dots)[kStepGroups]) {
     const __m512 magic = _mm512_set1_ps(kMagic);
-    const int64_t groups = groups_, at = first_rows_[block] * groups + first * groups + step.first_group;
+    const int block = step.block + slot;
+    const int64_t groups = groups_, at = (first_rows_[block] + first) * groups + step.first_group;
     const float *x_scales = x_.scales + at, *x_offsets = x_.offsets + at;
     float (*const sums)[kTileOutputs] = accumulators_[block] + first;
     __m512 acc[kRows][2];

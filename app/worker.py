@@ -67,6 +67,7 @@ def load_model(settings: WorkersSettings, slot: Slot, threads: int) -> ModelRunn
         nodes=nodes,
         bind_weights=settings.worker.bind_memory,
         compute_type=engine.compute_type,
+        prompt_compute_type=engine.prompt_compute_type,
         kv_type=engine.kv_type,
         weight_memory=engine.weight_memory,
         kv_pages=kv_pages_within(model.folder, engine.kv_type, engine.kv_memory_bytes),

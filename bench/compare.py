@@ -200,7 +200,8 @@ def our_command(packed: Path, options: argparse.Namespace, works: Sequence[Work]
     listed = json.dumps([asdict(work) for work in works])
     return [
         *(sys.executable, "-m", "bench.contender", str(packed.resolve()), "--threads", str(options.threads)),
-        *("--kv-type", kv_type, "--weight-memory", options.weight_memory),
+        *("--kv-type", kv_type, "--prompt-compute-type", options.prompt_compute_type),
+        *("--weight-memory", options.weight_memory),
         *("--clock", options.clock, "--works", listed),
     ]
 
@@ -273,6 +274,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--kv-type", type=kv_types, default=("bf16",), help="ours; int8,bf16 runs both, int8 beside the peers"
     )
+    parser.add_argument("--prompt-compute-type", choices=("auto", "same", "bf16"), default="auto", help="ours")
     parser.add_argument("--weight-memory", choices=("auto", "mapped", "huge_pages"), default="auto", help="ours")
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for loading, and for each measurement")

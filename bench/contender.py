@@ -14,6 +14,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--kv-type", required=True)
+    parser.add_argument("--prompt-compute-type", required=True)
     parser.add_argument("--weight-memory", required=True)
     parser.add_argument("--clock", choices=tuple(CLOCKS), required=True)
     parser.add_argument("--works", required=True, help="JSON")
@@ -24,6 +25,7 @@ def main() -> None:
         options.model,
         threads=options.threads,
         kv_type=options.kv_type,
+        prompt_compute_type=options.prompt_compute_type,
         weight_memory=options.weight_memory,
         works=todo,
         clock=options.clock,
@@ -33,7 +35,10 @@ def main() -> None:
         return bench.measure(work)
 
     model = bench.runner.model
-    settings = f"threads {options.threads}, tier {model.tier}, {options.kv_type} KV, weights {model.weight_memory}"
+    prompts = ", bf16 prompts" if model.has_bf16_prompts else ""
+    settings = (
+        f"threads {options.threads}, tier {model.tier}{prompts}, {options.kv_type} KV, weights {model.weight_memory}"
+    )
     try:
         serve(About(version="redoubt", settings=settings, variants=("",), load_s=bench.load_s), measure, answers)
     finally:

@@ -3,10 +3,13 @@
 // AMX", and volume 2, the instructions named below. Knows no kernel, and not who may use tiles (cpu.h).
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+
+#include "float_formats.h"
 
 namespace redoubt {
 
@@ -44,6 +47,11 @@ class AmxTiles {
   [[gnu::always_inline]] void load(const void* memory, int64_t stride) {
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(memory), "r"(stride), "i"(kTile) : "memory");
   }
+  // The same with a hint that the first-level cache is better kept for other data.
+  template <int kTile>
+  [[gnu::always_inline]] void load_streamed(const void* memory, int64_t stride) {
+    __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" : : "r"(memory), "r"(stride), "i"(kTile) : "memory");
+  }
   template <int kTile>
   [[gnu::always_inline]] void store(void* memory, int64_t stride) {
     __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(memory), "r"(stride), "i"(kTile) : "memory");
@@ -53,6 +61,11 @@ class AmxTiles {
   template <int kSums, int kRows, int kColumns>
   [[gnu::always_inline]] void dot_product() {
     __asm__ volatile("tdpbssd %%tmm%c0, %%tmm%c1, %%tmm%c2" : : "i"(kColumns), "i"(kRows), "i"(kSums));
+  }
+  // The same in fp32, over pairs of bf16: rows[m][2k .. 2k + 2] and columns[k][2n .. 2n + 2].
+  template <int kSums, int kRows, int kColumns>
+  [[gnu::always_inline]] void dot_product_bf16() {
+    __asm__ volatile("tdpbf16ps %%tmm%c0, %%tmm%c1, %%tmm%c2" : : "i"(kColumns), "i"(kRows), "i"(kSums));
   }
 };
 
@@ -82,6 +95,10 @@ class EmulatedTiles {
     }
   }
   template <int kTile>
+  void load_streamed(const void* memory, int64_t stride) {
+    load<kTile>(memory, stride);
+  }
+  template <int kTile>
   void store(void* memory, int64_t stride) const {
     require(is_configured(kTile), "tilestored: the register has no shape");
     for (int row = 0; row < config_.rows[kTile]; ++row) {
@@ -94,6 +111,11 @@ class EmulatedTiles {
     static_assert(kSums != kRows && kSums != kColumns && kRows != kColumns);
     dot_product(kSums, kRows, kColumns);
   }
+  template <int kSums, int kRows, int kColumns>
+  void dot_product_bf16() {
+    static_assert(kSums != kRows && kSums != kColumns && kRows != kColumns);
+    dot_product_bf16(kSums, kRows, kColumns);
+  }
 
  private:
   bool is_configured(int tile) const { return config_.rows[tile] != 0; }
@@ -104,18 +126,24 @@ class EmulatedTiles {
     std::abort();
   }
 
-  void dot_product(int sums, int rows_tile, int columns_tile) {
-    const int rows = config_.rows[sums], depth = config_.row_bytes[rows_tile] / 4,
-              columns = config_.row_bytes[sums] / 4;
+  // What all products demand of the shapes.
+  void check_product(int sums, int rows_tile, int columns_tile) const {
     for (int tile : {sums, rows_tile, columns_tile}) {
-      require(is_configured(tile), "tdpbssd: a register has no shape");
-      require(config_.row_bytes[tile] % 4 == 0, "tdpbssd: rows that are no multiple of 4 bytes");
+      require(is_configured(tile), "product: a register has no shape");
+      require(config_.row_bytes[tile] % 4 == 0, "product: rows that are no multiple of 4 bytes");
     }
-    require(rows == config_.rows[rows_tile], "tdpbssd: sums and first factor differ in rows");
-    require(depth == config_.rows[columns_tile], "tdpbssd: the factors differ in depth");
+    require(config_.rows[sums] == config_.rows[rows_tile], "product: sums and first factor differ in rows");
+    require(config_.row_bytes[rows_tile] / 4 == config_.rows[columns_tile],
+            "product: the factors differ in depth");
     require(config_.row_bytes[sums] == config_.row_bytes[columns_tile],
-            "tdpbssd: sums and second factor differ in columns");
-    for (int m = 0; m < rows; ++m) {
+            "product: sums and second factor differ in columns");
+  }
+
+  // "TDPBSSD". What lies beyond the columns of `sums` is zero already, as shapes can't change.
+  void dot_product(int sums, int rows_tile, int columns_tile) {
+    check_product(sums, rows_tile, columns_tile);
+    const int depth = config_.row_bytes[rows_tile] / 4, columns = config_.row_bytes[sums] / 4;
+    for (int m = 0; m < config_.rows[sums]; ++m) {
       uint32_t row[kTileRowBytes / 4];  // sums wrap
       std::memcpy(row, registers_[sums][m], sizeof row);
       for (int k = 0; k < depth; ++k) {
@@ -128,7 +156,34 @@ class EmulatedTiles {
       }
       std::memcpy(registers_[sums][m], row, size_t(columns) * 4);
     }
-    // Shapes can't change while configured, so what lies beyond them in `sums` is zero already.
+  }
+
+  // "TDPBF16PS": first and second of the pairs are added up apart, from 0; subnormal numbers are 0.
+  void dot_product_bf16(int sums, int rows_tile, int columns_tile) {
+    check_product(sums, rows_tile, columns_tile);
+    const int depth = config_.row_bytes[rows_tile] / 4, columns = config_.row_bytes[sums] / 4;
+    for (int m = 0; m < config_.rows[sums]; ++m) {
+      for (int n = 0; n < columns; ++n) {
+        float apart[2] = {};
+        for (int k = 0; k < depth; ++k) {
+          for (int i = 0; i < 2; ++i) {
+            const float factor = bf16_at(rows_tile, m, 2 * k + i),
+                        other = bf16_at(columns_tile, k, 2 * n + i);
+            apart[i] = flush_subnormal(std::fma(factor, other, apart[i]));
+          }
+        }
+        float sum;
+        uint8_t* const place = &registers_[sums][m][4 * n];
+        std::memcpy(&sum, place, sizeof sum);
+        sum = flush_subnormal(flush_subnormal(sum) + flush_subnormal(apart[0] + apart[1]));
+        std::memcpy(place, &sum, sizeof sum);
+      }
+    }
+  }
+  float bf16_at(int tile, int row, int at) const {
+    uint16_t bits;
+    std::memcpy(&bits, &registers_[tile][row][2 * at], sizeof bits);
+    return flush_subnormal(bf16_to_float(bits));
   }
 
   TileConfig config_;

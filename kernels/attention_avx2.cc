@@ -21,6 +21,8 @@ namespace {
 
 #include "attention_int8-inl.h"
 
+#include "attention_rows-inl.h"
+
 #include "attention_task-inl.h"
 }  // namespace
 

@@ -6,7 +6,8 @@
 // Partitions merge in ascending order: m' = max, a = 2^(m - m'), b = 2^(m_p - m'), o' = fma(o_p, b, o a), the
 // sum alike; at the end o * (1 / sum). Keys that a query may not see are never read, so what a page holds
 // past its last token (NaN, even) can't reach a result. A NaN or infinite score makes its row NaN, not a
-// plausible number. Over int8 pages a partition is what attention_int8_scalar.cc says.
+// plausible number. Over int8 pages a partition is what attention_int8_scalar.cc says, and with bf16 products
+// what attention_bf16_scalar.cc says.
 #include <limits>
 
 #include "float_formats.h"
@@ -70,6 +71,20 @@ State partition_row(const KvView& kv, const float* query, float scale_log2e, int
   return state;
 }
 
+// Calls row(task, query, first, keys, state) for the rows of a task and the keys that each sees of partition
+// p.
+template <typename Row>
+void partition_rows(const AttentionTask& task, int p, float* states, const Row& row) {
+  const int head_dim = task.kv.head_dim;
+  for (int i = 0; i < task.query_tokens; ++i) {
+    const int keys = keys_in_partition(visible_keys(task, i), p);
+    for (int h = 0; h < task.group_heads; ++h, states += state_floats(head_dim)) {
+      row(task, task.queries + i * task.query_token_stride + h * head_dim, p * kPartitionTokens, keys,
+          states);
+    }
+  }
+}
+
 void merge_row(State& state, float* out, const float* part, int head_dim) {
   const float part_max = part[kStateMax];
   const float max = part_max > state.max ? part_max : state.max;
@@ -82,26 +97,25 @@ void merge_row(State& state, float* out, const float* part, int head_dim) {
 }  // namespace
 
 void attention_partition(const AttentionTask& task, int p, float* states, void*) {
-  const int head_dim = task.kv.head_dim;
-  const float scale_log2e = task.scale * kLog2eHigh;
-  for (int i = 0; i < task.query_tokens; ++i) {
-    const int keys = keys_in_partition(visible_keys(task, i), p);
-    for (int h = 0; h < task.group_heads; ++h) {
-      const float* query = task.queries + i * task.query_token_stride + h * head_dim;
-      if (task.kv.type == KvType::kInt8) {
-        attention_row_int8(task.kv, query, scale_log2e, p * kPartitionTokens, keys, states);
-        states += state_floats(head_dim);
-        continue;
-      }
-      const auto partition =
-          task.kv.type == KvType::kFp32 ? partition_row<Fp32Page> : partition_row<Bf16Page>;
-      const State state =
-          partition(task.kv, query, scale_log2e, p * kPartitionTokens, keys, states + kStateOutput);
-      states[kStateMax] = state.max;
-      states[kStateSum] = state.sum;
-      states += state_floats(head_dim);
-    }
-  }
+  partition_rows(task, p, states,
+                 [](const AttentionTask& of, const float* query, int first, int keys, float* state) {
+                   const float scale_log2e = of.scale * kLog2eHigh;
+                   if (of.kv.type == KvType::kInt8) {
+                     return attention_row_int8(of.kv, query, scale_log2e, first, keys, state);
+                   }
+                   const auto partition =
+                       of.kv.type == KvType::kFp32 ? partition_row<Fp32Page> : partition_row<Bf16Page>;
+                   const State done = partition(of.kv, query, scale_log2e, first, keys, state + kStateOutput);
+                   state[kStateMax] = done.max;
+                   state[kStateSum] = done.sum;
+                 });
+}
+
+void attention_bf16_partition(const AttentionTask& task, int p, float* states, void*) {
+  partition_rows(task, p, states,
+                 [](const AttentionTask& of, const float* query, int first, int keys, float* state) {
+                   attention_row_bf16(of.kv, query, of.scale * kLog2eHigh, first, keys, state);
+                 });
 }
 
 void attention_merge(const AttentionTask& task, const float* states, int count) {
@@ -124,7 +138,8 @@ void attention_merge(const AttentionTask& task, const float* states, int count) 
 }
 
 // One row at a time, so that the states fit the scratch memory whatever the task.
-void attention(const AttentionTask& task, void* scratch) {
+template <typename Partition>
+static void attend_rows(const AttentionTask& task, void* scratch, const Partition& partition) {
   const int head_dim = task.kv.head_dim;
   for (int i = 0; i < task.query_tokens; ++i) {
     for (int h = 0; h < task.group_heads; ++h) {
@@ -135,11 +150,16 @@ void attention(const AttentionTask& task, void* scratch) {
       row.context_before += i;
       const int count = partitions_of(visible_keys(row, 0));
       auto* states = static_cast<float*>(scratch);
-      for (int p = 0; p < count; ++p)
-        attention_partition(row, p, states + p * state_floats(head_dim), nullptr);
+      for (int p = 0; p < count; ++p) partition(row, p, states + p * state_floats(head_dim), nullptr);
       attention_merge(row, states, count);
     }
   }
+}
+
+void attention(const AttentionTask& task, void* scratch) { attend_rows(task, scratch, attention_partition); }
+
+void attention_bf16(const AttentionTask& task, void* scratch) {
+  attend_rows(task, scratch, attention_bf16_partition);
 }
 
 size_t attention_scratch_bytes(const AttentionTask& task) {

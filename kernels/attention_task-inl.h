@@ -1,5 +1,6 @@
 // From tasks to tiles: cuts a task's rows into blocks of tiles, takes the partitions in ascending order and
-// merges them. Included inside the tier's namespace and target region, after attention-inl.h.
+// merges them. Included inside the tier's namespace and target region, after attention-inl.h and
+// attention_rows-inl.h.
 
 // Scratch memory: every part is a multiple of 64 bytes.
 struct Scratch {
@@ -35,18 +36,6 @@ struct Tiling {
         tiles((rows + kMaxTileRows - 1) / kMaxTileRows) {}
   int64_t first_row(int64_t tile) const { return rows * tile / tiles; }
 };
-
-const float* query_of(const AttentionTask& task, int64_t row) {
-  return task.queries + row / task.group_heads * task.query_token_stride +
-         row % task.group_heads * task.kv.head_dim;
-}
-float* output_of(const AttentionTask& task, int64_t row) {
-  return task.output + row / task.group_heads * task.output_token_stride +
-         row % task.group_heads * task.kv.head_dim;
-}
-int visible_to(const AttentionTask& task, int64_t row) {
-  return visible_keys(task, int(row / task.group_heads));
-}
 
 // Queries of rows first .. end as a tile has them; `scales` is for int8 pages only.
 void pack_queries(const AttentionTask& task, int64_t first, int64_t end, float* packed, float* scales) {
@@ -91,24 +80,6 @@ void find_blocks(const AttentionTask& task, int p, int keys, Tile& tile) {
     tile.blocks[i] = first + i < pages ? own(first + i) : later(first + i - pages);
     tile.blocks[kPartitionPages + i] = is_last ? later(i) : own(first + kPartitionPages + i);
   }
-}
-
-void merge_row(float* max, float* sum, float* output, float part_max, float part_sum,
-               const float* part_output, int head_dim) {
-  const float merged = part_max > *max ? part_max : *max;
-  const F32s keep = exp2_nonpositive(set(*max - merged)), add = exp2_nonpositive(set(part_max - merged));
-  alignas(64) float sums[kLanes];
-  store(sums, fma(set(part_sum), add, mul(set(*sum), keep)));
-  *max = merged;
-  *sum = sums[0];
-  for (int d = 0; d < head_dim; d += kLanes) {
-    store(output + d, fma(load(part_output + d), add, mul(load(output + d), keep)));
-  }
-}
-
-void normalize_row(float sum, float* output, int head_dim) {
-  const F32s inverse = set(1.0f / sum);
-  for (int d = 0; d < head_dim; d += kLanes) store(output + d, mul(load(output + d), inverse));
 }
 
 // Rows of one block, whose first partition goes to the task's output at once.

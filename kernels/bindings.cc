@@ -19,6 +19,12 @@
 namespace nb = nanobind;
 
 namespace redoubt {
+
+const KernelTable& tested_table(const std::string& name) {
+  if (name == kEvexAvxVnni) return evex_avx_vnni_table();
+  return name == kEmulatedAmx ? emulated_amx_table() : kernel_table(tier_from_name(name));
+}
+
 namespace {
 
 // std::system_error reaches Python as the OSError of its errno.

@@ -3,7 +3,18 @@
 
 #include <nanobind/nanobind.h>
 
+#include <string>
+
+#include "kernel_table.h"
+
 namespace redoubt {
+
+// Names of kernels that only tests have: AMX's with emulated tile registers, and AVX-VNNI's in AVX-512's
+// encoding.
+inline constexpr const char* kEmulatedAmx = "amx_int8_emulated";
+inline constexpr const char* kEvexAvxVnni = "avx_vnni_evex";
+// A tier's kernels, or those. Throws std::invalid_argument.
+const KernelTable& tested_table(const std::string& name);
 
 void bind_linear(nanobind::module_& module);  // packing and linear kernels
 void bind_ops(nanobind::module_& module);     // Sampler, and the other kernels for tests

@@ -6,12 +6,14 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "amx_tiles.h"
 #include "bindings.h"
@@ -140,16 +142,6 @@ const KernelTable& table_named(const std::optional<std::string>& tier) {
   return kernel_table(tier ? tier_from_name(*tier) : default_tier());
 }
 
-// What the tests call linear kernels by: a tier's name, or that of AMX with its tile registers emulated, or
-// of AVX-VNNI in AVX-512's encoding.
-constexpr const char* kEmulatedAmx = "amx_int8_emulated";
-constexpr const char* kEvexAvxVnni = "avx_vnni_evex";
-
-const KernelTable& linear_table_named(const std::string& tier) {
-  if (tier == kEvexAvxVnni) return evex_avx_vnni_table();
-  return tier == kEmulatedAmx ? emulated_amx_table() : table_named(tier);
-}
-
 std::vector<std::string> linear_tier_names() {
   std::vector<std::string> names;
   bool avx512_vnni = false;
@@ -161,24 +153,46 @@ std::vector<std::string> linear_tier_names() {
   return names;
 }
 
+// Sums, rows and columns, in this order, as (rows, bytes of a row).
+void shape_tiles(TileConfig& config, std::initializer_list<std::pair<size_t, size_t>> shapes) {
+  int tile = 0;
+  for (const auto& [rows, bytes] : shapes) {
+    if (rows > size_t(kTileRows) || bytes > size_t(kTileRowBytes)) reject("larger than a tile");
+    config.shape(tile++, int(rows), int(bytes));
+  }
+}
+template <typename... Matrices>
+void check_contiguous(const Matrices&... matrices) {
+  const auto contiguous = [](const auto& matrix) { return matrix.size() == 0 || matrix.stride(1) == 1; };
+  if (!(contiguous(matrices) && ...)) reject("not contiguous along the last");
+}
+
 void emulate_tdpbssd_array(const Strided<const int8_t>& a, const Strided<const int8_t>& b,
                            const Strided<int32_t>& c) {
   TileConfig config;
-  const auto shape = [&](int tile, size_t rows, size_t bytes) {
-    if (rows > size_t(kTileRows) || bytes > size_t(kTileRowBytes)) reject("larger than a tile");
-    config.shape(tile, int(rows), int(bytes));
-  };
-  shape(0, c.shape(0), c.shape(1) * sizeof(int32_t));
-  shape(1, a.shape(0), a.shape(1));
-  shape(2, b.shape(0), b.shape(1));
-  const auto contiguous = [](const auto& matrix) { return matrix.size() == 0 || matrix.stride(1) == 1; };
-  if (!contiguous(a) || !contiguous(b) || !contiguous(c)) reject("not contiguous along the last");
+  shape_tiles(config, {{c.shape(0), c.shape(1) * 4}, {a.shape(0), a.shape(1)}, {b.shape(0), b.shape(1)}});
+  check_contiguous(a, b, c);
   EmulatedTiles tiles(config);
   tiles.load<0>(c.data(), c.stride(0) * int64_t(sizeof(int32_t)));
   tiles.load<1>(a.data(), a.stride(0));
   tiles.load<2>(b.data(), b.stride(0));
   tiles.dot_product<0, 1, 2>();
   tiles.store<0>(c.data(), c.stride(0) * int64_t(sizeof(int32_t)));
+}
+
+// The same of TDPBF16PS, bf16 as its bits.
+void emulate_tdpbf16ps_array(const Strided<const uint16_t>& a, const Strided<const uint16_t>& b,
+                             const Strided<float>& c) {
+  TileConfig config;
+  shape_tiles(config,
+              {{c.shape(0), c.shape(1) * 4}, {a.shape(0), a.shape(1) * 2}, {b.shape(0), b.shape(1) * 2}});
+  check_contiguous(a, b, c);
+  EmulatedTiles tiles(config);
+  tiles.load<0>(c.data(), c.stride(0) * 4);
+  tiles.load<1>(a.data(), a.stride(0) * 2);
+  tiles.load<2>(b.data(), b.stride(0) * 2);
+  tiles.dot_product_bf16<0, 1, 2>();
+  tiles.store<0>(c.data(), c.stride(0) * 4);
 }
 
 auto dequantize_array(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
@@ -205,7 +219,7 @@ void check_groups(const Strided<const float>& x, int64_t group) {
 // In blocks of so many rows and columns, as the model does it.
 nb::tuple quantize_rows_array(const Strided<const float>& x, int64_t group, const std::string& tier,
                               int terms, int32_t block_rows, int32_t block_cols) {
-  const KernelTable& table = linear_table_named(tier);
+  const KernelTable& table = tested_table(tier);
   const auto rows = int32_t(x.shape(0)), cols = int32_t(x.shape(1));
   check_groups(x, group);
   if (terms != 1 && terms != 2) reject("terms: not 1 or 2");
@@ -261,7 +275,7 @@ void linear_int8_array(const Input<uint8_t, 2>& packed, const std::string& weigh
                        std::optional<int> tile_end, const Table& entries) {
   const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group, entries);
   if (!matrix.is_integer()) reject("weight_type: '" + weight_type + "' has no int8 kernel");
-  const KernelTable& table = linear_table_named(tier);
+  const KernelTable& table = tested_table(tier);
   const size_t batch = values.shape(0), groups = size_t(matrix.blocks());
   if (values.shape(1) != size_t(cols)) reject("values: not [batch, cols]");
   if (low_values && (low_values->shape(0) != batch || low_values->shape(1) != size_t(cols)))
@@ -284,12 +298,57 @@ void linear_int8_array(const Input<uint8_t, 2>& packed, const std::string& weigh
   table.linear_int8(matrix, x, out, tile_begin, end);
 }
 
+// In blocks of so many rows and columns, as the model does it. Returns bf16's bits as Bf16Rows has them.
+auto round_rows_array(const Strided<const float>& x, const std::string& tier, int32_t block_rows,
+                      int32_t block_cols) {
+  const KernelTable& table = tested_table(tier);
+  const auto rows = int32_t(x.shape(0)), cols = int32_t(x.shape(1));
+  if (cols % Bf16Rows::kStepInputs != 0 || x.stride(1) != 1)
+    reject("x: not [rows, a multiple of 32], contiguous along it");
+  if (rows < 1 || block_rows < 1) reject("rows, block_rows: not positive");
+  if (block_cols < 1 || block_cols % Bf16Rows::kStepInputs != 0) reject("block_cols: not a multiple of 32");
+  Bf16Rows out{.rows = rows, .cols = cols};
+  Output<uint16_t> values{size_t(out.blocks()) * size_t(out.height()), size_t(cols)};
+  out.values = values.data();
+  {
+    nb::gil_scoped_release unlocked;
+    std::fill_n(out.values, values.shape[0] * values.shape[1], uint16_t(0));
+    for (int32_t row = 0; row < rows; row += block_rows) {
+      for (int32_t col = 0; col < cols; col += block_cols) {
+        const FloatRows block{x.data() + row * x.stride(0) + col, x.stride(0),
+                              std::min(block_rows, rows - row), std::min(block_cols, cols - col)};
+        table.round_rows(block, out, row, col);
+      }
+    }
+  }
+  return values.release();
+}
+
+void linear_bf16_array(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
+                       int64_t cols, int64_t group, const Input<uint16_t, 2>& values, const Strided<float>& y,
+                       const std::string& tier, const std::optional<Input<float, 1>>& bias, bool accumulate,
+                       int tile_begin, std::optional<int> tile_end, const Table& entries) {
+  const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group, entries);
+  if (!matrix.has_16_codes()) reject("weight_type: '" + weight_type + "' has no bf16 kernel");
+  const KernelTable& table = tested_table(tier);
+  const Bf16Rows x{const_cast<uint16_t*>(values.data()), int32_t(y.shape(0)), matrix.cols};
+  if (x.rows < 1 || values.shape(0) != size_t(x.blocks()) * size_t(x.height()) ||
+      values.shape(1) != size_t(cols)) {
+    reject("values: not of round_rows for as many rows as y's");
+  }
+  const LinearOutput out = checked_output(matrix, y, y.shape(0), bias, accumulate);
+  const int end = tile_end.value_or(matrix.tiles());
+  check_tiles(matrix, tile_begin, end);
+  nb::gil_scoped_release unlocked;
+  table.linear_bf16(matrix, x, out, tile_begin, end);
+}
+
 void linear_fp32_array(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
                        int64_t cols, int64_t group, const Strided<const float>& x, const Strided<float>& y,
                        const std::string& tier, const std::optional<Input<float, 1>>& bias, bool accumulate,
                        int tile_begin, std::optional<int> tile_end, const Table& entries) {
   const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group, entries);
-  const KernelTable& table = linear_table_named(tier);
+  const KernelTable& table = tested_table(tier);
   if (x.shape(1) != size_t(cols) || x.stride(1) != 1)
     reject("x: not [batch, cols], contiguous along the last");
   const FloatRows in{x.data(), x.stride(0), int32_t(x.shape(0)), matrix.cols};
@@ -335,7 +394,8 @@ nb::list time_read_list(size_t bytes, int repeats, size_t cold_bytes, bool huge_
 Activations activations_from_name(const std::string& name) {
   if (name == "int8") return Activations::kInt8;
   if (name == "int8_two_terms") return Activations::kInt8TwoTerms;
-  if (name != "fp32") reject("activations: not int8, int8_two_terms or fp32");
+  if (name == "bf16") return Activations::kBf16;
+  if (name != "fp32") reject("activations: not int8, int8_two_terms, bf16 or fp32");
   return Activations::kFp32;
 }
 
@@ -412,7 +472,7 @@ nb::list time_linear_list(const Input<uint8_t, 2>& packed, const std::string& we
                           size_t cold_bytes, bool huge_pages, int threads, const std::vector<int>& cpus,
                           const std::string& tier, const Table& entries) {
   const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group, entries);
-  const KernelTable& table = linear_table_named(tier);
+  const KernelTable& table = tested_table(tier);
   const Activations kind = activations_from_name(activations);
   if (kind != Activations::kFp32 && !matrix.is_integer()) reject("activations: int8 is for integer weights");
   if (batch < 1 || repeats < 1) reject("batch, repeats: less than 1");
@@ -449,11 +509,18 @@ void bind_linear(nb::module_& module) {
   nb::module_ testing = module.def_submodule("testing");
   testing.def("linear_tiers", &linear_tier_names);
   testing.def("emulate_tdpbssd", &emulate_tdpbssd_array, arg("a"), arg("b"), arg("c"));
+  testing.def("emulate_tdpbf16ps", &emulate_tdpbf16ps_array, arg("a"), arg("b"), arg("c"));
   testing.def("quantize_rows", &quantize_rows_array, arg("x"), arg("group"), arg("tier"), arg("terms") = 1,
               arg("block_rows") = 1 << 30, arg("block_cols") = 1 << 30);
   testing.def("linear_int8", &linear_int8_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
               arg("group"), arg("values"), arg("low_values").none(), arg("scales"), arg("starts"),
               arg("offsets"), arg("y"), arg("tier"), nb::kw_only(), arg("bias") = nb::none(),
+              arg("accumulate") = false, arg("tile_begin") = 0, arg("tile_end") = nb::none(),
+              arg("table") = nb::none());
+  testing.def("round_rows", &round_rows_array, arg("x"), arg("tier"), arg("block_rows") = 1 << 30,
+              arg("block_cols") = 1 << 30);
+  testing.def("linear_bf16", &linear_bf16_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
+              arg("group"), arg("values"), arg("y"), arg("tier"), nb::kw_only(), arg("bias") = nb::none(),
               arg("accumulate") = false, arg("tile_begin") = 0, arg("tile_end") = nb::none(),
               arg("table") = nb::none());
   testing.def("linear_fp32", &linear_fp32_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),

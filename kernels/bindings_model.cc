@@ -38,6 +38,13 @@ ComputeType compute_type_from_name(const std::string& name) {
   throw std::invalid_argument("compute_type: '" + name + "' is not int8 or fp32");
 }
 
+PromptComputeType prompt_compute_type_from_name(const std::string& name) {
+  if (name == "same") return PromptComputeType::kSame;
+  if (name == "bf16") return PromptComputeType::kBf16;
+  if (name == "auto") return PromptComputeType::kAuto;
+  throw std::invalid_argument("prompt_compute_type: '" + name + "' is not same, bf16 or auto");
+}
+
 const int32_t* checked_int32(const char* name, const Array& array, size_t length) {
   const bool contiguous = array.ndim() == 1 && (array.shape(0) < 2 || array.stride(0) == 1);
   if (array.device_type() != nb::device::cpu::value || array.dtype() != nb::dtype<int32_t>() || !contiguous) {
@@ -137,8 +144,9 @@ class BoundModel {
   nb::ndarray<nb::numpy, int32_t> step(const Array& token_ids, const Array& positions, const Array& slots,
                                        const Array& query_lengths, const Array& context_lengths,
                                        const nb::sequence& samplers, const nb::sequence& readers,
-                                       const std::optional<Array>& draft_lengths) {
+                                       const std::optional<Array>& draft_lengths, int32_t prompts) {
     Batch batch = checked_batch(token_ids, positions, slots, query_lengths, context_lengths);
+    batch.prompts = prompts;
     size_t places = size_t(batch.sequences);
     std::vector<int32_t> drafts;  // a copy: the places depend on them
     if (draft_lengths) {
@@ -161,7 +169,8 @@ class BoundModel {
 
   nb::ndarray<nb::numpy, float> logits(const Array& token_ids, const Array& positions, const Array& slots,
                                        const Array& query_lengths, const Array& context_lengths) {
-    const Batch batch = checked_batch(token_ids, positions, slots, query_lengths, context_lengths);
+    Batch batch = checked_batch(token_ids, positions, slots, query_lengths, context_lengths);
+    batch.prompts = batch.sequences;
     auto out = new_array<float>({size_t(batch.tokens), size_t(model_.config().vocab_size)});
     run(batch, {.logits = out.data()});
     return out;
@@ -170,7 +179,8 @@ class BoundModel {
   nb::ndarray<nb::numpy, float> hidden_states(const Array& token_ids, const Array& positions,
                                               const Array& slots, const Array& query_lengths,
                                               const Array& context_lengths) {
-    const Batch batch = checked_batch(token_ids, positions, slots, query_lengths, context_lengths);
+    Batch batch = checked_batch(token_ids, positions, slots, query_lengths, context_lengths);
+    batch.prompts = batch.sequences;
     const ModelConfig& config = model_.config();
     auto out =
         new_array<float>({size_t(config.layers) + 2, size_t(batch.tokens), size_t(config.hidden_size)});
@@ -241,15 +251,17 @@ class BoundModel {
 };
 
 void construct(BoundModel* self, const std::string& folder, int32_t threads, const std::vector<int>& cpus,
-               const std::string& compute_type, const std::string& kv_type, const std::string& weight_memory,
-               const std::vector<int>& nodes, bool bind_weights, int32_t kv_pages, int32_t max_sequences,
-               int32_t max_step_tokens, int32_t max_context_tokens) {
+               const std::string& compute_type, const std::string& prompt_compute_type,
+               const std::string& kv_type, const std::string& weight_memory, const std::vector<int>& nodes,
+               bool bind_weights, int32_t kv_pages, int32_t max_sequences, int32_t max_step_tokens,
+               int32_t max_context_tokens) {
   const ModelOptions options = {.folder = folder,
                                 .threads = threads,
                                 .cpus = cpus,
                                 .nodes = nodes,
                                 .bind_weights = bind_weights,
                                 .compute_type = compute_type_from_name(compute_type),
+                                .prompt_compute_type = prompt_compute_type_from_name(prompt_compute_type),
                                 .kv_type = kv_type_from_name(kv_type),
                                 .weight_memory = weight_memory_from_name(weight_memory),
                                 .kv_pages = kv_pages,
@@ -309,9 +321,10 @@ void bind_model(nb::module_& module) {
   nb::class_<BoundModel>(module, "Model")
       .def("__init__", &construct, nb::arg("folder"), nb::kw_only(), nb::arg("threads"),
            nb::arg("cpus") = std::vector<int>{}, nb::arg("compute_type") = "int8",
-           nb::arg("kv_type") = "bf16", nb::arg("weight_memory") = "auto",
-           nb::arg("nodes") = std::vector<int>{}, nb::arg("bind_weights") = true, nb::arg("kv_pages"),
-           nb::arg("max_sequences"), nb::arg("max_step_tokens"), nb::arg("max_context_tokens"))
+           nb::arg("prompt_compute_type") = "same", nb::arg("kv_type") = "bf16",
+           nb::arg("weight_memory") = "auto", nb::arg("nodes") = std::vector<int>{},
+           nb::arg("bind_weights") = true, nb::arg("kv_pages"), nb::arg("max_sequences"),
+           nb::arg("max_step_tokens"), nb::arg("max_context_tokens"))
       .def_static("kv_page_bytes", &kv_page_bytes, nb::arg("folder"), nb::arg("kv_type"))
       .def_prop_ro("tier", [](BoundModel& self) { return std::string(tier_name(self.model().tier())); })
       .def_prop_ro("weight_memory",
@@ -319,10 +332,12 @@ void bind_model(nb::module_& module) {
       .def_prop_ro("vocab_size", [](BoundModel& self) { return self.model().config().vocab_size; })
       .def_prop_ro("hidden_size", [](BoundModel& self) { return self.model().config().hidden_size; })
       .def_prop_ro("layers", [](BoundModel& self) { return self.model().config().layers; })
+      .def_prop_ro("has_bf16_prompts", [](BoundModel& self) { return self.model().has_bf16_prompts(); })
       .def_prop_ro("threads", [](BoundModel& self) { return self.model().options().threads; })
       .def_prop_ro("page_table", &BoundModel::page_table)
       .def("step", &BoundModel::step, token_ids, positions, slots, query_lengths, context_lengths,
-           nb::arg("samplers"), nb::arg("readers") = nb::tuple(), nb::arg("draft_lengths") = nb::none())
+           nb::arg("samplers"), nb::arg("readers") = nb::tuple(), nb::arg("draft_lengths") = nb::none(),
+           nb::arg("prompts") = 0)
       .def("logits", &BoundModel::logits, token_ids, positions, slots, query_lengths, context_lengths)
       .def("hidden_states", &BoundModel::hidden_states, token_ids, positions, slots, query_lengths,
            context_lengths)

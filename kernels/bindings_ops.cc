@@ -132,20 +132,22 @@ void write_kv(const Array<uint8_t, 2>& pages, const Array<const int32_t, 1>& pag
   }
 }
 
-void attend_by_partitions(const KernelTable& table, const AttentionTask& task, void* scratch) {
+void attend_by_partitions(const KernelTable& table, const AttentionTask& task, void* scratch, bool bf16) {
   const int count = (task.context_before + task.query_tokens + kPartitionTokens - 1) / kPartitionTokens;
   const size_t states = size_t(task.query_tokens) * task.group_heads * (task.kv.head_dim + 2);
   const AlignedBytes memory = allocate_aligned(states * count * sizeof(float));
   auto* all = reinterpret_cast<float*>(memory.get());
   // In any order: the merge is what has one.
-  for (int p = count - 1; p >= 0; --p) table.attention_partition(task, p, all + states * p, scratch);
+  const auto partition = bf16 ? table.attention_bf16_partition : table.attention_partition;
+  for (int p = count - 1; p >= 0; --p) partition(task, p, all + states * p, scratch);
   table.attention_merge(task, all, count);
 }
 
 FloatResult attention(const Array<const float, 3>& queries, const Array<uint8_t, 2>& pages,
                       const Array<const int32_t, 1>& page_table, const std::string& kv_type,
-                      int32_t context_before, float scale, const std::string& tier, bool by_partitions) {
-  const KernelTable& table = table_named(tier);
+                      int32_t context_before, float scale, const std::string& tier, bool by_partitions,
+                      bool bf16) {
+  const KernelTable& table = tested_table(tier);
   require(context_before >= 0, "context_before: negative");
   AttentionTask task;
   task.query_tokens = int32_t(queries.shape(0));
@@ -153,6 +155,7 @@ FloatResult attention(const Array<const float, 3>& queries, const Array<uint8_t,
   require(task.query_tokens > 0 && task.group_heads > 0, "queries: empty");
   task.kv = checked_view(pages, page_table, kv_type, queries.shape(2), table,
                          int64_t(context_before) + task.query_tokens);
+  require(!bf16 || can_attend_in_bf16(task.kv.type, task.kv.head_dim), "bf16: not for such pages");
   FloatResult out = empty_like(queries);
   task.queries = queries.data();
   task.output = out.data();
@@ -160,11 +163,12 @@ FloatResult attention(const Array<const float, 3>& queries, const Array<uint8_t,
   task.context_before = context_before;
   task.scale = scale;
   nb::gil_scoped_release unlocked;
-  const AlignedBytes scratch = allocate_aligned(table.attention_scratch_bytes(task));
+  const AlignedBytes scratch =
+      allocate_aligned(bf16 ? table.attention_bf16_scratch_bytes(task) : table.attention_scratch_bytes(task));
   if (by_partitions) {
-    attend_by_partitions(table, task, scratch.get());
+    attend_by_partitions(table, task, scratch.get(), bf16);
   } else {
-    table.attention(task, scratch.get());
+    (bf16 ? table.attention_bf16 : table.attention)(task, scratch.get());
   }
   return out;
 }
@@ -307,7 +311,8 @@ void bind_ops(nb::module_& module) {
   testing.def("write_kv", &write_kv, arg("pages"), arg("page_table"), arg("kv_type"), arg("first_token"),
               arg("keys"), arg("values"), arg("tier"));
   testing.def("attention", &attention, arg("queries"), arg("pages"), arg("page_table"), arg("kv_type"),
-              arg("context_before"), arg("scale"), arg("tier"), nb::kw_only(), arg("by_partitions") = false);
+              arg("context_before"), arg("scale"), arg("tier"), nb::kw_only(), arg("by_partitions") = false,
+              arg("bf16") = false);
   testing.def("time_attention", &attention_seconds, arg("tasks"), arg("query_tokens"), arg("group_heads"),
               arg("context_before"), arg("head_dim"), arg("kv_type"), arg("repeats"), arg("threads"),
               arg("cpus"), arg("tier"));

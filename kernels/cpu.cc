@@ -46,16 +46,21 @@ CpuFeatures detect_cpu_features() {
   const bool avx = has_bit(basic.ecx, 28), fma = has_bit(basic.ecx, 12), f16c = has_bit(basic.ecx, 29);
   features.avx2 = (xcr0 & kAvxState) == kAvxState && avx && fma && f16c && has_bit(extended.ebx, 5);
 
-  features.avx_vnni = features.avx2 && has_bit(cpuid(7, 1).eax, 4);
+  const Registers more = cpuid(7, 1);
+  features.avx_vnni = features.avx2 && has_bit(more.eax, 4);
 
   const bool f = has_bit(extended.ebx, 16), dq = has_bit(extended.ebx, 17), bw = has_bit(extended.ebx, 30),
              vl = has_bit(extended.ebx, 31), vnni = has_bit(extended.ecx, 11);
   features.avx512_vnni =
       features.avx2 && (xcr0 & kAvx512State) == kAvx512State && f && dq && bw && vl && vnni;
 
+  features.avx512_bf16 = features.avx512_vnni && has_bit(more.eax, 5);
+
   constexpr uint64_t kTileState = 0x60000;  // tile configuration, tile data
-  const bool amx_tile = has_bit(extended.edx, 24), amx_int8 = has_bit(extended.edx, 25);
-  features.amx_int8 = features.avx512_vnni && (xcr0 & kTileState) == kTileState && amx_tile && amx_int8;
+  const bool amx_bf16 = has_bit(extended.edx, 22), amx_tile = has_bit(extended.edx, 24),
+             amx_int8 = has_bit(extended.edx, 25);
+  features.amx =
+      features.avx512_bf16 && (xcr0 & kTileState) == kTileState && amx_tile && amx_int8 && amx_bf16;
   return features;
 }
 

@@ -10,7 +10,8 @@ struct CpuFeatures {
   bool avx2 = false;         // AVX2, FMA and F16C
   bool avx_vnni = false;     // avx2, and AVX-VNNI
   bool avx512_vnni = false;  // avx2, and AVX-512 F, BW, DQ, VL and VNNI
-  bool amx_int8 = false;     // avx512_vnni, and AMX's tiles and int8; a process must ask for them too
+  bool avx512_bf16 = false;  // avx512_vnni, and AVX-512 BF16
+  bool amx = false;          // avx512_bf16, and AMX's tiles, int8 and bf16; a process must ask for them too
 };
 
 CpuFeatures detect_cpu_features();

@@ -15,6 +15,18 @@ inline uint16_t float_to_bf16(float value) {
   return uint16_t((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
+// A float's bits that bf16 has, the others cut off.
+inline float cut_to_bf16(float value) {
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(value) & 0xffff0000u);
+}
+
+// 0, of the same sign, in place of a subnormal number: what instructions on bf16 do with what they take and
+// give.
+inline float flush_subnormal(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  return (bits & 0x7f800000u) == 0 ? std::bit_cast<float>(bits & 0x80000000u) : value;
+}
+
 inline float fp16_to_float(uint16_t bits) {
   const uint32_t sign = uint32_t(bits & 0x8000u) << 16;
   const uint32_t magnitude = bits & 0x7fffu;

@@ -32,6 +32,10 @@ void ForwardPass::list_rows() {
   int32_t* place = outputs_.sampled;
   for (int32_t sequence = 0; sequence < batch_.sequences; ++sequence) {
     const int32_t queries = batch_.query_lengths[sequence], first_token = int32_t(sequence_of_token_.size());
+    if (sequence == batch_.sequences - batch_.prompts) {
+      all.answer_rows = first_token;
+      wanted.answer_rows = int32_t(wanted_tokens_.size());
+    }
     all.first_row.push_back(first_token);
     wanted.first_row.push_back(int32_t(wanted_tokens_.size()));
     wanted.query_lengths.push_back(want_rows(sequence, first_token));
@@ -44,6 +48,10 @@ void ForwardPass::list_rows() {
   }
   all.batch = wanted.batch = batch_;
   wanted.batch.tokens = int32_t(wanted_tokens_.size());
+  if (batch_.prompts == 0) {
+    all.answer_rows = batch_.tokens;
+    wanted.answer_rows = wanted.batch.tokens;
+  }
   wanted.batch.query_lengths = wanted.query_lengths.data();
   wanted.batch.context_lengths = wanted.context_lengths.data();
   ends_early_ =
@@ -83,7 +91,9 @@ void ForwardPass::plan_attention_of(LayerRows& rows) {
   rows.attention = plan_attention(rows.batch, context_.config, threads_);
   size_t scratch_bytes = 0;
   for (const AttentionItem& item : rows.attention.items) {
-    scratch_bytes = std::max(scratch_bytes, kernels_.attention_scratch_bytes(attention_task(item, 0, rows)));
+    const auto bytes_of =
+        attends_in_bf16(item) ? kernels_.attention_bf16_scratch_bytes : kernels_.attention_scratch_bytes;
+    scratch_bytes = std::max(scratch_bytes, bytes_of(attention_task(item, 0, rows)));
   }
   workspace_.reserve_attention(scratch_bytes, rows.attention.states_floats);
 }
@@ -144,9 +154,9 @@ void ForwardPass::run_last_layer(int thread, int layer) {
 
 void ForwardPass::attend_and_finish_layer(int thread, int layer, const LayerRows& rows) {
   attend(thread, layer, rows);
-  project_output(thread, layer, rows.batch.tokens);
-  gate_up(thread, layer, rows.batch.tokens);
-  project_down(thread, layer, rows.batch.tokens);
+  project_output(thread, layer, rows.counts());
+  gate_up(thread, layer, rows.counts());
+  project_down(thread, layer, rows.counts());
 }
 
 void ForwardPass::embed(int thread) {

@@ -24,6 +24,7 @@ struct ForwardContext {
   const RopeAngles& rope_angles;
   const KvCache& kv_cache;
   ComputeType compute_type;
+  bool bf16_prompts;           // granted by the tier
   const int32_t* page_tables;  // [batch's sequences][pages_per_sequence], checked
   int32_t pages_per_sequence;
   ThreadPool& pool;
@@ -43,12 +44,20 @@ class ForwardPass {
   void run();
 
  private:
-  // Rows as a linear kernel takes them: quantized to one term or two, or in fp32.
+  // How many rows a stage has, and how many of them are answers' (see LayerRows).
+  struct RowCounts {
+    int32_t all;
+    int32_t answers;
+  };
+  // Rows as linear kernels take them: in fp32; or the first quantized to one term or two, and what is left
+  // rounded to bf16.
   struct LinearInput {
     bool quantized = false;
     QuantizedRows one_term;  // empty where no user takes one term
     QuantizedRows two_terms;
+    Bf16Rows rounded;
     FloatRows floats;
+    int32_t quantized_rows = 0;
   };
   struct Target {
     float* values;
@@ -62,13 +71,17 @@ class ForwardPass {
     Target target;
   };
 
-  // The rows of activations that a layer works on: each sequence's last query_lengths[s] tokens.
+  // The rows of activations that a layer works on: each sequence's last query_lengths[s] tokens. First those
+  // of answers, then those of prompts: with bf16_prompts they are computed in two ways.
   struct LayerRows {
-    Batch batch;                           // `tokens` rows; positions and slots are not used
+    Batch batch;  // `tokens` rows; positions and slots are not used
+    int32_t answer_rows = 0;
     std::vector<int32_t> first_row;        // of each sequence
     std::vector<int32_t> query_lengths;    // where the batch's point, unless they are the caller's
     std::vector<int32_t> context_lengths;  // likewise
     AttentionPlan attention;
+
+    RowCounts counts() const { return {batch.tokens, answer_rows}; }
   };
 
   // A row of logits that is sampled or read.
@@ -106,12 +119,13 @@ class ForwardPass {
   void attend(int thread, int layer, const LayerRows& rows);
   void attend_item(int thread, const AttentionItem& item, const KvPages& upcoming, int layer,
                    const LayerRows& rows);
+  bool attends_in_bf16(const AttentionItem& item) const;
   KvPages pages_of(const AttentionItem& item, int layer, const LayerRows& rows) const;
   AttentionTask attention_task(const AttentionItem& item, int layer, const LayerRows& rows) const;
-  void project_output(int thread, int layer, int32_t rows);
-  void gate_up(int thread, int layer, int32_t rows);
-  void activate(ThreadWorkspace& own, int32_t rows, int32_t col_begin, int32_t cols, const Linear& down);
-  void project_down(int thread, int layer, int32_t rows);
+  void project_output(int thread, int layer, RowCounts rows);
+  void gate_up(int thread, int layer, RowCounts rows);
+  void activate(ThreadWorkspace& own, RowCounts rows, int32_t col_begin, int32_t cols, const Linear& down);
+  void project_down(int thread, int layer, RowCounts rows);
   void compute_head(int thread, Range rows, int chunk);
   void read_logits(int thread, Range rows, int chunk);
   void read_hidden_states(int thread);
@@ -119,12 +133,15 @@ class ForwardPass {
   void copy_final_norm(int thread);
 
   bool quantizes(const PackedMatrix& weight) const;
-  // Normalizes (unless `norm` is null) and quantizes `rows` rows; row r is at `first + index(r) * stride`.
+  // Normalizes (unless `norm` is null) and quantizes or rounds rows; row r is at `first + index(r) * stride`.
   // `users` are the matrices that take them.
-  LinearInput prepare(int thread, const float* first, int64_t stride, const int32_t* row_index, int32_t rows,
-                      int32_t cols, const float* norm, std::initializer_list<const Linear*> users);
-  LinearInput inner_input(int32_t rows, const Linear& down) const;
-  LinearInput view(const InputRows& memory, int32_t rows, int32_t cols,
+  LinearInput prepare(int thread, const float* first, int64_t stride, const int32_t* row_index,
+                      RowCounts rows, int32_t cols, const float* norm,
+                      std::initializer_list<const Linear*> users);
+  // Quantizes or rounds x, which are the input's rows from `row` and columns from `col` on.
+  void take_rows(const FloatRows& x, const LinearInput& input, int32_t row, int32_t col) const;
+  LinearInput inner_input(RowCounts rows, const Linear& down) const;
+  LinearInput view(const InputRows& memory, RowCounts rows, int32_t cols,
                    std::initializer_list<const Linear*> users) const;
   // This thread's share of its node's tiles of the segments.
   template <size_t kSegments>

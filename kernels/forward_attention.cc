@@ -58,6 +58,11 @@ AttentionTask ForwardPass::attention_task(const AttentionItem& item, int layer, 
   return task;
 }
 
+bool ForwardPass::attends_in_bf16(const AttentionItem& item) const {
+  return context_.bf16_prompts && item.sequence >= batch_.sequences - batch_.prompts &&
+         can_attend_in_bf16(context_.kv_cache.type(), context_.config.head_dim);
+}
+
 KvPages ForwardPass::pages_of(const AttentionItem& item, int layer, const LayerRows& rows) const {
   const AttentionTask task = attention_task(item, layer, rows);
   const int32_t keys = visible_keys(task, task.query_tokens - 1);
@@ -71,11 +76,12 @@ void ForwardPass::attend_item(int thread, const AttentionItem& item, const KvPag
   std::byte* scratch = workspace_.threads[size_t(thread)].attention_scratch.data();
   AttentionTask task = attention_task(item, layer, rows);
   task.upcoming = upcoming;
-  if (item.partition < 0) return kernels_.attention(task, scratch);
+  const bool bf16 = attends_in_bf16(item);
+  if (item.partition < 0) return (bf16 ? kernels_.attention_bf16 : kernels_.attention)(task, scratch);
   const size_t queries = size_t(item.query_tokens) * size_t(item.heads);
   const size_t state = size_t(item.partition) * queries * size_t(state_floats(context_.config.head_dim));
-  kernels_.attention_partition(task, item.partition, workspace_.states.data() + item.states_begin + state,
-                               scratch);
+  const auto attend_partition = bf16 ? kernels_.attention_bf16_partition : kernels_.attention_partition;
+  attend_partition(task, item.partition, workspace_.states.data() + item.states_begin + state, scratch);
 }
 
 // Items lie dearest first, so every `threads_`-th one makes an even share, of which a thread knows what it

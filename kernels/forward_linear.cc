@@ -41,7 +41,7 @@ void ForwardPass::project_qkv(int thread, int layer) {
   const LayerWeights& weights = weights_of(thread).layers[size_t(layer)];
   const ModelConfig& config = context_.config;
   const LinearInput input =
-      prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, batch_.tokens,
+      prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, all_rows_.counts(),
               config.hidden_size, weights.input_norm, {&weights.query, &weights.key, &weights.value});
   float* query = workspace_.qkv.data();
   float* key = query + config.query_dim();
@@ -57,7 +57,7 @@ void ForwardPass::project_keys_values(int thread, int layer) {
   const LayerWeights& weights = weights_of(thread).layers[size_t(layer)];
   const ModelConfig& config = context_.config;
   const LinearInput input =
-      prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, batch_.tokens,
+      prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, all_rows_.counts(),
               config.hidden_size, weights.input_norm, {&weights.key, &weights.value});
   float* key = workspace_.qkv.data() + config.query_dim();
   float* value = key + config.kv_dim();
@@ -70,26 +70,26 @@ void ForwardPass::project_keys_values(int thread, int layer) {
 void ForwardPass::project_queries(int thread, int layer) {
   const LayerWeights& weights = weights_of(thread).layers[size_t(layer)];
   const LinearInput input =
-      prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, wanted_rows_.batch.tokens,
+      prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, wanted_rows_.counts(),
               context_.config.hidden_size, weights.input_norm, {&weights.query});
   run_linears(thread, input, claim_of(layer, Claim::kQueries),
               {Segment{weights.query, {workspace_.qkv.data(), workspace_.qkv_stride, false}}});
   finish_stage(thread, Stage::kQkv);
 }
 
-void ForwardPass::project_output(int thread, int layer, int32_t rows) {
+void ForwardPass::project_output(int thread, int layer, RowCounts rows) {
   const LayerWeights& weights = weights_of(thread).layers[size_t(layer)];
   const LinearInput input = prepare(thread, workspace_.attention.data(), workspace_.attention_stride, nullptr,
                                     rows, context_.config.query_dim(), nullptr, {&weights.output});
   run_linears(thread, input, claim_of(layer, Claim::kOutput),
               {Segment{weights.output, {workspace_.hidden.data(), workspace_.hidden_stride, true}}});
   finish_stage(thread, Stage::kOutput,
-               upcoming(thread, rows, {&weights.gate.weight}, gate_unit_tiles(weights)));
+               upcoming(thread, rows.all, {&weights.gate.weight}, gate_unit_tiles(weights)));
 }
 
 // Gate and up for the same columns on the same thread, a chunk at a time, then SiLU and quantization of that
 // chunk: what lies between the two stages never leaves the cache, and needs no barrier.
-void ForwardPass::gate_up(int thread, int layer, int32_t rows) {
+void ForwardPass::gate_up(int thread, int layer, RowCounts rows) {
   const LayerWeights& weights = weights_of(thread).layers[size_t(layer)];
   const LinearInput input =
       prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, nullptr, rows,
@@ -98,7 +98,7 @@ void ForwardPass::gate_up(int thread, int layer, int32_t rows) {
   const Range tiles = node_tiles(thread, weights.gate.weight);
   const int unit_tiles = gate_unit_tiles(weights);
   const int units = (tiles.end - tiles.begin + unit_tiles - 1) / unit_tiles;
-  const int64_t unit_floats = int64_t(rows) * unit_tiles * kTileOutputs;
+  const int64_t unit_floats = int64_t(rows.all) * unit_tiles * kTileOutputs;
   const int chunk_units = int(std::max<int64_t>(1, kGateChunkFloats / unit_floats));
   const auto run_chunk = [&](Range chunk) {
     const Linear gate = slice(weights.gate, chunk), up = slice(weights.up, chunk);
@@ -109,51 +109,51 @@ void ForwardPass::gate_up(int thread, int layer, int32_t rows) {
   };
   const size_t unit_bytes =
       size_t(unit_tiles) * (weights.gate.weight.tile_bytes() + weights.up.weight.tile_bytes());
-  take_ranges(thread, rows, units, unit_bytes, claim_of(layer, Claim::kGateUp), [&](Range range) {
+  take_ranges(thread, rows.all, units, unit_bytes, claim_of(layer, Claim::kGateUp), [&](Range range) {
     for (int unit = range.begin; unit < range.end; unit += chunk_units) {
       const int end = std::min(unit + chunk_units, range.end);
       run_chunk({tiles.begin + unit * unit_tiles, std::min(tiles.begin + end * unit_tiles, tiles.end)});
     }
   });
-  finish_stage(thread, Stage::kGateUp, upcoming(thread, rows, {&weights.down.weight}));
+  finish_stage(thread, Stage::kGateUp, upcoming(thread, rows.all, {&weights.down.weight}));
 }
 
-void ForwardPass::activate(ThreadWorkspace& own, int32_t rows, int32_t col_begin, int32_t cols,
+void ForwardPass::activate(ThreadWorkspace& own, RowCounts rows, int32_t col_begin, int32_t cols,
                            const Linear& down) {
   const LinearInput inner = inner_input(rows, down);
   const int64_t inner_cols = context_.config.intermediate_size;
   const int64_t stride = (cols + kTileOutputs - 1) / kTileOutputs * kTileOutputs;
-  for (int32_t begin = 0; begin < rows; begin += kActivatedRows) {
-    const int32_t end = std::min(begin + kActivatedRows, rows);
+  for (int32_t begin = 0; begin < rows.all; begin += kActivatedRows) {
+    const int32_t end = std::min(begin + kActivatedRows, rows.all);
     for (int64_t r = begin; r < end; ++r) {
       float* gate = own.gate.data() + r * stride;
       float* out = inner.quantized ? gate : workspace_.inner.floats.data() + r * inner_cols + col_begin;
       kernels_.silu_mul(gate, own.up.data() + r * stride, cols, out);
     }
     if (!inner.quantized) continue;
-    const FloatRows activated{own.gate.data() + begin * stride, stride, end - begin, cols};
-    kernels_.quantize_rows(activated, down.two_terms ? inner.two_terms : inner.one_term, begin, col_begin);
+    take_rows({own.gate.data() + begin * stride, stride, end - begin, cols}, inner, begin, col_begin);
   }
 }
 
-void ForwardPass::project_down(int thread, int layer, int32_t rows) {
+void ForwardPass::project_down(int thread, int layer, RowCounts rows) {
   const LayerWeights& weights = weights_of(thread).layers[size_t(layer)];
   run_linears(thread, inner_input(rows, weights.down), claim_of(layer, Claim::kDown),
               {Segment{weights.down, {workspace_.hidden.data(), workspace_.hidden_stride, true}}});
   if (layer + 1 < context_.config.layers) {
     const LayerWeights& next = weights_of(thread).layers[size_t(layer) + 1];
     finish_stage(thread, Stage::kDown,
-                 upcoming(thread, rows, {&next.query.weight, &next.key.weight, &next.value.weight}));
+                 upcoming(thread, rows.all, {&next.query.weight, &next.key.weight, &next.value.weight}));
   } else {
-    finish_stage(thread, Stage::kDown, upcoming(thread, rows, {&weights_of(thread).head.weight}));
+    finish_stage(thread, Stage::kDown, upcoming(thread, rows.all, {&weights_of(thread).head.weight}));
   }
 }
 
 void ForwardPass::compute_head(int thread, Range rows, int chunk) {
   const Linear& head = weights_of(thread).head;
+  const int32_t count = rows.end - rows.begin;
   const LinearInput input =
       prepare(thread, workspace_.hidden.data(), workspace_.hidden_stride, head_index_.data() + rows.begin,
-              rows.end - rows.begin, context_.config.hidden_size, weights_of(thread).final_norm, {&head});
+              {count, count}, context_.config.hidden_size, weights_of(thread).final_norm, {&head});
   if (outputs_.logits != nullptr) {
     run_linears(thread, input, head_claim(chunk),
                 {Segment{head, {outputs_.logits, context_.config.vocab_size, false}}});
@@ -168,38 +168,58 @@ bool ForwardPass::quantizes(const PackedMatrix& weight) const {
   return context_.compute_type == ComputeType::kInt8 && weight.is_integer();
 }
 
-ForwardPass::LinearInput ForwardPass::view(const InputRows& memory, int32_t rows, int32_t cols,
+ForwardPass::LinearInput ForwardPass::view(const InputRows& memory, RowCounts rows, int32_t cols,
                                            std::initializer_list<const Linear*> users) const {
   LinearInput input;
+  bool rounds = context_.bf16_prompts;
   for (const Linear* linear : users) {
     input.quantized = quantizes(linear->weight);
+    rounds = rounds && linear->weight.has_16_codes();
+  }
+  input.quantized_rows = rounds ? rows.answers : rows.all;
+  for (const Linear* linear : users) {
     const int32_t group = linear->weight.group;
     if (linear->two_terms) {
-      input.two_terms = memory.two_terms.view(rows, cols, group, true);
+      input.two_terms = memory.two_terms.view(input.quantized_rows, cols, group, true);
     } else {
-      input.one_term = memory.one_term.view(rows, cols, group, false);
+      input.one_term = memory.one_term.view(input.quantized_rows, cols, group, false);
     }
   }
-  input.floats = {memory.floats.data(), cols, rows, cols};
+  input.rounded = {memory.rounded.data(), rows.all - input.quantized_rows, cols};
+  input.floats = {memory.floats.data(), cols, rows.all, cols};
   return input;
 }
 
-ForwardPass::LinearInput ForwardPass::inner_input(int32_t rows, const Linear& down) const {
+ForwardPass::LinearInput ForwardPass::inner_input(RowCounts rows, const Linear& down) const {
   return view(workspace_.inner, rows, context_.config.intermediate_size, {&down});
 }
 
+void ForwardPass::take_rows(const FloatRows& x, const LinearInput& input, int32_t row, int32_t col) const {
+  const int32_t quantized = std::clamp(input.quantized_rows - row, 0, x.rows);
+  if (quantized > 0) {
+    const FloatRows part{x.values, x.stride, quantized, x.cols};
+    for (const QuantizedRows* integers : {&input.one_term, &input.two_terms}) {
+      if (integers->values != nullptr) kernels_.quantize_rows(part, *integers, row, col);
+    }
+  }
+  if (quantized < x.rows) {
+    const FloatRows part{x.values + quantized * x.stride, x.stride, x.rows - quantized, x.cols};
+    kernels_.round_rows(part, input.rounded, row + quantized - input.quantized_rows, col);
+  }
+}
+
 ForwardPass::LinearInput ForwardPass::prepare(int thread, const float* first, int64_t stride,
-                                              const int32_t* row_index, int32_t rows, int32_t cols,
+                                              const int32_t* row_index, RowCounts rows, int32_t cols,
                                               const float* norm, std::initializer_list<const Linear*> users) {
   ThreadWorkspace& own = workspace_.threads[size_t(thread)];
-  const bool is_private = rows <= kPrivateRows;
+  const bool is_private = rows.all <= kPrivateRows;
   const InputRows& target = is_private ? own.input : workspace_.input;
   LinearInput input = view(target, rows, cols, users);
   if (!input.quantized && norm == nullptr) {
-    input.floats = {first, stride, rows, cols};
+    input.floats = {first, stride, rows.all, cols};
     return input;
   }
-  const Range range = is_private ? Range{0, rows} : share(rows, thread, threads_);
+  const Range range = is_private ? Range{0, rows.all} : share(rows.all, thread, threads_);
   const int32_t most = int32_t(std::max<int64_t>(1, kNormalizedFloats / cols));
   for (int32_t begin = range.begin; begin < range.end; begin += most) {
     const int32_t end = std::min(begin + most, range.end);
@@ -213,10 +233,7 @@ ForwardPass::LinearInput ForwardPass::prepare(int thread, const float* first, in
         kernels_.rms_norm(row, norm, context_.config.rms_norm_epsilon, cols, normalized);
       }
     }
-    if (!input.quantized) continue;
-    for (const QuantizedRows* integers : {&input.one_term, &input.two_terms}) {
-      if (integers->values != nullptr) kernels_.quantize_rows(x, *integers, begin, 0);
-    }
+    if (input.quantized) take_rows(x, input, begin, 0);
   }
   if (!is_private) barrier(thread);
   return input;
@@ -304,16 +321,22 @@ void ForwardPass::run_linears(int thread, const LinearInput& input, int claim,
 
 void ForwardPass::run_tiles(const LinearInput& input, const Linear& linear, const Target& target,
                             Range tiles) {
-  const LinearOutput output = {.values = target.values,
-                               .stride = target.stride,
-                               .bias = linear.bias,
-                               .accumulate = target.accumulate,
-                               .elsewhere = target.elsewhere};
+  LinearOutput output = {.values = target.values,
+                         .stride = target.stride,
+                         .bias = linear.bias,
+                         .accumulate = target.accumulate,
+                         .elsewhere = target.elsewhere};
   if (!input.quantized) {
     return kernels_.linear_fp32(linear.weight, input.floats, output, tiles.begin, tiles.end);
   }
-  const QuantizedRows& integers = linear.two_terms ? input.two_terms : input.one_term;
-  kernels_.linear_int8(linear.weight, integers, output, tiles.begin, tiles.end);
+  if (input.quantized_rows > 0) {
+    const QuantizedRows& integers = linear.two_terms ? input.two_terms : input.one_term;
+    kernels_.linear_int8(linear.weight, integers, output, tiles.begin, tiles.end);
+  }
+  if (input.rounded.rows > 0) {
+    output.values += input.quantized_rows * output.stride;
+    kernels_.linear_bf16(linear.weight, input.rounded, output, tiles.begin, tiles.end);
+  }
 }
 
 }  // namespace redoubt

@@ -24,7 +24,7 @@ bool granted(Tier tier) {
     case Tier::kAvx512Vnni:
       return features.avx512_vnni;
     case Tier::kAmxInt8: {
-      static const bool permitted = features.amx_int8 && request_amx_permission();
+      static const bool permitted = features.amx && request_amx_permission();
       return permitted;
     }
   }
@@ -51,7 +51,11 @@ KernelTable make_table(Tier tier) {
     fill_linear_avx512_vnni(table);
     fill_ops_avx512(table);
   }
-  if (tier >= Tier::kAmxInt8) fill_linear_amx_int8(table);
+  if (tier >= Tier::kAmxInt8) {
+    fill_linear_amx_int8(table);
+    fill_linear_amx_bf16(table);
+    fill_attention_amx_bf16(table);
+  }
   return table;
 }
 
@@ -104,6 +108,8 @@ const KernelTable& emulated_amx_table() {
   static const KernelTable emulated = [] {
     KernelTable table = kernel_table(Tier::kAvx512Vnni);
     fill_linear_amx_int8_emulated(table);
+    fill_linear_amx_bf16_emulated(table);
+    fill_attention_amx_bf16_emulated(table);
     return table;
   }();
   return emulated;

@@ -10,6 +10,7 @@
 // of keys. A request gives the same tokens alone, batched, chunked or after preemption.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -46,6 +47,37 @@ struct QuantizedRows {
   }
 };
 
+// Activations rounded to bf16 (to nearest even, subnormal ones to 0), as AMX's tiles take them: rows in
+// blocks of one height, at most 16; the last block may have fewer rows, and what is there in their place is
+// never looked at.
+struct Bf16Rows {
+  uint16_t* values = nullptr;  // [blocks][cols / kStepInputs][height][kStepInputs]
+  int32_t rows = 0;
+  int32_t cols = 0;  // a multiple of kStepInputs
+
+  static constexpr int kStepInputs = 32;
+  static constexpr int kMostHeight = 16;
+
+  int32_t blocks() const { return (rows + kMostHeight - 1) / kMostHeight; }
+  int32_t height() const { return (rows + blocks() - 1) / std::max(1, blocks()); }
+  // The inputs of a block's rows from kStepInputs * step on.
+  uint16_t* step(int32_t block, int32_t step) const {
+    return values + (int64_t(block) * (cols / kStepInputs) + step) * height() * kStepInputs;
+  }
+  // The inputs of one row there.
+  uint16_t* row(int32_t row, int32_t step) const {
+    return this->step(row / height(), step) + row % height() * kStepInputs;
+  }
+  // Values that so many rows, or fewer, take.
+  static constexpr int64_t size(int64_t rows, int64_t cols) {
+    return (rows + (rows + kMostHeight - 1) / kMostHeight) * cols;
+  }
+};
+
+// What the mean number's mantissa, 1.44, is to what is left of it when all but seven bits are cut off: on the
+// average 2^-8 less.
+inline constexpr float kCutStretch = 4107.0f / 4096.0f;
+
 struct FloatRows {
   const float* values = nullptr;  // [rows], `stride` floats apart
   int64_t stride = 0;
@@ -54,7 +86,7 @@ struct FloatRows {
 };
 
 // Where a linear kernel writes: y[r][n] = acc, plus bias[n] where there is one, plus y's old value if
-// `accumulate`. Padded outputs (n >= w.rows) are never written.
+// `accumulate` (linear_bf16 begins with these two). Padded outputs (n >= w.rows) are never written.
 struct LinearOutput {
   float* values = nullptr;  // [rows], `stride` floats apart
   int64_t stride = 0;
@@ -95,6 +127,11 @@ struct KvView {
   int32_t head_dim = 0;  // even; a multiple of 16 for the vector tiers, else the caller uses the scalar tier
 };
 
+// Whether attention_bf16 can read such pages.
+inline bool can_attend_in_bf16(KvType type, int head_dim) {
+  return type != KvType::kFp32 && head_dim % 32 == 0 && head_dim <= 128;
+}
+
 // Some pages of it.
 struct KvPages {
   KvView kv;
@@ -134,9 +171,20 @@ struct KernelTable {
   //   asym_int4: acc = fma(float(dot_j) * d_x, d_w, acc); acc = fma(offset_j, m_w, acc)
   void (*linear_int8)(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
                       int tile_end);
-  // The same for fp32 activations and any weight type: acc = fma(x[k], float(w[n][k]), acc), k ascending,
-  // where an integer weight is dequantized first (sym: d * (q - 8); asym: fma(d, q, m); int8: d * (u - 128);
-  // lut4: d * table[q]).
+  // Rounds x, whole steps of 32 inputs, into `out`'s rows from `row` and its columns from `col` on.
+  void (*round_rows)(const FloatRows& x, const Bf16Rows& out, int row, int col);
+  // Output tiles [tile_begin, tile_end) of y = x W^T for weights of 16 codes, dequantized as below, but with
+  // scale and minimum times kCutStretch (exact), and then cut off to bf16. acc is y's old value if
+  // y.accumulate, else 0, plus the bias; then for each 32 inputs in ascending order, pairs p in theirs (Intel
+  // SDM volume 2, "TDPBF16PS"),
+  //   even = fma(w[2p], x[2p], even), odd = fma(w[2p + 1], x[2p + 1], odd), both from 0
+  //   acc = acc + (even + odd)
+  // in fp32 to nearest even, with 0 for every subnormal number. The scalar kernel's in every tier but AMX's.
+  void (*linear_bf16)(const PackedMatrix& w, const Bf16Rows& x, const LinearOutput& y, int tile_begin,
+                      int tile_end);
+  // The same for fp32 activations and any weight type, one input after the other: acc = fma(x[k],
+  // float(w[n][k]), acc), k ascending, where an integer weight is dequantized first (sym: d * (q - 8); asym:
+  // fma(d, q, m); int8: d * (u - 128); lut4: d * table[q]).
   void (*linear_fp32)(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
                       int tile_end);
   // Row n of W in fp32: the embedding look-up, and the tests' view of a weight.
@@ -160,6 +208,11 @@ struct KernelTable {
   void (*attention_partition)(const AttentionTask& task, int p, float* states, void* scratch);
   void (*attention_merge)(const AttentionTask& task, const float* states, int count);
   size_t (*attention_scratch_bytes)(const AttentionTask& task);
+  // The same with products of bf16 numbers (attention_bf16_scalar.cc), where can_attend_in_bf16.
+  // attention_merge is common to both. The scalar kernel's in every tier but AMX's.
+  void (*attention_bf16)(const AttentionTask& task, void* scratch);
+  void (*attention_bf16_partition)(const AttentionTask& task, int p, float* states, void* scratch);
+  size_t (*attention_bf16_scratch_bytes)(const AttentionTask& task);
 
   // For sampling, over blocks of kLogitBlock logits (the last may be shorter).
   // maxima[b] = the largest of block b; NaN is ignored; -infinity where nothing else is there.
@@ -177,6 +230,10 @@ void fill_linear_avx_vnni_evex(KernelTable& table);
 void fill_linear_avx512_vnni(KernelTable& table);
 void fill_linear_amx_int8(KernelTable& table);
 void fill_linear_amx_int8_emulated(KernelTable& table);
+void fill_linear_amx_bf16(KernelTable& table);
+void fill_linear_amx_bf16_emulated(KernelTable& table);
+void fill_attention_amx_bf16(KernelTable& table);
+void fill_attention_amx_bf16_emulated(KernelTable& table);
 void fill_ops_scalar(KernelTable& table);  // norm, silu, rope, kv, attention, logits
 void fill_ops_avx2(KernelTable& table);
 void fill_ops_avx512(KernelTable& table);

@@ -22,6 +22,7 @@ class KvCache {
   static size_t page_bytes(KvType type, int32_t layers, int32_t kv_heads, int32_t head_dim) {
     return kv_block_bytes(type, head_dim) * size_t(layers) * size_t(kv_heads);
   }
+  KvType type() const { return type_; }
   int32_t pages() const { return pages_; }
   size_t bytes() const { return memory_.bytes(); }
   // page_table's entries are the caller's to check: 0 .. pages().

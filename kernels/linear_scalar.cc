@@ -2,6 +2,7 @@
 // kernel_table.h writes down. Made to be read; the other tiers are made to be fast.
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "float_formats.h"
 #include "kernel_table.h"
@@ -114,6 +115,45 @@ float dot_int8(const PackedMatrix& w, const uint8_t* tile, int lane, const Quant
   return acc;
 }
 
+void round_rows(const FloatRows& x, const Bf16Rows& out, int row, int col) {
+  constexpr int kInputs = Bf16Rows::kStepInputs;
+  for (int r = 0; r < x.rows; ++r) {
+    for (int k = 0; k < x.cols; ++k) {
+      out.row(row + r, (col + k) / kInputs)[k % kInputs] =
+          float_to_bf16(flush_subnormal(x.values[r * x.stride + k]));
+    }
+  }
+}
+
+// As linear_bf16 has weights: stretched, then cut off.
+float cut_weight(const PackedMatrix& w, const uint8_t* tile, int lane, int k) {
+  const Block block{w, tile + w.block_bytes() * size_t(k / w.group)};
+  const int code = block.code(lane, k % w.group);
+  const float scale = block.scale(lane) * kCutStretch;
+  switch (w.type) {
+    case WeightType::kSymInt4:
+      return cut_to_bf16(scale * float(code - 8));
+    case WeightType::kAsymInt4:
+      return cut_to_bf16(std::fma(scale, float(code), block.minimum(lane) * kCutStretch));
+    default:
+      return cut_to_bf16(scale * float(w.table[size_t(code)]));
+  }
+}
+
+// One output of one row. weights: [x.cols].
+float add_products_bf16(float acc, const float* weights, const Bf16Rows& x, int row) {
+  acc = flush_subnormal(acc);
+  for (int first = 0; first < x.cols; first += Bf16Rows::kStepInputs) {
+    const uint16_t* inputs = x.row(row, first / Bf16Rows::kStepInputs);
+    float sums[2] = {};  // of even k and of odd
+    for (int k = 0; k < Bf16Rows::kStepInputs; ++k) {
+      sums[k % 2] = flush_subnormal(std::fma(weights[first + k], bf16_to_float(inputs[k]), sums[k % 2]));
+    }
+    acc = flush_subnormal(acc + flush_subnormal(sums[0] + sums[1]));
+  }
+  return acc;
+}
+
 float dot_fp32(const PackedMatrix& w, const uint8_t* tile, int lane, const float* x) {
   float acc = 0.0f;
   for (int k = 0; k < w.cols; ++k) acc = std::fma(x[k], dequantize(w, tile, lane, k), acc);
@@ -126,6 +166,25 @@ void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutp
     for (int row = 0; row < x.rows; ++row) {
       for (int lane = 0; lane < kTileOutputs && tile * kTileOutputs + lane < w.rows; ++lane) {
         write(y, row, tile * kTileOutputs + lane, dot_int8(w, w.tile(tile), lane, x, row));
+      }
+    }
+  }
+}
+
+void linear_bf16(const PackedMatrix& w, const Bf16Rows& x, const LinearOutput& y, int tile_begin,
+                 int tile_end) {
+  std::vector<float> weights(size_t(w.cols));
+  for (int tile = tile_begin; tile < tile_end; ++tile) {
+    for (int lane = 0; lane < kTileOutputs && tile * kTileOutputs + lane < w.rows; ++lane) {
+      const int n = tile * kTileOutputs + lane;
+      for (int k = 0; k < w.cols; ++k) {
+        weights[size_t(k)] = flush_subnormal(cut_weight(w, w.tile(tile), lane, k));
+      }
+      for (int row = 0; row < x.rows; ++row) {
+        float& out = y.values[row * y.stride + n];
+        float acc = y.accumulate ? out : 0.0f;
+        if (y.bias != nullptr) acc += y.bias[n];
+        out = add_products_bf16(acc, weights.data(), x, row);
       }
     }
   }
@@ -155,6 +214,8 @@ namespace redoubt {
 void fill_linear_scalar(KernelTable& table) {
   table.quantize_rows = scalar::quantize_rows;
   table.linear_int8 = scalar::linear_int8;
+  table.round_rows = scalar::round_rows;
+  table.linear_bf16 = scalar::linear_bf16;
   table.linear_fp32 = scalar::linear_fp32;
   table.dequantize_row = scalar::dequantize_row;
 }

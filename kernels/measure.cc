@@ -254,18 +254,26 @@ std::vector<PassTime> time_linear(ThreadPool& pool, const KernelTable& table, co
       .rows = batch,
       .cols = matrix.cols,
       .group = matrix.group};
-  if (activations != Activations::kFp32)
-    table.quantize_rows({x.as<float>(), matrix.cols, batch, matrix.cols}, q, 0, 0);
+  const FloatRows floats{x.as<float>(), matrix.cols, batch, matrix.cols};
+  const Pages halves(size_t(Bf16Rows::size(batch, matrix.cols)) * sizeof(uint16_t), true);
+  const Bf16Rows rounded{halves.as<uint16_t>(), batch, matrix.cols};
+  if (activations == Activations::kBf16) {
+    table.round_rows(floats, rounded, 0, 0);
+  } else if (activations != Activations::kFp32) {
+    table.quantize_rows(floats, q, 0, 0);
+  }
 
   const LinearOutput out{y.as<float>(), padded_stride(matrix.rows), nullptr, false};  // as in the engine
   std::vector<PassTime> times = time_passes(pool, repeats + 1, [&](int thread, int pass) {
     PackedMatrix w = matrix;
     w.data = weights.as<uint8_t>() + bytes * (size_t(pass) % copies);
     const Range tiles = share(w.tiles(), thread, pool.threads());
-    if (activations != Activations::kFp32) {
-      table.linear_int8(w, q, out, tiles.begin, tiles.end);
+    if (activations == Activations::kBf16) {
+      table.linear_bf16(w, rounded, out, tiles.begin, tiles.end);
+    } else if (activations == Activations::kFp32) {
+      table.linear_fp32(w, floats, out, tiles.begin, tiles.end);
     } else {
-      table.linear_fp32(w, {x.as<float>(), w.cols, batch, w.cols}, out, tiles.begin, tiles.end);
+      table.linear_int8(w, q, out, tiles.begin, tiles.end);
     }
   });
   times.erase(times.begin());

@@ -36,7 +36,7 @@ ComputeLimits measure_compute(ThreadPool& pool);
 std::vector<PassTime> time_read(ThreadPool& pool, size_t bytes, int repeats, size_t cold_bytes,
                                 bool huge_pages);
 
-enum class Activations { kInt8, kInt8TwoTerms, kFp32 };
+enum class Activations { kInt8, kInt8TwoTerms, kBf16, kFp32 };
 
 // `repeats` calls of a linear layer with `batch` rows, its tiles shared out over the pool. Calls go round
 // through as many copies of the matrix as make up `cold_bytes` (at least one), so that with a figure of

@@ -71,6 +71,19 @@ KernelTable choose_kernels(const ModelConfig& config) {
   return table;
 }
 
+bool chooses_bf16_prompts(const ModelOptions& options, const KernelTable& kernels) {
+  if (options.prompt_compute_type == PromptComputeType::kSame) return false;
+  const bool is_int8 = options.compute_type == ComputeType::kInt8, has_tiles = kernels.tier == Tier::kAmxInt8;
+  if (options.prompt_compute_type == PromptComputeType::kAuto) return is_int8 && has_tiles;
+  if (!is_int8) reject("prompt_compute_type", "bf16 goes with compute_type int8 only");
+  // The scalar tier's is for tests.
+  if (!has_tiles && kernels.tier != Tier::kScalar) {
+    reject("prompt_compute_type", std::string("bf16 needs a processor with AMX; the kernels here are ") +
+                                      tier_name(kernels.tier) + "'s");
+  }
+  return true;
+}
+
 }  // namespace
 
 Model::Model(const ModelOptions& options)
@@ -82,6 +95,7 @@ Model::Model(const ModelOptions& options)
             nodes_, options.bind_weights && !options.nodes.empty()),
       weights_(find_weights_by_node(file_, config_, nodes_)),
       kernels_(choose_kernels(config_)),
+      bf16_prompts_(chooses_bf16_prompts(options_, kernels_)),
       rope_angles_(config_.rope),
       kv_cache_(options.kv_type, config_.layers, config_.kv_heads, config_.head_dim, options.kv_pages),
       pages_per_sequence_((options.max_context_tokens + kPageTokens - 1) / kPageTokens),
@@ -106,6 +120,7 @@ void Model::run(const Batch& batch, const StepOutputs& outputs) {
                                   .rope_angles = rope_angles_,
                                   .kv_cache = kv_cache_,
                                   .compute_type = options_.compute_type,
+                                  .bf16_prompts = bf16_prompts_,
                                   .page_tables = batch_page_table_.data(),
                                   .pages_per_sequence = pages_per_sequence_,
                                   .pool = pool_,
@@ -121,6 +136,10 @@ void Model::copy_page_turned(int32_t source, int32_t target, int32_t positions) 
 void Model::check_batch(const Batch& batch) {
   if (batch.sequences > options_.max_sequences) {
     reject("slots", std::to_string(batch.sequences) + " sequences, more than max_sequences");
+  }
+  if (batch.prompts < 0 || batch.prompts > batch.sequences) {
+    reject("prompts",
+           std::to_string(batch.prompts) + " of " + std::to_string(batch.sequences) + " sequences");
   }
   if (batch.tokens > options_.max_step_tokens) {
     reject("token_ids", std::to_string(batch.tokens) + " tokens, more than max_step_tokens");

@@ -24,6 +24,9 @@ class Sampler;
 struct Workspace;
 
 enum class ComputeType : uint8_t { kInt8, kFp32 };
+// Of the products of prompts: kBf16, bf16 activations and weights, for weights of 16 codes, where answers
+// have kInt8. kAuto is kBf16 where the tier is fast with it.
+enum class PromptComputeType : uint8_t { kSame, kBf16, kAuto };
 
 struct ModelOptions {
   std::string folder;
@@ -32,6 +35,7 @@ struct ModelOptions {
   std::vector<int> nodes;    // each thread's NUMA node (node_slices.h); empty: one
   bool bind_weights = true;  // to their nodes, where nodes are given and the weights copied
   ComputeType compute_type = ComputeType::kInt8;
+  PromptComputeType prompt_compute_type = PromptComputeType::kSame;
   KvType kv_type = KvType::kBf16;
   WeightMemory weight_memory = WeightMemory::kAuto;
   int32_t kv_pages = 0;
@@ -52,6 +56,8 @@ struct Batch {
   // [sequences] or null: how many of a sequence's last new tokens are guesses, to be compared with what is
   // sampled from the row before each.
   const int32_t* draft_lengths = nullptr;
+  // So many of the last sequences have tokens of their prompt here, those before them of their answer.
+  int32_t prompts = 0;
 
   int32_t drafts(int32_t sequence) const { return draft_lengths == nullptr ? 0 : draft_lengths[sequence]; }
 };
@@ -89,6 +95,7 @@ class Model {
   const ModelConfig& config() const { return config_; }
   const ModelOptions& options() const { return options_; }
   Tier tier() const { return kernels_.tier; }
+  bool has_bf16_prompts() const { return bf16_prompts_; }
   int32_t pages_per_sequence() const { return pages_per_sequence_; }
   int32_t* page_table() { return page_table_.data(); }
   KvCache& kv_cache() { return kv_cache_; }
@@ -117,6 +124,7 @@ class Model {
   PackedFile file_;
   std::vector<ModelWeights> weights_;  // by node
   KernelTable kernels_;
+  bool bf16_prompts_;
   RopeAngles rope_angles_;
   KvCache kv_cache_;
   int32_t pages_per_sequence_;

@@ -12,6 +12,9 @@ void fill_ops_scalar(KernelTable& table) {
   table.attention_partition = scalar::attention_partition;
   table.attention_merge = scalar::attention_merge;
   table.attention_scratch_bytes = scalar::attention_scratch_bytes;
+  table.attention_bf16 = scalar::attention_bf16;
+  table.attention_bf16_partition = scalar::attention_bf16_partition;
+  table.attention_bf16_scratch_bytes = scalar::attention_scratch_bytes;
   table.block_maxima = scalar::block_maxima;
   table.softmax_weights = scalar::softmax_weights;
 }

@@ -24,7 +24,7 @@ inline constexpr int64_t padded_stride(int64_t cols) {
 // barrier which sharing them would need.
 inline constexpr int kPrivateRows = 4;
 // Gate and up are computed this many floats at a time, so that SiLU finds them in the L2 cache.
-inline constexpr int64_t kGateChunkFloats = 32 * 1024;
+inline constexpr int64_t kGateChunkFloats = 128 * 1024;
 
 // Rows are normalized this many floats at a time, then quantized: from the first-level cache, and 16 groups
 // at once.
@@ -96,11 +96,15 @@ struct InputRows {
   AlignedMemory<float> floats;  // [rows][cols]
   IntegerRows one_term;
   IntegerRows two_terms;
+  AlignedMemory<uint16_t> rounded;  // of Bf16Rows
 
   InputRows() = default;
   InputRows(int64_t rows, int64_t cols)
-      : floats(size_t(rows * cols)), one_term(rows, cols), two_terms(rows, cols) {}
-  size_t bytes() const { return floats.bytes() + one_term.bytes() + two_terms.bytes(); }
+      : floats(size_t(rows * cols)),
+        one_term(rows, cols),
+        two_terms(rows, cols),
+        rounded(size_t(Bf16Rows::size(rows, cols))) {}
+  size_t bytes() const { return floats.bytes() + one_term.bytes() + two_terms.bytes() + rounded.bytes(); }
 };
 
 // What one thread has for itself.

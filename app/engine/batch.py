@@ -179,6 +179,7 @@ class BatchArrays:
             samplers=samplers,
             readers=readers if reads else (),
             draft_lengths=self._drafts(drafts, count) if drafts else None,
+            prompts=step.prompts,
         )
 
     @staticmethod

@@ -46,6 +46,7 @@ class NativeRunner:
         threads: int,
         cpus: Sequence[int] = (),
         compute_type: str = "int8",
+        prompt_compute_type: str = "same",
         kv_type: str = "bf16",
         weight_memory: str = "auto",
         nodes: Sequence[int] = (),
@@ -64,6 +65,7 @@ class NativeRunner:
             threads=threads,
             cpus=list(cpus),
             compute_type=compute_type,
+            prompt_compute_type=prompt_compute_type,
             kv_type=kv_type,
             weight_memory=weight_memory,
             nodes=list(nodes),
@@ -187,6 +189,7 @@ class NativeRunner:
             samplers,
             [_native_reader(reader) for reader in batch.readers],
             batch.draft_lengths,
+            batch.prompts,
         )
 
     @staticmethod

@@ -113,6 +113,7 @@ class Scheduler:
         step = Step()
         step.new_pages, self._new_pages = self._new_pages, step.new_pages
         self._plan(step)
+        planned: list[tuple[SequenceState, int]] = []
         index = 0
         while index < len(self.running):  # it may lose its tail to preemption meanwhile
             sequence = self.running[index]
@@ -122,10 +123,14 @@ class Scheduler:
             if count and sequence.computed + count > len(sequence.pages) * self.limits.page_tokens:
                 count = self._claim_pages(sequence, count, step)
             if count:
-                step.sequences.append(sequence)
-                step.query_lengths.append(count)
-                step.samples.append(sequence.computed + count >= sequence.length)
+                planned.append((sequence, count))
             index += 1
+        planned.sort(key=lambda item: item[0].in_prompt)
+        for sequence, count in planned:
+            step.sequences.append(sequence)
+            step.query_lengths.append(count)
+            step.samples.append(sequence.computed + count >= sequence.length)
+            step.prompts += sequence.in_prompt
         return step
 
     def complete(self, step: Step) -> None:
@@ -187,7 +192,7 @@ class Scheduler:
         for sequence in self.running:
             if sequence.length - sequence.computed > 1 and sequence.chain is not None:
                 self._find_pages(sequence, sequence.chain, step)
-            left = sequence.length - sequence.computed
+            left = sequence.left
             if left <= 1:  # 0: a branch that waits for the others of its group
                 sequence.planned = left + sequence.drafts
             else:
@@ -203,12 +208,10 @@ class Scheduler:
         if decoding:
             budget = min(budget, self.prompt_chunk_tokens)
         oldest = prompts[0]
-        oldest.planned = min(oldest.length - oldest.computed, (budget + 1) // 2)
+        oldest.planned = min(oldest.left, (budget + 1) // 2)
         budget -= oldest.planned
-        for sequence in sorted(
-            self._leaders(prompts), key=lambda prompt: prompt.length - prompt.computed - prompt.planned
-        ):
-            more = min(sequence.length - sequence.computed - sequence.planned, budget)
+        for sequence in sorted(self._leaders(prompts), key=lambda prompt: prompt.left - prompt.planned):
+            more = min(sequence.left - sequence.planned, budget)
             sequence.planned += more
             budget -= more
 

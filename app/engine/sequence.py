@@ -62,6 +62,17 @@ class SequenceState:
         self.end_length = self.prompt_tokens + self.max_new_tokens
 
     @property
+    def in_prompt(self) -> bool:
+        """Whether the next token to compute is one of the prompt's."""
+        return self.computed + self.dropped < self.prompt_tokens
+
+    @property
+    def left(self) -> int:
+        """Tokens to compute, of the prompt's only while there are such: one step has either those or the output's."""
+        end = min(self.length, self.prompt_tokens - self.dropped) if self.in_prompt else self.length
+        return end - self.computed
+
+    @property
     def generated(self) -> int:
         """Output tokens so far."""
         return self.max_new_tokens - (self.end_length - self.length)
@@ -69,11 +80,13 @@ class SequenceState:
 
 @dataclass(slots=True)
 class Step:
-    """One step's work: parallel lists over its sequences, oldest first."""
+    """One step's work: parallel lists over its sequences. First those that compute output, each kind oldest first."""
 
     sequences: list[SequenceState] = field(default_factory=list)
     query_lengths: list[int] = field(default_factory=list)
     """Tokens to compute: those from `computed` on, and guesses beyond `length`."""
+    prompts: int = 0
+    """How many sequences, the last ones, compute tokens of their prompt."""
     samples: list[bool] = field(default_factory=list)
     """Whether they reach the sequence's length, so that its next token can be sampled."""
     copied_pages: list[tuple[int, int]] = field(default_factory=list)

@@ -253,6 +253,8 @@ class Batch:
     """One per sequence, or none at all."""
     draft_lengths: NDArray[np.int32] | None = None
     """How many of a sequence's last tokens are guesses; None: there are none."""
+    prompts: int = 0
+    """How many of the last sequences compute tokens of their prompt, not of their output."""
 
 
 class TokenConstraint(Protocol):

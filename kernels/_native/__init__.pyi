@@ -194,6 +194,7 @@ class Model:
         threads: int,
         cpus: Sequence[int] = ...,
         compute_type: str = "int8",
+        prompt_compute_type: str = "same",
         kv_type: str = "bf16",
         weight_memory: str = "auto",
         nodes: Sequence[int] = ...,
@@ -208,6 +209,8 @@ class Model:
         Raises PackedFileError, ValueError naming the argument, OSError.
 
         compute_type: activations as "int8" (by group) or "fp32". kv_type: "bf16", "int8" or "fp32".
+        prompt_compute_type: of prompts' tokens, the "same", or "bf16", int4 and lut4 weights and attention too, which
+        needs AMX and compute_type int8; "auto" is the faster of the two.
         weight_memory: "mapped" uses the file's own pages, which processes share; "huge_pages" copies it into memory
         of its own; "auto" is the better of the two on this machine (weight_memory.h).
         nodes: each thread's NUMA node, where the engine spans several: every node's threads compute output tiles of
@@ -217,6 +220,9 @@ class Model:
 
     @property
     def tier(self) -> str: ...
+    @property
+    def has_bf16_prompts(self) -> bool:
+        """Whether prompts are computed with prompt_compute_type bf16."""
     @property
     def weight_memory(self) -> str:
         """Where the weights are: "mapped" or "huge_pages"."""
@@ -246,6 +252,7 @@ class Model:
         samplers: Sequence[Sampler | None],
         readers: Sequence[PromptReader | None] = (),
         draft_lengths: I32 | None = None,
+        prompts: int = 0,
     ) -> I32:
         """Runs one step: forward over a ragged batch, then sampling. One native call, GIL released.
 
@@ -256,12 +263,13 @@ class Model:
         readers: [S] or none; where not None, it gets the rows of the prompt that it wants.
         draft_lengths: [S] how many of a sequence's last new tokens are guesses. Its sampler then samples from the row
         before the first guess, and from each guess' row as long as the guess was what had just been sampled.
+        prompts: how many of the last sequences compute tokens of their prompt; those of all others are output.
         Returns [S + sum of draft_lengths] token ids, a sequence's own and then those after its guesses; -1 where there
         is no sampler, or a guess before was wrong. Raises ValueError naming the array that does not fit.
         """
 
     def logits(self, token_ids: I32, positions: I32, slots: I32, query_lengths: I32, context_lengths: I32) -> F32:
-        """The same forward pass; returns every new token's logits [T, vocab_size]."""
+        """The same forward pass, all tokens as a prompt's; returns every new token's logits [T, vocab_size]."""
 
     def hidden_states(
         self, token_ids: I32, positions: I32, slots: I32, query_lengths: I32, context_lengths: I32

@@ -9,6 +9,7 @@ F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
 I8 = NDArray[np.int8]
 U8 = NDArray[np.uint8]
+U16 = NDArray[np.uint16]
 
 def linear_tiers() -> list[str]:
     """Names that the linear kernels below take: the tiers, and amx_int8_emulated where its AVX-512 can run.
@@ -21,6 +22,9 @@ def emulate_tdpbssd(a: I8, b: I8, c: I32) -> None:
 
     What a processor answers with a fault ends the process.
     """
+
+def emulate_tdpbf16ps(a: U16, b: U16, c: F32) -> None:
+    """The same of a [m, 2 k] and b [k, 2 n], bits of bf16, added to c in fp32."""
 
 def quantize_rows(
     x: F32, group: int, tier: str, terms: int = 1, block_rows: int = 1 << 30, block_cols: int = 1 << 30
@@ -52,6 +56,30 @@ def linear_int8(
     table: Sequence[int] | None = None,
 ) -> None:
     """Writes output tiles of y [batch, rows] (its rows at any distance); values to offsets: of quantize_rows."""
+
+def round_rows(x: F32, tier: str, block_rows: int = 1 << 30, block_cols: int = 1 << 30) -> U16:
+    """X [rows, cols], rows at any distance, to bf16's bits as linear_bf16 takes them, a block at a time.
+
+    Returns [blocks * height, cols], which is [blocks, cols // 32, height, 32] in memory (kernel_table.h, Bf16Rows).
+    """
+
+def linear_bf16(
+    packed: U8,
+    weight_type: str,
+    rows: int,
+    cols: int,
+    group: int,
+    values: U16,
+    y: F32,
+    tier: str,
+    *,
+    bias: F32 | None = None,
+    accumulate: bool = False,
+    tile_begin: int = 0,
+    tile_end: int | None = None,
+    table: Sequence[int] | None = None,
+) -> None:
+    """Writes output tiles of y [batch, rows] (its rows at any distance); values: of round_rows. int4 and lut4 only."""
 
 def linear_fp32(
     packed: U8,
@@ -139,10 +167,12 @@ def attention(
     tier: str,
     *,
     by_partitions: bool = False,
+    bf16: bool = False,
 ) -> F32:
     """Queries [query_tokens, group_heads, head_dim] over one kv head's pages -> the same shape.
 
-    by_partitions: through attention_partition and attention_merge rather than attention.
+    by_partitions: through attention_partition and attention_merge rather than attention. bf16: attention_bf16 and its
+    partitions, for bf16 and int8 pages and head_dim 32, 64, 96 or 128; the tier may be amx_int8_emulated.
     """
 
 def time_attention(

@@ -42,11 +42,12 @@ def requests(embedded_model: Path) -> list[GenerateRequest]:
 
 
 @contextmanager
-def stopping(model: Path, shape: str) -> Iterator[Engine]:
+def stopping(model: Path, shape: str, prompt_compute_type: str = "same") -> Iterator[Engine]:
     max_sequences, max_step_tokens, prompt_chunk_tokens, kv_pages = SHAPES[shape]
     runner = NativeRunner(
         str(model),
         threads=2,
+        prompt_compute_type=prompt_compute_type,
         kv_pages=kv_pages,
         max_sequences=max_sequences,
         max_step_tokens=max_step_tokens,
@@ -62,8 +63,14 @@ def stopping(model: Path, shape: str) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def alone(embedded_model: Path, requests: list[GenerateRequest]) -> dict[str, tuple[int, ...]]:
+    return one_after_the_other(embedded_model, requests, "same")
+
+
+def one_after_the_other(
+    model: Path, requests: list[GenerateRequest], prompt_compute_type: str
+) -> dict[str, tuple[int, ...]]:
     receiver = Receiver()
-    with stopping(embedded_model, "alone") as engine:
+    with stopping(model, "alone", prompt_compute_type) as engine:
         engine.start()
         for request in requests:
             receiver.submit(engine, request)
@@ -106,6 +113,19 @@ def test_company_chunks_and_preemption_change_no_token(
         for request in requests:
             assert receiver.tokens(request.request_id) == alone[request.request_id], request.request_id
         assert (engine.statistics().preemptions > 0) == (shape == "preempted")
+
+
+@pytest.mark.skipif("amx_int8" not in _native.available_tiers(), reason="bf16 prompts need AMX")
+def test_nor_where_prompts_are_computed_in_bf16(embedded_model: Path, requests: list[GenerateRequest]) -> None:
+    expected = one_after_the_other(embedded_model, requests, "bf16")
+    for shape in ("batched", "chunked", "preempted"):
+        receiver = Receiver()
+        with stopping(embedded_model, shape, "bf16") as engine:
+            for request in requests:
+                receiver.submit(engine, request)
+            engine.start()
+            for request in requests:
+                assert receiver.tokens(request.request_id) == expected[request.request_id], (shape, request.request_id)
 
 
 def test_outputs_are_different_texts(alone: dict[str, tuple[int, ...]]) -> None:

@@ -96,6 +96,23 @@ def test_admission_expects_outputs_as_long_as_recent_ones() -> None:
     assert len(scheduler.running) == 3  # though the worst case is three times the memory
 
 
+def test_sequences_with_prompt_tokens_come_last() -> None:
+    scheduler = Scheduler(make_limits())
+    talkers = [SequenceState(3, 50), SequenceState(1, 50)]
+    long = SequenceState(40, 5)
+    scheduler.add(talkers[0])
+    step = run(scheduler)
+    assert (step.sequences, step.prompts) == ([talkers[0]], 1)
+    scheduler.add(long)
+    run(scheduler)
+    scheduler.add(talkers[1])
+    step = run(scheduler)
+    assert (step.sequences, step.prompts) == ([talkers[0], long, talkers[1]], 2)  # a prompt of one token is one, too
+    step = run(scheduler)
+    assert (step.sequences, step.prompts) == ([*talkers, long], 1)
+    assert step.samples == [True, True, False]
+
+
 def test_the_youngest_gives_its_pages_back_and_returns_when_somebody_has_ended() -> None:
     scheduler = Scheduler(make_limits(page_count=6, max_context_tokens=24), expected_output_tokens=1)
     old, young = SequenceState(8, 16), SequenceState(8, 16)
@@ -111,7 +128,10 @@ def test_the_youngest_gives_its_pages_back_and_returns_when_somebody_has_ended()
     while old.generated < old.max_new_tokens:
         assert scheduler.running == [old]
         run(scheduler)
-    assert shares(run(scheduler)) == {young: 8 + generated}  # prompt and output, as one prompt
+    step = run(scheduler)
+    assert (shares(step), step.prompts) == ({young: 8}, 1)  # first the prompt again,
+    step = run(scheduler)
+    assert (shares(step), step.prompts) == ({young: generated}, 0)  # then the output, which may be computed otherwise
     assert young.generated == generated + 1
 
 

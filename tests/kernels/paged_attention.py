@@ -14,6 +14,7 @@ F64 = NDArray[np.float64]
 
 ROUNDING = 2.0**-24
 """Relative error of one rounding to fp32."""
+BF16_ROUNDING = 2.0**-9
 PARTITION_TOKENS = 512
 KV_TYPES = ("fp32", "bf16", "int8")
 BYTES_PER_VALUE = {"fp32": 4, "bf16": 2, "int8": 1}
@@ -51,7 +52,16 @@ class PagedSequence:
     pages: NDArray[np.uint8]
     page_table: NDArray[np.int32]
 
-    def attend(self, queries: F32, context_before: int, scale: float, tier: str, *, by_partitions: bool = False) -> F32:
+    def attend(
+        self,
+        queries: F32,
+        context_before: int,
+        scale: float,
+        tier: str,
+        *,
+        by_partitions: bool = False,
+        bf16: bool = False,
+    ) -> F32:
         return testing.attention(
             queries,
             self.pages,
@@ -61,6 +71,7 @@ class PagedSequence:
             scale,
             tier,
             by_partitions=by_partitions,
+            bf16=bf16,
         )
 
 
@@ -76,8 +87,10 @@ def make_sequence(
     return PagedSequence(keys, values, kv_type, pages, page_table)
 
 
-def reference(sequence: PagedSequence, queries: F32, context_before: int, scale: float) -> tuple[F64, F64]:
-    """Attention in float64, and how far fp32 may be from it: both [query_tokens, group_heads, head_dim].
+def reference(
+    sequence: PagedSequence, queries: F32, context_before: int, scale: float, *, bf16: bool = False
+) -> tuple[F64, F64]:
+    """Attention in float64, and how far the kernels may be from it: both [query_tokens, group_heads, head_dim].
 
     With u = 2^-24, in units of log2: a score is a chain of head_dim fmas on a query rounded twice, so it is off by at
     most (head_dim + 3) u sum|q k|. A weight 2^(s - m) inherits that twice (s and m) plus the rounding of s - m, times
@@ -86,7 +99,8 @@ def reference(sequence: PagedSequence, queries: F32, context_before: int, scale:
     sum_t w_t |v_t|. Weights below 2^-125 count as 0, which is beyond notice.
 
     Over int8 pages a query is off by half of max|q| / 32767 per element, and a weight times its value's scale by half
-    of the largest such product / 32767.
+    of the largest such product / 32767. With bf16 products there is no fixed point, but queries and weights are off by
+    2^-9 of themselves.
     """
     keys, values = rounded(sequence.keys, sequence.kv_type), rounded(sequence.values, sequence.kv_type)
     query_tokens, _, head_dim = queries.shape
@@ -102,7 +116,10 @@ def reference(sequence: PagedSequence, queries: F32, context_before: int, scale:
         outputs.append(weights @ v)
         score_error = (head_dim + 3) * ROUNDING * (np.abs(q) @ np.abs(k).T).max(-1)
         fixed_error = np.zeros((len(q), head_dim))
-        if sequence.kv_type == "int8":
+        if bf16:
+            score_error += BF16_ROUNDING * (np.abs(q) @ np.abs(k).T).max(-1)
+            fixed_error = BF16_ROUNDING * (weights @ np.abs(v))
+        elif sequence.kv_type == "int8":
             half_step = 0.5 / LARGEST_FIXED
             score_error += half_step * np.abs(q).max(-1) * np.abs(k).sum(-1).max()
             codes, scales = int8_codes(sequence.values[:seen])

@@ -1,6 +1,6 @@
-"""The AMX tier: its emulated tile registers against the SDM's pseudo-code, its kernel against the scalar twin.
+"""The AMX tier: its emulated tile registers against the SDM's pseudo-code, its int8 kernel against the scalar twin.
 
-tests/kernels/test_linear.py runs over both too, as over every tier.
+tests/kernels/test_linear.py runs over both too, as over every tier; of bf16 there is test_bf16.py.
 """
 
 import os
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bench.kernel_cases import INTEGER_TYPES, LinearCase, make_weights
 from kernels import _native
 from kernels._native import testing
-from tests.kernels.test_linear import activations, first_rows, run_int8, same_bits
+from tests.kernels.test_linear import F32, activations, first_rows, run_int8, same_bits
 
 EMULATED = "amx_int8_emulated"
 AMX_TIERS = [
@@ -57,6 +57,40 @@ def test_the_emulated_dot_product_is_the_manuals(m: int, k: int, n: int) -> None
     expected[:, :n] = tdpbssd_of_the_manual(a[:, : 4 * k], b[:, : 4 * n], c[:, :n])
     testing.emulate_tdpbssd(a[:, : 4 * k], b[:, : 4 * n], c[:, :n])
     assert (c == expected).all()
+
+
+def tdpbf16ps_of_the_manual(a: NDArray[np.uint16], b: NDArray[np.uint16], c: F32) -> F32:
+    """Intel SDM volume 2, "TDPBF16PS"; for numbers near 1, whose products and sums are exact in float64."""
+    x, y = (half.astype(np.uint32) << 16 for half in (a, b))
+    x, y = x.view(np.float32).astype(np.float64), y.view(np.float32).astype(np.float64)
+    x, y = (np.where(np.abs(factor) < np.finfo(np.float32).tiny, 0.0, factor) for factor in (x, y))
+    result = c.copy()
+    for m in range(c.shape[0]):
+        for n in range(c.shape[1]):
+            sums = np.zeros(2, np.float32)
+            for k in range(b.shape[0]):
+                products = x[m, 2 * k : 2 * k + 2] * y[k, 2 * n : 2 * n + 2]
+                sums = (sums + products).astype(np.float32)
+            result[m, n] += sums[0] + sums[1]
+    return result
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(16, 16, 16), (1, 1, 1), (9, 8, 16), (16, 3, 5), (5, 16, 1)])
+def test_the_emulated_bf16_product_is_the_manuals(m: int, k: int, n: int) -> None:
+    rng = np.random.default_rng(m * 100 + k * 10 + n)
+
+    def halves(rows: int, cols: int) -> NDArray[np.uint16]:
+        """Rows further apart than they are long."""
+        wide = rng.standard_normal((rows, cols + 3)).astype(np.float32)
+        return (wide.view(np.uint32) >> 16).astype(np.uint16)
+
+    a, b = halves(m, 2 * k), halves(k, 2 * n)
+    a[0, 0] = 0x0001  # subnormal: counts as 0
+    c = rng.standard_normal((m, n + 3)).astype(np.float32)
+    expected = c.copy()
+    expected[:, :n] = tdpbf16ps_of_the_manual(a[:, : 2 * k], b[:, : 2 * n], c[:, :n])
+    testing.emulate_tdpbf16ps(a[:, : 2 * k], b[:, : 2 * n], c[:, :n])
+    assert same_bits(c, expected)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +164,8 @@ def test_the_extension_holds_the_instructions() -> None:
     ).stdout
     for instruction in ("ldtilecfg", "tilerelease", "tileloadd", "tilestored"):
         assert instruction in listing
+    assert "tdpbf16ps" in listing
+    assert "tileloaddt1" in listing
     dots = {"".join(line.split("tdpbssd")[1].split()) for line in listing.splitlines() if "tdpbssd" in line}
     # objdump names operands in reverse: columns, rows, sums.
     assert dots == {

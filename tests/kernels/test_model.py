@@ -9,28 +9,12 @@ import pytest
 
 from kernels import _native
 from quant.matrix import WeightType
-from tests.kernels.tiny_model import F32, LLAMA, Sequences, random_tensors, write_random_model
+from tests.kernels.tiny_model import F32, LLAMA, MakeModel, Sequences, random_tensors, write_random_model
 
 QWEN3: Mapping[str, Any] = {
     **LLAMA, "model_type": "qwen3", "head_dim": 32, "num_attention_heads": 6, "num_key_value_heads": 2,
 }  # fmt: skip
 TIERS = _native.available_tiers()
-MakeModel = Callable[..., Sequences]
-
-
-@pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeModel:
-    def make_model(
-        config: Mapping[str, Any] = LLAMA, kind: WeightType = "fp32", group: int = 32, tier: str = "", **options: Any
-    ) -> Sequences:
-        if tier:
-            monkeypatch.setenv("REDOUBT_ISA", tier)
-        folder = tmp_path / f"{config['model_type']}-{kind}-{group}"
-        if not folder.exists():
-            write_random_model(folder, config, kind, group)
-        return Sequences(folder, **options)
-
-    return make_model
 
 
 def tokens(count: int, seed: int = 0) -> list[int]:

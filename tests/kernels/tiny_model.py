@@ -1,7 +1,7 @@
 """Packed models of a few thousand weights, made on the spot: every shape of the Llama family, no download."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +123,7 @@ class Sequences:
     def logits(self, chunks: Mapping[int, list[int]]) -> F32:
         """Logits of all new tokens, one chunk's after the other."""
         return self.model.logits(*self.arrays(chunks))
+
+
+MakeModel = Callable[..., Sequences]
+"""The fixture that makes a model of random weights: its configuration, weight type, group and tier, then options."""

@@ -1,0 +1,307 @@
+"""Products of bf16 numbers, which prompts are computed with on AMX.
+
+Tiles, the processor's and emulated ones, against the scalar twins bit for bit, and those against float64.
+"""
+
+import itertools
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from bench.kernel_cases import LinearCase, Weights, make_weights
+from kernels import _native
+from kernels._native import testing
+from tests.kernels.paged_attention import make_sequence, reference
+from tests.kernels.test_amx import AMX_TIERS
+from tests.kernels.test_linear import CANARY, F32, activations, dequantized, same_bits
+from tests.kernels.test_model import QWEN3, one_by_one, tokens
+from tests.kernels.tiny_model import LLAMA, MakeModel, Sequences
+
+TYPES = ("sym_int4", "asym_int4", "lut4")
+CUT = 2.0**-7  # of a weight, at most, goes when its float is cut off to bf16
+ROUNDING = 2.0**-9  # of an activation
+STRETCH = 4107 / 4096
+
+amx_tiers = pytest.mark.parametrize("tier", AMX_TIERS)
+
+
+def run(
+    case: LinearCase,
+    weights: Weights,
+    x: F32,
+    tier: str,
+    y: F32 | None = None,
+    **options: Any,
+) -> F32:
+    y = np.empty((len(x), case.rows), np.float32) if y is None else y
+    shape = (case.weight_type, case.rows, case.cols, case.group)
+    rounded = testing.round_rows(x, "scalar")
+    testing.linear_bf16(weights.packed, *shape, rounded, y, tier, table=weights.table, **options)
+    return y
+
+
+@amx_tiers
+@pytest.mark.parametrize("rows", [1, 15, 16, 17, 33, 50])
+def test_rounding_activations(rows: int, tier: str) -> None:
+    x = np.random.default_rng(rows).standard_normal((rows, 163), np.float32)[:, :160]  # further apart than long
+    x[0, :4] = 1e-39, -1e-39, 1.00390625, 1.01171875  # subnormal, and halfway between two
+    expected = testing.round_rows(x, "scalar")
+    blocks = -(-rows // 16)
+    height = -(-rows // blocks)
+    assert expected.shape == (blocks * height, 160)
+    values = x.copy()
+    values[0, :2] = 0.0, -0.0
+    padded = np.zeros((blocks * height, 160), np.uint16)
+    padded[:rows] = values.astype(ml_dtypes.bfloat16).view(np.uint16)
+    assert (expected.reshape(blocks, 5, height, 32) == padded.reshape(blocks, height, 5, 32).swapaxes(1, 2)).all()
+    for block_rows, block_cols in ((1 << 30, 1 << 30), (1, 32), (7, 96), (16, 64)):
+        assert (testing.round_rows(x, tier, block_rows, block_cols) == expected).all()
+
+
+@pytest.mark.parametrize("group", [32, 64, 128])
+@pytest.mark.parametrize("weight_type", TYPES)
+def test_the_scalar_twin_is_what_bf16_should_give(weight_type: str, group: int) -> None:
+    case = LinearCase(weight_type, 50, 12 * group, group)
+    weights = make_weights(case, np.random.default_rng(group))
+    x = activations(9, case.cols, 32)
+    exact_weights, inputs = dequantized(case, weights), x.astype(np.float64)
+    result, exact = run(case, weights, x, "scalar"), inputs @ exact_weights.T
+    magnitude = np.abs(inputs) @ np.abs(exact_weights).T
+    assert (np.abs(result - exact) <= (CUT + ROUNDING + case.cols * 2.0**-24) * magnitude).all()
+    # Most of it cancels: what is cut off is made up for on the average, and the rest has either sign.
+    assert np.abs(result - exact).mean() < 0.1 * ROUNDING * magnitude.mean()
+
+
+def test_what_is_cut_off_weights_is_made_up_for() -> None:
+    """Weights of all sizes, of one sign: neither too small nor too large on the average."""
+    scales = np.exp2(np.linspace(0, 3, 4096)).astype(np.float16).reshape(-1, 1)
+    codes = np.full((4096, 32), 9, np.uint8)
+    y = np.empty((1, 4096), np.float32)
+    ones = testing.round_rows(np.ones((1, 32), np.float32), "scalar")
+    testing.linear_bf16(_native.pack_int4(codes, scales, None), "sym_int4", 4096, 32, 32, ones, y, "scalar")
+    error = y[0] / (32 * scales[:, 0].astype(np.float64)) - 1
+    assert abs(error.mean()) < 2.0**-12
+    assert np.abs(error).max() < CUT
+
+
+@amx_tiers
+@pytest.mark.parametrize("group", [32, 64, 128])
+@pytest.mark.parametrize("weight_type", TYPES)
+def test_every_number_of_rows_equals_the_scalar_twin(weight_type: str, group: int, tier: str) -> None:
+    """One block of rows, two, and many, whole and not; outputs that fill no tile."""
+    case = LinearCase(weight_type, 41, 3 * group, group)
+    weights = make_weights(case, np.random.default_rng(group))
+    rows = (*range(1, 19), 31, 32, 33, 40, 48, 49, 63, 64, 65, 100, 129)
+    x = activations(max(rows), case.cols, 32)
+    rng = np.random.default_rng(3)
+    bias, before = rng.standard_normal(41, np.float32), rng.standard_normal((max(rows), 41), np.float32)
+    options: list[dict[str, Any]] = [{}, {"bias": bias}, {"accumulate": True}, {"bias": bias, "accumulate": True}]
+    for chosen in options:
+        expected = run(case, weights, x, "scalar", before.copy(), **chosen)
+        for count in rows:
+            again = run(case, weights, x[:count], tier, before[:count].copy(), **chosen)
+            assert same_bits(again, expected[:count]), (count, chosen)
+
+
+@amx_tiers
+@pytest.mark.parametrize(
+    "case",
+    [
+        LinearCase("asym_int4", 960, 576, 32),
+        LinearCase("asym_int4", 320, 1536, 32),
+        LinearCase("sym_int4", 96, 5632, 64),
+        LinearCase("lut4", 64, 2048, 128),
+    ],
+    ids=lambda case: case.name,
+)
+def test_layers_of_models(case: LinearCase, tier: str) -> None:
+    """Several tiles of outputs at once, and inputs in several panels."""
+    weights = make_weights(case, np.random.default_rng(1))
+    x = activations(70, case.cols, 32)
+    expected = run(case, weights, x, "scalar")
+    for count in (3, 20, 70) if tier == "amx_int8" else (70,):
+        assert same_bits(run(case, weights, x[:count], tier), expected[:count])
+
+
+@amx_tiers
+@pytest.mark.parametrize("rows", [1, 16, 31, 33, 100])
+@pytest.mark.parametrize("batch", [1, 9, 17, 40])
+def test_nothing_is_written_beyond_the_outputs(batch: int, rows: int, tier: str) -> None:
+    case = LinearCase("sym_int4", rows, 64, 64)
+    weights = make_weights(case, np.random.default_rng(2))
+    x = activations(batch, 64, 64)
+    for options in ({}, {"tile_begin": -(-rows // 32) - 1}):
+        around = np.full((batch + 2, rows + 40), CANARY, np.float32)
+        inside = around[1:-1, 3 : 3 + rows]
+        run(case, weights, x, tier, inside, **options)
+        written = inside[:, 32 * options.get("tile_begin", 0) :]
+        assert not (written == CANARY).any()
+        written[:] = CANARY
+        assert (around == CANARY).all()
+
+
+def test_other_weights_are_refused() -> None:
+    case = LinearCase("int8", 32, 64, 64)
+    weights = make_weights(case, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="weight_type: 'int8' has no bf16 kernel"):
+        run(case, weights, activations(2, 64, 64), "scalar")
+
+
+@amx_tiers
+@pytest.mark.parametrize("kv_type", ["bf16", "int8"])
+@pytest.mark.parametrize("head_dim", [32, 64, 96, 128])
+@pytest.mark.parametrize("group_heads", [1, 3, 8])
+def test_attention_on_ragged_contexts(kv_type: str, head_dim: int, group_heads: int, tier: str) -> None:
+    rng = np.random.default_rng(head_dim * 10 + group_heads)
+    scale = 1 / head_dim**0.5
+    contexts = (0, 1, 31, 32, 33, 511, 512, 513, 1100) if tier == "amx_int8" else (0, 33, 513)
+    for context, query_tokens in zip(contexts, itertools.cycle((1, 70, 5, 2, 35, 3, 1, 4, 7)), strict=False):
+        sequence = make_sequence(rng, context + query_tokens, head_dim, kv_type)
+        queries = rng.standard_normal((query_tokens, group_heads, head_dim), np.float32)
+        scalar = sequence.attend(queries, context, scale, "scalar", bf16=True)
+        expected, bound = reference(sequence, queries, context, scale, bf16=True)
+        assert (np.abs(scalar - expected) <= bound).all()
+        assert bound.max() < 0.5  # or it would bound nothing
+        for by_partitions in (False, True):
+            tiled = sequence.attend(queries, context, scale, tier, by_partitions=by_partitions, bf16=True)
+            assert same_bits(tiled, scalar)
+        assert same_bits(sequence.attend(queries, context, scale, "scalar", by_partitions=True, bf16=True), scalar)
+
+
+@amx_tiers
+@pytest.mark.parametrize("kv_type", ["bf16", "int8"])
+def test_attention_does_not_depend_on_the_chunk(kv_type: str, tier: str) -> None:
+    rng = np.random.default_rng(7)
+    sequence = make_sequence(rng, 550, 64, kv_type)
+    queries = rng.standard_normal((70, 3, 64), np.float32)
+    whole = sequence.attend(queries, 480, 0.3, tier, bf16=True)
+    for size in (1, 2, 5, 16, 33, 69):
+        chunks = [sequence.attend(queries[i : i + size], 480 + i, 0.3, tier, bf16=True) for i in range(0, 70, size)]
+        assert same_bits(np.concatenate(chunks), whole), size
+
+
+@amx_tiers
+@pytest.mark.parametrize("kv_type", ["bf16", "int8"])
+def test_later_tokens_are_not_seen(kv_type: str, tier: str) -> None:
+    rng = np.random.default_rng(9)
+    sequence = make_sequence(rng, 600, 32, kv_type)
+    queries = rng.standard_normal((40, 2, 32), np.float32)
+    before = sequence.attend(queries, 500, 0.25, tier, bf16=True)
+    infinite = np.full((60, 32), np.inf, np.float32)
+    testing.write_kv(sequence.pages, sequence.page_table, kv_type, 540, infinite, -infinite, "scalar")
+    after = sequence.attend(queries, 500, 0.25, tier, bf16=True)
+    assert np.isfinite(before).all()
+    assert same_bits(before, after)
+
+
+MODEL_TIERS = ["scalar", AMX_TIERS[0]]
+MODELS = [("sym_int4", 32, "bf16"), ("asym_int4", 32, "int8"), ("lut4", 32, "fp32"), ("int8", 32, "bf16")]
+WIDE = {**QWEN3, "intermediate_size": 192}
+
+
+def feed(model: Sequences, chunks: dict[int, list[int]], prompts: int) -> None:
+    model.model.step(*model.arrays(chunks), [None] * len(chunks), (), None, prompts)
+
+
+@pytest.mark.parametrize("tier", MODEL_TIERS)
+@pytest.mark.parametrize(("kind", "group", "kv_type"), MODELS)
+@pytest.mark.parametrize("config", [LLAMA, WIDE], ids=lambda config: str(config["model_type"]))
+def test_a_prompt_gives_the_same_bits_however_it_is_fed(
+    make: MakeModel,
+    config: dict[str, Any],
+    kind: str,
+    group: int,
+    kv_type: str,
+    tier: str,
+) -> None:
+    def fresh(threads: int = 1) -> Sequences:
+        options = {"compute_type": "int8", "prompt_compute_type": "bf16", "kv_type": kv_type, "threads": threads}
+        return make(config, kind, group, tier, **options)
+
+    ids = tokens(75)
+    model = fresh()
+    assert model.model.has_bf16_prompts
+    whole = model.logits({0: ids})
+    assert np.isfinite(whole).all()
+    assert np.array_equal(one_by_one(fresh(), 1, ids), whole), "one token at a time, another slot"
+    chunked = fresh(threads=2)
+    parts = [chunked.logits({2: ids[begin:end]}) for begin, end in [(0, 3), (3, 40), (40, 41), (41, 75)]]
+    assert np.array_equal(np.concatenate(parts), whole), "in chunks, on two threads"
+
+
+@pytest.mark.parametrize("tier", MODEL_TIERS)
+def test_answers_and_prompts_do_not_notice_each_other(make: MakeModel, tier: str) -> None:
+    """Every step has answers of some sequences and prompts of others; what is stored is as if each had been alone."""
+
+    def fresh(threads: int = 1, prompt_compute_type: str = "bf16") -> Sequences:
+        options = {"compute_type": "int8", "kv_type": "bf16", "threads": threads}
+        return make(WIDE, "sym_int4", 32, tier, prompt_compute_type=prompt_compute_type, **options)
+
+    prompts, answers = [tokens(40, 1), tokens(33, 2)], [tokens(20, 3), tokens(20, 4)]
+    together = fresh(threads=2)
+    feed(together, {0: prompts[0]}, 1)
+    for step in range(20):
+        feed(together, {0: [answers[0][step]], 1: prompts[1][2 * step : 2 * step + 2] or [5]}, 1)
+    last = together.logits({0: [7], 1: [7]})
+
+    alone = fresh()
+    feed(alone, {0: prompts[0]}, 1)
+    for token in answers[0]:
+        feed(alone, {0: [token]}, 0)
+    feed(alone, {1: [*prompts[1], 5, 5, 5]}, 1)
+    assert np.array_equal(alone.logits({0: [7]}), last[:1])
+    assert np.array_equal(alone.logits({1: [7]}), last[1:])
+
+    # Answers are not computed as prompts, and without bf16 there is no difference.
+    as_prompt = fresh()
+    feed(as_prompt, {0: [*prompts[0], *answers[0]]}, 1)
+    assert not np.array_equal(as_prompt.logits({0: [7]}), last[:1])
+    same = [fresh(prompt_compute_type="same") for _ in range(2)]
+    for model, kinds in zip(same, (0, 1), strict=True):
+        feed(model, {0: prompts[0]}, kinds)
+    assert np.array_equal(same[0].logits({0: [7]}), same[1].logits({0: [7]}))
+
+
+def test_bf16_prompts_are_close_to_fp32_ones(make: MakeModel) -> None:
+    ids = tokens(60)
+    exact = make(WIDE, "sym_int4", 32, "scalar", compute_type="fp32").logits({0: ids})
+    rounded = make(WIDE, "sym_int4", 32, "scalar", compute_type="int8", prompt_compute_type="bf16").logits({0: ids})
+    error = np.linalg.norm(rounded - exact, axis=1) / np.linalg.norm(exact, axis=1)
+    assert 0 < error.max() < 4 * 2.0**-8, "a few times bf16's unit roundoff"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"prompt_compute_type": "fp8"}, "prompt_compute_type: 'fp8' is not same, bf16 or auto"),
+        ({"prompt_compute_type": "bf16", "compute_type": "fp32"}, "bf16 goes with compute_type int8 only"),
+        (
+            {"prompt_compute_type": "bf16", "tier": "avx2"},
+            "bf16 needs a processor with AMX; the kernels here are avx2's",
+        ),
+    ],
+)
+def test_what_can_not_be_had_is_refused_by_name(
+    make: MakeModel,
+    options: dict[str, Any],
+    reason: str,
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        make(LLAMA, "sym_int4", 32, **{"compute_type": "int8", **options})
+
+
+def test_auto_is_bf16_where_there_are_tiles(make: MakeModel) -> None:
+    model = make(LLAMA, "sym_int4", 32, compute_type="int8", prompt_compute_type="auto")
+    assert model.model.has_bf16_prompts == (model.model.tier == "amx_int8")
+    assert not make(LLAMA, "sym_int4", 32, compute_type="fp32", prompt_compute_type="auto").model.has_bf16_prompts
+    assert not make(
+        LLAMA, "sym_int4", 32, "scalar", compute_type="int8", prompt_compute_type="auto"
+    ).model.has_bf16_prompts
+
+
+def test_more_prompts_than_sequences_are_refused(make: MakeModel) -> None:
+    model = make(LLAMA, "sym_int4", 32)
+    with pytest.raises(ValueError, match="prompts: 2 of 1 sequences"):
+        feed(model, {0: [1, 2]}, 2)

@@ -192,7 +192,7 @@ class Scheduler:
         for sequence in self.running:
             if sequence.length - sequence.computed > 1 and sequence.chain is not None:
                 self._find_pages(sequence, sequence.chain, step)
-            left = sequence.left
+            left = sequence.length - sequence.computed
             if left <= 1:  # 0: a branch that waits for the others of its group
                 sequence.planned = left + sequence.drafts
             else:

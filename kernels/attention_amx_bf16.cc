@@ -260,14 +260,10 @@ class Attention {
       default:
         score<4>(partition, pages, queries);
     }
-    for (int64_t r = row; r < last; ++r) {
-      float* const scores = scratch_.scores + (r - row) * kScoreStride;
-      float *const maximum = &scratch_.maxima[r - first], *const sum = &scratch_.sums[r - first];
-      if (task_.kv.type == KvType::kInt8) {
-        weigh<true>(scores, keys_of(r, p), pages * kPageTokens, maximum, sum);
-      } else {
-        weigh<false>(scores, keys_of(r, p), pages * kPageTokens, maximum, sum);
-      }
+    if (task_.kv.type == KvType::kInt8) {
+      weigh_tile<true>(p, row, last, pages, first);
+    } else {
+      weigh_tile<false>(p, row, last, pages, first);
     }
     int column = 0;
     for (; column + kOutputTiles * kLanes <= head_dim_; column += kOutputTiles * kLanes)
@@ -301,26 +297,42 @@ class Attention {
   REDOUBT_INLINE void score_step(const uint16_t* keys, int step) {
     constexpr int64_t kRowBytes = kPageTokens * 4;
     keys += int64_t(step) * kStep * kPageTokens;
-    tiles_.template load<kKeys0>(keys, kRowBytes);
+    tiles_.template load_streamed<kKeys0>(keys, kRowBytes);
     tiles_.template dot_product_bf16<kScores0, kQuery, kKeys0>();
-    tiles_.template load<kKeys1>(keys + kStep, kRowBytes);
+    tiles_.template load_streamed<kKeys1>(keys + kStep, kRowBytes);
     tiles_.template dot_product_bf16<kScores1, kQuery, kKeys1>();
   }
 
-  // Scores become weights, as bf16, up to the row's last key; 0 from there to `end`.
+  // Rows one after the other, but first all maxima: each is waited for.
   template <bool kInt8>
-  REDOUBT_INLINE void weigh(float* scores, int keys, int end, float* maximum, float* sum) const {
-    const F32s max = set(*maximum = max_score<kInt8>(scores, keys));
+  void weigh_tile(int p, int64_t row, int64_t last, int pages, int64_t first) const {
+    const int count = int(last - row);
+    float* const maxima = scratch_.maxima + (row - first);
+    int keys[kTileRows];
+    for (int r = 0; r < count; ++r) {
+      keys[r] = keys_of(row + r, p);
+      maxima[r] = max_score<kInt8>(scratch_.scores + r * kScoreStride, keys[r]);
+    }
+    for (int r = 0; r < count; ++r) {
+      scratch_.sums[row - first + r] =
+          weigh<kInt8>(scratch_.scores + r * kScoreStride, keys[r], pages * kPageTokens, maxima[r]);
+    }
+  }
+
+  // Scores become weights, as bf16, up to the row's last key; 0 from there to `end`. Returns their sum.
+  template <bool kInt8>
+  REDOUBT_INLINE float weigh(float* scores, int keys, int end, float maximum) const {
+    const F32s max = set(maximum);
     auto* const weights = reinterpret_cast<uint16_t*>(scores);
-    F32s lanes = set(0.0f);
+    F32s sums = set(0.0f);
     int t = 0;
-    for (; t + kStep <= keys; t += kStep) weigh_step<kInt8>(scores, t, max, kAllLanes, kAllLanes, lanes);
+    for (; t + kStep <= keys; t += kStep) weigh_step<kInt8>(scores, t, max, kAllLanes, kAllLanes, sums);
     if (t < keys) {
-      weigh_step<kInt8>(scores, t, max, lanes_of(keys - t), lanes_of(keys - t - kLanes), lanes);
+      weigh_step<kInt8>(scores, t, max, lanes_of(keys - t), lanes_of(keys - t - kLanes), sums);
       t += kStep;
     }
     for (; t < end; t += kStep) _mm512_store_si512(weights + t, _mm512_setzero_si512());
-    *sum = sum_of_lanes(lanes);
+    return sum_of_lanes(sums);
   }
 
   static constexpr __mmask16 kAllLanes = 0xffff;
@@ -382,14 +394,14 @@ class Attention {
     const uint16_t* values = scratch_.values + column * 2;
     for (int page = 0; page < pages; ++page, weights += kStep, values += int64_t(kPageTokens) * head_dim_) {
       tiles_.template load<kWeights>(weights, kScoreStride * 4);
-      tiles_.template load<kValues0>(values, row_bytes);
+      tiles_.template load_streamed<kValues0>(values, row_bytes);
       tiles_.template dot_product_bf16<kOutputs, kWeights, kValues0>();
-      tiles_.template load<kValues1>(values + kStep, row_bytes);
+      tiles_.template load_streamed<kValues1>(values + kStep, row_bytes);
       tiles_.template dot_product_bf16<kOutputs + 1, kWeights, kValues1>();
       if constexpr (kCount > 2) {
-        tiles_.template load<kValues0>(values + 2 * kStep, row_bytes);
+        tiles_.template load_streamed<kValues0>(values + 2 * kStep, row_bytes);
         tiles_.template dot_product_bf16<kOutputs + 2, kWeights, kValues0>();
-        tiles_.template load<kValues1>(values + 3 * kStep, row_bytes);
+        tiles_.template load_streamed<kValues1>(values + 3 * kStep, row_bytes);
         tiles_.template dot_product_bf16<kOutputs + 3, kWeights, kValues1>();
       }
     }

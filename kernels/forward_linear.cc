@@ -9,7 +9,7 @@ namespace {
 
 // Each thread has a share, of the same columns in every step, then takes pieces of others'. With many rows
 // pieces are small: a stage takes long enough for a thread to lose its core in it.
-constexpr int kPiecesPerShare = 8;
+constexpr int kPiecesPerShare = 4;
 // With few rows a share is read from front to back in pieces that halve.
 constexpr size_t kSmallestPieceBytes = 256 << 10;  // of weights: a piece's first bytes come late
 // Of the next stage's weights, asked for while waiting for the other threads: a part of a second-level cache.

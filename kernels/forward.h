@@ -149,7 +149,8 @@ class ForwardPass {
   // Calls take(range) until all `count` items of item_bytes weights, the work of this thread's node, are
   // taken, by this thread or by others of the node.
   template <typename Take>
-  void take_ranges(int thread, int32_t rows, int count, size_t item_bytes, int claim, const Take& take);
+  void take_ranges(int thread, const LinearInput& input, int count, size_t item_bytes, int claim,
+                   const Take& take);
   template <typename Take>
   void take_shares(int thread, int count, size_t item_bytes, int claim, const Take& take);
   // Calls take(owner, n) for pieces n = 0, 1, ... of this thread's share, then of others', until it returns

@@ -9,7 +9,9 @@ namespace {
 
 // Each thread has a share, of the same columns in every step, then takes pieces of others'. With many rows
 // pieces are small: a stage takes long enough for a thread to lose its core in it.
-constexpr int kPiecesPerShare = 4;
+constexpr int kPiecesPerShare = 8;
+// In bf16 a piece's tiles are multiplied with the same inputs one after the other (linear_amx_bf16.cc).
+constexpr int kBf16PiecesPerShare = 4;
 // With few rows a share is read from front to back in pieces that halve.
 constexpr size_t kSmallestPieceBytes = 256 << 10;  // of weights: a piece's first bytes come late
 // Of the next stage's weights, asked for while waiting for the other threads: a part of a second-level cache.
@@ -99,7 +101,8 @@ void ForwardPass::gate_up(int thread, int layer, RowCounts rows) {
   const int unit_tiles = gate_unit_tiles(weights);
   const int units = (tiles.end - tiles.begin + unit_tiles - 1) / unit_tiles;
   const int64_t unit_floats = int64_t(rows.all) * unit_tiles * kTileOutputs;
-  const int chunk_units = int(std::max<int64_t>(1, kGateChunkFloats / unit_floats));
+  const int64_t chunk_floats = input.rounded.rows > 0 ? kBf16GateChunkFloats : kGateChunkFloats;
+  const int chunk_units = int(std::max<int64_t>(1, chunk_floats / unit_floats));
   const auto run_chunk = [&](Range chunk) {
     const Linear gate = slice(weights.gate, chunk), up = slice(weights.up, chunk);
     const int64_t stride = gate.weight.tiles() * kTileOutputs;
@@ -109,7 +112,7 @@ void ForwardPass::gate_up(int thread, int layer, RowCounts rows) {
   };
   const size_t unit_bytes =
       size_t(unit_tiles) * (weights.gate.weight.tile_bytes() + weights.up.weight.tile_bytes());
-  take_ranges(thread, rows.all, units, unit_bytes, claim_of(layer, Claim::kGateUp), [&](Range range) {
+  take_ranges(thread, input, units, unit_bytes, claim_of(layer, Claim::kGateUp), [&](Range range) {
     for (int unit = range.begin; unit < range.end; unit += chunk_units) {
       const int end = std::min(unit + chunk_units, range.end);
       run_chunk({tiles.begin + unit * unit_tiles, std::min(tiles.begin + end * unit_tiles, tiles.end)});
@@ -240,13 +243,14 @@ ForwardPass::LinearInput ForwardPass::prepare(int thread, const float* first, in
 }
 
 template <typename Take>
-void ForwardPass::take_ranges(int thread, int32_t rows, int count, size_t item_bytes, int claim,
+void ForwardPass::take_ranges(int thread, const LinearInput& input, int count, size_t item_bytes, int claim,
                               const Take& take) {
   const Range team = context_.nodes.threads_of(context_.nodes.node_of(thread));
   const int threads = team.end - team.begin;
   if (threads == 1) return take(Range{0, count});
-  if (rows <= kPrivateRows) return take_shares(thread, count, item_bytes, claim, take);
-  const int size = std::max(1, count / (threads * kPiecesPerShare));
+  if (input.floats.rows <= kPrivateRows) return take_shares(thread, count, item_bytes, claim, take);
+  const int pieces = input.rounded.rows > 0 ? kBf16PiecesPerShare : kPiecesPerShare;
+  const int size = std::max(1, count / (threads * pieces));
   take_pieces(thread, team, claim, [&](int owner, int piece) {
     const Range all = share(count, owner, threads);
     const int begin = all.begin + piece * size;
@@ -304,9 +308,8 @@ void ForwardPass::run_linears(int thread, const LinearInput& input, int claim,
     own[i] = node_tiles(thread, segments[i].linear.weight);
     total += own[i].end - own[i].begin;
   }
-  const int32_t rows = input.floats.rows;
   const size_t tile_bytes = segments[0].linear.weight.tile_bytes();
-  take_ranges(thread, rows, total, tile_bytes, claim, [&](Range mine) {
+  take_ranges(thread, input, total, tile_bytes, claim, [&](Range mine) {
     int first = 0;
     for (size_t i = 0; i < kSegments; ++i) {
       const int tiles = own[i].end - own[i].begin, offset = own[i].begin - first;

@@ -108,8 +108,10 @@ const KernelTable& emulated_amx_table() {
   static const KernelTable emulated = [] {
     KernelTable table = kernel_table(Tier::kAvx512Vnni);
     fill_linear_amx_int8_emulated(table);
-    fill_linear_amx_bf16_emulated(table);
-    fill_attention_amx_bf16_emulated(table);
+    if (detect_cpu_features().avx512_bf16) {
+      fill_linear_amx_bf16_emulated(table);
+      fill_attention_amx_bf16_emulated(table);
+    }
     return table;
   }();
   return emulated;

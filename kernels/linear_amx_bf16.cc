@@ -102,7 +102,7 @@ struct Place {
   int64_t stride;
 };
 
-// Some tiles of outputs times some blocks of rows. Sums begin and end in y, or in `edge_` where y has fewer
+// Some tiles of outputs times some blocks of rows. Sums begin and end in y; in edges_ where y has fewer
 // outputs or rows than tiles, or begins with two addends.
 template <WeightType kType, int kGroup, typename Tiles>
 class Pass {

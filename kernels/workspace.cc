@@ -6,10 +6,10 @@
 namespace redoubt {
 namespace {
 
-// Floats of a chunk of gate_proj's output: kGateChunkFloats, but at least one unit of columns for all rows.
+// Floats of a chunk of gate_proj's output: the larger kind, but at least one unit of columns for all rows.
 size_t gate_chunk_floats(int32_t max_tokens) {
   constexpr int64_t kLargestGroup = 128;
-  return size_t(std::max(kGateChunkFloats, int64_t(max_tokens) * kLargestGroup));
+  return size_t(std::max(kBf16GateChunkFloats, int64_t(max_tokens) * kLargestGroup));
 }
 
 }  // namespace

@@ -34,6 +34,11 @@ class LinearCase:
         """Whether int8 activations can be multiplied by it."""
         return self.weight_type in INTEGER_TYPES
 
+    @property
+    def has_16_codes(self) -> bool:
+        """Whether bf16 activations can be multiplied by it, too."""
+        return self.is_integer and self.weight_type != "int8"
+
 
 @dataclass(frozen=True, slots=True)
 class Weights:

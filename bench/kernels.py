@@ -5,7 +5,7 @@
 - A time is the CPU time of the busiest pinned thread, best of several calls: what a call takes on cores of its own.
 - The limits are the streaming read rate for as many bytes as the weights have, measured between the batches (it drifts
   on shared machines: the best counts), and the peak multiply-add rate of vpdpbusd or, in the AMX tier, tdpbssd
-  (int8 activations), or of fp32 FMA.
+  (int8 activations), of tdpbf16ps (bf16, what prompts have there), or of fp32 FMA.
 - No kernel can be faster than the larger of the two demands: `share_of_limit` is that demand over the time. Where the
   CPU has no vpdpbusd, int8 activations have no compute peak here, and the share is that of the read rate.
 - Weights come from memory, not from a cache: calls go round through copies of the matrix.
@@ -81,7 +81,7 @@ def time_case(
     weights = make_weights(case, np.random.default_rng(0))
     packed = weights.packed
     int8_peak = "amx_int8_macs_per_s" if setup.tier == "amx_int8" else "vnni_macs_per_s"
-    peak = peaks["fma_fp32_macs_per_s" if activations == "fp32" else int8_peak]
+    peak = peaks[{"fp32": "fma_fp32_macs_per_s", "bf16": "amx_bf16_macs_per_s"}.get(activations, int8_peak)]
     reads = []
     times: dict[int, list[float]] = {}
     for batch in batches:
@@ -200,6 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for case in cases:
         kinds = ["int8"] if case.is_integer else ["fp32"]
         kinds += ["int8_two_terms"] if case.is_integer and options.two_terms else []
+        kinds += ["bf16"] if case.has_16_codes and setup.tier == "amx_int8" else []
         kinds += ["fp32"] if case.is_integer and options.fp32_activations else []
         for activations in kinds:
             timed = time_case(case, activations, options.batches, setup, peaks)

@@ -369,6 +369,7 @@ nb::dict measure_compute_dict(int threads, const std::vector<int>& cpus) {
   nb::dict result;
   result["vnni_macs_per_s"] = limits.vnni_macs_per_s;
   result["amx_int8_macs_per_s"] = limits.amx_int8_macs_per_s;
+  result["amx_bf16_macs_per_s"] = limits.amx_bf16_macs_per_s;
   result["fma_fp32_macs_per_s"] = limits.fma_fp32_macs_per_s;
   return result;
 }

@@ -27,6 +27,7 @@ std::vector<PassTime> time_passes(ThreadPool& pool, int repeats, const std::func
 struct ComputeLimits {
   double vnni_macs_per_s = 0;      // int8 multiply-adds of vpdpbusd on 512 bits
   double amx_int8_macs_per_s = 0;  // int8 multiply-adds of tdpbssd on full tiles
+  double amx_bf16_macs_per_s = 0;  // bf16 multiply-adds of tdpbf16ps
   double fma_fp32_macs_per_s = 0;  // fp32 multiply-adds
 };
 ComputeLimits measure_compute(ThreadPool& pool);

@@ -36,9 +36,14 @@ static_assert(kPageTokens == kStep && kTileRowBytes == 2 * kStep);
 
 // The registers. Scores are sums of rows by keys, of which a page has two tiles; outputs are sums of rows by
 // columns, of which kOutputTiles are done at once.
-enum ScoreRegister { kScores0, kScores1, kKeys0, kKeys1, kQueries };  // and up to three more of queries
-enum OutputRegister { kOutputs, kWeights = 4, kValues0, kValues1 };   // kOutputs: four
-constexpr int kMostSteps = 4;  // of head_dim: as many registers of queries
+enum ScoreRegister {
+  kScores0,
+  kScores1,
+  kKeys0,
+  kKeys1,
+  kQueries
+};  // kQueries: one for each kStep of head_dim
+enum OutputRegister { kOutputs, kWeights = 4, kValues0, kValues1 };  // kOutputs: four
 constexpr int kOutputTiles = 4;
 
 TileConfig tile_shapes() {
@@ -49,15 +54,14 @@ TileConfig tile_shapes() {
 
 // Scratch memory: every part is a multiple of 64 bytes.
 struct Scratch {
-  uint16_t* queries;  // [kBlockTiles][head_dim / kStep][kTileRows][kStep]
-  uint16_t* keys;     // [kPartitionPages][head_dim / 2][kPageTokens][2], over int8 pages
-  uint16_t* values;   // [kPartitionPages][kPageTokens / 2][head_dim][2], columns in the order of `columns_of`
-  float* scores;      // [kTileRows][kScoreStride], then the weights as bf16 in their place
-  float* outputs;     // [kTileRows][head_dim]
-  float* row;         // [head_dim]
-  float* maxima;      // [kBlockRows]
-  float* sums;        // [kBlockRows]
-  float* key_scales;  // [kPartitionTokens], over int8 pages
+  uint16_t* queries;    // [kBlockTiles][head_dim / kStep][kTileRows][kStep]
+  uint16_t* keys;       // [kPartitionPages][head_dim / 2][kPageTokens][2], over int8 pages
+  uint16_t* values;     // [kPartitionPages][kPageTokens / 2][head_dim][2], columns as restore_columns says
+  float* scores;        // [kTileRows][kScoreStride], then the weights as bf16 in their place
+  float* outputs;       // [kTileRows][head_dim]
+  float* maxima;        // [kBlockRows]
+  float* sums;          // [kBlockRows]
+  float* key_scales;    // [kPartitionTokens], over int8 pages
   float* value_scales;  // [kPartitionTokens]
 
   Scratch(void* memory, int head_dim) {
@@ -70,7 +74,6 @@ struct Scratch {
     const auto take_floats = [&](int64_t count) { return std::exchange(floats, floats + count); };
     scores = take_floats(kTileRows * kScoreStride);
     outputs = take_floats(int64_t(kTileRows) * head_dim);
-    row = take_floats(head_dim);
     maxima = take_floats(kBlockRows);
     sums = take_floats(kBlockRows);
     key_scales = take_floats(kPartitionTokens);
@@ -79,7 +82,7 @@ struct Scratch {
   static size_t bytes(int head_dim) {
     const size_t halves = size_t(kBlockRows + 2 * kPartitionTokens) * head_dim;
     const size_t floats =
-        kTileRows * kScoreStride + size_t(kTileRows + 1) * head_dim + 2 * kBlockRows + 2 * kPartitionTokens;
+        kTileRows * kScoreStride + size_t(kTileRows) * head_dim + 2 * kBlockRows + 2 * kPartitionTokens;
     return halves * 2 + floats * 4;
   }
 };

@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kStep = 32;  // addends of one product
 constexpr int kPartitionPages = kPartitionTokens / kPageTokens;
-constexpr int kBlockTiles = 8;  // of rows that take turns on a partition
+constexpr int kBlockTiles = 16;  // of rows that take turns on a partition
 constexpr int kBlockRows = kBlockTiles * kTileRows;
 // Scores of a row are this far apart: not a power of two, so that rows do not fall in the same cache sets.
 constexpr int kScoreStride = kPartitionTokens + 16;
@@ -351,25 +351,32 @@ class Attention {
 #pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
       const __mmask16 real = i == 0 ? real0 : real1;
-      const F32s weight = exp2_nonpositive(sub(load(scores + t + i * kLanes), max));
+      const F32s weight = exp2_nonpositive(sub(score_at<kInt8>(scores, t + i * kLanes), max));
       weights[i] = _mm512_maskz_mov_ps(real, weight);
       sums = add(sums, weights[i]);
       if constexpr (kInt8) {
-        weights[i] = _mm512_maskz_mul_ps(real, weight, load(scratch_.value_scales + t + i * kLanes));
+        const __mmask16 large =
+            _mm512_mask_cmp_ps_mask(real, weight, set(kSmallestScaledWeight), _CMP_NLT_UQ);
+        weights[i] = _mm512_maskz_mul_ps(large, weight, load(scratch_.value_scales + t + i * kLanes));
       }
     }
     _mm512_store_si512(reinterpret_cast<uint16_t*>(scores) + t, round_to_bf16(weights[0], weights[1]));
   }
 
-  // Over int8 pages, scores get their key's scale first.
+  // Over int8 pages scores have yet to get their key's scale: in both passes, which is less than storing
+  // them.
   template <bool kInt8>
-  REDOUBT_INLINE float max_score(float* scores, int keys) const {
+  REDOUBT_INLINE F32s score_at(const float* scores, int t) const {
+    if constexpr (kInt8) return mul(load(scores + t), load(scratch_.key_scales + t));
+    return load(scores + t);
+  }
+
+  template <bool kInt8>
+  REDOUBT_INLINE float max_score(const float* scores, int keys) const {
     const F32s lowest = set(-std::numeric_limits<float>::infinity());
     F32s largest[2] = {lowest, lowest};
     const auto look = [&](int t, __mmask16 real, F32s& most) __attribute__((always_inline)) {
-      F32s score = load(scores + t);
-      if constexpr (kInt8) store(scores + t, score = mul(score, load(scratch_.key_scales + t)));
-      most = max_of(_mm512_mask_mov_ps(lowest, real, score), most);
+      most = max_of(_mm512_mask_mov_ps(lowest, real, score_at<kInt8>(scores, t)), most);
     };
     int t = 0;
     for (; t + kStep <= keys; t += kStep) {

@@ -28,6 +28,10 @@ inline constexpr float kExp2C6 = 0x1.41fbbcp-13f;
 // Below this, weights of attention are 0: 2^x would leave the normal numbers.
 inline constexpr float kExp2Smallest = -125.0f;
 
+// With bf16 products, weights below this are 0 once they get their value's scale: together they would leave
+// the normal numbers, which costs Intel's processors more than a hundred cycles each.
+inline constexpr float kSmallestScaledWeight = 0x1p-100f;
+
 // log2(e) as a sum of two floats.
 inline constexpr float kLog2eHigh = 0x1.715476p+0f;
 inline constexpr float kLog2eLow = 0x1.4ae0c0p-26f;

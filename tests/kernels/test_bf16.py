@@ -172,6 +172,19 @@ def test_attention_on_ragged_contexts(kv_type: str, head_dim: int, group_heads: 
 
 @amx_tiers
 @pytest.mark.parametrize("kv_type", ["bf16", "int8"])
+@pytest.mark.parametrize("factor", [20, 60, 1000])
+def test_attention_with_weights_of_all_sizes(factor: float, kv_type: str, tier: str) -> None:
+    """Those that leave the normal numbers too, by themselves or with their value's scale."""
+    rng = np.random.default_rng(11)
+    sequence = make_sequence(rng, 600, 64, kv_type)
+    queries = np.float32(factor) * rng.standard_normal((20, 3, 64), np.float32)
+    scalar = sequence.attend(queries, 580, 0.125, "scalar", bf16=True)
+    assert np.isfinite(scalar).all()
+    assert same_bits(sequence.attend(queries, 580, 0.125, tier, bf16=True), scalar)
+
+
+@amx_tiers
+@pytest.mark.parametrize("kv_type", ["bf16", "int8"])
 def test_attention_does_not_depend_on_the_chunk(kv_type: str, tier: str) -> None:
     rng = np.random.default_rng(7)
     sequence = make_sequence(rng, 550, 64, kv_type)

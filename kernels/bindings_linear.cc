@@ -216,7 +216,19 @@ void check_groups(const Strided<const float>& x, int64_t group) {
     reject("x: not [rows, a multiple of the group], contiguous along it");
 }
 
-// In blocks of so many rows and columns, as the model does it.
+// Calls take(block, row, col) for x in blocks of so many rows and columns, as the model has it.
+template <typename Take>
+void for_blocks(const Strided<const float>& x, int32_t block_rows, int32_t block_cols, const Take& take) {
+  const auto rows = int32_t(x.shape(0)), cols = int32_t(x.shape(1));
+  for (int32_t row = 0; row < rows; row += block_rows) {
+    for (int32_t col = 0; col < cols; col += block_cols) {
+      take(FloatRows{x.data() + row * x.stride(0) + col, x.stride(0), std::min(block_rows, rows - row),
+                     std::min(block_cols, cols - col)},
+           row, col);
+    }
+  }
+}
+
 nb::tuple quantize_rows_array(const Strided<const float>& x, int64_t group, const std::string& tier,
                               int terms, int32_t block_rows, int32_t block_cols) {
   const KernelTable& table = tested_table(tier);
@@ -240,13 +252,9 @@ nb::tuple quantize_rows_array(const Strided<const float>& x, int64_t group, cons
                           .group = int32_t(group)};
   {
     nb::gil_scoped_release unlocked;
-    for (int32_t row = 0; row < rows; row += block_rows) {
-      for (int32_t col = 0; col < cols; col += block_cols) {
-        const FloatRows block{x.data() + row * x.stride(0) + col, x.stride(0),
-                              std::min(block_rows, rows - row), std::min(block_cols, cols - col)};
-        table.quantize_rows(block, out, row, col);
-      }
-    }
+    for_blocks(x, block_rows, block_cols, [&](const FloatRows& block, int32_t row, int32_t col) {
+      table.quantize_rows(block, out, row, col);
+    });
   }
   const nb::object low = terms == 2 ? nb::cast(low_values.release()) : nb::none();
   return nb::make_tuple(values.release(), low, scales.release(), starts.release(), offsets.release());
@@ -298,7 +306,7 @@ void linear_int8_array(const Input<uint8_t, 2>& packed, const std::string& weigh
   table.linear_int8(matrix, x, out, tile_begin, end);
 }
 
-// In blocks of so many rows and columns, as the model does it. Returns bf16's bits as Bf16Rows has them.
+// Returns bf16's bits as Bf16Rows has them.
 auto round_rows_array(const Strided<const float>& x, const std::string& tier, int32_t block_rows,
                       int32_t block_cols) {
   const KernelTable& table = tested_table(tier);
@@ -313,13 +321,9 @@ auto round_rows_array(const Strided<const float>& x, const std::string& tier, in
   {
     nb::gil_scoped_release unlocked;
     std::fill_n(out.values, values.shape[0] * values.shape[1], uint16_t(0));
-    for (int32_t row = 0; row < rows; row += block_rows) {
-      for (int32_t col = 0; col < cols; col += block_cols) {
-        const FloatRows block{x.data() + row * x.stride(0) + col, x.stride(0),
-                              std::min(block_rows, rows - row), std::min(block_cols, cols - col)};
-        table.round_rows(block, out, row, col);
-      }
-    }
+    for_blocks(x, block_rows, block_cols, [&](const FloatRows& block, int32_t row, int32_t col) {
+      table.round_rows(block, out, row, col);
+    });
   }
   return values.release();
 }

@@ -32,7 +32,7 @@ void ForwardPass::list_rows() {
   int32_t* place = outputs_.sampled;
   for (int32_t sequence = 0; sequence < batch_.sequences; ++sequence) {
     const int32_t queries = batch_.query_lengths[sequence], first_token = int32_t(sequence_of_token_.size());
-    if (sequence == batch_.sequences - batch_.prompts) {
+    if (sequence == batch_.answers()) {
       all.answer_rows = first_token;
       wanted.answer_rows = int32_t(wanted_tokens_.size());
     }

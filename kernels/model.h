@@ -59,6 +59,7 @@ struct Batch {
   // So many of the last sequences have tokens of their prompt here, those before them of their answer.
   int32_t prompts = 0;
 
+  int32_t answers() const { return sequences - prompts; }
   int32_t drafts(int32_t sequence) const { return draft_lengths == nullptr ? 0 : draft_lengths[sequence]; }
 };
 
@@ -119,12 +120,12 @@ class Model {
 
   ModelOptions options_;
   ModelConfig config_;
+  KernelTable kernels_;
+  bool bf16_prompts_;
   ThreadPool pool_;
   ThreadNodes nodes_;
   PackedFile file_;
   std::vector<ModelWeights> weights_;  // by node
-  KernelTable kernels_;
-  bool bf16_prompts_;
   RopeAngles rope_angles_;
   KvCache kv_cache_;
   int32_t pages_per_sequence_;

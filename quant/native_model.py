@@ -37,7 +37,6 @@ class NativeModel:
         branches: int = 0,
         threads: int | None = None,
         compute_type: str = "int8",
-        prompt_compute_type: str = "same",
         kv_type: str = "bf16",
         weight_memory: str = "auto",
     ) -> None:
@@ -53,7 +52,6 @@ class NativeModel:
             str(folder),
             threads=available_threads() if threads is None else threads,
             compute_type=compute_type,
-            prompt_compute_type=prompt_compute_type,
             kv_type=kv_type,
             weight_memory=weight_memory,
             kv_pages=self._pages_each * sequences,

@@ -187,20 +187,32 @@ def available_memory_bytes() -> int:
 
 
 def our_contenders(packed: Path, options: argparse.Namespace, works: Sequence[Work]) -> list[Contender]:
-    """Our engine with the first KV type, which is held against the peers; `redoubt_<type>` with each other one."""
-    first, *others = options.kv_type
+    """Our engine with the first KV type and the first compute type, which is held against the peers.
+
+    `redoubt_<type>` has another KV type, `redoubt_answers_<type>` another compute type.
+    """
+    kv, *other_kv = options.kv_type
+    compute, *other_compute = options.compute_type
+    kinds = [
+        (OURS, kv, compute),
+        *((f"{OURS}_{other}", other, compute) for other in other_kv),
+        *((f"{OURS}_answers_{other}", kv, other) for other in other_compute),
+    ]
     return [
-        Contender(name, our_command(packed, options, works, kv), ROOT, options.environments / f"{name}.log", 600)
-        for name, kv in [(OURS, first), *((f"{OURS}_{kv}", kv) for kv in others)]
+        Contender(name, our_command(packed, options, works, *types), ROOT, options.environments / f"{name}.log", 600)
+        for name, *types in kinds
     ]
 
 
-def our_command(packed: Path, options: argparse.Namespace, works: Sequence[Work], kv_type: str) -> Sequence[str]:
+def our_command(
+    packed: Path, options: argparse.Namespace, works: Sequence[Work], kv_type: str, compute_type: str
+) -> Sequence[str]:
     """Starts our engine, sized for the works."""
     listed = json.dumps([asdict(work) for work in works])
     return [
         *(sys.executable, "-m", "bench.contender", str(packed.resolve()), "--threads", str(options.threads)),
-        *("--kv-type", kv_type, "--prompt-compute-type", options.prompt_compute_type),
+        *("--kv-type", kv_type, "--compute-type", compute_type),
+        *("--prompt-compute-type", options.prompt_compute_type),
         *("--weight-memory", options.weight_memory),
         *("--clock", options.clock, "--works", listed),
     ]
@@ -222,10 +234,12 @@ def compare(options: argparse.Namespace, todo: Sequence[Work]) -> dict[str, Any]
         "command": shlex.join(["redoubt", "bench", "compare", *options.arguments]),
         "load_average_before": os.getloadavg()[0],
         "kv_type": options.kv_type,
+        "compute_type": options.compute_type,
         "clock": options.clock,
         "repeats": options.repeats,
     }
     try:
+        variants = len(contenders)
         for ours in contenders:
             ours.start()
         for name in options.peers:
@@ -248,6 +262,12 @@ def compare(options: argparse.Namespace, todo: Sequence[Work]) -> dict[str, Any]
                     "works": work_table(todo, demand, samples),
                     "engines": {one.name: comparison.figures(one) for one in contenders},
                     "ratios": {one.name: comparison.ratios(OURS, one.name) for one in contenders[1:]},
+                    "ratios_of_variants": {
+                        ours.name: {
+                            peer.name: comparison.ratios(ours.name, peer.name) for peer in contenders[variants:]
+                        }
+                        for ours in contenders[1:variants]
+                    },
                     "missing": missing,
                     "crashes": comparison.crashes,
                 }
@@ -274,6 +294,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--kv-type", type=kv_types, default=("bf16",), help="ours; int8,bf16 runs both, int8 beside the peers"
     )
+    parser.add_argument(
+        "--compute-type", type=compute_types, default=("auto",), help="ours; auto,bf16 runs both, auto beside the peers"
+    )
     parser.add_argument("--prompt-compute-type", choices=("auto", "same", "bf16"), default="auto", help="ours")
     parser.add_argument("--weight-memory", choices=("auto", "mapped", "huge_pages"), default="auto", help="ours")
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall")
@@ -294,9 +317,19 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def kv_types(text: str) -> tuple[str, ...]:
     """KV types with commas, for argparse."""
+    return types_of(text, ("bf16", "int8", "fp32"))
+
+
+def compute_types(text: str) -> tuple[str, ...]:
+    """Compute types with commas, for argparse."""
+    return types_of(text, ("auto", "int8", "bf16"))
+
+
+def types_of(text: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Different names with commas. Raises argparse.ArgumentTypeError for one that is not known."""
     types = tuple(dict.fromkeys(text.split(",")))
-    if not set(types) <= {"bf16", "int8", "fp32"}:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of bf16, int8 and fp32")
+    if not set(types) <= set(known):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of {', '.join(known)}")
     return types
 
 

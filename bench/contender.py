@@ -14,6 +14,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--kv-type", required=True)
+    parser.add_argument("--compute-type", required=True)
     parser.add_argument("--prompt-compute-type", required=True)
     parser.add_argument("--weight-memory", required=True)
     parser.add_argument("--clock", choices=tuple(CLOCKS), required=True)
@@ -25,6 +26,7 @@ def main() -> None:
         options.model,
         threads=options.threads,
         kv_type=options.kv_type,
+        compute_type=options.compute_type,
         prompt_compute_type=options.prompt_compute_type,
         weight_memory=options.weight_memory,
         works=todo,
@@ -37,7 +39,8 @@ def main() -> None:
     model = bench.runner.model
     prompts = ", bf16 prompts" if model.has_bf16_prompts else ""
     settings = (
-        f"threads {options.threads}, tier {model.tier}{prompts}, {options.kv_type} KV, weights {model.weight_memory}"
+        f"threads {options.threads}, tier {model.tier}, {options.compute_type} answers{prompts}, {options.kv_type} KV, "
+        f"weights {model.weight_memory}"
     )
     try:
         serve(About(version="redoubt", settings=settings, variants=("",), load_s=bench.load_s), measure, answers)

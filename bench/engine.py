@@ -51,6 +51,7 @@ class EngineBenchOptions:
     decode_context: int = 128
     repeats: int = 3
     kv_type: str = "bf16"
+    compute_type: str = "auto"
     prompt_compute_type: str = "auto"
     weight_memory: str = "auto"
     clock: str = "wall"
@@ -107,6 +108,7 @@ class EngineBench:
         *,
         threads: int,
         kv_type: str,
+        compute_type: str = "auto",
         prompt_compute_type: str = "auto",
         weight_memory: str = "auto",
         works: Sequence[Work],
@@ -125,6 +127,7 @@ class EngineBench:
             str(model),
             threads=threads,
             kv_type=kv_type,
+            compute_type=compute_type,
             prompt_compute_type=prompt_compute_type,
             weight_memory=weight_memory,
             kv_pages=max(pages),
@@ -181,6 +184,7 @@ def measure_engine(options: EngineBenchOptions) -> dict[str, object]:
         options.model,
         threads=options.threads,
         kv_type=options.kv_type,
+        compute_type=options.compute_type,
         prompt_compute_type=options.prompt_compute_type,
         weight_memory=options.weight_memory,
         works=options.works(),
@@ -208,6 +212,7 @@ def measure_engine(options: EngineBenchOptions) -> dict[str, object]:
         "threads": options.threads,
         "cpu": _native.cpu_model(),
         "tier": bench.runner.model.tier,
+        "compute_type": options.compute_type,
         "prompt_compute_type": "bf16" if bench.runner.model.has_bf16_prompts else "same",
         "commit": commit(),
         "kv_type": options.kv_type,
@@ -260,6 +265,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--kv-type", choices=("bf16", "int8", "fp32"), default="bf16", help="(default %(default)s)")
     parser.add_argument(
+        "--compute-type", choices=("auto", "int8", "bf16", "fp32"), default="auto", help="(default %(default)s)"
+    )
+    parser.add_argument(
         "--prompt-compute-type", choices=("auto", "same", "bf16"), default="auto", help="(default %(default)s)"
     )
     parser.add_argument(
@@ -278,6 +286,7 @@ def options_of(arguments: argparse.Namespace) -> EngineBenchOptions:
         decode_context=arguments.decode_context,
         repeats=arguments.repeats,
         kv_type=arguments.kv_type,
+        compute_type=arguments.compute_type,
         prompt_compute_type=arguments.prompt_compute_type,
         weight_memory=arguments.weight_memory,
         clock=arguments.clock,

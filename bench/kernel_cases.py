@@ -31,13 +31,8 @@ class LinearCase:
 
     @property
     def is_integer(self) -> bool:
-        """Whether int8 activations can be multiplied by it."""
+        """Whether int8 and bf16 activations can be multiplied by it."""
         return self.weight_type in INTEGER_TYPES
-
-    @property
-    def has_16_codes(self) -> bool:
-        """Whether bf16 activations can be multiplied by it, too."""
-        return self.is_integer and self.weight_type != "int8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +80,7 @@ MODEL_CASES = (
     LinearCase("asym_int4", 576, 576, 32),
     LinearCase("int8", 4096, 4096, 64),
     LinearCase("int8", 4096, 4096, 128),
+    LinearCase("int8", 49152, 576, 32),
     LinearCase("bf16", 2048, 5632, 0),
     LinearCase("fp32", 2048, 2048, 0),
 )

@@ -200,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for case in cases:
         kinds = ["int8"] if case.is_integer else ["fp32"]
         kinds += ["int8_two_terms"] if case.is_integer and options.two_terms else []
-        kinds += ["bf16"] if case.has_16_codes and setup.tier == "amx_int8" else []
+        kinds += ["bf16"] if case.is_integer and setup.tier == "amx_int8" else []
         kinds += ["fp32"] if case.is_integer and options.fp32_activations else []
         for activations in kinds:
             timed = time_case(case, activations, options.batches, setup, peaks)

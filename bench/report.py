@@ -13,7 +13,8 @@ def table(result: Mapping[str, Any]) -> str:
     """Tokens a second of each engine, our share of the machine's limit, and our ratio to the best peer."""
     engines = result["engines"]
     others = [name for name in engines if name != OURS]
-    peers = [name for name in others if not name.startswith(f"{OURS}_")]  # those are ours with another KV type
+    variants = [name for name in others if name.startswith(f"{OURS}_")]  # ours with another KV or compute type
+    peers = [name for name in others if name not in variants]
     columns = [f"{result['model']}, tokens/s", "limit", OURS, "share of limit", *others, "ratio to best peer"]
     lines = [
         f"| {' | '.join(columns)} |",
@@ -23,16 +24,23 @@ def table(result: Mapping[str, Any]) -> str:
         ours = engines[OURS]["results"].get(name, {}).get("median")
         limit = work["limit_tokens_per_s"]
         rates = {peer: engines[peer]["results"].get(name, {}) for peer in others}
-        cells = [f"{rate['median']:.1f}" if "median" in rate else rate.get("none", "-")[:60] for rate in rates.values()]
+        cells = {
+            one: f"{rate['median']:.1f}" if "median" in rate else rate.get("none", "-")[:60]
+            for one, rate in rates.items()
+        }
         best = max((peer for peer in peers if "median" in rates[peer]), key=lambda p: rates[p]["median"], default=None)
         ratio = "-"
         if best is not None and name in result["ratios"][best]:
             found = result["ratios"][best][name]
             ratio = f"{found['of_medians']} ({found['lowest']} to {found['highest']})"
+            for variant in variants:
+                own = result.get("ratios_of_variants", {}).get(variant, {}).get(best, {}).get(name)
+                cells[variant] += f" ({own['of_medians']}x)" if own else ""
         share = "-" if ours is None else f"{ours / limit:.0%}"
         shown = "-" if ours is None else f"{ours:.1f}"
         lines.append(
-            f"| {name} | {limit:.0f} ({work['limited_by']}) | {shown} | {share} | {' | '.join([*cells, ratio])} |"
+            f"| {name} | {limit:.0f} ({work['limited_by']}) | {shown} | {share} | "
+            f"{' | '.join([*cells.values(), ratio])} |"
         )
     lines += ["", f"{result['cpu']}, {result['threads']} threads, commit {result['commit']}. `{result['command']}`", ""]
     limits = result["limits"]

@@ -333,7 +333,7 @@ void linear_bf16_array(const Input<uint8_t, 2>& packed, const std::string& weigh
                        const std::string& tier, const std::optional<Input<float, 1>>& bias, bool accumulate,
                        int tile_begin, std::optional<int> tile_end, const Table& entries) {
   const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group, entries);
-  if (!matrix.has_16_codes()) reject("weight_type: '" + weight_type + "' has no bf16 kernel");
+  if (!matrix.is_integer()) reject("weight_type: '" + weight_type + "' has no bf16 kernel");
   const KernelTable& table = tested_table(tier);
   const Bf16Rows x{const_cast<uint16_t*>(values.data()), int32_t(y.shape(0)), matrix.cols};
   if (x.rows < 1 || values.shape(0) != size_t(x.blocks()) * size_t(x.height()) ||

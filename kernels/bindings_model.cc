@@ -33,9 +33,11 @@ namespace {
 using Array = nb::ndarray<nb::ro>;
 
 ComputeType compute_type_from_name(const std::string& name) {
+  if (name == "auto") return ComputeType::kAuto;
   if (name == "int8") return ComputeType::kInt8;
+  if (name == "bf16") return ComputeType::kBf16;
   if (name == "fp32") return ComputeType::kFp32;
-  throw std::invalid_argument("compute_type: '" + name + "' is not int8 or fp32");
+  throw std::invalid_argument("compute_type: '" + name + "' is not auto, int8, bf16 or fp32");
 }
 
 PromptComputeType prompt_compute_type_from_name(const std::string& name) {

@@ -54,13 +54,13 @@ CpuFeatures detect_cpu_features() {
   features.avx512_vnni =
       features.avx2 && (xcr0 & kAvx512State) == kAvx512State && f && dq && bw && vl && vnni;
 
-  features.avx512_bf16 = features.avx512_vnni && has_bit(more.eax, 5);
+  features.avx512_bf16 = features.avx512_vnni && has_bit(more.eax, 5) && has_bit(extended.ecx, 1);
 
   constexpr uint64_t kTileState = 0x60000;  // tile configuration, tile data
   const bool amx_bf16 = has_bit(extended.edx, 22), amx_tile = has_bit(extended.edx, 24),
-             amx_int8 = has_bit(extended.edx, 25);
-  features.amx =
-      features.avx512_bf16 && (xcr0 & kTileState) == kTileState && amx_tile && amx_int8 && amx_bf16;
+             amx_int8 = has_bit(extended.edx, 25), avx512_fp16 = has_bit(extended.edx, 23);
+  features.amx = features.avx512_bf16 && avx512_fp16 && (xcr0 & kTileState) == kTileState && amx_tile &&
+                 amx_int8 && amx_bf16;
   return features;
 }
 

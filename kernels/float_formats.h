@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 
 namespace redoubt {
@@ -13,11 +14,6 @@ inline uint16_t float_to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t(bits >> 16 | 0x40u);  // a NaN stays one, quiet
   return uint16_t((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-
-// A float's bits that bf16 has, the others cut off.
-inline float cut_to_bf16(float value) {
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(value) & 0xffff0000u);
 }
 
 // 0, of the same sign, in place of a subnormal number: what instructions on bf16 do with what they take and
@@ -35,6 +31,23 @@ inline float fp16_to_float(uint16_t bits) {
   if (magnitude < 0x400u)
     return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(float(magnitude) * 0x1p-24f));
   return std::bit_cast<float>(sign | ((magnitude << 13) + (112u << 23)));
+}
+
+// To the nearest fp16 number, even where there are two. value: not NaN.
+inline uint16_t double_to_fp16(double value) {
+  const uint32_t sign = std::signbit(value) ? 0x8000u : 0;
+  const double magnitude = std::fabs(value);
+  if (magnitude >= 65520.0) return uint16_t(sign | 0x7c00u);
+  // A number's bits, as an integer, count the numbers below it: 1,024 for every power of two.
+  const int exponent = magnitude < 0x1p-14 ? -14 : std::ilogb(magnitude);
+  const double steps = std::nearbyint(std::ldexp(magnitude, 10 - exponent));
+  return uint16_t(sign | uint32_t(int(steps) + 1024 * (exponent + 14)));
+}
+
+// a * b + c, rounded once; of finite numbers.
+inline uint16_t fp16_multiply_add(uint16_t a, uint16_t b, uint16_t c) {
+  // Exact but for products below 2^-36 beside addends above 2^16.
+  return double_to_fp16(double(fp16_to_float(a)) * double(fp16_to_float(b)) + double(fp16_to_float(c)));
 }
 
 }  // namespace redoubt

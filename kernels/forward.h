@@ -24,7 +24,7 @@ struct ForwardContext {
   const RopeAngles& rope_angles;
   const KvCache& kv_cache;
   ComputeType compute_type;
-  bool bf16_prompts;           // granted by the tier
+  Bf16Uses bf16;               // granted by the tier
   const int32_t* page_tables;  // [batch's sequences][pages_per_sequence], checked
   int32_t pages_per_sequence;
   ThreadPool& pool;
@@ -49,8 +49,8 @@ class ForwardPass {
     int32_t all;
     int32_t answers;
   };
-  // Rows as linear kernels take them: in fp32; or the first quantized to one term or two, and what is left
-  // rounded to bf16.
+  // Rows as linear kernels take them: in fp32; or the first quantized to one term or two, and what is left,
+  // prompts' or all, rounded to bf16.
   struct LinearInput {
     bool quantized = false;
     QuantizedRows one_term;  // empty where no user takes one term
@@ -72,7 +72,7 @@ class ForwardPass {
   };
 
   // The rows of activations that a layer works on: each sequence's last query_lengths[s] tokens. First those
-  // of answers, then those of prompts: with bf16_prompts they are computed in two ways.
+  // of answers, then those of prompts: with bf16.prompts they are computed in two ways.
   struct LayerRows {
     Batch batch;  // `tokens` rows; positions and slots are not used
     int32_t answer_rows = 0;

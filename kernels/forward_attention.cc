@@ -59,7 +59,7 @@ AttentionTask ForwardPass::attention_task(const AttentionItem& item, int layer, 
 }
 
 bool ForwardPass::attends_in_bf16(const AttentionItem& item) const {
-  return context_.bf16_prompts && item.sequence >= batch_.answers() &&
+  return context_.bf16.prompts && item.sequence >= batch_.answers() &&
          can_attend_in_bf16(context_.kv_cache.type(), context_.config.head_dim);
 }
 

@@ -168,18 +168,21 @@ void ForwardPass::compute_head(int thread, Range rows, int chunk) {
 }
 
 bool ForwardPass::quantizes(const PackedMatrix& weight) const {
-  return context_.compute_type == ComputeType::kInt8 && weight.is_integer();
+  return context_.compute_type != ComputeType::kFp32 && weight.is_integer();
 }
 
 ForwardPass::LinearInput ForwardPass::view(const InputRows& memory, RowCounts rows, int32_t cols,
                                            std::initializer_list<const Linear*> users) const {
   LinearInput input;
-  bool rounds = context_.bf16_prompts;
+  bool have_8_bits = true;
   for (const Linear* linear : users) {
     input.quantized = quantizes(linear->weight);
-    rounds = rounds && linear->weight.has_16_codes();
+    have_8_bits = have_8_bits && linear->weight.type == WeightType::kInt8;
   }
-  input.quantized_rows = rounds ? rows.answers : rows.all;
+  const Bf16Uses& bf16 = context_.bf16;
+  input.quantized_rows = rows.all;
+  if (input.quantized && bf16.prompts) input.quantized_rows = rows.answers;
+  if (input.quantized && (bf16.all || (bf16.weights_of_8_bits && have_8_bits))) input.quantized_rows = 0;
   for (const Linear* linear : users) {
     const int32_t group = linear->weight.group;
     if (linear->two_terms) {

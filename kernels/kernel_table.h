@@ -47,7 +47,8 @@ struct QuantizedRows {
   }
 };
 
-// Activations rounded to bf16 (to nearest even, subnormal ones to 0), as AMX's tiles take them: rows in
+// Activations as AMX's tiles take them: x * kBf16InputFactor, no further from 0 than kLargestBf16, rounded to
+// bf16 (to nearest even, subnormal ones to 0). Of each eight inputs the even ones come first. Rows lie in
 // blocks of one height, at most 16; the last block may have fewer rows, and what is there in their place is
 // never looked at.
 struct Bf16Rows {
@@ -74,9 +75,22 @@ struct Bf16Rows {
   }
 };
 
-// What the mean number's mantissa, 1.44, is to what is left of it when all but seven bits are cut off: on the
-// average 2^-8 less.
-inline constexpr float kCutStretch = 4107.0f / 4096.0f;
+// linear_bf16 has a weight w as the bf16 number whose bits are those of fp16(f w), but for the last three of
+// the mantissa, which are cut off: fp16's exponent in bf16's place stands for 2^-112 of it. So activations
+// are multiplied by 2^112 / f, and by what the mean number, whose mantissa is 1 / ln 2, is to what cutting
+// leaves of it: 7 / 16 of a last bit less. f is no power of two, so that scales of few bits don't stay such:
+// the last bits of their products would not have that mean.
+inline constexpr float kBf16WeightFactor = 32.0625f;
+inline constexpr float kBf16InputFactor = 0x1p112f / kBf16WeightFactor * (1.0f + 0x7p-11f * 0.6931472f);
+inline constexpr float kLargestBf16 = 0x1.fep127f;
+
+// Scales and minima further from 0 are taken for these, fp16's bits, so that no weight becomes infinite:
+// 255.375 times a code of -8 .. 7; of lut4 and int8, 15.9921875 times -127 .. 127; of asym_int4, 63.96875
+// times -8 .. 7, and 511.75.
+inline constexpr uint16_t largest_bf16_scale(WeightType type) {
+  return type == WeightType::kSymInt4 ? 0x5bfb : type == WeightType::kAsymInt4 ? 0x53ff : 0x4bff;
+}
+inline constexpr uint16_t kLargestBf16Minimum = 0x5fff;
 
 struct FloatRows {
   const float* values = nullptr;  // [rows], `stride` floats apart
@@ -171,12 +185,16 @@ struct KernelTable {
   //   asym_int4: acc = fma(float(dot_j) * d_x, d_w, acc); acc = fma(offset_j, m_w, acc)
   void (*linear_int8)(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
                       int tile_end);
-  // Rounds x, whole steps of 32 inputs, into `out`'s rows from `row` and its columns from `col` on.
+  // Scales and rounds x, whole steps of 32 inputs, into `out`'s rows from `row` and its columns from `col`
+  // on.
   void (*round_rows)(const FloatRows& x, const Bf16Rows& out, int row, int col);
-  // Output tiles [tile_begin, tile_end) of y = x W^T for weights of 16 codes, dequantized as below, but with
-  // scale and minimum times kCutStretch (exact), and then cut off to bf16. acc is y's old value if
-  // y.accumulate, else 0, plus the bias; then for each 32 inputs in ascending order, pairs p in theirs (Intel
-  // SDM volume 2, "TDPBF16PS"),
+  // Output tiles [tile_begin, tile_end) of y = x W^T for integer weights. With s = 32 d, t = 32 m and
+  // every operation in fp16, rounded to nearest even, a weight is bf16's number of the bits of
+  //   sym_int4: s * (q - 8)    lut4: s * table[q]    asym_int4: fma(s, q - 8, fma(s, 8, t))
+  //   int8: s * (u - 128)
+  // moved right by three bits, with the sign in its place. acc is y's old value if
+  // y.accumulate, else 0, plus the bias; then for each 32 inputs in ascending order, pairs p of theirs in the
+  // order of x (Intel SDM volume 2, "TDPBF16PS"),
   //   even = fma(w[2p], x[2p], even), odd = fma(w[2p + 1], x[2p + 1], odd), both from 0
   //   acc = acc + (even + odd)
   // in fp32 to nearest even, with 0 for every subnormal number. The scalar kernel's in every tier but AMX's.

@@ -1,16 +1,21 @@
-// Weights of 16 codes times bf16 activations in AMX tiles. A tile of outputs' weights are unpacked to bf16,
+// Integer weights times bf16 activations in AMX tiles. A tile of outputs' weights are unpacked to bf16,
 // scale and minimum included, and multiplied with all rows; sums never leave the tiles between one group and
 // the next, as they must where groups are scaled after the product (linear_amx_int8.cc).
+//
+// What few rows take is unpacking. So weights are scaled in fp16, 32 in an operation, and become bf16 by
+// moving their bits (kernel_table.h): 16 x 32 weights of 4 bits take 80 operations, 45 to 55 cycles, where
+// look-ups in fp32 took 116. Tiles multiply meanwhile, which is free up to 32 rows.
 #include <immintrin.h>
 
 #include <algorithm>
 
 #include "amx_tiles.h"
+#include "fp16_lanes.h"
 #include "linear_avx512_vnni.h"
 #include "thread_pool.h"
 
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,fma,f16c")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16,fma,f16c")
 
 namespace redoubt::amx_bf16 {
 namespace {
@@ -29,6 +34,9 @@ constexpr int kPanelInputs = 640;
 // second-level cache, those inputs do, with the sums.
 constexpr int kPassTiles = 8;
 constexpr int kPassBlocks = 32;  // of rows
+// For so many blocks or fewer weights are unpacked again for every two, which the products hide: 64 rows take
+// 0.87 of the time, 96 would 1.1.
+constexpr int kMostUnpackedAgain = 4;
 
 // The registers: sums of two blocks of rows by two columns of outputs, and what is multiplied.
 enum Register { kSums00, kSums01, kSums10, kSums11, kRows0, kRows1, kWeights0, kWeights1 };
@@ -41,57 +49,130 @@ TileConfig tile_shapes(int height) {
   return config;
 }
 
+// The parts in which a step's products are made while the next group is unpacked.
+constexpr int kStepParts = 8;
+
 // Weights of 32 inputs as tiles take them, pairs of inputs by outputs.
 using WeightTiles = uint16_t[kColumns][kStepInputs / 2][kTileRows][2];
 
-// What the codes stand for before scale and minimum.
-template <WeightType kType>
-REDOUBT_INLINE __m512 code_values(const PackedMatrix& w) {
-  if constexpr (kType == WeightType::kLut4) return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_table(w)));
-  const __m512i codes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-  return _mm512_cvtepi32_ps(kType == WeightType::kSymInt4 ? _mm512_sub_epi32(codes, _mm512_set1_epi32(8))
-                                                          : codes);
+// Tiles and fp16 arithmetic, the processor's or emulated.
+struct Processor {
+  using Tiles = AmxTiles;
+  using Lanes = Fp16Lanes;
+};
+struct Emulation {
+  using Tiles = EmulatedTiles;
+  using Lanes = EmulatedFp16Lanes;
+};
+
+REDOUBT_INLINE __m512i all_fp16(float value) {
+  return _mm512_broadcastw_epi16(_mm_cvtps_ph(_mm_set1_ps(value), _MM_FROUND_TO_NEAREST_INT));
 }
 
-// A group of a tile's weights. values: code_values.
-template <WeightType kType, int kGroup, Prefetch kDistance>
-REDOUBT_INLINE void unpack(const uint8_t* block, __m512 values, WeightTiles* tiles) {
-  const uint8_t* const halves = block + kGroup * 16;
-  const __m512 stretch = _mm512_set1_ps(kCutStretch);
-  // Of a lane, to its lower half.
-  const __m512i upper_halves = _mm512_broadcast_i32x4(_mm_set_epi32(0x0f0e, 0x0b0a, 0x0706, 0x0302));
-  const __mmask64 lower_halves = 0x3333333333333333;
-#pragma GCC unroll 2
-  for (int column = 0; column < kColumns; ++column) {
-    const __m512 scales = _mm512_mul_ps(load_halves(halves + 32 * column), stretch);
-    const __m512 minima = kType == WeightType::kAsymInt4
-                              ? _mm512_mul_ps(load_halves(halves + 64 + 32 * column), stretch)
-                              : _mm512_setzero_ps();
-    // Of the input whose code is at `bit` of its output's lane. A look-up takes the lowest four bits.
-    const auto weights = [&](__m512i codes, int bit) __attribute__((always_inline)) {
-      const __m512 value = _mm512_permutexvar_ps(bit == 0 ? codes : _mm512_srli_epi32(codes, bit), values);
-      return kType == WeightType::kAsymInt4 ? _mm512_fmadd_ps(scales, value, minima)
-                                            : _mm512_mul_ps(scales, value);
-    };
+// What a matrix' codes stand for before scale and minimum, in fp16, for look_up: of lut4 the 16 values twice,
+// of the others of 16 codes their upper bytes, the lower ones being 0, four times. int8 needs none.
+template <WeightType kType>
+REDOUBT_INLINE __m512i code_values(const PackedMatrix& w) {
+  if constexpr (kType == WeightType::kInt8) return _mm512_setzero_si512();
+  const __m512i codes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const __m512i values = kType == WeightType::kLut4 ? _mm512_cvtepi8_epi32(load_table(w))
+                                                    : _mm512_sub_epi32(codes, _mm512_set1_epi32(8));
+  const __m256i halves = _mm512_cvtps_ph(_mm512_cvtepi32_ps(values), _MM_FROUND_TO_NEAREST_INT);
+  if constexpr (kType == WeightType::kLut4) return _mm512_broadcast_i64x4(halves);
+  return _mm512_broadcast_i32x4(_mm256_cvtepi16_epi8(_mm256_srli_epi16(halves, 8)));
+}
+
+// Lines of codes, for 16 outputs each, that a step's inputs have in a column; the pairs of inputs in a line.
+constexpr int step_lines(WeightType type) { return type == WeightType::kInt8 ? 8 : 4; }
+constexpr int line_pairs(WeightType type) { return kStepInputs / 2 / step_lines(type); }
+
+// Where, of a step's pairs, a line's i-th one is: the even inputs of eight come first (Bf16Rows).
+template <WeightType kType>
+constexpr int place_of_pair(int line, int i) {
+  return kType == WeightType::kInt8 ? line / 2 * 4 + line % 2 + 2 * i : line * 4 + i;
+}
+
+// The values of the i-th pair of a line, in fp16. Of the 16 codes an output has nibbles of two 16-bit words:
+// inputs 0 4 1 5, and 2 6 3 7; of int8 bytes of two words: inputs 0 1, and 2 3.
+template <WeightType kType, typename Lanes>
+REDOUBT_INLINE __m512i look_up(__m512i codes, __m512i values, int i) {
+  if constexpr (kType == WeightType::kInt8) {
+    // 1024 + byte: one is what the last bit of such a number stands for. 0xea: (first & second) | third.
+    const __m512i bytes = i == 0 ? codes : _mm512_srli_epi16(codes, 8);
+    const __m512i sums = _mm512_ternarylogic_epi64(bytes, _mm512_set1_epi16(0xff), all_fp16(1024.0f), 0xea);
+    return Lanes::multiply_add(sums, all_fp16(1.0f), all_fp16(-1024.0f - 128.0f));
+  }
+  if constexpr (kType == WeightType::kLut4) {
+    return _mm512_permutexvar_epi16(i == 0 ? codes : _mm512_srli_epi16(codes, 4 * i), values);
+  }
+  // The nibble to the lower half of the upper byte, in as few operations of the same port as it goes.
+  const __m512i swapped_bytes =
+      _mm512_broadcast_i32x4(_mm_set_epi64x(0x0e0f0c0d0a0b0809, 0x0607040502030001));
+  const __m512i index = i == 0   ? _mm512_shuffle_epi8(codes, swapped_bytes)
+                        : i == 1 ? _mm512_slli_epi16(codes, 4)
+                        : i == 2 ? codes
+                                 : _mm512_srli_epi16(codes, 4);
+  return _mm512_maskz_permutexvar_epi8(0xaaaaaaaaaaaaaaaa, index, values);
+}
+
+// fp16 numbers no further from 0 than `limit`, a finite one's bits.
+REDOUBT_INLINE __m512i clamp_fp16(__m512i halves, uint16_t limit) {
+  const __m512i sign = _mm512_set1_epi16(-0x8000);
+  const __m512i magnitude =
+      _mm512_min_epu16(_mm512_andnot_si512(sign, halves), _mm512_set1_epi16(int16_t(limit)));
+  return _mm512_ternarylogic_epi64(magnitude, halves, sign, 0xf8);  // magnitude | (halves & sign)
+}
+
+// 16 of 32 fp16 numbers, each twice.
+REDOUBT_INLINE __m512i twice(__m512i halves, int column) {
+  const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const __m512i index = _mm512_add_epi16(_mm512_or_si512(lanes, _mm512_slli_epi32(lanes, 16)),
+                                         _mm512_set1_epi16(int16_t(16 * column)));
+  return _mm512_permutexvar_epi16(index, halves);
+}
+
+// A group of a tile's weights. values: code_values. between(step, i) is called for i = 0 .. kStepParts while
+// the step's inputs are unpacked.
+template <WeightType kType, int kGroup, Prefetch kDistance, typename Lanes, typename Between>
+REDOUBT_INLINE void unpack(const uint8_t* block, __m512i values, WeightTiles* tiles, const Between& between) {
+  constexpr bool kHasMinima = kType == WeightType::kAsymInt4;
+  constexpr int kSteps = kGroup / kStepInputs, kLines = kColumns * step_lines(kType);  // of a step
+  const uint8_t* const halves = block + kSteps * kLines * 64;
+  const __m512i factor = all_fp16(kBf16WeightFactor);
+  const __m512i scales =
+      Lanes::multiply(clamp_fp16(_mm512_loadu_si512(halves), largest_bf16_scale(kType)), factor);
+  __m512i minima = _mm512_setzero_si512();
+  if constexpr (kHasMinima) {
+    minima = Lanes::multiply(clamp_fp16(_mm512_loadu_si512(halves + 64), kLargestBf16Minimum), factor);
+    minima = Lanes::multiply_add(scales, all_fp16(8.0f), minima);
+  }
+  const __m512i column_scales[] = {twice(scales, 0), twice(scales, 1)};
+  const __m512i column_minima[] = {twice(minima, 0), twice(minima, 1)};
+  for (int step = 0; step < kSteps; ++step, block += kLines * 64) {
 #pragma GCC unroll 16
-    for (int eighth = 0; eighth < kGroup / 8; ++eighth) {
-      const uint8_t* const at = block + eighth * 128 + column * 64;
-      prefetch_weights<kDistance>(at);
-      const __m512i codes = load_codes(at);
-      auto* const pairs = &tiles[eighth / 4][column][eighth % 4 * 4];
-#pragma GCC unroll 4
-      for (int pair = 0; pair < 4; ++pair) {
-        // Inputs 2 * pair and 2 * pair + 1: four inputs' low nibbles, then four inputs' high ones.
-        const int bit = pair % 2 * 16 + pair / 2 * 4;
-        const __m512i even = _mm512_castps_si512(weights(codes, bit));
-        const __m512i odd = _mm512_castps_si512(weights(codes, bit + 8));
-        _mm512_store_si512(pairs[pair], _mm512_mask_shuffle_epi8(odd, lower_halves, even, upper_halves));
+    for (int i = 0; i < kLines; ++i) {
+      const int line = i / kColumns, column = i % kColumns;
+      prefetch_weights<kDistance>(block + i * 64);
+      const __m512i codes = load_codes(block + i * 64);
+      const auto unpack_pair = [&](int pair) __attribute__((always_inline)) {
+        const __m512i value = look_up<kType, Lanes>(codes, values, pair);
+        const __m512i weight = kHasMinima
+                                   ? Lanes::multiply_add(value, column_scales[column], column_minima[column])
+                                   : Lanes::multiply(value, column_scales[column]);
+        _mm512_store_si512(
+            tiles[step][column][place_of_pair<kType>(line, pair)],
+            _mm512_and_si512(_mm512_srai_epi16(weight, 3), _mm512_set1_epi16(int16_t(0x8fff))));
+      };
+      unpack_pair(0);
+      unpack_pair(1);
+      if constexpr (line_pairs(kType) == 4) {
+        unpack_pair(2);
+        unpack_pair(3);
       }
+      if (i * kStepParts % kLines == 0) between(step, i * kStepParts / kLines);
     }
   }
-  for (int i = 0; i < (kType == WeightType::kAsymInt4 ? 2 : 1); ++i) {
-    prefetch_weights<kDistance>(halves + 64 * i);
-  }
+  for (int i = 0; i < (kHasMinima ? 2 : 1); ++i) prefetch_weights<kDistance>(halves + 64 * i);
 }
 
 alignas(64) constexpr float kZeros[kTileRows] = {};
@@ -104,9 +185,11 @@ struct Place {
 
 // Some tiles of outputs times some blocks of rows. Sums begin and end in y; in edges_ where y has fewer
 // outputs or rows than tiles, or begins with two addends.
-template <WeightType kType, int kGroup, typename Tiles>
+template <WeightType kType, int kGroup, typename Machine>
 class Pass {
  public:
+  using Tiles = typename Machine::Tiles;
+
   Pass(Tiles& tiles, const PackedMatrix& w, const Bf16Rows& x, const LinearOutput& y)
       : tiles_(tiles),
         w_(w),
@@ -117,15 +200,10 @@ class Pass {
         values_(code_values<kType>(w)) {}
 
   void multiply_tiles(Range tiles, Range blocks) {
-    const int count = blocks.end - blocks.begin;
-    if (count > 2) return multiply_panels(tiles, blocks);
-    for (int tile = tiles.begin; tile < tiles.end; ++tile) {
-      if (count == 1) {
-        multiply_as_unpacked<1>(tile, blocks.begin);
-      } else {
-        multiply_as_unpacked<2>(tile, blocks.begin);
-      }
-    }
+    if (blocks.end - blocks.begin > kMostUnpackedAgain) return multiply_panels(tiles, blocks);
+    int block = blocks.begin;
+    for (; block + 1 < blocks.end; block += 2) multiply_as_unpacked<2>(tiles, block);
+    if (block < blocks.end) multiply_as_unpacked<1>(tiles, block);
   }
 
  private:
@@ -133,17 +211,32 @@ class Pass {
   static constexpr int kPanelGroups = kPanelInputs / kGroup;
   using Edge = float[kTileRows][kTileOutputs];
 
-  // For few rows, whose sums stay in the tiles: a group is multiplied when the next has been unpacked, and so
-  // its stores are not waited for.
+  // For few rows, whose sums stay in the tiles: a group is multiplied while the next is unpacked, one
+  // instruction after each line, so that tiles and vectors are busy at the same time.
   template <int kBlocks>
-  void multiply_as_unpacked(int tile, int block) {
+  void multiply_as_unpacked(Range tiles, int block) {
     Place places[2];
-    begin_sums<kBlocks>(tile, block, true, places);
-    for (int group = 0; group < groups_; ++group) {
-      unpack_group<Prefetch::kNear>(tile, group, group % 2);
-      if (group > 0) multiply<kBlocks>((group - 1) % 2, group - 1, 1, block);
+    unpack_group<Prefetch::kNear>(tiles.begin, 0, 0);
+    begin_sums<kBlocks>(tiles.begin, block, true, places);
+    int place = 0, tile = tiles.begin, group = 0;  // of what is multiplied next
+    while (true) {
+      const bool is_last = group + 1 == groups_;
+      const int next_tile = tile + is_last, next_group = is_last ? 0 : group + 1;
+      if (next_tile == tiles.end) break;
+      const Products products = products_of(place, group, block);
+      place ^= 1;
+      unpack<kType, kGroup, Prefetch::kNear, typename Machine::Lanes>(
+          block_of(next_tile, next_group), values_, weights_ + place * kGroupSteps,
+          [&](int step, int part)
+              __attribute__((always_inline)) { multiply_part<kBlocks>(products, step, part); });
+      if (is_last) {
+        end_sums<kBlocks>(tile, block, places);
+        begin_sums<kBlocks>(next_tile, block, true, places);
+      }
+      tile = next_tile;
+      group = next_group;
     }
-    multiply<kBlocks>((groups_ - 1) % 2, groups_ - 1, 1, block);
+    multiply<kBlocks>(place, group, 1, block);
     end_sums<kBlocks>(tile, block, places);
   }
 
@@ -171,31 +264,67 @@ class Pass {
     end_sums<kBlocks>(tile, block, places);
   }
 
-  template <Prefetch kDistance>
-  REDOUBT_INLINE void unpack_group(int tile, int group, int place) {
-    unpack<kType, kGroup, kDistance>(w_.tile(tile) + size_t(group) * w_.block_bytes(), values_,
-                                     weights_ + place * kGroupSteps);
+  const uint8_t* block_of(int tile, int group) const {
+    return w_.tile(tile) + size_t(group) * w_.block_bytes();
   }
 
-  // Adds the products of groups that are unpacked from `place` on. Weights stay in the first-level cache,
-  // rows pass it by.
+  template <Prefetch kDistance>
+  void unpack_group(int tile, int group, int place) {
+    unpack<kType, kGroup, kDistance, typename Machine::Lanes>(
+        block_of(tile, group), values_, weights_ + place * kGroupSteps, [](int, int) {});
+  }
+
+  // What is multiplied: weights from a place on, and the same inputs of one block of rows or two.
+  struct Products {
+    const WeightTiles* weights;
+    const uint16_t* rows0;
+    const uint16_t* rows1;
+    int64_t step_values;
+  };
+  Products products_of(int place, int group, int block) const {
+    const int step = group * kGroupSteps;
+    return {weights_ + place * kGroupSteps, x_.step(block, step), x_.step(block + 1, step),
+            int64_t(height_) * kStepInputs};
+  }
+
+  // Adds the products of groups that are unpacked from `place` on.
   template <int kBlocks>
   REDOUBT_INLINE void multiply(int place, int group, int groups, int block) {
-    const WeightTiles* const weights = weights_ + place * kGroupSteps;
-    const int64_t step_values = int64_t(height_) * kStepInputs;
-    const uint16_t* const rows0 = x_.step(block, group * kGroupSteps);
-    const uint16_t* const rows1 = kBlocks == 2 ? x_.step(block + 1, group * kGroupSteps) : nullptr;
+    const Products products = products_of(place, group, block);
     for (int step = 0; step < groups * kGroupSteps; ++step) {
-      tiles_.template load<kWeights0>(weights[step][0], kTileRowBytes);
-      tiles_.template load_streamed<kRows0>(rows0 + step * step_values, kTileRowBytes);
-      tiles_.template dot_product_bf16<kSums00, kRows0, kWeights0>();
-      tiles_.template load<kWeights1>(weights[step][1], kTileRowBytes);
-      tiles_.template dot_product_bf16<kSums01, kRows0, kWeights1>();
-      if constexpr (kBlocks == 2) {
-        tiles_.template load_streamed<kRows1>(rows1 + step * step_values, kTileRowBytes);
-        tiles_.template dot_product_bf16<kSums10, kRows1, kWeights0>();
-        tiles_.template dot_product_bf16<kSums11, kRows1, kWeights1>();
-      }
+#pragma GCC unroll 8
+      for (int part = 0; part < kStepParts; ++part) multiply_part<kBlocks>(products, step, part);
+    }
+  }
+
+  // The products of a step, in kStepParts parts. Weights stay in the first-level cache, rows pass it by.
+  template <int kBlocks>
+  REDOUBT_INLINE void multiply_part(const Products& of, int step, int part) {
+    switch (part) {
+      case 0:
+        tiles_.template load<kWeights0>(of.weights[step][0], kTileRowBytes);
+        tiles_.template load_streamed<kRows0>(of.rows0 + step * of.step_values, kTileRowBytes);
+        break;
+      case 1:
+        tiles_.template dot_product_bf16<kSums00, kRows0, kWeights0>();
+        break;
+      case 2:
+        tiles_.template load<kWeights1>(of.weights[step][1], kTileRowBytes);
+        break;
+      case 3:
+        tiles_.template dot_product_bf16<kSums01, kRows0, kWeights1>();
+        break;
+      case 4:
+        if constexpr (kBlocks == 2) {
+          tiles_.template load_streamed<kRows1>(of.rows1 + step * of.step_values, kTileRowBytes);
+        }
+        break;
+      case 5:
+        if constexpr (kBlocks == 2) tiles_.template dot_product_bf16<kSums10, kRows1, kWeights0>();
+        break;
+      case 7:
+        if constexpr (kBlocks == 2) tiles_.template dot_product_bf16<kSums11, kRows1, kWeights1>();
+        break;
     }
   }
 
@@ -282,15 +411,15 @@ class Pass {
   const Bf16Rows& x_;
   const LinearOutput& y_;
   const int height_, groups_;
-  const __m512 values_;
+  const __m512i values_;
   alignas(64) Edge edges_[2];
   alignas(64) WeightTiles weights_[kPanelInputs / kStepInputs];
 };
 
-template <WeightType kType, int kGroup, typename Tiles>
+template <WeightType kType, int kGroup, typename Machine>
 void multiply(const PackedMatrix& w, const Bf16Rows& x, const LinearOutput& y, int tile_begin, int tile_end) {
-  Tiles tiles(tile_shapes(x.height()));
-  Pass<kType, kGroup, Tiles> pass(tiles, w, x, y);
+  typename Machine::Tiles tiles(tile_shapes(x.height()));
+  Pass<kType, kGroup, Machine> pass(tiles, w, x, y);
   for (int tile = tile_begin; tile < tile_end; tile += kPassTiles) {
     for (int block = 0; block < x.blocks(); block += kPassBlocks) {
       pass.multiply_tiles({tile, std::min(tile + kPassTiles, tile_end)},
@@ -299,35 +428,45 @@ void multiply(const PackedMatrix& w, const Bf16Rows& x, const LinearOutput& y, i
   }
 }
 
-template <WeightType kType, typename Tiles>
+template <WeightType kType, typename Machine>
 void multiply_groups(const PackedMatrix& w, const Bf16Rows& x, const LinearOutput& y, int tile_begin,
                      int tile_end) {
-  if (w.group == 32) return multiply<kType, 32, Tiles>(w, x, y, tile_begin, tile_end);
-  if (w.group == 64) return multiply<kType, 64, Tiles>(w, x, y, tile_begin, tile_end);
-  multiply<kType, 128, Tiles>(w, x, y, tile_begin, tile_end);
+  if (w.group == 32) return multiply<kType, 32, Machine>(w, x, y, tile_begin, tile_end);
+  if (w.group == 64) return multiply<kType, 64, Machine>(w, x, y, tile_begin, tile_end);
+  multiply<kType, 128, Machine>(w, x, y, tile_begin, tile_end);
 }
 
-template <typename Tiles>
+template <typename Machine>
 void linear_bf16(const PackedMatrix& w, const Bf16Rows& x, const LinearOutput& y, int tile_begin,
                  int tile_end) {
   switch (w.type) {
     case WeightType::kSymInt4:
-      return multiply_groups<WeightType::kSymInt4, Tiles>(w, x, y, tile_begin, tile_end);
+      return multiply_groups<WeightType::kSymInt4, Machine>(w, x, y, tile_begin, tile_end);
     case WeightType::kAsymInt4:
-      return multiply_groups<WeightType::kAsymInt4, Tiles>(w, x, y, tile_begin, tile_end);
+      return multiply_groups<WeightType::kAsymInt4, Machine>(w, x, y, tile_begin, tile_end);
+    case WeightType::kLut4:
+      return multiply_groups<WeightType::kLut4, Machine>(w, x, y, tile_begin, tile_end);
     default:
-      return multiply_groups<WeightType::kLut4, Tiles>(w, x, y, tile_begin, tile_end);
+      return multiply_groups<WeightType::kInt8, Machine>(w, x, y, tile_begin, tile_end);
   }
 }
 
+// The order of inputs in which codes come out: even ones of eight, then odd ones.
 void round_rows(const FloatRows& x, const Bf16Rows& out, int row, int col) {
+  const __m512i evens_first = _mm512_broadcast_i32x4(_mm_set_epi64x(0x0f0e0b0a07060302, 0x0d0c090805040100));
+  const __m512 factor = _mm512_set1_ps(kBf16InputFactor), limit = _mm512_set1_ps(kLargestBf16);
+  const auto scaled = [&](const float* values) __attribute__((always_inline)) {
+    // NaN stays NaN: the second operand is given back where one is.
+    const __m512 product = _mm512_mul_ps(_mm512_loadu_ps(values), factor);
+    return _mm512_max_ps(_mm512_sub_ps(_mm512_setzero_ps(), limit), _mm512_min_ps(limit, product));
+  };
   const int64_t step_values = int64_t(out.height()) * kStepInputs;
   for (int r = 0; r < x.rows; ++r) {
     const float* from = x.values + r * x.stride;
     uint16_t* to = out.row(row + r, col / kStepInputs);
     for (int k = 0; k < x.cols; k += kStepInputs, from += kStepInputs, to += step_values) {
-      const __m512bh rounded = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + 16), _mm512_loadu_ps(from));
-      _mm512_storeu_si512(to, __m512i(rounded));
+      const __m512bh rounded = _mm512_cvtne2ps_pbh(scaled(from + 16), scaled(from));
+      _mm512_storeu_si512(to, _mm512_shuffle_epi8(__m512i(rounded), evens_first));
     }
   }
 }
@@ -341,12 +480,12 @@ namespace redoubt {
 
 void fill_linear_amx_bf16(KernelTable& table) {
   table.round_rows = amx_bf16::round_rows;
-  table.linear_bf16 = amx_bf16::linear_bf16<AmxTiles>;
+  table.linear_bf16 = amx_bf16::linear_bf16<amx_bf16::Processor>;
 }
 
 void fill_linear_amx_bf16_emulated(KernelTable& table) {
   table.round_rows = amx_bf16::round_rows;
-  table.linear_bf16 = amx_bf16::linear_bf16<EmulatedTiles>;
+  table.linear_bf16 = amx_bf16::linear_bf16<amx_bf16::Emulation>;
 }
 
 }  // namespace redoubt

@@ -1,5 +1,6 @@
 // The scalar tier of quantization and the linear kernels: it defines their results, in the order that
 // kernel_table.h writes down. Made to be read; the other tiers are made to be fast.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -29,13 +30,15 @@ struct Block {
     const int pair = bytes[(k / 8) * 128 + column * 64 + (lane % 16) * 4 + k % 4];
     return k % 8 < 4 ? pair & 15 : pair >> 4;
   }
-  float scale(int lane) const { return half(size_t(matrix.group) * (is_int8() ? 32 : 16), lane); }
-  float minimum(int lane) const { return half(size_t(matrix.group) * 16 + 64, lane); }  // asym_int4
+  float scale(int lane) const { return fp16_to_float(scale_bits(lane)); }
+  float minimum(int lane) const { return fp16_to_float(minimum_bits(lane)); }
+  uint16_t scale_bits(int lane) const { return half(size_t(matrix.group) * (is_int8() ? 32 : 16), lane); }
+  uint16_t minimum_bits(int lane) const { return half(size_t(matrix.group) * 16 + 64, lane); }  // asym_int4
 
-  float half(size_t offset, int lane) const {
+  uint16_t half(size_t offset, int lane) const {
     uint16_t bits;
     std::memcpy(&bits, bytes + offset + size_t(lane) * 2, 2);
-    return fp16_to_float(bits);
+    return bits;
   }
 };
 
@@ -115,37 +118,53 @@ float dot_int8(const PackedMatrix& w, const uint8_t* tile, int lane, const Quant
   return acc;
 }
 
+// Where Bf16Rows has the k-th of 32 inputs.
+int place_in_step(int k) { return k / 8 * 8 + k % 2 * 4 + k % 8 / 2; }
+
 void round_rows(const FloatRows& x, const Bf16Rows& out, int row, int col) {
   constexpr int kInputs = Bf16Rows::kStepInputs;
   for (int r = 0; r < x.rows; ++r) {
     for (int k = 0; k < x.cols; ++k) {
-      out.row(row + r, (col + k) / kInputs)[k % kInputs] =
-          float_to_bf16(flush_subnormal(x.values[r * x.stride + k]));
+      float scaled = x.values[r * x.stride + k] * kBf16InputFactor;
+      if (std::fabs(scaled) > kLargestBf16) scaled = std::copysign(kLargestBf16, scaled);
+      out.row(row + r, (col + k) / kInputs)[place_in_step(k % kInputs)] =
+          float_to_bf16(flush_subnormal(scaled));
     }
   }
 }
 
-// As linear_bf16 has weights: stretched, then cut off.
-float cut_weight(const PackedMatrix& w, const uint8_t* tile, int lane, int k) {
-  const Block block{w, tile + w.block_bytes() * size_t(k / w.group)};
-  const int code = block.code(lane, k % w.group);
-  const float scale = block.scale(lane) * kCutStretch;
-  switch (w.type) {
-    case WeightType::kSymInt4:
-      return cut_to_bf16(scale * float(code - 8));
-    case WeightType::kAsymInt4:
-      return cut_to_bf16(std::fma(scale, float(code), block.minimum(lane) * kCutStretch));
-    default:
-      return cut_to_bf16(scale * float(w.table[size_t(code)]));
-  }
+// kBf16WeightFactor times an fp16 number, which is clamped first.
+uint16_t clamped_factor(uint16_t half, uint16_t limit) {
+  const uint16_t magnitude = std::min<uint16_t>(half & 0x7fffu, limit);
+  const auto clamped = uint16_t((half & 0x8000u) | magnitude);
+  return double_to_fp16(double(fp16_to_float(clamped)) * kBf16WeightFactor);
 }
 
-// One output of one row. weights: [x.cols].
+// As linear_bf16 has weights, at an index into the tile's inputs.
+float bf16_weight(const PackedMatrix& w, const uint8_t* tile, int lane, int k) {
+  const Block block{w, tile + w.block_bytes() * size_t(k / w.group)};
+  const int code = block.code(lane, k % w.group);
+  const uint16_t scale = clamped_factor(block.scale_bits(lane), largest_bf16_scale(w.type));
+  const auto half = [](int value) { return double_to_fp16(double(value)); };
+  uint16_t weight;
+  if (w.type == WeightType::kAsymInt4) {
+    const uint16_t minimum = clamped_factor(block.minimum_bits(lane), kLargestBf16Minimum);
+    weight = fp16_multiply_add(scale, half(code - 8), fp16_multiply_add(scale, half(8), minimum));
+  } else {
+    const int value = w.type == WeightType::kSymInt4 ? code - 8
+                      : w.type == WeightType::kInt8  ? code - 128
+                                                     : w.table[size_t(code)];
+    weight = double_to_fp16(double(fp16_to_float(scale)) * value);
+  }
+  return bf16_to_float(uint16_t((weight & 0x8000u) | (weight & 0x7fffu) >> 3));
+}
+
+// One output of one row. weights: [x.cols], in the order of x.
 float add_products_bf16(float acc, const float* weights, const Bf16Rows& x, int row) {
   acc = flush_subnormal(acc);
   for (int first = 0; first < x.cols; first += Bf16Rows::kStepInputs) {
     const uint16_t* inputs = x.row(row, first / Bf16Rows::kStepInputs);
-    float sums[2] = {};  // of even k and of odd
+    float sums[2] = {};  // of even places and of odd
     for (int k = 0; k < Bf16Rows::kStepInputs; ++k) {
       sums[k % 2] = flush_subnormal(std::fma(weights[first + k], bf16_to_float(inputs[k]), sums[k % 2]));
     }
@@ -178,7 +197,9 @@ void linear_bf16(const PackedMatrix& w, const Bf16Rows& x, const LinearOutput& y
     for (int lane = 0; lane < kTileOutputs && tile * kTileOutputs + lane < w.rows; ++lane) {
       const int n = tile * kTileOutputs + lane;
       for (int k = 0; k < w.cols; ++k) {
-        weights[size_t(k)] = flush_subnormal(cut_weight(w, w.tile(tile), lane, k));
+        const int first = k / Bf16Rows::kStepInputs * Bf16Rows::kStepInputs;
+        weights[size_t(first + place_in_step(k - first))] =
+            flush_subnormal(bf16_weight(w, w.tile(tile), lane, k));
       }
       for (int row = 0; row < x.rows; ++row) {
         float& out = y.values[row * y.stride + n];

@@ -71,17 +71,29 @@ KernelTable choose_kernels(const ModelConfig& config) {
   return table;
 }
 
-bool chooses_bf16_prompts(const ModelOptions& options, const KernelTable& kernels) {
-  if (options.prompt_compute_type == PromptComputeType::kSame) return false;
-  const bool is_int8 = options.compute_type == ComputeType::kInt8, has_tiles = kernels.tier == Tier::kAmxInt8;
-  if (options.prompt_compute_type == PromptComputeType::kAuto) return is_int8 && has_tiles;
-  if (!is_int8) reject("prompt_compute_type", "bf16 goes with compute_type int8 only");
-  // The scalar tier's is for tests.
-  if (!has_tiles && kernels.tier != Tier::kScalar) {
-    reject("prompt_compute_type", std::string("bf16 needs a processor with AMX; the kernels here are ") +
-                                      tier_name(kernels.tier) + "'s");
+// Refuses kernels that have no bf16 but the scalar tier's, which is for tests.
+void require_bf16(const KernelTable& kernels, const char* option) {
+  if (kernels.tier == Tier::kAmxInt8 || kernels.tier == Tier::kScalar) return;
+  reject(option, std::string("bf16 needs a processor with AMX; the kernels here are ") +
+                     tier_name(kernels.tier) + "'s");
+}
+
+Bf16Uses bf16_uses(const ModelOptions& options, const KernelTable& kernels) {
+  const ComputeType type = options.compute_type;
+  const PromptComputeType prompts = options.prompt_compute_type;
+  if (type == ComputeType::kFp32) {
+    if (prompts == PromptComputeType::kBf16) {
+      reject("prompt_compute_type", "bf16 does not go with compute_type fp32");
+    }
+    return {};
   }
-  return true;
+  if (type == ComputeType::kBf16) require_bf16(kernels, "compute_type");
+  if (prompts == PromptComputeType::kBf16) require_bf16(kernels, "prompt_compute_type");
+  const bool all = type == ComputeType::kBf16, is_fast = kernels.tier == Tier::kAmxInt8;
+  return {.prompts =
+              all || prompts == PromptComputeType::kBf16 || (prompts == PromptComputeType::kAuto && is_fast),
+          .weights_of_8_bits = all || (type == ComputeType::kAuto && is_fast),
+          .all = all};
 }
 
 }  // namespace
@@ -90,7 +102,7 @@ Model::Model(const ModelOptions& options)
     : options_(checked(options)),
       config_(checked(read_model_config(options.folder + "/config.json"), options)),
       kernels_(choose_kernels(config_)),
-      bf16_prompts_(chooses_bf16_prompts(options_, kernels_)),
+      bf16_(bf16_uses(options_, kernels_)),
       pool_(options.threads, options.cpus),
       nodes_(options.threads, options.nodes),
       file_(options.folder + "/model.safetensors", options.weight_memory, kv_bytes(config_, options), pool_,
@@ -120,7 +132,7 @@ void Model::run(const Batch& batch, const StepOutputs& outputs) {
                                   .rope_angles = rope_angles_,
                                   .kv_cache = kv_cache_,
                                   .compute_type = options_.compute_type,
-                                  .bf16_prompts = bf16_prompts_,
+                                  .bf16 = bf16_,
                                   .page_tables = batch_page_table_.data(),
                                   .pages_per_sequence = pages_per_sequence_,
                                   .pool = pool_,

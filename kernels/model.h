@@ -23,10 +23,19 @@ class PromptReader;
 class Sampler;
 struct Workspace;
 
-enum class ComputeType : uint8_t { kInt8, kFp32 };
-// Of the products of prompts: kBf16, bf16 activations and weights, for weights of 16 codes, where answers
-// have kInt8. kAuto is kBf16 where the tier is fast with it.
+// Activations in products with integer weights. kAuto is kInt8, but kBf16 with weights of 8 bits where the
+// tier is fast with it: they take so long to read that one row costs the same.
+enum class ComputeType : uint8_t { kAuto, kInt8, kBf16, kFp32 };
+// Of the products of prompts: kBf16 where answers may have kInt8. kAuto is kBf16 where the tier is fast with
+// it.
 enum class PromptComputeType : uint8_t { kSame, kBf16, kAuto };
+
+// Which products are of bf16 numbers.
+struct Bf16Uses {
+  bool prompts = false;
+  bool weights_of_8_bits = false;
+  bool all = false;
+};
 
 struct ModelOptions {
   std::string folder;
@@ -96,7 +105,7 @@ class Model {
   const ModelConfig& config() const { return config_; }
   const ModelOptions& options() const { return options_; }
   Tier tier() const { return kernels_.tier; }
-  bool has_bf16_prompts() const { return bf16_prompts_; }
+  bool has_bf16_prompts() const { return bf16_.prompts; }
   int32_t pages_per_sequence() const { return pages_per_sequence_; }
   int32_t* page_table() { return page_table_.data(); }
   KvCache& kv_cache() { return kv_cache_; }
@@ -121,7 +130,7 @@ class Model {
   ModelOptions options_;
   ModelConfig config_;
   KernelTable kernels_;
-  bool bf16_prompts_;
+  Bf16Uses bf16_;
   ThreadPool pool_;
   ThreadNodes nodes_;
   PackedFile file_;

@@ -39,7 +39,6 @@ struct PackedMatrix {
   std::array<int8_t, 16> table{};  // lut4
 
   bool is_integer() const { return type <= WeightType::kInt8; }
-  bool has_16_codes() const { return type <= WeightType::kLut4; }
   int32_t tiles() const { return (rows + kTileOutputs - 1) / kTileOutputs; }
   // Bytes of one block: a group of inputs (integer types), two inputs (bf16) or one (fp32), for 32 outputs.
   size_t block_bytes() const {

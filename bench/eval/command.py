@@ -105,7 +105,7 @@ def _command(commands: Any, name: str, about: str, run: Callable[..., Iterator[R
     command.add_argument("models", type=Path, nargs="+", metavar="MODEL", help="a converted folder, or a checkpoint")
     command.add_argument("--json", action="store_true", help="one line of JSON for each model")
     command.add_argument("--threads", type=_positive, help="compute threads (default: all CPUs)")
-    command.add_argument("--compute-type", choices=("int8", "fp32"), help="activations (default: as served)")
+    command.add_argument("--compute-type", choices=("auto", "int8", "bf16", "fp32"), help="activations (default: int8)")
     command.add_argument("--kv-type", choices=("bf16", "int8", "fp32"), help="keys and values (default: as served)")
     return command
 

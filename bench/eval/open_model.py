@@ -23,7 +23,7 @@ from quant.sources import open_source
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """How models run. None: as they are served (int8, bf16), and fp32 for an unconverted checkpoint."""
+    """How models run. None: int8 activations and bf16 pages, and fp32 for an unconverted checkpoint."""
 
     threads: int | None = None
     compute_type: str | None = None
@@ -54,7 +54,7 @@ class OpenModel:
 
     @property
     def compute_type(self) -> str:
-        """Activations: "int8" or "fp32"."""
+        """Activations: "int8", "bf16" or "fp32"."""
         return self.options.compute_type or ("fp32" if self.unquantized else "int8")
 
     @property

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,12 +43,12 @@ def requests(embedded_model: Path) -> list[GenerateRequest]:
 
 
 @contextmanager
-def stopping(model: Path, shape: str, prompt_compute_type: str = "same") -> Iterator[Engine]:
+def stopping(model: Path, shape: str, **compute_types: Any) -> Iterator[Engine]:
     max_sequences, max_step_tokens, prompt_chunk_tokens, kv_pages = SHAPES[shape]
     runner = NativeRunner(
         str(model),
         threads=2,
-        prompt_compute_type=prompt_compute_type,
+        **compute_types,
         kv_pages=kv_pages,
         max_sequences=max_sequences,
         max_step_tokens=max_step_tokens,
@@ -63,14 +64,14 @@ def stopping(model: Path, shape: str, prompt_compute_type: str = "same") -> Iter
 
 @pytest.fixture(scope="module")
 def alone(embedded_model: Path, requests: list[GenerateRequest]) -> dict[str, tuple[int, ...]]:
-    return one_after_the_other(embedded_model, requests, "same")
+    return one_after_the_other(embedded_model, requests)
 
 
 def one_after_the_other(
-    model: Path, requests: list[GenerateRequest], prompt_compute_type: str
+    model: Path, requests: list[GenerateRequest], **compute_types: Any
 ) -> dict[str, tuple[int, ...]]:
     receiver = Receiver()
-    with stopping(model, "alone", prompt_compute_type) as engine:
+    with stopping(model, "alone", **compute_types) as engine:
         engine.start()
         for request in requests:
             receiver.submit(engine, request)
@@ -115,12 +116,13 @@ def test_company_chunks_and_preemption_change_no_token(
         assert (engine.statistics().preemptions > 0) == (shape == "preempted")
 
 
-@pytest.mark.skipif("amx_int8" not in _native.available_tiers(), reason="bf16 prompts need AMX")
-def test_nor_where_prompts_are_computed_in_bf16(embedded_model: Path, requests: list[GenerateRequest]) -> None:
-    expected = one_after_the_other(embedded_model, requests, "bf16")
+@pytest.mark.skipif("amx_int8" not in _native.available_tiers(), reason="bf16 needs AMX")
+@pytest.mark.parametrize("what", ["prompt_compute_type", "compute_type"])
+def test_nor_in_bf16(embedded_model: Path, requests: list[GenerateRequest], what: str) -> None:
+    expected = one_after_the_other(embedded_model, requests, **{what: "bf16"})
     for shape in ("batched", "chunked", "preempted"):
         receiver = Receiver()
-        with stopping(embedded_model, shape, "bf16") as engine:
+        with stopping(embedded_model, shape, **{what: "bf16"}) as engine:
             for request in requests:
                 receiver.submit(engine, request)
             engine.start()

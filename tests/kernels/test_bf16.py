@@ -1,8 +1,9 @@
-"""Products of bf16 numbers, which prompts are computed with on AMX.
+"""Products of bf16 numbers, which prompts, and answers if wanted, are computed with on AMX.
 
 Tiles, the processor's and emulated ones, against the scalar twins bit for bit, and those against float64.
 """
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -16,13 +17,14 @@ from kernels._native import testing
 from tests.kernels.paged_attention import make_sequence, reference
 from tests.kernels.test_amx import AMX_TIERS
 from tests.kernels.test_linear import CANARY, F32, activations, dequantized, same_bits
-from tests.kernels.test_model import QWEN3, one_by_one, tokens
+from tests.kernels.test_model import QWEN3, TIERS, one_by_one, tokens
 from tests.kernels.tiny_model import LLAMA, MakeModel, Sequences
 
-TYPES = ("sym_int4", "asym_int4", "lut4")
-CUT = 2.0**-7  # of a weight, at most, goes when its float is cut off to bf16
+TYPES = ("sym_int4", "asym_int4", "lut4", "int8")
+CUT = 2.0**-7  # of a weight, at most, goes when three bits of it are cut off
 ROUNDING = 2.0**-9  # of an activation
-STRETCH = 4107 / 4096
+INPUT_FACTOR = np.float32(2.0**112 / 32.0625 * (1 + 7 / 16 * 2**-7 * np.log(2)))  # of activations
+EVENS_FIRST = np.arange(32).reshape(4, 4, 2).swapaxes(1, 2).ravel()  # of each eight inputs
 
 amx_tiers = pytest.mark.parametrize("tier", AMX_TIERS)
 
@@ -46,13 +48,16 @@ def run(
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 33, 50])
 def test_rounding_activations(rows: int, tier: str) -> None:
     x = np.random.default_rng(rows).standard_normal((rows, 163), np.float32)[:, :160]  # further apart than long
-    x[0, :4] = 1e-39, -1e-39, 1.00390625, 1.01171875  # subnormal, and halfway between two
+    x[0, :6] = 2.0**-234, -(2.0**-234), 1.00390625 / INPUT_FACTOR, 2e6, -1e30, np.nan  # subnormal then, too large, NaN
     expected = testing.round_rows(x, "scalar")
     blocks = -(-rows // 16)
     height = -(-rows // blocks)
     assert expected.shape == (blocks * height, 160)
-    values = x.copy()
+    values = np.clip(x.astype(np.float64) * INPUT_FACTOR, -3.3895313892515355e38, 3.3895313892515355e38).astype(
+        np.float32
+    )
     values[0, :2] = 0.0, -0.0
+    values = values.reshape(rows, 5, 32)[:, :, EVENS_FIRST].reshape(rows, 160)
     padded = np.zeros((blocks * height, 160), np.uint16)
     padded[:rows] = values.astype(ml_dtypes.bfloat16).view(np.uint16)
     assert (expected.reshape(blocks, 5, height, 32) == padded.reshape(blocks, height, 5, 32).swapaxes(1, 2)).all()
@@ -75,15 +80,32 @@ def test_the_scalar_twin_is_what_bf16_should_give(weight_type: str, group: int) 
 
 
 def test_what_is_cut_off_weights_is_made_up_for() -> None:
-    """Weights of all sizes, of one sign: neither too small nor too large on the average."""
-    scales = np.exp2(np.linspace(0, 3, 4096)).astype(np.float16).reshape(-1, 1)
-    codes = np.full((4096, 32), 9, np.uint8)
+    """Weights and activations of all sizes, of one sign: neither too small nor too large on the average."""
+    scales = np.repeat(np.exp2(np.linspace(0, 3, 4096)).astype(np.float16)[:, None], 32, axis=1)
+    codes = np.full((4096, 1024), 9, np.uint8)
+    x = np.exp2(np.linspace(0, 3, 1024)).astype(np.float32)[None]
     y = np.empty((1, 4096), np.float32)
-    ones = testing.round_rows(np.ones((1, 32), np.float32), "scalar")
-    testing.linear_bf16(_native.pack_int4(codes, scales, None), "sym_int4", 4096, 32, 32, ones, y, "scalar")
-    error = y[0] / (32 * scales[:, 0].astype(np.float64)) - 1
-    assert abs(error.mean()) < 2.0**-12
-    assert np.abs(error).max() < CUT
+    rounded = testing.round_rows(x, "scalar")
+    testing.linear_bf16(_native.pack_int4(codes, scales, None), "sym_int4", 4096, 1024, 32, rounded, y, "scalar")
+    exact = x.sum(dtype=np.float64) * scales[:, 0].astype(np.float64)
+    assert abs(y.sum(dtype=np.float64) / exact.sum() - 1) < 2.0**-13
+    assert np.abs(y[0] / exact - 1).max() < CUT
+
+
+@pytest.mark.parametrize("weight_type", TYPES)
+@amx_tiers
+def test_weights_of_any_size(weight_type: str, tier: str) -> None:
+    """Scales and minima that fp16 has only just, or which would leave it in the product, infinite ones too."""
+    case = LinearCase(weight_type, 64, 64, 32)
+    weights = make_weights(case, np.random.default_rng(4))
+    packed = weights.packed.reshape(2, 2, -1).copy()
+    halves = packed[:, :, 1024 if weight_type == "int8" else 512 :].view(np.uint16)
+    halves[:] = np.random.default_rng(5).integers(0, 1 << 16, halves.shape)
+    x = activations(5, 64, 32)
+    sizes = dataclasses.replace(weights, packed=packed.reshape(weights.packed.shape))
+    expected = run(case, sizes, x, "scalar")
+    assert np.isfinite(expected).all()
+    assert same_bits(run(case, sizes, x, tier), expected)
 
 
 @amx_tiers
@@ -113,6 +135,7 @@ def test_every_number_of_rows_equals_the_scalar_twin(weight_type: str, group: in
         LinearCase("asym_int4", 320, 1536, 32),
         LinearCase("sym_int4", 96, 5632, 64),
         LinearCase("lut4", 64, 2048, 128),
+        LinearCase("int8", 320, 576, 32),
     ],
     ids=lambda case: case.name,
 )
@@ -143,9 +166,9 @@ def test_nothing_is_written_beyond_the_outputs(batch: int, rows: int, tier: str)
 
 
 def test_other_weights_are_refused() -> None:
-    case = LinearCase("int8", 32, 64, 64)
+    case = LinearCase("bf16", 32, 64, 0)
     weights = make_weights(case, np.random.default_rng(0))
-    with pytest.raises(ValueError, match="weight_type: 'int8' has no bf16 kernel"):
+    with pytest.raises(ValueError, match="has no bf16 kernel"):
         run(case, weights, activations(2, 64, 64), "scalar")
 
 
@@ -218,6 +241,7 @@ def feed(model: Sequences, chunks: dict[int, list[int]], prompts: int) -> None:
     model.model.step(*model.arrays(chunks), [None] * len(chunks), (), None, prompts)
 
 
+@pytest.mark.parametrize("compute_type", ["int8", "bf16"])
 @pytest.mark.parametrize("tier", MODEL_TIERS)
 @pytest.mark.parametrize(("kind", "group", "kv_type"), MODELS)
 @pytest.mark.parametrize("config", [LLAMA, WIDE], ids=lambda config: str(config["model_type"]))
@@ -228,9 +252,13 @@ def test_a_prompt_gives_the_same_bits_however_it_is_fed(
     group: int,
     kv_type: str,
     tier: str,
+    compute_type: str,
 ) -> None:
     def fresh(threads: int = 1) -> Sequences:
-        options = {"compute_type": "int8", "prompt_compute_type": "bf16", "kv_type": kv_type, "threads": threads}
+        prompts = "bf16" if compute_type == "int8" else "same"
+        options = {
+            "compute_type": compute_type, "prompt_compute_type": prompts, "kv_type": kv_type, "threads": threads
+        }  # fmt: skip
         return make(config, kind, group, tier, **options)
 
     ids = tokens(75)
@@ -277,6 +305,41 @@ def test_answers_and_prompts_do_not_notice_each_other(make: MakeModel, tier: str
     assert np.array_equal(same[0].logits({0: [7]}), same[1].logits({0: [7]}))
 
 
+@pytest.mark.skipif("amx_int8" not in TIERS, reason="auto is int8 without AMX")
+def test_auto_is_bf16_for_weights_of_8_bits_where_there_are_tiles(make: MakeModel) -> None:
+    for kind, alike in (("int8", "bf16"), ("sym_int4", "int8")):
+        logits = {  # of one token, whose attention to itself is the same in both
+            compute_type: make(WIDE, kind, 32, compute_type=compute_type, kv_type="bf16").logits({0: [5]})
+            for compute_type in ("auto", "int8", "bf16")
+        }
+        other = "int8" if alike == "bf16" else "bf16"
+        assert np.array_equal(logits["auto"], logits[alike])
+        assert not np.array_equal(logits["auto"], logits[other])
+
+
+@pytest.mark.parametrize("tier", MODEL_TIERS)
+def test_answers_in_bf16_do_not_notice_their_number(make: MakeModel, tier: str) -> None:
+    """One answer to 40 at a time, beside a prompt and without."""
+
+    def fresh(threads: int = 1, compute_type: str = "bf16") -> Sequences:
+        return make(
+            WIDE, "asym_int4", 32, tier, compute_type=compute_type, kv_type="int8", threads=threads, sequences=41
+        )
+
+    together, alone, answer = fresh(threads=2), fresh(), tokens(12, 1)
+    for step, count in enumerate((1, 2, 7, 16, 17, 32, 33, 40)):
+        others = {slot: [slot + step] for slot in range(1, count)}
+        feed(together, {**others, 0: answer[step : step + 1]}, 0)
+        feed(alone, {0: answer[step : step + 1]}, 0)
+    feed(together, {0: answer[8:9], 40: tokens(20, 2)}, 1)
+    feed(alone, {0: answer[8:9]}, 0)
+    last = together.logits({0: answer[9:10]})
+    assert np.array_equal(alone.logits({0: answer[9:10]}), last)
+    other = fresh(compute_type="int8")
+    feed(other, {0: answer[:9]}, 0)
+    assert not np.array_equal(other.logits({0: answer[9:10]}), last)
+
+
 def test_bf16_prompts_are_close_to_fp32_ones(make: MakeModel) -> None:
     ids = tokens(60)
     exact = make(WIDE, "sym_int4", 32, "scalar", compute_type="fp32").logits({0: ids})
@@ -289,10 +352,14 @@ def test_bf16_prompts_are_close_to_fp32_ones(make: MakeModel) -> None:
     ("options", "reason"),
     [
         ({"prompt_compute_type": "fp8"}, "prompt_compute_type: 'fp8' is not same, bf16 or auto"),
-        ({"prompt_compute_type": "bf16", "compute_type": "fp32"}, "bf16 goes with compute_type int8 only"),
+        ({"prompt_compute_type": "bf16", "compute_type": "fp32"}, "bf16 does not go with compute_type fp32"),
         (
             {"prompt_compute_type": "bf16", "tier": "avx2"},
-            "bf16 needs a processor with AMX; the kernels here are avx2's",
+            "prompt_compute_type: bf16 needs a processor with AMX; the kernels here are avx2's",
+        ),
+        (
+            {"compute_type": "bf16", "tier": "avx2"},
+            "compute_type: bf16 needs a processor with AMX; the kernels here are avx2's",
         ),
     ],
 )

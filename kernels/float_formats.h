@@ -33,6 +33,12 @@ inline float fp16_to_float(uint16_t bits) {
   return std::bit_cast<float>(sign | ((magnitude << 13) + (112u << 23)));
 }
 
+// Of a normal number that fp16 has.
+constexpr uint16_t exact_fp16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  return uint16_t((bits >> 16 & 0x8000u) | ((bits & 0x7fffffffu) - (112u << 23)) >> 13);
+}
+
 // To the nearest fp16 number, even where there are two. value: not NaN.
 inline uint16_t double_to_fp16(double value) {
   const uint32_t sign = std::signbit(value) ? 0x8000u : 0;

@@ -34,9 +34,6 @@ constexpr int kPanelInputs = 640;
 // second-level cache, those inputs do, with the sums.
 constexpr int kPassTiles = 8;
 constexpr int kPassBlocks = 32;  // of rows
-// For so many blocks or fewer weights are unpacked again for every two, which the products hide: 64 rows take
-// 0.87 of the time, 96 would 1.1.
-constexpr int kMostUnpackedAgain = 4;
 
 // The registers: sums of two blocks of rows by two columns of outputs, and what is multiplied.
 enum Register { kSums00, kSums01, kSums10, kSums11, kRows0, kRows1, kWeights0, kWeights1 };
@@ -65,9 +62,7 @@ struct Emulation {
   using Lanes = EmulatedFp16Lanes;
 };
 
-REDOUBT_INLINE __m512i all_fp16(float value) {
-  return _mm512_broadcastw_epi16(_mm_cvtps_ph(_mm_set1_ps(value), _MM_FROUND_TO_NEAREST_INT));
-}
+REDOUBT_INLINE __m512i all_fp16(float value) { return _mm512_set1_epi16(int16_t(exact_fp16(value))); }
 
 // What a matrix' codes stand for before scale and minimum, in fp16, for look_up: of lut4 the 16 values twice,
 // of the others of 16 codes their upper bytes, the lower ones being 0, four times. int8 needs none.
@@ -200,19 +195,29 @@ class Pass {
         values_(code_values<kType>(w)) {}
 
   void multiply_tiles(Range tiles, Range blocks) {
-    if (blocks.end - blocks.begin > kMostUnpackedAgain) return multiply_panels(tiles, blocks);
-    int block = blocks.begin;
-    for (; block + 1 < blocks.end; block += 2) multiply_as_unpacked<2>(tiles, block);
-    if (block < blocks.end) multiply_as_unpacked<1>(tiles, block);
+    const int count = blocks.end - blocks.begin;
+    if (count > 2) {
+      multiply_panels(tiles, blocks);
+    } else if (count == 2) {
+      multiply_as_unpacked<2>(tiles, blocks.begin);
+    } else {
+      multiply_as_unpacked<1>(tiles, blocks.begin);
+    }
   }
 
  private:
   static constexpr int kGroupSteps = kGroup / kStepInputs;
   static constexpr int kPanelGroups = kPanelInputs / kGroup;
   using Edge = float[kTileRows][kTileOutputs];
+  // What is multiplied: weights from a place on, and the same inputs of one block of rows or two.
+  struct Products {
+    const WeightTiles* weights;
+    const uint16_t* rows0;
+    const uint16_t* rows1;
+    int64_t step_values;
+  };
 
-  // For few rows, whose sums stay in the tiles: a group is multiplied while the next is unpacked, one
-  // instruction after each line, so that tiles and vectors are busy at the same time.
+  // For few rows, whose sums stay in the tiles from a tile of outputs' first group to its last.
   template <int kBlocks>
   void multiply_as_unpacked(Range tiles, int block) {
     Place places[2];
@@ -225,10 +230,7 @@ class Pass {
       if (next_tile == tiles.end) break;
       const Products products = products_of(place, group, block);
       place ^= 1;
-      unpack<kType, kGroup, Prefetch::kNear, typename Machine::Lanes>(
-          block_of(next_tile, next_group), values_, weights_ + place * kGroupSteps,
-          [&](int step, int part)
-              __attribute__((always_inline)) { multiply_part<kBlocks>(products, step, part); });
+      multiply_and_unpack<kBlocks, Prefetch::kNear>(products, next_tile, next_group, place);
       if (is_last) {
         end_sums<kBlocks>(tile, block, places);
         begin_sums<kBlocks>(next_tile, block, true, places);
@@ -240,20 +242,31 @@ class Pass {
     end_sums<kBlocks>(tile, block, places);
   }
 
-  // For many.
+  // For many: weights are unpacked while the first blocks are multiplied, and stay for the others.
   void multiply_panels(Range tiles, Range blocks) {
     const int panels = (groups_ + kPanelGroups - 1) / kPanelGroups;
     for (int panel = 0; panel < panels; ++panel) {
       const Range groups = share(groups_, panel, panels);
       for (int tile = tiles.begin; tile < tiles.end; ++tile) {
-        for (int i = groups.begin; i < groups.end; ++i) {
-          unpack_group<Prefetch::kFar>(tile, i, i - groups.begin);
-        }
-        int block = blocks.begin;
+        unpack_panel(tile, groups, blocks.begin);
+        int block = blocks.begin + 2;
         for (; block + 1 < blocks.end; block += 2) multiply_panel<2>(tile, groups, block);
         if (block < blocks.end) multiply_panel<1>(tile, groups, block);
       }
     }
+  }
+
+  // And multiplies two blocks with it.
+  REDOUBT_INLINE void unpack_panel(int tile, Range groups, int block) {
+    Place places[2];
+    unpack_group<Prefetch::kFar>(tile, groups.begin, 0);
+    begin_sums<2>(tile, block, groups.begin == 0, places);
+    for (int group = groups.begin + 1; group < groups.end; ++group) {
+      const int place = group - groups.begin;
+      multiply_and_unpack<2, Prefetch::kFar>(products_of(place - 1, group - 1, block), tile, group, place);
+    }
+    multiply<2>(groups.end - 1 - groups.begin, groups.end - 1, 1, block);
+    end_sums<2>(tile, block, places);
   }
 
   template <int kBlocks>
@@ -274,17 +287,20 @@ class Pass {
         block_of(tile, group), values_, weights_ + place * kGroupSteps, [](int, int) {});
   }
 
-  // What is multiplied: weights from a place on, and the same inputs of one block of rows or two.
-  struct Products {
-    const WeightTiles* weights;
-    const uint16_t* rows0;
-    const uint16_t* rows1;
-    int64_t step_values;
-  };
+  // One instruction on tiles after each line or two of codes, so that tiles and vectors are busy at the same
+  // time.
+  template <int kBlocks, Prefetch kDistance>
+  REDOUBT_INLINE void multiply_and_unpack(const Products& products, int tile, int group, int place) {
+    unpack<kType, kGroup, kDistance, typename Machine::Lanes>(
+        block_of(tile, group), values_, weights_ + place * kGroupSteps,
+        [&](int step, int part)
+            __attribute__((always_inline)) { multiply_part<kBlocks>(products, step, part); });
+  }
+
   Products products_of(int place, int group, int block) const {
-    const int step = group * kGroupSteps;
-    return {weights_ + place * kGroupSteps, x_.step(block, step), x_.step(block + 1, step),
-            int64_t(height_) * kStepInputs};
+    const int64_t step_values = int64_t(height_) * kStepInputs, block_values = int64_t(height_) * x_.cols;
+    const uint16_t* const rows = x_.values + block * block_values + group * kGroupSteps * step_values;
+    return {weights_ + place * kGroupSteps, rows, rows + block_values, step_values};
   }
 
   // Adds the products of groups that are unpacked from `place` on.

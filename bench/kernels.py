@@ -5,7 +5,7 @@
 - A time is the CPU time of the busiest pinned thread, best of several calls: what a call takes on cores of its own.
 - The limits are the streaming read rate for as many bytes as the weights have, measured between the batches (it drifts
   on shared machines: the best counts), and the peak multiply-add rate of vpdpbusd or, in the AMX tier, tdpbssd
-  (int8 activations), of tdpbf16ps (bf16, what prompts have there), or of fp32 FMA.
+  (int8 activations), of tdpbf16ps (bf16), or of fp32 FMA.
 - No kernel can be faster than the larger of the two demands: `share_of_limit` is that demand over the time. Where the
   CPU has no vpdpbusd, int8 activations have no compute peak here, and the share is that of the read rate.
 - Weights come from memory, not from a cache: calls go round through copies of the matrix.

@@ -110,6 +110,8 @@ class EngineSide:
         self._runner = NativeRunner(
             str(options.model),
             threads=options.threads,
+            compute_type="auto",
+            prompt_compute_type="auto",
             kv_pages=kv_pages_within(str(options.model), "bf16", 1 << 30),
             max_sequences=max(options.streams),
             max_step_tokens=512,

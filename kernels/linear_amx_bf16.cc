@@ -21,7 +21,6 @@ namespace redoubt::amx_bf16 {
 namespace {
 
 using avx512_vnni::load_codes;
-using avx512_vnni::load_halves;
 using avx512_vnni::load_table;
 using avx512_vnni::real_outputs;
 

@@ -127,8 +127,7 @@ void round_rows(const FloatRows& x, const Bf16Rows& out, int row, int col) {
     for (int k = 0; k < x.cols; ++k) {
       float scaled = x.values[r * x.stride + k] * kBf16InputFactor;
       if (std::fabs(scaled) > kLargestBf16) scaled = std::copysign(kLargestBf16, scaled);
-      out.row(row + r, (col + k) / kInputs)[place_in_step(k % kInputs)] =
-          float_to_bf16(flush_subnormal(scaled));
+      out.row(row + r, (col + k) / kInputs)[place_in_step(k % kInputs)] = float_to_bf16(scaled);
     }
   }
 }

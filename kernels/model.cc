@@ -89,11 +89,10 @@ Bf16Uses bf16_uses(const ModelOptions& options, const KernelTable& kernels) {
   }
   if (type == ComputeType::kBf16) require_bf16(kernels, "compute_type");
   if (prompts == PromptComputeType::kBf16) require_bf16(kernels, "prompt_compute_type");
-  const bool all = type == ComputeType::kBf16, is_fast = kernels.tier == Tier::kAmxInt8;
-  return {.prompts =
-              all || prompts == PromptComputeType::kBf16 || (prompts == PromptComputeType::kAuto && is_fast),
-          .weights_of_8_bits = all || (type == ComputeType::kAuto && is_fast),
-          .all = all};
+  const bool is_fast = kernels.tier == Tier::kAmxInt8;
+  return {.prompts = prompts == PromptComputeType::kBf16 || (prompts == PromptComputeType::kAuto && is_fast),
+          .weights_of_8_bits = type == ComputeType::kAuto && is_fast,
+          .all = type == ComputeType::kBf16};
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ class OpenModel:
 
     @property
     def compute_type(self) -> str:
-        """Activations: "int8", "bf16" or "fp32"."""
+        """Activations: "auto", "int8", "bf16" or "fp32"."""
         return self.options.compute_type or ("fp32" if self.unquantized else "int8")
 
     @property

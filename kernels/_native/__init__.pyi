@@ -208,9 +208,10 @@ class Model:
 
         Raises PackedFileError, ValueError naming the argument, OSError.
 
-        compute_type: activations as "int8" (by group) or "fp32". kv_type: "bf16", "int8" or "fp32".
-        prompt_compute_type: of prompts' tokens, the "same", or "bf16", int4 and lut4 weights and attention too, which
-        needs AMX and compute_type int8; "auto" is the faster of the two.
+        compute_type: activations as "int8" (by group), "bf16" (needs AMX), "auto" (int8; with AMX and weights of 8 bits
+        bf16) or "fp32". kv_type: "bf16", "int8" or "fp32".
+        prompt_compute_type: of prompts' tokens, the "same", or "bf16", in attention too, which needs AMX; "auto" is the
+        faster of the two.
         weight_memory: "mapped" uses the file's own pages, which processes share; "huge_pages" copies it into memory
         of its own; "auto" is the better of the two on this machine (weight_memory.h).
         nodes: each thread's NUMA node, where the engine spans several: every node's threads compute output tiles of

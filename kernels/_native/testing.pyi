@@ -79,7 +79,7 @@ def linear_bf16(
     tile_end: int | None = None,
     table: Sequence[int] | None = None,
 ) -> None:
-    """Writes output tiles of y [batch, rows] (its rows at any distance); values: of round_rows. int4 and lut4 only."""
+    """Writes output tiles of y [batch, rows] (rows at any distance); values: of round_rows. Integer weights only."""
 
 def linear_fp32(
     packed: U8,

@@ -5,20 +5,24 @@ Tiles, the processor's and emulated ones, against the scalar twins bit for bit, 
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from bench.kernel_cases import LinearCase, Weights, make_weights
+from bench.kernel_cases import LinearCase, Weights, code_values, make_weights
 from kernels import _native
 from kernels._native import testing
+from quant.matrix import WeightType
 from tests.kernels.paged_attention import make_sequence, reference
 from tests.kernels.test_amx import AMX_TIERS
 from tests.kernels.test_linear import CANARY, F32, activations, dequantized, same_bits
 from tests.kernels.test_model import QWEN3, TIERS, one_by_one, tokens
-from tests.kernels.tiny_model import LLAMA, MakeModel, Sequences
+from tests.kernels.tiny_model import LLAMA, MakeModel, Sequences, random_tensors, write_model
 
 TYPES = ("sym_int4", "asym_int4", "lut4", "int8")
 CUT = 2.0**-7  # of a weight, at most, goes when three bits of it are cut off
@@ -48,7 +52,8 @@ def run(
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 33, 50])
 def test_rounding_activations(rows: int, tier: str) -> None:
     x = np.random.default_rng(rows).standard_normal((rows, 163), np.float32)[:, :160]  # further apart than long
-    x[0, :6] = 2.0**-234, -(2.0**-234), 1.00390625 / INPUT_FACTOR, 2e6, -1e30, np.nan  # subnormal then, too large, NaN
+    x[0, :3] = 1e-45, -1e-45, 1.00390625 / INPUT_FACTOR
+    x[0, 3:10] = 2.08e6, -2.08e6, 2.09e6, -2.09e6, 1e30, -1e30, np.nan  # just small enough, too large, NaN
     expected = testing.round_rows(x, "scalar")
     blocks = -(-rows // 16)
     height = -(-rows // blocks)
@@ -56,7 +61,6 @@ def test_rounding_activations(rows: int, tier: str) -> None:
     values = np.clip(x.astype(np.float64) * INPUT_FACTOR, -3.3895313892515355e38, 3.3895313892515355e38).astype(
         np.float32
     )
-    values[0, :2] = 0.0, -0.0
     values = values.reshape(rows, 5, 32)[:, :, EVENS_FIRST].reshape(rows, 160)
     padded = np.zeros((blocks * height, 160), np.uint16)
     padded[:rows] = values.astype(ml_dtypes.bfloat16).view(np.uint16)
@@ -95,7 +99,7 @@ def test_what_is_cut_off_weights_is_made_up_for() -> None:
 @pytest.mark.parametrize("weight_type", TYPES)
 @amx_tiers
 def test_weights_of_any_size(weight_type: str, tier: str) -> None:
-    """Scales and minima that fp16 has only just, or which would leave it in the product, infinite ones too."""
+    """Scales and minima that fp16 has only just, or which would leave it in the product, infinite ones and NaN too."""
     case = LinearCase(weight_type, 64, 64, 32)
     weights = make_weights(case, np.random.default_rng(4))
     packed = weights.packed.reshape(2, 2, -1).copy()
@@ -103,9 +107,23 @@ def test_weights_of_any_size(weight_type: str, tier: str) -> None:
     halves[:] = np.random.default_rng(5).integers(0, 1 << 16, halves.shape)
     x = activations(5, 64, 32)
     sizes = dataclasses.replace(weights, packed=packed.reshape(weights.packed.shape))
-    expected = run(case, sizes, x, "scalar")
-    assert np.isfinite(expected).all()
-    assert same_bits(run(case, sizes, x, tier), expected)
+    twin = run(case, sizes, x, "scalar")
+    assert same_bits(run(case, sizes, x, tier), twin)
+
+    def clamped(lanes: NDArray[np.uint16], limit: float) -> NDArray[np.float64]:
+        """What is taken for halves [tile, group, output] of every input [output, input]."""
+        magnitude = np.minimum(lanes & 0x7FFF, np.float16(limit).view(np.uint16))
+        signed = (magnitude | (lanes & 0x8000)).astype(np.uint16)
+        values: NDArray[np.float64] = signed.view(np.float16).astype(np.float64)
+        return values.swapaxes(1, 2).reshape(64, 2).repeat(32, axis=1)
+
+    scales = clamped(halves[:, :, :32], {"sym_int4": 255.375, "asym_int4": 63.96875}.get(weight_type, 15.9921875))
+    minima = clamped(halves[:, :, 32:], 511.75) if weight_type == "asym_int4" else 0.0
+    exact_weights = code_values(weights, weight_type) * scales + minima
+    inputs = x.astype(np.float64)
+    # fp16 has smaller ones, times 32, not as normal numbers; and the center of an asymmetric group is rounded.
+    size = np.abs(exact_weights) + np.abs(8 * scales + minima) * 2.0**-4 + 2.0**-12
+    assert (np.abs(twin - inputs @ exact_weights.T) <= 2 * CUT * (np.abs(inputs) @ size.T)).all()
 
 
 @amx_tiers
@@ -263,7 +281,7 @@ def test_a_prompt_gives_the_same_bits_however_it_is_fed(
 
     ids = tokens(75)
     model = fresh()
-    assert model.model.has_bf16_prompts
+    assert model.model.has_bf16_prompts == (compute_type == "int8")
     whole = model.logits({0: ids})
     assert np.isfinite(whole).all()
     assert np.array_equal(one_by_one(fresh(), 1, ids), whole), "one token at a time, another slot"
@@ -315,6 +333,30 @@ def test_auto_is_bf16_for_weights_of_8_bits_where_there_are_tiles(make: MakeMode
         other = "int8" if alike == "bf16" else "bf16"
         assert np.array_equal(logits["auto"], logits[alike])
         assert not np.array_equal(logits["auto"], logits[other])
+
+
+@pytest.mark.parametrize(
+    ("kind", "others"),
+    [("sym_int4", {"k_proj": "int8", "v_proj": "int8"}), ("int8", {"k_proj": "sym_int4", "v_proj": "sym_int4"})],
+    ids=["keys and values of 8 bits", "queries of 8 bits"],
+)
+@pytest.mark.parametrize("compute_type", ["auto", "bf16"])
+def test_an_answer_in_the_last_layer_does_not_notice_a_prompt(
+    tmp_path: Path, kind: WeightType, others: Mapping[str, WeightType], compute_type: str
+) -> None:
+    """Beside a prompt that nobody samples from yet, queries are computed without keys and values."""
+    if "amx_int8" not in TIERS:
+        pytest.skip("bf16 needs AMX")
+    folder = write_model(tmp_path / "mixed", WIDE, random_tensors(WIDE), kind, 32, others)
+
+    logits = []
+    for company in ({}, {1: tokens(30)}):
+        model = Sequences(folder, compute_type=compute_type, kv_type="fp32")
+        sampler = _native.Sampler(vocab_size=model.model.vocab_size, prompt=(), temperature=0.0)
+        chunks = {0: [3], **company}
+        model.model.step(*model.arrays(chunks), [sampler, None][: len(chunks)], (), None, len(company))
+        logits.append(model.logits({0: [4]}))
+    assert np.array_equal(logits[0], logits[1])
 
 
 @pytest.mark.parametrize("tier", MODEL_TIERS)

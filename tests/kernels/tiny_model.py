@@ -47,13 +47,25 @@ def random_tensors(config: Mapping[str, Any], seed: int = 0) -> dict[str, F32]:
 
 
 def write_model(
-    folder: Path, raw_config: Mapping[str, Any], tensors: Mapping[str, F32], kind: WeightType = "fp32", group: int = 32
+    folder: Path,
+    raw_config: Mapping[str, Any],
+    tensors: Mapping[str, F32],
+    kind: WeightType = "fp32",
+    group: int = 32,
+    others: Mapping[str, WeightType] | None = None,
 ) -> Path:
-    """Writes a packed model folder without a tokenizer, its matrices all of one type; returns it."""
+    """Writes a packed model folder without a tokenizer; returns it.
+
+    Matrices are of one type, but those whose name has a key of `others` in it.
+    """
     config, _ = complete_config(raw_config, "test")
     expected = expected_tensors(config)
+
+    def kind_of(name: str) -> WeightType:
+        return next((other for part, other in (others or {}).items() if part in name), kind)
+
     matrices = {
-        name: matrix_info(name, kind, tensor.shape, group)
+        name: matrix_info(name, kind_of(name), tensor.shape, group)
         for name, tensor in expected.items()
         if tensor.role != "vector"
     }
@@ -64,7 +76,7 @@ def write_model(
     with PackedWriter(folder / "model.safetensors", plan) as writer:
         for name, _ in plan.order():
             if name in matrices:
-                writer.write_tensor(name, [_pack(name, tensors[name], kind, group)])
+                writer.write_tensor(name, [_pack(name, tensors[name], kind_of(name), group)])
             elif name in vectors:
                 writer.write_tensor(name, [tensors[name]])
     return folder

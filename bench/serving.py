@@ -36,6 +36,7 @@ from app.engine.batch import Event
 from app.engine.engine import Engine
 from app.engine.runner import NativeRunner, kv_pages_within
 from app.engine.types import EngineError, GenerateRequest, SamplingParams
+from app.settings import EngineSettings
 from bench.engine import commit
 from bench.serving_client import Order, Receipt
 from kernels import _native
@@ -107,11 +108,12 @@ class EngineSide:
     """The bare engine in this process, with the service's settings."""
 
     def __init__(self, options: ServingBenchOptions) -> None:
+        settings = EngineSettings()
         self._runner = NativeRunner(
             str(options.model),
             threads=options.threads,
-            compute_type="auto",
-            prompt_compute_type="auto",
+            compute_type=settings.compute_type,
+            prompt_compute_type=settings.prompt_compute_type,
             kv_pages=kv_pages_within(str(options.model), "bf16", 1 << 30),
             max_sequences=max(options.streams),
             max_step_tokens=512,

@@ -37,7 +37,16 @@ def build(args: ServiceSettings) -> Application:
 
 def build_model(args: WorkersSettings) -> Application:
     """A further model's workers, without routes: the ingress of the application that `build` makes finds them."""
-    return worker_deployment(args).bind(args)
+    none_at_all = {"min_replicas": 0, "max_replicas": 1, "initial_replicas": 0}
+    root = serve.deployment(name="Root", autoscaling_config=none_at_all)(Root)
+    return root.bind(worker_deployment(args).bind(args))
+
+
+class Root:
+    """Has no replicas: an application wants a first deployment, and behind HAProxy it may have no router of its own."""
+
+    def __init__(self, workers: Any) -> None:
+        pass
 
 
 def worker_deployment(settings: WorkersSettings) -> Deployment:

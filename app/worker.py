@@ -15,9 +15,8 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import ray
-
 from app.admission import Admission
+from app.direct_line import connect
 from app.engine.bundle import Bundle
 from app.engine.engine import Engine
 from app.engine.stream import AsyncEngine
@@ -34,6 +33,7 @@ from app.numa import (
     thread_places,
     worker_slots,
 )
+from app.ray_session import LINES, session_folder
 from app.settings import WorkersSettings
 from app.warm_up import warm_up
 from app.worker_table import WorkerFacts, WorkerReport
@@ -86,7 +86,7 @@ class Worker:
         worker = settings.worker
         nodes = numa_nodes(sorted(os.sched_getaffinity(0)))
         slots = [spanning_slot(nodes)] if worker.numa == "all" else worker_slots(nodes, worker.cpus_per_worker)
-        self._claim = claim_slot(slots, _claims_folder(), _CLAIM_TIMEOUT_S)
+        self._claim = claim_slot(slots, session_folder("redoubt-cores"), _CLAIM_TIMEOUT_S)
         slot = self._claim.slot
         pin_this_thread(slot)
         threads = worker.threads or min(len(slot.cpus), cpu_quota() or len(slot.cpus))
@@ -102,6 +102,7 @@ class Worker:
         )
         self._engine.start()
         self._streams = AsyncEngine(self._engine)
+        self._connecting: set[str] = set()
         self._constraints = make_constraints(settings, runner)
         self._admission = Admission(
             max_concurrent=worker.max_concurrent_requests, max_queued=worker.max_queued_requests
@@ -134,9 +135,21 @@ class Worker:
             constraint = None
             if request.grammar is not None and self._constraints is not None:
                 constraint = await self._constraints.make(request.grammar)
+            await self._connect(reader)
             async with aclosing(self._streams.stream(request, constraint, reader=reader)) as bundles:
                 async for bundle in bundles:
                     yield bundle
+
+    async def _connect(self, reader: str) -> None:
+        """A direct line to that ingress, if it is on this machine and has none."""
+        if reader in self._connecting or self._streams.has_line(reader):
+            return
+        self._connecting.add(reader)
+        try:
+            if (line := await connect(session_folder(LINES) / reader)) is not None:
+                self._streams.attach(reader, line)
+        finally:
+            self._connecting.remove(reader)
 
     def check_health(self) -> None:
         """Serve replaces a worker whose engine has stopped."""
@@ -182,12 +195,6 @@ def make_constraints(settings: WorkersSettings, runner: ModelRunner) -> "Constra
     from app.constraints import Constraints  # here, so that only a worker's process loads the library
 
     return Constraints(folder, runner.vocab_size)
-
-
-def _claims_folder() -> Path:
-    """Where the workers of one Ray on this machine share its cores; another Ray has its own folder."""
-    node: Any = ray._private.worker._global_node  # Ray has no public way to its session's folder (2.60)
-    return Path(node.get_session_dir_path()) / "redoubt-cores"
 
 
 def _context_tokens(folder: Path, wanted: int | None) -> int:

@@ -5,7 +5,8 @@ It owns the details of Ray's streaming handles (cancellation, error types); it k
 Tokens come by value, over Serve's own gRPC between replicas (`_by_reference=False`), not as objects of Ray's
 store: a message costs about half as much CPU, which is the engine's. Ray guards that server as it does its
 others (token, RAY_USE_TLS). A message brings what a step made for all requests of this ingress
-(`app.engine.bundle`), on the stream of one of them.
+(`app.engine.bundle`), on the stream of one of them; from a worker on the same machine it comes by a direct line
+(`app.direct_line`), and on the streams only an output's beginning and its end.
 
 Cancellation, as read in Ray Serve 2.60: nothing happens to a worker's generator when a streaming response
 object is merely dropped. `DeploymentResponseGenerator.cancel()` must be called: before a worker is chosen it
@@ -31,10 +32,12 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, 
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 from ray.serve.schema import ApplicationStatusOverview
 
+from app.direct_line import Lines
 from app.engine.bundle import Assembler, Bundle, Part
 from app.engine.types import EngineError, GenerateRequest, QueueFullError, TokenDelta
 from app.model_card import ModelCard
 from app.model_directory import FoundApplication
+from app.ray_session import LINES, session_folder
 from app.router import worker_cards, worker_rows
 from app.worker_table import NoWorkerError, WorkerLostError, WorkerRow
 
@@ -43,13 +46,37 @@ _OF_A_MODEL = {"Root", _WORKERS}  # see `app.deploy.build_model`
 _LEAVING = ("DELETING", "NOT_STARTED")
 
 
-class WorkerClient:
-    """The ingress' view of all workers, made in its replica from the handle that `build` binds to it."""
+class Arrivals:
+    """Where the outputs of all workers arrive that one ingress reads, by whatever way; made in its replica."""
 
-    def __init__(self, handle: DeploymentHandle[Any]) -> None:
+    def __init__(self) -> None:
+        self.reader = uuid.uuid4().hex[:16]
+        """The ingress' name, to workers and as a socket's; short, as a socket's path must be."""
+        self.inboxes: dict[str, _Inbox] = {}
+        self._lines = Lines(session_folder(LINES) / self.reader, self.put)
+
+    async def open(self) -> None:
+        """From now on workers of this machine connect."""
+        await self._lines.open()
+
+    def close(self) -> None:
+        """They connect no more."""
+        self._lines.close()
+
+    def put(self, bundle: Bundle) -> None:
+        """What is of requests that were given up meanwhile is dropped."""
+        for part in bundle:
+            if (its := self.inboxes.get(part.request_id)) is not None:
+                its.put(part)
+
+
+class WorkerClient:
+    """The ingress' view of one model's workers, made in its replica from the handle that `build` binds to it."""
+
+    def __init__(self, handle: DeploymentHandle[Any], arrivals: Arrivals) -> None:
+        """arrivals: one for all of an ingress' clients."""
         self._handle = handle.options(stream=True, _by_reference=False)
-        self._name = uuid.uuid4().hex
-        self._inboxes: dict[str, _Inbox] = {}
+        self._arrivals = arrivals
 
     def workers(self) -> list[WorkerRow]:
         """The worker table as this process' router sees it; empty before the first worker. Any thread."""
@@ -71,8 +98,9 @@ class WorkerClient:
         """
         if not self.is_ready():
             raise NoWorkerError("No worker is up: the service is starting, or its workers are lost. Try again later.")
-        response = cast(DeploymentResponseGenerator[Bundle], self._handle.generate.remote(request, self._name))
-        inbox = self._inboxes[request.request_id] = _Inbox()
+        call = self._handle.generate.remote(request, self._arrivals.reader)
+        response = cast(DeploymentResponseGenerator[Bundle], call)
+        inbox = self._arrivals.inboxes[request.request_id] = _Inbox()
         reading = asyncio.create_task(self._read(request.request_id, response, inbox))
         try:
             finished = False
@@ -92,7 +120,7 @@ class WorkerClient:
         except (DeploymentUnavailableError, RequestCancelledError) as error:
             raise NoWorkerError("No worker could take the request. Try again later.") from error
         finally:
-            self._inboxes.pop(request.request_id, None)
+            self._arrivals.inboxes.pop(request.request_id, None)
             response.cancel()  # type: ignore[no-untyped-call]
             # That does nothing in the moment in which a worker has been found, but nobody was told; a turn later it
             # is `_read` that stands in the call, and whose end cancels it.
@@ -102,12 +130,10 @@ class WorkerClient:
         """Reads one request's stream, whether its own reader does or not: it may be bringing others' tokens."""
         try:
             async for bundle in response:
-                for part in bundle:
-                    if (its := self._inboxes.get(part.request_id)) is not None:
-                        its.put(part)
+                self._arrivals.put(bundle)
             inbox.fail(RuntimeError("the worker ended a stream without a finish reason"))
         except (Exception, asyncio.CancelledError) as error:
-            if self._inboxes.get(request_id) is inbox:  # else it was cancelled from here
+            if self._arrivals.inboxes.get(request_id) is inbox:  # else it was cancelled from here
                 inbox.fail(error)
             if isinstance(error, asyncio.CancelledError):
                 raise
@@ -143,9 +169,10 @@ class _Inbox:
 class ServeApplications:
     """The applications of `app.deploy.build_model` in this Serve, for `app.model_directory`."""
 
-    def __init__(self, own: str) -> None:
+    def __init__(self, own: str, arrivals: Arrivals) -> None:
         """own: the application of the front door, which is left out."""
         self._own = own
+        self._arrivals = arrivals
 
     async def find(self) -> Mapping[str, FoundApplication]:
         """Asks Serve's controller, in a thread."""
@@ -161,7 +188,7 @@ class ServeApplications:
 
     def connect(self, name: str) -> WorkerClient:
         """A handle; asks nobody."""
-        return WorkerClient(serve.get_deployment_handle(_WORKERS, name, _check_exists=False))
+        return WorkerClient(serve.get_deployment_handle(_WORKERS, name, _check_exists=False), self._arrivals)
 
 
 def _runs(application: ApplicationStatusOverview) -> bool:

@@ -4,16 +4,17 @@ The engine's thread wakes an event loop once per step, for all of its streams to
 yet grows into one bigger delta; no timer ever holds a token back. Closing a stream, or cancelling the task that reads
 it, aborts its request.
 
-Streams of one reader share messages: one of them, the carrier, brings the others' tokens with its own (`bundle`). A
-stream's first tokens, its last, and whatever is more than tokens, go on the stream itself. Whether a carrier's last
-messages were read nobody knows; when it ends, the others say on their own streams what it has carried for them.
+Streams of one reader share messages: one of them, the carrier, brings the others' tokens with its own (`bundle`); or a
+line to that reader beside its streams does so for all. A stream's first tokens, its last, and whatever is more than
+tokens, go on the stream itself. Whether a carrier's last messages were read nobody knows; when it ends, the others say
+on their own streams what it has carried for them.
 
 Knows nothing of text, HTTP or Ray.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from typing import Final
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Final, Protocol
 
 from app.engine.batch import Event
 from app.engine.bundle import Bundle, Part
@@ -35,6 +36,23 @@ MOST_CARRIED: Final = 1024
 """Tokens of one output that carriers bring before they are said again on its own stream: what is kept for that."""
 
 
+class Line(Protocol):
+    """A way to a reader beside its streams; used on the event loop only (`app.direct_line`)."""
+
+    writable: bool
+    """Whether it takes more now."""
+    on_writable: Callable[[], None]
+    """To be called when it does again."""
+    on_lost: Callable[[], None]
+    """To be called when it has ended, in whatever way."""
+
+    def send(self, bundle: Bundle) -> None:
+        """Parts that are tokens only."""
+
+    def close(self) -> None:
+        """Ends it."""
+
+
 class AsyncEngine:
     """An engine's streams on one event loop: make it, and use it, on that loop."""
 
@@ -43,6 +61,7 @@ class AsyncEngine:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._readers: dict[str, _Reader] = {}
+        self._lines: dict[str, Line] = {}
         self._deliver = self._on_step  # one bound method, so that the engine sees one receiver
 
     async def stream(
@@ -54,7 +73,7 @@ class AsyncEngine:
         close them: a carrier that it leaves unread holds up the others for MOST_WAITING tokens. Raises EngineError, as
         `submit` does or later.
         """
-        mailbox = _Mailbox(request.request_id, self._readers.setdefault(reader, _Reader()))
+        mailbox = _Mailbox(request.request_id, self._reader(reader))
         ended = False
         try:
             self._engine.submit(request, self._deliver, mailbox, constraint)
@@ -71,6 +90,35 @@ class AsyncEngine:
             if not ended:
                 self._engine.abort(request.request_id)
 
+    def has_line(self, reader: str) -> bool:
+        """Whether a line to that reader is open."""
+        return reader in self._lines
+
+    def attach(self, reader: str, line: Line) -> None:
+        """From now on `line`, which must not have ended, carries the reader's tokens, until it ends."""
+
+        def lost() -> None:
+            if self._lines.get(reader) is line:
+                del self._lines[reader]
+            its = self._readers.get(reader)
+            if its is not None and isinstance(its.carrier, _LineCarrier) and its.carrier.line is line:
+                its.release(its.carrier)
+
+        line.on_lost = lost
+        self._lines[reader] = line
+        if (its := self._readers.get(reader)) is not None:
+            if its.carrier is not None:
+                its.release(its.carrier)
+            its.carrier = _LineCarrier(its, line)
+
+    def _reader(self, name: str) -> "_Reader":
+        reader = self._readers.get(name)
+        if reader is None:
+            reader = self._readers[name] = _Reader()
+            if (line := self._lines.get(name)) is not None:
+                reader.carrier = _LineCarrier(reader, line)
+        return reader
+
     def _on_step(self, events: Sequence[tuple[object, Event]]) -> None:
         """On the engine's thread. Raises RuntimeError if the loop is closed: the engine then aborts the requests."""
         self._loop.call_soon_threadsafe(_sort, events)
@@ -84,13 +132,54 @@ def _sort(events: Sequence[tuple[object, Event]]) -> None:
 
 
 class _Reader:
-    """The open streams of one reader, and which of them carries."""
+    """The open streams of one reader, and who carries: one of them, or a line."""
 
     __slots__ = ("carrier", "mailboxes")
 
     def __init__(self) -> None:
         self.mailboxes: set[_Mailbox] = set()
-        self.carrier: _Mailbox | None = None
+        self.carrier: _Mailbox | _LineCarrier | None = None
+
+    def release(self, carrier: "_Mailbox | _LineCarrier") -> None:
+        """The carrier's place is free, if it was this one's."""
+        if self.carrier is carrier:
+            self.carrier = None
+            carrier.riders.clear()
+            for mailbox in self.mailboxes:
+                mailbox.carrier_is_gone()
+
+
+class _LineCarrier:
+    """Brings by a line what waits in a reader's mailboxes, all that has come in one turn of the loop together."""
+
+    __slots__ = ("_due", "_reader", "line", "riders")
+
+    def __init__(self, reader: _Reader, line: Line) -> None:
+        self.riders: dict[_Mailbox, None] = {}  # whose tokens wait for the next message, in order
+        self._reader = reader
+        self.line = line
+        self._due = False
+        line.on_writable = self.wake
+
+    def wake(self) -> None:
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._send)
+
+    def is_late(self) -> None:
+        """It had no turn yet, or it takes no more."""
+        if self.line.writable:
+            self._send()
+        else:
+            self._reader.release(self)
+            self.line.close()
+
+    def _send(self) -> None:
+        self._due = False
+        if self.line.writable and self._reader.carrier is self:
+            riders, self.riders = self.riders, {}
+            if bundle := tuple(rider.ride() for rider in riders if rider.rides_on(self)):
+                self.line.send(bundle)
 
 
 class _Mailbox:
@@ -105,13 +194,13 @@ class _Mailbox:
         "_prompt",
         "_reader",
         "_request_id",
-        "_riders",
         "_scores",
         "_token_ids",
         "_told",
         "_unsure",
         "_waiter",
         "ended",
+        "riders",
     )
 
     def __init__(self, request_id: str, reader: _Reader) -> None:
@@ -130,7 +219,7 @@ class _Mailbox:
         self._told = 0  # tokens, on the own stream
         self._carried: list[int] = []  # tokens after those, by carriers
         self._unsure = False  # whether they were read, or will be taken: the next message is the own stream's
-        self._riders: dict[_Mailbox, None] = {}  # of a carrier: whose tokens wait for its next message, in order
+        self.riders: dict[_Mailbox, None] = {}  # of a carrier: whose tokens wait for its next message, in order
         reader.mailboxes.add(self)
 
     def put(self, event: Event) -> None:
@@ -149,15 +238,15 @@ class _Mailbox:
             if event.prompt is not None:
                 self._prompt = event.prompt
         if len(self._token_ids) > MOST_WAITING and (carrier := self._carrier()) is not None:
-            carrier._resign()
+            carrier.is_late()
         if not self._board():
-            self._wake()
+            self.wake()
 
     async def take(self) -> Bundle:
         """All since the last call, at least one part; raises the error once the tokens are taken."""
         while True:
-            riders, self._riders = self._riders, {}
-            bundle = self._own() + tuple(rider._ride() for rider in riders if rider._rides_on(self))
+            riders, self.riders = self.riders, {}
+            bundle = self._own() + tuple(rider.ride() for rider in riders if rider.rides_on(self))
             if bundle:
                 return bundle
             if self._error is not None:
@@ -171,19 +260,19 @@ class _Mailbox:
         """The stream is not read any more. Says whether it was its reader's last."""
         self._token_ids.clear()
         self._reader.mailboxes.discard(self)
-        self._resign()
+        self._reader.release(self)
         return not self._reader.mailboxes
 
-    def _resign(self) -> None:
-        """The carrier's place is free, if it was this one's."""
-        if self._reader.carrier is self:
-            self._reader.carrier = None
-            self._riders.clear()
-            for other in self._reader.mailboxes:
-                other._unsure = bool(other._carried or other._token_ids)
-                other._wake()
+    def is_late(self) -> None:
+        """Its stream is not read: somebody else is to carry."""
+        self._reader.release(self)
 
-    def _carrier(self) -> "_Mailbox | None":
+    def carrier_is_gone(self) -> None:
+        """Nobody knows whether what it took along was read."""
+        self._unsure = bool(self._carried or self._token_ids)
+        self.wake()
+
+    def _carrier(self) -> "_Mailbox | _LineCarrier | None":
         """Who brings the tokens that wait here; None: the own stream."""
         carrier = self._reader.carrier
         plain = self._finish_reason is None and self._error is None and self._prompt is None and not self._scores
@@ -209,7 +298,7 @@ class _Mailbox:
         self._unsure = False
         self.ended = last
         if last:
-            self._resign()
+            self._reader.release(self)
         elif self._reader.carrier is None:
             self._reader.carrier = self
         return (part,)
@@ -219,19 +308,21 @@ class _Mailbox:
         carrier = self._carrier()
         if carrier is None:
             return False
-        carrier._riders[self] = None
-        carrier._wake()
+        carrier.riders[self] = None
+        carrier.wake()
         return True
 
-    def _rides_on(self, carrier: "_Mailbox") -> bool:
+    def rides_on(self, carrier: "_Mailbox | _LineCarrier") -> bool:
+        """Whether its tokens still wait for that one."""
         return bool(self._token_ids) and self._carrier() is carrier
 
-    def _ride(self) -> Part:
+    def ride(self) -> Part:
+        """What waits, for the carrier's next message."""
         part = Part(self._request_id, self._told + len(self._carried), TokenDelta(tuple(self._token_ids)))
         self._carried += self._token_ids
         self._token_ids.clear()
         return part
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from app.direct_line import Lines
+from app.engine.bundle import Assembler, Part
 from app.engine.types import (
     Batch,
     EngineStoppedError,
@@ -19,6 +21,7 @@ from app.engine.types import (
     TokenDelta,
 )
 from app.numa import NoFreeCoresError, Slot
+from app.ray_session import LINES
 from app.settings import WorkersSettings, parse_settings
 from app.worker import Worker
 from app.worker_table import WorkerFacts, WorkerReport
@@ -62,7 +65,7 @@ class Model:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """The worker pins its thread: this test's own is set free again afterwards."""
-    monkeypatch.setattr("app.worker._claims_folder", lambda: tmp_path / "claims")
+    monkeypatch.setattr("app.worker.session_folder", lambda name: tmp_path / name)
     monkeypatch.setattr("app.worker.keep_on_loopback", lambda: None)
     monkeypatch.setattr("app.worker._CLAIM_TIMEOUT_S", 0.0)
     allowed = os.sched_getaffinity(0)
@@ -105,6 +108,29 @@ async def test_streams_what_the_engine_makes(worker: Worker) -> None:
     deltas = await read(worker, "a")
     assert sum(len(delta.token_ids) for delta in deltas) == 3
     assert deltas[-1].finish_reason == "length"
+
+
+async def test_an_ingress_of_this_machine_gets_tokens_by_a_line(worker: Worker, tmp_path: Path) -> None:
+    by_line: list[Part] = []
+    lines = Lines(tmp_path / LINES / "ingress", by_line.extend)
+    await lines.open()
+    by_stream: list[Part] = []
+    for name in ("a", "b"):
+        async for bundle in worker.generate(GenerateRequest(name, (1, 2, 3), 20), reader="ingress"):
+            by_stream += bundle
+    assert {part.request_id for part in by_line} == {"a", "b"}
+    for name in ("a", "b"):
+        assembler, tokens = Assembler(), 0
+        for part in (*by_line, *by_stream):
+            if part.request_id == name:
+                assembler.put(part)
+        while (delta := assembler.take()) is not None:
+            tokens += len(delta.token_ids)
+        assert tokens == 20
+    lines.close()
+    while worker._streams.has_line("ingress"):
+        await asyncio.sleep(0.001)
+    assert sum(len(delta.token_ids) for delta in await read(worker, "ingress")) == 3
 
 
 async def test_says_who_it_is(worker: Worker, model: Model) -> None:

@@ -74,14 +74,14 @@ async def measure(policy: str, log: Path) -> dict[str, object]:
     from ray import serve
 
     from app.deploy import worker_deployment
-    from app.worker_client import WorkerClient
+    from app.worker_client import Arrivals, WorkerClient
 
     def make_runner(settings: ServiceSettings, slot: Slot, threads: int) -> ModelRunner:
         return SlowRunner(log, STEP_S[slot.cpus[0] == min(os.sched_getaffinity(os.getppid()))])
 
     settings = settings_for(policy)
     handle = serve.run(worker_deployment(settings).bind(settings, make_runner), name=policy, route_prefix=None)
-    client = WorkerClient(handle)
+    client = WorkerClient(handle, Arrivals())
     while sum(row.check_heart_beat for row in client.workers()) < 2:
         await asyncio.sleep(0.05)
     ids = {str(row.pid): row.worker_id for row in client.workers()}

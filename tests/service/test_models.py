@@ -52,7 +52,7 @@ def ask(service: RunningService, model: str) -> httpx.Response:
 
 
 class Conversation(threading.Thread):
-    """A long answer of the first model, read in the background."""
+    """Long answers of the first model, one after the other, read in the background."""
 
     def __init__(self, service: RunningService) -> None:
         super().__init__()
@@ -62,13 +62,16 @@ class Conversation(threading.Thread):
         self.left = threading.Event()
 
     def run(self) -> None:
-        body = self._service.endless(max_tokens=8000)
+        while not self.left.is_set() and self.failure is None:
+            self._read_one(self._service.endless(max_tokens=8000))
+
+    def _read_one(self, body: dict[str, Any]) -> None:
         with httpx.stream("POST", f"{self._service.url}/v1/completions", json=body, timeout=60) as response:
             for line in response.iter_lines():
                 if self.left.is_set():
                     return
                 if line.startswith("data: {"):
-                    self.failure = json.loads(line[6:]).get("error")
+                    self.failure = self.failure or json.loads(line[6:]).get("error")
                     self.pieces += 1
 
 

@@ -89,18 +89,20 @@ async def test_a_worker_is_killed_in_the_middle(service: RunningService) -> None
     await asyncio.to_thread(service.wait_until_idle)
 
 
-def process(service: RunningService, name: str) -> int:
-    """The one of the service whose command contains `name`."""
+def kill(service: RunningService, name: str) -> None:
+    """The service's process whose command contains `name`. (HAProxy may have an older one that serves its last.)"""
     names = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in descendants(service.process.pid)}
-    (found,) = (pid for pid, its in names.items() if name in its)
-    return found
+    found = [pid for pid, its in names.items() if name in its]
+    assert found
+    for pid in found:
+        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.timeout(120)
 def test_the_ingress_dies(service: RunningService) -> None:
     """Requests wait for the next one."""
     body = {"model": service.model, "prompt": "One, two,", "max_tokens": 4}
-    os.kill(process(service, "ray::ServeReplica:redoubt:Ingress"), signal.SIGKILL)
+    kill(service, "ray::ServeReplica:redoubt:Ingress")
     for _ in range(3):
         assert httpx.post(f"{service.url}/v1/completions", json=body, timeout=60).status_code == 200
     wait_until(lambda: len(service.alive()) == 2, "the new ingress knows the workers")
@@ -109,7 +111,7 @@ def test_the_ingress_dies(service: RunningService) -> None:
 @pytest.mark.timeout(120)
 def test_the_proxy_dies(service: RunningService) -> None:
     """Nobody is told anything final before it is back."""
-    os.kill(process(service, "haproxy\0-db"), signal.SIGKILL)
+    kill(service, "haproxy\0-db")
     statuses = set()
 
     def answered() -> bool:
@@ -124,7 +126,7 @@ def test_the_proxy_dies(service: RunningService) -> None:
 
 
 def test_the_controller_dies(service: RunningService) -> None:
-    os.kill(process(service, "ray::ServeController"), signal.SIGKILL)
+    kill(service, "ray::ServeController")
     assert [ask(service) for _ in range(4)] == [200] * 4
     heart_beat = max(row["last_heart_beat"] for row in service.rows())
     # Until the table comes again, a busy machine's workers may all be stale.

@@ -72,9 +72,13 @@ def serve_local(
     nodes = [len(node.cpus) for node in numa_nodes(sorted(os.sched_getaffinity(0)))]
     share = core_share(config, nodes) if config.model_applications else None
     folder = _private_folder()
-    os.environ.update(ray_environment(folder, os.environ))
-    if os.environ.setdefault(_USE_HAPROXY, "1") == "1":
-        os.environ.update(_proxy_environment(folder, config.http_options))
+    try:
+        os.environ.update(ray_environment(folder, os.environ))
+        if os.environ.setdefault(_USE_HAPROXY, "1") == "1":
+            os.environ.update(_proxy_environment(folder, config.http_options))
+    except SettingsError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     # With models from the command line the file's are not served, whatever it says later.
     watched = None if model_folders else WatchedConfig(config_path, config)
     status = _serve(config, share, watched, folder, dashboard=dashboard)
@@ -138,6 +142,9 @@ def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, s
         "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": environment.get("RAY_SERVE_METRICS_EXPORT_INTERVAL_MS", "1000"),
         # Counts for a log file: every look of Ray's, and each process looks a hundred times a second, pays for them.
         "RAY_event_stats": environment.get("RAY_event_stats", "0"),
+        # Whoever passes logs on would list their folder ten times a second: every two seconds.
+        "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": environment.get("RAY_LOG_MONITOR_MANY_FILES_THRESHOLD", "0"),
+        "LOG_NAME_UPDATE_INTERVAL_S": environment.get("LOG_NAME_UPDATE_INTERVAL_S", "2"),
         # A model is one mapped file; Ray's memory monitor would count its page cache against us.
         "RAY_memory_monitor_refresh_ms": environment.get("RAY_memory_monitor_refresh_ms", "0"),
     }
@@ -151,14 +158,14 @@ def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, s
 
 
 def _proxy_environment(folder: Path, listens: HttpOptions) -> dict[str, str]:
-    """Raises SettingsError if there is no HAProxy."""
-    try:
-        binary = Path(get_haproxy_binary())
-    except FileNotFoundError as error:
-        raise SettingsError(f"{error} (or set {_USE_HAPROXY}=0, for Serve's slower proxy)") from error
+    """Raises SettingsError if there is no HAProxy, or none can be started."""
     sockets = folder / "p"
     sockets.mkdir()
-    return proxy_environment(sockets, binary=binary, host=listens.host, port=listens.port)
+    try:
+        binary = Path(get_haproxy_binary())
+        return proxy_environment(sockets, os.environ, binary=binary, host=listens.host, port=listens.port)
+    except OSError as error:
+        raise SettingsError(f"HAProxy: {error} ({_USE_HAPROXY}=0 has Serve's own, slower proxy instead)") from error
 
 
 class WatchedConfig:

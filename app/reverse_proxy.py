@@ -1,6 +1,6 @@
 """The local service's HTTP front: HAProxy as Ray Serve runs it, confined to what the service needs of it.
 
-Serve's own proxy is a Python process, through which every token passes; HAProxy takes a fifth of its time and talks to
+Serve's own proxy is a Python process, through which every token passes; HAProxy takes a sixth of its time and talks to
 the ingress directly. But as Serve 2.60 configures it, it opens pages with statistics on every address of the machine
 and sends a line per request to whoever listens for syslog. So Serve is given this program in HAProxy's place: it
 rewrites the configuration that Serve wrote, and becomes HAProxy. Everything behind it listens on loopback, whatever
@@ -17,6 +17,7 @@ import resource
 import shlex
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 _BIND = "REDOUBT_PROXY_BIND"
@@ -25,9 +26,10 @@ _ERRORS = "REDOUBT_PROXY_ERROR_FILE"
 _UNWANTED = ("frontend prometheus", "listen stats")
 _SECTION = re.compile(r"^(?:global|defaults|frontend|backend|listen)\b.*$", re.MULTILINE)
 _MOST_CONNECTIONS = 4096
-# Each client's connection has one to the ingress; the rest is for listeners, checks and an older process' sockets.
+# Each client's connection has one to the ingress; the rest is for listeners and checks.
 _SPARE_FILES = 256
 _FIRST_INGRESS_PORT = 30000
+_FIRST_FALLBACK_PORT = 31001  # above those that Serve gives ingresses, below those that systems give anybody
 # For as long as no ingress is there, or when one is lost before it has answered.
 _UNAVAILABLE = {
     "message": "The service is not there for the moment. Try again.",
@@ -35,6 +37,8 @@ _UNAVAILABLE = {
     "param": None,
     "code": None,
 }
+_LONGEST_SILENCE_S = 3600
+_LONGEST_HEAD_S = 60
 # After a reload the old process ends once its last stream has, or is ended after this; an answer may take hours.
 _LONGEST_ANSWER_S = 86400
 
@@ -43,12 +47,15 @@ class UnknownConfigurationError(ValueError):
     """Serve writes another configuration than the one this was made for."""
 
 
-def proxy_environment(folder: Path, *, binary: Path, host: str, port: int) -> dict[str, str]:
+def proxy_environment(
+    folder: Path, environment: Mapping[str, str], *, binary: Path, host: str, port: int
+) -> dict[str, str]:
     """Variables with which Serve uses HAProxy, listening on host:port; give Serve itself loopback as its host.
 
-    folder: private, present, its path short (Unix sockets lie in it). binary: HAProxy's. Writes the program that Serve
-    starts in its place. Ports that are free now are named for the ingress and for Serve's own proxy, which stands in
-    while no ingress is there.
+    folder: private, present, its path short (Unix sockets lie in it). environment: what is set already; of that, how
+    much HAProxy takes on and how it is watched is kept. binary: HAProxy's. Writes the program that Serve starts in its
+    place. Ports that are free now are named for the ingress and for Serve's own proxy, which stands in while no ingress
+    is there. Raises OSError if the folder allows no programs.
     """
     body = json.dumps({"error": _UNAVAILABLE})
     unavailable = folder / "unavailable.http"
@@ -60,11 +67,22 @@ def proxy_environment(folder: Path, *, binary: Path, host: str, port: int) -> di
     command = shlex.join([sys.executable, "-I", str(Path(__file__).resolve())])
     launcher.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
     launcher.chmod(0o700)
+    if not os.access(launcher, os.X_OK):
+        raise PermissionError(f"{folder} allows no programs")
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most_files == resource.RLIM_INFINITY:
         most_files = sys.maxsize
-    return {
-        _BIND: f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+    wishes = {
+        # One moves more tokens than any number of cores computes.
+        "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+        "RAY_SERVE_HAPROXY_MAXCONN": str(max(16, min(_MOST_CONNECTIONS, (most_files - _SPARE_FILES) // 2))),
+        # The third that fails has Serve start HAProxy anew.
+        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",
+        # Serve would warn of nodes that can't reach this one, and of an autoscaling that a model's workers don't have.
+        "RAY_DEDUP_LOGS_SKIP_REGEX": "connections from HAProxy on other nodes|Cannot deregister autoscaling state",
+    }
+    return {name: environment.get(name, wish) for name, wish in wishes.items()} | {
+        _BIND: f"[{host}]:{port}" if ":" in host else f"ipv4@{host}:{port}",
         _BINARY: str(binary),
         _ERRORS: str(unavailable),
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
@@ -75,20 +93,15 @@ def proxy_environment(folder: Path, *, binary: Path, host: str, port: int) -> di
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "server-state"),
         "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",  # ours are at /metrics
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(_LONGEST_ANSWER_S),
-        # One moves more tokens than any number of cores computes.
-        "RAY_SERVE_HAPROXY_NBTHREAD": "1",
-        "RAY_SERVE_HAPROXY_MAXCONN": str(max(16, min(_MOST_CONNECTIONS, (most_files - _SPARE_FILES) // 2))),
-        # The third that fails has Serve start HAProxy anew.
-        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",
-        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(_free_port(0)),
+        # The next ingress may have the last one's port, where an older HAProxy that serves its last streams finds it.
+        "RAY_SERVE_PORT_QUARANTINE_S": "0",
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(_free_port(_FIRST_FALLBACK_PORT)),
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(_free_port(_FIRST_INGRESS_PORT)),
-        # Serve would warn of nodes that can't reach this one, and of an autoscaling that a model's workers don't have.
-        "RAY_DEDUP_LOGS_SKIP_REGEX": "connections from HAProxy on other nodes|Cannot deregister autoscaling state",
     }
 
 
 def _free_port(first: int) -> int:
-    """A port of loopback's that nobody has, from `first` on; 0: any."""
+    """A port of loopback's that nobody has, from `first` on."""
     while True:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", first))
@@ -107,9 +120,12 @@ def confined(configuration: str, bind: str, error_file: str) -> str:
     if len(sections) - len(kept) != len(_UNWANTED):
         raise UnknownConfigurationError(f"not one section each of {' and '.join(_UNWANTED)}")
     result = re.sub(r"(?m)^ +log .*\n", "", "".join(kept))
-    # A shared connection that breaks has HAProxy drop its client without a word, not answer with the error file.
-    result = re.sub(r"(?m)^( +http-reuse ).*$", r"\1never", result)
-    result = _with(result, "bind", bind)
+    # A connection that had a request before and breaks has HAProxy drop its client without a word, not answer with the
+    # error file: each request has a new one.
+    result = re.sub(r"(?m)^( +http-reuse ).*$", r"\1never\n    option http-server-close", result)
+    result = _with(result, "bind", f"{bind} proto h1")
+    # As long as a client may stay silent within an answer, but not before it has asked.
+    result = _with(result, "timeout client", f"{_LONGEST_SILENCE_S}s\n    timeout http-request {_LONGEST_HEAD_S}s")
     result = _with(result, r"errorfile \d+", error_file)
     if not re.search(r"(?m)^\s*use_backend ", result):  # before the ingress is known, which is not for ever
         result = _with(result, "http-request return status(?= 404 )", "503 default-errorfiles")

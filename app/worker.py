@@ -141,7 +141,7 @@ class Worker:
                     yield bundle
 
     async def _connect(self, reader: str) -> None:
-        """A direct line to that ingress, if it is on this machine and has none."""
+        """A direct line to that ingress, if it is on this machine and has none (or its last one broke)."""
         if reader in self._connecting or self._streams.has_line(reader):
             return
         self._connecting.add(reader)

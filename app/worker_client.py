@@ -6,7 +6,7 @@ Tokens come by value, over Serve's own gRPC between replicas (`_by_reference=Fal
 store: a message costs about half as much CPU, which is the engine's. Ray guards that server as it does its
 others (token, RAY_USE_TLS). A message brings what a step made for all requests of this ingress
 (`app.engine.bundle`), on the stream of one of them; from a worker on the same machine it comes by a direct line
-(`app.direct_line`), and on the streams only an output's beginning and its end.
+(`app.direct_line`), and on the streams an output's beginning, now and then all since, and its end.
 
 Cancellation, as read in Ray Serve 2.60: nothing happens to a worker's generator when a streaming response
 object is merely dropped. `DeploymentResponseGenerator.cancel()` must be called: before a worker is chosen it

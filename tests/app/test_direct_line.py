@@ -87,19 +87,16 @@ async def test_a_slow_reader_is_noticed_and_when_it_reads_again(end: End) -> Non
         await end.until(count)
 
 
-async def test_an_ingress_that_dies_is_noticed(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    server = await asyncio.start_unix_server(lambda reader, writer: writer.transport.abort(), path)
-    line = await connect(path)
-    if line is not None:
+async def test_an_ingress_that_dies_is_noticed(end: End) -> None:
+    async with connected(end.path) as line:
         lost = asyncio.Event()
         line.on_lost = lost.set
+        line.send((part("a", 0, 1),))
+        await end.until(1)
+        end.lines.close()
         async with asyncio.timeout(10):
-            while line.writable:
-                await asyncio.sleep(0.001)
             await lost.wait()
-    server.close()
-    await server.wait_closed()
+        assert not line.writable
 
 
 async def test_nobody_listens(end: End, tmp_path: Path) -> None:

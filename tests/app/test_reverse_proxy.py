@@ -67,7 +67,7 @@ def serves_configuration(folder: Path, port: int, backend_port: int | None) -> P
 def started(folder: Path, host: str, backend_port: int | None) -> Iterator[tuple[int, int]]:
     """HAProxy as Serve starts it: its port, and its process."""
     port = free_port(host)
-    environment = proxy_environment(folder, binary=Path(get_haproxy_binary()), host=host, port=port)
+    environment = proxy_environment(folder, {}, binary=Path(get_haproxy_binary()), host=host, port=port)
     configuration = serves_configuration(folder, port, backend_port)
     launcher = environment["RAY_SERVE_HAPROXY_BINARY_PATH"]
     command = [launcher, "-db", "-f", str(configuration), "-dR"]
@@ -111,6 +111,8 @@ def test_it_listens_where_it_was_told_and_nowhere_else(host: str, backend: int, 
         assert len(listeners(pid)) == 1
         response = get(host, port, "/v1/models")
         assert (response.status, response.content) == (200, b"/v1/models")  # type: ignore[attr-defined]
+        if host == "localhost":
+            assert get("127.0.0.1", port, "/").status == 200  # as the port's check and other services have it
         if host == "127.0.0.2":
             with pytest.raises(ConnectionRefusedError):
                 get("127.0.0.1", port, "/")
@@ -118,7 +120,12 @@ def test_it_listens_where_it_was_told_and_nowhere_else(host: str, backend: int, 
 
 def test_an_ingress_that_is_lost_is_told_as_the_api_tells_errors(backend: int, tmp_path: Path) -> None:
     with started(tmp_path, "127.0.0.1", backend) as (port, _):
-        response = get("127.0.0.1", port, "/hang-up")
+        assert_unavailable(get("127.0.0.1", port, "/hang-up"))
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as kept:
+            for path in ("/", "/hang-up"):
+                kept.request("GET", path)
+                response = kept.getresponse()
+                response.content = response.read()  # type: ignore[attr-defined]
     assert_unavailable(response)
 
 
@@ -133,6 +140,19 @@ def assert_unavailable(response: http.client.HTTPResponse) -> None:
     assert response.headers["content-type"] == "application/json"
     assert response.headers["retry-after"] == "1"
     assert response.content.startswith(b'{"error": {"message": "The service')  # type: ignore[attr-defined]
+
+
+def test_what_an_operator_has_set_is_kept(tmp_path: Path) -> None:
+    given = {"RAY_SERVE_HAPROXY_MAXCONN": "7", "RAY_SERVE_HAPROXY_BINARY_PATH": "/bin/haproxy"}
+    environment = proxy_environment(tmp_path, given, binary=Path("/bin/haproxy"), host="::1", port=8000)
+    assert environment["RAY_SERVE_HAPROXY_MAXCONN"] == "7"
+    assert Path(environment["RAY_SERVE_HAPROXY_BINARY_PATH"]).parent == tmp_path
+
+
+def test_a_folder_without_programs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(PermissionError, match="allows no programs"):
+        proxy_environment(tmp_path, {}, binary=Path("/bin/haproxy"), host="::1", port=8000)
 
 
 def test_nobody_is_sent_a_log(tmp_path: Path) -> None:

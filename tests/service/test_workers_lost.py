@@ -109,9 +109,10 @@ def test_the_ingress_dies(service: RunningService) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_the_proxy_dies(service: RunningService) -> None:
+@pytest.mark.parametrize("name", ["haproxy\0-db", "ray::HAProxyManager"])
+def test_the_proxy_dies(service: RunningService, name: str) -> None:
     """Nobody is told anything final before it is back."""
-    kill(service, "haproxy\0-db")
+    kill(service, name)
     statuses = set()
 
     def answered() -> bool:

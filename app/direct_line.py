@@ -48,7 +48,7 @@ class Lines:
         if self._server is not None:
             self._server.close()
             self._path.unlink(missing_ok=True)
-        for connection in self._connections:
+        for connection in list(self._connections):
             connection.abort()
 
 

@@ -166,8 +166,8 @@ class _LineCarrier:
             self._due = True
             asyncio.get_running_loop().call_soon(self._send)
 
-    def is_late(self) -> None:
-        """It had no turn yet, or it takes no more."""
+    def hurry(self) -> None:
+        """Tokens have waited long: it had no turn yet, or it takes no more."""
         if self.line.writable:
             self._send()
         else:
@@ -238,7 +238,7 @@ class _Mailbox:
             if event.prompt is not None:
                 self._prompt = event.prompt
         if len(self._token_ids) > MOST_WAITING and (carrier := self._carrier()) is not None:
-            carrier.is_late()
+            carrier.hurry()
         if not self._board():
             self.wake()
 
@@ -263,8 +263,8 @@ class _Mailbox:
         self._reader.release(self)
         return not self._reader.mailboxes
 
-    def is_late(self) -> None:
-        """Its stream is not read: somebody else is to carry."""
+    def hurry(self) -> None:
+        """Tokens have waited long: its stream is not read, and somebody else is to carry."""
         self._reader.release(self)
 
     def carrier_is_gone(self) -> None:

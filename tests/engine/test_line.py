@@ -49,6 +49,18 @@ class FakeLine:
         self.on_lost()
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+async def let_one_token_come(reader: Reader, gate: Gate, name: str) -> None:
+    """On the output's own stream."""
+    await asyncio.to_thread(gate.let_run, 1)
+    await until(lambda: bool(reader.outputs[name]))
+
+
 def assert_complete(reader: Reader, runner: FakeRunner, lengths: dict[str, int]) -> None:
     for name, length in lengths.items():
         assert tuple(reader.outputs[name]) == runner.expected_tokens(make_request(name, 5, length))
@@ -117,19 +129,12 @@ async def test_what_a_broken_line_had_on_its_way_is_said_again_at_once() -> None
     task = asyncio.ensure_future(reader.read("a", 200))
     await asyncio.to_thread(gate.wait)
     try:
-        await asyncio.to_thread(gate.let_run, 1)
-        async with asyncio.timeout(5):
-            while not reader.outputs["a"]:
-                await asyncio.sleep(0.002)
+        await let_one_token_come(reader, gate, "a")
         await asyncio.to_thread(gate.let_run, 19)
-        async with asyncio.timeout(5):
-            while not line.messages:
-                await asyncio.sleep(0.002)
+        await until(lambda: bool(line.messages))
         assert len(reader.outputs["a"]) == 1
         line.close()
-        async with asyncio.timeout(5):
-            while len(reader.outputs["a"]) < 19:
-                await asyncio.sleep(0.002)
+        await until(lambda: len(reader.outputs["a"]) >= 19)
     finally:
         gate.open()
     await task
@@ -159,19 +164,14 @@ async def test_a_line_that_takes_more_again_goes_on(runner: FakeRunner) -> None:
     task = asyncio.ensure_future(reader.read("a", 100))
     await asyncio.to_thread(gate.wait)
     try:
-        await asyncio.to_thread(gate.let_run, 1)
-        async with asyncio.timeout(5):
-            while not reader.outputs["a"]:
-                await asyncio.sleep(0.002)
+        await let_one_token_come(reader, gate, "a")
         line.writable = False
         await asyncio.to_thread(gate.let_run, MOST_WAITING // 2)
         await asyncio.sleep(0.02)
         before, messages = len(reader.outputs["a"]), reader.messages
         line.writable = True
         line.on_writable()
-        async with asyncio.timeout(5):
-            while len(reader.outputs["a"]) < before + MOST_WAITING // 2:
-                await asyncio.sleep(0.002)
+        await until(lambda: len(reader.outputs["a"]) >= before + MOST_WAITING // 2)
         assert not line.is_lost
         assert reader.messages == messages
     finally:

@@ -1,11 +1,10 @@
-import ipaddress
-from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
+from tests.listening import listening_addresses
 from tests.service.running import RunningService, descendants
 
 
@@ -100,32 +99,6 @@ def test_tokens_metrics_and_documents(service: RunningService) -> None:
 
 
 def test_nothing_listens_beyond_loopback(service: RunningService) -> None:
-    sockets = set()
-    for pid in descendants(service.process.pid):
-        for link in Path(f"/proc/{pid}/fd").glob("*"):
-            try:
-                sockets.add(str(link.readlink()))
-            except OSError:
-                continue
-    listening = [
-        address
-        for table in ("tcp", "tcp6")
-        for address, state, inode in listeners(Path(f"/proc/net/{table}"))
-        if state == "0A" and f"socket:[{inode}]" in sockets
-    ]
+    listening = listening_addresses(descendants(service.process.pid))
     assert len(listening) > 5  # Ray opens a dozen
-    assert [address for address in listening if not is_loopback(address)] == []
-
-
-def listeners(table: Path) -> list[tuple[str, str, str]]:
-    """(local address in hex, state, inode) of each socket."""
-    rows = [line.split() for line in table.read_text().splitlines()[1:]]
-    return [(row[1].partition(":")[0], row[3], row[9]) for row in rows]
-
-
-def is_loopback(address: str) -> bool:
-    """/proc writes addresses as 32-bit words in the machine's (little-endian) order."""
-    words = [bytes.fromhex(address[i : i + 8])[::-1] for i in range(0, len(address), 8)]
-    ip = ipaddress.ip_address(b"".join(words))
-    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
-    return (mapped or ip).is_loopback
+    assert [address for address in listening if not address.is_loopback] == []

@@ -89,20 +89,18 @@ async def test_a_worker_is_killed_in_the_middle(service: RunningService) -> None
     await asyncio.to_thread(service.wait_until_idle)
 
 
-def kill(service: RunningService, name: str) -> None:
-    """The service's process whose command contains `name`. (HAProxy may have an older one that serves its last.)"""
+def processes(service: RunningService, name: str) -> list[int]:
+    """The service's whose command contains `name`."""
     names = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in descendants(service.process.pid)}
-    found = [pid for pid, its in names.items() if name in its]
-    assert found
-    for pid in found:
-        os.kill(pid, signal.SIGKILL)
+    return [pid for pid, its in names.items() if name in its]
 
 
 @pytest.mark.timeout(120)
 def test_the_ingress_dies(service: RunningService) -> None:
     """Requests wait for the next one."""
     body = {"model": service.model, "prompt": "One, two,", "max_tokens": 4}
-    kill(service, "ray::ServeReplica:redoubt:Ingress")
+    (ingress,) = processes(service, "ray::ServeReplica:redoubt:Ingress")
+    os.kill(ingress, signal.SIGKILL)
     for _ in range(3):
         assert httpx.post(f"{service.url}/v1/completions", json=body, timeout=60).status_code == 200
     wait_until(lambda: len(service.alive()) == 2, "the new ingress knows the workers")
@@ -112,7 +110,10 @@ def test_the_ingress_dies(service: RunningService) -> None:
 @pytest.mark.parametrize("name", ["haproxy\0-db", "ray::HAProxyManager"])
 def test_the_proxy_dies(service: RunningService, name: str) -> None:
     """Nobody is told anything final before it is back."""
-    kill(service, name)
+    dying = processes(service, name)  # HAProxy may have an older one, which serves its last
+    assert dying
+    for pid in dying:
+        os.kill(pid, signal.SIGKILL)
     statuses = set()
 
     def answered() -> bool:
@@ -127,7 +128,8 @@ def test_the_proxy_dies(service: RunningService, name: str) -> None:
 
 
 def test_the_controller_dies(service: RunningService) -> None:
-    kill(service, "ray::ServeController")
+    (controller,) = processes(service, "ray::ServeController")
+    os.kill(controller, signal.SIGKILL)
     assert [ask(service) for _ in range(4)] == [200] * 4
     heart_beat = max(row["last_heart_beat"] for row in service.rows())
     # Until the table comes again, a busy machine's workers may all be stale.

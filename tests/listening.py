@@ -1,0 +1,36 @@
+"""On which addresses processes listen, as /proc has it."""
+
+import ipaddress
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def listening_addresses(pids: Iterable[int]) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """One for each TCP socket; an IPv4 address within IPv6 as what it is."""
+    sockets = set()
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/fd").glob("*"):
+            try:
+                sockets.add(str(link.readlink()))
+            except OSError:  # closed meanwhile
+                continue
+    return [
+        _parsed(address)
+        for table in ("tcp", "tcp6")
+        for address, state, inode in _rows(Path(f"/proc/net/{table}"))
+        if state == "0A" and f"socket:[{inode}]" in sockets
+    ]
+
+
+def _rows(table: Path) -> list[tuple[str, str, str]]:
+    """(local address in hex, state, inode) of each socket."""
+    rows = [line.split() for line in table.read_text().splitlines()[1:]]
+    return [(row[1].partition(":")[0], row[3], row[9]) for row in rows]
+
+
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """/proc writes addresses as 32-bit words in the machine's (little-endian) order."""
+    words = [bytes.fromhex(address[i : i + 8])[::-1] for i in range(0, len(address), 8)]
+    ip = ipaddress.ip_address(b"".join(words))
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return mapped or ip

@@ -315,8 +315,8 @@ auto round_rows_array(const Strided<const float>& x, const std::string& tier, in
     reject("x: not [rows, a multiple of 32], contiguous along it");
   if (rows < 1 || block_rows < 1) reject("rows, block_rows: not positive");
   if (block_cols < 1 || block_cols % Bf16Rows::kStepInputs != 0) reject("block_cols: not a multiple of 32");
-  Bf16Rows out{.rows = rows, .cols = cols};
-  Output<uint16_t> values{size_t(out.blocks()) * size_t(out.height()), size_t(cols)};
+  Bf16Rows out(nullptr, rows, cols);
+  Output<uint16_t> values{size_t(out.blocks()) * size_t(out.height), size_t(cols)};
   out.values = values.data();
   {
     nb::gil_scoped_release unlocked;
@@ -335,8 +335,8 @@ void linear_bf16_array(const Input<uint8_t, 2>& packed, const std::string& weigh
   const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group, entries);
   if (!matrix.is_integer()) reject("weight_type: '" + weight_type + "' has no bf16 kernel");
   const KernelTable& table = tested_table(tier);
-  const Bf16Rows x{const_cast<uint16_t*>(values.data()), int32_t(y.shape(0)), matrix.cols};
-  if (x.rows < 1 || values.shape(0) != size_t(x.blocks()) * size_t(x.height()) ||
+  const Bf16Rows x(const_cast<uint16_t*>(values.data()), int32_t(y.shape(0)), matrix.cols);
+  if (x.rows < 1 || values.shape(0) != size_t(x.blocks()) * size_t(x.height) ||
       values.shape(1) != size_t(cols)) {
     reject("values: not of round_rows for as many rows as y's");
   }

@@ -58,6 +58,10 @@ class ForwardPass {
     Bf16Rows rounded;
     FloatRows floats;
     int32_t quantized_rows = 0;
+    int32_t first_row = 0;  // of a part, counted from the whole's
+
+    // One of some parts of about as many rounded rows; the first has all quantized ones too.
+    LinearInput part(int index, int parts) const;
   };
   struct Target {
     float* values;
@@ -124,7 +128,9 @@ class ForwardPass {
   AttentionTask attention_task(const AttentionItem& item, int layer, const LayerRows& rows) const;
   void project_output(int thread, int layer, RowCounts rows);
   void gate_up(int thread, int layer, RowCounts rows);
-  void activate(ThreadWorkspace& own, RowCounts rows, int32_t col_begin, int32_t cols, const Linear& down);
+  // SiLU of rows' gate times up, which begin at own.gate and own.up, as inputs of down_proj.
+  void activate(ThreadWorkspace& own, RowCounts rows, Range part, int32_t col_begin, int32_t cols,
+                const Linear& down);
   void project_down(int thread, int layer, RowCounts rows);
   void compute_head(int thread, Range rows, int chunk);
   void read_logits(int thread, Range rows, int chunk);
@@ -146,8 +152,8 @@ class ForwardPass {
   // This thread's share of its node's tiles of the segments.
   template <size_t kSegments>
   void run_linears(int thread, const LinearInput& input, int claim, const Segment (&segments)[kSegments]);
-  // Calls take(range) until all `count` items of item_bytes weights, the work of this thread's node, are
-  // taken, by this thread or by others of the node.
+  // Calls take(range, part) until all `count` items of item_bytes weights, the work of this thread's node,
+  // are taken for all parts of the input, by this thread or by others of the node.
   template <typename Take>
   void take_ranges(int thread, const LinearInput& input, int count, size_t item_bytes, int claim,
                    const Take& take);

@@ -54,20 +54,33 @@ struct QuantizedRows {
 struct Bf16Rows {
   uint16_t* values = nullptr;  // [blocks][cols / kStepInputs][height][kStepInputs]
   int32_t rows = 0;
-  int32_t cols = 0;  // a multiple of kStepInputs
+  int32_t cols = 0;    // a multiple of kStepInputs
+  int32_t height = 1;  // of a block
 
   static constexpr int kStepInputs = 32;
   static constexpr int kMostHeight = 16;
 
-  int32_t blocks() const { return (rows + kMostHeight - 1) / kMostHeight; }
-  int32_t height() const { return (rows + blocks() - 1) / std::max(1, blocks()); }
+  Bf16Rows() = default;
+  Bf16Rows(uint16_t* values, int32_t rows, int32_t cols) : values(values), rows(rows), cols(cols) {
+    const int32_t count = std::max(1, (rows + kMostHeight - 1) / kMostHeight);
+    height = std::max(1, (rows + count - 1) / count);
+  }
+
+  int32_t blocks() const { return (rows + height - 1) / height; }
+  // The rows of blocks [begin, end) alone.
+  Bf16Rows part(int32_t begin, int32_t end) const {
+    Bf16Rows result = *this;
+    result.values = step(begin, 0);
+    result.rows = std::min(rows, end * height) - begin * height;
+    return result;
+  }
   // The inputs of a block's rows from kStepInputs * step on.
   uint16_t* step(int32_t block, int32_t step) const {
-    return values + (int64_t(block) * (cols / kStepInputs) + step) * height() * kStepInputs;
+    return values + (int64_t(block) * (cols / kStepInputs) + step) * height * kStepInputs;
   }
   // The inputs of one row there.
   uint16_t* row(int32_t row, int32_t step) const {
-    return this->step(row / height(), step) + row % height() * kStepInputs;
+    return this->step(row / height, step) + row % height * kStepInputs;
   }
   // Values that so many rows, or fewer, take.
   static constexpr int64_t size(int64_t rows, int64_t cols) {

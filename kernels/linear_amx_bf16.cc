@@ -25,10 +25,10 @@ using avx512_vnni::real_outputs;
 // Weights are unpacked so many inputs at a time where rows are many: they leave room in the first-level
 // cache.
 constexpr int kPanelInputs = 640;
-// The same inputs are taken for so many tiles of outputs one after the other: where all rows don't fit the
+// The same inputs are taken for several tiles of outputs one after the other: where all rows don't fit the
 // second-level cache, those inputs do, with the sums.
-constexpr int kPassTiles = 8;
 constexpr int kPassBlocks = 32;  // of rows
+constexpr int kPassSums = 256;   // tiles of outputs times blocks of rows: 512 KiB
 
 // The registers: sums of two blocks of rows by two columns of outputs, and what is multiplied.
 enum Register { kSums00, kSums01, kSums10, kSums11, kRows0, kRows1, kWeights0, kWeights1 };
@@ -71,7 +71,7 @@ class Pass {
         w_(w),
         x_(x),
         y_(y),
-        height_(x.height()),
+        height_(x.height),
         groups_(w.cols / kGroup),
         values_(code_values<kType>(w)) {}
 
@@ -315,12 +315,13 @@ class Pass {
 
 template <WeightType kType, int kGroup, typename Machine>
 void multiply(const PackedMatrix& w, const Bf16Rows& x, const LinearOutput& y, int tile_begin, int tile_end) {
-  typename Machine::Tiles tiles(tile_shapes(x.height()));
+  typename Machine::Tiles tiles(tile_shapes(x.height));
   Pass<kType, kGroup, Machine> pass(tiles, w, x, y);
-  for (int tile = tile_begin; tile < tile_end; tile += kPassTiles) {
-    for (int block = 0; block < x.blocks(); block += kPassBlocks) {
-      pass.multiply_tiles({tile, std::min(tile + kPassTiles, tile_end)},
-                          {block, std::min(block + kPassBlocks, x.blocks())});
+  const int blocks = std::min(x.blocks(), kPassBlocks), pass_tiles = kPassSums / std::max(1, blocks);
+  for (int tile = tile_begin; tile < tile_end; tile += pass_tiles) {
+    for (int block = 0; block < x.blocks(); block += blocks) {
+      pass.multiply_tiles({tile, std::min(tile + pass_tiles, tile_end)},
+                          {block, std::min(block + blocks, x.blocks())});
     }
   }
 }
@@ -357,7 +358,7 @@ void round_rows(const FloatRows& x, const Bf16Rows& out, int row, int col) {
     const __m512 product = _mm512_mul_ps(_mm512_loadu_ps(values), factor);
     return _mm512_max_ps(_mm512_sub_ps(_mm512_setzero_ps(), limit), _mm512_min_ps(limit, product));
   };
-  const int64_t step_values = int64_t(out.height()) * kStepInputs;
+  const int64_t step_values = int64_t(out.height) * kStepInputs;
   for (int r = 0; r < x.rows; ++r) {
     const float* from = x.values + r * x.stride;
     uint16_t* to = out.row(row + r, col / kStepInputs);

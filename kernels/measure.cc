@@ -285,7 +285,7 @@ std::vector<PassTime> time_linear(ThreadPool& pool, const KernelTable& table, co
       .group = matrix.group};
   const FloatRows floats{x.as<float>(), matrix.cols, batch, matrix.cols};
   const Pages halves(size_t(Bf16Rows::size(batch, matrix.cols)) * sizeof(uint16_t), true);
-  const Bf16Rows rounded{halves.as<uint16_t>(), batch, matrix.cols};
+  const Bf16Rows rounded(halves.as<uint16_t>(), batch, matrix.cols);
   if (activations == Activations::kBf16) {
     table.round_rows(floats, rounded, 0, 0);
   } else if (activations != Activations::kFp32) {

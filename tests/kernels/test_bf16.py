@@ -323,6 +323,24 @@ def test_answers_and_prompts_do_not_notice_each_other(make: MakeModel, tier: str
     assert np.array_equal(same[0].logits({0: [7]}), same[1].logits({0: [7]}))
 
 
+@pytest.mark.parametrize("answers", [0, 5])
+@pytest.mark.parametrize("tier", MODEL_TIERS)
+def test_prompts_whose_rows_threads_share_give_the_same(make: MakeModel, answers: int, tier: str) -> None:
+    """Enough rows for several parts, of which one has the answers too."""
+    begin = {slot: tokens(3, slot) for slot in range(answers)}
+    step = {slot: tokens(1, 7 + slot) for slot in range(answers)} | {5: tokens(301, 20), 6: tokens(131, 21)}
+    outcomes = []
+    for threads in (1, 2, 3, 5):
+        options = {"compute_type": "int8", "prompt_compute_type": "bf16", "kv_type": "bf16", "threads": threads}
+        model = make(WIDE, "asym_int4", 32, tier, sequences=7, context=320, **options)
+        if begin:
+            feed(model, begin, answers)
+        feed(model, step, 2)
+        outcomes.append(model.logits({slot: [7] for slot in step}))
+    for outcome in outcomes[1:]:
+        assert np.array_equal(outcome, outcomes[0])
+
+
 @pytest.mark.skipif("amx_int8" not in TIERS, reason="auto is int8 without AMX")
 def test_auto_is_bf16_for_weights_of_8_bits_where_there_are_tiles(make: MakeModel) -> None:
     for kind, alike in (("int8", "bf16"), ("sym_int4", "int8")):

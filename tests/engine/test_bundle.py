@@ -11,7 +11,7 @@ from app.engine.bundle import Assembler, Bundle, Part
 from app.engine.engine import Engine
 from app.engine.stream import MOST_CARRIED, AsyncEngine, _Mailbox, _Reader
 from app.engine.types import EngineError, EngineStoppedError, TokenDelta
-from tests.engine.test_engine import Gate, make_request
+from tests.engine.test_engine import TIMEOUT_S, Gate, make_request
 from tests.fakes import FakeRunner
 
 
@@ -116,6 +116,14 @@ class Reader:
 @pytest.mark.parametrize("on_the_way", [0, 3])
 async def test_streams_of_one_reader_share_messages(streams: AsyncEngine, runner: FakeRunner, on_the_way: int) -> None:
     reader = Reader(streams, "ingress", on_the_way)
+    loop = asyncio.get_running_loop()
+
+    async def take_what_came() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    # Every step waits for the loop: a model faster than its readers would have one message for all of an output.
+    runner.before_step = lambda batch: asyncio.run_coroutine_threadsafe(take_what_came(), loop).result(TIMEOUT_S)
     await asyncio.gather(*(reader.read(f"{n}", 60 + n) for n in range(12)))
     for n in range(12):
         assert tuple(reader.outputs[f"{n}"]) == runner.expected_tokens(make_request(f"{n}", 5, 60 + n))

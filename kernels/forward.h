@@ -60,8 +60,10 @@ class ForwardPass {
     int32_t quantized_rows = 0;
     int32_t first_row = 0;  // of a part, counted from the whole's
 
-    // One of some parts of about as many rounded rows; the first has all quantized ones too.
+    // One of some parts of about as many rows. If some rows are rounded, these: the first part has all
+    // quantized ones too.
     LinearInput part(int index, int parts) const;
+    int32_t rows_to_share() const { return rounded.rows > 0 ? rounded.rows : quantized_rows; }
   };
   struct Target {
     float* values;

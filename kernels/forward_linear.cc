@@ -12,10 +12,11 @@ namespace {
 constexpr int kPiecesPerShare = 8;
 // In bf16 a piece's tiles are multiplied with the same inputs one after the other (linear_amx_bf16.cc).
 constexpr int kBf16PiecesPerShare = 4;
-// Before they share tiles threads share rounded rows, at least so many each, although every part's weights
-// have to be unpacked anew: a core's rows stay in its caches from one stage to the next. On two cores of a
-// Xeon with AMX 512 rows of SmolLM2-135M took 0.85 of the time, of a model of 1.1 billion weights 0.9.
-constexpr int kPartRows = 96;
+// With at least so many rows a thread, threads share rows instead of tiles, though each then reads and
+// unpacks all weights: a core's rows stay in its caches from one stage to the next. On two cores of a Xeon
+// with AMX 512 rows of SmolLM2-135M take 0.85 of the time, of a model of 1.1 billion weights 0.9.
+constexpr int kFewestOwnRows = 96;
+constexpr int kPassRows = 8;  // quantized ones, which a kernel takes at once
 // With few rows a share is read from front to back in pieces that halve.
 constexpr size_t kSmallestPieceBytes = 256 << 10;  // of weights: a piece's first bytes come late
 // Of the next stage's weights, asked for while waiting for the other threads: a part of a second-level cache.
@@ -252,12 +253,21 @@ ForwardPass::LinearInput ForwardPass::prepare(int thread, const float* first, in
 }
 
 ForwardPass::LinearInput ForwardPass::LinearInput::part(int index, int parts) const {
-  const Range blocks = share(rounded.blocks(), index, parts);
   LinearInput result = *this;
-  result.rounded = rounded.part(blocks.begin, blocks.end);
-  if (index > 0) {
-    result.first_row = quantized_rows + blocks.begin * rounded.height;
-    result.quantized_rows = 0;
+  if (rounded.rows > 0) {
+    const Range blocks = share(rounded.blocks(), index, parts);
+    result.rounded = rounded.part(blocks.begin, blocks.end);
+    if (index > 0) {
+      result.first_row = quantized_rows + blocks.begin * rounded.height;
+      result.quantized_rows = 0;
+    }
+  } else {
+    const Range passes = share((quantized_rows + kPassRows - 1) / kPassRows, index, parts);
+    const int begin = passes.begin * kPassRows, end = std::min(passes.end * kPassRows, quantized_rows);
+    if (one_term.values != nullptr) result.one_term = one_term.part(begin, end);
+    if (two_terms.values != nullptr) result.two_terms = two_terms.part(begin, end);
+    result.first_row = begin;
+    result.quantized_rows = end - begin;
   }
   result.floats.rows = result.quantized_rows + result.rounded.rows;
   return result;
@@ -273,16 +283,20 @@ void ForwardPass::take_ranges(int thread, const LinearInput& input, int count, s
     return take_shares(thread, count, item_bytes, claim, [&](Range range) { take(range, input); });
   }
   const int pieces = input.rounded.rows > 0 ? kBf16PiecesPerShare : kPiecesPerShare;
-  const int parts = std::clamp(input.rounded.rows / kPartRows, 1, threads);
+  if (input.quantized && input.rows_to_share() >= threads * kFewestOwnRows) {
+    const int size = std::max(1, count / pieces);
+    return take_pieces(thread, team, claim, [&](int owner, int piece) {
+      if (piece * size >= count) return false;
+      take(Range{piece * size, std::min((piece + 1) * size, count)}, input.part(owner, threads));
+      return true;
+    });
+  }
+  const int size = std::max(1, count / (threads * pieces));
   take_pieces(thread, team, claim, [&](int owner, int piece) {
-    const int part = ((owner + 1) * parts - 1) / threads;  // of whose owners, then, it is one
-    const Range owners = share(threads, part, parts);
-    const int owner_count = owners.end - owners.begin;
-    const int size = std::max(1, count / (owner_count * pieces));
-    const Range all = share(count, owner - owners.begin, owner_count);
+    const Range all = share(count, owner, threads);
     const int begin = all.begin + piece * size;
     if (begin >= all.end) return false;
-    take(Range{begin, std::min(begin + size, all.end)}, parts == 1 ? input : input.part(part, parts));
+    take(Range{begin, std::min(begin + size, all.end)}, input);
     return true;
   });
 }

@@ -45,6 +45,18 @@ struct QuantizedRows {
   int32_t integer(int64_t at) const {
     return low_values == nullptr ? values[at] : 256 * values[at] + low_values[at];
   }
+  // Rows [begin, end) alone.
+  QuantizedRows part(int32_t begin, int32_t end) const {
+    const int64_t value = int64_t(begin) * cols, of_group = int64_t(begin) * (cols / group);
+    return {.values = values + value,
+            .low_values = low_values == nullptr ? nullptr : low_values + value,
+            .scales = scales + of_group,
+            .starts = starts + of_group,
+            .offsets = offsets + of_group,
+            .rows = end - begin,
+            .cols = cols,
+            .group = group};
+  }
 };
 
 // Activations as AMX's tiles take them: x * kBf16InputFactor, no further from 0 than kLargestBf16, rounded to

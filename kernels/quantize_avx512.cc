@@ -54,14 +54,13 @@ REDOUBT_INLINE __m512i join_lanes(const __m512i (&v)[kGroups]) {
 struct Groups {
   const float* x[kGroups];
   int64_t at[kGroups];
+  bool are_neighbours;  // 16 different places, one after the other
 };
 
 // One value of each group, to the groups' places.
 template <typename Value>
 REDOUBT_INLINE void scatter(const Groups& groups, __m512i values_x16, Value* out) {
-  if (groups.at[kGroups - 1] - groups.at[0] == kGroups - 1) {
-    return _mm512_storeu_si512(out + groups.at[0], values_x16);
-  }
+  if (groups.are_neighbours) return _mm512_storeu_si512(out + groups.at[0], values_x16);
   alignas(64) Value values[kGroups];
   _mm512_store_si512(values, values_x16);
 #pragma GCC unroll 16
@@ -139,6 +138,7 @@ void quantize_rows(const FloatRows& x, const QuantizedRows& out, int row, int co
       groups.x[count] = x.values + r * x.stride + j * out.group;
       groups.at[count++] = first + j;
       if (count < kGroups) continue;
+      groups.are_neighbours = groups.at[kGroups - 1] - groups.at[0] == kGroups - 1;
       quantize(groups, out);
       count = 0;
     }
@@ -148,6 +148,7 @@ void quantize_rows(const FloatRows& x, const QuantizedRows& out, int row, int co
     groups.x[g] = groups.x[count - 1];
     groups.at[g] = groups.at[count - 1];
   }
+  groups.are_neighbours = false;
   quantize(groups, out);
 }
 

@@ -233,6 +233,19 @@ def test_quantizing_activations(group: int, terms: int, tier: str) -> None:
         assert same_bits(blockwise[4], offsets)
 
 
+@every_tier
+@pytest.mark.parametrize(("groups", "block"), [(5, (4, 1)), (12, (2, 4)), (15, (2, 1)), (7, (3, 2))])
+def test_quantizing_some_columns_leaves_the_others(groups: int, block: tuple[int, int], tier: str) -> None:
+    """Blocks whose first and last group are as far apart as a vector's lanes, too, though they have fewer."""
+    x = activations(12, groups * 32, 32)
+    whole = testing.quantize_rows(x, 32, tier, 1)
+    in_blocks = testing.quantize_rows(x, 32, tier, 1, block[0], block[1] * 32)
+    assert (integers(in_blocks) == integers(whole)).all()
+    assert same_bits(in_blocks[2], whole[2])
+    assert (in_blocks[3] == whole[3]).all()
+    assert same_bits(in_blocks[4], whole[4])
+
+
 @pytest.mark.parametrize("terms", [1, 2])
 @integer_cases
 def test_int8_activations(case: LinearCase, terms: int) -> None:

@@ -60,10 +60,10 @@ class ForwardPass {
     int32_t quantized_rows = 0;
     int32_t first_row = 0;  // of a part, counted from the whole's
 
-    // One of some parts of about as many rows. If some rows are rounded, these: the first part has all
-    // quantized ones too.
+    // One of some parts of about as many rows, of an input that is quantized; `floats` tells their number
+    // only. If rows are rounded the first part has all others, and perhaps no rounded ones, and the next
+    // perhaps none at all.
     LinearInput part(int index, int parts) const;
-    int32_t rows_to_share() const { return rounded.rows > 0 ? rounded.rows : quantized_rows; }
   };
   struct Target {
     float* values;
@@ -130,7 +130,7 @@ class ForwardPass {
   AttentionTask attention_task(const AttentionItem& item, int layer, const LayerRows& rows) const;
   void project_output(int thread, int layer, RowCounts rows);
   void gate_up(int thread, int layer, RowCounts rows);
-  // SiLU of rows' gate times up, which begin at own.gate and own.up, as inputs of down_proj.
+  // SiLU of gate times up, as inputs of down_proj: of the rows `part`, the first of which is at own.gate.
   void activate(ThreadWorkspace& own, RowCounts rows, Range part, int32_t col_begin, int32_t cols,
                 const Linear& down);
   void project_down(int thread, int layer, RowCounts rows);
@@ -151,7 +151,7 @@ class ForwardPass {
   LinearInput inner_input(RowCounts rows, const Linear& down) const;
   LinearInput view(const InputRows& memory, RowCounts rows, int32_t cols,
                    std::initializer_list<const Linear*> users) const;
-  // This thread's share of its node's tiles of the segments.
+  // This thread's share of the segments: of its node's tiles, or of the rows.
   template <size_t kSegments>
   void run_linears(int thread, const LinearInput& input, int claim, const Segment (&segments)[kSegments]);
   // Calls take(range, part) until all `count` items of item_bytes weights, the work of this thread's node,

@@ -7,16 +7,20 @@
 namespace redoubt {
 namespace {
 
-// Each thread has a share, of the same columns in every step, then takes pieces of others'. With many rows
-// pieces are small: a stage takes long enough for a thread to lose its core in it.
+// Each thread has a share, then takes pieces of others': of the tiles, the same in every step, or of the
+// rows, if they are very many. With many rows pieces are small: a stage takes long enough for a thread to
+// lose its core in it.
 constexpr int kPiecesPerShare = 8;
 // In bf16 a piece's tiles are multiplied with the same inputs one after the other (linear_amx_bf16.cc).
 constexpr int kBf16PiecesPerShare = 4;
-// With at least so many rows a thread, threads share rows instead of tiles, though each then reads and
-// unpacks all weights: a core's rows stay in its caches from one stage to the next. On two cores of a Xeon
-// with AMX 512 rows of SmolLM2-135M take 0.85 of the time, of a model of 1.1 billion weights 0.9.
+// With at least so many rows a thread, the threads of one node share rows instead of tiles, though each then
+// reads and unpacks all weights: a core's rows stay in its caches from one stage to the next. On two cores of
+// a Xeon with AMX 512 rows of SmolLM2-135M take 0.85 of the time, of a model of 1.1 billion weights 0.9. Many
+// threads would ask too much of the memory.
 constexpr int kFewestOwnRows = 96;
-constexpr int kPassRows = 8;  // quantized ones, which a kernel takes at once
+constexpr int kMostRowSharers = 8;
+constexpr int kRowsTogether =
+    8;  // a part of quantized rows has a multiple: most kernels take so many at once
 // With few rows a share is read from front to back in pieces that halve.
 constexpr size_t kSmallestPieceBytes = 256 << 10;  // of weights: a piece's first bytes come late
 // Of the next stage's weights, asked for while waiting for the other threads: a part of a second-level cache.
@@ -255,15 +259,20 @@ ForwardPass::LinearInput ForwardPass::prepare(int thread, const float* first, in
 ForwardPass::LinearInput ForwardPass::LinearInput::part(int index, int parts) const {
   LinearInput result = *this;
   if (rounded.rows > 0) {
-    const Range blocks = share(rounded.blocks(), index, parts);
-    result.rounded = rounded.part(blocks.begin, blocks.end);
+    const int blocks = rounded.blocks(), rows = quantized_rows + rounded.rows;
+    const auto blocks_before = [&](int part) {
+      const int first = int(int64_t(rows) * part / parts) - quantized_rows;
+      return part == parts ? blocks : std::clamp(first / rounded.height, 0, blocks);
+    };
+    const int begin = blocks_before(index);
+    result.rounded = rounded.part(begin, blocks_before(index + 1));
     if (index > 0) {
-      result.first_row = quantized_rows + blocks.begin * rounded.height;
+      result.first_row = quantized_rows + begin * rounded.height;
       result.quantized_rows = 0;
     }
   } else {
-    const Range passes = share((quantized_rows + kPassRows - 1) / kPassRows, index, parts);
-    const int begin = passes.begin * kPassRows, end = std::min(passes.end * kPassRows, quantized_rows);
+    const Range whole = share((quantized_rows + kRowsTogether - 1) / kRowsTogether, index, parts);
+    const int begin = whole.begin * kRowsTogether, end = std::min(whole.end * kRowsTogether, quantized_rows);
     if (one_term.values != nullptr) result.one_term = one_term.part(begin, end);
     if (two_terms.values != nullptr) result.two_terms = two_terms.part(begin, end);
     result.first_row = begin;
@@ -283,11 +292,14 @@ void ForwardPass::take_ranges(int thread, const LinearInput& input, int count, s
     return take_shares(thread, count, item_bytes, claim, [&](Range range) { take(range, input); });
   }
   const int pieces = input.rounded.rows > 0 ? kBf16PiecesPerShare : kPiecesPerShare;
-  if (input.quantized && input.rows_to_share() >= threads * kFewestOwnRows) {
+  const int rows_to_share = input.rounded.rows > 0 ? input.rounded.rows : input.quantized_rows;
+  if (input.quantized && threads == threads_ && threads <= kMostRowSharers &&
+      rows_to_share >= threads * kFewestOwnRows) {
     const int size = std::max(1, count / pieces);
     return take_pieces(thread, team, claim, [&](int owner, int piece) {
-      if (piece * size >= count) return false;
-      take(Range{piece * size, std::min((piece + 1) * size, count)}, input.part(owner, threads));
+      const LinearInput part = input.part(owner, threads);
+      if (part.floats.rows == 0 || piece * size >= count) return false;
+      take(Range{piece * size, std::min((piece + 1) * size, count)}, part);
       return true;
     });
   }

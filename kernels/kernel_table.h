@@ -79,7 +79,7 @@ struct Bf16Rows {
   }
 
   int32_t blocks() const { return (rows + height - 1) / height; }
-  // The rows of blocks [begin, end) alone.
+  // The rows of blocks [begin, end) alone, in blocks of the same height.
   Bf16Rows part(int32_t begin, int32_t end) const {
     Bf16Rows result = *this;
     result.values = step(begin, 0);

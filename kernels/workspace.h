@@ -25,7 +25,7 @@ inline constexpr int64_t padded_stride(int64_t cols) {
 inline constexpr int kPrivateRows = 4;
 // Gate and up are computed this many floats at a time, so that SiLU finds them in the L2 cache.
 inline constexpr int64_t kGateChunkFloats = 32 * 1024;
-// The same in bf16: AMX's processors have 2 MiB there, and each chunk takes all rows once.
+// The same in bf16: AMX's processors have 2 MiB there, and each chunk takes all of a part's rows once.
 inline constexpr int64_t kBf16GateChunkFloats = 128 * 1024;
 
 // Rows are normalized this many floats at a time, then quantized: from the first-level cache, and 16 groups

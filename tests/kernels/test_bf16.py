@@ -323,23 +323,41 @@ def test_answers_and_prompts_do_not_notice_each_other(make: MakeModel, tier: str
     assert np.array_equal(same[0].logits({0: [7]}), same[1].logits({0: [7]}))
 
 
-@pytest.mark.parametrize("prompts", ["bf16", "same"])
-@pytest.mark.parametrize("answers", [0, 5])
-@pytest.mark.parametrize("tier", MODEL_TIERS)
-def test_threads_that_share_rows_give_the_same(make: MakeModel, answers: int, prompts: str, tier: str) -> None:
-    """Enough rows for every thread to have its own, one of them the answers' too."""
+def check_threads_that_share_rows(make: MakeModel, tier: str, compute_type: str, prompts: str, answers: int) -> None:
+    """Enough rows for every thread to have its own, in blocks of several heights, and in the head too."""
+    prompt, other = answers, answers + 1  # their slots
     begin = {slot: tokens(3, slot) for slot in range(answers)}
-    step = {slot: tokens(1, 7 + slot) for slot in range(answers)} | {5: tokens(301, 20), 6: tokens(131, 21)}
+    step = {slot: tokens(1, 7 + slot) for slot in range(answers)} | {prompt: tokens(301, 20), other: tokens(191, 21)}
     outcomes = []
-    for threads in (1, 2, 3, 4):
-        options = {"compute_type": "int8", "prompt_compute_type": prompts, "kv_type": "bf16", "threads": threads}
-        model = make(WIDE, "asym_int4", 32, tier, sequences=7, context=320, **options)
+    for threads in (1, 2, 3, 4, 5):
+        options = {
+            "compute_type": compute_type, "prompt_compute_type": prompts, "kv_type": "bf16", "threads": threads
+        }  # fmt: skip
+        model = make(WIDE, "asym_int4", 32, tier, sequences=answers + 2, context=704, **options)
         if begin:
-            feed(model, begin, answers)
+            feed(model, begin, 0)
         feed(model, step, 2)
-        outcomes.append(model.logits({slot: [7] for slot in step}))
-    for outcome in outcomes[1:]:
-        assert np.array_equal(outcome, outcomes[0])
+        feed(model, {prompt: tokens(193, 22)}, 1)
+        last = model.logits({prompt: tokens(200, 23), other: [7]})
+        outcomes.append((last, model.logits({slot: [7] for slot in range(min(answers, 5))} | {other: [7]})))
+    for last, after in outcomes[1:]:
+        assert np.array_equal(last, outcomes[0][0])
+        assert np.array_equal(after, outcomes[0][1])
+
+
+@pytest.mark.parametrize("answers", [0, 5, 220])
+@pytest.mark.parametrize(("compute_type", "prompts"), [("int8", "bf16"), ("bf16", "same")])
+@pytest.mark.parametrize("tier", MODEL_TIERS)
+def test_threads_that_share_rows_give_the_same(
+    make: MakeModel, tier: str, compute_type: str, prompts: str, answers: int
+) -> None:
+    check_threads_that_share_rows(make, tier, compute_type, prompts, answers)
+
+
+@pytest.mark.parametrize("answers", [0, 220])
+@pytest.mark.parametrize("tier", TIERS)
+def test_threads_that_share_int8_rows_give_the_same(make: MakeModel, tier: str, answers: int) -> None:
+    check_threads_that_share_rows(make, tier, "int8", "same", answers)
 
 
 @pytest.mark.skipif("amx_int8" not in TIERS, reason="auto is int8 without AMX")

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from app import errors
 from app.answer_types import ChatCompletion, Completion, Model, ModelList
-from app.http_guard import Guarded, KeyCheck, http_error
+from app.http_guard import Guarded, KeyCheck, LingeringClose, http_error
 from app.http_service import Reception, ServedModel, Service
 from app.metrics import Metrics
 from app.openai_types import ChatCompletionRequest, CompletionRequest
@@ -63,6 +63,7 @@ def build_http_app(service: Service) -> FastAPI:
     app.include_router(unguarded)
     app.include_router(guarded)
     app.add_exception_handler(HTTPException, http_error)
+    app.add_middleware(LingeringClose)
     return app
 
 

@@ -3,6 +3,8 @@
 It knows nothing of what the routes do.
 """
 
+import asyncio
+import contextlib
 import hashlib
 import hmac
 import uuid
@@ -15,11 +17,15 @@ from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import answers, errors
 from app.errors import ApiError
 from app.metrics import Metrics
 from app.sse import ClientGoneError
+
+_LONGEST_LINGER_S = 10.0
+"""How long what is left of a request's body is read, and thrown away, after its answer."""
 
 
 class KeyCheck:
@@ -65,6 +71,49 @@ class Guarded(APIRoute):
                 return error_response(answers.as_api_error(error, f"req-{uuid.uuid4().hex}", retry_after_s=1))
 
         return guarded
+
+
+class LingeringClose:
+    """Lets an answer that came before the whole request was read (401, 413) arrive.
+
+    A connection that is closed with bytes of the client unread is reset, and a reset takes the answer with it where it
+    has not been read yet (RFC 9112, section 9.6): in the proxy, or in a client that sends on. So the answer's end waits
+    for the body's.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        """An ASGI middleware."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes everything on, an answer's last message perhaps later."""
+        if scope["type"] != "http" or not _announces_a_body(scope):
+            await self._app(scope, receive, send)
+            return
+        is_read = False
+
+        async def watched() -> Message:
+            nonlocal is_read
+            message = await receive()
+            is_read = is_read or not message.get("more_body", False)
+            return message
+
+        async def answer(message: Message) -> None:
+            if is_read or message["type"] != "http.response.body" or message.get("more_body", False):
+                await send(message)
+                return
+            await send({**message, "more_body": True})
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LONGEST_LINGER_S):
+                    while not is_read:
+                        await watched()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        await self._app(scope, watched, answer)
+
+
+def _announces_a_body(scope: Scope) -> bool:
+    return any(name in (b"content-length", b"transfer-encoding") and value != b"0" for name, value in scope["headers"])
 
 
 async def read_body(request: Request, limit_bytes: int) -> bytes:

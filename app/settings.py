@@ -178,7 +178,7 @@ class IngressSettings(_Knobs):
     retry_after_s: int = Field(default=1, ge=1)
     """Retry-After of a 429 or 503."""
     max_body_bytes: int = Field(default=8 << 20, ge=1024)
-    """The largest request body; a larger one is refused (413) without being read."""
+    """The largest request body; a larger one is refused (413), and what still comes of it thrown away."""
     model_search_period_s: float = Field(default=10.0, ge=0.1, le=3600)
     """How often the front door looks for other models' applications that have come or gone."""
     api_key_file: str | None = None

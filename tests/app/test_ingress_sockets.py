@@ -148,3 +148,50 @@ def in_threads(count: int, work: Callable[[], str]) -> list[str]:
     for thread in threads:
         thread.join(timeout=WAIT_S)
     return results
+
+
+LARGE = 30_000_000
+
+
+def announce(connection: socket.socket, *headers: str) -> None:
+    first = "POST /v1/chat/completions HTTP/1.1"
+    head = (first, "Host: localhost", "Connection: close", f"Content-Length: {LARGE}", *headers)
+    connection.sendall("\r\n".join([*head, "", ""]).encode())
+
+
+def read_answer(connection: socket.socket) -> tuple[bytes, dict[str, Any]]:
+    """Its first line, and its body, whose length it says."""
+    stream = connection.makefile("rb")
+    first, length = stream.readline().strip(), 0
+    while line := stream.readline().strip().lower():
+        if line.startswith(b"content-length:"):
+            length = int(line.partition(b":")[2])
+    return first, json.loads(stream.read(length))
+
+
+@pytest.mark.parametrize(("keys", "status"), [((), b"413"), (("secret",), b"401")])
+def test_an_answer_to_an_unread_body_arrives(keys: tuple[str, ...], status: bytes) -> None:
+    """To a client that reads only when it has sent everything: a reset would break off its sending."""
+    worker = SteppedWorker(0)
+    with loopback_server(http_app(worker.generate, api_keys=keys)) as address:
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
+            announce(connection, "Content-Type: application/json")
+            for _ in range(30):
+                connection.sendall(b" " * (LARGE // 30))
+            first, error = read_answer(connection)
+            assert first.split()[1] == status
+            assert error["error"]["message"]
+
+
+def test_an_answer_does_not_wait_for_the_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.http_guard._LONGEST_LINGER_S", 0.5)
+    worker = SteppedWorker(0)
+    with loopback_server(http_app(worker.generate)) as address:
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
+            announce(connection, "Content-Type: application/json", "Expect: 100-continue")
+            first, error = read_answer(connection)  # though not a byte of the body comes
+            assert first.split()[1] == b"413"
+            assert error["error"]["code"] == "request_too_large"
+            assert connection.recv(1) == b"", "a body that never comes is not waited for long"

@@ -67,7 +67,7 @@ def wrong_method(method: str, allowed: str) -> ApiError:
 
 
 def body_too_large(limit_bytes: int) -> ApiError:
-    """413: the body is not even read."""
+    """413: nothing of the body is kept."""
     return ApiError(413, f"The request body is larger than {limit_bytes} bytes.", code="request_too_large")
 
 

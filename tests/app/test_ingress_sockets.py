@@ -53,13 +53,17 @@ class EndlessWorker:
             self.left.release()
 
 
+def connected(address: str) -> socket.socket:
+    host, port = address.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=WAIT_S)
+
+
 @contextlib.contextmanager
 def posted(address: str, path: str, body: dict[str, Any]) -> Iterator[socket.socket]:
     """A connection on which a request was sent and nothing was read."""
-    host, port = address.removeprefix("http://").split(":")
     content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-    with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with connected(address) as connection:
         connection.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
         yield connection
 
@@ -173,25 +177,21 @@ def read_answer(connection: socket.socket) -> tuple[bytes, dict[str, Any]]:
 def test_an_answer_to_an_unread_body_arrives(keys: tuple[str, ...], status: bytes) -> None:
     """To a client that reads only when it has sent everything: a reset would break off its sending."""
     worker = SteppedWorker(0)
-    with loopback_server(http_app(worker.generate, api_keys=keys)) as address:
-        host, port = address.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
-            announce(connection, "Content-Type: application/json")
-            for _ in range(30):
-                connection.sendall(b" " * (LARGE // 30))
-            first, error = read_answer(connection)
-            assert first.split()[1] == status
-            assert error["error"]["message"]
+    with loopback_server(http_app(worker.generate, api_keys=keys)) as address, connected(address) as connection:
+        announce(connection, "Content-Type: application/json")
+        for _ in range(30):
+            connection.sendall(b" " * (LARGE // 30))
+        first, error = read_answer(connection)
+        assert first.split()[1] == status
+        assert error["error"]["message"]
 
 
 def test_an_answer_does_not_wait_for_the_body(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.http_guard._LONGEST_LINGER_S", 0.5)
     worker = SteppedWorker(0)
-    with loopback_server(http_app(worker.generate)) as address:
-        host, port = address.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
-            announce(connection, "Content-Type: application/json", "Expect: 100-continue")
-            first, error = read_answer(connection)  # though not a byte of the body comes
-            assert first.split()[1] == b"413"
-            assert error["error"]["code"] == "request_too_large"
-            assert connection.recv(1) == b"", "a body that never comes is not waited for long"
+    with loopback_server(http_app(worker.generate)) as address, connected(address) as connection:
+        announce(connection, "Content-Type: application/json", "Expect: 100-continue")
+        first, error = read_answer(connection)  # though not a byte of the body comes
+        assert first.split()[1] == b"413"
+        assert error["error"]["code"] == "request_too_large"
+        assert connection.recv(1) == b"", "a body that never comes is not waited for long"

@@ -24,8 +24,9 @@ from app.errors import ApiError
 from app.metrics import Metrics
 from app.sse import ClientGoneError
 
-_LONGEST_LINGER_S = 10.0
-"""How long what is left of a request's body is read, and thrown away, after its answer."""
+_LONGEST_LINGER_S, _LONGEST_SILENCE_S = 10.0, 1.0
+"""How long what is left of a request's body is read, and thrown away, after its answer: in all, and without any coming.
+Whoever has no key must not keep a place in the ingress for long."""
 
 
 class KeyCheck:
@@ -106,7 +107,7 @@ class LingeringClose:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LONGEST_LINGER_S):
                     while not is_read:
-                        await watched()
+                        await asyncio.wait_for(watched(), _LONGEST_SILENCE_S)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
         await self._app(scope, watched, answer)

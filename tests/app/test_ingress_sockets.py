@@ -186,8 +186,10 @@ def test_an_answer_to_an_unread_body_arrives(keys: tuple[str, ...], status: byte
         assert error["error"]["message"]
 
 
-def test_an_answer_does_not_wait_for_the_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.http_guard._LONGEST_LINGER_S", 0.5)
+@pytest.mark.parametrize("limits", [(0.5, 1000.0), (1000.0, 0.5)], ids=["in all", "of silence"])
+def test_an_answer_does_not_wait_for_the_body(monkeypatch: pytest.MonkeyPatch, limits: tuple[float, float]) -> None:
+    for name, seconds in zip(("_LONGEST_LINGER_S", "_LONGEST_SILENCE_S"), limits, strict=True):
+        monkeypatch.setattr(f"app.http_guard.{name}", seconds)
     worker = SteppedWorker(0)
     with loopback_server(http_app(worker.generate)) as address, connected(address) as connection:
         announce(connection, "Content-Type: application/json", "Expect: 100-continue")

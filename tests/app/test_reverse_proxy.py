@@ -3,10 +3,12 @@
 import http.client
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Thread
 
 import pytest
@@ -20,7 +22,9 @@ from tests.service.running import free_port, wait_until
 
 
 class Backend(BaseHTTPRequestHandler):
-    """Says what was asked; hangs up on who asks for that."""
+    """Says what was asked; hangs up on who asks for that; answers no POST, and tells `left` when its client is gone."""
+
+    left: SimpleQueue[bytes]
 
     def do_GET(self) -> None:
         if self.path == "/hang-up":
@@ -32,12 +36,21 @@ class Backend(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        rest = b""
+        with suppress(ConnectionError):
+            rest = self.connection.recv(1)
+        self.left.put(rest)
+        self.close_connection = True
+
     def log_message(self, *_: object) -> None:
         pass
 
 
 @pytest.fixture
 def backend() -> Iterator[int]:
+    Backend.left = SimpleQueue()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Backend)
     Thread(target=server.serve_forever).start()
     yield server.server_port
@@ -84,6 +97,12 @@ def listens(host: str, port: int) -> bool:
     return True
 
 
+def connected(port: int) -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", port), timeout=10)
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return client
+
+
 def get(host: str, port: int, path: str) -> http.client.HTTPResponse:
     with closing(http.client.HTTPConnection(host, port, timeout=10)) as connection:
         connection.request("GET", path)
@@ -114,6 +133,27 @@ def test_an_ingress_that_is_lost_is_told_as_the_api_tells_errors(backend: int, t
                 response = kept.getresponse()
                 response.content = response.read()  # type: ignore[attr-defined]
     assert_unavailable(response)
+
+
+@pytest.mark.parametrize("length", [200, 40_000])
+@pytest.mark.parametrize("pieces", range(4))
+def test_a_client_that_leaves_is_noticed(pieces: int, length: int, backend: int, tmp_path: Path) -> None:
+    """However its request came: with the head, or in so many pieces after it."""
+    head = f"POST / HTTP/1.1\r\nHost: proxy\r\nContent-Length: {length}\r\n\r\n".encode()
+    body = b" " * length
+    with started(tmp_path, "127.0.0.1", backend) as (port, _), closing(connected(port)) as client:
+        if pieces == 0:
+            client.sendall(head + body)
+        else:
+            client.sendall(head)
+            size = -(-length // pieces)
+            for start in range(0, length, size):
+                time.sleep(0.02)
+                client.sendall(body[start : start + size])
+        time.sleep(0.2)
+        assert Backend.left.empty()
+        client.close()
+        assert Backend.left.get(timeout=10) == b""
 
 
 def test_an_ingress_that_is_not_known_yet_may_come(tmp_path: Path) -> None:

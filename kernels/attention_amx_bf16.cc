@@ -351,13 +351,12 @@ class Attention {
 #pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
       const __mmask16 real = i == 0 ? real0 : real1;
-      const F32s weight = exp2_nonpositive(sub(score_at<kInt8>(scores, t + i * kLanes), max));
+      const F32s spread = sub(score_at<kInt8>(scores, t + i * kLanes), max);
+      const F32s weight = exp2_nonpositive<kExp2ToBf16>(spread, kExp2SmallestBf16);
       weights[i] = _mm512_maskz_mov_ps(real, weight);
       sums = add(sums, weights[i]);
       if constexpr (kInt8) {
-        const __mmask16 large =
-            _mm512_mask_cmp_ps_mask(real, weight, set(kSmallestScaledWeight), _CMP_NLT_UQ);
-        weights[i] = _mm512_maskz_mul_ps(large, weight, load(scratch_.value_scales + t + i * kLanes));
+        weights[i] = _mm512_maskz_mul_ps(real, weight, load(scratch_.value_scales + t + i * kLanes));
       }
     }
     _mm512_store_si512(reinterpret_cast<uint16_t*>(scores) + t, round_to_bf16(weights[0], weights[1]));

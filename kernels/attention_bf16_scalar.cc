@@ -5,8 +5,9 @@
 // volume 2, "TDPBF16PS"): for each 32 addends in ascending order
 //   even = fma of those with even index, odd = fma of the others, both from 0;  sum = sum + (even + odd)
 // with 0 for every subnormal number. Of int8 pages, keys and values are their codes times 2^16, s_t is the
-// sum times (the key's scale * 2^-16). Weights of values are bf16(p_t), over int8 pages bf16(p_t * the
-// value's scale) or, where p_t < kSmallestScaledWeight, 0; there the output is the sum times 2^-16.
+// sum times (the key's scale * 2^-16). p_t = 2^(s_t - m) is by kExp2ToBf16, and 0 below 2^kExp2SmallestBf16.
+// Weights of values are bf16(p_t), over int8 pages bf16(p_t * the value's scale); there the output is the sum
+// times 2^-16.
 #include <algorithm>
 #include <limits>
 
@@ -81,11 +82,9 @@ void attention_row_bf16(const KvView& kv, const float* query, float scale_log2e,
   }
   float lanes[kSoftmaxLanes] = {};
   for (int t = 0; t < keys; ++t) {
-    const float weight = exp2_nonpositive(scores[t] - max);
+    const float weight = exp2_nonpositive<kExp2ToBf16>(scores[t] - max, kExp2SmallestBf16);
     lanes[t % kSoftmaxLanes] += weight;
-    const bool is_zero = is_int8 && weight < kSmallestScaledWeight;
-    const float scale = is_zero ? 0.0f : is_int8 ? Page(kv, first + t).value_scale() : 1.0f;
-    scores[t] = round_to_bf16(weight * scale);
+    scores[t] = round_to_bf16(is_int8 ? weight * Page(kv, first + t).value_scale() : weight);
   }
   state[kStateMax] = max;
   state[kStateSum] = sum_lanes(lanes);

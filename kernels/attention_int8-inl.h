@@ -78,38 +78,62 @@ REDOUBT_INLINE void int8_score_all(const Tile& tile, int first, int end) {
   }
 }
 
-// Scores become weights times their value's scale, in fixed point as int16, in the row's place; 0 from its
-// last key to `end`. Returns their scale.
-float int8_softmax_row(float* scores, const float* value_scales, float query_scale, int keys, int end,
-                       float* maximum, float* sum) {
-  const float max_of_row = max_score(scores, keys);
-  const F32s max = set(max_of_row), scale = set(query_scale);
+// A row's weights on their way: the lanes of their sum, and the largest times its value's scale.
+struct Int8Weights {
+  F32s sums[kSoftmaxLanes / kLanes];
+  Bits largest;
+};
+
+// Scores become weights times their value's scale.
+REDOUBT_INLINE void int8_weigh_row(float* scores, const float* value_scales, float maximum, float query_scale,
+                                   int keys, Int8Weights& weights) {
+  const F32s max = set(maximum), scale = set(query_scale);
   F32s sums[kSoftmaxLanes / kLanes];
   for (F32s& lanes : sums) lanes = set(0.0f);
   Bits largest = zero_bits();
   for_vectors(keys, [&](int t, int n, int j) __attribute__((always_inline)) {
     const F32s score = n < kLanes ? load_first(scores + t, n, max) : load(scores + t);
-    F32s weight = exp2_nonpositive(mul(sub(score, max), scale));
+    F32s weight = exp2_nonpositive<kExp2ToFixed>(mul(sub(score, max), scale));
     F32s scaled = mul(weight, load(value_scales + t));
     if (n < kLanes) weight = keep_first(weight, n), scaled = keep_first(scaled, n);
     sums[j] = add(sums[j], weight);
     largest = max_bits(largest, bits_of(scaled));
     store(scores + t, scaled);
   });
-  *maximum = max_of_row * query_scale;
-  *sum = sum_of_lanes(sums);
+  for (int j = 0; j < kSoftmaxLanes / kLanes; ++j) weights.sums[j] = sums[j];
+  weights.largest = largest;
+}
 
-  const FixedPoint fixed = fixed_point(max_bits_of_lanes(largest), kLargestWeight);
-  auto* codes = reinterpret_cast<int16_t*>(scores);
-  if (fixed.inverse == 0.0f) {
-    std::memset(codes, 0, size_t(end) * sizeof(int16_t));
-    return fixed.scale;
-  }
-  const F32s inverse = set(fixed.inverse);
+// Scaled weights become fixed point, as int16, in the row's place; 0 from its last key to `end`.
+REDOUBT_INLINE void int8_fix_row(float* scaled, FixedPoint fixed, int keys, int end) {
+  auto* codes = reinterpret_cast<int16_t*>(scaled);
   int t = 0;
-  for (; t < keys; t += kLanes) store_int16(codes + t, mul(load(scores + t), inverse));
+  if (fixed.inverse != 0.0f) {
+    const F32s inverse = set(fixed.inverse);
+    for (; t < keys; t += kLanes) store_int16(codes + t, mul(load(scaled + t), inverse));
+  }
   if (t < end) std::memset(codes + t, 0, size_t(end - t) * sizeof(int16_t));
-  return fixed.scale;
+}
+
+// Scores become weights times their value's scale, in fixed point as int16, in their rows' places; 0 from a
+// row's last key to `end`. Writes the rows' maxima and sums, and the weights' scales. A row's passes wait for
+// one another, so each is done for all rows before the next.
+void int8_softmax(Tile& tile, int rows, int end, float* scales) {
+  float maxima[kMaxTileRows];
+  Int8Weights weights[kMaxTileRows];
+  FixedPoint fixed[kMaxTileRows];
+  for (int r = 0; r < rows; ++r) maxima[r] = max_score(tile.scores + r * kScoreStride, tile.keys[r]);
+  for (int r = 0; r < rows; ++r) {
+    int8_weigh_row(tile.scores + r * kScoreStride, tile.value_scales, maxima[r], tile.query_scales[r],
+                   tile.keys[r], weights[r]);
+  }
+  for (int r = 0; r < rows; ++r) {
+    tile.maxima[r] = maxima[r] * tile.query_scales[r];
+    tile.sums[r] = sum_of_lanes(weights[r].sums);
+    fixed[r] = fixed_point(max_bits_of_lanes(weights[r].largest), kLargestWeight);
+    scales[r] = fixed[r].scale;
+  }
+  for (int r = 0; r < rows; ++r) int8_fix_row(tile.scores + r * kScoreStride, fixed[r], tile.keys[r], end);
 }
 
 // outputs[r][column ...] = weights[r][t] * values[t][column ...] for t in 0 .. pages * kPageTokens.
@@ -161,10 +185,7 @@ void int8_partition_tile(Tile& tile) {
   const int pages = (tile.keys[kRows - 1] + kPageTokens - 1) / kPageTokens;
   int8_score_all<kRows>(tile, 0, pages * kPageVectors);
   float scales[kRows];
-  for (int r = 0; r < kRows; ++r) {
-    scales[r] = int8_softmax_row(tile.scores + r * kScoreStride, tile.value_scales, tile.query_scales[r],
-                                 tile.keys[r], pages * kPageTokens, &tile.maxima[r], &tile.sums[r]);
-  }
+  int8_softmax(tile, kRows, pages * kPageTokens, scales);
   int8_value_all<kRows>(tile, scales, pages, 0);
 }
 

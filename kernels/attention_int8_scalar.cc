@@ -4,7 +4,8 @@
 // The products are of integers, so they are exact in any order. With q = query * (scale * log2(e)), per
 // partition:
 //   q = d_q i_q[d] with |i_q| <= largest_query(head_dim);  s_t = float(sum over d of i_q[d] k_t[d]) * d_k[t]
-//   m = max s_t;  p_t = 2^((s_t - m) * d_q), 0 below 2^kExp2Smallest;  sum = p_t over kSoftmaxLanes lanes
+//   m = max s_t;  p_t = 2^((s_t - m) * d_q) by kExp2ToFixed, 0 below 2^kExp2Smallest
+//   sum = p_t over kSoftmaxLanes lanes
 //   w_t = p_t d_v[t] = d_w i_w[t] with i_w <= kLargestWeight;  o[d] = float(sum over t of i_w[t] v_t[d]) *
 //   d_w
 // and the state's maximum is m * d_q. Queries are off by 2^-16 of their largest element and weights by 2^-16
@@ -66,7 +67,7 @@ void attention_row_int8(const KvView& kv, const float* query, float scale_log2e,
   float lanes[kSoftmaxLanes] = {};
   largest = 0;
   for (int t = 0; t < keys; ++t) {
-    const float weight = exp2_nonpositive((weights[t] - max) * of_query.scale);
+    const float weight = exp2_nonpositive<kExp2ToFixed>((weights[t] - max) * of_query.scale);
     lanes[t % kSoftmaxLanes] += weight;
     weights[t] = weight * page_of(t).value_scale(t % kPageTokens);
     largest = std::max(largest, bits_of(weights[t]));

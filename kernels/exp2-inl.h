@@ -1,23 +1,25 @@
 // The shared exponential and sums of lanes, on a tier's vectors; their scalar twins are in ops_scalar.h.
 // Included inside the tier's namespace and target region, after its vector_<tier>-inl.h.
 
+template <const auto& kCoefficients = kExp2>
 REDOUBT_INLINE F32s exp2_of_parts(F32s f, F32s biased) {
-  F32s poly = set(kExp2C6);
-  poly = fma(poly, f, set(kExp2C5));
-  poly = fma(poly, f, set(kExp2C4));
-  poly = fma(poly, f, set(kExp2C3));
-  poly = fma(poly, f, set(kExp2C2));
-  poly = fma(poly, f, set(kExp2C1));
+  F32s poly = set(kCoefficients.back());
+#pragma GCC unroll 8
+  for (size_t i = kCoefficients.size() - 1; i > 0; --i) poly = fma(poly, f, set(kCoefficients[i - 1]));
   poly = fma(poly, f, set(1.0f));
   return mul(poly, power_of_two(biased));
 }
 
 // 2^x for x <= 0, wherever 2^x is normal.
+template <const auto& kCoefficients = kExp2>
 REDOUBT_INLINE F32s exp2_unchecked(F32s x) {
   const F32s biased = add(x, set(kRoundMagic));
-  return exp2_of_parts(sub(x, sub(biased, set(kRoundMagic))), biased);
+  return exp2_of_parts<kCoefficients>(sub(x, sub(biased, set(kRoundMagic))), biased);
 }
-REDOUBT_INLINE F32s exp2_nonpositive(F32s x) { return zero_below(x, kExp2Smallest, exp2_unchecked(x)); }
+template <const auto& kCoefficients = kExp2>
+REDOUBT_INLINE F32s exp2_nonpositive(F32s x, float smallest = kExp2Smallest) {
+  return zero_below(x, smallest, exp2_unchecked<kCoefficients>(x));
+}
 
 // Vector j of `lanes` holds lanes j * kLanes onward.
 template <int kVectors>

@@ -34,22 +34,20 @@ void block_maxima(const float* logits, int n, float* maxima);
 void softmax_weights(float* logits, int n, float max, float scale, float* sums);
 
 // 2^n times the polynomial of f, where biased = n + kRoundMagic.
+template <const auto& kCoefficients = kExp2>
 inline float exp2_of_parts(float f, float biased) {
-  float poly = kExp2C6;
-  poly = std::fma(poly, f, kExp2C5);
-  poly = std::fma(poly, f, kExp2C4);
-  poly = std::fma(poly, f, kExp2C3);
-  poly = std::fma(poly, f, kExp2C2);
-  poly = std::fma(poly, f, kExp2C1);
+  float poly = kCoefficients.back();
+  for (size_t i = kCoefficients.size() - 1; i > 0; --i) poly = std::fma(poly, f, kCoefficients[i - 1]);
   poly = std::fma(poly, f, 1.0f);
   return poly * std::bit_cast<float>(std::bit_cast<uint32_t>(biased) << 23);
 }
 
-// 2^x for x <= 0; 0 below kExp2Smallest; NaN stays NaN.
-inline float exp2_nonpositive(float x) {
-  if (x < kExp2Smallest) return 0.0f;
+// 2^x for x <= 0; 0 below `smallest`, at which 2^x is normal; NaN stays NaN.
+template <const auto& kCoefficients = kExp2>
+inline float exp2_nonpositive(float x, float smallest = kExp2Smallest) {
+  if (x < smallest) return 0.0f;
   const float biased = x + kRoundMagic;
-  return exp2_of_parts(x - (biased - kRoundMagic), biased);
+  return exp2_of_parts<kCoefficients>(x - (biased - kRoundMagic), biased);
 }
 
 template <int kLanes>

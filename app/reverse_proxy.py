@@ -120,7 +120,8 @@ def confined(configuration: str, bind: str, error_file: str) -> str:
     if len(sections) - len(kept) != len(_UNWANTED):
         raise UnknownConfigurationError(f"not one section each of {' and '.join(_UNWANTED)}")
     result = re.sub(r"(?m)^ +log .*\n", "", "".join(kept))
-    # With it HAProxy 2.8 does not see that a client leaves before its answer begins, if the request came in pieces.
+    # With splice-request, HAProxy 2.8 may not see that a client leaves before its answer begins, if the request came in
+    # pieces.
     result = re.sub(r"(?m)^ +option splice-request\n", "", result)
     # A connection that had a request before and breaks has HAProxy drop its client without a word, not answer with the
     # error file: each request has a new one.

@@ -88,7 +88,7 @@ struct Int8Weights {
 REDOUBT_INLINE void int8_weigh_row(float* scores, const float* value_scales, float maximum, float query_scale,
                                    int keys, Int8Weights& weights) {
   const F32s max = set(maximum), scale = set(query_scale);
-  F32s sums[kSoftmaxLanes / kLanes];
+  F32s sums[kSoftmaxLanes / kLanes];  // here, not in `weights`, so that they stay in registers
   for (F32s& lanes : sums) lanes = set(0.0f);
   Bits largest = zero_bits();
   for_vectors(keys, [&](int t, int n, int j) __attribute__((always_inline)) {

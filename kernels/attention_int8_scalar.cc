@@ -9,7 +9,7 @@
 //   w_t = p_t d_v[t] = d_w i_w[t] with i_w <= kLargestWeight;  o[d] = float(sum over t of i_w[t] v_t[d]) *
 //   d_w
 // and the state's maximum is m * d_q. Queries are off by 2^-16 of their largest element and weights by 2^-16
-// of the partition's largest, where int8 keys and values are off by 2^-8 of theirs.
+// of the partition's largest and 2^-18 of themselves, where int8 keys and values are off by 2^-8 of theirs.
 #include <algorithm>
 #include <limits>
 

@@ -3,9 +3,10 @@
 
 template <const auto& kCoefficients = kExp2>
 REDOUBT_INLINE F32s exp2_of_parts(F32s f, F32s biased) {
-  F32s poly = set(kCoefficients.back());
+  constexpr size_t kTerms = sizeof kCoefficients / sizeof kCoefficients[0];
+  F32s poly = set(kCoefficients[kTerms - 1]);
 #pragma GCC unroll 8
-  for (size_t i = kCoefficients.size() - 1; i > 0; --i) poly = fma(poly, f, set(kCoefficients[i - 1]));
+  for (size_t i = kTerms - 1; i > 0; --i) poly = fma(poly, f, set(kCoefficients[i - 1]));
   poly = fma(poly, f, set(1.0f));
   return mul(poly, power_of_two(biased));
 }

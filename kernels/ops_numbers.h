@@ -1,4 +1,4 @@
-// The numbers that every tier of the non-linear kernels shares: the exponential's polynomial and the shapes
+// The numbers that every tier of the non-linear kernels shares: the exponential's polynomials and the shapes
 // of sums. All tiers do the same IEEE operations in the same order per output, so they agree bit for bit.
 // Knows no kernel.
 //
@@ -7,7 +7,6 @@
 // 1, so that 2^0 == 1 exactly.
 #pragma once
 
-#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -20,17 +19,17 @@ namespace redoubt {
 
 // 1.5 * 2^23 + 127: after the addition the low bits hold n + 127, the biased exponent of 2^n.
 inline constexpr float kRoundMagic = 12583039.0f;
-// Coefficients of f, f^2, ... With the fp32 evaluation the relative error is below 8e-8 (1.4 units of 2^-24);
-inline constexpr std::array kExp2 = {0x1.62e430p-1f, 0x1.ebfbdcp-3f,  0x1.c6aee8p-5f,
-                                     0x1.3b2d4cp-7f, 0x1.5f3e54p-10f, 0x1.41fbbcp-13f};
-// below 3e-6 (2^-18.4), for weights that are rounded to 16-bit fixed point;
-inline constexpr std::array kExp2ToFixed = {0x1.62e12ap-1f, 0x1.ec0382p-3f, 0x1.c9fd1ep-5f, 0x1.3a007ap-7f};
-// and below 1.1e-4 (2^-13.2), for weights that are rounded to bf16.
-inline constexpr std::array kExp2ToBf16 = {0x1.62f5fap-1f, 0x1.f00c4ep-3f, 0x1.c2a25cp-5f};
+// Coefficients of f, f^2, ... With the fp32 evaluation the relative error is below 8e-8 (1.4 units of 2^-24).
+inline constexpr float kExp2[] = {0x1.62e430p-1f, 0x1.ebfbdcp-3f,  0x1.c6aee8p-5f,
+                                  0x1.3b2d4cp-7f, 0x1.5f3e54p-10f, 0x1.41fbbcp-13f};
+// Relative error below 3e-6 (2^-18.4): for weights that become 16-bit fixed point.
+inline constexpr float kExp2ToFixed[] = {0x1.62e12ap-1f, 0x1.ec0382p-3f, 0x1.c9fd1ep-5f, 0x1.3a007ap-7f};
+// Relative error below 1.1e-4 (2^-13.2): for weights that become bf16.
+inline constexpr float kExp2ToBf16[] = {0x1.62f5fap-1f, 0x1.f00c4ep-3f, 0x1.c2a25cp-5f};
 // Below this, weights of attention are 0: 2^x would leave the normal numbers.
 inline constexpr float kExp2Smallest = -125.0f;
-// The same of weights in bf16 products: times a value's scale they would leave the normal numbers, which
-// costs Intel's processors more than a hundred cycles each.
+// With bf16 products more are 0: times a small value's scale they would leave the normal numbers, which costs
+// Intel's processors more than a hundred cycles each.
 inline constexpr float kExp2SmallestBf16 = -100.0f;
 
 // log2(e) as a sum of two floats.

@@ -36,8 +36,9 @@ void softmax_weights(float* logits, int n, float max, float scale, float* sums);
 // 2^n times the polynomial of f, where biased = n + kRoundMagic.
 template <const auto& kCoefficients = kExp2>
 inline float exp2_of_parts(float f, float biased) {
-  float poly = kCoefficients.back();
-  for (size_t i = kCoefficients.size() - 1; i > 0; --i) poly = std::fma(poly, f, kCoefficients[i - 1]);
+  constexpr size_t kTerms = sizeof kCoefficients / sizeof kCoefficients[0];
+  float poly = kCoefficients[kTerms - 1];
+  for (size_t i = kTerms - 1; i > 0; --i) poly = std::fma(poly, f, kCoefficients[i - 1]);
   poly = std::fma(poly, f, 1.0f);
   return poly * std::bit_cast<float>(std::bit_cast<uint32_t>(biased) << 23);
 }

@@ -22,8 +22,12 @@ from tests.service.running import free_port, wait_until
 
 
 class Backend(BaseHTTPRequestHandler):
-    """Says what was asked; hangs up on who asks for that; answers no POST, and tells `left` when its client is gone."""
+    """Says what was asked; hangs up on who asks for that; answers no POST.
 
+    Of a POST it tells how long its body was, and then what came after it: nothing, once its client is gone.
+    """
+
+    asked: SimpleQueue[int]
     left: SimpleQueue[bytes]
 
     def do_GET(self) -> None:
@@ -37,12 +41,12 @@ class Backend(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        asked, left = self.asked, self.left
+        asked.put(len(self.rfile.read(int(self.headers["Content-Length"]))))
         rest = b""
         with suppress(ConnectionError):
             rest = self.connection.recv(1)
-        self.left.put(rest)
-        self.close_connection = True
+        left.put(rest)
 
     def log_message(self, *_: object) -> None:
         pass
@@ -50,7 +54,7 @@ class Backend(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def backend() -> Iterator[int]:
-    Backend.left = SimpleQueue()
+    Backend.asked, Backend.left = SimpleQueue(), SimpleQueue()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Backend)
     Thread(target=server.serve_forever).start()
     yield server.server_port
@@ -150,7 +154,8 @@ def test_a_client_that_leaves_is_noticed(pieces: int, length: int, backend: int,
             for start in range(0, length, size):
                 time.sleep(0.02)
                 client.sendall(body[start : start + size])
-        time.sleep(0.2)
+        assert Backend.asked.get(timeout=10) == length
+        time.sleep(0.1)  # HAProxy is done with the request, too
         assert Backend.left.empty()
         client.close()
         assert Backend.left.get(timeout=10) == b""

@@ -87,6 +87,13 @@ def make_sequence(
     return PagedSequence(keys, values, kv_type, pages, page_table)
 
 
+def exponential_error(kv_type: str, *, bf16: bool) -> float:
+    """The largest relative error of 2^x, as kernels/ops_numbers.h has it."""
+    if bf16:
+        return 1.1e-4
+    return 3e-6 if kv_type == "int8" else 2 * ROUNDING
+
+
 def reference(
     sequence: PagedSequence, queries: F32, context_before: int, scale: float, *, bf16: bool = False
 ) -> tuple[F64, F64]:
@@ -94,9 +101,10 @@ def reference(
 
     With u = 2^-24, in units of log2: a score is a chain of head_dim fmas on a query rounded twice, so it is off by at
     most (head_dim + 3) u sum|q k|. A weight 2^(s - m) inherits that twice (s and m) plus the rounding of s - m, times
-    ln 2, and 2 u of the exponential. Sums of at most 512 weights, and of weights times values, add 512 u each, and
-    each of the partitions merged rounds 8 times more. Numerator and denominator both carry it: twice, relative to
-    sum_t w_t |v_t|. Weights below 2^-125 count as 0, which is beyond notice.
+    ln 2, and the error of the exponential, which has fewer terms where its results are rounded. Sums of at most 512
+    weights, and of weights times values, add 512 u each, and each of the partitions merged rounds 8 times more.
+    Numerator and denominator both carry it: twice, relative to sum_t w_t |v_t|. Weights below 2^-125 (2^-100 with bf16
+    products) count as 0, which is beyond notice.
 
     Over int8 pages a query is off by half of max|q| / 32767 per element, and a weight times its value's scale by half
     of the largest such product / 32767. With bf16 products there is no fixed point, but queries and weights are off by
@@ -124,7 +132,8 @@ def reference(
             score_error += half_step * np.abs(q).max(-1) * np.abs(k).sum(-1).max()
             codes, scales = int8_codes(sequence.values[:seen])
             fixed_error = half_step * (weights * scales[:, 0]).max(-1)[:, None] * np.abs(codes).sum(0)
-        weight_error = np.log(2) * (2 * score_error + ROUNDING * spread.max(-1)) + 2 * ROUNDING
+        weight_error = np.log(2) * (2 * score_error + ROUNDING * spread.max(-1))
+        weight_error += exponential_error(sequence.kv_type, bf16=bf16)
         partitions = -(-seen // PARTITION_TOKENS)
         sum_error = (min(seen, PARTITION_TOKENS) + 8 * partitions) * ROUNDING
         bounds.append(2 * (weight_error + sum_error)[:, None] * (weights @ np.abs(v)) + 1.01 * fixed_error)

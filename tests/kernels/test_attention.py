@@ -11,11 +11,14 @@ from kernels._native import testing
 from tests.kernels.paged_attention import (
     BYTES_PER_VALUE,
     KV_TYPES,
+    ROUNDING,
     PagedSequence,
     block_bytes,
+    exponential_error,
     int8_codes,
     make_sequence,
     reference,
+    rounded,
 )
 
 TIERS = _native.available_tiers()
@@ -23,6 +26,7 @@ VECTOR_TIERS = TIERS[1:]
 CONTEXTS = (0, 1, 31, 32, 33, 511, 512, 513, 1100)
 GROUP_HEADS = (1, 3, 4, 8)
 HEAD_DIMS = (16, 64, 80, 128)
+PRODUCTS = (("bf16", True), ("int8", True))
 
 
 def bits(values: np.ndarray) -> np.ndarray:
@@ -208,17 +212,37 @@ def test_int8_keeps_zero_and_tiny_and_marks_what_is_not_finite(tier: str) -> Non
 def test_what_is_not_finite_shows(tier: str, kv_type: str, place: str) -> None:
     """A NaN must not become a plausible answer, even at a key that has next to no weight."""
     rng = np.random.default_rng(16)
-    sequence = make_sequence(rng, 600, 16, kv_type)
-    queries = rng.standard_normal((4, 3, 16), np.float32)
+    sequence = make_sequence(rng, 600, 32, kv_type)
+    queries = rng.standard_normal((4, 3, 32), np.float32)
     if place == "query":
         queries[:, :, 5] = np.nan
     else:
-        bad = np.full((1, 16), np.nan, np.float32)
+        bad = np.full((1, 32), np.nan, np.float32)
         key, value = (bad, bad * 0 + 1) if place == "key" else (sequence.keys[20:21], bad)
         testing.write_kv(sequence.pages, sequence.page_table, kv_type, 20, key, value, tier)
-    for by_partitions in (False, True):
-        output = sequence.attend(queries, 596, 4.0, tier, by_partitions=by_partitions)
+    for by_partitions, bf16 in itertools.product((False, True), (False, kv_type != "fp32")):
+        output = sequence.attend(queries, 596, 4.0, tier, by_partitions=by_partitions, bf16=bf16)
         assert np.isnan(output).all()
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize(("kv_type", "bf16"), [("fp32", False), ("bf16", False), ("int8", False), *PRODUCTS])
+def test_weights_are_powers_of_two(tier: str, kv_type: str, bf16: bool) -> None:
+    """Two keys, of which the heavier has value 1 and the other 0: what comes out is 1 / (1 + 2^-spread)."""
+    head_dim, heads = 32, 128
+    keys, queries = np.zeros((2, head_dim), np.float32), np.zeros((1, heads, head_dim), np.float32)
+    keys[0, 0] = 1
+    queries[0, :, 0] = spreads = np.arange(1, heads + 1) / 64  # exact in bf16
+    values = np.stack([np.ones(head_dim), np.zeros(head_dim)]).astype(np.float32)
+    pages = np.full((1, block_bytes(kv_type, head_dim)), 0xFF, np.uint8)
+    page_table = np.zeros(1, np.int32)
+    testing.write_kv(pages, page_table, kv_type, 0, keys, values, tier)
+    output = testing.attention(queries, pages, page_table, kv_type, 1, np.log(2), tier, bf16=bf16)[0, :, 0]
+    one = rounded(keys[:1], kv_type)[0, 0]
+    weights = one / output.astype(np.float64) - 1
+    error = np.abs(weights / np.exp2(-spreads * one) - 1)
+    # Five units for each of the roundings on the way from the weight to the output and back.
+    assert error.max() < exponential_error(kv_type, bf16=bf16) + 5 * 4 * ROUNDING
 
 
 @pytest.mark.parametrize("tier", TIERS)

@@ -95,14 +95,25 @@ def processes(service: RunningService, name: str) -> list[int]:
     return [pid for pid, its in names.items() if name in its]
 
 
+def has_ended(pid: int) -> bool:
+    """Whether the process has no sockets any more: it is gone, or a zombie of whose threads the last has ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state == "Z" and len(list(Path(f"/proc/{pid}/task").iterdir())) == 1
+    except FileNotFoundError:
+        return True
+
+
 @pytest.mark.timeout(120)
 def test_the_ingress_dies(service: RunningService) -> None:
-    """Requests wait for the next one."""
+    """Requests wait for the next one, but for those that it has taken while it dies."""
     body = {"model": service.model, "prompt": "One, two,", "max_tokens": 4}
     (ingress,) = processes(service, "ray::ServeReplica:redoubt:Ingress")
     os.kill(ingress, signal.SIGKILL)
+    wait_until(lambda: has_ended(ingress), "the ingress has ended")
     for _ in range(3):
-        assert httpx.post(f"{service.url}/v1/completions", json=body, timeout=60).status_code == 200
+        response = httpx.post(f"{service.url}/v1/completions", json=body, timeout=60)
+        assert response.status_code == 200, response.text
     wait_until(lambda: len(service.alive()) == 2, "the new ingress knows the workers")
 
 

@@ -56,6 +56,10 @@ class AmxTiles {
   [[gnu::always_inline]] void store(void* memory, int64_t stride) {
     __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(memory), "r"(stride), "i"(kTile) : "memory");
   }
+  template <int kTile>
+  [[gnu::always_inline]] void zero() {
+    __asm__ volatile("tilezero %%tmm%c0" : : "i"(kTile));
+  }
   // sums[m][n] (int32) += the dot products over k of rows[m][4k .. 4k + 4] and columns[k][4n .. 4n + 4], both
   // int8.
   template <int kSums, int kRows, int kColumns>
@@ -105,6 +109,11 @@ class EmulatedTiles {
       std::memcpy(static_cast<char*>(memory) + row * stride, registers_[kTile][row],
                   config_.row_bytes[kTile]);
     }
+  }
+  template <int kTile>
+  void zero() {
+    require(is_configured(kTile), "tilezero: the register has no shape");
+    std::memset(registers_[kTile], 0, sizeof registers_[kTile]);
   }
   template <int kSums, int kRows, int kColumns>
   void dot_product() {

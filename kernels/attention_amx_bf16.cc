@@ -1,9 +1,14 @@
 // Paged attention of prompts in AMX tiles; attention_bf16_scalar.cc defines the result.
 //
 // Rows are (query token, head) pairs, token by token, in tiles of 16. A partition's keys and values are
-// brought once into the form that tiles take, then tiles of rows take their turns: scores = rows x keys, a
-// softmax per row, outputs = weights x values. Scores of keys past a row's last are computed, perhaps from
-// garbage, but never read; values past the last that any row sees are zero.
+// brought once into the form that tiles take, then pairs of tiles of rows, which share what is loaded of keys
+// and values, take their turns: scores = rows x keys, a softmax per row, outputs = weights x values. Scores
+// of keys past a row's last are computed, perhaps from garbage, but never read; values past the last that any
+// row sees are zero.
+//
+// The three are apart because on the Xeon where this was measured an instruction on tiles leaves vectors half
+// of their floating-point operations a cycle for the next 400 cycles or so, while tiles that were idle for
+// a few thousand take 2,000 to be as fast as before.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -29,22 +34,26 @@ constexpr int kStep = 32;  // addends of one product
 constexpr int kPartitionPages = kPartitionTokens / kPageTokens;
 constexpr int kBlockTiles = 16;  // of rows that take turns on a partition
 constexpr int kBlockRows = kBlockTiles * kTileRows;
-// Scores of a row are this far apart: not a power of two, so that rows do not fall in the same cache sets.
-constexpr int kScoreStride = kPartitionTokens + 16;
+constexpr int kPairTiles = 2;
+constexpr int kPairRows = kPairTiles * kTileRows;
+constexpr int kPageScores = kTileRows * kPageTokens;
+constexpr int kTileScores = kTileRows * kPartitionTokens;
 constexpr float kCodeScale = 0x1p-16f;  // int8 codes are multiplied as if they were 2^16 times as large
 static_assert(kPageTokens == kStep && kTileRowBytes == 2 * kStep);
 
-// The registers. Scores are sums of rows by keys, of which a page has two tiles; outputs are sums of rows by
-// columns, of which kOutputTiles are done at once.
-enum ScoreRegister {
-  kScores0,
-  kScores1,
-  kKeys0,
-  kKeys1,
-  kQueries
-};  // kQueries: one for each kStep of head_dim
-enum OutputRegister { kOutputs, kWeights = 4, kValues0, kValues1 };  // kOutputs: four
-constexpr int kOutputTiles = 4;
+// The registers: of each tile of a pair the scores of 16 keys, and its queries, one for each kStep of
+// head_dim; then of each tile 32 columns of outputs.
+enum ScoreRegister { kScores0, kScores1, kKeys, kQueries = 4 };
+enum OutputRegister {
+  kOutputs00,
+  kOutputs01,
+  kOutputs10,
+  kOutputs11,
+  kWeights0,
+  kWeights1,
+  kValues0,
+  kValues1
+};
 
 TileConfig tile_shapes() {
   TileConfig config;
@@ -54,11 +63,13 @@ TileConfig tile_shapes() {
 
 // Scratch memory: every part is a multiple of 64 bytes.
 struct Scratch {
-  uint16_t* queries;    // [kBlockTiles][head_dim / kStep][kTileRows][kStep]
-  uint16_t* keys;       // [kPartitionPages][head_dim / 2][kPageTokens][2], over int8 pages
-  uint16_t* values;     // [kPartitionPages][kPageTokens / 2][head_dim][2], columns as restore_columns says
-  float* scores;        // [kTileRows][kScoreStride], then the weights as bf16 in their place
-  float* outputs;       // [kTileRows][head_dim]
+  uint16_t* queries;  // [kBlockTiles][head_dim / kStep][kTileRows][kStep]
+  uint16_t* keys;     // [kPartitionPages][head_dim / 2][kPageTokens][2], over int8 pages
+  uint16_t* values;   // [kPartitionPages][kPageTokens / 2][head_dim][2], columns as restore_columns says
+  // [kPairTiles][kPartitionPages][kTileRows][kPageTokens], then the weights as bf16 where a page's scores
+  // begin
+  float* scores;
+  float* outputs;       // [kPairRows][head_dim]
   float* maxima;        // [kBlockRows]
   float* sums;          // [kBlockRows]
   float* key_scales;    // [kPartitionTokens], over int8 pages
@@ -72,8 +83,8 @@ struct Scratch {
     values = take(int64_t(kPartitionTokens) * head_dim);
     auto* floats = reinterpret_cast<float*>(halves);
     const auto take_floats = [&](int64_t count) { return std::exchange(floats, floats + count); };
-    scores = take_floats(kTileRows * kScoreStride);
-    outputs = take_floats(int64_t(kTileRows) * head_dim);
+    scores = take_floats(kPairTiles * kTileScores);
+    outputs = take_floats(int64_t(kPairRows) * head_dim);
     maxima = take_floats(kBlockRows);
     sums = take_floats(kBlockRows);
     key_scales = take_floats(kPartitionTokens);
@@ -82,7 +93,7 @@ struct Scratch {
   static size_t bytes(int head_dim) {
     const size_t halves = size_t(kBlockRows + 2 * kPartitionTokens) * head_dim;
     const size_t floats =
-        kTileRows * kScoreStride + size_t(kTileRows) * head_dim + 2 * kBlockRows + 2 * kPartitionTokens;
+        kPairTiles * kTileScores + size_t(kPairRows) * head_dim + 2 * kBlockRows + 2 * kPartitionTokens;
     return halves * 2 + floats * 4;
   }
 };
@@ -99,15 +110,48 @@ REDOUBT_INLINE __m512i widen_codes(const int8_t* codes) {
 }
 
 // Over bf16 pages, 32 columns come as the first and the second eight-byte halves of each 16 bytes of a page's
-// row, which is how two of its rows interleave; this puts a row of outputs right.
-REDOUBT_INLINE void restore_columns(float* outputs, int head_dim) {
-  const __m512i low = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0),
-                high = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
-  for (int d = 0; d < head_dim; d += 2 * kLanes) {
-    const __m512d a = _mm512_castps_pd(load(outputs + d)), b = _mm512_castps_pd(load(outputs + d + kLanes));
-    store(outputs + d, _mm512_castpd_ps(_mm512_permutex2var_pd(a, low, b)));
-    store(outputs + d + kLanes, _mm512_castpd_ps(_mm512_permutex2var_pd(a, high, b)));
+// row, which is how two of its rows interleave; this puts them right.
+REDOUBT_INLINE void restore_columns(F32s& low, F32s& high) {
+  const __m512i first = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0),
+                second = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
+  const __m512d a = _mm512_castps_pd(low), b = _mm512_castps_pd(high);
+  low = _mm512_castpd_ps(_mm512_permutex2var_pd(a, first, b));
+  high = _mm512_castpd_ps(_mm512_permutex2var_pd(a, second, b));
+}
+
+// Each of 16 vectors becomes one number: the upper half of its lanes onto the lower until one is left.
+template <typename Operation>
+REDOUBT_INLINE F32s fold_lanes(F32s (&rows)[kTileRows], const Operation& operation) {
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    const F32s a = rows[2 * i], b = rows[2 * i + 1];
+    rows[i] = operation(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
   }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const F32s a = rows[2 * i], b = rows[2 * i + 1];
+    rows[i] = operation(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    const __m512d a = _mm512_castps_pd(rows[2 * i]), b = _mm512_castps_pd(rows[2 * i + 1]);
+    rows[i] =
+        operation(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+  }
+  const F32s folded =
+      operation(_mm512_shuffle_ps(rows[0], rows[1], 0x88), _mm512_shuffle_ps(rows[0], rows[1], 0xdd));
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  return _mm512_permutexvar_ps(order, folded);
+}
+
+// 2^x for x <= 0, or little above, as attention_bf16_scalar.cc has it.
+REDOUBT_INLINE F32s exp2_to_bf16(F32s x) {
+  constexpr int kRoundDown = 0x09;  // x less its floor, rounded down too
+  x = max_of(set(kExp2SmallestBf16), x);
+  const F32s f = _mm512_reduce_ps(x, kRoundDown);
+  F32s poly = fma(set(kExp2ToBf16[2]), f, set(kExp2ToBf16[1]));
+  poly = fma(poly, f, set(kExp2ToBf16[0]));
+  return _mm512_scalef_ps(fma(poly, f, set(1.0f)), x);
 }
 
 // One partition's keys and values as tiles take them.
@@ -182,16 +226,13 @@ void pack_queries(const AttentionTask& task, int64_t first, int64_t end, uint16_
   }
 }
 
-alignas(64) constexpr float kZeros[kLanes] = {};
-
-template <typename Tiles>
+template <typename Tiles, int kSteps, bool kInt8>
 class Attention {
  public:
   Attention(const AttentionTask& task, void* memory)
       : tiles_(tile_shapes()),
         task_(task),
-        scratch_(memory, task.kv.head_dim),
-        head_dim_(task.kv.head_dim),
+        scratch_(memory, kHeadDim),
         rows_(int64_t(task.query_tokens) * task.group_heads) {}
 
   void run() {
@@ -203,246 +244,288 @@ class Attention {
     for (int64_t first = 0; first < rows_; first += kBlockRows) {
       const int64_t end = std::min(first + kBlockRows, rows_);
       pack_queries(task_, first, end, scratch_.queries);
-      const Partition partition = take_partition(task_, p, keys_of(end - 1, p), scratch_);
-      for (int64_t row = first; row < end; row += kTileRows) {
-        const int64_t last = std::min(row + kTileRows, end);
-        if (keys_of(last - 1, p) > 0) attend_tile(partition, p, first, row, last);
-        for (int64_t r = row; r < last; ++r) {
-          float* const state = states + r * state_floats(head_dim_);
-          state[kStateMax] = scratch_.maxima[r - first];
-          state[kStateSum] = scratch_.sums[r - first];
-          std::memcpy(state + kStateOutput, output_row(r - row), size_t(head_dim_) * sizeof(float));
-        }
-      }
+      attend_partition(p, first, end, [&](int64_t row, const float* outputs) {
+        float* const state = states + row * state_floats(kHeadDim);
+        state[kStateMax] = scratch_.maxima[row - first];
+        state[kStateSum] = scratch_.sums[row - first];
+        finish_outputs(outputs, 1.0f, state + kStateOutput);
+      });
     }
   }
 
  private:
+  static constexpr int kHeadDim = kSteps * kStep;
+  static constexpr int kTileQueries = kTileRows * kHeadDim;
+  // Vectors of scores that become weights together: two of each row.
+  static constexpr int kTogether = 4;
+  using Vectors = F32s[kTileRows];
+
   int keys_of(int64_t row, int p) const { return keys_in_partition(visible_to(task_, row), p); }
-  float* output_row(int64_t row) const { return scratch_.outputs + row * head_dim_; }
 
   void attend_block(int64_t first, int64_t end) {
     pack_queries(task_, first, end, scratch_.queries);
     float maxima[kBlockRows], sums[kBlockRows];
-    for (int p = 0; p < partitions_of(visible_to(task_, end - 1)); ++p) {
-      const Partition partition = take_partition(task_, p, keys_of(end - 1, p), scratch_);
-      for (int64_t row = first; row < end; row += kTileRows) {
-        const int64_t last = std::min(row + kTileRows, end);
-        if (keys_of(last - 1, p) == 0) continue;
-        attend_tile(partition, p, first, row, last);
-        for (int64_t r = row; r < last; ++r) {
-          const int64_t at = r - first;
-          if (p == 0) {
-            maxima[at] = scratch_.maxima[at];
-            sums[at] = scratch_.sums[at];
-            std::memcpy(output_of(task_, r), output_row(r - row), size_t(head_dim_) * sizeof(float));
-          } else if (keys_of(r, p) > 0) {
-            merge_row(&maxima[at], &sums[at], output_of(task_, r), scratch_.maxima[at], scratch_.sums[at],
-                      output_row(r - row), head_dim_);
-          }
+    const int partitions = partitions_of(visible_to(task_, end - 1));
+    for (int p = 0; p < partitions; ++p) {
+      attend_partition(p, first, end, [&](int64_t row, const float* outputs) {
+        const int64_t at = row - first;
+        float* const to = output_of(task_, row);
+        const float max = scratch_.maxima[at], sum = scratch_.sums[at];
+        if (partitions == 1) {
+          finish_outputs(outputs, 1.0f / sum, to);
+        } else if (p == 0) {
+          maxima[at] = max;
+          sums[at] = sum;
+          finish_outputs(outputs, 1.0f, to);
+        } else if (keys_of(row, p) > 0) {
+          alignas(64) float part[kHeadDim];
+          finish_outputs(outputs, 1.0f, part);
+          merge_row(&maxima[at], &sums[at], to, max, sum, part, kHeadDim);
         }
-      }
+      });
     }
-    for (int64_t r = first; r < end; ++r) normalize_row(sums[r - first], output_of(task_, r), head_dim_);
+    if (partitions == 1) return;
+    for (int64_t row = first; row < end; ++row)
+      normalize_row(sums[row - first], output_of(task_, row), kHeadDim);
   }
 
-  // Rows row .. last of the block that begins at `first`: their states, to maxima, sums and outputs.
-  void attend_tile(const Partition& partition, int p, int64_t first, int64_t row, int64_t last) {
-    const int pages = (keys_of(last - 1, p) + kPageTokens - 1) / kPageTokens;
-    const uint16_t* const queries = scratch_.queries + (row - first) * head_dim_;
-    switch (head_dim_ / kStep) {
-      case 1:
-        score<1>(partition, pages, queries);
-        break;
-      case 2:
-        score<2>(partition, pages, queries);
-        break;
-      case 3:
-        score<3>(partition, pages, queries);
-        break;
-      default:
-        score<4>(partition, pages, queries);
+  // Rows first .. end, a block's: their states go to maxima and sums; finish(row, its outputs) is called for
+  // each.
+  template <typename Finish>
+  void attend_partition(int p, int64_t first, int64_t end, const Finish& finish) {
+    const Partition partition = take_partition(task_, p, keys_of(end - 1, p), scratch_);
+    for (int64_t row = first; row < end; row += kPairRows) {
+      const int64_t last = std::min(row + kPairRows, end);
+      const int pages = (keys_of(last - 1, p) + kPageTokens - 1) / kPageTokens;
+      if (last - row > kTileRows) {
+        attend_tiles<2>(partition, p, pages, first, row, last);
+      } else {
+        attend_tiles<1>(partition, p, pages, first, row, last);
+      }
+      for (int64_t r = row; r < last; ++r) finish(r, scratch_.outputs + (r - row) * kHeadDim);
     }
-    if (task_.kv.type == KvType::kInt8) {
-      weigh_tile<true>(p, row, last, pages, first);
+  }
+
+  template <int kTiles>
+  void attend_tiles(const Partition& partition, int p, int pages, int64_t first, int64_t row, int64_t last) {
+    const uint16_t* const queries = scratch_.queries + (row - first) * kHeadDim;
+    if constexpr (kTiles * kSteps <= kTileRegisters - kQueries) {
+      score<kTiles>(partition, pages, queries, scratch_.scores);
     } else {
-      weigh_tile<false>(p, row, last, pages, first);
+      for (int tile = 0; tile < kTiles; ++tile)
+        score<1>(partition, pages, queries + tile * kTileQueries, scratch_.scores + tile * kTileScores);
     }
-    int column = 0;
-    for (; column + kOutputTiles * kLanes <= head_dim_; column += kOutputTiles * kLanes)
-      add_values<kOutputTiles>(pages, column);
-    if (column < head_dim_) add_values<2>(pages, column);
-    for (int64_t r = 0; r < last - row; ++r) finish_outputs(output_row(r));
-  }
-
-  // Scores of a tile of rows and all keys of `pages` pages. The queries stay in their registers.
-  template <int kSteps>
-  void score(const Partition& partition, int pages, const uint16_t* queries) {
-    constexpr int64_t kTile = kTileRows * kStep;
-    tiles_.template load<kQueries>(queries, kTileRowBytes);
-    if constexpr (kSteps > 1) tiles_.template load<kQueries + 1>(queries + kTile, kTileRowBytes);
-    if constexpr (kSteps > 2) tiles_.template load<kQueries + 2>(queries + 2 * kTile, kTileRowBytes);
-    if constexpr (kSteps > 3) tiles_.template load<kQueries + 3>(queries + 3 * kTile, kTileRowBytes);
-    for (int page = 0; page < pages; ++page) {
-      tiles_.template load<kScores0>(kZeros, 0);
-      tiles_.template load<kScores1>(kZeros, 0);
-      const uint16_t* const keys = partition.keys[page];
-      score_step<kQueries>(keys, 0);
-      if constexpr (kSteps > 1) score_step<kQueries + 1>(keys, 1);
-      if constexpr (kSteps > 2) score_step<kQueries + 2>(keys, 2);
-      if constexpr (kSteps > 3) score_step<kQueries + 3>(keys, 3);
-      float* const scores = scratch_.scores + page * kPageTokens;
-      tiles_.template store<kScores0>(scores, kScoreStride * 4);
-      tiles_.template store<kScores1>(scores + kTileRows, kScoreStride * 4);
-    }
-  }
-  template <int kQuery>
-  REDOUBT_INLINE void score_step(const uint16_t* keys, int step) {
-    constexpr int64_t kRowBytes = kPageTokens * 4;
-    keys += int64_t(step) * kStep * kPageTokens;
-    tiles_.template load_streamed<kKeys0>(keys, kRowBytes);
-    tiles_.template dot_product_bf16<kScores0, kQuery, kKeys0>();
-    tiles_.template load_streamed<kKeys1>(keys + kStep, kRowBytes);
-    tiles_.template dot_product_bf16<kScores1, kQuery, kKeys1>();
-  }
-
-  // Rows one after the other, but first all maxima: each is waited for.
-  template <bool kInt8>
-  void weigh_tile(int p, int64_t row, int64_t last, int pages, int64_t first) const {
-    const int count = int(last - row);
-    float* const maxima = scratch_.maxima + (row - first);
-    int keys[kTileRows];
-    for (int r = 0; r < count; ++r) {
-      keys[r] = keys_of(row + r, p);
-      maxima[r] = max_score<kInt8>(scratch_.scores + r * kScoreStride, keys[r]);
-    }
-    for (int r = 0; r < count; ++r) {
-      scratch_.sums[row - first + r] =
-          weigh<kInt8>(scratch_.scores + r * kScoreStride, keys[r], pages * kPageTokens, maxima[r]);
-    }
-  }
-
-  // Scores become weights, as bf16, up to the row's last key; 0 from there to `end`. Returns their sum.
-  template <bool kInt8>
-  REDOUBT_INLINE float weigh(float* scores, int keys, int end, float maximum) const {
-    const F32s max = set(maximum);
-    auto* const weights = reinterpret_cast<uint16_t*>(scores);
-    F32s sums = set(0.0f);
-    int t = 0;
-    for (; t + kStep <= keys; t += kStep) weigh_step<kInt8>(scores, t, max, kAllLanes, kAllLanes, sums);
-    if (t < keys) {
-      weigh_step<kInt8>(scores, t, max, lanes_of(keys - t), lanes_of(keys - t - kLanes), sums);
-      t += kStep;
-    }
-    for (; t < end; t += kStep) _mm512_store_si512(weights + t, _mm512_setzero_si512());
-    return sum_of_lanes(sums);
-  }
-
-  static constexpr __mmask16 kAllLanes = 0xffff;
-  REDOUBT_INLINE static __mmask16 lanes_of(int count) {
-    return count >= kLanes ? kAllLanes : count > 0 ? __mmask16((1u << count) - 1) : __mmask16(0);
-  }
-
-  // 32 keys' weights, added to `sums` before they are scaled and rounded. real: those that the row sees.
-  template <bool kInt8>
-  REDOUBT_INLINE void weigh_step(float* scores, int t, F32s max, __mmask16 real0, __mmask16 real1,
-                                 F32s& sums) const {
-    F32s weights[2];
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; ++i) {
-      const __mmask16 real = i == 0 ? real0 : real1;
-      const F32s spread = sub(score_at<kInt8>(scores, t + i * kLanes), max);
-      const F32s weight = exp2_nonpositive<kExp2ToBf16>(spread, kExp2SmallestBf16);
-      weights[i] = _mm512_maskz_mov_ps(real, weight);
-      sums = add(sums, weights[i]);
-      if constexpr (kInt8) {
-        weights[i] = _mm512_maskz_mul_ps(real, weight, load(scratch_.value_scales + t + i * kLanes));
+    for (int tile = 0; tile < kTiles; ++tile) {
+      int keys[kTileRows];
+      for (int r = 0; r < kTileRows; ++r) {
+        keys[r] = keys_of(std::min(row + tile * kTileRows + r, last - 1), p);
       }
+      const int64_t at = row - first + tile * kTileRows;
+      weigh_tile(scratch_.scores + tile * kTileScores, keys, pages, scratch_.maxima + at, scratch_.sums + at);
     }
-    _mm512_store_si512(reinterpret_cast<uint16_t*>(scores) + t, round_to_bf16(weights[0], weights[1]));
+    for (int column = 0; column < kHeadDim; column += 2 * kLanes) add_values<kTiles>(pages, column);
   }
 
-  // Over int8 pages scores have yet to get their key's scale: in both passes, which is less than storing
-  // them.
-  template <bool kInt8>
-  REDOUBT_INLINE F32s score_at(const float* scores, int t) const {
-    if constexpr (kInt8) return mul(load(scores + t), load(scratch_.key_scales + t));
-    return load(scores + t);
-  }
-
-  template <bool kInt8>
-  REDOUBT_INLINE float max_score(const float* scores, int keys) const {
-    const F32s lowest = set(-std::numeric_limits<float>::infinity());
-    F32s largest[2] = {lowest, lowest};
-    const auto look = [&](int t, __mmask16 real, F32s& most) __attribute__((always_inline)) {
-      most = max_of(_mm512_mask_mov_ps(lowest, real, score_at<kInt8>(scores, t)), most);
-    };
-    int t = 0;
-    for (; t + kStep <= keys; t += kStep) {
-      look(t, kAllLanes, largest[0]);
-      look(t + kLanes, kAllLanes, largest[1]);
+  // Scores of a tile of rows, or two, and all keys of `pages` pages. The queries stay in their registers.
+  template <int kTiles>
+  void score(const Partition& partition, int pages, const uint16_t* queries, float* scores) {
+    load_queries<kTiles * kSteps>(queries);
+    for (int page = 0; page < pages; ++page, scores += kPageScores) {
+      score_keys<kTiles>(partition.keys[page], scores);
+      score_keys<kTiles>(partition.keys[page] + kStep, scores + kTileRows);
     }
-    if (t < keys) {
-      look(t, lanes_of(keys - t), largest[0]);
-      look(t + kLanes, lanes_of(keys - t - kLanes), largest[1]);
-    }
-    return max_of_lanes(max_of(largest[0], largest[1]));
   }
-
-  // Outputs of a tile of rows, kCount tiles of columns from `column` on.
   template <int kCount>
-  void add_values(int pages, int column) {
-    tiles_.template load<kOutputs>(kZeros, 0);
-    tiles_.template load<kOutputs + 1>(kZeros, 0);
-    if constexpr (kCount > 2) {
-      tiles_.template load<kOutputs + 2>(kZeros, 0);
-      tiles_.template load<kOutputs + 3>(kZeros, 0);
+  REDOUBT_INLINE void load_queries(const uint16_t* queries) {
+    if constexpr (kCount > 0) {
+      load_queries<kCount - 1>(queries);
+      tiles_.template load<kQueries + kCount - 1>(queries + (kCount - 1) * kTileRows * kStep, kTileRowBytes);
     }
-    const int64_t row_bytes = int64_t(head_dim_) * 4;
-    const auto* weights = reinterpret_cast<const uint16_t*>(scratch_.scores);
-    const uint16_t* values = scratch_.values + column * 2;
-    for (int page = 0; page < pages; ++page, weights += kStep, values += int64_t(kPageTokens) * head_dim_) {
-      tiles_.template load<kWeights>(weights, kScoreStride * 4);
-      tiles_.template load_streamed<kValues0>(values, row_bytes);
-      tiles_.template dot_product_bf16<kOutputs, kWeights, kValues0>();
-      tiles_.template load_streamed<kValues1>(values + kStep, row_bytes);
-      tiles_.template dot_product_bf16<kOutputs + 1, kWeights, kValues1>();
-      if constexpr (kCount > 2) {
-        tiles_.template load_streamed<kValues0>(values + 2 * kStep, row_bytes);
-        tiles_.template dot_product_bf16<kOutputs + 2, kWeights, kValues0>();
-        tiles_.template load_streamed<kValues1>(values + 3 * kStep, row_bytes);
-        tiles_.template dot_product_bf16<kOutputs + 3, kWeights, kValues1>();
-      }
+  }
+  // Those of 16 keys.
+  template <int kTiles, int kAt = 0>
+  REDOUBT_INLINE void score_keys(const uint16_t* keys, float* scores) {
+    if constexpr (kAt == 0) {
+      tiles_.template zero<kScores0>();
+      if constexpr (kTiles == 2) tiles_.template zero<kScores1>();
     }
-    float* const outputs = scratch_.outputs + column;
-    tiles_.template store<kOutputs>(outputs, row_bytes);
-    tiles_.template store<kOutputs + 1>(outputs + kLanes, row_bytes);
-    if constexpr (kCount > 2) {
-      tiles_.template store<kOutputs + 2>(outputs + 2 * kLanes, row_bytes);
-      tiles_.template store<kOutputs + 3>(outputs + 3 * kLanes, row_bytes);
+    if constexpr (kAt < kSteps) {
+      tiles_.template load_streamed<kKeys>(keys + kAt * kStep * kPageTokens, kPageTokens * 4);
+      tiles_.template dot_product_bf16<kScores0, kQueries + kAt, kKeys>();
+      if constexpr (kTiles == 2) tiles_.template dot_product_bf16<kScores1, kQueries + kSteps + kAt, kKeys>();
+      score_keys<kTiles, kAt + 1>(keys, scores);
+    } else {
+      tiles_.template store<kScores0>(scores, kPageTokens * 4);
+      if constexpr (kTiles == 2) tiles_.template store<kScores1>(scores + kTileScores, kPageTokens * 4);
     }
   }
 
-  REDOUBT_INLINE void finish_outputs(float* outputs) const {
-    if (task_.kv.type == KvType::kBf16) return restore_columns(outputs, head_dim_);
-    for (int d = 0; d < head_dim_; d += kLanes) store(outputs + d, mul(load(outputs + d), set(kCodeScale)));
+  // Scores become weights. keys: how many each row sees, in ascending order.
+  void weigh_tile(float* scores, const int (&keys)[kTileRows], int pages, float* maxima, float* sums) const {
+    const int whole = keys[0] / kPageTokens;  // pages that all rows see all of
+    Vectors vectors;
+#pragma GCC unroll 16
+    for (F32s& vector : vectors) vector = set(-std::numeric_limits<float>::infinity());
+    for (int page = 0; page < whole; ++page) find_maxima<false>(scores, page, keys, vectors);
+    for (int page = whole; page < pages; ++page) find_maxima<true>(scores, page, keys, vectors);
+    store(maxima, fold_lanes(vectors, max_of));
+#pragma GCC unroll 16
+    for (F32s& vector : vectors) vector = set(0.0f);
+    for (int page = 0; page < whole; ++page) weigh<false>(scores, page, keys, maxima, vectors);
+    for (int page = whole; page < pages; ++page) weigh<true>(scores, page, keys, maxima, vectors);
+    store(sums, fold_lanes(vectors, add));
+  }
+
+  // Of 16 keys from the i-th half of a page on, those that a row sees.
+  REDOUBT_INLINE static __mmask16 seen(int keys, int page, int i) {
+    const int count = keys - page * kPageTokens - i * kLanes;
+    return count >= kLanes ? __mmask16(0xffff) : count > 0 ? first(count) : __mmask16(0);
+  }
+  // Over int8 pages the scales of a page's keys, or values.
+  REDOUBT_INLINE static F32s scale_of(const float* scales, int page, int i) {
+    return kInt8 ? load(scales + page * kPageTokens + i * kLanes) : set(1.0f);
+  }
+
+  template <bool kMasked>
+  REDOUBT_INLINE void find_maxima(const float* scores, int page, const int (&keys)[kTileRows],
+                                  Vectors& maxima) const {
+    scores += page * kPageScores;
+    const F32s scales[] = {scale_of(scratch_.key_scales, page, 0), scale_of(scratch_.key_scales, page, 1)};
+#pragma GCC unroll 32
+    for (int i = 0; i < 2 * kTileRows; ++i) {
+      F32s& most = maxima[i / 2];
+      F32s score = load(scores + i * kLanes);
+      if constexpr (kInt8) score = mul(score, scales[i % 2]);
+      most = kMasked ? _mm512_mask_max_ps(most, seen(keys[i / 2], page, i % 2), score, most)
+                     : max_of(score, most);
+    }
+  }
+
+  // A page's weights: 0 for keys that a row doesn't see. They are added to `sums` before they are scaled and
+  // rounded. In steps, as the processor does not look far enough ahead to overlap one vector's with
+  // another's.
+  template <bool kMasked>
+  REDOUBT_INLINE void weigh(float* scores, int page, const int (&keys)[kTileRows], const float* maxima,
+                            Vectors& sums) const {
+    scores += page * kPageScores;
+    auto* const rounded = reinterpret_cast<uint16_t*>(scores);
+    const F32s key_scales[] = {scale_of(scratch_.key_scales, page, 0),
+                               scale_of(scratch_.key_scales, page, 1)};
+    const F32s value_scales[] = {scale_of(scratch_.value_scales, page, 0),
+                                 scale_of(scratch_.value_scales, page, 1)};
+#pragma GCC unroll 16
+    for (int row = 0; row < kTileRows; row += kTogether / 2) {
+      F32s weights[kTogether];
+      const auto each = [&](const auto& step) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+        for (int i = 0; i < kTogether; ++i) step(weights[i], row + i / 2, i % 2);
+      };
+      each([&](F32s& weight, int r, int i) __attribute__((always_inline)) {
+        const F32s score = load(scores + r * kPageTokens + i * kLanes), max = set(maxima[r]);
+        weight = kInt8 ? fms(score, key_scales[i], max) : sub(score, max);
+      });
+      each([&](F32s& weight, int r, int i) __attribute__((always_inline)) {
+        weight = exp2_to_bf16(weight);
+        if constexpr (kMasked) weight = _mm512_maskz_mov_ps(seen(keys[r], page, i), weight);
+        sums[r] = add(sums[r], weight);
+      });
+      if constexpr (kInt8) {
+        each([&](F32s& weight, int r, int i) __attribute__((always_inline)) {
+          weight = kMasked ? _mm512_maskz_mul_ps(seen(keys[r], page, i), weight, value_scales[i])
+                           : mul(weight, value_scales[i]);
+        });
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < kTogether; i += 2) {
+        _mm512_store_si512(rounded + (row + i / 2) * kPageTokens, round_to_bf16(weights[i], weights[i + 1]));
+      }
+    }
+  }
+
+  // 32 columns of the outputs of a tile of rows, or two.
+  template <int kTiles>
+  void add_values(int pages, int column) {
+    tiles_.template zero<kOutputs00>();
+    tiles_.template zero<kOutputs01>();
+    if constexpr (kTiles == 2) {
+      tiles_.template zero<kOutputs10>();
+      tiles_.template zero<kOutputs11>();
+    }
+    const float* weights = scratch_.scores;
+    const uint16_t* values = scratch_.values + column * 2;
+    for (int page = 0; page < pages; ++page, weights += kPageScores, values += kPageTokens * kHeadDim) {
+      tiles_.template load<kWeights0>(weights, kTileRowBytes);
+      tiles_.template load_streamed<kValues0>(values, kHeadDim * 4);
+      tiles_.template dot_product_bf16<kOutputs00, kWeights0, kValues0>();
+      tiles_.template load_streamed<kValues1>(values + kStep, kHeadDim * 4);
+      tiles_.template dot_product_bf16<kOutputs01, kWeights0, kValues1>();
+      if constexpr (kTiles == 2) {
+        tiles_.template load<kWeights1>(weights + kTileScores, kTileRowBytes);
+        tiles_.template dot_product_bf16<kOutputs10, kWeights1, kValues0>();
+        tiles_.template dot_product_bf16<kOutputs11, kWeights1, kValues1>();
+      }
+    }
+    float* outputs = scratch_.outputs + column;
+    tiles_.template store<kOutputs00>(outputs, kHeadDim * 4);
+    tiles_.template store<kOutputs01>(outputs + kLanes, kHeadDim * 4);
+    if constexpr (kTiles == 2) {
+      outputs += kTileRows * kHeadDim;
+      tiles_.template store<kOutputs10>(outputs, kHeadDim * 4);
+      tiles_.template store<kOutputs11>(outputs + kLanes, kHeadDim * 4);
+    }
+  }
+
+  // A row of outputs as the caller wants it, times `factor`.
+  REDOUBT_INLINE static void finish_outputs(const float* outputs, float factor, float* to) {
+    const F32s factors = set(factor);
+    for (int d = 0; d < kHeadDim; d += 2 * kLanes) {
+      F32s low = load(outputs + d), high = load(outputs + d + kLanes);
+      if constexpr (kInt8) {
+        low = mul(low, set(kCodeScale));
+        high = mul(high, set(kCodeScale));
+      } else {
+        restore_columns(low, high);
+      }
+      store(to + d, mul(low, factors));
+      store(to + d + kLanes, mul(high, factors));
+    }
   }
 
   Tiles tiles_;
   const AttentionTask& task_;
   const Scratch scratch_;
-  const int head_dim_;
   const int64_t rows_;
 };
 
+template <typename Tiles, int kSteps, typename Run>
+void with_attention(const AttentionTask& task, void* memory, const Run& run) {
+  if (task.kv.type == KvType::kInt8) return run(Attention<Tiles, kSteps, true>(task, memory));
+  run(Attention<Tiles, kSteps, false>(task, memory));
+}
+
+// Calls run(an Attention for the task).
+template <typename Tiles, typename Run>
+void with_attention(const AttentionTask& task, void* memory, const Run& run) {
+  switch (task.kv.head_dim / kStep) {
+    case 1:
+      return with_attention<Tiles, 1>(task, memory, run);
+    case 2:
+      return with_attention<Tiles, 2>(task, memory, run);
+    case 3:
+      return with_attention<Tiles, 3>(task, memory, run);
+    default:
+      return with_attention<Tiles, 4>(task, memory, run);
+  }
+}
+
 template <typename Tiles>
 void attention(const AttentionTask& task, void* memory) {
-  Attention<Tiles>(task, memory).run();
+  with_attention<Tiles>(task, memory, [](auto&& attention) { attention.run(); });
 }
 
 template <typename Tiles>
 void attention_partition(const AttentionTask& task, int p, float* states, void* memory) {
-  Attention<Tiles>(task, memory).run_partition(p, states);
+  with_attention<Tiles>(task, memory, [&](auto&& attention) { attention.run_partition(p, states); });
 }
 
 size_t attention_scratch_bytes(const AttentionTask& task) { return Scratch::bytes(task.kv.head_dim); }

@@ -5,10 +5,11 @@
 // volume 2, "TDPBF16PS"): for each 32 addends in ascending order
 //   even = fma of those with even index, odd = fma of the others, both from 0;  sum = sum + (even + odd)
 // with 0 for every subnormal number. Of int8 pages, keys and values are their codes times 2^16, s_t is the
-// sum times (the key's scale * 2^-16). p_t = 2^(s_t - m) is by kExp2ToBf16, and 0 below 2^kExp2SmallestBf16.
-// Weights of values are bf16(p_t), over int8 pages bf16(p_t * the value's scale); there the output is the sum
-// times 2^-16.
+// sum times c, the key's scale * 2^-16. p_t = 2^x, x = s_t - m, over int8 pages fma(sum, c, -m), but not less
+// than kExp2SmallestBf16, by kExp2ToBf16, where f is rounded down. Weights of values are bf16(p_t), over int8
+// pages bf16(p_t * the value's scale); there the output is the sum times 2^-16.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "float_formats.h"
@@ -66,31 +67,44 @@ float sum_of_products(int count, const X& x, const Y& y) {
   return sum;
 }
 
+float exp2_to_bf16(float x) {
+  if (x < kExp2SmallestBf16) x = kExp2SmallestBf16;
+  const double floor = std::floor(double(x)), fraction = double(x) - floor;
+  float f = float(fraction);
+  if (double(f) > fraction || f == 1.0f) f = std::nextafter(f, 0.0f);
+  float poly = std::fma(kExp2ToBf16[2], f, kExp2ToBf16[1]);
+  poly = std::fma(poly, f, kExp2ToBf16[0]);
+  poly = std::fma(poly, f, 1.0f);
+  return std::isnan(x) ? x : std::ldexp(poly, int(floor));
+}
+
 }  // namespace
 
 void attention_row_bf16(const KvView& kv, const float* query, float scale_log2e, int first, int keys,
                         float* state) {
   const bool is_int8 = kv.type == KvType::kInt8;
-  float scores[kPartitionTokens], max = -std::numeric_limits<float>::infinity();
+  float sums[kPartitionTokens], max = -std::numeric_limits<float>::infinity();
   for (int t = 0; t < keys; ++t) {
     const Page page(kv, first + t);
-    scores[t] = sum_of_products(
+    sums[t] = sum_of_products(
         kv.head_dim, [&](int d) { return round_to_bf16(query[d] * scale_log2e); },
         [&](int d) { return page.key(d); });
-    if (is_int8) scores[t] *= page.key_scale() * 0x1p-16f;
-    max = scores[t] > max ? scores[t] : max;
+    const float score = is_int8 ? sums[t] * (page.key_scale() * 0x1p-16f) : sums[t];
+    max = score > max ? score : max;
   }
-  float lanes[kSoftmaxLanes] = {};
+  float weights[kPartitionTokens], lanes[kSoftmaxLanes] = {};
   for (int t = 0; t < keys; ++t) {
-    const float weight = exp2_nonpositive<kExp2ToBf16>(scores[t] - max, kExp2SmallestBf16);
+    const Page page(kv, first + t);
+    const float weight =
+        exp2_to_bf16(is_int8 ? std::fma(sums[t], page.key_scale() * 0x1p-16f, -max) : sums[t] - max);
     lanes[t % kSoftmaxLanes] += weight;
-    scores[t] = round_to_bf16(is_int8 ? weight * Page(kv, first + t).value_scale() : weight);
+    weights[t] = round_to_bf16(is_int8 ? weight * page.value_scale() : weight);
   }
   state[kStateMax] = max;
   state[kStateSum] = sum_lanes(lanes);
   for (int d = 0; d < kv.head_dim; ++d) {
     const float sum = sum_of_products(
-        keys, [&](int t) { return scores[t]; }, [&](int t) { return Page(kv, first + t).value(d); });
+        keys, [&](int t) { return weights[t]; }, [&](int t) { return Page(kv, first + t).value(d); });
     state[kStateOutput + d] = is_int8 ? sum * 0x1p-16f : sum;
   }
 }

@@ -12,8 +12,11 @@ namespace {
 
 // Enough pieces per thread for the dearest-first order to balance them.
 constexpr int kItemsPerThread = 4;
-// Query tokens of one piece: enough to reuse a page of keys, few enough to make many pieces.
-constexpr int kMostQueryTokens = 32;
+// Query tokens of one piece: enough rows, of a token and a head each, to share a widened page of keys, few
+// enough tokens to make many pieces.
+constexpr int kEnoughRows = 128;
+constexpr int kUsualQueryTokens = 32;
+constexpr int kMostQueryTokens = 128;
 constexpr int kFewestQueryTokens = 8;
 // What reading and widening a key costs beside multiplying it with one row: heads that share a key share
 // that.
@@ -28,7 +31,9 @@ class Planner {
 
   AttentionPlan plan() {
     const int64_t wanted = threads_ == 1 ? 1 : int64_t(threads_) * kItemsPerThread;
-    int chunk_tokens = kMostQueryTokens;
+    int chunk_tokens = kUsualQueryTokens;
+    while (chunk_tokens < kMostQueryTokens && chunk_tokens * config_.group_heads() < kEnoughRows)
+      chunk_tokens *= 2;
     while (chunk_tokens > kFewestQueryTokens && count_chunks(chunk_tokens) * config_.kv_heads < wanted) {
       chunk_tokens /= 2;
     }

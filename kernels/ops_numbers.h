@@ -24,12 +24,13 @@ inline constexpr float kExp2[] = {0x1.62e430p-1f, 0x1.ebfbdcp-3f,  0x1.c6aee8p-5
                                   0x1.3b2d4cp-7f, 0x1.5f3e54p-10f, 0x1.41fbbcp-13f};
 // Relative error below 3e-6 (2^-18.4): for weights that become 16-bit fixed point.
 inline constexpr float kExp2ToFixed[] = {0x1.62e12ap-1f, 0x1.ec0382p-3f, 0x1.c9fd1ep-5f, 0x1.3a007ap-7f};
-// Relative error below 1.1e-4 (2^-13.2): for weights that become bf16.
-inline constexpr float kExp2ToBf16[] = {0x1.62f5fap-1f, 0x1.f00c4ep-3f, 0x1.c2a25cp-5f};
+// Relative error below 1.1e-4 (2^-13.2), for weights that become bf16: 2^x is 2^floor(x) times the polynomial
+// of f = x - floor(x) in [0, 1], which is 1 at 0 and 2 at 1.
+inline constexpr float kExp2ToBf16[] = {0x1.640ea4p-1f, 0x1.cf7ac2p-3f, 0x1.409564p-4f};
 // Below this, weights of attention are 0: 2^x would leave the normal numbers.
 inline constexpr float kExp2Smallest = -125.0f;
-// With bf16 products more are 0: times a small value's scale they would leave the normal numbers, which costs
-// Intel's processors more than a hundred cycles each.
+// With bf16 products x is no less than this: times a small value's scale they would leave the normal numbers,
+// which costs Intel's processors more than a hundred cycles each.
 inline constexpr float kExp2SmallestBf16 = -100.0f;
 
 // log2(e) as a sum of two floats.

@@ -43,10 +43,10 @@ inline float exp2_of_parts(float f, float biased) {
   return poly * std::bit_cast<float>(std::bit_cast<uint32_t>(biased) << 23);
 }
 
-// 2^x for x <= 0; 0 below `smallest`, at which 2^x is normal; NaN stays NaN.
+// 2^x for x <= 0; 0 below kExp2Smallest; NaN stays NaN.
 template <const auto& kCoefficients = kExp2>
-inline float exp2_nonpositive(float x, float smallest = kExp2Smallest) {
-  if (x < smallest) return 0.0f;
+inline float exp2_nonpositive(float x) {
+  if (x < kExp2Smallest) return 0.0f;
   const float biased = x + kRoundMagic;
   return exp2_of_parts<kCoefficients>(x - (biased - kRoundMagic), biased);
 }

@@ -2,7 +2,9 @@
 
 Each engine is a process of its own with the model loaded. A first round, of shortened works, finds the variant
 (attention, KV layout, repacking) that serves each best at each work; then come `--repeats` rounds in which all take
-turns at each work, so that a noisy neighbour meets everybody. The machine's two limits are sampled between rounds. The
+turns at each work, so that a noisy neighbour meets everybody. Whose turn it is does a short work over and over for a
+second: the first time, while the clock rises and caches fill, is noted apart, and of the others the median counts, as
+peers' own benchmarks do. The machine's two limits are sampled between rounds. The
 JSON is written after every round, so that an interrupted run keeps what it has; each figure is printed as it comes. A
 peer that can't be installed or started is in `missing`, with the reason; a crash and a refusal are results. Peers are
 installed once, into `--environments`. Exit status 1 if a peer is missing.
@@ -15,6 +17,7 @@ import shlex
 import signal
 import statistics
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib import import_module
@@ -37,6 +40,7 @@ PEER_NAMES = ("llama_cpp", "ik_llama_cpp", "vllm_cpu", "openvino_genai", "ipex_l
 OURS = "redoubt"
 CRASHES_ALLOWED = 3
 TUNING_TOKENS, TUNING_STEPS = 1024, 8
+TURN_S, MOST_TIMES = 1.0, 20
 
 
 class Comparison:
@@ -50,6 +54,7 @@ class Comparison:
         self._repeats = repeats
         self._best: dict[tuple[str, Work], str] = {}
         self._rounds: dict[tuple[str, Work], list[float]] = {}
+        self._first: dict[tuple[str, Work], list[float]] = {}
         self._refusals: dict[tuple[str, Work], str] = {}
 
     def turns(self) -> int:
@@ -68,10 +73,13 @@ class Comparison:
             progress.set_description(work.name)
             for one in self.contenders:
                 if (one.name, work) in self._best:
-                    rate = self._rate(one, work, self._best[one.name, work])
-                    if rate is not None:
+                    rates = self._rates(one, work, self._best[one.name, work])
+                    if rates:
+                        rate = warm(rates)
                         self._rounds.setdefault((one.name, work), []).append(rate)
-                        progress.write(f"{one.name:16}{work.name:24}{rate:10.1f} tokens/s", file=sys.stderr)
+                        self._first.setdefault((one.name, work), []).append(rates[0])
+                        times = f"the first of {len(rates)} times {rates[0]:.1f}" if len(rates) > 1 else ""
+                        progress.write(f"{one.name:24}{work.name:24}{rate:10.1f} tokens/s {times}", file=sys.stderr)
             progress.update()
 
     def _tune(self, one: Contender) -> None:
@@ -84,9 +92,9 @@ class Comparison:
         rates: dict[Work, dict[str, float]] = {work: {} for work in short.values()}
         for variant in one.about.variants:
             for work, found in rates.items():
-                rate = self._rate(one, work, variant)
-                if rate is not None:
-                    found[variant] = rate
+                taken = self._rates(one, work, variant)
+                if taken:
+                    found[variant] = warm(taken)
         for work in self._works:
             found = rates[short[work]]
             if found:
@@ -94,19 +102,23 @@ class Comparison:
             else:
                 self._refusals.setdefault((one.name, work), self._refusals[one.name, short[work]])
 
-    def _rate(self, one: Contender, work: Work, variant: str) -> float | None:
-        """Tokens a second; None for a refusal or a crash, which are noted."""
+    def _rates(self, one: Contender, work: Work, variant: str) -> list[float]:
+        """Tokens a second, each time that the work is done in a turn; none for a refusal or a crash, which are noted."""
         if sum(crash["engine"] == one.name for crash in self.crashes) >= CRASHES_ALLOWED:
             self._refusals.setdefault((one.name, work), f"given up after {CRASHES_ALLOWED} crashes")
-            return None
+            return []
+        rates: list[float] = []
+        end_s = time.monotonic() + TURN_S
         try:
-            return work.tokens / one.measure(work, variant)
+            while not rates or (time.monotonic() < end_s and len(rates) < MOST_TIMES):
+                rates.append(work.tokens / one.measure(work, variant))
+            return rates
         except NotSupportedError as error:
             self._refusals[one.name, work] = str(error)
         except CrashError as error:
             self.crashes.append({"engine": one.name, "work": work.name, "variant": variant, "reason": str(error)})
             self._refusals[one.name, work] = "crashed"
-        return None
+        return []
 
     def figures(self, one: Contender) -> dict[str, Any]:
         """One engine's tokens a second, or why there are none."""
@@ -118,6 +130,7 @@ class Comparison:
                 results[work.name] = {
                     "median": round(statistics.median(rounds), 2),
                     "rounds": [round(rate, 2) for rate in rounds],
+                    "first": [round(rate, 2) for rate in self._first[one.name, work]],
                     "variant": self._best[one.name, work],
                 }
             elif (one.name, work) in self._refusals:
@@ -126,7 +139,7 @@ class Comparison:
         return {**about, "results": results}
 
     def ratios(self, ours: str, peer: str) -> dict[str, Any]:
-        """How many times as fast we are, of rounds that both finished."""
+        """How many times as fast we are, of rounds that both finished; `first`: the first time in each turn."""
         result = {}
         for work in self._works:
             a, b = self._rounds.get((ours, work), []), self._rounds.get((peer, work), [])
@@ -136,8 +149,16 @@ class Comparison:
                     "of_medians": round(statistics.median(a) / statistics.median(b), 2),
                     "lowest": round(min(within), 2),
                     "highest": round(max(within), 2),
+                    "first": round(
+                        statistics.median(self._first[ours, work]) / statistics.median(self._first[peer, work]), 2
+                    ),
                 }
         return result
+
+
+def warm(rates: Sequence[float]) -> float:
+    """The median of all but the first, if there are others."""
+    return statistics.median(rates[1:] or rates)
 
 
 def shortened(work: Work) -> Work:

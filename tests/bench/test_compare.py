@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.compare import ROOT, Comparison, shortened
+from bench.compare import MOST_TIMES, ROOT, Comparison, shortened
 from bench.limits import Demand, Rates
 from bench.process import Contender, CrashError
 from bench.report import table
-from bench.work import Work, works
+from bench.work import About, Work, works
 
 # A contender that needs a second per token, or half of it in its variant "good"; one that dies at decoding; one that
 # refuses it; one that never answers.
@@ -75,14 +75,38 @@ def test_the_best_variant_is_compared_and_crashes_and_refusals_are_results(tmp_p
         for one in contenders:
             one.stop()
     fast, slow, mortal, shy = map(comparison.figures, contenders)
-    assert fast["results"]["decode 2 at 5"] == {"median": 2.0, "rounds": [2.0, 2.0], "variant": "good"}
-    assert comparison.ratios("fast", "slow")["prefill 10"] == {"of_medians": 2.0, "lowest": 2.0, "highest": 2.0}
+    rounds = {"median": 2.0, "rounds": [2.0, 2.0], "first": [2.0, 2.0]}
+    assert fast["results"]["decode 2 at 5"] == {**rounds, "variant": "good"}
+    ratios = {"of_medians": 2.0, "lowest": 2.0, "highest": 2.0, "first": 2.0}
+    assert comparison.ratios("fast", "slow")["prefill 10"] == ratios
     assert "no more" in comparison.crashes[0]["reason"]
     assert mortal["results"]["prefill 10"]["median"] == 1.0  # it was started again
     assert mortal["results"]["decode 1 at 5"] == {"none": "crashed"}
     assert shy["results"]["decode 1 at 5"] == {"none": "one at a time"}
     assert set(comparison.ratios("fast", "shy")) == {"prefill 10"}
     assert "median" in slow["results"]["decode 1 at 5"]
+
+
+class Waking(Contender):
+    """Needs four seconds for a work the first time in a turn, then one."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("waking", (), ROOT, folder / "log", 1.0)
+        self.about = About("1", "none", ("",), 0.0)
+        self.times = 0
+
+    def measure(self, work: Work, variant: str) -> float:
+        self.times += 1
+        return 4.0 if self.times % MOST_TIMES == 1 else 1.0
+
+
+def test_the_first_time_in_a_turn_is_apart(tmp_path: Path) -> None:
+    waking = Waking(tmp_path)
+    comparison = Comparison([waking], works((8,), 5, 4, []), repeats=3)
+    for turn in range(comparison.turns()):
+        comparison.play(turn, NoBar())
+    expected = {"median": 8.0, "rounds": [8.0] * 3, "first": [2.0] * 3, "variant": ""}
+    assert comparison.figures(waking)["results"] == {"prefill 8": expected}
 
 
 def test_whoever_is_not_measured_is_stopped(tmp_path: Path) -> None:

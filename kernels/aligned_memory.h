@@ -1,5 +1,5 @@
-// Zeroed memory for activations, KV pages and weights, straight from the kernel: page aligned, in huge pages
-// where it is large enough, resident only once it is touched. Knows nothing of what it holds.
+// Zeroed memory for activations, KV pages and weights, straight from the kernel: page aligned, in whole huge
+// pages from half of one on, resident only once it is touched. Knows nothing of what it holds.
 #pragma once
 
 #include <sys/mman.h>
@@ -21,9 +21,10 @@ class AlignedMemory {
   // Throws std::bad_alloc.
   explicit AlignedMemory(size_t count) : bytes_(count * sizeof(T)) {
     if (count == 0) return;
-    if (count > SIZE_MAX / sizeof(T)) throw std::bad_alloc();
-    void* memory = map(bytes_ < kHugePageBytes ? 0 : kHugePageBytes);
-    data_ = static_cast<T*>(memory);
+    if (count > (SIZE_MAX - 2 * kHugePageBytes) / sizeof(T)) throw std::bad_alloc();
+    const bool is_large = bytes_ >= kHugePageBytes / 2;
+    if (is_large) bytes_ = (bytes_ + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+    data_ = static_cast<T*>(map(is_large ? kHugePageBytes : 0));
   }
   ~AlignedMemory() {
     if (data_ != nullptr) munmap(data_, bytes_);
@@ -50,10 +51,8 @@ class AlignedMemory {
     if (alignment == 0) return mapped;
     std::byte* const begin = static_cast<std::byte*>(mapped);
     const size_t before = (alignment - reinterpret_cast<uintptr_t>(begin) % alignment) % alignment;
-    constexpr size_t kSmallestPageBytes = 4096;
-    const size_t used = before + (bytes_ + kSmallestPageBytes - 1) / kSmallestPageBytes * kSmallestPageBytes;
     if (before != 0) munmap(begin, before);
-    if (used < mapped_bytes) munmap(begin + used, mapped_bytes - used);
+    if (before != alignment) munmap(begin + before + bytes_, alignment - before);
     madvise(begin + before, bytes_, MADV_HUGEPAGE);  // a wish: refusal only costs time
     return begin + before;
   }

@@ -103,7 +103,7 @@ class Comparison:
                 self._refusals.setdefault((one.name, work), self._refusals[one.name, short[work]])
 
     def _rates(self, one: Contender, work: Work, variant: str) -> list[float]:
-        """Tokens a second, each time that the work is done in a turn; none for a refusal or a crash, which are noted."""
+        """Tokens a second, each time that the work is done in a turn; none for a refusal or a crash (noted)."""
         if sum(crash["engine"] == one.name for crash in self.crashes) >= CRASHES_ALLOWED:
             self._refusals.setdefault((one.name, work), f"given up after {CRASHES_ALLOWED} crashes")
             return []

@@ -85,9 +85,8 @@ void write_int8_kv(std::byte* block, int slot, int head_dim, const float* key, c
   scales[0] = float_to_bf16(of_key.scale);
   scales[kPageTokens] = float_to_bf16(of_value.scale);
   for (int d = 0; d < head_dim; d += kLanes) {
+    store_int8_apart(values + 2 * d, codes_of(value + d, of_value.inverse));
     alignas(16) int8_t codes[kLanes];
-    store_int8(codes, codes_of(value + d, of_value.inverse));
-    for (int i = 0; i < kLanes; ++i) values[(d + i) * 2] = codes[i];
     store_int8(codes, codes_of(key + d, of_key.inverse));
     for (int i = 0; i < kLanes / 2; ++i) {
       std::memcpy(keys + (d / 2 + i) * kPageTokens, codes + 2 * i, 2);

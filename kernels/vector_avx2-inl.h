@@ -106,6 +106,12 @@ REDOUBT_INLINE void store_int8(int8_t* to, F32s x) {
   const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi16(halves, halves));
 }
+// To every second byte; those between stay as they are.
+REDOUBT_INLINE void store_int8_apart(int8_t* to, F32s x) {
+  alignas(16) int8_t codes[kLanes];
+  store_int8(codes, x);
+  for (int i = 0; i < kLanes; ++i) to[2 * i] = codes[i];
+}
 // Of floats' bits, as unsigned integers.
 REDOUBT_INLINE Bits bits_of(F32s x) { return _mm256_castps_si256(x); }
 REDOUBT_INLINE Bits magnitude_bits(F32s x) {

@@ -98,6 +98,11 @@ REDOUBT_INLINE void store_int16(int16_t* to, F32s x) {
 REDOUBT_INLINE void store_int8(int8_t* to, F32s x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
 }
+// To every second byte; those between stay as they are.
+REDOUBT_INLINE void store_int8_apart(int8_t* to, F32s x) {
+  const __m256i words = _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(x));
+  _mm256_mask_storeu_epi8(to, 0x55555555, words);
+}
 // Of floats' bits, as unsigned integers.
 REDOUBT_INLINE Bits bits_of(F32s x) { return _mm512_castps_si512(x); }
 REDOUBT_INLINE Bits magnitude_bits(F32s x) {

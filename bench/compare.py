@@ -112,13 +112,12 @@ class Comparison:
         try:
             while not rates or (time.monotonic() < end_s and len(rates) < MOST_TIMES):
                 rates.append(work.tokens / one.measure(work, variant))
-            return rates
         except NotSupportedError as error:
             self._refusals[one.name, work] = str(error)
         except CrashError as error:
             self.crashes.append({"engine": one.name, "work": work.name, "variant": variant, "reason": str(error)})
             self._refusals[one.name, work] = "crashed"
-        return []
+        return rates
 
     def figures(self, one: Contender) -> dict[str, Any]:
         """One engine's tokens a second, or why there are none."""

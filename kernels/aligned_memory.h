@@ -52,7 +52,7 @@ class AlignedMemory {
     std::byte* const begin = static_cast<std::byte*>(mapped);
     const size_t before = (alignment - reinterpret_cast<uintptr_t>(begin) % alignment) % alignment;
     if (before != 0) munmap(begin, before);
-    if (before != alignment) munmap(begin + before + bytes_, alignment - before);
+    munmap(begin + before + bytes_, alignment - before);
     madvise(begin + before, bytes_, MADV_HUGEPAGE);  // a wish: refusal only costs time
     return begin + before;
   }

@@ -3,8 +3,8 @@
 // Rows are (query token, head) pairs, token by token, in tiles of 16. A partition's keys and values are
 // brought once into the form that tiles take, then pairs of tiles of rows, which share what is loaded of keys
 // and values, take their turns: scores = rows x keys, a softmax per row, outputs = weights x values. Scores
-// of keys past a row's last are computed, perhaps from garbage, but never read; values past the last that any
-// row sees are zero.
+// of keys past a row's last are computed, perhaps from garbage, but never counted; values past the last that
+// any row sees are zero.
 //
 // The three are apart because on the Xeon where this was measured an instruction on tiles leaves vectors half
 // of their floating-point operations a cycle for the next 400 cycles or so, while tiles that were idle for
@@ -12,7 +12,6 @@
 #include <immintrin.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -144,7 +143,7 @@ REDOUBT_INLINE F32s fold_lanes(F32s (&rows)[kTileRows], const Operation& operati
   return _mm512_permutexvar_ps(order, folded);
 }
 
-// 2^x for x <= 0, or little above, as attention_bf16_scalar.cc has it.
+// 2^x for x <= 0 as attention_bf16_scalar.cc has it.
 REDOUBT_INLINE F32s exp2_to_bf16(F32s x) {
   constexpr int kRoundDown = 0x09;  // x less its floor, rounded down too
   x = max_of(set(kExp2SmallestBf16), x);
@@ -421,8 +420,8 @@ class Attention {
         for (int i = 0; i < kTogether; ++i) step(weights[i], row + i / 2, i % 2);
       };
       each([&](F32s& weight, int r, int i) __attribute__((always_inline)) {
-        const F32s score = load(scores + r * kPageTokens + i * kLanes), max = set(maxima[r]);
-        weight = kInt8 ? fms(score, key_scales[i], max) : sub(score, max);
+        const F32s score = load(scores + r * kPageTokens + i * kLanes);
+        weight = sub(kInt8 ? mul(score, key_scales[i]) : score, set(maxima[r]));
       });
       each([&](F32s& weight, int r, int i) __attribute__((always_inline)) {
         weight = exp2_to_bf16(weight);

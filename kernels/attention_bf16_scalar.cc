@@ -5,9 +5,9 @@
 // volume 2, "TDPBF16PS"): for each 32 addends in ascending order
 //   even = fma of those with even index, odd = fma of the others, both from 0;  sum = sum + (even + odd)
 // with 0 for every subnormal number. Of int8 pages, keys and values are their codes times 2^16, s_t is the
-// sum times c, the key's scale * 2^-16. p_t = 2^x, x = s_t - m, over int8 pages fma(sum, c, -m), but not less
-// than kExp2SmallestBf16, by kExp2ToBf16, where f is rounded down. Weights of values are bf16(p_t), over int8
-// pages bf16(p_t * the value's scale); there the output is the sum times 2^-16.
+// sum times (the key's scale * 2^-16). p_t = 2^x, x = s_t - m but not less than kExp2SmallestBf16, by
+// kExp2ToBf16, where f is rounded down. Weights of values are bf16(p_t), over int8 pages bf16(p_t * the
+// value's scale); there the output is the sum times 2^-16.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -83,22 +83,20 @@ float exp2_to_bf16(float x) {
 void attention_row_bf16(const KvView& kv, const float* query, float scale_log2e, int first, int keys,
                         float* state) {
   const bool is_int8 = kv.type == KvType::kInt8;
-  float sums[kPartitionTokens], max = -std::numeric_limits<float>::infinity();
+  float scores[kPartitionTokens], max = -std::numeric_limits<float>::infinity();
   for (int t = 0; t < keys; ++t) {
     const Page page(kv, first + t);
-    sums[t] = sum_of_products(
+    scores[t] = sum_of_products(
         kv.head_dim, [&](int d) { return round_to_bf16(query[d] * scale_log2e); },
         [&](int d) { return page.key(d); });
-    const float score = is_int8 ? sums[t] * (page.key_scale() * 0x1p-16f) : sums[t];
-    max = score > max ? score : max;
+    if (is_int8) scores[t] *= page.key_scale() * 0x1p-16f;
+    max = scores[t] > max ? scores[t] : max;
   }
   float weights[kPartitionTokens], lanes[kSoftmaxLanes] = {};
   for (int t = 0; t < keys; ++t) {
-    const Page page(kv, first + t);
-    const float weight =
-        exp2_to_bf16(is_int8 ? std::fma(sums[t], page.key_scale() * 0x1p-16f, -max) : sums[t] - max);
+    const float weight = exp2_to_bf16(scores[t] - max);
     lanes[t % kSoftmaxLanes] += weight;
-    weights[t] = round_to_bf16(is_int8 ? weight * page.value_scale() : weight);
+    weights[t] = round_to_bf16(is_int8 ? weight * Page(kv, first + t).value_scale() : weight);
   }
   state[kStateMax] = max;
   state[kStateSum] = sum_lanes(lanes);

@@ -3,8 +3,8 @@
 // Knows no kernel.
 //
 // 2^x: n = round(x) by adding and subtracting kRoundMagic, f = x - n in [-0.5, 0.5], then a polynomial
-// (Horner, fma) times 2^n. Polynomials are minimax fits of the relative error with the constant term held at
-// 1, so that 2^0 == 1 exactly.
+// (Horner, fma) times 2^n; but see kExp2ToBf16. Polynomials are minimax fits of the relative error with the
+// constant term held at 1, so that 2^0 == 1 exactly.
 #pragma once
 
 #include <bit>
@@ -29,8 +29,8 @@ inline constexpr float kExp2ToFixed[] = {0x1.62e12ap-1f, 0x1.ec0382p-3f, 0x1.c9f
 inline constexpr float kExp2ToBf16[] = {0x1.640ea4p-1f, 0x1.cf7ac2p-3f, 0x1.409564p-4f};
 // Below this, weights of attention are 0: 2^x would leave the normal numbers.
 inline constexpr float kExp2Smallest = -125.0f;
-// With bf16 products x is no less than this: times a small value's scale they would leave the normal numbers,
-// which costs Intel's processors more than a hundred cycles each.
+// With bf16 products x is no less than this: times a small value's scale weights would leave the normal
+// numbers, which costs Intel's processors more than a hundred cycles each.
 inline constexpr float kExp2SmallestBf16 = -100.0f;
 
 // log2(e) as a sum of two floats.

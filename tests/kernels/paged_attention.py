@@ -103,8 +103,8 @@ def reference(
     most (head_dim + 3) u sum|q k|. A weight 2^(s - m) inherits that twice (s and m) plus the rounding of s - m, times
     ln 2, and the error of the exponential, which has fewer terms where its results are rounded. Sums of at most 512
     weights, and of weights times values, add 512 u each, and each of the partitions merged rounds 8 times more.
-    Numerator and denominator both carry it: twice, relative to sum_t w_t |v_t|. Weights below 2^-125 (2^-100 with bf16
-    products) count as 0, which is beyond notice.
+    Numerator and denominator both carry it: twice, relative to sum_t w_t |v_t|. Weights below 2^-125 count as 0 (with
+    bf16 products those below 2^-100 as that), which is beyond notice.
 
     Over int8 pages a query is off by half of max|q| / 32767 per element, and a weight times its value's scale by half
     of the largest such product / 32767. With bf16 products there is no fixed point, but queries and weights are off by

@@ -18,7 +18,7 @@ from bench.kernel_cases import LinearCase, Weights, code_values, make_weights
 from kernels import _native
 from kernels._native import testing
 from quant.matrix import WeightType
-from tests.kernels.paged_attention import make_sequence, reference
+from tests.kernels.paged_attention import block_bytes, make_sequence, reference
 from tests.kernels.test_amx import AMX_TIERS
 from tests.kernels.test_linear import CANARY, F32, activations, dequantized, same_bits
 from tests.kernels.test_model import QWEN3, TIERS, one_by_one, tokens
@@ -222,6 +222,23 @@ def test_attention_with_weights_of_all_sizes(factor: float, kv_type: str, tier: 
     scalar = sequence.attend(queries, 580, 0.125, "scalar", bf16=True)
     assert np.isfinite(scalar).all()
     assert same_bits(sequence.attend(queries, 580, 0.125, tier, bf16=True), scalar)
+
+
+@amx_tiers
+@pytest.mark.parametrize("kv_type", ["bf16", "int8"])
+def test_attention_with_scores_of_all_sizes(kv_type: str, tier: str) -> None:
+    """Far apart, the largest takes all; one that overflows makes its row NaN."""
+    keys = np.full((40, 32), -1.1e5, np.float32)
+    values = np.zeros((40, 32), np.float32)
+    keys[7], values[7] = 1.1e5, 1
+    pages = np.full((2, block_bytes(kv_type, 32)), 0xFF, np.uint8)
+    page_table = np.arange(2, dtype=np.int32)
+    testing.write_kv(pages, page_table, kv_type, 0, keys, values, "scalar")
+    queries = np.full((1, 3, 32), 1, np.float32) * np.array([1, 3.3e10, 3e34], np.float32)[:, None]
+    for each in (tier, "scalar"):
+        output = testing.attention(queries, pages, page_table, kv_type, 39, 1.7, each, bf16=True)[0]
+        assert np.allclose(output[:2], 1, rtol=2**-7)
+        assert np.isnan(output[2]).all()
 
 
 @amx_tiers

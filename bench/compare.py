@@ -4,7 +4,7 @@ Each engine is a process of its own with the model loaded. A first round, of sho
 (attention, KV layout, repacking) that serves each best at each work; then come `--repeats` rounds in which all take
 turns at each work, so that a noisy neighbour meets everybody. Whose turn it is does a short work over and over for a
 second: the first time, while the clock rises and caches fill, is noted apart, and of the others the median counts, as
-peers' own benchmarks do. The machine's two limits are sampled between rounds. The
+peers' own benchmarks do. What takes a second is done once. The machine's two limits are sampled between rounds. The
 JSON is written after every round, so that an interrupted run keeps what it has; each figure is printed as it comes. A
 peer that can't be installed or started is in `missing`, with the reason; a crash and a refusal are results. Peers are
 installed once, into `--environments`. Exit status 1 if a peer is missing.
@@ -103,7 +103,7 @@ class Comparison:
                 self._refusals.setdefault((one.name, work), self._refusals[one.name, short[work]])
 
     def _rates(self, one: Contender, work: Work, variant: str) -> list[float]:
-        """Tokens a second, each time that the work is done in a turn; none for a refusal or a crash (noted)."""
+        """Tokens a second, each time that the work is done in a turn until it is refused or crashes (noted)."""
         if sum(crash["engine"] == one.name for crash in self.crashes) >= CRASHES_ALLOWED:
             self._refusals.setdefault((one.name, work), f"given up after {CRASHES_ALLOWED} crashes")
             return []

@@ -29,6 +29,8 @@ namespace {
 
 #include "attention_rows-inl.h"
 
+#include "fold_lanes-inl.h"
+
 constexpr int kStep = 32;  // addends of one product
 constexpr int kPartitionPages = kPartitionTokens / kPageTokens;
 constexpr int kBlockTiles = 16;  // of rows that take turns on a partition
@@ -116,31 +118,6 @@ REDOUBT_INLINE void restore_columns(F32s& low, F32s& high) {
   const __m512d a = _mm512_castps_pd(low), b = _mm512_castps_pd(high);
   low = _mm512_castpd_ps(_mm512_permutex2var_pd(a, first, b));
   high = _mm512_castpd_ps(_mm512_permutex2var_pd(a, second, b));
-}
-
-// Each of 16 vectors becomes one number: the upper half of its lanes onto the lower until one is left.
-template <typename Operation>
-REDOUBT_INLINE F32s fold_lanes(F32s (&rows)[kTileRows], const Operation& operation) {
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    const F32s a = rows[2 * i], b = rows[2 * i + 1];
-    rows[i] = operation(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    const F32s a = rows[2 * i], b = rows[2 * i + 1];
-    rows[i] = operation(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
-  }
-#pragma GCC unroll 2
-  for (int i = 0; i < 2; ++i) {
-    const __m512d a = _mm512_castps_pd(rows[2 * i]), b = _mm512_castps_pd(rows[2 * i + 1]);
-    rows[i] =
-        operation(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
-  }
-  const F32s folded =
-      operation(_mm512_shuffle_ps(rows[0], rows[1], 0x88), _mm512_shuffle_ps(rows[0], rows[1], 0xdd));
-  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  return _mm512_permutexvar_ps(order, folded);
 }
 
 // 2^x for x <= 0 as attention_bf16_scalar.cc has it.

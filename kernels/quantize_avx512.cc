@@ -10,45 +10,7 @@ namespace {
 
 constexpr int kGroups = 16;
 
-struct Largest {
-  REDOUBT_INLINE static __m512i of(__m512i a_f32x16, __m512i b_f32x16) {
-    return _mm512_castps_si512(_mm512_max_ps(_mm512_castsi512_ps(a_f32x16), _mm512_castsi512_ps(b_f32x16)));
-  }
-};
-struct Sum {
-  REDOUBT_INLINE static __m512i of(__m512i a_i32x16, __m512i b_i32x16) {
-    return _mm512_add_epi32(a_i32x16, b_i32x16);
-  }
-};
-
-// Half of what is left of a's lanes, then of b's.
-template <typename Together>
-REDOUBT_INLINE __m512i join_halves(__m512i a, __m512i b) {
-  return Together::of(_mm512_shuffle_i32x4(a, b, 0x44), _mm512_shuffle_i32x4(a, b, 0xee));
-}
-template <typename Together>
-REDOUBT_INLINE __m512i join_quarters(__m512i a, __m512i b) {
-  return Together::of(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
-}
-template <typename Together>
-REDOUBT_INLINE __m512i join_pairs(__m512i a, __m512i b) {
-  return Together::of(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-}
-
-// Lane i is all lanes of v[i] together.
-template <typename Together>
-REDOUBT_INLINE __m512i join_lanes(const __m512i (&v)[kGroups]) {
-  __m512i quarters[4];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    quarters[i] = join_quarters<Together>(join_halves<Together>(v[i], v[4 + i]),
-                                          join_halves<Together>(v[8 + i], v[12 + i]));
-  }
-  const __m512 a = _mm512_castsi512_ps(join_pairs<Together>(quarters[0], quarters[1]));
-  const __m512 b = _mm512_castsi512_ps(join_pairs<Together>(quarters[2], quarters[3]));
-  return Together::of(_mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88)),
-                      _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xdd)));
-}
+#include "fold_lanes-inl.h"
 
 // Sixteen groups: where they are, and which of the output's they become. Fewer are filled up with the last.
 struct Groups {
@@ -76,7 +38,7 @@ template <int kVectors, bool kTwoTerms>
 void quantize_groups(const Groups& groups, const QuantizedRows& out) {
   constexpr int kGroup = 16 * kVectors;
   const __m512 steps = _mm512_set1_ps(kTwoTerms ? 32512.0f : 127.0f);
-  __m512i each[kGroups];
+  __m512 each[kGroups];
 #pragma GCC unroll 16
   for (int g = 0; g < kGroups; ++g) {
     // The second operand is what stays where the first is NaN.
@@ -85,9 +47,10 @@ void quantize_groups(const Groups& groups, const QuantizedRows& out) {
     for (int v = 1; v < kVectors; ++v) {
       largest = _mm512_max_ps(_mm512_abs_ps(_mm512_loadu_ps(groups.x[g] + 16 * v)), largest);
     }
-    each[g] = _mm512_castps_si512(largest);
+    each[g] = largest;
   }
-  const __m512 largest = _mm512_castsi512_ps(join_lanes<Largest>(each));
+  const __m512 largest = fold_lanes(
+      each, [&](__m512 a, __m512 b) __attribute__((always_inline)) { return _mm512_max_ps(a, b); });
   const __mmask16 counts = _mm512_cmp_ps_mask(largest, _mm512_set1_ps(kSmallestQuantized), _CMP_GE_OQ);
   const __m512 scales = _mm512_maskz_div_ps(counts, largest, steps);
   alignas(64) float inverses[kGroups];
@@ -97,11 +60,11 @@ void quantize_groups(const Groups& groups, const QuantizedRows& out) {
   for (int g = 0; g < kGroups; ++g) {
     const __m512 inverse = _mm512_set1_ps(inverses[g]);
     int8_t* const values = out.values + groups.at[g] * kGroup;
-    each[g] = _mm512_setzero_si512();
+    __m512i sum = _mm512_setzero_si512();
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const __m512i n = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(groups.x[g] + 16 * v), inverse));
-      each[g] = _mm512_add_epi32(each[g], n);
+      sum = _mm512_add_epi32(sum, n);
       if constexpr (kTwoTerms) {
         const __m512i high = _mm512_srai_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(128)), 8);
         store_bytes(values + 16 * v, high);
@@ -111,8 +74,13 @@ void quantize_groups(const Groups& groups, const QuantizedRows& out) {
         store_bytes(values + 16 * v, n);
       }
     }
+    each[g] = _mm512_castsi512_ps(sum);
   }
-  const __m512i sums = join_lanes<Sum>(each);
+  const auto add = [&](__m512 a_i32x16, __m512 b_i32x16) __attribute__((always_inline)) {
+    return _mm512_castsi512_ps(
+        _mm512_add_epi32(_mm512_castps_si512(a_i32x16), _mm512_castps_si512(b_i32x16)));
+  };
+  const __m512i sums = _mm512_castps_si512(fold_lanes(each, add));
   scatter(groups, _mm512_castps_si512(scales), out.scales);
   scatter(groups, _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(sums, 3)), out.starts);
   scatter(groups, _mm512_castps_si512(_mm512_mul_ps(_mm512_cvtepi32_ps(sums), scales)), out.offsets);

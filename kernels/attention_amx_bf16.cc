@@ -184,19 +184,27 @@ Partition take_partition(const AttentionTask& task, int p, int keys, const Scrat
   return partition;
 }
 
-// Queries of rows first .. end as tiles have them, the last tile filled up with zeros.
+// Queries of rows first .. end as tiles have them, the last tile filled up with zeros. Another core may have
+// had them last: those of the next tile are asked for.
 void pack_queries(const AttentionTask& task, int64_t first, int64_t end, uint16_t* packed) {
   const F32s factor = set(task.scale * kLog2eHigh);
-  const int steps = task.kv.head_dim / kStep;
-  for (; first < end; first += kTileRows) {
-    for (int step = 0; step < steps; ++step) {
-      for (int64_t row = first; row < first + kTileRows; ++row, packed += kStep) {
+  const int head_dim = task.kv.head_dim;
+  for (; first < end; first += kTileRows, packed += kTileRows * head_dim) {
+    for (int r = 0; r < kTileRows; ++r) {
+      const int64_t row = first + r, next = row + kTileRows;
+      const float* const query = row < end ? query_of(task, row) : nullptr;
+      const float* const next_query = next < end ? query_of(task, next) : nullptr;
+      uint16_t* to = packed + r * kStep;
+      for (int d = 0; d < head_dim; d += kStep, to += kTileRows * kStep) {
         __m512i pairs = _mm512_setzero_si512();
-        if (row < end) {
-          const float* const query = query_of(task, row) + step * kStep;
-          pairs = round_to_bf16(mul(load(query), factor), mul(load(query + kLanes), factor));
+        if (query != nullptr) {
+          pairs = round_to_bf16(mul(load(query + d), factor), mul(load(query + d + kLanes), factor));
         }
-        _mm512_store_si512(packed, pairs);
+        _mm512_store_si512(to, pairs);
+        if (next_query != nullptr) {
+          _mm_prefetch(next_query + d, _MM_HINT_T0);
+          _mm_prefetch(next_query + d + kLanes, _MM_HINT_T0);
+        }
       }
     }
   }

@@ -1,9 +1,14 @@
 // Cuts by query tokens first, which costs nothing; if that gives too few pieces for the threads, long
-// contexts are cut by partition and short ones by head.
+// contexts are cut by partition and short ones by head. As far as shares stay even, a thread gets pieces of
+// those rows that it has in its cache.
 #include "attention_plan.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <numeric>
+#include <queue>
+#include <utility>
 
 #include "thread_pool.h"
 
@@ -42,6 +47,7 @@ class Planner {
       add_sequence(sequence, chunk_tokens, uncut_items_ < wanted);
     std::stable_sort(plan_.items.begin(), plan_.items.end(),
                      [](const AttentionItem& a, const AttentionItem& b) { return a.cost > b.cost; });
+    assign_items();
     return std::move(plan_);
   }
 
@@ -97,6 +103,59 @@ class Planner {
       item.heads = heads.end - heads.begin;
       add(item, visible_keys(item));
     }
+  }
+
+  // Whose rows an item has, as the stages before and after attention share them (thread_pool.h, share).
+  std::vector<size_t> owners_of_rows() const {
+    std::vector<int64_t> first_row;
+    int64_t rows = 0;
+    for (int32_t sequence = 0; sequence < batch_.sequences; ++sequence) {
+      first_row.push_back(rows);
+      rows += batch_.query_lengths[sequence];
+    }
+    std::vector<size_t> owners;
+    for (const AttentionItem& item : plan_.items) {
+      const int64_t row = first_row[size_t(item.sequence)] + item.query_begin;
+      owners.push_back(size_t(row * threads_ / rows));
+    }
+    return owners;
+  }
+
+  // Gives each item to the owner of its rows, if that makes no more than an even share, else to whoever has
+  // least.
+  void assign_items() {
+    const size_t threads = size_t(threads_), count = plan_.items.size();
+    int64_t total = 0;
+    for (const AttentionItem& item : plan_.items) total += item.cost;
+    std::vector<size_t> owners = owners_of_rows();
+    std::vector<int64_t> loads(threads, 0);
+    std::vector<size_t> others;
+    for (size_t i = 0; i < count; ++i) {
+      int64_t& load = loads[owners[i]];
+      if ((load + plan_.items[i].cost) * threads_ <= total) {
+        load += plan_.items[i].cost;
+      } else {
+        others.push_back(i);
+      }
+    }
+    using Load = std::pair<int64_t, size_t>;
+    std::priority_queue<Load, std::vector<Load>, std::greater<>> least;
+    for (size_t thread = 0; thread < threads; ++thread) least.emplace(loads[thread], thread);
+    for (size_t i : others) {
+      const auto [load, thread] = least.top();
+      least.pop();
+      least.emplace(load + plan_.items[i].cost, thread);
+      owners[i] = thread;
+    }
+    std::vector<size_t>& next = plan_.first_item;
+    next.assign(threads + 1, 0);
+    for (size_t owner : owners) ++next[owner + 1];
+    std::partial_sum(next.begin(), next.end(), next.begin());
+    std::vector<AttentionItem> items(count);
+    for (size_t i = 0; i < count; ++i) items[next[owners[i]]++] = plan_.items[i];
+    std::copy_backward(next.begin(), next.end() - 1, next.end());
+    next[0] = 0;
+    plan_.items = std::move(items);
   }
 
   // Into how many pieces to cut a group's heads, so that the thread with most of them is done soonest, if all

@@ -347,6 +347,47 @@ void linear_bf16_array(const Input<uint8_t, 2>& packed, const std::string& weigh
   table.linear_bf16(matrix, x, out, tile_begin, end);
 }
 
+// Into columns `col` on of rows of `out_cols`, which are 0 elsewhere; returns bf16's bits as Bf16Rows has
+// them.
+auto gate_up_bf16_array(const Input<uint8_t, 2>& gate, const Input<uint8_t, 2>& up,
+                        const std::string& weight_type, int64_t rows, int64_t cols, int64_t group,
+                        const Input<uint16_t, 2>& values, int32_t batch, const std::string& tier,
+                        const std::optional<Input<float, 1>>& gate_bias,
+                        const std::optional<Input<float, 1>>& up_bias, const Table& gate_table,
+                        const Table& up_table, int32_t col, int32_t out_cols) {
+  const KernelTable& table = tested_table(tier);
+  GateUp layer{checked_matrix(gate, weight_type, rows, cols, group, gate_table),
+               checked_matrix(up, weight_type, rows, cols, group, up_table),
+               {},
+               {}};
+  if (!layer.gate.is_integer()) reject("weight_type: '" + weight_type + "' has no bf16 kernel");
+  if (rows % kTileOutputs != 0) reject("rows: not a multiple of 32");
+  const Bf16Rows x(const_cast<uint16_t*>(values.data()), batch, layer.gate.cols);
+  if (batch < 1 || values.shape(0) != size_t(x.blocks()) * size_t(x.height) ||
+      values.shape(1) != size_t(cols)) {
+    reject("values: not of round_rows for so many rows");
+  }
+  if (col < 0 || col % Bf16Rows::kStepInputs != 0 || out_cols % Bf16Rows::kStepInputs != 0 ||
+      out_cols - col < rows) {
+    reject("col, out_cols: no room for the rows, or no multiples of 32");
+  }
+  for (const auto& bias : {&gate_bias, &up_bias}) {
+    if (*bias && (*bias)->shape(0) != size_t(rows)) reject("bias: not [rows]");
+  }
+  std::vector<float> gates(size_t(batch) * size_t(rows)), ups(gates.size());
+  layer.gates = {gates.data(), rows, gate_bias ? gate_bias->data() : nullptr};
+  layer.ups = {ups.data(), rows, up_bias ? up_bias->data() : nullptr};
+  Bf16Rows out(nullptr, batch, out_cols);
+  Output<uint16_t> result{size_t(out.blocks()) * size_t(out.height), size_t(out_cols)};
+  out.values = result.data();
+  {
+    nb::gil_scoped_release unlocked;
+    std::fill_n(out.values, result.shape[0] * result.shape[1], uint16_t(0));
+    table.gate_up_bf16(layer, x, out, col);
+  }
+  return result.release();
+}
+
 void linear_fp32_array(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
                        int64_t cols, int64_t group, const Strided<const float>& x, const Strided<float>& y,
                        const std::string& tier, const std::optional<Input<float, 1>>& bias, bool accumulate,
@@ -528,6 +569,10 @@ void bind_linear(nb::module_& module) {
               arg("group"), arg("values"), arg("y"), arg("tier"), nb::kw_only(), arg("bias") = nb::none(),
               arg("accumulate") = false, arg("tile_begin") = 0, arg("tile_end") = nb::none(),
               arg("table") = nb::none());
+  testing.def("gate_up_bf16", &gate_up_bf16_array, arg("gate"), arg("up"), arg("weight_type"), arg("rows"),
+              arg("cols"), arg("group"), arg("values"), arg("batch"), arg("tier"), nb::kw_only(),
+              arg("gate_bias") = nb::none(), arg("up_bias") = nb::none(), arg("gate_table") = nb::none(),
+              arg("up_table") = nb::none(), arg("col") = 0, arg("out_cols"));
   testing.def("linear_fp32", &linear_fp32_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
               arg("group"), arg("x"), arg("y"), arg("tier"), nb::kw_only(), arg("bias") = nb::none(),
               arg("accumulate") = false, arg("tile_begin") = 0, arg("tile_end") = nb::none(),

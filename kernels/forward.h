@@ -131,8 +131,8 @@ class ForwardPass {
   void project_output(int thread, int layer, RowCounts rows);
   void gate_up(int thread, int layer, RowCounts rows);
   // SiLU of gate times up, as inputs of down_proj: of the rows `part`, the first of which is at own.gate.
-  void activate(ThreadWorkspace& own, RowCounts rows, Range part, int32_t col_begin, int32_t cols,
-                const Linear& down);
+  void activate(ThreadWorkspace& own, const LinearInput& inner, Range part, int32_t col_begin, int32_t cols);
+  bool gates_in_one(const LayerWeights& weights, const LinearInput& input, const LinearInput& inner) const;
   void project_down(int thread, int layer, RowCounts rows);
   void compute_head(int thread, Range rows, int chunk);
   void read_logits(int thread, Range rows, int chunk);

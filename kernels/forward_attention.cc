@@ -84,15 +84,15 @@ void ForwardPass::attend_item(int thread, const AttentionItem& item, const KvPag
   attend_partition(task, item.partition, workspace_.states.data() + item.states_begin + state, scratch);
 }
 
-// Items lie dearest first, so every `threads_`-th one makes an even share, of which a thread knows what it
-// will read next.
+// A thread's items lie dearest first, so that others can help with the last ones, and it knows what it will
+// read next.
 void ForwardPass::attend(int thread, int layer, const LayerRows& rows) {
   const AttentionPlan& plan = rows.attention;
-  const size_t count = plan.items.size();
   take_pieces(thread, {0, threads_}, claim_of(layer, Claim::kAttention), [&](int owner, int piece) {
-    const size_t at = size_t(owner) + size_t(piece) * size_t(threads_), next = at + size_t(threads_);
-    if (at >= count) return false;
-    const KvPages upcoming = next < count ? pages_of(plan.items[next], layer, rows) : KvPages{};
+    const size_t at = plan.first_item[size_t(owner)] + size_t(piece),
+                 end = plan.first_item[size_t(owner) + 1];
+    if (at >= end) return false;
+    const KvPages upcoming = at + 1 < end ? pages_of(plan.items[at + 1], layer, rows) : KvPages{};
     attend_item(thread, plan.items[at], upcoming, layer, rows);
     return true;
   });

@@ -110,13 +110,25 @@ void ForwardPass::gate_up(int thread, int layer, RowCounts rows) {
   const int unit_tiles = gate_unit_tiles(weights);
   const int units = (tiles.end - tiles.begin + unit_tiles - 1) / unit_tiles;
   const int64_t chunk_floats = input.rounded.rows > 0 ? kBf16GateChunkFloats : kGateChunkFloats;
-  const auto run_chunk = [&](Range chunk, const LinearInput& part) {
+  const LinearInput inner = inner_input(rows, weights.down);
+  const bool in_one = gates_in_one(weights, input, inner);
+  const auto run_chunk = [&](Range chunk, LinearInput part) {
     const Linear gate = slice(weights.gate, chunk), up = slice(weights.up, chunk);
     const int64_t stride = gate.weight.tiles() * kTileOutputs;
+    if (in_one && part.rounded.rows > 0) {
+      const LinearOutput gates{own.gate.data(), stride, gate.bias}, ups{own.up.data(), stride, up.bias};
+      const int block = (part.first_row + part.quantized_rows - input.quantized_rows) / part.rounded.height;
+      const Bf16Rows out = inner.rounded.part(block, block + part.rounded.blocks());
+      kernels_.gate_up_bf16({gate.weight, up.weight, gates, ups}, part.rounded, out,
+                            chunk.begin * kTileOutputs);
+      part.rounded.rows = 0;
+      part.floats.rows = part.quantized_rows;
+      if (part.quantized_rows == 0) return;
+    }
     run_tiles(part, gate, {own.gate.data(), stride, false, false}, {0, gate.weight.tiles()});
     run_tiles(part, up, {own.up.data(), stride, false, false}, {0, up.weight.tiles()});
     const Range part_rows{part.first_row, part.first_row + part.floats.rows};
-    activate(own, rows, part_rows, chunk.begin * kTileOutputs, gate.weight.rows, weights.down);
+    activate(own, inner, part_rows, chunk.begin * kTileOutputs, gate.weight.rows);
   };
   const size_t unit_bytes =
       size_t(unit_tiles) * (weights.gate.weight.tile_bytes() + weights.up.weight.tile_bytes());
@@ -132,9 +144,16 @@ void ForwardPass::gate_up(int thread, int layer, RowCounts rows) {
   finish_stage(thread, Stage::kGateUp, upcoming(thread, rows.all, {&weights.down.weight}));
 }
 
-void ForwardPass::activate(ThreadWorkspace& own, RowCounts rows, Range part, int32_t col_begin, int32_t cols,
-                           const Linear& down) {
-  const LinearInput inner = inner_input(rows, down);
+// Whether gate_up_bf16 can compute the rows that are rounded: down takes the same ones so.
+bool ForwardPass::gates_in_one(const LayerWeights& weights, const LinearInput& input,
+                               const LinearInput& inner) const {
+  const PackedMatrix &gate = weights.gate.weight, &up = weights.up.weight;
+  return input.rounded.rows > 0 && inner.quantized && inner.quantized_rows == input.quantized_rows &&
+         gate.type == up.type && gate.group == up.group && gate.rows % kTileOutputs == 0;
+}
+
+void ForwardPass::activate(ThreadWorkspace& own, const LinearInput& inner, Range part, int32_t col_begin,
+                           int32_t cols) {
   const int64_t inner_cols = context_.config.intermediate_size;
   const int64_t stride = (cols + kTileOutputs - 1) / kTileOutputs * kTileOutputs;
   for (int32_t begin = part.begin; begin < part.end; begin += kActivatedRows) {

@@ -134,6 +134,15 @@ struct LinearOutput {
   bool elsewhere = false;  // another core may have y's cache lines: worth asking for them early
 };
 
+// Gate and up of an MLP, of one type, group and shape without padded outputs. gates, ups: where their
+// products may be kept meanwhile, and their biases; accumulate is false.
+struct GateUp {
+  PackedMatrix gate;
+  PackedMatrix up;
+  LinearOutput gates;
+  LinearOutput ups;
+};
+
 enum class KvType : uint8_t { kFp32, kBf16, kInt8 };
 
 // Keys and values live in pages of kPageTokens tokens. For each (layer, page, kv head) a block holds the keys
@@ -226,9 +235,12 @@ struct KernelTable {
   // in fp32 to nearest even, with 0 for every subnormal number. The scalar kernel's in every tier but AMX's.
   void (*linear_bf16)(const PackedMatrix& w, const Bf16Rows& x, const LinearOutput& y, int tile_begin,
                       int tile_end);
-  // The same for fp32 activations and any weight type, one input after the other: acc = fma(x[k],
-  // float(w[n][k]), acc), k ascending, where an integer weight is dequantized first (sym: d * (q - 8); asym:
-  // fma(d, q, m); int8: d * (u - 128); lut4: d * table[q]).
+  // What linear_bf16 of gate and up, silu_mul and round_rows give, for all rows of x: the rows of `out`,
+  // which has blocks as x has, from its column `col` on.
+  void (*gate_up_bf16)(const GateUp& layer, const Bf16Rows& x, const Bf16Rows& out, int col);
+  // The same as linear_bf16 for fp32 activations and any weight type, one input after the other: acc =
+  // fma(x[k], float(w[n][k]), acc), k ascending, where an integer weight is dequantized first (sym: d * (q -
+  // 8); asym: fma(d, q, m); int8: d * (u - 128); lut4: d * table[q]).
   void (*linear_fp32)(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
                       int tile_end);
   // Row n of W in fp32: the embedding look-up, and the tests' view of a weight.

@@ -1,6 +1,7 @@
 // Integer weights times bf16 activations in AMX tiles. A tile of outputs' weights are unpacked to bf16,
 // scale and minimum included, and multiplied with all rows; sums never leave the tiles between one group and
-// the next, as they must where groups are scaled after the product (linear_amx_int8.cc).
+// the next, as they must where groups are scaled after the product (linear_amx_int8.cc). Between gate and up
+// and down, SiLU is computed while tiles multiply the next rows.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include "amx_tiles.h"
 #include "fp16_lanes.h"
 #include "linear_avx512_vnni.h"
+#include "ops_vector.h"
 #include "thread_pool.h"
 
 #pragma GCC push_options
@@ -22,9 +24,16 @@ using avx512_vnni::real_outputs;
 
 #include "bf16_weights-inl.h"
 
+#include "vector_avx512-inl.h"
+
+#include "exp2-inl.h"
+
+#include "silu-inl.h"
+
 // Weights are unpacked so many inputs at a time where rows are many: they leave room in the first-level
 // cache.
 constexpr int kPanelInputs = 640;
+constexpr int kBlocksTogether = 2;  // of rows
 // The same inputs are taken for several tiles of outputs one after the other: where all rows don't fit the
 // second-level cache, those inputs do, with the sums.
 constexpr int kPassBlocks = 32;  // of rows
@@ -60,7 +69,7 @@ struct Place {
 };
 
 // Some tiles of outputs times some blocks of rows. Sums begin and end in y; in edges_ where y has fewer
-// outputs or rows than tiles, or begins with two addends.
+// outputs or rows than tiles, or begins with two addends. finish_tile's end in sums_.
 template <WeightType kType, int kGroup, typename Machine>
 class Pass {
  public:
@@ -77,8 +86,8 @@ class Pass {
 
   void multiply_tiles(Range tiles, Range blocks) {
     const int count = blocks.end - blocks.begin;
-    if (count > 2) {
-      multiply_panels(tiles, blocks);
+    if (count > kBlocksTogether) {
+      multiply_panels(tiles, blocks, panels());
     } else if (count == 2) {
       multiply_as_unpacked<2>(tiles, blocks.begin);
     } else {
@@ -86,9 +95,49 @@ class Pass {
     }
   }
 
+  // How often weights are unpacked in parts, which add to y, if blocks are more than kBlocksTogether.
+  int panels() const { return (groups_ + kPanelGroups - 1) / kPanelGroups; }
+
+  // The first `count` panels, for many rows: weights are unpacked while the first blocks are multiplied, and
+  // stay for the others.
+  void multiply_panels(Range tiles, Range blocks, int count) {
+    for (int panel = 0; panel < count; ++panel) {
+      const Range groups = share(groups_, panel, panels());
+      for (int tile = tiles.begin; tile < tiles.end; ++tile) {
+        Place places[2];
+        multiply_and_unpack_panel(tile, groups, blocks.begin, places);
+        end_sums<2>(tile, blocks.begin, places);
+        int block = blocks.begin + 2;
+        for (; block + 1 < blocks.end; block += 2) multiply_panel<2>(tile, groups, block);
+        if (block < blocks.end) multiply_panel<1>(tile, groups, block);
+      }
+    }
+  }
+
+  // The last panel of one tile, whose sums are not stored: finish(block, row in it, its kTileOutputs sums) is
+  // called for each row, while the next ones are multiplied.
+  template <typename Finish>
+  REDOUBT_INLINE void finish_tile(int tile, Range blocks, const Finish& finish) {
+    const Range groups = share(groups_, panels() - 1, panels());
+    Place places[2];
+    multiply_and_unpack_panel(tile, groups, blocks.begin, places);
+    keep_sums<2>();
+    int unfinished = blocks.begin, block = unfinished + 2;
+    for (; block + 1 < blocks.end; block += 2) {
+      multiply_and_finish<2>(tile, groups, block, unfinished, finish);
+      unfinished = block;
+    }
+    if (block < blocks.end) {
+      multiply_and_finish<1>(tile, groups, block, unfinished, finish);
+      unfinished = block;
+    }
+    finish_rows(unfinished, 0, std::min(2 * height_, x_.rows - unfinished * height_), finish);
+  }
+
  private:
   static constexpr int kGroupSteps = kGroup / kStepInputs;
   static constexpr int kPanelGroups = kPanelInputs / kGroup;
+  static constexpr size_t kBlockBytes = packed_block_bytes(kType, kGroup);
   using Edge = float[kTileRows][kTileOutputs];
   // What is multiplied: weights from a place on, and the same inputs of one block of rows or two.
   struct Products {
@@ -123,23 +172,8 @@ class Pass {
     end_sums<kBlocks>(tile, block, places);
   }
 
-  // For many: weights are unpacked while the first blocks are multiplied, and stay for the others.
-  void multiply_panels(Range tiles, Range blocks) {
-    const int panels = (groups_ + kPanelGroups - 1) / kPanelGroups;
-    for (int panel = 0; panel < panels; ++panel) {
-      const Range groups = share(groups_, panel, panels);
-      for (int tile = tiles.begin; tile < tiles.end; ++tile) {
-        unpack_panel(tile, groups, blocks.begin);
-        int block = blocks.begin + 2;
-        for (; block + 1 < blocks.end; block += 2) multiply_panel<2>(tile, groups, block);
-        if (block < blocks.end) multiply_panel<1>(tile, groups, block);
-      }
-    }
-  }
-
-  // And multiplies two blocks with it.
-  REDOUBT_INLINE void unpack_panel(int tile, Range groups, int block) {
-    Place places[2];
+  // Unpacks a tile's part of a panel, and multiplies two blocks with it.
+  REDOUBT_INLINE void multiply_and_unpack_panel(int tile, Range groups, int block, Place (&places)[2]) {
     unpack_group<Prefetch::kFar>(tile, groups.begin, 0);
     begin_sums<2>(tile, block, groups.begin == 0, places);
     for (int group = groups.begin + 1; group < groups.end; ++group) {
@@ -147,7 +181,6 @@ class Pass {
       multiply_and_unpack<2, Prefetch::kFar>(products_of(place - 1, group - 1, block), tile, group, place);
     }
     multiply<2>(groups.end - 1 - groups.begin, groups.end - 1, 1, block);
-    end_sums<2>(tile, block, places);
   }
 
   template <int kBlocks>
@@ -158,8 +191,36 @@ class Pass {
     end_sums<kBlocks>(tile, block, places);
   }
 
-  const uint8_t* block_of(int tile, int group) const {
-    return w_.tile(tile) + size_t(group) * w_.block_bytes();
+  // Multiplies one block or two, and finishes the two whose sums are kept.
+  template <int kBlocks, typename Finish>
+  REDOUBT_INLINE void multiply_and_finish(int tile, Range groups, int block, int unfinished,
+                                          const Finish& finish) {
+    Place places[2];
+    begin_sums<kBlocks>(tile, block, groups.begin == 0, places);
+    const int rows = 2 * height_;
+    int done = 0;
+    multiply<kBlocks>(0, groups.begin, groups.end - groups.begin, block,
+                      [&](int part) __attribute__((always_inline)) {
+                        if (part % 4 == 1 && done < rows) {
+                          finish_rows(unfinished, done, done + 1, finish);
+                          ++done;
+                        }
+                      });
+    finish_rows(unfinished, done, rows, finish);
+    keep_sums<kBlocks>();
+  }
+
+  // Of the two blocks whose sums are kept, the first of which is `block`.
+  template <typename Finish>
+  REDOUBT_INLINE void finish_rows(int block, int begin, int end, const Finish& finish) const {
+    for (int r = begin; r < end; ++r) {
+      const int second = r >= height_, row = r - second * height_;
+      finish(block + second, row, sums_[second][row]);
+    }
+  }
+
+  REDOUBT_INLINE const uint8_t* block_of(int tile, int group) const {
+    return w_.data + (size_t(tile) * size_t(groups_) + size_t(group)) * kBlockBytes;
   }
 
   template <Prefetch kDistance>
@@ -187,10 +248,18 @@ class Pass {
   // Adds the products of groups that are unpacked from `place` on.
   template <int kBlocks>
   REDOUBT_INLINE void multiply(int place, int group, int groups, int block) {
+    multiply<kBlocks>(place, group, groups, block, [&](int) {});
+  }
+  // And calls between(part) after each part of a step.
+  template <int kBlocks, typename Between>
+  REDOUBT_INLINE void multiply(int place, int group, int groups, int block, const Between& between) {
     const Products products = products_of(place, group, block);
     for (int step = 0; step < groups * kGroupSteps; ++step) {
 #pragma GCC unroll 8
-      for (int part = 0; part < kStepParts; ++part) multiply_part<kBlocks>(products, step, part);
+      for (int part = 0; part < kStepParts; ++part) {
+        multiply_part<kBlocks>(products, step, part);
+        between(part);
+      }
     }
   }
 
@@ -266,6 +335,17 @@ class Pass {
     }
   }
 
+  template <int kBlocks>
+  REDOUBT_INLINE void keep_sums() {
+    constexpr int64_t kStride = kTileOutputs * sizeof(float);
+    tiles_.template store<kSums00>(sums_[0][0], kStride);
+    tiles_.template store<kSums01>(sums_[0][0] + kTileRows, kStride);
+    if constexpr (kBlocks == 2) {
+      tiles_.template store<kSums10>(sums_[1][0], kStride);
+      tiles_.template store<kSums11>(sums_[1][0] + kTileRows, kStride);
+    }
+  }
+
   REDOUBT_INLINE Place place_of(int tile, int block, bool is_first, Edge& edge) const {
     const bool is_whole = (tile + 1) * kTileOutputs <= w_.rows && (block + 1) * height_ <= x_.rows &&
                           !(is_first && y_.accumulate && y_.bias != nullptr);
@@ -310,6 +390,7 @@ class Pass {
   const int height_, groups_;
   const __m512i values_;
   alignas(64) Edge edges_[2];
+  alignas(64) Edge sums_[2];
   alignas(64) WeightTiles weights_[kPanelInputs / kStepInputs];
 };
 
@@ -323,6 +404,48 @@ void multiply(const PackedMatrix& w, const Bf16Rows& x, const LinearOutput& y, i
       pass.multiply_tiles({tile, std::min(tile + pass_tiles, tile_end)},
                           {block, std::min(block + blocks, x.blocks())});
     }
+  }
+}
+
+// Rows as round_rows has them: of 32 values the 16 first, and the others.
+REDOUBT_INLINE void store_rounded(uint16_t* to, F32s low, F32s high) {
+  // Even inputs of eight, then odd ones.
+  const __m512i evens_first = _mm512_broadcast_i32x4(_mm_set_epi64x(0x0f0e0b0a07060302, 0x0d0c090805040100));
+  const auto scaled = [&](F32s x) __attribute__((always_inline)) {
+    // NaN stays NaN: the second operand is given back where one is.
+    const F32s limit = set(kLargestBf16), product = mul(x, set(kBf16InputFactor));
+    return max_of(sub(set(0.0f), limit), min_of(limit, product));
+  };
+  const __m512bh rounded = _mm512_cvtne2ps_pbh(scaled(high), scaled(low));
+  _mm512_storeu_si512(to, _mm512_shuffle_epi8(__m512i(rounded), evens_first));
+}
+
+template <WeightType kType, int kGroup, typename Machine>
+void gate_up(const GateUp& layer, const Bf16Rows& x, const Bf16Rows& out, int col) {
+  typename Machine::Tiles tiles(tile_shapes(x.height));
+  Pass<kType, kGroup, Machine> gate(tiles, layer.gate, x, layer.gates), up(tiles, layer.up, x, layer.ups);
+  const Range all_tiles{0, layer.gate.tiles()}, blocks{0, x.blocks()};
+  gate.multiply_panels(all_tiles, blocks, gate.panels() - 1);
+  up.multiply_panels(all_tiles, blocks, up.panels() - 1);
+  // SiLU takes the place of gate's sums; that of one tile, in neighbouring rows, where none have been stored.
+  const bool has_sums = gate.panels() > 1;
+  const int64_t stride = has_sums ? layer.gates.stride : kTileOutputs;
+  for (int tile = 0; tile < all_tiles.end; ++tile) {
+    float* const silus = layer.gates.values + (has_sums ? tile * kTileOutputs : 0);
+    const auto silu_of = [&](int block, int r) __attribute__((always_inline)) {
+      return silus + (block * x.height + r) * stride;
+    };
+    gate.finish_tile(tile, blocks, [&](int block, int r, const float* sums) __attribute__((always_inline)) {
+      float* const to = silu_of(block, r);
+      store(to, silu(load(sums)));
+      store(to + kLanes, silu(load(sums + kLanes)));
+    });
+    const int step = col / kStepInputs + tile;
+    up.finish_tile(tile, blocks, [&](int block, int r, const float* sums) __attribute__((always_inline)) {
+      const float* const silu = silu_of(block, r);
+      store_rounded(out.step(block, step) + r * kStepInputs, mul(load(silu), load(sums)),
+                    mul(load(silu + kLanes), load(sums + kLanes)));
+    });
   }
 }
 
@@ -349,22 +472,50 @@ void linear_bf16(const PackedMatrix& w, const Bf16Rows& x, const LinearOutput& y
   }
 }
 
-// The order of inputs in which codes come out: even ones of eight, then odd ones.
+template <WeightType kType, typename Machine>
+void gate_up_groups(const GateUp& layer, const Bf16Rows& x, const Bf16Rows& out, int col) {
+  if (layer.gate.group == 32) return gate_up<kType, 32, Machine>(layer, x, out, col);
+  if (layer.gate.group == 64) return gate_up<kType, 64, Machine>(layer, x, out, col);
+  gate_up<kType, 128, Machine>(layer, x, out, col);
+}
+
+// For rows so few that there are none to multiply meanwhile.
+template <typename Machine>
+void gate_up_few(const GateUp& layer, const Bf16Rows& x, const Bf16Rows& out, int col) {
+  const auto &gates = layer.gates, &ups = layer.ups;
+  linear_bf16<Machine>(layer.gate, x, gates, 0, layer.gate.tiles());
+  linear_bf16<Machine>(layer.up, x, ups, 0, layer.up.tiles());
+  for (int r = 0; r < x.rows; ++r) {
+    for (int n = 0; n < layer.gate.rows; n += kTileOutputs) {
+      const float *gate = gates.values + r * gates.stride + n, *up = ups.values + r * ups.stride + n;
+      store_rounded(out.row(r, (col + n) / kStepInputs), mul(silu(load(gate)), load(up)),
+                    mul(silu(load(gate + kLanes)), load(up + kLanes)));
+    }
+  }
+}
+
+template <typename Machine>
+void gate_up_bf16(const GateUp& layer, const Bf16Rows& x, const Bf16Rows& out, int col) {
+  if (x.blocks() <= kBlocksTogether) return gate_up_few<Machine>(layer, x, out, col);
+  switch (layer.gate.type) {
+    case WeightType::kSymInt4:
+      return gate_up_groups<WeightType::kSymInt4, Machine>(layer, x, out, col);
+    case WeightType::kAsymInt4:
+      return gate_up_groups<WeightType::kAsymInt4, Machine>(layer, x, out, col);
+    case WeightType::kLut4:
+      return gate_up_groups<WeightType::kLut4, Machine>(layer, x, out, col);
+    default:
+      return gate_up_groups<WeightType::kInt8, Machine>(layer, x, out, col);
+  }
+}
+
 void round_rows(const FloatRows& x, const Bf16Rows& out, int row, int col) {
-  const __m512i evens_first = _mm512_broadcast_i32x4(_mm_set_epi64x(0x0f0e0b0a07060302, 0x0d0c090805040100));
-  const __m512 factor = _mm512_set1_ps(kBf16InputFactor), limit = _mm512_set1_ps(kLargestBf16);
-  const auto scaled = [&](const float* values) __attribute__((always_inline)) {
-    // NaN stays NaN: the second operand is given back where one is.
-    const __m512 product = _mm512_mul_ps(_mm512_loadu_ps(values), factor);
-    return _mm512_max_ps(_mm512_sub_ps(_mm512_setzero_ps(), limit), _mm512_min_ps(limit, product));
-  };
   const int64_t step_values = int64_t(out.height) * kStepInputs;
   for (int r = 0; r < x.rows; ++r) {
     const float* from = x.values + r * x.stride;
     uint16_t* to = out.row(row + r, col / kStepInputs);
     for (int k = 0; k < x.cols; k += kStepInputs, from += kStepInputs, to += step_values) {
-      const __m512bh rounded = _mm512_cvtne2ps_pbh(scaled(from + 16), scaled(from));
-      _mm512_storeu_si512(to, _mm512_shuffle_epi8(__m512i(rounded), evens_first));
+      store_rounded(to, load(from), load(from + kLanes));
     }
   }
 }
@@ -379,11 +530,13 @@ namespace redoubt {
 void fill_linear_amx_bf16(KernelTable& table) {
   table.round_rows = amx_bf16::round_rows;
   table.linear_bf16 = amx_bf16::linear_bf16<amx_bf16::Processor>;
+  table.gate_up_bf16 = amx_bf16::gate_up_bf16<amx_bf16::Processor>;
 }
 
 void fill_linear_amx_bf16_emulated(KernelTable& table) {
   table.round_rows = amx_bf16::round_rows;
   table.linear_bf16 = amx_bf16::linear_bf16<amx_bf16::Emulation>;
+  table.gate_up_bf16 = amx_bf16::gate_up_bf16<amx_bf16::Emulation>;
 }
 
 }  // namespace redoubt

@@ -7,6 +7,7 @@
 
 #include "float_formats.h"
 #include "kernel_table.h"
+#include "ops_scalar.h"
 
 namespace redoubt::scalar {
 namespace {
@@ -210,6 +211,17 @@ void linear_bf16(const PackedMatrix& w, const Bf16Rows& x, const LinearOutput& y
   }
 }
 
+void gate_up_bf16(const GateUp& layer, const Bf16Rows& x, const Bf16Rows& out, int col) {
+  const auto &gates = layer.gates, &ups = layer.ups;
+  linear_bf16(layer.gate, x, gates, 0, layer.gate.tiles());
+  linear_bf16(layer.up, x, ups, 0, layer.up.tiles());
+  for (int row = 0; row < x.rows; ++row) {
+    float* const gate = gates.values + row * gates.stride;
+    silu_mul(gate, ups.values + row * ups.stride, layer.gate.rows, gate);
+  }
+  round_rows({gates.values, gates.stride, x.rows, layer.gate.rows}, out, 0, col);
+}
+
 void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end) {
   for (int tile = tile_begin; tile < tile_end; ++tile) {
@@ -236,6 +248,7 @@ void fill_linear_scalar(KernelTable& table) {
   table.linear_int8 = scalar::linear_int8;
   table.round_rows = scalar::round_rows;
   table.linear_bf16 = scalar::linear_bf16;
+  table.gate_up_bf16 = scalar::gate_up_bf16;
   table.linear_fp32 = scalar::linear_fp32;
   table.dequantize_row = scalar::dequantize_row;
 }

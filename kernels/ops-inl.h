@@ -1,6 +1,6 @@
 // Norm, SiLU, RoPE, KV writes and the passes over logits, written once for all vector tiers; the scalar twins
-// define the results. Included inside the tier's namespace and target region, after its vector_<tier>-inl.h
-// and exp2-inl.h.
+// define the results. Included inside the tier's namespace and target region, after its vector_<tier>-inl.h,
+// exp2-inl.h and silu-inl.h.
 
 void rms_norm(const float* x, const float* weight, float epsilon, int n, float* out) {
   constexpr int kVectors = kNormLanes / kLanes;
@@ -24,25 +24,13 @@ void rms_norm(const float* x, const float* weight, float epsilon, int n, float* 
   for (; i < n; ++i) out[i] = x[i] * inverse * weight[i];
 }
 
-REDOUBT_INLINE F32s exp_clamped(F32s x) {
-  const float limit = kSiluClamp / kLog2eHigh;
-  x = max_of(set(-limit), min_of(set(limit), x));
-  const F32s biased = fma(x, set(kLog2eHigh), set(kRoundMagic));
-  const F32s n = sub(biased, set(kRoundMagic));
-  return exp2_of_parts(fma(x, set(kLog2eLow), fms(x, set(kLog2eHigh), n)), biased);
-}
-
-REDOUBT_INLINE F32s silu_mul(F32s gate, F32s up) {
-  const F32s negative = mul(gate, set(-1.0f));
-  return mul(div(gate, add(set(1.0f), exp_clamped(negative))), up);
-}
-
 void silu_mul(const float* gate, const float* up, int n, float* out) {
   int i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(out + i, silu_mul(load(gate + i), load(up + i)));
+  for (; i + kLanes <= n; i += kLanes) store(out + i, mul(silu(load(gate + i)), load(up + i)));
   if (i < n) {
     const F32s zero = set(0.0f);
-    store_first(out + i, silu_mul(load_first(gate + i, n - i, zero), load_first(up + i, n - i, zero)), n - i);
+    store_first(out + i, mul(silu(load_first(gate + i, n - i, zero)), load_first(up + i, n - i, zero)),
+                n - i);
   }
 }
 

@@ -17,6 +17,8 @@ namespace {
 
 #include "exp2-inl.h"
 
+#include "silu-inl.h"
+
 #include "ops-inl.h"
 }  // namespace
 }  // namespace redoubt::avx512

@@ -30,6 +30,23 @@ enum class WeightType : uint8_t { kSymInt4, kAsymInt4, kLut4, kInt8, kBf16, kFp3
 
 inline constexpr int kTileOutputs = 32;
 
+// Bytes of one block: a group of inputs (integer types), two inputs (bf16) or one (fp32), for 32 outputs.
+constexpr size_t packed_block_bytes(WeightType type, int32_t group) {
+  switch (type) {
+    case WeightType::kSymInt4:
+    case WeightType::kLut4:
+      return size_t(group) * 16 + 64;
+    case WeightType::kAsymInt4:
+      return size_t(group) * 16 + 128;
+    case WeightType::kInt8:
+      return size_t(group) * 32 + 64;
+    case WeightType::kBf16:
+    case WeightType::kFp32:
+      return 128;
+  }
+  return 0;
+}
+
 struct PackedMatrix {
   WeightType type = WeightType::kFp32;
   int32_t rows = 0;                // outputs
@@ -40,23 +57,7 @@ struct PackedMatrix {
 
   bool is_integer() const { return type <= WeightType::kInt8; }
   int32_t tiles() const { return (rows + kTileOutputs - 1) / kTileOutputs; }
-  // Bytes of one block: a group of inputs (integer types), two inputs (bf16) or one (fp32), for 32 outputs.
-  size_t block_bytes() const {
-    switch (type) {
-      case WeightType::kSymInt4:
-      case WeightType::kLut4:
-        return size_t(group) * 16 + 64;
-      case WeightType::kAsymInt4:
-        return size_t(group) * 16 + 128;
-      case WeightType::kInt8:
-        return size_t(group) * 32 + 64;
-      case WeightType::kBf16:
-        return 128;
-      case WeightType::kFp32:
-        return 128;
-    }
-    return 0;
-  }
+  size_t block_bytes() const { return packed_block_bytes(type, group); }
   int32_t blocks() const { return is_integer() ? cols / group : type == WeightType::kBf16 ? cols / 2 : cols; }
   size_t tile_bytes() const { return block_bytes() * size_t(blocks()); }
   size_t bytes() const { return tile_bytes() * size_t(tiles()); }

@@ -81,6 +81,29 @@ def linear_bf16(
 ) -> None:
     """Writes output tiles of y [batch, rows] (rows at any distance); values: of round_rows. Integer weights only."""
 
+def gate_up_bf16(
+    gate: U8,
+    up: U8,
+    weight_type: str,
+    rows: int,
+    cols: int,
+    group: int,
+    values: U16,
+    batch: int,
+    tier: str,
+    *,
+    gate_bias: F32 | None = None,
+    up_bias: F32 | None = None,
+    gate_table: Sequence[int] | None = None,
+    up_table: Sequence[int] | None = None,
+    col: int = 0,
+    out_cols: int,
+) -> U16:
+    """silu(gate x) * (up x) of `batch` rows; values: of round_rows. Integer weights, rows a multiple of 32.
+
+    Returns what round_rows does of [batch, out_cols], from column `col` on; 0 in the other columns.
+    """
+
 def linear_fp32(
     packed: U8,
     weight_type: str,

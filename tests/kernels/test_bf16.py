@@ -167,6 +167,42 @@ def test_layers_of_models(case: LinearCase, tier: str) -> None:
 
 
 @amx_tiers
+@pytest.mark.parametrize(
+    "case",
+    [
+        LinearCase("asym_int4", 96, 576, 32),
+        LinearCase("sym_int4", 64, 2048, 64),
+        LinearCase("lut4", 64, 1408, 128),
+        LinearCase("int8", 32, 32, 32),
+    ],
+    ids=lambda case: case.name,
+)
+def test_gate_and_up_in_one(case: LinearCase, tier: str) -> None:
+    """As their products, SiLU and rounding one after the other, in one panel of inputs and in several."""
+    rng = np.random.default_rng(6)
+    gate, up = make_weights(case, rng), make_weights(case, rng)
+    matrices = (gate.packed, up.packed, case.weight_type, case.rows, case.cols, case.group)
+    gate_bias, up_bias = rng.standard_normal((2, case.rows), np.float32)
+    for rows in (1, 16, 17, 32, 33, 50, 64, 65, 97, 130) if tier == "amx_int8" else (20, 33, 65):
+        x = activations(rows, case.cols, 32) * np.float32(0.2)
+        rounded = testing.round_rows(x, "scalar")
+        for biases in ((None, None), (gate_bias, up_bias)):
+            options: dict[str, Any] = {
+                "gate_bias": biases[0], "up_bias": biases[1], "gate_table": gate.table, "up_table": up.table
+            }  # fmt: skip
+            gates, ups = (
+                run(case, weights, x, tier, bias=bias) for weights, bias in zip((gate, up), biases, strict=True)
+            )
+            inner = np.zeros((rows, case.rows + 96), np.float32)
+            inner[:, 32 : 32 + case.rows] = testing.silu_mul(gates, ups, "scalar")
+            expected = testing.round_rows(inner, "scalar")
+            for each in (tier, "scalar") if rows in (17, 33) else (tier,):
+                options |= {"col": 32, "out_cols": case.rows + 96}
+                result = testing.gate_up_bf16(*matrices, rounded, rows, each, **options)
+                assert (result == expected).all(), (rows, each)
+
+
+@amx_tiers
 @pytest.mark.parametrize("rows", [1, 16, 31, 33, 100])
 @pytest.mark.parametrize("batch", [1, 9, 17, 40])
 def test_nothing_is_written_beyond_the_outputs(batch: int, rows: int, tier: str) -> None:

@@ -136,6 +136,8 @@ class Pass {
 
  private:
   static constexpr int kGroupSteps = kGroup / kStepInputs;
+  static constexpr int kLead = kGroup == 32 ? 2 : 1;  // of groups, with few rows
+  static constexpr int kPlaces = 2 * kLead;
   static constexpr int kPanelGroups = kPanelInputs / kGroup;
   static constexpr size_t kBlockBytes = packed_block_bytes(kType, kGroup);
   using Edge = float[kTileRows][kTileOutputs];
@@ -147,29 +149,35 @@ class Pass {
     int64_t step_values;
   };
 
-  // For few rows, whose sums stay in the tiles from a tile of outputs' first group to its last.
+  // For few rows, whose sums stay in the tiles from a tile of outputs' first group to its last. A group is
+  // unpacked while the one kLead before it is multiplied: tiles can't be loaded until what was stored there
+  // has reached the cache.
   template <int kBlocks>
   void multiply_as_unpacked(Range tiles, int block) {
     Place places[2];
-    unpack_group<Prefetch::kNear>(tiles.begin, 0, 0);
-    begin_sums<kBlocks>(tiles.begin, block, true, places);
-    int place = 0, tile = tiles.begin, group = 0;  // of what is multiplied next
-    while (true) {
-      const bool is_last = group + 1 == groups_;
-      const int next_tile = tile + is_last, next_group = is_last ? 0 : group + 1;
-      if (next_tile == tiles.end) break;
-      const Products products = products_of(place, group, block);
-      place ^= 1;
-      multiply_and_unpack<kBlocks, Prefetch::kNear>(products, next_tile, next_group, place);
-      if (is_last) {
-        end_sums<kBlocks>(tile, block, places);
-        begin_sums<kBlocks>(next_tile, block, true, places);
-      }
-      tile = next_tile;
-      group = next_group;
+    const int count = (tiles.end - tiles.begin) * groups_;
+    int tile = tiles.begin, group = 0;            // of what is multiplied next
+    int next_tile = tiles.begin, next_group = 0;  // and unpacked
+    const auto unpacked = [&]() __attribute__((always_inline)) {
+      if (++next_group == groups_) next_group = 0, ++next_tile;
+    };
+    const auto multiplied = [&]() __attribute__((always_inline)) {
+      if (++group < groups_) return;
+      end_sums<kBlocks>(tile, block, places);
+      group = 0;
+      if (++tile < tiles.end) begin_sums<kBlocks>(tile, block, true, places);
+    };
+    for (int i = 0; i < std::min(kLead, count); ++i, unpacked()) {
+      unpack_group<Prefetch::kNear>(next_tile, next_group, i);
     }
-    multiply<kBlocks>(place, group, 1, block);
-    end_sums<kBlocks>(tile, block, places);
+    begin_sums<kBlocks>(tile, block, true, places);
+    for (int i = kLead; i < count; ++i, unpacked(), multiplied()) {
+      const Products products = products_of((i - kLead) % kPlaces, group, block);
+      multiply_and_unpack<kBlocks, Prefetch::kNear>(products, next_tile, next_group, i % kPlaces);
+    }
+    for (int i = std::max(0, count - kLead); i < count; ++i, multiplied()) {
+      multiply<kBlocks>(i % kPlaces, group, 1, block);
+    }
   }
 
   // Unpacks a tile's part of a panel, and multiplies two blocks with it.

@@ -148,8 +148,8 @@ void ForwardPass::gate_up(int thread, int layer, RowCounts rows) {
 bool ForwardPass::gates_in_one(const LayerWeights& weights, const LinearInput& input,
                                const LinearInput& inner) const {
   const PackedMatrix &gate = weights.gate.weight, &up = weights.up.weight;
-  return input.rounded.rows > 0 && inner.quantized && inner.quantized_rows == input.quantized_rows &&
-         gate.type == up.type && gate.group == up.group && gate.rows % kTileOutputs == 0;
+  return input.rounded.rows > 0 && inner.quantized && gate.type == up.type && gate.group == up.group &&
+         gate.rows % kTileOutputs == 0;
 }
 
 void ForwardPass::activate(ThreadWorkspace& own, const LinearInput& inner, Range part, int32_t col_begin,
@@ -211,8 +211,7 @@ ForwardPass::LinearInput ForwardPass::view(const InputRows& memory, RowCounts ro
   const Bf16Uses& bf16 = context_.bf16;
   input.quantized_rows = rows.all;
   if (input.quantized && bf16.prompts) input.quantized_rows = rows.answers;
-  const bool has_8_bits = (*users.begin())->shares_8_bits;
-  if (input.quantized && (bf16.all || (bf16.weights_of_8_bits && has_8_bits))) input.quantized_rows = 0;
+  if (input.quantized && bf16.all) input.quantized_rows = 0;
   for (const Linear* linear : users) {
     const int32_t group = linear->weight.group;
     if (linear->two_terms) {

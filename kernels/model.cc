@@ -91,8 +91,7 @@ Bf16Uses bf16_uses(const ModelOptions& options, const KernelTable& kernels) {
   if (prompts == PromptComputeType::kBf16) require_bf16(kernels, "prompt_compute_type");
   const bool is_fast = kernels.tier == Tier::kAmxInt8;
   return {.prompts = prompts == PromptComputeType::kBf16 || (prompts == PromptComputeType::kAuto && is_fast),
-          .weights_of_8_bits = type == ComputeType::kAuto && is_fast,
-          .all = type == ComputeType::kBf16};
+          .all = type == ComputeType::kBf16 || (type == ComputeType::kAuto && is_fast)};
 }
 
 }  // namespace

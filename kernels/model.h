@@ -23,9 +23,7 @@ class PromptReader;
 class Sampler;
 struct Workspace;
 
-// Activations in products with integer weights. kAuto is kInt8, but kBf16 with weights of 8 bits where the
-// tier is fast with it and all matrices that share their input have 8: they take so long to read that one row
-// costs hardly more.
+// Activations in products with integer weights. kAuto is kBf16 where the tier is fast with it, else kInt8.
 enum class ComputeType : uint8_t { kAuto, kInt8, kBf16, kFp32 };
 // Of the products of prompts: kBf16 where answers may have kInt8. kAuto is kBf16 where the tier is fast with
 // it.
@@ -34,7 +32,6 @@ enum class PromptComputeType : uint8_t { kSame, kBf16, kAuto };
 // Which products are of bf16 numbers.
 struct Bf16Uses {
   bool prompts = false;  // attention too
-  bool weights_of_8_bits = false;
   bool all = false;
 };
 

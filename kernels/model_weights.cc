@@ -1,9 +1,6 @@
 // Hugging Face's tensor names, and which of them a configuration demands.
 #include "model_weights.h"
 
-#include <algorithm>
-#include <initializer_list>
-
 namespace redoubt {
 namespace {
 
@@ -41,13 +38,6 @@ class Finder {
   std::string prefix_;
 };
 
-// linears: all that share an input.
-void mark_8_bits(std::initializer_list<Linear*> linears) {
-  const bool all = std::all_of(linears.begin(), linears.end(),
-                               [](const Linear* linear) { return linear->weight.type == WeightType::kInt8; });
-  for (Linear* linear : linears) linear->shares_8_bits = all;
-}
-
 LayerWeights find_layer(const PackedFile& file, const ModelConfig& config, int node, int layer) {
   const Finder find(file, node, "model.layers." + std::to_string(layer) + ".");
   const int32_t hidden = config.hidden_size, query = config.query_dim(), kv = config.kv_dim();
@@ -69,10 +59,6 @@ LayerWeights find_layer(const PackedFile& file, const ModelConfig& config, int n
   find.check_same_input("self_attn.k_proj", weights.key, weights.query);
   find.check_same_input("self_attn.v_proj", weights.value, weights.query);
   find.check_same_input("mlp.up_proj", weights.up, weights.gate);
-  mark_8_bits({&weights.query, &weights.key, &weights.value});
-  mark_8_bits({&weights.output});
-  mark_8_bits({&weights.gate, &weights.up});
-  mark_8_bits({&weights.down});
   return weights;
 }
 
@@ -103,7 +89,6 @@ ModelWeights find_model_weights(const PackedFile& file, const ModelConfig& confi
   } else {
     weights.head = find.linear("lm_head", config.vocab_size, config.hidden_size, false);
   }
-  mark_8_bits({&weights.head});
   if (config.hidden_size < kWideHiddenSize) choose_two_terms(weights);
   return weights;
 }

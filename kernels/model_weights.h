@@ -16,8 +16,6 @@ struct Linear {
   const float* bias = nullptr;
   // Whether quantized inputs have two int8 terms (kernel_table.h) rather than one.
   bool two_terms = false;
-  // Whether it has weights of 8 bits, as have all that share its input.
-  bool shares_8_bits = false;
 };
 
 struct LayerWeights {

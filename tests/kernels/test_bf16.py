@@ -413,16 +413,16 @@ def test_threads_that_share_int8_rows_give_the_same(make: MakeModel, tier: str, 
     check_threads_that_share_rows(make, tier, "int8", "same", answers)
 
 
-@pytest.mark.skipif("amx_int8" not in TIERS, reason="auto is int8 without AMX")
-def test_auto_is_bf16_for_weights_of_8_bits_where_there_are_tiles(make: MakeModel) -> None:
-    for kind, alike in (("int8", "bf16"), ("sym_int4", "int8")):
-        logits = {  # of one token, whose attention to itself is the same in both
-            compute_type: make(WIDE, kind, 32, compute_type=compute_type, kv_type="bf16").logits({0: [5]})
-            for compute_type in ("auto", "int8", "bf16")
+@pytest.mark.parametrize("tier", TIERS)
+def test_answers_are_in_bf16_by_default_where_there_are_tiles(make: MakeModel, tier: str) -> None:
+    for kind in ("int8", "sym_int4"):
+        logits = {
+            compute_type: make(WIDE, kind, 32, tier, compute_type=compute_type, kv_type="bf16").logits({0: [5, 6]})
+            for compute_type in ("auto", "int8", "fp32", *(["bf16"] if tier == "amx_int8" else []))
         }
-        other = "int8" if alike == "bf16" else "bf16"
-        assert np.array_equal(logits["auto"], logits[alike])
-        assert not np.array_equal(logits["auto"], logits[other])
+        expected = "bf16" if tier == "amx_int8" else "int8"
+        same = [name for name in logits if np.array_equal(logits["auto"], logits[name])]
+        assert same == ["auto", expected]
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,9 @@ class EngineSettings(_Knobs):
     """How a worker runs the model. Memory: the weights + kv_memory_bytes + activations of one step."""
 
     compute_type: Literal["auto", "int8", "bf16", "fp32"] = "auto"
-    """Activations in the integer matrix products: "bf16", nearer to fp32, for processors with AMX; "int8" by group, with
-    which a few cores give up to five answers at a time faster there, and more of them slower; "auto": "bf16" where the
-    processor has AMX, else "int8"; or "fp32" (slow; for comparison)."""
+    """Activations in the integer matrix products: "bf16", nearer to fp32, for processors with AMX; "int8" by group,
+    with which a few cores there give up to five answers at a time faster, and more of them slower; "auto": "bf16" where
+    the processor has AMX, else "int8"; or "fp32" (slow; for comparison)."""
     prompt_compute_type: Literal["auto", "same", "bf16"] = "auto"
     """The same of prompts. "bf16": activations and integer weights in bf16, for processors with AMX, which compute
     prompts 1.4 to 2.5 times as fast with it; "auto": that, where it can be had; "same": as answers, so that not even

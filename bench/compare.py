@@ -2,12 +2,12 @@
 
 Each engine is a process of its own with the model loaded. A first round, of shortened works, finds the variant
 (attention, KV layout, repacking) that serves each best at each work; then come `--repeats` rounds in which all take
-turns at each work, so that a noisy neighbour meets everybody. Whose turn it is does a short work over and over for a
-second: the first time, while the clock rises and caches fill, is noted apart, and of the others the median counts, as
-peers' own benchmarks do. What takes a second is done once. The machine's two limits are sampled between rounds. The
-JSON is written after every round, so that an interrupted run keeps what it has; each figure is printed as it comes. A
-peer that can't be installed or started is in `missing`, with the reason; a crash and a refusal are results. Peers are
-installed once, into `--environments`. Exit status 1 if a peer is missing.
+turns at each work, each time begun by another, so that a noisy neighbour meets everybody. Whose turn it is does a
+short work over and over for a second: the first time, while the clock rises and caches fill, is noted apart, and of
+the others the median counts, as peers' own benchmarks do. What takes a second is done once. The machine's two limits
+are sampled between rounds. The JSON is written after every round, so that an interrupted run keeps what it has; each
+figure is printed as it comes. A peer that can't be installed or started is in `missing`, with the reason; a crash and
+a refusal are results. Peers are installed once, into `--environments`. Exit status 1 if a peer is missing.
 """
 
 import argparse
@@ -61,6 +61,11 @@ class Comparison:
         """How many `play` has."""
         return 1 + self._repeats
 
+    def order(self, turn: int) -> list[Contender]:
+        """Another one begins each round: who comes after a pause, or while the machine is hot, is slower."""
+        first = (turn - 1) * len(self.contenders) // self._repeats
+        return self.contenders[first:] + self.contenders[:first]
+
     def play(self, turn: int, progress: Any) -> None:
         """One round of all works; number 0 looks for the best variants."""
         if turn == 0:
@@ -71,7 +76,7 @@ class Comparison:
             return
         for work in self._works:
             progress.set_description(work.name)
-            for one in self.contenders:
+            for one in self.order(turn):
                 if (one.name, work) in self._best:
                     rates = self._rates(one, work, self._best[one.name, work])
                     if rates:

@@ -51,9 +51,9 @@ class EngineSettings(_Knobs):
     with which a few cores there give up to five answers at a time faster, and more of them slower; "auto": "bf16" where
     the processor has AMX, else "int8"; or "fp32" (slow; for comparison)."""
     prompt_compute_type: Literal["auto", "same", "bf16"] = "auto"
-    """The same of prompts. "bf16": activations and integer weights in bf16, for processors with AMX, which compute
-    prompts 1.4 to 2.5 times as fast with it; "auto": that, where it can be had; "same": as answers, so that not even
-    the last bits of an answer depend on what of its prompt was cached."""
+    """The same of prompts, with their attention. "bf16": for processors with AMX, which compute prompts 1.5 to 3 times
+    as fast with it as with int8; "auto": that, where it can be had; "same": as answers, so that not even the last bits
+    of an answer depend on what of its prompt was cached."""
     kv_type: Literal["bf16", "int8", "fp32"] = "bf16"
     """How keys and values are kept. "int8", with a scale per token and head, fits nearly twice the tokens of "bf16"."""
     weight_memory: Literal["auto", "mapped", "huge_pages"] = "auto"

@@ -88,7 +88,7 @@ def test_the_best_variant_is_compared_and_crashes_and_refusals_are_results(tmp_p
 
 
 def test_another_one_begins_each_round(tmp_path: Path) -> None:
-    four = [Waking(tmp_path) for _ in range(4)]
+    four: list[Contender] = [Waking(tmp_path) for _ in range(4)]
     comparison = Comparison(four, [], repeats=3)
     orders = [[four.index(one) for one in comparison.order(turn)] for turn in (1, 2, 3)]
     assert orders == [[0, 1, 2, 3], [1, 2, 3, 0], [2, 3, 0, 1]]

@@ -428,11 +428,11 @@ REDOUBT_INLINE void store_rounded(uint16_t* to, F32s low, F32s high) {
   _mm512_storeu_si512(to, _mm512_shuffle_epi8(__m512i(rounded), evens_first));
 }
 
-template <WeightType kType, int kGroup, typename Machine>
-void gate_up(const GateUp& layer, const Bf16Rows& x, const Bf16Rows& out, int col) {
-  typename Machine::Tiles tiles(tile_shapes(x.height));
-  Pass<kType, kGroup, Machine> gate(tiles, layer.gate, x, layer.gates), up(tiles, layer.up, x, layer.ups);
-  const Range all_tiles{0, layer.gate.tiles()}, blocks{0, x.blocks()};
+// Some blocks of x, at least kBlocksTogether.
+template <typename Pass>
+void gate_up(Pass& gate, Pass& up, const GateUp& layer, const Bf16Rows& x, const Bf16Rows& out, int col,
+             Range blocks) {
+  const Range all_tiles{0, layer.gate.tiles()};
   gate.multiply_panels(all_tiles, blocks, gate.panels() - 1);
   up.multiply_panels(all_tiles, blocks, up.panels() - 1);
   // SiLU takes the place of gate's sums; that of one tile, in neighbouring rows, where none have been stored.
@@ -454,6 +454,16 @@ void gate_up(const GateUp& layer, const Bf16Rows& x, const Bf16Rows& out, int co
       store_rounded(out.step(block, step) + r * kStepInputs, mul(load(silu), load(sums)),
                     mul(load(silu + kLanes), load(sums + kLanes)));
     });
+  }
+}
+
+template <WeightType kType, int kGroup, typename Machine>
+void gate_up(const GateUp& layer, const Bf16Rows& x, const Bf16Rows& out, int col) {
+  typename Machine::Tiles tiles(tile_shapes(x.height));
+  Pass<kType, kGroup, Machine> gate(tiles, layer.gate, x, layer.gates), up(tiles, layer.up, x, layer.ups);
+  const int passes = (x.blocks() + kPassBlocks - 1) / kPassBlocks;
+  for (int pass = 0; pass < passes; ++pass) {
+    gate_up(gate, up, layer, x, out, col, share(x.blocks(), pass, passes));
   }
 }
 

@@ -183,7 +183,7 @@ def test_gate_and_up_in_one(case: LinearCase, tier: str) -> None:
     gate, up = make_weights(case, rng), make_weights(case, rng)
     matrices = (gate.packed, up.packed, case.weight_type, case.rows, case.cols, case.group)
     gate_bias, up_bias = rng.standard_normal((2, case.rows), np.float32)
-    for rows in (1, 16, 17, 32, 33, 50, 64, 65, 97, 130) if tier == "amx_int8" else (20, 33, 65):
+    for rows in (1, 16, 17, 32, 33, 50, 64, 65, 97, 130, 1040) if tier == "amx_int8" else (20, 33, 65):
         x = activations(rows, case.cols, 32) * np.float32(0.2)
         rounded = testing.round_rows(x, "scalar")
         for biases in ((None, None), (gate_bias, up_bias)):

@@ -63,7 +63,8 @@ class Comparison:
 
     def order(self, turn: int) -> list[Contender]:
         """Another one begins each round: who comes after a pause, or while the machine is hot, is slower."""
-        first = (turn - 1) * len(self.contenders) // self._repeats
+        apart = max(1, len(self.contenders) // self._repeats)  # few rounds must not all begin with ours
+        first = (turn - 1) * apart % len(self.contenders)
         return self.contenders[first:] + self.contenders[:first]
 
     def play(self, turn: int, progress: Any) -> None:

@@ -92,6 +92,10 @@ def test_another_one_begins_each_round(tmp_path: Path) -> None:
     comparison = Comparison(four, [], repeats=3)
     orders = [[four.index(one) for one in comparison.order(turn)] for turn in (1, 2, 3)]
     assert orders == [[0, 1, 2, 3], [1, 2, 3, 0], [2, 3, 0, 1]]
+    comparison = Comparison(four[:2], [], repeats=3)
+    assert [comparison.order(turn)[0] for turn in (1, 2, 3)] == [four[0], four[1], four[0]]
+    comparison = Comparison(four, [], repeats=2)
+    assert [comparison.order(turn)[0] for turn in (1, 2)] == [four[0], four[2]]
 
 
 class Waking(Contender):

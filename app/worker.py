@@ -54,6 +54,8 @@ def load_model(settings: WorkersSettings, slot: Slot, threads: int) -> ModelRunn
     from kernels import _native  # here, so that only a worker's process loads the extension
 
     model, engine = settings.model, settings.engine
+    types = engine.compute_type, engine.prompt_compute_type
+    kv_type = _native.Model.chosen_kv_type(model.folder, engine.kv_type, *types)
     cpus, nodes = thread_places(slot, threads)
     if settings.worker.bind_memory:
         if nodes:
@@ -68,9 +70,9 @@ def load_model(settings: WorkersSettings, slot: Slot, threads: int) -> ModelRunn
         bind_weights=settings.worker.bind_memory,
         compute_type=engine.compute_type,
         prompt_compute_type=engine.prompt_compute_type,
-        kv_type=engine.kv_type,
+        kv_type=kv_type,
         weight_memory=engine.weight_memory,
-        kv_pages=kv_pages_within(model.folder, engine.kv_type, engine.kv_memory_bytes),
+        kv_pages=kv_pages_within(model.folder, kv_type, engine.kv_memory_bytes),
         max_sequences=settings.worker.max_concurrent_requests,
         max_step_tokens=engine.max_step_tokens,
         max_context_tokens=_context_tokens(Path(model.folder), engine.max_context_tokens),

@@ -248,6 +248,10 @@ def compare(options: argparse.Namespace, todo: Sequence[Work]) -> dict[str, Any]
     """Runs everything, writing `options.out` after each round. Raises CrashError if our own engine does not start."""
     model = bench_model(options.model, options.models, options.environments / "models")
     packed = model.make_packed()
+    types = options.compute_type[0], options.prompt_compute_type
+    options.kv_type = tuple(
+        dict.fromkeys(_native.Model.chosen_kv_type(str(packed), name, *types) for name in options.kv_type)
+    )
     demand = Demand.of(packed, options.kv_type[0])
     weights = demand.layer_weights + demand.head_weights
     context = max(work.context_tokens + work.new_tokens for work in todo)
@@ -318,7 +322,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--context", type=batch_list, default=(), help="long contexts: prompt, then one stream")
     parser.add_argument("--generate", type=int, default=32, help="decode steps (default %(default)s)")
     parser.add_argument(
-        "--kv-type", type=kv_types, default=("bf16",), help="ours; int8,bf16 runs both, int8 beside the peers"
+        "--kv-type", type=kv_types, default=("auto",), help="ours; int8,bf16 runs both, int8 beside the peers"
     )
     parser.add_argument(
         "--compute-type", type=compute_types, default=("auto",), help="ours; auto,bf16 runs both, auto beside the peers"
@@ -343,7 +347,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def kv_types(text: str) -> tuple[str, ...]:
     """KV types with commas, for argparse."""
-    return types_of(text, ("bf16", "int8", "fp32"))
+    return types_of(text, ("auto", *_native.KV_TYPES))
 
 
 def compute_types(text: str) -> tuple[str, ...]:

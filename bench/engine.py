@@ -50,7 +50,7 @@ class EngineBenchOptions:
     batches: tuple[int, ...] = (1, 8, 32)
     decode_context: int = 128
     repeats: int = 3
-    kv_type: str = "bf16"
+    kv_type: str = "auto"
     compute_type: str = "auto"
     prompt_compute_type: str = "auto"
     weight_memory: str = "auto"
@@ -215,7 +215,7 @@ def measure_engine(options: EngineBenchOptions) -> dict[str, object]:
         "compute_type": options.compute_type,
         "prompt_compute_type": "bf16" if bench.runner.model.has_bf16_prompts else "same",
         "commit": commit(),
-        "kv_type": options.kv_type,
+        "kv_type": bench.runner.model.kv_type,
         "weight_memory": bench.runner.model.weight_memory,
         "prompt": options.prompt,
         "generate": options.generate,
@@ -263,7 +263,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--clock", choices=tuple(CLOCKS), default="wall", help="cpu: for one thread on a busy machine (default wall)"
     )
-    parser.add_argument("--kv-type", choices=("bf16", "int8", "fp32"), default="bf16", help="(default %(default)s)")
+    parser.add_argument("--kv-type", choices=("auto", *_native.KV_TYPES), default="auto", help="(default %(default)s)")
     parser.add_argument(
         "--compute-type", choices=("auto", "int8", "bf16", "fp32"), default="auto", help="(default %(default)s)"
     )

@@ -1,10 +1,10 @@
-"""What rounding keys and values costs: int8 with a scale per token and head, against coarser scales and bf16.
+"""What rounding keys and values costs: integers with a scale per token and head, against coarser scales and bf16.
 
 A NumPy forward pass of a Llama (the packed file's weights, everything else in fp32) rounds its keys and values as each
 scheme would, over windows of a text. Per scheme: the relative error of keys, values and attention outputs
 (root mean square over layers, the truth's inputs), and what the whole pass loses: mean KL divergence from exact keys
-and values, in nats a token, and the change of perplexity. Then the same two of the native engine, whose int8 pages
-are what is served. Knows no speed.
+and values, in nats a token, and the change of perplexity. Then the same two of the native engine, whose pages are what
+is served. Knows no speed.
 
     python -m bench.kv_error models/smollm2-135m-instruct text.txt --json
 """
@@ -26,6 +26,8 @@ from quant.packed_file import PackedFile
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
+INT16_LARGEST = 4079
+"""kernels/ops_numbers.h, largest_code"""
 Rounding = Callable[[F32], F32]
 """Keys or values of one layer [tokens, kv_heads, head_dim] -> the same, rounded."""
 
@@ -57,18 +59,19 @@ def to_bf16(x: F32) -> F32:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
-def to_int8(x: F32, axes: tuple[int, ...]) -> F32:
-    """Rounded to int8 with one scale (kept as bf16) over these axes."""
-    scale = to_bf16(np.abs(x).max(axes, keepdims=True) / np.float32(127))
+def to_integers(x: F32, axes: tuple[int, ...], largest: int = 127) -> F32:
+    """Rounded to integers, int8 by default, with one scale (kept as bf16) over these axes."""
+    scale = to_bf16(np.abs(x).max(axes, keepdims=True) / np.float32(largest))
     return np.rint(x / np.where(scale == 0, np.float32(1), scale)) * scale
 
 
 SCHEMES: Mapping[str, Rounding] = {
     "bf16": to_bf16,
-    "int8 per token and head": lambda x: to_int8(x, (2,)),
-    "int8 per token": lambda x: to_int8(x, (1, 2)),
-    "int8 per head": lambda x: to_int8(x, (0, 2)),
-    "int8 per tensor": lambda x: to_int8(x, (0, 1, 2)),
+    "int16 per token and head": lambda x: to_integers(x, (2,), INT16_LARGEST),
+    "int8 per token and head": lambda x: to_integers(x, (2,)),
+    "int8 per token": lambda x: to_integers(x, (1, 2)),
+    "int8 per head": lambda x: to_integers(x, (0, 2)),
+    "int8 per tensor": lambda x: to_integers(x, (0, 1, 2)),
 }
 
 
@@ -200,7 +203,7 @@ def key_outliers(layers: list[tuple[F32, F32, F32]]) -> list[float]:
 def engine_report(folder: Path, windows: list[list[int]], compute_type: str) -> Iterator[tuple[str, Loss]]:
     """The same loss of the engine's own pages, against its fp32 pages."""
     exact = [engine_logits(folder, ids, "fp32", compute_type) for ids in windows]
-    for kv_type in ("bf16", "int8"):
+    for kv_type in ("bf16", "int16", "int8"):
         meter = LossMeter()
         for ids, logits in zip(windows, exact, strict=True):
             meter.add(ids, logits, engine_logits(folder, ids, kv_type, compute_type))

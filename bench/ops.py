@@ -1,8 +1,9 @@
 """Times attention, the row operations and sampling, each against what the machine can do, measured in the same run.
 
 A time is the CPU time of the busiest pinned thread, best of several passes: what it would take on cores of its own.
-Shares are of the fp32 multiply-add peak and of the streaming read rate of the same threads; an operation can't be
-faster than the larger of the two demands, so `share_of_limit` is that demand over the time. Knows no model.
+Shares are of the fp32 multiply-add peak and of the streaming read rate of the same threads; an operation on floats
+can't be faster than the larger of the two demands (integers are multiplied at twice that peak, or more), so
+`share_of_limit` is that demand over the time. Knows no model.
 
     python -m bench.ops --json
 """
@@ -18,8 +19,8 @@ import numpy as np
 from kernels import _native
 from kernels._native import Sampler, testing
 
-KV_BYTES = {"bf16": 2, "fp32": 4, "int8": 1}
-INT8_SCALE_BYTES = 2
+KV_BYTES = {"int16": 2, "bf16": 2, "fp32": 4, "int8": 1}
+SCALE_BYTES = {"int16": 2, "int8": 2}
 """Of one token's key or value of one head."""
 COLD_BYTES = 256 << 20
 """Several times any last-level cache here: what is read from it comes from memory."""
@@ -45,8 +46,8 @@ class AttentionShape:
     def kv_bytes(self) -> int:
         """Bytes of keys and values, each read once."""
         keys = self.context_before + self.query_tokens
-        scales = INT8_SCALE_BYTES if self.kv_type == "int8" else 0
-        return 2 * self.tasks * keys * (self.head_dim * KV_BYTES[self.kv_type] + scales)
+        each = self.head_dim * KV_BYTES[self.kv_type] + SCALE_BYTES.get(self.kv_type, 0)
+        return 2 * self.tasks * keys * each
 
 
 @dataclass(frozen=True, slots=True)

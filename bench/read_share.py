@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--context", type=at_least(1), default=512, help="tokens before decoding (default %(default)s)")
     parser.add_argument("--steps", type=at_least(1), default=16, help="on the clock, a round (default %(default)s)")
     parser.add_argument("--rounds", type=at_least(1), default=12, help="(default %(default)s)")
-    parser.add_argument("--kv-type", choices=("bf16", "int8", "fp32"), default="bf16", help="(default %(default)s)")
+    parser.add_argument("--kv-type", choices=_native.KV_TYPES, default="int16", help="(default %(default)s)")
     try:
         result = measure_share(parser.parse_args(arguments))
     except (EngineError, SourceError, ValueError, OSError) as error:

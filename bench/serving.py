@@ -109,12 +109,15 @@ class EngineSide:
 
     def __init__(self, options: ServingBenchOptions) -> None:
         settings = EngineSettings()
+        types = settings.compute_type, settings.prompt_compute_type
+        kv_type = _native.Model.chosen_kv_type(str(options.model), settings.kv_type, *types)
         self._runner = NativeRunner(
             str(options.model),
             threads=options.threads,
             compute_type=settings.compute_type,
             prompt_compute_type=settings.prompt_compute_type,
-            kv_pages=kv_pages_within(str(options.model), "bf16", 1 << 30),
+            kv_type=kv_type,
+            kv_pages=kv_pages_within(str(options.model), kv_type, 1 << 30),
             max_sequences=max(options.streams),
             max_step_tokens=512,
             max_context_tokens=options.prompt + options.generate,

@@ -21,8 +21,8 @@ inline constexpr int kBlockRows = kBlockTiles * kMaxTileRows;
 
 // One tile of rows and one partition. Rows are in the order of their tokens, so `keys` ascends.
 struct Tile {
-  // [head_dim][rows], times scale * log2(e); over int8 pages fixed point, pairs of int16 [head_dim /
-  // 2][rows].
+  // [head_dim][rows], times scale * log2(e); over pages of integers fixed point, pairs of int16
+  // [head_dim / 2][rows].
   const float* queries;
   float* scores;  // [rows][kScoreStride]
   int head_dim;
@@ -33,7 +33,7 @@ struct Tile {
   float* outputs[kMaxTileRows];  // unnormalized
   float maxima[kMaxTileRows];
   float sums[kMaxTileRows];
-  // Over int8 pages.
+  // Over pages of integers.
   const float* query_scales;  // [rows]
   float* value_scales;        // [kPartitionTokens]
 };

@@ -123,7 +123,7 @@ REDOUBT_INLINE void restore_columns(F32s& low, F32s& high) {
 // 2^x for x <= 0 as attention_bf16_scalar.cc has it.
 REDOUBT_INLINE F32s exp2_to_bf16(F32s x) {
   constexpr int kRoundDown = 0x09;  // x less its floor, rounded down too
-  x = max_of(set(kExp2SmallestBf16), x);
+  x = max_of(set(kExp2SmallestScaled), x);
   const F32s f = _mm512_reduce_ps(x, kRoundDown);
   F32s poly = fma(set(kExp2ToBf16[2]), f, set(kExp2ToBf16[1]));
   poly = fma(poly, f, set(kExp2ToBf16[0]));
@@ -175,7 +175,8 @@ Partition take_partition(const AttentionTask& task, int p, int keys, const Scrat
     partition.keys[page] = widened;
     widen_page(reinterpret_cast<const int8_t*>(block), head_dim, widened);
     widen_page(reinterpret_cast<const int8_t*>(values), head_dim, pairs);
-    const auto* const scales = reinterpret_cast<const uint16_t*>(block + scales_offset_bytes(head_dim));
+    const auto* const scales =
+        reinterpret_cast<const uint16_t*>(block + scales_offset_bytes(KvType::kInt8, head_dim));
     for (int t = 0; t < kPageTokens; t += kLanes) {
       store(scratch.key_scales + page * kPageTokens + t, mul(load_bf16(scales + t), set(kCodeScale)));
       store(scratch.value_scales + page * kPageTokens + t, load_bf16(scales + kPageTokens + t));

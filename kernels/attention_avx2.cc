@@ -19,7 +19,7 @@ namespace {
 
 #include "attention-inl.h"
 
-#include "attention_int8-inl.h"
+#include "attention_fixed-inl.h"
 
 #include "attention_rows-inl.h"
 

@@ -5,7 +5,7 @@
 // volume 2, "TDPBF16PS"): for each 32 addends in ascending order
 //   even = fma of those with even index, odd = fma of the others, both from 0;  sum = sum + (even + odd)
 // with 0 for every subnormal number. Of int8 pages, keys and values are their codes times 2^16, s_t is the
-// sum times (the key's scale * 2^-16). p_t = 2^x, x = s_t - m but not less than kExp2SmallestBf16, by
+// sum times (the key's scale * 2^-16). p_t = 2^x, x = s_t - m but not less than kExp2SmallestScaled, by
 // kExp2ToBf16, where f is rounded down. Weights of values are bf16(p_t), over int8 pages bf16(p_t * the
 // value's scale); there the output is the sum times 2^-16.
 #include <algorithm>
@@ -42,7 +42,8 @@ class Page {
     return flush_subnormal(bf16_to_float(reinterpret_cast<const uint16_t*>(block_ + offset)[at]));
   }
   float scale(int at) const {
-    const auto* scales = reinterpret_cast<const uint16_t*>(block_ + scales_offset_bytes(kv_.head_dim));
+    const auto* scales =
+        reinterpret_cast<const uint16_t*>(block_ + scales_offset_bytes(kv_.type, kv_.head_dim));
     return bf16_to_float(scales[at]);
   }
 
@@ -68,7 +69,7 @@ float sum_of_products(int count, const X& x, const Y& y) {
 }
 
 float exp2_to_bf16(float x) {
-  if (x < kExp2SmallestBf16) x = kExp2SmallestBf16;
+  if (x < kExp2SmallestScaled) x = kExp2SmallestScaled;
   const double floor = std::floor(double(x)), fraction = double(x) - floor;
   float f = float(fraction);
   if (double(f) > fraction || f == 1.0f) f = std::nextafter(f, 0.0f);

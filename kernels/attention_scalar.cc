@@ -6,8 +6,8 @@
 // Partitions merge in ascending order: m' = max, a = 2^(m - m'), b = 2^(m_p - m'), o' = fma(o_p, b, o a), the
 // sum alike; at the end o * (1 / sum). Keys that a query may not see are never read, so what a page holds
 // past its last token (NaN, even) can't reach a result. A NaN or infinite score makes its row NaN, not a
-// plausible number. Over int8 pages a partition is what attention_int8_scalar.cc says, and with bf16 products
-// what attention_bf16_scalar.cc says.
+// plausible number. Over pages of integers a partition is what attention_fixed_scalar.cc says, and with bf16
+// products what attention_bf16_scalar.cc says.
 #include <limits>
 
 #include "float_formats.h"
@@ -100,8 +100,8 @@ void attention_partition(const AttentionTask& task, int p, float* states, void*)
   partition_rows(task, p, states,
                  [](const AttentionTask& of, const float* query, int first, int keys, float* state) {
                    const float scale_log2e = of.scale * kLog2eHigh;
-                   if (of.kv.type == KvType::kInt8) {
-                     return attention_row_int8(of.kv, query, scale_log2e, first, keys, state);
+                   if (is_fixed_point(of.kv.type)) {
+                     return attention_row_fixed(of.kv, query, scale_log2e, first, keys, state);
                    }
                    const auto partition =
                        of.kv.type == KvType::kFp32 ? partition_row<Fp32Page> : partition_row<Bf16Page>;

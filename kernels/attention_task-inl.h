@@ -9,8 +9,8 @@ struct Scratch {
   float* scores;        // [kMaxTileRows][kScoreStride]
   float* maxima;        // [kBlockRows]
   float* sums;          // [kBlockRows]
-  float* query_scales;  // [kBlockRows], over int8 pages
-  float* value_scales;  // [kPartitionTokens], over int8 pages
+  float* query_scales;  // [kBlockRows], over pages of integers
+  float* value_scales;  // [kPartitionTokens], over pages of integers
   Scratch(void* memory, int head_dim)
       : queries(static_cast<float*>(memory)),
         outputs(queries + kBlockRows * head_dim),
@@ -37,14 +37,15 @@ struct Tiling {
   int64_t first_row(int64_t tile) const { return rows * tile / tiles; }
 };
 
-// Queries of rows first .. end as a tile has them; `scales` is for int8 pages only.
+// Queries of rows first .. end as a tile has them; `scales` is for pages of integers only.
 void pack_queries(const AttentionTask& task, int64_t first, int64_t end, float* packed, float* scales) {
   const float scale_log2e = task.scale * kLog2eHigh;
   const int64_t rows = end - first;
-  if (task.kv.type == KvType::kInt8) {
+  if (is_fixed_point(task.kv.type)) {
     for (int64_t r = 0; r < rows; ++r) {
       auto* codes = reinterpret_cast<int16_t*>(packed) + 2 * r;
-      scales[r] = pack_int8_query(query_of(task, first + r), scale_log2e, task.kv.head_dim, rows, codes);
+      scales[r] = pack_fixed_query(task.kv.type, query_of(task, first + r), scale_log2e, task.kv.head_dim,
+                                   rows, codes);
     }
     return;
   }

@@ -71,6 +71,7 @@ NB_MODULE(_native, module) {
   module.doc() = "Redoubt's native engine; the contract is _native/__init__.pyi.";
   nb::register_exception_translator(translate_system_error);
   module.attr("PAGE_TOKENS") = kPageTokens;
+  module.attr("KV_TYPES") = nb::make_tuple("int16", "bf16", "int8", "fp32");
   module.attr("TILE_OUTPUTS") = kTileOutputs;
   module.def("available_tiers", &available_tier_names);
   module.def("default_tier", [] { return std::string(tier_name(default_tier())); });

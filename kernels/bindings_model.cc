@@ -47,6 +47,16 @@ PromptComputeType prompt_compute_type_from_name(const std::string& name) {
   throw std::invalid_argument("prompt_compute_type: '" + name + "' is not same, bf16 or auto");
 }
 
+// "auto": of pages of 16 bits, those that the attention of prompts is made for.
+KvType chosen_kv_type(const std::string& folder, const std::string& name, const std::string& compute_type,
+                      const std::string& prompt_compute_type) {
+  const Bf16Uses bf16 = bf16_uses(compute_type_from_name(compute_type),
+                                  prompt_compute_type_from_name(prompt_compute_type), default_tier());
+  if (name != "auto") return kv_type_from_name(name);
+  const int32_t head_dim = read_model_config(folder + "/config.json").head_dim;
+  return bf16.prompts && can_attend_in_bf16(KvType::kBf16, head_dim) ? KvType::kBf16 : KvType::kInt16;
+}
+
 const int32_t* checked_int32(const char* name, const Array& array, size_t length) {
   const bool contiguous = array.ndim() == 1 && (array.shape(0) < 2 || array.stride(0) == 1);
   if (array.device_type() != nb::device::cpu::value || array.dtype() != nb::dtype<int32_t>() || !contiguous) {
@@ -264,7 +274,7 @@ void construct(BoundModel* self, const std::string& folder, int32_t threads, con
                                 .bind_weights = bind_weights,
                                 .compute_type = compute_type_from_name(compute_type),
                                 .prompt_compute_type = prompt_compute_type_from_name(prompt_compute_type),
-                                .kv_type = kv_type_from_name(kv_type),
+                                .kv_type = chosen_kv_type(folder, kv_type, compute_type, prompt_compute_type),
                                 .weight_memory = weight_memory_from_name(weight_memory),
                                 .kv_pages = kv_pages,
                                 .max_sequences = max_sequences,
@@ -323,11 +333,19 @@ void bind_model(nb::module_& module) {
   nb::class_<BoundModel>(module, "Model")
       .def("__init__", &construct, nb::arg("folder"), nb::kw_only(), nb::arg("threads"),
            nb::arg("cpus") = std::vector<int>{}, nb::arg("compute_type") = "int8",
-           nb::arg("prompt_compute_type") = "same", nb::arg("kv_type") = "bf16",
+           nb::arg("prompt_compute_type") = "same", nb::arg("kv_type") = "auto",
            nb::arg("weight_memory") = "auto", nb::arg("nodes") = std::vector<int>{},
            nb::arg("bind_weights") = true, nb::arg("kv_pages"), nb::arg("max_sequences"),
            nb::arg("max_step_tokens"), nb::arg("max_context_tokens"))
       .def_static("kv_page_bytes", &kv_page_bytes, nb::arg("folder"), nb::arg("kv_type"))
+      .def_static(
+          "chosen_kv_type",
+          [](const std::string& folder, const std::string& name, const std::string& compute,
+             const std::string& prompts) {
+            return kv_type_name(chosen_kv_type(folder, name, compute, prompts));
+          },
+          nb::arg("folder"), nb::arg("kv_type"), nb::arg("compute_type"), nb::arg("prompt_compute_type"))
+      .def_prop_ro("kv_type", [](BoundModel& self) { return kv_type_name(self.model().options().kv_type); })
       .def_prop_ro("tier", [](BoundModel& self) { return std::string(tier_name(self.model().tier())); })
       .def_prop_ro("weight_memory",
                    [](BoundModel& self) { return weight_memory_name(self.model().weight_memory()); })

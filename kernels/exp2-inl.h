@@ -18,8 +18,8 @@ REDOUBT_INLINE F32s exp2_unchecked(F32s x) {
   return exp2_of_parts<kCoefficients>(sub(x, sub(biased, set(kRoundMagic))), biased);
 }
 template <const auto& kCoefficients = kExp2>
-REDOUBT_INLINE F32s exp2_nonpositive(F32s x) {
-  return zero_below(x, kExp2Smallest, exp2_unchecked<kCoefficients>(x));
+REDOUBT_INLINE F32s exp2_nonpositive(F32s x, float smallest = kExp2Smallest) {
+  return zero_below(x, smallest, exp2_unchecked<kCoefficients>(x));
 }
 
 // Vector j of `lanes` holds lanes j * kLanes onward.

@@ -143,25 +143,33 @@ struct GateUp {
   LinearOutput ups;
 };
 
-enum class KvType : uint8_t { kFp32, kBf16, kInt8 };
+enum class KvType : uint8_t { kFp32, kBf16, kInt16, kInt8 };
+
+// Whether keys and values are integers, with a scale per token.
+inline constexpr bool is_fixed_point(KvType type) { return type >= KvType::kInt16; }
 
 // Keys and values live in pages of kPageTokens tokens. For each (layer, page, kv head) a block holds the keys
 // transposed, so that a score for 16 tokens is a row of broadcast multiplications, and then the values:
-//   fp32: K[head_dim][kPageTokens]            then V[kPageTokens][head_dim]
-//   bf16: K[head_dim / 2][kPageTokens][2]     then V[kPageTokens][head_dim]
-//   int8: K[head_dim / 2][kPageTokens][2]     then V[kPageTokens / 2][head_dim][2]
-//         then bf16 scales of the keys [kPageTokens], and of the values [kPageTokens]
-// A token's int8 key (or value) x has a scale of its own: d = bf16(max|x| / 127), q = round(x * (1 / d)),
-// both to nearest even; all 0 where max|x| < kSmallestQuantized; d NaN and q 0 where x is not finite.
+//   fp32:        K[head_dim][kPageTokens]            then V[kPageTokens][head_dim]
+//   bf16:        K[head_dim / 2][kPageTokens][2]     then V[kPageTokens][head_dim]
+//   int16, int8: K[head_dim / 2][kPageTokens][2]     then V[kPageTokens / 2][head_dim][2]
+//                then bf16 scales of the keys [kPageTokens], and of the values [kPageTokens]
+// A token's integer key (or value) x has a scale of its own: d = bf16(max|x| / largest_code(type)),
+// q = round(x * (1 / d)), both to nearest even; all 0 where max|x| < kSmallestQuantized; d NaN and q 0 where
+// x is not finite. int16 has 12 bits and a sign, so that sums of products fit 32 bits (ops_numbers.h): pages
+// of bf16's size, more exact, and with VNNI multiplied twice as fast.
 inline constexpr int kPageTokens = 32;
 // Attention takes partitions of this many keys separately (all scores, then one softmax, then the values) and
 // merges them in ascending order, whoever computes them: long contexts can be split over threads and still
 // give the same bits.
 inline constexpr int kPartitionTokens = 512;
 
+inline constexpr size_t kv_number_bytes(KvType type) {
+  return type == KvType::kFp32 ? 4 : type == KvType::kInt8 ? 1 : 2;
+}
 inline constexpr size_t kv_block_bytes(KvType type, int head_dim) {
-  const size_t values = size_t(2) * head_dim * kPageTokens;
-  return type == KvType::kFp32 ? values * 4 : type == KvType::kBf16 ? values * 2 : values + 4 * kPageTokens;
+  const size_t values = size_t(2) * head_dim * kPageTokens * kv_number_bytes(type);
+  return values + (is_fixed_point(type) ? 4 * kPageTokens : 0);
 }
 
 inline constexpr int kLogitBlock = 128;
@@ -177,7 +185,7 @@ struct KvView {
 
 // Whether attention_bf16 can read such pages.
 inline bool can_attend_in_bf16(KvType type, int head_dim) {
-  return type != KvType::kFp32 && head_dim % 32 == 0 && head_dim <= 128;
+  return (type == KvType::kBf16 || type == KvType::kInt8) && head_dim % 32 == 0 && head_dim <= 128;
 }
 
 // Some pages of it.

@@ -9,9 +9,24 @@ namespace redoubt {
 
 KvType kv_type_from_name(std::string_view name) {
   if (name == "bf16") return KvType::kBf16;
+  if (name == "int16") return KvType::kInt16;
   if (name == "int8") return KvType::kInt8;
   if (name == "fp32") return KvType::kFp32;
-  throw std::invalid_argument("kv_type: '" + std::string(name) + "' is not bf16, int8 or fp32");
+  throw std::invalid_argument("kv_type: '" + std::string(name) + "' is not int16, bf16, int8, fp32 or auto");
+}
+
+const char* kv_type_name(KvType type) {
+  switch (type) {
+    case KvType::kFp32:
+      return "fp32";
+    case KvType::kBf16:
+      return "bf16";
+    case KvType::kInt16:
+      return "int16";
+    case KvType::kInt8:
+      return "int8";
+  }
+  return "?";
 }
 
 KvCache::KvCache(KvType type, int32_t layers, int32_t kv_heads, int32_t head_dim, int32_t pages)

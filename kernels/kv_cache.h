@@ -14,6 +14,7 @@ namespace redoubt {
 
 // Throws std::invalid_argument for a name that no type has.
 KvType kv_type_from_name(std::string_view name);
+const char* kv_type_name(KvType type);
 
 class KvCache {
  public:

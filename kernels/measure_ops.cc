@@ -76,9 +76,9 @@ std::vector<PassTime> time_rows(ThreadPool& pool, const KernelTable& table, cons
   const int pages = (rows + kPageTokens - 1) / kPageTokens;
   std::vector<int32_t> page_table(pages);
   for (int i = 0; i < pages; ++i) page_table[i] = i;
-  const size_t block_bytes = kv_block_bytes(KvType::kBf16, n);
+  const size_t block_bytes = kv_block_bytes(KvType::kInt16, n);
   const AlignedMemory<std::byte> memory(block_bytes * pages);
-  const KvView kv{memory.data(), int64_t(block_bytes), page_table.data(), KvType::kBf16, n};
+  const KvView kv{memory.data(), int64_t(block_bytes), page_table.data(), KvType::kInt16, n};
   std::function<void(int)> row;
   if (op == "rms_norm") {
     row = [&](int r) {

@@ -72,35 +72,33 @@ KernelTable choose_kernels(const ModelConfig& config) {
 }
 
 // Refuses kernels that have no bf16 but the scalar tier's, which is for tests.
-void require_bf16(const KernelTable& kernels, const char* option) {
-  if (kernels.tier == Tier::kAmxInt8 || kernels.tier == Tier::kScalar) return;
-  reject(option, std::string("bf16 needs a processor with AMX; the kernels here are ") +
-                     tier_name(kernels.tier) + "'s");
+void require_bf16(Tier tier, const char* option) {
+  if (tier == Tier::kAmxInt8 || tier == Tier::kScalar) return;
+  reject(option,
+         std::string("bf16 needs a processor with AMX; the kernels here are ") + tier_name(tier) + "'s");
 }
 
-Bf16Uses bf16_uses(const ModelOptions& options, const KernelTable& kernels) {
-  const ComputeType type = options.compute_type;
-  const PromptComputeType prompts = options.prompt_compute_type;
+}  // namespace
+
+Bf16Uses bf16_uses(ComputeType type, PromptComputeType prompts, Tier tier) {
   if (type == ComputeType::kFp32) {
     if (prompts == PromptComputeType::kBf16) {
       reject("prompt_compute_type", "bf16 does not go with compute_type fp32");
     }
     return {};
   }
-  if (type == ComputeType::kBf16) require_bf16(kernels, "compute_type");
-  if (prompts == PromptComputeType::kBf16) require_bf16(kernels, "prompt_compute_type");
-  const bool is_fast = kernels.tier == Tier::kAmxInt8;
+  if (type == ComputeType::kBf16) require_bf16(tier, "compute_type");
+  if (prompts == PromptComputeType::kBf16) require_bf16(tier, "prompt_compute_type");
+  const bool is_fast = tier == Tier::kAmxInt8;
   return {.prompts = prompts == PromptComputeType::kBf16 || (prompts == PromptComputeType::kAuto && is_fast),
           .all = type == ComputeType::kBf16 || (type == ComputeType::kAuto && is_fast)};
 }
-
-}  // namespace
 
 Model::Model(const ModelOptions& options)
     : options_(checked(options)),
       config_(checked(read_model_config(options.folder + "/config.json"), options)),
       kernels_(choose_kernels(config_)),
-      bf16_(bf16_uses(options_, kernels_)),
+      bf16_(bf16_uses(options_.compute_type, options_.prompt_compute_type, kernels_.tier)),
       pool_(options.threads, options.cpus),
       nodes_(options.threads, options.nodes),
       file_(options.folder + "/model.safetensors", options.weight_memory, kv_bytes(config_, options), pool_,

@@ -34,6 +34,8 @@ struct Bf16Uses {
   bool prompts = false;  // attention too
   bool all = false;
 };
+// Throws std::invalid_argument naming the option that the tier does not have.
+Bf16Uses bf16_uses(ComputeType compute_type, PromptComputeType prompts, Tier tier);
 
 struct ModelOptions {
   std::string folder;
@@ -43,7 +45,7 @@ struct ModelOptions {
   bool bind_weights = true;  // to their nodes, where nodes are given and the weights copied
   ComputeType compute_type = ComputeType::kInt8;
   PromptComputeType prompt_compute_type = PromptComputeType::kSame;
-  KvType kv_type = KvType::kBf16;
+  KvType kv_type = KvType::kInt16;
   WeightMemory weight_memory = WeightMemory::kAuto;
   int32_t kv_pages = 0;
   int32_t max_sequences = 0;

@@ -66,9 +66,9 @@ void choose_two_terms(ModelWeights& weights) {
   const size_t layers = weights.layers.size();
   for (size_t i = 0; i < layers; ++i) {
     LayerWeights& layer = weights.layers[i];
-    layer.key.two_terms = layer.value.two_terms = true;
+    layer.query.two_terms = layer.key.two_terms = layer.value.two_terms = true;
     const bool outer = i < 2 || i + 1 == layers;
-    for (Linear* linear : {&layer.query, &layer.output, &layer.gate, &layer.up, &layer.down}) {
+    for (Linear* linear : {&layer.output, &layer.gate, &layer.up, &layer.down}) {
       linear->two_terms = outer;
     }
   }

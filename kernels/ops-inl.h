@@ -53,31 +53,34 @@ void rope(float* head, const float* cos_sin, int rotary_dim) {
   }
 }
 
-FixedPoint int8_fixed_point_of(const float* x, int n) {
+FixedPoint fixed_point_of(KvType type, const float* x, int n) {
   Bits largest = zero_bits();
   for (int i = 0; i < n; i += kLanes) largest = max_bits(largest, magnitude_bits(load(x + i)));
-  return int8_fixed_point(max_bits_of_lanes(largest));
+  return kv_fixed_point(type, max_bits_of_lanes(largest));
 }
 // x * inverse as integers; 0 where the inverse is, whatever x.
 REDOUBT_INLINE F32s codes_of(const float* x, float inverse) {
   return inverse == 0.0f ? set(0.0f) : mul(load(x), set(inverse));
 }
 
-void write_int8_kv(std::byte* block, int slot, int head_dim, const float* key, const float* value) {
-  auto* keys = reinterpret_cast<uint16_t*>(block) + slot;
-  auto* values = reinterpret_cast<int8_t*>(block) + values_offset_bytes(KvType::kInt8, head_dim) +
+// Code: of pages of integers.
+template <typename Code>
+void write_codes(KvType type, std::byte* block, int slot, int head_dim, const float* key,
+                 const float* value) {
+  auto* keys = reinterpret_cast<Code*>(block) + 2 * slot;
+  auto* values = reinterpret_cast<Code*>(block + values_offset_bytes(type, head_dim)) +
                  slot / 2 * 2 * head_dim + slot % 2;
-  auto* scales = reinterpret_cast<uint16_t*>(block + scales_offset_bytes(head_dim)) + slot;
-  const FixedPoint of_key = int8_fixed_point_of(key, head_dim);
-  const FixedPoint of_value = int8_fixed_point_of(value, head_dim);
+  auto* scales = reinterpret_cast<uint16_t*>(block + scales_offset_bytes(type, head_dim)) + slot;
+  const FixedPoint of_key = fixed_point_of(type, key, head_dim);
+  const FixedPoint of_value = fixed_point_of(type, value, head_dim);
   scales[0] = float_to_bf16(of_key.scale);
   scales[kPageTokens] = float_to_bf16(of_value.scale);
   for (int d = 0; d < head_dim; d += kLanes) {
-    store_int8_apart(values + 2 * d, codes_of(value + d, of_value.inverse));
-    alignas(16) int8_t codes[kLanes];
-    store_int8(codes, codes_of(key + d, of_key.inverse));
-    for (int i = 0; i < kLanes / 2; ++i) {
-      std::memcpy(keys + (d / 2 + i) * kPageTokens, codes + 2 * i, 2);
+    store_apart(values + 2 * d, codes_of(value + d, of_value.inverse));
+    alignas(32) Code codes[kLanes];
+    store_integers(codes, codes_of(key + d, of_key.inverse));
+    for (int i = 0; i < kLanes; i += 2) {
+      std::memcpy(keys + (d + i) * kPageTokens, codes + i, 2 * sizeof(Code));
     }
   }
 }
@@ -93,7 +96,8 @@ void write_kv(const KvView& kv, int32_t token, const float* key, const float* va
     std::memcpy(reinterpret_cast<float*>(values) + slot * head_dim, value, size_t(head_dim) * sizeof(float));
     return;
   }
-  if (kv.type == KvType::kInt8) return write_int8_kv(block, slot, head_dim, key, value);
+  if (kv.type == KvType::kInt16) return write_codes<int16_t>(kv.type, block, slot, head_dim, key, value);
+  if (kv.type == KvType::kInt8) return write_codes<int8_t>(kv.type, block, slot, head_dim, key, value);
   auto* v = reinterpret_cast<uint16_t*>(values) + slot * head_dim;
   auto* keys = reinterpret_cast<uint32_t*>(block) + slot;
   for (int d = 0; d < head_dim; d += kLanes) {

@@ -29,9 +29,9 @@ inline constexpr float kExp2ToFixed[] = {0x1.62e12ap-1f, 0x1.ec0382p-3f, 0x1.c9f
 inline constexpr float kExp2ToBf16[] = {0x1.640ea4p-1f, 0x1.cf7ac2p-3f, 0x1.409564p-4f};
 // Below this, weights of attention are 0: 2^x would leave the normal numbers.
 inline constexpr float kExp2Smallest = -125.0f;
-// With bf16 products x is no less than this: times a small value's scale weights would leave the normal
-// numbers, which costs Intel's processors more than a hundred cycles each.
-inline constexpr float kExp2SmallestBf16 = -100.0f;
+// With fixed point weights are 0 below this, and with bf16 products x is no less: times a small value's scale
+// weights would leave the normal numbers, which costs Intel's processors more than a hundred cycles each.
+inline constexpr float kExp2SmallestScaled = -100.0f;
 
 // log2(e) as a sum of two floats.
 inline constexpr float kLog2eHigh = 0x1.715476p+0f;
@@ -66,39 +66,56 @@ inline std::byte* page_block(const KvView& kv, int page) {
 }
 // Where a block's values begin: after head_dim * kPageTokens keys.
 inline size_t values_offset_bytes(KvType type, int head_dim) {
-  return size_t(head_dim) * kPageTokens * (type == KvType::kFp32 ? 4 : type == KvType::kBf16 ? 2 : 1);
+  return size_t(head_dim) * kPageTokens * kv_number_bytes(type);
 }
-// Where an int8 block's scales begin: after its values.
-inline size_t scales_offset_bytes(int head_dim) { return size_t(2) * head_dim * kPageTokens; }
+// Where the scales of a block of integers begin: after its values.
+inline size_t scales_offset_bytes(KvType type, int head_dim) {
+  return 2 * values_offset_bytes(type, head_dim);
+}
 
-// Over int8 pages, queries and weights are 16-bit fixed point: largest codes such that int32 sums can't
-// overflow, of head_dim products with a key and of kPartitionTokens products with a value.
-inline constexpr int32_t kLargestInt8 = 127;
-inline constexpr int32_t kLargestWeight = 32767;
-inline int32_t largest_query(int head_dim) { return 32767 / ((head_dim + 511) / 512); }
-static_assert(int64_t(kLargestWeight) * kLargestInt8 * kPartitionTokens < int64_t(1) << 31);
+// The largest codes of keys and values in pages of integers. That their scale is rounded to bf16 makes
+// int16's larger by 2^-8 at most: 4095.
+inline constexpr int32_t largest_code(KvType type) { return type == KvType::kInt8 ? 127 : 4079; }
 // Magnitudes compare as their bits do, and what is not finite comes last.
 inline constexpr uint32_t kMagnitudeBits = 0x7fffffff;
 
-// How numbers with this largest magnitude become integers of at most `largest_code`: x is round(x * inverse)
-// times `scale`. All 0 where the numbers are tiny, and 0 times NaN where one is not finite.
+// How numbers with this largest magnitude become integers of at most `most`: x is round(x * inverse) times
+// `scale`. All 0 where the numbers are tiny, and 0 times NaN where one is not finite.
 struct FixedPoint {
   float scale = 0.0f;
   float inverse = 0.0f;
 };
-inline FixedPoint fixed_point(uint32_t largest_bits, int32_t largest_code) {
+inline FixedPoint fixed_point(uint32_t largest_bits, int32_t most) {
   const float largest = std::bit_cast<float>(largest_bits);
   if (largest < kSmallestQuantized) return {};
   if (!(largest <= std::numeric_limits<float>::max())) return {std::numeric_limits<float>::quiet_NaN(), 0.0f};
-  return {largest / float(largest_code), float(largest_code) / largest};
+  return {largest / float(most), float(most) / largest};
 }
-// The same for int8 keys and values: their scale is kept as bf16, so it is rounded first.
-inline FixedPoint int8_fixed_point(uint32_t largest_bits) {
-  FixedPoint fixed = fixed_point(largest_bits, kLargestInt8);
+// The same for keys and values: their scale is kept as bf16, so it is rounded first.
+inline FixedPoint kv_fixed_point(KvType type, uint32_t largest_bits) {
+  FixedPoint fixed = fixed_point(largest_bits, largest_code(type));
   if (fixed.inverse == 0.0f) return fixed;
   fixed.scale = bf16_to_float(float_to_bf16(fixed.scale));
   fixed.inverse = 1.0f / fixed.scale;
   return fixed;
+}
+
+// What such keys and values are multiplied with, queries and weights, is 16-bit fixed point too, of a scale
+// such that int32 sums can't overflow. Over int8 pages the number of products alone sees to that:
+// kPartitionTokens, and head_dim. Over int16 pages the sum of the codes does: it is kLargestSum at most but
+// for half a code each and its own rounding. That is 512 times 1016: equal weights of a full partition are
+// whole codes.
+inline constexpr int32_t kLargestFactor = 32767;
+inline constexpr int32_t kLargestSum = 520192;
+static_assert(int64_t(kLargestFactor) * largest_code(KvType::kInt8) * kPartitionTokens < int64_t(1) << 31);
+static_assert((int64_t(kLargestSum) + 4096) * 4095 < int64_t(1) << 31);
+
+// Of `count` numbers with this largest magnitude and, where pages are int16, this sum of magnitudes.
+inline FixedPoint factors_fixed_point(KvType pages, uint32_t largest_bits, float sum, int count) {
+  if (pages == KvType::kInt8) return fixed_point(largest_bits, kLargestFactor / ((count + 511) / 512));
+  constexpr float kShare = float(kLargestFactor) / float(kLargestSum);
+  const uint32_t least_bits = std::bit_cast<uint32_t>(sum * kShare);
+  return fixed_point(largest_bits > least_bits ? largest_bits : least_bits, kLargestFactor);
 }
 
 }  // namespace redoubt

@@ -19,10 +19,10 @@ void write_kv(const KvView& kv, int32_t token, const float* key, const float* va
 void write_key(const KvView& kv, int32_t token, const float* key);
 void read_key(const KvView& kv, int32_t token, float* key);
 void attention(const AttentionTask& task, void* scratch);
-// The state (ops_numbers.h) of one row over `keys` keys from `first` on, in int8 pages.
-void attention_row_int8(const KvView& kv, const float* query, float scale_log2e, int first, int keys,
-                        float* state);
-// The same with bf16 products, in bf16 pages too.
+// The state (ops_numbers.h) of one row over `keys` keys from `first` on, in pages of integers.
+void attention_row_fixed(const KvView& kv, const float* query, float scale_log2e, int first, int keys,
+                         float* state);
+// The same with bf16 products, in bf16 and int8 pages.
 void attention_row_bf16(const KvView& kv, const float* query, float scale_log2e, int first, int keys,
                         float* state);
 void attention_bf16(const AttentionTask& task, void* scratch);
@@ -43,10 +43,10 @@ inline float exp2_of_parts(float f, float biased) {
   return poly * std::bit_cast<float>(std::bit_cast<uint32_t>(biased) << 23);
 }
 
-// 2^x for x <= 0; 0 below kExp2Smallest; NaN stays NaN.
+// 2^x for x <= 0; 0 below `smallest`; NaN stays NaN.
 template <const auto& kCoefficients = kExp2>
-inline float exp2_nonpositive(float x) {
-  if (x < kExp2Smallest) return 0.0f;
+inline float exp2_nonpositive(float x, float smallest = kExp2Smallest) {
+  if (x < smallest) return 0.0f;
   const float biased = x + kRoundMagic;
   return exp2_of_parts<kCoefficients>(x - (biased - kRoundMagic), biased);
 }

@@ -87,8 +87,8 @@ REDOUBT_INLINE void store_bf16(uint16_t* to, F32s x) {
 
 // Integers. Pairs of int8 as pairs of int16; one pair of int16 for all lanes; per lane sum + x0 y0 + x1 y1.
 REDOUBT_INLINE Bits zero_bits() { return _mm256_setzero_si256(); }
-REDOUBT_INLINE Bits load_int8_pairs(const int8_t* x) {
-  return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+REDOUBT_INLINE Bits load_int8_pairs(const void* x) {
+  return _mm256_cvtepi8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(x)));
 }
 REDOUBT_INLINE Bits set_pair(int32_t pair) { return _mm256_set1_epi32(pair); }
 REDOUBT_INLINE Bits add_dot(Bits sum, Bits x, Bits y) {
@@ -96,24 +96,26 @@ REDOUBT_INLINE Bits add_dot(Bits sum, Bits x, Bits y) {
 }
 REDOUBT_INLINE F32s to_float(Bits x) { return _mm256_cvtepi32_ps(x); }
 // Rounds to nearest even; the results fit. At `to` there may be what x was loaded from.
-REDOUBT_INLINE void store_int16(int16_t* to, F32s x) {
+REDOUBT_INLINE void store_integers(int16_t* to, F32s x) {
   const Bits words = _mm256_cvtps_epi32(x);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
                    _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
-REDOUBT_INLINE void store_int8(int8_t* to, F32s x) {
+REDOUBT_INLINE void store_integers(int8_t* to, F32s x) {
   const Bits words = _mm256_cvtps_epi32(x);
   const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi16(halves, halves));
 }
-// To every second byte; those between stay as they are.
-REDOUBT_INLINE void store_int8_apart(int8_t* to, F32s x) {
-  alignas(16) int8_t codes[kLanes];
-  store_int8(codes, x);
+// To every second place; those between stay as they are.
+template <typename Integer>
+REDOUBT_INLINE void store_apart(Integer* to, F32s x) {
+  alignas(16) Integer codes[kLanes];
+  store_integers(codes, x);
   for (int i = 0; i < kLanes; ++i) to[2 * i] = codes[i];
 }
 // Of floats' bits, as unsigned integers.
 REDOUBT_INLINE Bits bits_of(F32s x) { return _mm256_castps_si256(x); }
+REDOUBT_INLINE F32s float_of_bits(Bits x) { return _mm256_castsi256_ps(x); }
 REDOUBT_INLINE Bits magnitude_bits(F32s x) {
   return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(kMagnitudeBits));
 }

@@ -81,8 +81,8 @@ REDOUBT_INLINE void store_bf16(uint16_t* to, F32s x) {
 
 // Integers. Pairs of int8 as pairs of int16; one pair of int16 for all lanes; per lane sum + x0 y0 + x1 y1.
 REDOUBT_INLINE Bits zero_bits() { return _mm512_setzero_si512(); }
-REDOUBT_INLINE Bits load_int8_pairs(const int8_t* x) {
-  return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+REDOUBT_INLINE Bits load_int8_pairs(const void* x) {
+  return _mm512_cvtepi8_epi16(_mm256_loadu_si256(static_cast<const __m256i*>(x)));
 }
 REDOUBT_INLINE Bits set_pair(int32_t pair) { return _mm512_set1_epi32(pair); }
 REDOUBT_INLINE Bits add_dot(Bits sum, Bits x, Bits y) {
@@ -92,19 +92,23 @@ REDOUBT_INLINE Bits add_dot(Bits sum, Bits x, Bits y) {
 }
 REDOUBT_INLINE F32s to_float(Bits x) { return _mm512_cvtepi32_ps(x); }
 // Rounds to nearest even; the results fit. At `to` there may be what x was loaded from.
-REDOUBT_INLINE void store_int16(int16_t* to, F32s x) {
+REDOUBT_INLINE void store_integers(int16_t* to, F32s x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(x)));
 }
-REDOUBT_INLINE void store_int8(int8_t* to, F32s x) {
+REDOUBT_INLINE void store_integers(int8_t* to, F32s x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
 }
-// To every second byte; those between stay as they are.
-REDOUBT_INLINE void store_int8_apart(int8_t* to, F32s x) {
+// To every second place; those between stay as they are.
+REDOUBT_INLINE void store_apart(int8_t* to, F32s x) {
   const __m256i words = _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(x));
   _mm256_mask_storeu_epi8(to, 0x55555555, words);
 }
+REDOUBT_INLINE void store_apart(int16_t* to, F32s x) {
+  _mm512_mask_storeu_epi16(to, 0x55555555, _mm512_cvtps_epi32(x));
+}
 // Of floats' bits, as unsigned integers.
 REDOUBT_INLINE Bits bits_of(F32s x) { return _mm512_castps_si512(x); }
+REDOUBT_INLINE F32s float_of_bits(Bits x) { return _mm512_castsi512_ps(x); }
 REDOUBT_INLINE Bits magnitude_bits(F32s x) {
   return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(kMagnitudeBits));
 }

@@ -72,7 +72,7 @@ class AutoModelForCausalLM:
         group_size: int | None = None,
         threads: int | None = None,
         context_tokens: int | None = None,
-        kv_type: str = "bf16",
+        kv_type: str = "auto",
         cache_dir: str | Path | None = None,
         progress: bool = True,
         trust_remote_code: bool = False,

@@ -37,7 +37,7 @@ class NativeModel:
         branches: int = 0,
         threads: int | None = None,
         compute_type: str = "int8",
-        kv_type: str = "bf16",
+        kv_type: str = "auto",
         weight_memory: str = "auto",
     ) -> None:
         """Loads the model. context_tokens: the most tokens of a sequence; branches: how many run side by side.

@@ -25,7 +25,7 @@ from kernels import _native
 
 
 def kv_pages_within(folder: str, kv_type: str, memory_bytes: int) -> int:
-    """Pages of a packed model's KV cache that fit `memory_bytes`.
+    """Pages of a packed model's KV cache, of a type that is not "auto", that fit `memory_bytes`.
 
     Raises ValueError where not even one does, `_native.PackedFileError`, OSError.
     """
@@ -47,7 +47,7 @@ class NativeRunner:
         cpus: Sequence[int] = (),
         compute_type: str = "int8",
         prompt_compute_type: str = "same",
-        kv_type: str = "bf16",
+        kv_type: str = "auto",
         weight_memory: str = "auto",
         nodes: Sequence[int] = (),
         bind_weights: bool = True,

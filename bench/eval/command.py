@@ -31,6 +31,7 @@ from bench.eval.page import draw, with_report
 from bench.eval.perplexity import kl_divergence, perplexity
 from bench.eval.report import VARIANTS, Options, ReportOptions, label, make_report
 from bench.eval.text_windows import read_text, text_windows
+from kernels import _native
 from quant.cache_folder import file_state
 from quant.errors import QuantError
 
@@ -106,7 +107,7 @@ def _command(commands: Any, name: str, about: str, run: Callable[..., Iterator[R
     command.add_argument("--json", action="store_true", help="one line of JSON for each model")
     command.add_argument("--threads", type=_positive, help="compute threads (default: all CPUs)")
     command.add_argument("--compute-type", choices=("auto", "int8", "bf16", "fp32"), help="activations (default: int8)")
-    command.add_argument("--kv-type", choices=("bf16", "int8", "fp32"), help="keys and values (default: as served)")
+    command.add_argument("--kv-type", choices=_native.KV_TYPES, help="keys and values (default: int16)")
     return command
 
 

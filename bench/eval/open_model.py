@@ -23,7 +23,7 @@ from quant.sources import open_source
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """How models run. None: int8 activations and bf16 pages, and fp32 for an unconverted checkpoint."""
+    """How models run. None: int8 activations and int16 pages, and fp32 for an unconverted checkpoint."""
 
     threads: int | None = None
     compute_type: str | None = None
@@ -59,8 +59,8 @@ class OpenModel:
 
     @property
     def kv_type(self) -> str:
-        """Keys and values: "bf16", "int8" or "fp32"."""
-        return self.options.kv_type or ("fp32" if self.unquantized else "bf16")
+        """Keys and values: "int16", "bf16", "int8" or "fp32"."""
+        return self.options.kv_type or ("fp32" if self.unquantized else "int16")
 
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer; it neither truncates nor pads."""

@@ -54,7 +54,8 @@ VARIANTS: Final[tuple[Options, ...]] = (
 """By default: granularities, types and methods beside each other."""
 _ROUNDINGS: Final[Mapping[str, tuple[str, str]]] = {
     "int8 activations": ("int8", "fp32"), "int8 keys and values": ("fp32", "int8"),
-    "bf16 keys and values": ("fp32", "bf16"), "both, as served (bf16)": ("int8", "bf16"), "none": ("fp32", "fp32"),
+    "bf16 keys and values": ("fp32", "bf16"), "int16 keys and values": ("fp32", "int16"),
+    "both, as served (int16)": ("int8", "int16"), "none": ("fp32", "fp32"),
 }  # fmt: skip
 _EXACT: Final = "none"
 _BINS: Final = np.linspace(-1, 1, 82)

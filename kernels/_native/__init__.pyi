@@ -17,6 +17,8 @@ Scores = tuple[F32, I32, F32]
 mask), then the likeliest tokens [n, k] in their places and their log-probabilities [n, k]."""
 
 PAGE_TOKENS: int
+KV_TYPES: tuple[str, ...]
+"""How pages may keep keys and values."""
 TILE_OUTPUTS: int
 
 class PackedFileError(ValueError):
@@ -195,7 +197,7 @@ class Model:
         cpus: Sequence[int] = ...,
         compute_type: str = "int8",
         prompt_compute_type: str = "same",
-        kv_type: str = "bf16",
+        kv_type: str = "auto",
         weight_memory: str = "auto",
         nodes: Sequence[int] = ...,
         bind_weights: bool = True,
@@ -208,8 +210,8 @@ class Model:
 
         Raises PackedFileError, ValueError naming the argument, OSError.
 
-        compute_type: activations as "int8" (by group), "bf16" (needs AMX), "auto" (int8; with AMX and weights of 8 bits
-        bf16) or "fp32". kv_type: "bf16", "int8" or "fp32".
+        compute_type: activations as "int8" (by group), "bf16" (needs AMX), "auto" (bf16 with AMX, else int8) or "fp32".
+        kv_type: "int16", "bf16", "int8" or "fp32"; "auto" as chosen_kv_type has it.
         prompt_compute_type: of prompts' tokens, the "same", or "bf16", in attention too, which needs AMX; "auto" is the
         faster of the two.
         weight_memory: "mapped" uses the file's own pages, which processes share; "huge_pages" copies it into memory
@@ -221,6 +223,9 @@ class Model:
 
     @property
     def tier(self) -> str: ...
+    @property
+    def kv_type(self) -> str:
+        """Of the pages: never "auto"."""
     @property
     def has_bf16_prompts(self) -> bool:
         """Whether prompts are computed with prompt_compute_type bf16."""
@@ -241,7 +246,14 @@ class Model:
 
     @staticmethod
     def kv_page_bytes(folder: str, kv_type: str) -> int:
-        """Bytes of one page over all layers, to size kv_pages before loading."""
+        """Bytes of one page over all layers, to size kv_pages before loading. kv_type: not "auto"."""
+    @staticmethod
+    def chosen_kv_type(folder: str, kv_type: str, compute_type: str, prompt_compute_type: str) -> str:
+        """What "auto" stands for: "bf16" where prompt_compute_type makes prompts' attention that, else "int16".
+
+        Other types are returned as they are. Raises ValueError naming the option that is unknown or can't be had,
+        PackedFileError, OSError.
+        """
 
     def step(
         self,

@@ -176,8 +176,8 @@ def rope(heads: F32, cos_sin: F32, tier: str) -> F32:
 def write_kv(pages: U8, page_table: I32, kv_type: str, first_token: int, keys: F32, values: F32, tier: str) -> None:
     """Stores keys and values [tokens, head_dim] of one kv head from position first_token on, into pages [pages, bytes].
 
-    kv_type "bf16", "int8" or "fp32"; a page's bytes are 2 * head_dim * PAGE_TOKENS * (2, 1 or 4), and of int8
-    4 * PAGE_TOKENS more.
+    kv_type "int16", "bf16", "int8" or "fp32"; a page's bytes are 2 * head_dim * PAGE_TOKENS * (2, 2, 1 or 4), of
+    integers 4 * PAGE_TOKENS more.
     """
 
 def attention(

@@ -68,7 +68,7 @@ def run(model: Path, requests: list[GenerateRequest], shape: str, kv_type: str) 
     return found, counts.preemptions
 
 
-@pytest.mark.parametrize("kv_type", ["bf16", "int8"])
+@pytest.mark.parametrize("kv_type", ["int16", "bf16", "int8"])
 def test_company_chunks_and_preemption_change_no_answer(
     kv_type: str, embedded_model: Path, requests: list[GenerateRequest]
 ) -> None:

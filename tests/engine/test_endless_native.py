@@ -133,7 +133,7 @@ def test_an_endless_output_is_what_float64_makes_of_the_same_window(tensors: dic
     assert len(set(output)) > 20, "a text that repeats itself shows little"
 
 
-@pytest.mark.parametrize("kv_type", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("kv_type", ["fp32", "int16", "bf16", "int8"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_neither_company_nor_guesses_nor_chunks_change_a_token(folder: Path, kv_type: str, temperature: float) -> None:
     requests = [ask(number, temperature=temperature) for number in range(4)]

@@ -92,7 +92,7 @@ def generate(
         engine.stop()
 
 
-@pytest.mark.parametrize("kv_type", ["bf16", "int8"])
+@pytest.mark.parametrize("kv_type", ["int16", "bf16", "int8"])
 def test_together_preempted_and_on_two_threads_as_alone(folder: str, kv_type: str) -> None:
     alone = {}
     for request in requests():

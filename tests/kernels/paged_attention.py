@@ -16,28 +16,32 @@ ROUNDING = 2.0**-24
 """Relative error of one rounding to fp32."""
 BF16_ROUNDING = 2.0**-9
 PARTITION_TOKENS = 512
-KV_TYPES = ("fp32", "bf16", "int8")
-BYTES_PER_VALUE = {"fp32": 4, "bf16": 2, "int8": 1}
+KV_TYPES = ("fp32", "bf16", "int16", "int8")
+BYTES_PER_VALUE = {"fp32": 4, "bf16": 2, "int16": 2, "int8": 1}
+LARGEST_CODE = {"int16": 4079, "int8": 127}
 LARGEST_FIXED = 32767
-"""Of the int16 that queries and weights become over int8 pages, up to a head_dim of 512."""
+"""Of the int16 that queries and weights become over pages of integers, for int8 up to a head_dim of 512."""
+LARGEST_SUM = 520_192
+"""Over int16 pages, of all such codes of a row."""
 
 
 def block_bytes(kv_type: str, head_dim: int) -> int:
-    """One page of one (layer, kv head); int8 has two bf16 scales a token."""
-    scales = 4 * _native.PAGE_TOKENS if kv_type == "int8" else 0
+    """One page of one (layer, kv head); integers have two bf16 scales a token."""
+    scales = 4 * _native.PAGE_TOKENS if kv_type in LARGEST_CODE else 0
     return 2 * head_dim * _native.PAGE_TOKENS * BYTES_PER_VALUE[kv_type] + scales
 
 
-def int8_codes(values: F32) -> tuple[F32, F32]:
-    """Codes [tokens, head_dim] and scales [tokens, 1] that int8 pages keep of [tokens, head_dim]."""
-    scales = (np.abs(values).max(-1, keepdims=True) / np.float32(127)).astype(ml_dtypes.bfloat16).astype(np.float32)
+def integer_codes(values: F32, kv_type: str) -> tuple[F32, F32]:
+    """Codes [tokens, head_dim] and scales [tokens, 1] that pages of integers keep of [tokens, head_dim]."""
+    scales = np.abs(values).max(-1, keepdims=True) / np.float32(LARGEST_CODE[kv_type])
+    scales = scales.astype(ml_dtypes.bfloat16).astype(np.float32)
     return np.rint(values * (np.float32(1) / scales)), scales
 
 
 def rounded(values: F32, kv_type: str) -> F32:
     """The values as a page of this type keeps them."""
-    if kv_type == "int8":
-        codes, scales = int8_codes(values)
+    if kv_type in LARGEST_CODE:
+        codes, scales = integer_codes(values, kv_type)
         return codes * scales
     return values if kv_type == "fp32" else values.astype(ml_dtypes.bfloat16).astype(np.float32)
 
@@ -91,7 +95,15 @@ def exponential_error(kv_type: str, *, bf16: bool) -> float:
     """The largest relative error of 2^x, as kernels/ops_numbers.h has it."""
     if bf16:
         return 1.1e-4
-    return 3e-6 if kv_type == "int8" else 2 * ROUNDING
+    return 3e-6 if kv_type in LARGEST_CODE else 2 * ROUNDING
+
+
+def half_step(magnitudes: F64, kv_type: str) -> F64:
+    """Of the fixed point of each row of magnitudes [rows, n]."""
+    steps = magnitudes.max(-1) / LARGEST_FIXED
+    if kv_type == "int16":
+        steps = np.maximum(steps, magnitudes.sum(-1) / LARGEST_SUM)
+    return np.asarray(steps / 2)
 
 
 def reference(
@@ -103,12 +115,12 @@ def reference(
     most (head_dim + 3) u sum|q k|. A weight 2^(s - m) inherits that twice (s and m) plus the rounding of s - m, times
     ln 2, and the error of the exponential, which has fewer terms where its results are rounded. Sums of at most 512
     weights, and of weights times values, add 512 u each, and each of the partitions merged rounds 8 times more.
-    Numerator and denominator both carry it: twice, relative to sum_t w_t |v_t|. Weights below 2^-125 count as 0 (with
-    bf16 products those below 2^-100 as that), which is beyond notice.
+    Numerator and denominator both carry it: twice, relative to sum_t w_t |v_t|. Weights below 2^-125 (of
+    integers 2^-100) count as 0, with bf16 products those below 2^-100 as that, which is beyond notice.
 
-    Over int8 pages a query is off by half of max|q| / 32767 per element, and a weight times its value's scale by half
-    of the largest such product / 32767. With bf16 products there is no fixed point, but queries and weights are off by
-    2^-9 of themselves.
+    Over pages of integers a query is off by half a step per element, and so is a weight times its value's scale: a
+    step is the largest of them / 32767, but over int16 pages no less than the sum of their magnitudes / 520192. With
+    bf16 products there is no fixed point, but queries and weights are off by 2^-9 of themselves.
     """
     keys, values = rounded(sequence.keys, sequence.kv_type), rounded(sequence.values, sequence.kv_type)
     query_tokens, _, head_dim = queries.shape
@@ -127,11 +139,10 @@ def reference(
         if bf16:
             score_error += BF16_ROUNDING * (np.abs(q) @ np.abs(k).T).max(-1)
             fixed_error = BF16_ROUNDING * (weights @ np.abs(v))
-        elif sequence.kv_type == "int8":
-            half_step = 0.5 / LARGEST_FIXED
-            score_error += half_step * np.abs(q).max(-1) * np.abs(k).sum(-1).max()
-            codes, scales = int8_codes(sequence.values[:seen])
-            fixed_error = half_step * (weights * scales[:, 0]).max(-1)[:, None] * np.abs(codes).sum(0)
+        elif sequence.kv_type in LARGEST_CODE:
+            score_error += half_step(np.abs(q), sequence.kv_type) * np.abs(k).sum(-1).max()
+            codes, scales = integer_codes(sequence.values[:seen], sequence.kv_type)
+            fixed_error = half_step(weights * scales[:, 0], sequence.kv_type)[:, None] * np.abs(codes).sum(0)
         weight_error = np.log(2) * (2 * score_error + ROUNDING * spread.max(-1))
         weight_error += exponential_error(sequence.kv_type, bf16=bf16)
         partitions = -(-seen // PARTITION_TOKENS)

@@ -11,11 +11,12 @@ from kernels._native import testing
 from tests.kernels.paged_attention import (
     BYTES_PER_VALUE,
     KV_TYPES,
+    LARGEST_CODE,
     ROUNDING,
     PagedSequence,
     block_bytes,
     exponential_error,
-    int8_codes,
+    integer_codes,
     make_sequence,
     reference,
     rounded,
@@ -69,7 +70,7 @@ def test_rows_do_not_depend_on_the_chunk(
 
 
 @pytest.mark.parametrize("tier", TIERS)
-@pytest.mark.parametrize("kv_type", ["bf16", "int8"])
+@pytest.mark.parametrize("kv_type", ["bf16", "int16", "int8"])
 def test_heads_do_not_depend_on_their_group(tier: str, kv_type: str) -> None:
     rng = np.random.default_rng(8)
     sequence = make_sequence(rng, 600, 64, kv_type)
@@ -165,19 +166,20 @@ def test_bf16_rounds_to_nearest_even_and_keeps_what_is_not_finite(tier: str) -> 
 
 
 @pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize(("kv_type", "code"), [("int16", np.int16), ("int8", np.int8)])
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
-def test_written_int8(tier: str, head_dim: int) -> None:
+def test_written_integers(tier: str, kv_type: str, code: type, head_dim: int) -> None:
     rng = np.random.default_rng(15)
-    tokens, page, half = 70, _native.PAGE_TOKENS, head_dim * _native.PAGE_TOKENS
-    sequence = make_sequence(rng, tokens, head_dim, "int8", tier)
-    key_codes, key_scales = int8_codes(sequence.keys)
-    value_codes, value_scales = int8_codes(sequence.values)
-    assert np.abs(key_codes).max() == 127
+    tokens, page, half = 70, _native.PAGE_TOKENS, head_dim * _native.PAGE_TOKENS * BYTES_PER_VALUE[kv_type]
+    sequence = make_sequence(rng, tokens, head_dim, kv_type, tier)
+    key_codes, key_scales = integer_codes(sequence.keys, kv_type)
+    value_codes, value_scales = integer_codes(sequence.values, kv_type)
+    assert LARGEST_CODE[kv_type] <= np.abs(key_codes).max() <= {"int16": 4095, "int8": 127}[kv_type]
     for token in range(tokens):
         block = sequence.pages[sequence.page_table[token // page]]
         slot = token % page
-        key = block[:half].view(np.int8).reshape(head_dim // 2, page, 2)[:, slot].reshape(-1)
-        value = block[half : 2 * half].view(np.int8).reshape(page // 2, head_dim, 2)[slot // 2, :, slot % 2]
+        key = block[:half].view(code).reshape(head_dim // 2, page, 2)[:, slot].reshape(-1)
+        value = block[half : 2 * half].view(code).reshape(page // 2, head_dim, 2)[slot // 2, :, slot % 2]
         scales = block[2 * half :].view(ml_dtypes.bfloat16).reshape(2, page)[:, slot].astype(np.float32)
         assert np.array_equal(key, key_codes[token])
         assert np.array_equal(value, value_codes[token])
@@ -187,22 +189,25 @@ def test_written_int8(tier: str, head_dim: int) -> None:
 
 
 @pytest.mark.parametrize("tier", TIERS)
-def test_int8_keeps_zero_and_tiny_and_marks_what_is_not_finite(tier: str) -> None:
+@pytest.mark.parametrize(("kv_type", "code"), [("int16", np.int16), ("int8", np.int8)])
+def test_integers_keep_zero_and_tiny_and_mark_what_is_not_finite(tier: str, kv_type: str, code: type) -> None:
     rows = np.ones((5, 16), np.float32)
     rows[0] = 0
     rows[1] = 1e-38
     rows[2, 3], rows[3, 4], rows[4, 5] = np.inf, -np.nan, np.float32(3e38)
-    pages = np.full((1, block_bytes("int8", 16)), 0xFF, np.uint8)
-    testing.write_kv(pages, np.zeros(1, np.int32), "int8", 0, rows, rows, tier)
-    half = 16 * _native.PAGE_TOKENS
+    largest = LARGEST_CODE[kv_type]
+    pages = np.full((1, block_bytes(kv_type, 16)), 0xFF, np.uint8)
+    testing.write_kv(pages, np.zeros(1, np.int32), kv_type, 0, rows, rows, tier)
+    half = 16 * _native.PAGE_TOKENS * BYTES_PER_VALUE[kv_type]
     scales = pages[0, 2 * half :].view(ml_dtypes.bfloat16).reshape(2, -1)[:, :5].astype(np.float32)
-    values = pages[0, half : 2 * half].view(np.int8).reshape(16, 16, 2)
+    values: np.ndarray = pages[0, half : 2 * half].view(code).reshape(16, 16, 2)
     assert (scales[:, :2] == 0).all()
     assert np.isnan(scales[:, 2:4]).all()
-    assert np.allclose(scales[:, 4], 3e38 / 127, rtol=2**-8)
+    assert np.allclose(scales[:, 4], 3e38 / largest, rtol=2**-8)
     assert not values[0].any()
     assert not values[1].any()
-    assert values[2, :, 0].tolist() == [0] * 5 + [127] + [0] * 10
+    assert abs(values[2, 5, 0] - largest) <= largest * 2**-8
+    assert not np.delete(values[2, :, 0], 5).any()
 
 
 @pytest.mark.parametrize("tier", TIERS)
@@ -219,14 +224,15 @@ def test_what_is_not_finite_shows(tier: str, kv_type: str, place: str) -> None:
         bad = np.full((1, 32), np.nan, np.float32)
         key, value = (bad, bad * 0 + 1) if place == "key" else (sequence.keys[20:21], bad)
         testing.write_kv(sequence.pages, sequence.page_table, kv_type, 20, key, value, tier)
-    for by_partitions, bf16 in itertools.product((False, True), (False, kv_type != "fp32")):
+    for by_partitions, bf16 in itertools.product((False, True), {False, kv_type in ("bf16", "int8")}):
         output = sequence.attend(queries, 596, 4.0, tier, by_partitions=by_partitions, bf16=bf16)
         assert np.isnan(output).all()
 
 
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize(
-    ("kv_type", "bf16"), [("fp32", False), ("bf16", False), ("int8", False), ("bf16", True), ("int8", True)]
+    ("kv_type", "bf16"),
+    [("fp32", False), ("bf16", False), ("int16", False), ("int8", False), ("bf16", True), ("int8", True)],
 )
 def test_weights_are_powers_of_two(tier: str, kv_type: str, bf16: bool) -> None:
     """Two keys, of which the heavier has value 1 and the other 0: what comes out is 1 / (1 + 2^-spread)."""
@@ -247,28 +253,49 @@ def test_weights_are_powers_of_two(tier: str, kv_type: str, bf16: bool) -> None:
 
 
 @pytest.mark.parametrize("tier", TIERS)
-def test_int8_sums_do_not_overflow(tier: str) -> None:
-    """Every product at its largest: all weights equal, all elements the same, and a head wider than 512."""
-    head_dim, tokens = 1024, 513
-    ones = np.ones((tokens, head_dim), np.float32)
-    pages = np.full((17, block_bytes("int8", head_dim)), 0xFF, np.uint8)
+@pytest.mark.parametrize("kv_type", ["int16", "int8"])
+@pytest.mark.parametrize("head_dim", [64, 1024])
+@pytest.mark.parametrize("value", [1.0, 0.50375])
+def test_sums_of_integers_do_not_overflow(tier: str, kv_type: str, head_dim: int, value: float) -> None:
+    """Every product at its largest: all weights equal, all elements the same, and a head wider than 512.
+
+    The second value's scale, of int16, is rounded down by nearly half a step of bf16, so that its codes are 4095.
+    """
+    tokens = 513
+    ones = np.full((tokens, head_dim), value, np.float32)
+    pages = np.full((17, block_bytes(kv_type, head_dim)), 0xFF, np.uint8)
     page_table = np.arange(17, dtype=np.int32)
-    testing.write_kv(pages, page_table, "int8", 0, ones, ones, tier)
+    testing.write_kv(pages, page_table, kv_type, 0, ones, ones, tier)
+    if kv_type == "int16" and value < 1:
+        assert pages[0].view(np.int16)[0] == 4095
     queries = np.ones((1, 1, head_dim), np.float32)
-    output = testing.attention(queries, pages, page_table, "int8", tokens - 1, 1.0, tier)
-    assert np.allclose(output, 1.0, rtol=2**-8)
+    output = testing.attention(queries, pages, page_table, kv_type, tokens - 1, 1.0, tier)
+    assert np.allclose(output, value, rtol=2**-8 if kv_type == "int8" else 2**-10)
 
 
-def test_int8_attention_is_as_exact_as_its_pages() -> None:
-    """Fixed-point queries and weights add less than a fiftieth of what int8 keys and values lose."""
+@pytest.mark.parametrize(("kv_type", "share"), [("int16", 0.8), ("int8", 0.02)])
+def test_attention_to_integers_is_as_exact_as_its_pages(kv_type: str, share: float) -> None:
+    """Fixed-point queries and weights add less than what keys and values lose, over int8 pages next to nothing."""
     rng = np.random.default_rng(17)
-    sequence = make_sequence(rng, 2000, 64, "int8")
+    sequence = make_sequence(rng, 2000, 64, kv_type)
     exact = PagedSequence(sequence.keys, sequence.values, "fp32", sequence.pages, sequence.page_table)
     queries = rng.standard_normal((1, 8, 64), np.float32)
     output = sequence.attend(queries, 1999, 0.125, "scalar")
     dequantized, _ = reference(sequence, queries, 1999, 0.125)
     truth, _ = reference(exact, queries, 1999, 0.125)
-    assert np.linalg.norm(output - dequantized) < 0.02 * np.linalg.norm(dequantized - truth)
+    assert np.linalg.norm(output - dequantized) < share * np.linalg.norm(dequantized - truth)
+
+
+def test_int16_pages_are_nearer_to_fp32_than_bf16_ones() -> None:
+    rng = np.random.default_rng(18)
+    queries = rng.standard_normal((1, 8, 64), np.float32)
+    errors = {}
+    for kv_type in ("int16", "bf16"):
+        sequence = make_sequence(np.random.default_rng(19), 2000, 64, kv_type)
+        exact = PagedSequence(sequence.keys, sequence.values, "fp32", sequence.pages, sequence.page_table)
+        truth, _ = reference(exact, queries, 1999, 0.125)
+        errors[kv_type] = np.linalg.norm(sequence.attend(queries, 1999, 0.125, "scalar") - truth)
+    assert errors["int16"] < 0.5 * errors["bf16"]
 
 
 def test_bad_arguments_are_named() -> None:

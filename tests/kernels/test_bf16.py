@@ -6,6 +6,7 @@ Tiles, the processor's and emulated ones, against the scalar twins bit for bit, 
 import dataclasses
 import itertools
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.kernels.paged_attention import block_bytes, make_sequence, reference
 from tests.kernels.test_amx import AMX_TIERS
 from tests.kernels.test_linear import CANARY, F32, activations, dequantized, same_bits
 from tests.kernels.test_model import QWEN3, TIERS, one_by_one, tokens
-from tests.kernels.tiny_model import LLAMA, MakeModel, Sequences, random_tensors, write_model
+from tests.kernels.tiny_model import LLAMA, MakeModel, Sequences, random_tensors, write_model, write_random_model
 
 TYPES = ("sym_int4", "asym_int4", "lut4", "int8")
 CUT = 2.0**-7  # of a weight, at most, goes when three bits of it are cut off
@@ -511,6 +512,24 @@ def test_auto_is_bf16_where_there_are_tiles(make: MakeModel) -> None:
     assert not make(
         LLAMA, "sym_int4", 32, "scalar", compute_type="int8", prompt_compute_type="auto"
     ).model.has_bf16_prompts
+
+
+def test_pages_of_16_bits_are_those_that_prompts_are_computed_from(make: MakeModel, tmp_path: Path) -> None:
+    folder = str(write_random_model(tmp_path / "heads of 32", {**LLAMA, "head_dim": 32}))
+    chosen = partial(_native.Model.chosen_kv_type, folder)
+    best = "bf16" if make(LLAMA, "sym_int4", 32).model.tier == "amx_int8" else "int16"
+    assert chosen("auto", "auto", "auto") == chosen("auto", "int8", "auto") == best
+    assert chosen("auto", "auto", "same") == chosen("auto", "fp32", "auto") == "int16"
+    assert [chosen(name, "auto", "auto") for name in _native.KV_TYPES] == list(_native.KV_TYPES)
+    with pytest.raises(ValueError, match="kv_type: 'int3' is not"):
+        chosen("int3", "auto", "auto")
+    with pytest.raises(ValueError, match="prompt_compute_type: 'int3' is not"):
+        chosen("auto", "auto", "int3")
+    narrow = str(write_random_model(tmp_path / "heads of 16", {**LLAMA, "head_dim": 16}))
+    assert _native.Model.chosen_kv_type(narrow, "auto", "auto", "auto") == "int16"
+    for prompts in ("auto", "same"):
+        model = Sequences(Path(folder), compute_type="int8", prompt_compute_type=prompts, kv_type="auto").model
+        assert model.kv_type == chosen("auto", "int8", prompts)
 
 
 def test_more_prompts_than_sequences_are_refused(make: MakeModel) -> None:

@@ -32,6 +32,7 @@ CASES: list[tuple[WeightType, int, str, str]] = [
     ("asym_int4", 32, "int8", "bf16"),
     ("int8", 32, "int8", "bf16"),
     ("sym_int4", 32, "int8", "int8"),
+    ("asym_int4", 32, "int8", "int16"),
     ("sym_int4", 32, "fp32", "bf16"),
 ]
 
@@ -90,6 +91,14 @@ def test_bf16_pages_are_close_to_fp32_ones(make: MakeModel) -> None:
     rounded = make(kv_type="bf16").logits({0: ids})
     error = np.linalg.norm(rounded - exact, axis=1) / np.linalg.norm(exact, axis=1)
     assert 0 < error.max() < 4 * 2.0**-8, "a few times bf16's unit roundoff"
+
+
+def test_int16_pages_are_close_to_fp32_ones(make: MakeModel) -> None:
+    ids = tokens(60)
+    exact = make(kv_type="fp32").logits({0: ids})
+    rounded = make(kv_type="int16").logits({0: ids})
+    error = np.linalg.norm(rounded - exact, axis=1) / np.linalg.norm(exact, axis=1)
+    assert 0 < error.max() < 4 / 4079, "a few times the step of int16"
 
 
 def test_int8_pages_are_close_to_fp32_ones(make: MakeModel) -> None:

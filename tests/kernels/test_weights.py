@@ -369,5 +369,6 @@ def test_a_page_is_sized_before_loading(folder: Path) -> None:
     assert _native.Model.kv_page_bytes(str(folder), "bf16") == 2 * values
     assert _native.Model.kv_page_bytes(str(folder), "fp32") == 4 * values
     assert _native.Model.kv_page_bytes(str(folder), "int8") == values + 2 * 2 * layers * kv_heads * tokens
-    with pytest.raises(ValueError, match="kv_type: 'int3' is not bf16, int8 or fp32"):
+    assert _native.Model.kv_page_bytes(str(folder), "int16") == 2 * values + 2 * 2 * layers * kv_heads * tokens
+    with pytest.raises(ValueError, match="kv_type: 'int3' is not int16, bf16, int8, fp32 or auto"):
         _native.Model.kv_page_bytes(str(folder), "int3")

@@ -45,7 +45,7 @@ def exact_engine(embedded_model: Path) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def fast_engine(embedded_model: Path) -> Iterator[Engine]:
-    yield from engine(embedded_model, "int8", "bf16")
+    yield from engine(embedded_model, "int8", "int16")
 
 
 async def embedded(engine: Engine, folder: Path, inputs: Any, pooling: str) -> NDArray[np.float32]:
@@ -79,7 +79,7 @@ async def test_vectors_are_transformers_up_to_rounding(
 async def test_the_default_arithmetic_stays_near(
     reference: Reference, fast_engine: Engine, embedded_model: Path, pooling: str
 ) -> None:
-    """int8 activations and bf16 keys: near the truth, and nearer than any other prompt's vector."""
+    """int8 activations and int16 keys: near the truth, and nearer than any other prompt's vector."""
     ids = [reference.encode(text) for text in PROMPTS]
     vectors = await embedded(fast_engine, embedded_model, ids, pooling)
     truths = np.stack([expected(reference, each, pooling, "float64") for each in ids])

@@ -36,7 +36,7 @@ def test_perplexity_is_that_of_consecutive_windows_from_their_second_token(
     assert result["tokens"] == 3 * 49
     assert result["perplexity"] == pytest.approx(np.exp(-np.mean(scores)), rel=1e-6)
     assert result["perplexity_stderr"] > 0
-    assert (result["compute_type"], result["kv_type"], result["qtype"]) == ("int8", "bf16", "sym_int4")
+    assert (result["compute_type"], result["kv_type"], result["qtype"]) == ("int8", "int16", "sym_int4")
 
 
 def test_a_checkpoint_is_its_own_unquantized_baseline(

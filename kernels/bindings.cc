@@ -12,6 +12,7 @@
 
 #include "cpu.h"
 #include "kernel_table.h"
+#include "kv_cache.h"
 #include "numa.h"
 #include "packed_matrix.h"
 #include "thread_pool.h"
@@ -63,6 +64,12 @@ double measure_barrier_ns(int threads, std::vector<int> cpus, int rounds) {
   return elapsed.count() / rounds;
 }
 
+nb::tuple kv_type_names() {
+  nb::list names;
+  for (const NamedKvType& each : kKvTypes) names.append(each.name);
+  return nb::tuple(names);
+}
+
 }  // namespace
 }  // namespace redoubt
 
@@ -71,7 +78,7 @@ NB_MODULE(_native, module) {
   module.doc() = "Redoubt's native engine; the contract is _native/__init__.pyi.";
   nb::register_exception_translator(translate_system_error);
   module.attr("PAGE_TOKENS") = kPageTokens;
-  module.attr("KV_TYPES") = nb::make_tuple("int16", "bf16", "int8", "fp32");
+  module.attr("KV_TYPES") = kv_type_names();
   module.attr("TILE_OUTPUTS") = kTileOutputs;
   module.def("available_tiers", &available_tier_names);
   module.def("default_tier", [] { return std::string(tier_name(default_tier())); });

@@ -8,23 +8,17 @@
 namespace redoubt {
 
 KvType kv_type_from_name(std::string_view name) {
-  if (name == "bf16") return KvType::kBf16;
-  if (name == "int16") return KvType::kInt16;
-  if (name == "int8") return KvType::kInt8;
-  if (name == "fp32") return KvType::kFp32;
-  throw std::invalid_argument("kv_type: '" + std::string(name) + "' is not int16, bf16, int8, fp32 or auto");
+  std::string known;
+  for (const NamedKvType& each : kKvTypes) {
+    if (name == each.name) return each.type;
+    known += (known.empty() ? "" : ", ") + std::string(each.name);
+  }
+  throw std::invalid_argument("kv_type: '" + std::string(name) + "' is not " + known + " or auto");
 }
 
 const char* kv_type_name(KvType type) {
-  switch (type) {
-    case KvType::kFp32:
-      return "fp32";
-    case KvType::kBf16:
-      return "bf16";
-    case KvType::kInt16:
-      return "int16";
-    case KvType::kInt8:
-      return "int8";
+  for (const NamedKvType& each : kKvTypes) {
+    if (type == each.type) return each.name;
   }
   return "?";
 }

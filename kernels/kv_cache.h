@@ -12,6 +12,13 @@
 
 namespace redoubt {
 
+struct NamedKvType {
+  KvType type;
+  const char* name;
+};
+inline constexpr NamedKvType kKvTypes[] = {
+    {KvType::kInt16, "int16"}, {KvType::kBf16, "bf16"}, {KvType::kInt8, "int8"}, {KvType::kFp32, "fp32"}};
+
 // Throws std::invalid_argument for a name that no type has.
 KvType kv_type_from_name(std::string_view name);
 const char* kv_type_name(KvType type);

@@ -85,28 +85,14 @@ def test_heads_that_fill_no_vector(make: MakeModel, tier: str) -> None:
     assert np.allclose(make(config, tier=tier).logits({0: ids}), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_bf16_pages_are_close_to_fp32_ones(make: MakeModel) -> None:
+@pytest.mark.parametrize(("kv_type", "bound"), [("bf16", 4 * 2.0**-8), ("int16", 4 / 4079), ("int8", 4 / 127)])
+def test_pages_are_close_to_fp32_ones(make: MakeModel, kv_type: str, bound: float) -> None:
+    """Bounds: a few times bf16's unit roundoff, and the steps of int16 and int8."""
     ids = tokens(60)
     exact = make(kv_type="fp32").logits({0: ids})
-    rounded = make(kv_type="bf16").logits({0: ids})
+    rounded = make(kv_type=kv_type).logits({0: ids})
     error = np.linalg.norm(rounded - exact, axis=1) / np.linalg.norm(exact, axis=1)
-    assert 0 < error.max() < 4 * 2.0**-8, "a few times bf16's unit roundoff"
-
-
-def test_int16_pages_are_close_to_fp32_ones(make: MakeModel) -> None:
-    ids = tokens(60)
-    exact = make(kv_type="fp32").logits({0: ids})
-    rounded = make(kv_type="int16").logits({0: ids})
-    error = np.linalg.norm(rounded - exact, axis=1) / np.linalg.norm(exact, axis=1)
-    assert 0 < error.max() < 4 / 4079, "a few times the step of int16"
-
-
-def test_int8_pages_are_close_to_fp32_ones(make: MakeModel) -> None:
-    ids = tokens(60)
-    exact = make(kv_type="fp32").logits({0: ids})
-    rounded = make(kv_type="int8").logits({0: ids})
-    error = np.linalg.norm(rounded - exact, axis=1) / np.linalg.norm(exact, axis=1)
-    assert 0 < error.max() < 4 / 127, "a few times the step of int8"
+    assert 0 < error.max() < bound
 
 
 def test_int8_activations_are_close_to_fp32_ones(make: MakeModel) -> None:

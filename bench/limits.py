@@ -1,8 +1,8 @@
 """What the machine can do at most for a work: bytes that must be read and multiply-adds that must be made.
 
-The two rates (streaming reads from memory; tdpbf16ps, vpdpbusd where the CPU lacks it, or fp32 multiply-adds where it
-lacks both) are sampled again and again during a run, as machines drift; the best sample counts, as in `bench.kernels`.
-tdpbssd's rate is twice tdpbf16ps', but sums of groups have to leave the tiles for it, and nobody comes near. The
+The two rates (streaming reads from memory; tdpbf16ps, vpdpbusd where the CPU lacks it, vpmaddubsw where it lacks both,
+or fp32 multiply-adds) are sampled again and again during a run, as machines drift; the best sample counts, as in
+`bench.kernels`. tdpbssd's rate is twice tdpbf16ps', but sums of groups have to leave the tiles for it, and nobody comes near. The
 demand is that of our own packed model, so that all engines are held against one limit: one read of all matrices a step,
 and of every key and value; one multiply-add for each weight and token, and for attention two for each key and element
 of a query, counted at the same peak. A prompt's last position alone needs the head. Knows no engine.
@@ -48,7 +48,7 @@ def sample_rates(threads: int) -> Rates:
     """Both rates, in about half a second."""
     reads = time_reads(threads)
     compute = testing.measure_compute(threads, pinned_cpus(threads))
-    names = ("amx_bf16_macs_per_s", "vnni_macs_per_s", "fma_fp32_macs_per_s")
+    names = ("amx_bf16_macs_per_s", "vnni_macs_per_s", "maddubs_macs_per_s", "fma_fp32_macs_per_s")
     name = next(name for name in names if compute[name])
     return Rates(READ_BYTES / min(cpu_s for _, cpu_s in reads), compute[name], name.partition("_macs")[0])
 

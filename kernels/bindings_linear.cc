@@ -412,6 +412,7 @@ nb::dict measure_compute_dict(int threads, const std::vector<int>& cpus) {
     limits = measure_compute(pool);
   }
   nb::dict result;
+  result["maddubs_macs_per_s"] = limits.maddubs_macs_per_s;
   result["vnni_macs_per_s"] = limits.vnni_macs_per_s;
   result["amx_int8_macs_per_s"] = limits.amx_int8_macs_per_s;
   result["amx_bf16_macs_per_s"] = limits.amx_bf16_macs_per_s;

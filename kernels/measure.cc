@@ -91,6 +91,23 @@ void read_stream(const uint8_t* data, size_t bytes) {
   __asm__ volatile("" ::"x"(seen));
 }
 
+void multiply_add_int8(int64_t iterations) {
+  __m256i acc[kAccumulators];
+#pragma GCC unroll 12
+  for (int i = 0; i < kAccumulators; ++i) acc[i] = _mm256_set1_epi16(int16_t(i));
+  const __m256i codes = _mm256_set1_epi8(3);
+  for (int64_t n = 0; n < iterations; ++n) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kAccumulators; ++i) {
+      __m256i pairs;
+      __asm__ volatile("vpmaddubsw %1, %1, %0" : "=x"(pairs) : "x"(codes));
+      acc[i] = _mm256_add_epi16(acc[i], pairs);
+    }
+  }
+#pragma GCC unroll 12
+  for (int i = 0; i < kAccumulators; ++i) __asm__ volatile("" ::"x"(acc[i]));
+}
+
 void multiply_add_fp32(int64_t iterations) {
   __m256 acc[kAccumulators];
 #pragma GCC unroll 12
@@ -225,6 +242,8 @@ ComputeLimits measure_compute(ThreadPool& pool) {
         lanes * passes_per_s(pool, [](int, int) { avx512_vnni::multiply_add_fp32(kIterations); });
   } else if (cpu.avx2) {
     const double lanes = iterations * avx2::kAccumulators * 8;
+    limits.maddubs_macs_per_s =
+        lanes * 4 * passes_per_s(pool, [](int, int) { avx2::multiply_add_int8(kIterations); });
     limits.fma_fp32_macs_per_s =
         lanes * passes_per_s(pool, [](int, int) { avx2::multiply_add_fp32(kIterations); });
   }

@@ -303,6 +303,12 @@ def test_integer_sums_are_exact_at_the_extremes(weight_type: str, group: int, ti
     factors = code_values(weights, weight_type) - (3 if weight_type == "asym_int4" else 0)
     assert (run_int8(case, weights, q, tier) == values.astype(np.int64) @ factors.T).all()
 
+    low_values = rng.choice(np.array([-128, 127], np.int8), values.shape)
+    low_values[0], low_values[1] = -128, 127
+    sums = (256 * values.astype(np.int32) + low_values).reshape(10, -1, group).sum(axis=2, dtype=np.int32)
+    two_terms = (values, low_values, np.ones(sums.shape, np.float32), -8 * sums, sums.astype(np.float32))
+    assert same_bits(run_int8(case, weights, two_terms, tier), run_int8(case, weights, two_terms, "scalar"))
+
 
 @every_case
 def test_fp32_activations(case: LinearCase) -> None:

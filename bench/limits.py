@@ -2,10 +2,10 @@
 
 The two rates (streaming reads from memory; tdpbf16ps, vpdpbusd where the CPU lacks it, vpmaddubsw where it lacks both,
 or fp32 multiply-adds) are sampled again and again during a run, as machines drift; the best sample counts, as in
-`bench.kernels`. tdpbssd's rate is twice tdpbf16ps', but sums of groups have to leave the tiles for it, and nobody comes near. The
-demand is that of our own packed model, so that all engines are held against one limit: one read of all matrices a step,
-and of every key and value; one multiply-add for each weight and token, and for attention two for each key and element
-of a query, counted at the same peak. A prompt's last position alone needs the head. Knows no engine.
+`bench.kernels`. tdpbssd's rate is twice tdpbf16ps', but sums of groups have to leave the tiles for it, and nobody comes
+near. The demand is that of our own packed model, so that all engines are held against one limit: one read of all
+matrices a step, and of every key and value; one multiply-add for each weight and token, and for attention two for each
+key and element of a query, counted at the same peak. A prompt's last position alone needs the head. Knows no engine.
 """
 
 import os

@@ -11,8 +11,6 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-import orjson
-
 from app import errors
 from app.answers import Deltas, TokenCount
 from app.errors import ApiError
@@ -47,6 +45,7 @@ from app.responses_types import (
     ResponseUsage,
     TextFormat,
 )
+from app.sse import event_json
 
 _FIELDS = {
     "messages": "input",
@@ -355,7 +354,7 @@ class ResponseWriter:
     def _event(self, kind: str, **fields: Any) -> None:
         if not self._streams:
             return
-        data = orjson.dumps({"type": kind, "sequence_number": self._number, **fields})
+        data = event_json({"type": kind, "sequence_number": self._number, **fields})
         self._events.append(b"event: %b\ndata: %b\n\n" % (kind.encode(), data))
         self._number += 1
 

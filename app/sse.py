@@ -20,6 +20,22 @@ Result = TypeVar("Result")
 
 DONE = b"data: [DONE]\n\n"
 
+# Line ends to Unicode and to no event stream: a client that splits decoded text at every line end (httpx' `iter_lines`,
+# for one) would cut an event in two at them. JSON may hold them as they are, and as escapes.
+_LINE_ENDS = [(end.encode(), b"\\u%04x" % ord(end)) for end in "\x85\u2028\u2029"]
+
+
+def event_json(value: Any) -> bytes:
+    """`value` as JSON that is one line to every client, to those too that know more line ends than the standard."""
+    return _one_line(orjson.dumps(value))
+
+
+def _one_line(data: bytes) -> bytes:
+    if not data.isascii():
+        for end, escape in _LINE_ENDS:
+            data = data.replace(end, escape)
+    return data
+
 
 class ClientGoneError(Exception):
     """The client closed the connection; there is nobody to answer."""
@@ -45,7 +61,7 @@ class ChunkWriter:
             "model": model,
             "system_fingerprint": None,
         }
-        self._head = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['
+        self._head = b"data: " + event_json(head)[:-1] + b',"choices":['
         # With include_usage every chunk has the field, null but in the last.
         self._tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
         self._text = b'"delta":{"content":%b}' if self._is_chat else b'"text":%b'
@@ -68,18 +84,18 @@ class ChunkWriter:
         """New text, scores and calls, and the end of the choice if it has one: none or several chunks."""
         chunks = b""
         if text or (logprobs is not None and any(logprobs.values())):
-            chunks = self._chunk(index, self._text % orjson.dumps(text), None, logprobs)
+            chunks = self._chunk(index, self._text % event_json(text), None, logprobs)
         for call in calls:
             if call.name is None and not call.arguments:
                 continue  # its end, of which chunks don't tell
-            chunks += self._chunk(index, b'"delta":{"tool_calls":[%b]}' % orjson.dumps(_call_delta(call)), None)
+            chunks += self._chunk(index, b'"delta":{"tool_calls":[%b]}' % event_json(_call_delta(call)), None)
         if finish_reason is not None:
             chunks += self._chunk(index, self._empty, finish_reason)
         return chunks
 
     def usage(self, usage: Usage) -> bytes:
         """The last chunk of a stream that was asked for usage: no choices, and the numbers."""
-        return self._head + b'],"usage":' + orjson.dumps(usage.model_dump()) + b"}\n\n"
+        return self._head + b'],"usage":' + event_json(usage.model_dump()) + b"}\n\n"
 
     def _chunk(
         self, index: int, content: bytes, finish_reason: str | None, logprobs: Mapping[str, Any] | None = None
@@ -89,7 +105,7 @@ class ChunkWriter:
             self._head,
             index,
             content,
-            b"null" if logprobs is None else orjson.dumps(logprobs),
+            b"null" if logprobs is None else event_json(logprobs),
             reason,
             self._tail,
         )
@@ -104,7 +120,7 @@ def _call_delta(call: ToolCallDelta) -> dict[str, Any]:
 
 def error_event(error: ApiError) -> bytes:
     """An error after the stream has begun, when the status can't say it any more."""
-    return b"data: " + error.body() + b"\n\n"
+    return b"data: " + _one_line(error.body()) + b"\n\n"
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:

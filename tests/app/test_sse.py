@@ -1,12 +1,14 @@
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import orjson
 import pytest
 
+from app import errors
 from app.answer_types import Usage
-from app.sse import ChunkWriter, ClientGoneError, EventStream, until_disconnect
+from app.sse import ChunkWriter, ClientGoneError, EventStream, error_event, until_disconnect
 
 
 class Source:
@@ -103,7 +105,7 @@ async def test_a_connection_that_fails_while_it_is_watched_counts_as_gone() -> N
 USAGE = Usage.of(prompt_tokens=2, completion_tokens=3, cached_tokens=1)
 
 
-@pytest.mark.parametrize("text", ["", "x", '"\\\n', "日本 🎉", "\x00\u2028</script>", "%b %d {}"])
+@pytest.mark.parametrize("text", ["", "x", '"\\\n', "日本 🎉", "\x00\u2028\x85\u2029\x1c\x0b</script>", "%b %d {}"])
 @pytest.mark.parametrize("reason", [None, "stop", "length"])
 @pytest.mark.parametrize("kind", ["chat", "completion"])
 @pytest.mark.parametrize("include_usage", [False, True])
@@ -112,6 +114,8 @@ def test_chunks_are_the_json_they_should_be(kind: Any, text: str, reason: str | 
     raw = writer.start(3) + writer.delta(3, text, reason) + writer.usage(USAGE)
     *events, rest = raw.split(b"\n\n")
     assert rest == b""
+    # Clients that split the decoded stream where Unicode ends a line see the same events.
+    assert raw.decode().splitlines()[::2] == [event.decode() for event in events]
     chunks = [orjson.loads(event.removeprefix(b"data: ")) for event in events]
     shown = ""
     for chunk in chunks[:-1]:
@@ -124,3 +128,9 @@ def test_chunks_are_the_json_they_should_be(kind: Any, text: str, reason: str | 
     assert chunks[-1]["usage"] == USAGE.model_dump()
     if reason is not None:
         assert chunks[-2]["choices"][0]["finish_reason"] == reason
+
+
+def test_an_error_that_quotes_a_line_end_is_one_event_to_every_client() -> None:
+    event = error_event(errors.invalid("no \u2028 here")).decode()
+    assert len(event.splitlines()) == 2
+    assert json.loads(event.removeprefix("data: "))["error"]["message"] == "no \u2028 here"

@@ -113,6 +113,14 @@ async def test_the_raw_stream_is_numbered_and_says_what_the_whole_answer_says() 
     assert shape(last.response) == shape(whole)
 
 
+async def test_events_end_at_no_other_line_end_of_unicode() -> None:
+    answer = await post(saying("a\u2028b\x85c\u2029d"), {"stream": True})
+    lines = [line for line in answer.text.splitlines() if line]
+    assert [line[:7] for line in lines] == ["event: ", "data: {"] * (len(lines) // 2)
+    done = next(json.loads(line[6:]) for line in lines if '"response.output_text.done"' in line and line[0] == "d")
+    assert done["text"] == "a\u2028b\x85c\u2029d"
+
+
 async def test_parse() -> None:
     class Sum(BaseModel):
         a: int

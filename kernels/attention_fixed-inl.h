@@ -37,14 +37,16 @@ template <KvType kType, int kRows, int kVectors>
 REDOUBT_INLINE void fixed_score_vectors(const Tile& tile, int first) {
   constexpr int kPages = (kVectors + kPageVectors - 1) / kPageVectors;
   constexpr int kRowBytes = kPairBytes<kType> * kPageTokens;
+  constexpr int kOwnBytes = kPairBytes<kType> * kLanes * (kVectors < kPageVectors ? kVectors : kPageVectors);
   const std::byte* keys[kPages];
   const std::byte* ahead[kPages];
   const std::byte* values[kPages];
   for (int p = 0; p < kPages; ++p) {
     const int page = first / kPageVectors + p;
-    keys[p] = tile.blocks[page] + first % kPageVectors * (kPairBytes<kType> * kLanes);
-    ahead[p] = tile.blocks[page + kPages];
-    values[p] = tile.blocks[page] + tile.values_offset;
+    const int own = first % kPageVectors * (kPairBytes<kType> * kLanes);
+    keys[p] = tile.blocks[page] + own;
+    ahead[p] = tile.blocks[page + kPages] + own;
+    values[p] = tile.blocks[page] + tile.values_offset + own;
   }
   Bits dots[kRows][kVectors];
   clear(dots);
@@ -61,7 +63,7 @@ REDOUBT_INLINE void fixed_score_vectors(const Tile& tile, int first) {
     for (int p = 0; p < kPages; ++p) {
       // The next page's row of keys, and as much of this page's values, which can wait in the second level.
 #pragma GCC unroll 2
-      for (int line = 0; line < kRowBytes; line += 64) {
+      for (int line = 0; line < kOwnBytes; line += 64) {
         _mm_prefetch(ahead[p] + line, _MM_HINT_T0);
         _mm_prefetch(values[p] + line, _MM_HINT_T1);
       }

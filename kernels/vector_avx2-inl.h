@@ -92,7 +92,10 @@ REDOUBT_INLINE Bits load_int8_pairs(const void* x) {
 }
 REDOUBT_INLINE Bits set_pair(int32_t pair) { return _mm256_set1_epi32(pair); }
 REDOUBT_INLINE Bits add_dot(Bits sum, Bits x, Bits y) {
-  return _mm256_add_epi32(sum, _mm256_madd_epi16(x, y));
+  sum = _mm256_add_epi32(sum, _mm256_madd_epi16(x, y));
+  // Or the compiler makes a tile's products first, and for want of registers keeps its sums in memory.
+  __asm__("" : "+x"(sum));
+  return sum;
 }
 REDOUBT_INLINE F32s to_float(Bits x) { return _mm256_cvtepi32_ps(x); }
 // Rounds to nearest even; the results fit. At `to` there may be what x was loaded from.

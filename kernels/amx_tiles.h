@@ -90,7 +90,7 @@ class EmulatedTiles {
   EmulatedTiles& operator=(const EmulatedTiles&) = delete;
 
   template <int kTile>
-  void load(const void* memory, int64_t stride) {
+  [[gnu::noinline]] void load(const void* memory, int64_t stride) {
     require(is_configured(kTile), "tileloadd: the register has no shape");
     std::memset(registers_[kTile], 0, sizeof registers_[kTile]);
     for (int row = 0; row < config_.rows[kTile]; ++row) {
@@ -103,7 +103,7 @@ class EmulatedTiles {
     load<kTile>(memory, stride);
   }
   template <int kTile>
-  void store(void* memory, int64_t stride) const {
+  [[gnu::noinline]] void store(void* memory, int64_t stride) const {
     require(is_configured(kTile), "tilestored: the register has no shape");
     for (int row = 0; row < config_.rows[kTile]; ++row) {
       std::memcpy(static_cast<char*>(memory) + row * stride, registers_[kTile][row],
@@ -111,7 +111,7 @@ class EmulatedTiles {
     }
   }
   template <int kTile>
-  void zero() {
+  [[gnu::noinline]] void zero() {
     require(is_configured(kTile), "tilezero: the register has no shape");
     std::memset(registers_[kTile], 0, sizeof registers_[kTile]);
   }
@@ -149,7 +149,7 @@ class EmulatedTiles {
   }
 
   // "TDPBSSD". What lies beyond the columns of `sums` is zero already, as shapes can't change.
-  void dot_product(int sums, int rows_tile, int columns_tile) {
+  [[gnu::noinline]] void dot_product(int sums, int rows_tile, int columns_tile) {
     check_product(sums, rows_tile, columns_tile);
     const int depth = config_.row_bytes[rows_tile] / 4, columns = config_.row_bytes[sums] / 4;
     for (int m = 0; m < config_.rows[sums]; ++m) {
@@ -168,7 +168,7 @@ class EmulatedTiles {
   }
 
   // "TDPBF16PS": first and second of the pairs are added up apart, from 0; subnormal numbers are 0.
-  void dot_product_bf16(int sums, int rows_tile, int columns_tile) {
+  [[gnu::noinline]] void dot_product_bf16(int sums, int rows_tile, int columns_tile) {
     check_product(sums, rows_tile, columns_tile);
     const int depth = config_.row_bytes[rows_tile] / 4, columns = config_.row_bytes[sums] / 4;
     for (int m = 0; m < config_.rows[sums]; ++m) {

@@ -1,5 +1,5 @@
-// Integer weights as bf16, in the layout that tiles take. Included inside linear_amx_bf16.cc's namespace and
-// target region; knows no tiles.
+// Integer weights as bf16, in the layout that tiles take. Included inside linear_amx_bf16-inl.h's namespace
+// and target region; knows no tiles.
 //
 // What few rows take is unpacking. So weights are scaled in fp16, 32 in an operation, and become bf16 by
 // moving their bits (kernel_table.h): 16 x 32 weights of 4 bits take 80 operations, 45 to 55 cycles, where

@@ -11,7 +11,7 @@ namespace {
 // rows, if they are very many. With many rows pieces are small: a stage takes long enough for a thread to
 // lose its core in it.
 constexpr int kPiecesPerShare = 8;
-// In bf16 a piece's tiles are multiplied with the same inputs one after the other (linear_amx_bf16.cc).
+// In bf16 a piece's tiles are multiplied with the same inputs one after the other (linear_amx_bf16-inl.h).
 constexpr int kBf16PiecesPerShare = 4;
 // With at least so many rows a thread, the threads of one node share rows instead of tiles, though each then
 // reads and unpacks all weights: a core's rows stay in its caches from one stage to the next. On two cores of

@@ -30,7 +30,7 @@ struct Fp16Lanes {
 
 struct EmulatedFp16Lanes {
   static __m512i multiply(__m512i a, __m512i b) { return multiply_add(a, b, _mm512_set1_epi16(-0x8000)); }
-  static __m512i multiply_add(__m512i a, __m512i b, __m512i c) {
+  [[gnu::noinline]] static __m512i multiply_add(__m512i a, __m512i b, __m512i c) {
     alignas(64) uint16_t x[32], y[32], z[32];
     _mm512_store_si512(x, a);
     _mm512_store_si512(y, b);

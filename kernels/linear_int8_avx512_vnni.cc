@@ -1,15 +1,22 @@
-// Integer weights times int8 activations: one pass over the packed bytes, codes unpacked in registers and
-// used for up to kPassRows rows of one term. Bound by memory for one row, by the two multiplying pipes for
-// many: for each group, row and 16 outputs they take group / 4 vpdpbusd, a multiplication, and one or two
-// fused ones, so vpdpbusd's own peak can't be reached: 80 % of it with groups of 32 (73 % for asym_int4), 89
-// (84) % with 64. Unpacking, converting and adding go to the other pipes.
+// Integer weights times int8 activations: a pass takes up to kPassRows rows of one term through a tile's
+// packed bytes, unpacking codes in registers. Bound by memory for one row, by the two multiplying pipes for
+// many: for each group, row and 16 outputs they take group / 4 vpdpbusd, a conversion or not, a
+// multiplication, and one or two fused ones, so vpdpbusd's own peak can't be reached: 80 % of it with groups
+// of 32 (73 % for asym_int4), 89 (84) % with 64 where conversions go to other pipes.
+//
+// AMD's cores unpack, convert and add in other pipes. Intel's have only those two for 512 bits, and unpacking
+// for eight rows is a seventh of their work: there the first pass of many rows keeps what it unpacks for the
+// others, which makes 32 rows 1.07 to 1.1 times as fast and 512 1.07 to 1.15 times.
 //
 // Measured, and no faster: 6 rows with every sum in registers; operands broadcast from memory within
-// vpdpbusd; blocks of rows that stay in the second-level cache.
+// vpdpbusd; blocks of rows that stay in the second-level cache; unpacking a panel ahead of its first pass.
 #include <immintrin.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "linear_avx512_vnni.h"
-#include "row_passes.h"
+#include "thread_pool.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,f16c")
@@ -21,6 +28,34 @@ namespace {
 // are slower. Two terms of a row count as two rows.
 constexpr int kPassRows = 8;
 constexpr int kStepInputs = 32;  // inputs of one unrolled step: every group is a multiple
+
+// Where a pass takes weights from.
+enum class Weights {
+  kPacked,
+  kUnpacking,  // packed, and kept in an UnpackedPanel: int4
+  kUnpacked,   // the panel
+};
+
+// Weights of some inputs of a tile, as vpdpbusd and the sums take them. 512 to 4096 inputs were measured:
+// with 1024 they stay in the first-level cache, and are slower.
+constexpr int kPanelInputs = 2048;  // a multiple of every group
+constexpr int kPanelGroups = kPanelInputs / kStepInputs;
+constexpr int kPanelRows = 128;
+struct UnpackedPanel {
+  alignas(64) uint8_t codes[kPanelInputs * kTileOutputs];  // [input / 4][output][input % 4]
+  alignas(64) float scales[kPanelGroups][kTileOutputs];
+  alignas(64) float minima[kPanelGroups][kTileOutputs];
+  alignas(64) float sums[kPanelRows][kTileOutputs];  // of the panels before
+};
+
+// Some rows and, with a panel, some groups of inputs: the sums begin at 0 or where the panel has them, and
+// end there or in y. Packed weights are all gone through.
+struct Pass {
+  int row = 0, panel_row = 0;  // the first one in x, and of the panel's sums
+  int first_group = 0, groups = 0;
+  bool begins = true, ends = true;
+  UnpackedPanel* panel = nullptr;
+};
 
 // The inputs of a pass, which moves along them. The rows' second terms follow their first.
 template <int kRows, int kTerms>
@@ -50,8 +85,16 @@ REDOUBT_INLINE __m512i factors(__m512i codes_u8x64, __m512i table_u8x16) {
   return kType == WeightType::kLut4 ? _mm512_shuffle_epi8(table_u8x16, codes_u8x64) : codes_u8x64;
 }
 
-template <WeightType kType, Prefetch kPrefetch, typename In>
-REDOUBT_INLINE void step_int4(const uint8_t* codes, __m512i table, const In& x, Dots<In>& dot) {
+// A lut4 matrix' table, each entry plus 128.
+REDOUBT_INLINE __m512i table_of(const PackedMatrix& w) {
+  // Flipping the top bit adds 128.
+  return _mm512_xor_si512(_mm512_broadcast_i32x4(load_table(w)), _mm512_set1_epi8(int8_t(0x80)));
+}
+
+// kKeep: writes the codes to `kept`.
+template <WeightType kType, Prefetch kPrefetch, bool kKeep, typename In>
+REDOUBT_INLINE void step_int4(const uint8_t* codes, __m512i table, const In& x, Dots<In>& dot,
+                              uint8_t* kept) {
   const __m512i low_nibble = _mm512_set1_epi8(15);
 #pragma GCC unroll 4
   for (int kb = 0; kb < kStepInputs / 8; ++kb) {
@@ -62,6 +105,12 @@ REDOUBT_INLINE void step_int4(const uint8_t* codes, __m512i table, const In& x, 
     const __m512i low1 = factors<kType>(_mm512_and_si512(codes1, low_nibble), table);
     const __m512i high0 = factors<kType>(_mm512_and_si512(_mm512_srli_epi16(codes0, 4), low_nibble), table);
     const __m512i high1 = factors<kType>(_mm512_and_si512(_mm512_srli_epi16(codes1, 4), low_nibble), table);
+    if constexpr (kKeep) {
+      _mm512_store_si512(kept + kb * 256, low0);
+      _mm512_store_si512(kept + kb * 256 + 64, low1);
+      _mm512_store_si512(kept + kb * 256 + 128, high0);
+      _mm512_store_si512(kept + kb * 256 + 192, high1);
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < In::kCount; ++i) {
       const __m512i x_low = broadcast_inputs(x.row(i) + kb * 8);
@@ -78,7 +127,7 @@ REDOUBT_INLINE void step_int4(const uint8_t* codes, __m512i table, const In& x, 
 }
 
 template <Prefetch kPrefetch, typename In>
-REDOUBT_INLINE void step_int8(const uint8_t* codes, const In& x, Dots<In>& dot) {
+REDOUBT_INLINE void step_bytes(const uint8_t* codes, const In& x, Dots<In>& dot) {
 #pragma GCC unroll 8
   for (int kb = 0; kb < kStepInputs / 4; ++kb) {
     const __m512i codes0 = load_codes(codes + kb * 128), codes1 = load_codes(codes + kb * 128 + 64);
@@ -102,29 +151,51 @@ REDOUBT_INLINE __m512i first_sum(const int32_t* start) {
   return kType == WeightType::kSymInt4 ? start_i32x16 : _mm512_slli_epi32(start_i32x16, 4);
 }
 
-// One tile's outputs of rows [row, row + kRows).
-template <WeightType kType, int kRows, int kTerms>
-void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile, int row) {
+// 32 fp16 numbers of a group as fp32: from the packed weights, or kept.
+template <Weights kWeights, Prefetch kPrefetch>
+REDOUBT_INLINE void load_outputs(const uint8_t*& packed, float* kept, __m512 (&to)[2]) {
+#pragma GCC unroll 2
+  for (int c = 0; c < 2; ++c) {
+    to[c] = kWeights == Weights::kUnpacked ? _mm512_load_ps(kept + c * 16) : load_halves(packed + c * 32);
+    if constexpr (kWeights == Weights::kUnpacking) _mm512_store_ps(kept + c * 16, to[c]);
+  }
+  if constexpr (kWeights != Weights::kUnpacked) {
+    prefetch_weights<kPrefetch>(packed);
+    packed += 64;
+  }
+}
+
+// One tile's outputs of kRows rows.
+template <WeightType kType, int kRows, int kTerms, Weights kWeights>
+void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile,
+                   const Pass& pass) {
   using In = Inputs<kRows, kTerms>;
-  constexpr bool kInt8 = kType == WeightType::kInt8;
-  constexpr Prefetch kPrefetch = prefetch_for(kType, In::kCount);
-  constexpr int kStepBytes = kStepInputs * (kInt8 ? 32 : 16);
-  const int groups = w.cols / w.group, steps = w.group / kStepInputs;
-  // Flipping the top bit adds 128.
-  const __m512i table =
-      _mm512_xor_si512(_mm512_broadcast_i32x4(load_table(w)), _mm512_set1_epi8(int8_t(0x80)));
-  const uint8_t* codes = w.tile(tile);
+  constexpr bool kIsWhole = kWeights == Weights::kPacked;
+  constexpr bool kBytes = kType == WeightType::kInt8 || kWeights == Weights::kUnpacked;
+  constexpr Prefetch kPrefetch =
+      kWeights == Weights::kUnpacked ? Prefetch::kNone : prefetch_for(kType, In::kCount);
+  constexpr int kStepBytes = kStepInputs * (kBytes ? 32 : 16);
+  const int row_groups = w.cols / w.group, steps = w.group / kStepInputs;
+  const int first = kIsWhole ? 0 : pass.first_group, groups = kIsWhole ? row_groups : pass.groups;
+  const bool begins = kIsWhole || pass.begins, ends = kIsWhole || pass.ends;
+  const __m512i table = table_of(w);
+  uint8_t* kept = kIsWhole ? nullptr : pass.panel->codes;
+  // Of packed weights a group's codes, then its scales and minima.
+  const uint8_t* codes = kWeights == Weights::kUnpacked ? kept : w.tile(tile) + first * w.block_bytes();
+  const int64_t first_value = int64_t(pass.row) * x.cols + first * w.group,
+                first_group = int64_t(pass.row) * row_groups + first;
   In inputs;
   inputs.stride = x.cols;
-  inputs.values[0] = x.values + int64_t(row) * x.cols;
-  if constexpr (kTerms == 2) inputs.values[1] = x.low_values + int64_t(row) * x.cols;
-  const float* x_scales = x.scales + int64_t(row) * groups;
-  const int32_t* starts = x.starts + int64_t(row) * groups;
-  const float* offsets = x.offsets + int64_t(row) * groups;
+  inputs.values[0] = x.values + first_value;
+  if constexpr (kTerms == 2) inputs.values[1] = x.low_values + first_value;
+  const float* x_scales = x.scales + first_group;
+  const int32_t* starts = x.starts + first_group;
+  const float* offsets = x.offsets + first_group;
+  float (*const sums)[kTileOutputs] = kIsWhole ? nullptr : pass.panel->sums + pass.panel_row;
 
-  if (In::kCount > kPassRows / 2 && y.elsewhere) {
+  if (In::kCount > kPassRows / 2 && ends && y.elsewhere) {
     for (int r = 0; r < kRows; ++r) {
-      const float* out = y.values + (row + r) * y.stride + tile * kTileOutputs;
+      const float* out = y.values + (pass.row + r) * y.stride + tile * kTileOutputs;
       prefetch_to_write(out);
       prefetch_to_write(out + 16);
     }
@@ -132,7 +203,10 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
 
   __m512 acc[kRows][2];
 #pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) acc[r][0] = acc[r][1] = _mm512_setzero_ps();
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int c = 0; c < 2; ++c) acc[r][c] = begins ? _mm512_setzero_ps() : _mm512_load_ps(sums[r] + c * 16);
+  }
 
   for (int j = 0; j < groups; ++j) {
     Dots<In> dot;
@@ -141,13 +215,14 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
       // The last term's sum takes the start, and in the end the first term's, 256 times.
       const bool last = i / kRows == kTerms - 1;
       dot[i][0] = dot[i][1] =
-          last ? first_sum<kType>(starts + int64_t(i % kRows) * groups + j) : _mm512_setzero_si512();
+          last ? first_sum<kType>(starts + int64_t(i % kRows) * row_groups + j) : _mm512_setzero_si512();
     }
-    for (int step = 0; step < steps; ++step, codes += kStepBytes, inputs.advance()) {
-      if constexpr (kInt8) {
-        step_int8<kPrefetch>(codes, inputs, dot);
+    for (int step = 0; step < steps;
+         ++step, codes += kStepBytes, kept += kStepInputs * kTileOutputs, inputs.advance()) {
+      if constexpr (kBytes) {
+        step_bytes<kPrefetch>(codes, inputs, dot);
       } else {
-        step_int4<kType, kPrefetch>(codes, table, inputs, dot);
+        step_int4<kType, kPrefetch, kWeights == Weights::kUnpacking>(codes, table, inputs, dot, kept);
       }
     }
     if constexpr (kTerms == 2) {
@@ -158,52 +233,124 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
         }
       }
     }
-    const __m512 scale0 = load_halves(codes), scale1 = load_halves(codes + 32);
-    prefetch_weights<kPrefetch>(codes);
-    codes += 64;
+    __m512 scales[2];
+    load_outputs<kWeights, kPrefetch>(codes, kIsWhole ? nullptr : pass.panel->scales[j], scales);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const __m512 x_scale = _mm512_set1_ps(x_scales[int64_t(r) * groups + j]);
-      acc[r][0] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dot[r][0]), x_scale), scale0, acc[r][0]);
-      acc[r][1] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dot[r][1]), x_scale), scale1, acc[r][1]);
+      const __m512 x_scale = _mm512_set1_ps(x_scales[int64_t(r) * row_groups + j]);
+#pragma GCC unroll 2
+      for (int c = 0; c < 2; ++c) {
+        acc[r][c] =
+            _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dot[r][c]), x_scale), scales[c], acc[r][c]);
+      }
     }
     if constexpr (kType == WeightType::kAsymInt4) {
-      const __m512 minimum0 = load_halves(codes), minimum1 = load_halves(codes + 32);
-      prefetch_weights<kPrefetch>(codes);
-      codes += 64;
+      __m512 minima[2];
+      load_outputs<kWeights, kPrefetch>(codes, kIsWhole ? nullptr : pass.panel->minima[j], minima);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        const __m512 x_offset = _mm512_set1_ps(offsets[int64_t(r) * groups + j]);
-        acc[r][0] = _mm512_fmadd_ps(x_offset, minimum0, acc[r][0]);
-        acc[r][1] = _mm512_fmadd_ps(x_offset, minimum1, acc[r][1]);
+        const __m512 x_offset = _mm512_set1_ps(offsets[int64_t(r) * row_groups + j]);
+        acc[r][0] = _mm512_fmadd_ps(x_offset, minima[0], acc[r][0]);
+        acc[r][1] = _mm512_fmadd_ps(x_offset, minima[1], acc[r][1]);
       }
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    write_outputs(w, y, row + r, tile * kTileOutputs, acc[r][0]);
-    write_outputs(w, y, row + r, tile * kTileOutputs + 16, acc[r][1]);
+#pragma GCC unroll 2
+    for (int c = 0; c < 2; ++c) {
+      if (ends) {
+        write_outputs(w, y, pass.row + r, tile * kTileOutputs + c * 16, acc[r][c]);
+      } else {
+        _mm512_store_ps(sums[r] + c * 16, acc[r][c]);
+      }
+    }
+  }
+}
+
+using TileKernel = decltype(&multiply_tile<WeightType::kSymInt4, 1, 1, Weights::kPacked>);
+
+// By rows less one.
+template <WeightType kType, int kTerms, Weights kWeights, size_t... kIndex>
+TileKernel tile_kernel(int rows, std::index_sequence<kIndex...>) {
+  static constexpr TileKernel kByRows[] = {multiply_tile<kType, int(kIndex) + 1, kTerms, kWeights>...};
+  return kByRows[rows - 1];
+}
+
+template <WeightType kType, int kTerms>
+TileKernel tile_kernel(Weights weights, int rows) {
+  constexpr auto kRows = std::make_index_sequence<kPassRows / kTerms>();
+  if constexpr (kType != WeightType::kInt8) {
+    if (weights == Weights::kUnpacking) return tile_kernel<kType, kTerms, Weights::kUnpacking>(rows, kRows);
+    if (weights == Weights::kUnpacked) return tile_kernel<kType, kTerms, Weights::kUnpacked>(rows, kRows);
+  }
+  return tile_kernel<kType, kTerms, Weights::kPacked>(rows, kRows);
+}
+
+// Whether unpacking takes the time of multiplications.
+bool unpacks_in_multipliers() {
+  static const bool is_intel = is_intel_cpu();
+  return is_intel;
+}
+
+// One tile times at most kPanelRows rows, in passes of nearly the same size.
+template <WeightType kType, int kTerms>
+void multiply_unpacked(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile,
+                       Range rows, UnpackedPanel& panel) {
+  constexpr int kMost = kPassRows / kTerms;
+  const int row_groups = w.cols / w.group, panel_groups = kPanelInputs / w.group;
+  const int passes = (rows.end - rows.begin + kMost - 1) / kMost;
+  for (int first = 0; first < row_groups; first += panel_groups) {
+    const int groups = std::min(panel_groups, row_groups - first);
+    for (int i = 0; i < passes; ++i) {
+      const Range pass = share(rows.end - rows.begin, i, passes);
+      const Weights weights = i == 0 ? Weights::kUnpacking : Weights::kUnpacked;
+      tile_kernel<kType, kTerms>(weights, pass.end - pass.begin)(w, x, y, tile,
+                                                                 {.row = rows.begin + pass.begin,
+                                                                  .panel_row = pass.begin,
+                                                                  .first_group = first,
+                                                                  .groups = groups,
+                                                                  .begins = first == 0,
+                                                                  .ends = first + groups == row_groups,
+                                                                  .panel = &panel});
+    }
+  }
+}
+
+template <WeightType kType, int kTerms>
+void multiply_unpacked(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
+                       int tile_end) {
+  UnpackedPanel panel;
+  for (int tile = tile_begin; tile < tile_end; ++tile) {
+    for (int row = 0; row < x.rows; row += kPanelRows) {
+      multiply_unpacked<kType, kTerms>(w, x, y, tile, {row, std::min(row + kPanelRows, x.rows)}, panel);
+    }
+  }
+}
+
+template <WeightType kType, int kTerms>
+void multiply_tiles(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
+                    int tile_end) {
+  constexpr int kMost = kPassRows / kTerms;
+  if (kType != WeightType::kInt8 && x.rows > kMost && unpacks_in_multipliers()) {
+    return multiply_unpacked<kType, kTerms>(w, x, y, tile_begin, tile_end);
+  }
+  const int passes = (x.rows + kMost - 1) / kMost;
+  for (int tile = tile_begin; tile < tile_end; ++tile) {
+    for (int i = 0; i < passes; ++i) {
+      const Range pass = share(x.rows, i, passes);
+      tile_kernel<kType, kTerms>(Weights::kPacked, pass.end - pass.begin)(w, x, y, tile, {.row = pass.begin});
+    }
   }
 }
 
 template <WeightType kType>
-constexpr TermKernels<kPassRows> kTileKernels = {
-    {multiply_tile<kType, 1, 1>, multiply_tile<kType, 2, 1>, multiply_tile<kType, 3, 1>,
-     multiply_tile<kType, 4, 1>, multiply_tile<kType, 5, 1>, multiply_tile<kType, 6, 1>,
-     multiply_tile<kType, 7, 1>, multiply_tile<kType, 8, 1>},
-    {multiply_tile<kType, 1, 2>, multiply_tile<kType, 2, 2>, multiply_tile<kType, 3, 2>,
-     multiply_tile<kType, 4, 2>}};
-
-const TermKernels<kPassRows>& tile_kernels(WeightType type) {
-  switch (type) {
-    case WeightType::kSymInt4:
-      return kTileKernels<WeightType::kSymInt4>;
-    case WeightType::kAsymInt4:
-      return kTileKernels<WeightType::kAsymInt4>;
-    case WeightType::kLut4:
-      return kTileKernels<WeightType::kLut4>;
-    default:
-      return kTileKernels<WeightType::kInt8>;
+void multiply_tiles(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
+                    int tile_end) {
+  if (x.low_values == nullptr) {
+    multiply_tiles<kType, 1>(w, x, y, tile_begin, tile_end);
+  } else {
+    multiply_tiles<kType, 2>(w, x, y, tile_begin, tile_end);
   }
 }
 
@@ -211,7 +358,16 @@ const TermKernels<kPassRows>& tile_kernels(WeightType type) {
 
 void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end) {
-  multiply_in_passes(tile_kernels(w.type), w, x, y, tile_begin, tile_end);
+  switch (w.type) {
+    case WeightType::kSymInt4:
+      return multiply_tiles<WeightType::kSymInt4>(w, x, y, tile_begin, tile_end);
+    case WeightType::kAsymInt4:
+      return multiply_tiles<WeightType::kAsymInt4>(w, x, y, tile_begin, tile_end);
+    case WeightType::kLut4:
+      return multiply_tiles<WeightType::kLut4>(w, x, y, tile_begin, tile_end);
+    default:
+      return multiply_tiles<WeightType::kInt8>(w, x, y, tile_begin, tile_end);
+  }
 }
 
 }  // namespace redoubt::avx512_vnni

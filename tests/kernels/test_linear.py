@@ -310,6 +310,19 @@ def test_integer_sums_are_exact_at_the_extremes(weight_type: str, group: int, ti
     assert same_bits(run_int8(case, weights, two_terms, tier), run_int8(case, weights, two_terms, "scalar"))
 
 
+@pytest.mark.parametrize("terms", [1, 2])
+@pytest.mark.parametrize("rows", [131, 129])
+@pytest.mark.parametrize("weight_type", ["sym_int4", "asym_int4", "lut4", "int8"])
+def test_many_rows_of_long_inputs(weight_type: str, rows: int, terms: int) -> None:
+    """Kernels that go through rows and inputs in parts begin their sums where they ended them."""
+    case = LinearCase(weight_type, 70, 4096 + 96, 32)
+    weights = weights_of(case)
+    q = testing.quantize_rows(activations(rows, case.cols, case.group), case.group, "scalar", terms)
+    result = run_int8(case, weights, q, "scalar")
+    for tier in [tier for tier in FAST_TIERS if not tier.endswith("emulated")]:
+        assert same_bits(run_int8(case, weights, q, tier), result), tier
+
+
 @every_case
 def test_fp32_activations(case: LinearCase) -> None:
     weights = weights_of(case)

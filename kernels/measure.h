@@ -25,7 +25,7 @@ std::vector<PassTime> time_passes(ThreadPool& pool, int repeats, const std::func
 // Peak rates of the pool's threads together, with operands in registers; 0 where the CPU lacks the
 // instruction.
 struct ComputeLimits {
-  double maddubs_macs_per_s = 0;   // int8 multiply-adds of vpmaddubsw and vpaddw; not where there is AVX-512
+  double maddubs_macs_per_s = 0;   // int8 multiply-adds of vpmaddubsw and vpaddw, on 256 bits
   double vnni_macs_per_s = 0;      // int8 multiply-adds of vpdpbusd on 512 bits
   double amx_int8_macs_per_s = 0;  // int8 multiply-adds of tdpbssd on full tiles
   double amx_bf16_macs_per_s = 0;  // bf16 multiply-adds of tdpbf16ps

@@ -125,8 +125,7 @@ def linear_fp32(
 def measure_compute(threads: int, cpus: Sequence[int]) -> dict[str, float]:
     """Peak rates of the pinned threads together, operands in registers; 0.0 where the instruction is missing.
 
-    maddubs_macs_per_s (not where there is AVX-512 VNNI), vnni_macs_per_s, amx_int8_macs_per_s, amx_bf16_macs_per_s,
-    fma_fp32_macs_per_s.
+    maddubs_macs_per_s, vnni_macs_per_s, amx_int8_macs_per_s, amx_bf16_macs_per_s, fma_fp32_macs_per_s.
     """
 
 def time_read(

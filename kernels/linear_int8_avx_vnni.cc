@@ -6,7 +6,8 @@
 // accumulators live in memory.
 #include <immintrin.h>
 
-#include "linear_int8_avx2.h"
+#include "linear_avx2.h"
+#include "row_passes.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")
@@ -14,18 +15,27 @@
 namespace redoubt::avx_vnni {
 namespace {
 
-using avx2::broadcast_inputs;
 using avx2::kColumns;
-using avx2::kPassRows;
-using avx2::kStepInputs;
 using avx2::load_codes;
 using avx2::load_halves;
-using avx2::Rows;
 using avx2::write_outputs;
 
-constexpr int kSpan = 2;  // columns at once
+constexpr int kPassRows = 4;     // of one term: two terms of a row count as two rows
+constexpr int kStepInputs = 32;  // every group is a multiple
+constexpr int kSpan = 2;         // columns at once
 
 #define REDOUBT_INLINE [[gnu::always_inline]] inline
+
+// Four int8 activations, in every lane.
+REDOUBT_INLINE __m256i broadcast_inputs(const int8_t* values) {
+  int32_t word;
+  __builtin_memcpy(&word, values, 4);
+  return _mm256_set1_epi32(word);
+}
+
+// The inputs of a pass: the rows' first terms, then their second.
+template <int kCount>
+using Rows = const int8_t* [kCount];
 
 // sum += dot products of four unsigned codes and four signed inputs, lane by lane. As text, for then the
 // prefix alone decides by which processors it can be executed.

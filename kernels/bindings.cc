@@ -23,6 +23,7 @@ namespace redoubt {
 
 const KernelTable& tested_table(const std::string& name) {
   if (name == kEvexAvxVnni) return evex_avx_vnni_table();
+  if (name == kOtherAvx512Vnni) return other_avx512_vnni_table();
   return name == kEmulatedAmx ? emulated_amx_table() : kernel_table(tier_from_name(name));
 }
 

@@ -9,10 +9,11 @@
 
 namespace redoubt {
 
-// Names of kernels that only tests have: AMX's with emulated tile registers, and AVX-VNNI's in AVX-512's
-// encoding.
+// Names of kernels that only tests have: AMX's with emulated tile registers, AVX-VNNI's in AVX-512's
+// encoding, and AVX-512's as on processors of another maker.
 inline constexpr const char* kEmulatedAmx = "amx_int8_emulated";
 inline constexpr const char* kEvexAvxVnni = "avx_vnni_evex";
+inline constexpr const char* kOtherAvx512Vnni = "avx512_vnni_other";
 // A tier's kernels, or those. Throws std::invalid_argument.
 const KernelTable& tested_table(const std::string& name);
 

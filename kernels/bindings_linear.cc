@@ -149,7 +149,7 @@ std::vector<std::string> linear_tier_names() {
     names.emplace_back(tier_name(tier));
     avx512_vnni = avx512_vnni || tier == Tier::kAvx512Vnni;
   }
-  if (avx512_vnni) names.insert(names.end(), {kEvexAvxVnni, kEmulatedAmx});
+  if (avx512_vnni) names.insert(names.end(), {kEvexAvxVnni, kOtherAvx512Vnni, kEmulatedAmx});
   return names;
 }
 

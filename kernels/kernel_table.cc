@@ -127,6 +127,15 @@ const KernelTable& evex_avx_vnni_table() {
   return evex;
 }
 
+const KernelTable& other_avx512_vnni_table() {
+  static const KernelTable other = [] {
+    KernelTable table = kernel_table(Tier::kAvx512Vnni);
+    fill_linear_avx512_vnni_other(table);
+    return table;
+  }();
+  return other;
+}
+
 Tier default_tier() {
   const char* forced = std::getenv("REDOUBT_ISA");
   if (forced == nullptr || *forced == '\0') return available_tiers().back();

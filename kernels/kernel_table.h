@@ -292,6 +292,7 @@ void fill_linear_avx2(KernelTable& table);
 void fill_linear_avx_vnni(KernelTable& table);
 void fill_linear_avx_vnni_evex(KernelTable& table);
 void fill_linear_avx512_vnni(KernelTable& table);
+void fill_linear_avx512_vnni_other(KernelTable& table);
 void fill_linear_amx_int8(KernelTable& table);
 void fill_linear_amx_int8_emulated(KernelTable& table);
 void fill_linear_amx_bf16(KernelTable& table);
@@ -310,6 +311,9 @@ const KernelTable& emulated_amx_table();
 // avx_vnni's in the encoding of AVX-512, for tests on processors that have that one only. The same in all
 // else.
 const KernelTable& evex_avx_vnni_table();
+// avx512_vnni with int8 activations multiplied as on processors of another maker, for tests and measurements.
+// Throws as emulated_amx_table does.
+const KernelTable& other_avx512_vnni_table();
 // The best tier granted, or the one REDOUBT_ISA names ("scalar", "avx2", "avx_vnni", "avx512_vnni",
 // "amx_int8"); an unknown or missing tier there throws std::invalid_argument naming it.
 Tier default_tier();

@@ -16,6 +16,9 @@ namespace redoubt::avx512_vnni {
 
 void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end);
+// The same, gone about as on other makers' processors: for tests and measurements.
+void linear_int8_other(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
+                       int tile_end);
 void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end);
 void quantize_rows(const FloatRows& x, const QuantizedRows& out, int row, int col);

@@ -330,9 +330,9 @@ void multiply_unpacked(const PackedMatrix& w, const QuantizedRows& x, const Line
 
 template <WeightType kType, int kTerms>
 void multiply_tiles(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
-                    int tile_end) {
+                    int tile_end, bool keeps) {
   constexpr int kMost = kPassRows / kTerms;
-  if (kType != WeightType::kInt8 && x.rows > kMost && unpacks_in_multipliers()) {
+  if (kType != WeightType::kInt8 && x.rows > kMost && keeps) {
     return multiply_unpacked<kType, kTerms>(w, x, y, tile_begin, tile_end);
   }
   const int passes = (x.rows + kMost - 1) / kMost;
@@ -346,11 +346,26 @@ void multiply_tiles(const PackedMatrix& w, const QuantizedRows& x, const LinearO
 
 template <WeightType kType>
 void multiply_tiles(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
-                    int tile_end) {
+                    int tile_end, bool keeps) {
   if (x.low_values == nullptr) {
-    multiply_tiles<kType, 1>(w, x, y, tile_begin, tile_end);
+    multiply_tiles<kType, 1>(w, x, y, tile_begin, tile_end, keeps);
   } else {
-    multiply_tiles<kType, 2>(w, x, y, tile_begin, tile_end);
+    multiply_tiles<kType, 2>(w, x, y, tile_begin, tile_end, keeps);
+  }
+}
+
+// keeps: whether the first pass of many rows keeps int4 weights for the others.
+void multiply_tiles(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
+                    int tile_end, bool keeps) {
+  switch (w.type) {
+    case WeightType::kSymInt4:
+      return multiply_tiles<WeightType::kSymInt4>(w, x, y, tile_begin, tile_end, keeps);
+    case WeightType::kAsymInt4:
+      return multiply_tiles<WeightType::kAsymInt4>(w, x, y, tile_begin, tile_end, keeps);
+    case WeightType::kLut4:
+      return multiply_tiles<WeightType::kLut4>(w, x, y, tile_begin, tile_end, keeps);
+    default:
+      return multiply_tiles<WeightType::kInt8>(w, x, y, tile_begin, tile_end, keeps);
   }
 }
 
@@ -358,16 +373,12 @@ void multiply_tiles(const PackedMatrix& w, const QuantizedRows& x, const LinearO
 
 void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end) {
-  switch (w.type) {
-    case WeightType::kSymInt4:
-      return multiply_tiles<WeightType::kSymInt4>(w, x, y, tile_begin, tile_end);
-    case WeightType::kAsymInt4:
-      return multiply_tiles<WeightType::kAsymInt4>(w, x, y, tile_begin, tile_end);
-    case WeightType::kLut4:
-      return multiply_tiles<WeightType::kLut4>(w, x, y, tile_begin, tile_end);
-    default:
-      return multiply_tiles<WeightType::kInt8>(w, x, y, tile_begin, tile_end);
-  }
+  multiply_tiles(w, x, y, tile_begin, tile_end, unpacks_in_multipliers());
+}
+
+void linear_int8_other(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
+                       int tile_end) {
+  multiply_tiles(w, x, y, tile_begin, tile_end, !unpacks_in_multipliers());
 }
 
 }  // namespace redoubt::avx512_vnni

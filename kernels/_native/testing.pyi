@@ -12,9 +12,10 @@ U8 = NDArray[np.uint8]
 U16 = NDArray[np.uint16]
 
 def linear_tiers() -> list[str]:
-    """Names that the linear kernels below take: the tiers, and amx_int8_emulated where its AVX-512 can run.
+    """Names that the linear kernels below take: the tiers and, where AVX-512 VNNI can run, three more.
 
-    The latter is amx_int8's kernel over tile registers in memory, used from one row on.
+    avx_vnni_evex is avx_vnni's kernel in AVX-512's encoding, avx512_vnni_other avx512_vnni's as processors of another
+    maker run it, amx_int8_emulated amx_int8's over tile registers in memory, used from one row on.
     """
 
 def emulate_tdpbssd(a: I8, b: I8, c: I32) -> None:

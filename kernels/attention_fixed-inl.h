@@ -61,7 +61,7 @@ REDOUBT_INLINE void fixed_score_vectors(const Tile& tile, int first) {
     add_dots(query, 1, key, dots);
 #pragma GCC unroll 4
     for (int p = 0; p < kPages; ++p) {
-      // The next page's row of keys, and as much of this page's values, which can wait in the second level.
+      // As much of the next page's keys, and of this page's values, which can wait in the second level.
 #pragma GCC unroll 2
       for (int line = 0; line < kOwnBytes; line += 64) {
         _mm_prefetch(ahead[p] + line, _MM_HINT_T0);

@@ -33,6 +33,13 @@ inline constexpr int kColumns = 4;
   return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(w.table.data())));
 }
 
+// Four int8 activations, or two 16-bit numbers, in every lane.
+[[gnu::always_inline]] inline __m256i broadcast_word(const void* values) {
+  int32_t word;
+  __builtin_memcpy(&word, values, 4);
+  return _mm256_set1_epi32(word);
+}
+
 // 8 fp16 values as fp32.
 [[gnu::always_inline]] inline __m256 load_halves(const uint8_t* halves) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves)));

@@ -113,13 +113,6 @@ void fill_panel(const QuantizedRows& x, int row, int first, int groups, Panel& p
   }
 }
 
-// Four int8 activations, or two 16-bit numbers, in every lane.
-REDOUBT_INLINE __m256i broadcast_word(const void* values) {
-  int32_t word;
-  __builtin_memcpy(&word, values, 4);
-  return _mm256_set1_epi32(word);
-}
-
 // Keeps the compiler from making all products first and adding them up as a tree, for which there are not the
 // registers.
 REDOUBT_INLINE void keep_order(__m256i& sum) { __asm__("" : "+x"(sum)); }

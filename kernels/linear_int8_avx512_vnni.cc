@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "linear_avx512_vnni.h"
-#include "thread_pool.h"
+#include "row_passes.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,f16c")
@@ -53,7 +53,6 @@ struct UnpackedPanel {
 struct Pass {
   int row = 0, panel_row = 0;  // the first one in x, and of the panel's sums
   int first_group = 0, groups = 0;
-  bool begins = true, ends = true;
   UnpackedPanel* panel = nullptr;
 };
 
@@ -177,7 +176,7 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
   constexpr int kStepBytes = kStepInputs * (kBytes ? 32 : 16);
   const int row_groups = w.cols / w.group, steps = w.group / kStepInputs;
   const int first = kIsWhole ? 0 : pass.first_group, groups = kIsWhole ? row_groups : pass.groups;
-  const bool begins = kIsWhole || pass.begins, ends = kIsWhole || pass.ends;
+  const bool begins = kIsWhole || first == 0, ends = kIsWhole || first + groups == row_groups;
   const __m512i table = table_of(w);
   uint8_t* kept = kIsWhole ? nullptr : pass.panel->codes;
   // Of packed weights a group's codes, then its scales and minima.
@@ -268,17 +267,17 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
   }
 }
 
-using TileKernel = decltype(&multiply_tile<WeightType::kSymInt4, 1, 1, Weights::kPacked>);
+using PassKernel = decltype(&multiply_tile<WeightType::kSymInt4, 1, 1, Weights::kPacked>);
 
 // By rows less one.
 template <WeightType kType, int kTerms, Weights kWeights, size_t... kIndex>
-TileKernel tile_kernel(int rows, std::index_sequence<kIndex...>) {
-  static constexpr TileKernel kByRows[] = {multiply_tile<kType, int(kIndex) + 1, kTerms, kWeights>...};
+PassKernel tile_kernel(int rows, std::index_sequence<kIndex...>) {
+  static constexpr PassKernel kByRows[] = {multiply_tile<kType, int(kIndex) + 1, kTerms, kWeights>...};
   return kByRows[rows - 1];
 }
 
 template <WeightType kType, int kTerms>
-TileKernel tile_kernel(Weights weights, int rows) {
+PassKernel tile_kernel(Weights weights, int rows) {
   constexpr auto kRows = std::make_index_sequence<kPassRows / kTerms>();
   if constexpr (kType != WeightType::kInt8) {
     if (weights == Weights::kUnpacking) return tile_kernel<kType, kTerms, Weights::kUnpacking>(rows, kRows);
@@ -293,27 +292,19 @@ bool unpacks_in_multipliers() {
   return is_intel;
 }
 
-// One tile times at most kPanelRows rows, in passes of nearly the same size.
+// One tile times rows [begin, begin + rows), at most kPanelRows.
 template <WeightType kType, int kTerms>
 void multiply_unpacked(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile,
-                       Range rows, UnpackedPanel& panel) {
-  constexpr int kMost = kPassRows / kTerms;
+                       int begin, int rows, UnpackedPanel& panel) {
   const int row_groups = w.cols / w.group, panel_groups = kPanelInputs / w.group;
-  const int passes = (rows.end - rows.begin + kMost - 1) / kMost;
   for (int first = 0; first < row_groups; first += panel_groups) {
     const int groups = std::min(panel_groups, row_groups - first);
-    for (int i = 0; i < passes; ++i) {
-      const Range pass = share(rows.end - rows.begin, i, passes);
-      const Weights weights = i == 0 ? Weights::kUnpacking : Weights::kUnpacked;
-      tile_kernel<kType, kTerms>(weights, pass.end - pass.begin)(w, x, y, tile,
-                                                                 {.row = rows.begin + pass.begin,
-                                                                  .panel_row = pass.begin,
-                                                                  .first_group = first,
-                                                                  .groups = groups,
-                                                                  .begins = first == 0,
-                                                                  .ends = first + groups == row_groups,
-                                                                  .panel = &panel});
-    }
+    in_passes(rows, kPassRows / kTerms, [&](int row, int end) {
+      const Weights weights = row == 0 ? Weights::kUnpacking : Weights::kUnpacked;
+      const Pass pass{
+          .row = begin + row, .panel_row = row, .first_group = first, .groups = groups, .panel = &panel};
+      tile_kernel<kType, kTerms>(weights, end - row)(w, x, y, tile, pass);
+    });
   }
 }
 
@@ -323,7 +314,7 @@ void multiply_unpacked(const PackedMatrix& w, const QuantizedRows& x, const Line
   UnpackedPanel panel;
   for (int tile = tile_begin; tile < tile_end; ++tile) {
     for (int row = 0; row < x.rows; row += kPanelRows) {
-      multiply_unpacked<kType, kTerms>(w, x, y, tile, {row, std::min(row + kPanelRows, x.rows)}, panel);
+      multiply_unpacked<kType, kTerms>(w, x, y, tile, row, std::min(kPanelRows, x.rows - row), panel);
     }
   }
 }
@@ -335,12 +326,10 @@ void multiply_tiles(const PackedMatrix& w, const QuantizedRows& x, const LinearO
   if (kType != WeightType::kInt8 && x.rows > kMost && keeps) {
     return multiply_unpacked<kType, kTerms>(w, x, y, tile_begin, tile_end);
   }
-  const int passes = (x.rows + kMost - 1) / kMost;
   for (int tile = tile_begin; tile < tile_end; ++tile) {
-    for (int i = 0; i < passes; ++i) {
-      const Range pass = share(x.rows, i, passes);
-      tile_kernel<kType, kTerms>(Weights::kPacked, pass.end - pass.begin)(w, x, y, tile, {.row = pass.begin});
-    }
+    in_passes(x.rows, kMost, [&](int row, int end) {
+      tile_kernel<kType, kTerms>(Weights::kPacked, end - row)(w, x, y, tile, {.row = row});
+    });
   }
 }
 

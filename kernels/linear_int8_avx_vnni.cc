@@ -15,6 +15,7 @@
 namespace redoubt::avx_vnni {
 namespace {
 
+using avx2::broadcast_word;
 using avx2::kColumns;
 using avx2::load_codes;
 using avx2::load_halves;
@@ -25,13 +26,6 @@ constexpr int kStepInputs = 32;  // every group is a multiple
 constexpr int kSpan = 2;         // columns at once
 
 #define REDOUBT_INLINE [[gnu::always_inline]] inline
-
-// Four int8 activations, in every lane.
-REDOUBT_INLINE __m256i broadcast_inputs(const int8_t* values) {
-  int32_t word;
-  __builtin_memcpy(&word, values, 4);
-  return _mm256_set1_epi32(word);
-}
 
 // The inputs of a pass: the rows' first terms, then their second.
 template <int kCount>
@@ -56,7 +50,7 @@ REDOUBT_INLINE void add_dots(const __m256i (&codes)[kSpan], const Rows<kCount>& 
                              __m256i (&dot)[kCount][kSpan]) {
 #pragma GCC unroll 4
   for (int i = 0; i < kCount; ++i) {
-    const __m256i inputs = broadcast_inputs(rows[i] + k);
+    const __m256i inputs = broadcast_word(rows[i] + k);
     for (int c = 0; c < kSpan; ++c) Encoding::add_dot(dot[i][c], codes[c], inputs);
   }
 }

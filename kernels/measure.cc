@@ -234,12 +234,10 @@ ComputeLimits measure_compute(ThreadPool& pool) {
   const CpuFeatures cpu = detect_cpu_features();
   const double iterations = double(pool.threads()) * double(kIterations);
   ComputeLimits limits;
+  const double avx2_lanes = iterations * avx2::kAccumulators * 8;
   if (cpu.avx2) {
-    const double lanes = iterations * avx2::kAccumulators * 8;
     limits.maddubs_macs_per_s =
-        lanes * 4 * passes_per_s(pool, [](int, int) { avx2::multiply_add_int8(kIterations); });
-    limits.fma_fp32_macs_per_s =
-        lanes * passes_per_s(pool, [](int, int) { avx2::multiply_add_fp32(kIterations); });
+        avx2_lanes * 4 * passes_per_s(pool, [](int, int) { avx2::multiply_add_int8(kIterations); });
   }
   if (cpu.avx512_vnni) {
     const double lanes = iterations * avx512_vnni::kAccumulators * 16;
@@ -247,6 +245,9 @@ ComputeLimits measure_compute(ThreadPool& pool) {
         lanes * 4 * passes_per_s(pool, [](int, int) { avx512_vnni::multiply_add_int8(kIterations); });
     limits.fma_fp32_macs_per_s =
         lanes * passes_per_s(pool, [](int, int) { avx512_vnni::multiply_add_fp32(kIterations); });
+  } else if (cpu.avx2) {
+    limits.fma_fp32_macs_per_s =
+        avx2_lanes * passes_per_s(pool, [](int, int) { avx2::multiply_add_fp32(kIterations); });
   }
   if (std::ranges::count(available_tiers(), Tier::kAmxInt8) != 0) {
     const double macs = iterations * double(amx::kAccumulators * amx::kDotMacs);  // of int8: twice bf16's

@@ -5,6 +5,13 @@
 
 namespace redoubt {
 
+// Calls pass(begin, end) for all rows in order, `most` at most and nearly the same number each time.
+template <typename Function>
+[[gnu::always_inline]] inline void in_passes(int rows, int most, const Function& pass) {
+  const int passes = (rows + most - 1) / most;
+  for (int i = 0; i < passes; ++i) pass(rows * i / passes, rows * (i + 1) / passes);
+}
+
 // A tile times so many rows, from `row` on, as the kernel is made for.
 template <typename InputRows>
 using TileKernel = void (*)(const PackedMatrix&, const InputRows&, const LinearOutput&, int tile, int row);
@@ -14,12 +21,8 @@ using TileKernel = void (*)(const PackedMatrix&, const InputRows&, const LinearO
 template <typename InputRows>
 void multiply_in_passes(const TileKernel<InputRows>* kernels, int most, const PackedMatrix& w,
                         const InputRows& x, const LinearOutput& y, int tile_begin, int tile_end) {
-  const int passes = (x.rows + most - 1) / most;
   for (int tile = tile_begin; tile < tile_end; ++tile) {
-    for (int pass = 0; pass < passes; ++pass) {
-      const int begin = x.rows * pass / passes, end = x.rows * (pass + 1) / passes;
-      kernels[end - begin - 1](w, x, y, tile, begin);
-    }
+    in_passes(x.rows, most, [&](int begin, int end) { kernels[end - begin - 1](w, x, y, tile, begin); });
   }
 }
 

@@ -21,11 +21,50 @@ void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& 
 void quantize_rows(const FloatRows& x, const QuantizedRows& out, int row, int col);
 void dequantize_row(const PackedMatrix& w, int32_t row, float* out);
 
-// A tile's 32 outputs are four registers of eight.
+// A tile's 32 outputs are four registers of eight. Several rows take two of them at a time, whose sums stay
+// in registers.
 inline constexpr int kColumns = 4;
+inline constexpr int kPairColumns = 2;
+
+// Some groups of a tile times a few rows, whose inputs a kernel's own `fill` has put in order.
+struct Pass {
+  const uint8_t* weights = nullptr;       // packed, from the first group on
+  const int8_t* inputs = nullptr;         // `input_bytes` for each input and row
+  const int32_t* starts = nullptr;        // `starts_per_group` for each group and row
+  const float* x_scales = nullptr;        // [group][row]
+  const float* x_offsets = nullptr;       // [group][row]
+  float (*sums)[kTileOutputs] = nullptr;  // [row], to which is added
+  int groups = 0;
+  int group = 0;                         // inputs
+  const PackedMatrix* matrix = nullptr;  // whose tile it is
+  bool ahead = false;                    // whether the weights are read for the first time
+};
+using PassKernel = void (*)(const Pass&);
+
+// What there is for one type of integer weights, number of terms and group.
+struct IntegerKernels {
+  int most_rows = 0;  // of a pass
+  int input_bytes = 0;
+  int starts_per_group = 0;
+  // Groups [first_group, first_group + groups) of rows [row, row + rows), which are a pass'.
+  void (*fill)(const QuantizedRows& x, int row, int rows, int first_group, int groups, int8_t* inputs,
+               int32_t* starts) = nullptr;
+  const PassKernel* by_rows = nullptr;  // less one
+};
+
+IntegerKernels linear_int4_kernels(WeightType type, int terms, int group);
+IntegerKernels linear_bytes_kernels(WeightType type);
+
+// Keeps the compiler from making all products first and adding them up as a tree, for which there are not the
+// registers.
+[[gnu::always_inline]] inline void keep_order(__m256i& sum) { __asm__("" : "+x"(sum)); }
 
 [[gnu::always_inline]] inline __m256i load_codes(const uint8_t* codes) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+}
+
+[[gnu::always_inline]] inline __m128i load_half(const void* bytes) {
+  return _mm_loadu_si128(static_cast<const __m128i*>(bytes));
 }
 
 // The 16 entries of a lut4 matrix, in both halves.
@@ -48,9 +87,14 @@ inline constexpr int kColumns = 4;
 // Finishes 8 outputs of a row: bias, accumulation, store. Outputs beyond the last are not touched.
 [[gnu::always_inline]] inline void write_outputs(const PackedMatrix& w, const LinearOutput& y, int row,
                                                  int output, __m256 acc_f32x8) {
+  float* out = y.values + row * y.stride + output;
+  if (output + 8 <= w.rows) {  // as AMD's cores take 12 cycles for a masked store
+    if (y.bias != nullptr) acc_f32x8 = _mm256_add_ps(acc_f32x8, _mm256_loadu_ps(y.bias + output));
+    if (y.accumulate) acc_f32x8 = _mm256_add_ps(acc_f32x8, _mm256_loadu_ps(out));
+    return _mm256_storeu_ps(out, acc_f32x8);
+  }
   const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   const __m256i real = _mm256_cmpgt_epi32(_mm256_set1_epi32(w.rows - output), lanes);
-  float* out = y.values + row * y.stride + output;
   if (y.bias != nullptr) acc_f32x8 = _mm256_add_ps(acc_f32x8, _mm256_maskload_ps(y.bias + output, real));
   if (y.accumulate) acc_f32x8 = _mm256_add_ps(acc_f32x8, _mm256_maskload_ps(out, real));
   _mm256_maskstore_ps(out, real, acc_f32x8);

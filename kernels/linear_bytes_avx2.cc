@@ -48,30 +48,25 @@ void fill(const QuantizedRows& x, int row, int rows, int first_group, int groups
 }
 
 // sum += dot products of four inputs.
-template <int kCount, int kWidth>
+template <int kRows, int kWidth>
 REDOUBT_INLINE void add_products(const __m256i (&weights_u8x32)[kWidth], const int8_t* inputs,
-                                 __m256i (&dot)[kCount][kWidth]) {
-  __m256i even[kWidth], odd[kWidth];
-#pragma GCC unroll 4
-  for (int c = 0; c < kWidth; ++c) even[c] = _mm256_and_si256(weights_u8x32[c], _mm256_set1_epi16(255));
-#pragma GCC unroll 8
-  for (int r = 0; r < kCount; ++r) {
-    const __m256i x = broadcast_word(inputs + r * 8);
+                                 __m256i (&dot)[kRows][kWidth]) {
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+    __m256i pairs_u16x16[kWidth];
 #pragma GCC unroll 4
     for (int c = 0; c < kWidth; ++c) {
-      dot[r][c] = _mm256_add_epi32(dot[r][c], _mm256_madd_epi16(even[c], x));
-      keep_order(dot[r][c]);
+      pairs_u16x16[c] = half == 0 ? _mm256_and_si256(weights_u8x32[c], _mm256_set1_epi16(255))
+                                  : _mm256_srli_epi16(weights_u8x32[c], 8);
     }
-  }
-#pragma GCC unroll 4
-  for (int c = 0; c < kWidth; ++c) odd[c] = _mm256_srli_epi16(weights_u8x32[c], 8);
 #pragma GCC unroll 8
-  for (int r = 0; r < kCount; ++r) {
-    const __m256i x = broadcast_word(inputs + r * 8 + 4);
+    for (int r = 0; r < kRows; ++r) {
+      const __m256i x = broadcast_word(inputs + r * 8 + half * 4);
 #pragma GCC unroll 4
-    for (int c = 0; c < kWidth; ++c) {
-      dot[r][c] = _mm256_add_epi32(dot[r][c], _mm256_madd_epi16(odd[c], x));
-      keep_order(dot[r][c]);
+      for (int c = 0; c < kWidth; ++c) {
+        dot[r][c] = _mm256_add_epi32(dot[r][c], _mm256_madd_epi16(pairs_u16x16[c], x));
+        keep_order(dot[r][c]);
+      }
     }
   }
 }

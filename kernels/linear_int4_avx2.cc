@@ -1,14 +1,14 @@
 // Linear int4 codes (sym_int4, asym_int4) times int8 activations with AVX2. Byte products, vpmaddubsw's, come
 // in pairs of 16 bits and are added up there for as many inputs as fit, so that widening them, scaling them
-// and adding them up in fp32 comes once for that many.
+// and adding them up in fp32 comes once for that many, straight from the registers where they are.
 //
-// Zen 3 makes two byte products a cycle, and two fp32 multiplications, of which one shares the byte
-// products' pipe: with groups of 32 inputs, minima and 6 rows half of vpmaddubsw's peak is reached, and is
-// the most that was found. Unpacking codes for every 4 rows costs a tenth of that, so where there are more
-// rows they are unpacked once for all (`keep`).
+// Zen 3 has four pipes for vectors: two multiply bytes, two multiply floats, and one of these is the same.
+// Beside their products 6 rows take a fifth more instructions for groups of 32 with minima, most of them
+// multiplications of floats, and a tenth for unpacking.
 //
-// Measured, and no faster: the fp32 part of the last columns between the products of the next; inputs
-// broadcast beforehand; 3 rows by 4 columns; rows read where they lie.
+// Measured there, and no faster: weights unpacked once for all passes (it saves that tenth, and costs as much
+// for stores and loads); the fp32 part of the last columns between the products of the next; inputs broadcast
+// beforehand; 3 rows by 4 columns; rows read where they lie.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -153,7 +153,6 @@ void multiply_pass(const Pass& pass) {
             dots[i][c] = span == 0 ? wide : _mm256_add_epi32(dots[i][c], wide);
           }
         }
-        __asm__ volatile("" ::: "memory");
       }
       const int last = spans - 1;
       add_span<kType, kSpan>(span_codes + last * kSpanBytes, inputs + last * kSpan * kCount,

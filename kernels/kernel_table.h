@@ -27,9 +27,9 @@ enum class Tier : uint8_t { kScalar, kAvx2, kAvxVnni, kAvx512Vnni, kAmxInt8 };
 //   one:  n = q            d = max|x| / 127     n = round_to_nearest_even(x * (127 / max|x|))
 //   two:  n = 256 q + l    d = max|x| / 32512   n = round_to_nearest_even(x * (32512 / max|x|)),
 //         q in -127 .. 127, l in -128 .. 127
-// Two cost twice the multiplications, but no more reading of weights, and leave no more of the rounding than
-// a 256th. All is 0 where max|x| < kSmallestQuantized, so that neither quotient leaves the normal range. The
-// sum s of a group's n is kept in the two forms that the kernels take it in.
+// Two cost up to twice the multiplications, but no more reading of weights, and leave no more of the rounding
+// than a 256th. All is 0 where max|x| < kSmallestQuantized, so that neither quotient leaves the normal range.
+// The sum s of a group's n is kept in the two forms that the kernels take it in.
 inline constexpr float kSmallestQuantized = 0x1p-100f;
 struct QuantizedRows {
   int8_t* values = nullptr;      // [rows][cols], q

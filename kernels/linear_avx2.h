@@ -21,49 +21,14 @@ void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& 
 void quantize_rows(const FloatRows& x, const QuantizedRows& out, int row, int col);
 void dequantize_row(const PackedMatrix& w, int32_t row, float* out);
 
-// A tile's 32 outputs are four registers of eight. Several rows take two of them at a time, whose sums stay
-// in registers.
+// A tile's 32 outputs are four registers of eight.
 inline constexpr int kColumns = 4;
-inline constexpr int kPairColumns = 2;
 
-// Some groups of a tile times a few rows, whose inputs a kernel's own `fill` has put in order.
-struct Pass {
-  const uint8_t* weights = nullptr;       // packed, from the first group on
-  const int8_t* inputs = nullptr;         // `input_bytes` for each input and row
-  const int32_t* starts = nullptr;        // `starts_per_group` for each group and row
-  const float* x_scales = nullptr;        // [group][row]
-  const float* x_offsets = nullptr;       // [group][row]
-  float (*sums)[kTileOutputs] = nullptr;  // [row], to which is added
-  int groups = 0;
-  int group = 0;                         // inputs
-  const PackedMatrix* matrix = nullptr;  // whose tile it is
-  bool ahead = false;                    // whether the weights are read for the first time
-};
-using PassKernel = void (*)(const Pass&);
-
-// What there is for one type of integer weights, number of terms and group.
-struct IntegerKernels {
-  int most_rows = 0;  // of a pass
-  int input_bytes = 0;
-  int starts_per_group = 0;
-  // Groups [first_group, first_group + groups) of rows [row, row + rows), which are a pass'.
-  void (*fill)(const QuantizedRows& x, int row, int rows, int first_group, int groups, int8_t* inputs,
-               int32_t* starts) = nullptr;
-  const PassKernel* by_rows = nullptr;  // less one
-};
-
-IntegerKernels linear_int4_kernels(WeightType type, int terms, int group);
-IntegerKernels linear_bytes_kernels(WeightType type);
-
-// Keeps the compiler from making all products first and adding them up as a tree, for which there are not the
-// registers.
-[[gnu::always_inline]] inline void keep_order(__m256i& sum) { __asm__("" : "+x"(sum)); }
-
-[[gnu::always_inline]] inline __m256i load_codes(const uint8_t* codes) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+[[gnu::always_inline]] inline __m256i load_32_bytes(const void* bytes) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(bytes));
 }
 
-[[gnu::always_inline]] inline __m128i load_half(const void* bytes) {
+[[gnu::always_inline]] inline __m128i load_16_bytes(const void* bytes) {
   return _mm_loadu_si128(static_cast<const __m128i*>(bytes));
 }
 

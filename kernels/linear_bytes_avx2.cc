@@ -7,7 +7,7 @@
 #include <array>
 #include <utility>
 
-#include "linear_avx2.h"
+#include "integer_passes_avx2.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")
@@ -17,7 +17,7 @@ namespace {
 
 #define REDOUBT_INLINE [[gnu::always_inline]] inline
 
-// 6 rows have 12 sums in two columns, which leaves four registers for operands; lut4 needs two more.
+// The fastest that were measured; of more rows too many sums have no register.
 constexpr int most_rows(WeightType type) { return type == WeightType::kLut4 ? 4 : 6; }
 
 // Of every four inputs the first and the third come first: such pairs of bytes are taken out of a word of
@@ -30,9 +30,9 @@ void fill(const QuantizedRows& x, int row, int rows, int first_group, int groups
     const int64_t group = int64_t(row + r) * (x.cols / x.group) + first_group, value = group * x.group;
     int8_t* to = inputs + r * 8;
     for (int k = 0; k < groups * x.group; k += 16) {
-      __m256i words = _mm256_cvtepi8_epi16(load_half(x.values + value + k));
+      __m256i words = _mm256_cvtepi8_epi16(load_16_bytes(x.values + value + k));
       if (x.low_values != nullptr) {
-        const __m256i low = _mm256_cvtepi8_epi16(load_half(x.low_values + value + k));
+        const __m256i low = _mm256_cvtepi8_epi16(load_16_bytes(x.low_values + value + k));
         words = _mm256_add_epi16(_mm256_slli_epi16(words, 8), low);
       }
       alignas(32) int64_t fours[4];
@@ -47,7 +47,7 @@ void fill(const QuantizedRows& x, int row, int rows, int first_group, int groups
   }
 }
 
-// sum += dot products of four inputs.
+// Adds dot products of four inputs.
 template <int kRows, int kWidth>
 REDOUBT_INLINE void add_products(const __m256i (&weights_u8x32)[kWidth], const int8_t* inputs,
                                  __m256i (&dot)[kRows][kWidth]) {
@@ -71,7 +71,7 @@ REDOUBT_INLINE void add_products(const __m256i (&weights_u8x32)[kWidth], const i
   }
 }
 
-// What a group of inputs gives.
+// Adds what a group of inputs gives.
 template <WeightType kType, int kRows, int kWidth>
 REDOUBT_INLINE void add_group(const uint8_t* codes, __m256i table, const int8_t* inputs, int group,
                               __m256i (&dot)[kRows][kWidth]) {
@@ -79,7 +79,7 @@ REDOUBT_INLINE void add_group(const uint8_t* codes, __m256i table, const int8_t*
     for (int k = 0; k < group; k += 4, codes += 128, inputs += kRows * 8) {
       __m256i weights[kWidth];
 #pragma GCC unroll 4
-      for (int c = 0; c < kWidth; ++c) weights[c] = load_codes(codes + c * 32);
+      for (int c = 0; c < kWidth; ++c) weights[c] = load_32_bytes(codes + c * 32);
       add_products(weights, inputs, dot);
     }
   } else {
@@ -88,12 +88,12 @@ REDOUBT_INLINE void add_group(const uint8_t* codes, __m256i table, const int8_t*
       __m256i weights[kWidth];
 #pragma GCC unroll 4
       for (int c = 0; c < kWidth; ++c) {
-        weights[c] = _mm256_shuffle_epi8(table, _mm256_and_si256(load_codes(codes + c * 32), low_nibble));
+        weights[c] = _mm256_shuffle_epi8(table, _mm256_and_si256(load_32_bytes(codes + c * 32), low_nibble));
       }
       add_products(weights, inputs, dot);
 #pragma GCC unroll 4
       for (int c = 0; c < kWidth; ++c) {
-        const __m256i high = _mm256_srli_epi16(load_codes(codes + c * 32), 4);
+        const __m256i high = _mm256_srli_epi16(load_32_bytes(codes + c * 32), 4);
         weights[c] = _mm256_shuffle_epi8(table, _mm256_and_si256(high, low_nibble));
       }
       add_products(weights, inputs + kRows * 8, dot);
@@ -109,8 +109,11 @@ void multiply_pass(const Pass& pass) {
   // Flipping the top bit adds 128.
   const __m256i table = _mm256_xor_si256(load_table(*pass.matrix), _mm256_set1_epi8(int8_t(0x80)));
   const int8_t* inputs = pass.inputs;
+  const int32_t* starts = pass.starts;
+  const float* x_scales = pass.x_scales;
+  float (*const sums)[kTileOutputs] = pass.sums;
   const uint8_t* codes = pass.weights;
-  for (int j = 0; j < pass.groups; ++j, inputs += group * kRows * 2) {
+  for (int j = 0; j < pass.groups; ++j) {
     const uint8_t* halves = codes + code_bytes;
     if (pass.ahead) {
       for (const uint8_t* line = codes; line < halves; line += 64) prefetch_weights<Prefetch::kNear>(line);
@@ -120,7 +123,7 @@ void multiply_pass(const Pass& pass) {
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-        for (int c = 0; c < kWidth; ++c) dot[r][c] = broadcast_word(pass.starts + j * kRows + r);
+        for (int c = 0; c < kWidth; ++c) dot[r][c] = broadcast_word(starts + r);
       }
       add_group<kType, kRows, kWidth>(codes + column * 32, table, inputs, group, dot);
 #pragma GCC unroll 4
@@ -129,13 +132,16 @@ void multiply_pass(const Pass& pass) {
         const __m256 scale = load_halves(halves + output * 2);
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
-          const __m256 x_scale = _mm256_set1_ps(pass.x_scales[j * kRows + r]);
+          const __m256 x_scale = _mm256_set1_ps(x_scales[r]);
           const __m256 product = _mm256_mul_ps(_mm256_cvtepi32_ps(dot[r][c]), x_scale);
-          float* at = pass.sums[r] + output;
+          float* at = sums[r] + output;
           _mm256_store_ps(at, _mm256_fmadd_ps(product, scale, _mm256_load_ps(at)));
         }
       }
     }
+    inputs += group * kRows * 2;
+    starts += kRows;
+    x_scales += kRows;
     codes = halves + 64;
   }
 }

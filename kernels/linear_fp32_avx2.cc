@@ -35,7 +35,7 @@ constexpr int kStepBytes = 128;
 template <WeightType kType>
 [[gnu::always_inline]] inline __m256 decode(const uint8_t* column, int i, __m256i table_i8x16,
                                             __m256 scale_f32x8, __m256 minimum_f32x8) {
-  const __m256i packed = load_codes(column);
+  const __m256i packed = load_32_bytes(column);
   if constexpr (kType == WeightType::kFp32) return _mm256_castsi256_ps(packed);
   if constexpr (kType == WeightType::kBf16) {
     return _mm256_castsi256_ps(i == 0 ? _mm256_slli_epi32(packed, 16)

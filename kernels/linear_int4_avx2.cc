@@ -1,21 +1,20 @@
 // Linear int4 codes (sym_int4, asym_int4) times int8 activations with AVX2. Byte products, vpmaddubsw's, come
-// in pairs of 16 bits and are added up there for as many inputs as fit, so that widening them, scaling them
-// and adding them up in fp32 comes once for that many, straight from the registers where they are.
+// in pairs of 16 bits and are added up there for as many inputs as fit, so that widening comes once for that
+// many. Where that is a whole group, sums are scaled straight from their registers.
 //
-// Zen 3 has four pipes for vectors: two multiply bytes, two multiply floats, and one of these is the same.
-// Beside their products 6 rows take a fifth more instructions for groups of 32 with minima, most of them
-// multiplications of floats, and a tenth for unpacking.
+// Two of Zen 3's four vector pipes multiply bytes and two multiply floats; one does both. For groups of 32
+// with minima, conversions and float multiplications add a fifth to the instructions of the products,
+// unpacking for 6 rows a tenth; loads and stores not counted.
 //
 // Measured there, and no faster: weights unpacked once for all passes (it saves that tenth, and costs as much
 // for stores and loads); the fp32 part of the last columns between the products of the next; inputs broadcast
 // beforehand; 3 rows by 4 columns; rows read where they lie.
 #include <immintrin.h>
 
-#include <algorithm>
 #include <array>
 #include <utility>
 
-#include "linear_avx2.h"
+#include "integer_passes_avx2.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")
@@ -27,11 +26,11 @@ namespace {
 
 constexpr int kPassRows = 6;  // of one term: 12 sums of two columns, and four registers for operands
 
-// kSpan: inputs whose products are added up in 16 bits. A 16-bit lane takes half of them. Without a zero
-// point it holds 16 products of at most 15 * 128; sums of more products wrap around, which does no harm where
-// the sum with the zero point, at most 32 * 8 * 127, fits. A second term may be -128.
-constexpr int span_inputs(WeightType type, int terms, int group) {
-  return type == WeightType::kSymInt4 && terms == 1 ? std::min(group, 64) : 32;
+// Inputs whose products are added up in 16 bits. A lane takes half of them. Without a zero point it holds 16
+// products of at most 15 * 128; sums of more products wrap around, which does no harm where the sum with the
+// zero point, at most 32 * 8 * 127, fits. A second term may be -128.
+constexpr int span_inputs(WeightType type, int terms) {
+  return type == WeightType::kSymInt4 && terms == 1 ? 64 : 32;
 }
 
 // Of a span's inputs -8 times the sum of those that the low 16-bit lanes take (k % 4 < 2), and of the others:
@@ -50,17 +49,13 @@ int32_t packed_start(const int8_t* inputs, int count) {
 
 void store_half(int8_t* at, __m128i bytes) { _mm_storeu_si128(reinterpret_cast<__m128i*>(at), bytes); }
 
-__m256i load_inputs(const int8_t* inputs) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(inputs));
-}
-
 // Of `count` rows the same inputs to [input / 8][row][8].
 void copy_inputs(const int8_t* const* rows, int count, int inputs, int8_t* to) {
   const int stride = count * 8;
   int row = 0;
   for (; row + 2 <= count; row += 2, to += 16) {
     for (int k = 0; k < inputs; k += 32) {
-      const __m256i first = load_inputs(rows[row] + k), second = load_inputs(rows[row + 1] + k);
+      const __m256i first = load_32_bytes(rows[row] + k), second = load_32_bytes(rows[row + 1] + k);
       const __m256i even = _mm256_unpacklo_epi64(first, second), odd = _mm256_unpackhi_epi64(first, second);
       int8_t* at = to + k / 8 * stride;
       store_half(at, _mm256_castsi256_si128(even));
@@ -83,8 +78,11 @@ void fill(const QuantizedRows& x, int row, int rows, int first_group, int groups
   for (int i = 0; i < count; ++i) {
     const int64_t first = int64_t(row + i % rows) * x.cols + first_group * x.group;
     terms[i] = (i < rows ? x.values : x.low_values) + first;
-    if (kType != WeightType::kSymInt4) continue;
-    for (int s = 0; s < cols / kSpan; ++s) starts[s * count + i] = packed_start(terms[i] + s * kSpan, kSpan);
+    if constexpr (kType == WeightType::kSymInt4) {
+      for (int s = 0; s < cols / kSpan; ++s) {
+        starts[s * count + i] = packed_start(terms[i] + s * kSpan, kSpan);
+      }
+    }
   }
   copy_inputs(terms, count, cols, inputs);
 }
@@ -100,7 +98,7 @@ REDOUBT_INLINE void add_span(const uint8_t* codes, const int8_t* inputs, const i
     __m256i weights[kWidth];
 #pragma GCC unroll 4
     for (int c = 0; c < kWidth; ++c) {
-      const __m256i packed = load_codes(codes + step / 2 * 128 + c * 32);
+      const __m256i packed = load_32_bytes(codes + step / 2 * 128 + c * 32);
       weights[c] = _mm256_and_si256(high ? _mm256_srli_epi16(packed, 4) : packed, low_nibble);
     }
 #pragma GCC unroll 8
@@ -121,7 +119,7 @@ REDOUBT_INLINE void add_span(const uint8_t* codes, const int8_t* inputs, const i
   }
 }
 
-// kOneSpan: a group is one span.
+// kOneSpan: a group is one span; else the sums of spans before the last wait in memory.
 template <WeightType kType, int kTerms, int kSpan, bool kOneSpan, int kRows>
 void multiply_pass(const Pass& pass) {
   constexpr int kCount = kRows * kTerms;
@@ -131,6 +129,7 @@ void multiply_pass(const Pass& pass) {
   const int8_t* inputs = pass.inputs;
   const int32_t* starts = pass.starts;
   const float *x_scales = pass.x_scales, *x_offsets = pass.x_offsets;
+  float (*const sums)[kTileOutputs] = pass.sums;
   const uint8_t* codes = pass.weights;
   for (int j = 0; j < pass.groups; ++j) {
     const uint8_t* halves = codes + group * 16;
@@ -164,16 +163,18 @@ void multiply_pass(const Pass& pass) {
 #pragma GCC unroll 4
       for (int c = 0; c < kWidth; ++c) {
         const int output = (column + c) * 8;
+        // Here, as the compiler must think that the rows' stores could change them.
         const __m256 scale = load_halves(halves + output * 2);
+        __m256 minimum = _mm256_setzero_ps();
+        if constexpr (kType == WeightType::kAsymInt4) minimum = load_halves(halves + 64 + output * 2);
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
           __m256i sum = dot(r, c);
           if constexpr (kTerms == 2) sum = _mm256_add_epi32(_mm256_slli_epi32(sum, 8), dot(kRows + r, c));
           const __m256 product = _mm256_mul_ps(_mm256_cvtepi32_ps(sum), _mm256_set1_ps(x_scales[r]));
-          float* at = pass.sums[r] + output;
+          float* at = sums[r] + output;
           __m256 total = _mm256_fmadd_ps(product, scale, _mm256_load_ps(at));
           if constexpr (kType == WeightType::kAsymInt4) {
-            const __m256 minimum = load_halves(halves + 64 + output * 2);
             total = _mm256_fmadd_ps(_mm256_set1_ps(x_offsets[r]), minimum, total);
           }
           _mm256_store_ps(at, total);
@@ -209,10 +210,10 @@ IntegerKernels kernels(int group) {
 
 template <WeightType kType, int kTerms>
 IntegerKernels kernels(int group) {
-  constexpr int kSpan = span_inputs(kType, kTerms, 64);
+  constexpr int kSpan = span_inputs(kType, kTerms);
   if (group > kSpan) return kernels<kType, kTerms, kSpan, false>(group);
   if (group == kSpan) return kernels<kType, kTerms, kSpan, true>(group);
-  return kernels<kType, kTerms, 32, true>(group);
+  return kernels<kType, kTerms, 32, true>(group);  // sym_int4's groups of 32
 }
 
 }  // namespace

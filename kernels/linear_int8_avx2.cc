@@ -3,14 +3,15 @@
 //
 // Rows are taken in chunks, whose inputs are first copied in the order in which passes use them: a pass then
 // reads one stream, where rows of a model are often a power of two apart and would displace each other in the
-// first-level cache. A part of a tile stays there while all passes of a chunk go through it. Inputs are
-// copied some at a time, so that a chunk of any model fits a small second-level cache; where that is not all
-// of them, sums of several tiles wait for the next.
+// first-level cache. A part of a tile stays there while all passes of a chunk go through it (but int8's,
+// twice as large, in the second level); each chunk reads all of its tiles' weights again. Inputs are copied
+// some at a time, so that a chunk of any model fits a small second-level cache; where that is not all of
+// them, sums of several tiles wait for the next.
 #include <immintrin.h>
 
 #include <algorithm>
 
-#include "linear_avx2.h"
+#include "integer_passes_avx2.h"
 #include "row_passes.h"
 
 #pragma GCC push_options
@@ -19,18 +20,20 @@
 namespace redoubt::avx2 {
 namespace {
 
+constexpr int kFewestInputs = 32;   // of a group, and of a term's that share a start
 constexpr int kRangeInputs = 2048;  // a multiple of every group
-constexpr int kRangeGroups = kRangeInputs / 32;
+constexpr int kRangeGroups = kRangeInputs / kFewestInputs;
 constexpr int kChunkRows = 64;  // of inputs of one byte, or half as many of two
 constexpr int kBlockTiles = 8;
-constexpr int kPartInputs = 1024;  // whose weights stay in the first-level cache from pass to pass
+constexpr int kPartInputs = 1024;  // whose weights all passes of a chunk multiply one after the other
 
-// Some groups of a chunk's rows, as Pass wants them: each pass' part after those of the passes before.
+// Some groups of a chunk's rows, as Pass wants them: each pass' part after those of the passes before. A
+// quarter of a megabyte of stack.
 struct Chunk {
-  alignas(64) int8_t inputs[kRangeInputs * kChunkRows];
-  alignas(64) int32_t starts[kRangeGroups * kChunkRows];
-  alignas(64) float scales[kRangeGroups * kChunkRows];
-  alignas(64) float offsets[kRangeGroups * kChunkRows];
+  alignas(64) int8_t inputs[kRangeInputs * kChunkRows];           // as IntegerKernels::fill orders them
+  alignas(64) int32_t starts[kRangeGroups * kChunkRows];          // likewise
+  alignas(64) float scales[kRangeGroups * kChunkRows];            // [group][row]
+  alignas(64) float offsets[kRangeGroups * kChunkRows];           // [group][row], asym_int4
   alignas(64) float sums[kBlockTiles][kChunkRows][kTileOutputs];  // [tile][row]
 };
 
@@ -61,20 +64,24 @@ class ChunkPasses {
     range_groups_ = groups;
     in_passes(rows_, kernels_.most_rows, [&](int begin, int end) {
       const int row = first_row_ + begin, rows = end - begin, before = begin * groups;
-      kernels_.fill(x_, row, rows, first, groups, inputs_of(before), starts_of(before));
+      kernels_.fill(x_, row, rows, first, groups, inputs_after(before), starts_after(before));
       for (int r = 0; r < rows; ++r) {
         const int64_t from = int64_t(row + r) * (x_.cols / x_.group) + first;
         for (int j = 0; j < groups; ++j) {
           chunk_.scales[before + j * rows + r] = x_.scales[from + j];
+        }
+        for (int j = 0; w_.type == WeightType::kAsymInt4 && j < groups; ++j) {
           chunk_.offsets[before + j * rows + r] = x_.offsets[from + j];
         }
       }
     });
   }
 
-  // What there is of the inputs and starts behind those of so many groups of one row.
-  int8_t* inputs_of(int groups) { return chunk_.inputs + groups * w_.group * kernels_.input_bytes; }
-  int32_t* starts_of(int groups) { return chunk_.starts + groups * kernels_.starts_per_group; }
+  // Where the inputs and the starts begin that follow those of so many groups, counted for each row.
+  int8_t* inputs_after(int row_groups) {
+    return chunk_.inputs + row_groups * w_.group * kernels_.input_bytes;
+  }
+  int32_t* starts_after(int row_groups) { return chunk_.starts + row_groups * kernels_.starts_per_group; }
 
   // Adds to a tile's sums what the groups give that were filled in, of which the first one is `first`; and
   // writes them if the last one is the matrix' last.
@@ -83,11 +90,11 @@ class ChunkPasses {
     in_passes(range_groups_, most, [&](int from, int from_end) {
       in_passes(rows_, kernels_.most_rows, [&](int begin, int end) {
         const int count = end - begin;
-        if (first + from == 0) std::fill_n(sums[begin], count * kTileOutputs, 0.0f);
-        const int before = begin * range_groups_ + from * count;  // groups of rows
+        for (int r = begin; first + from == 0 && r < end; ++r) std::fill_n(sums[r], kTileOutputs, 0.0f);
+        const int before = begin * range_groups_ + from * count;
         kernels_.by_rows[count - 1]({.weights = w_.tile(tile) + w_.block_bytes() * size_t(first + from),
-                                     .inputs = inputs_of(before),
-                                     .starts = starts_of(before),
+                                     .inputs = inputs_after(before),
+                                     .starts = starts_after(before),
                                      .x_scales = chunk_.scales + before,
                                      .x_offsets = chunk_.offsets + before,
                                      .sums = sums + begin,

@@ -17,7 +17,7 @@ namespace {
 
 using avx2::broadcast_word;
 using avx2::kColumns;
-using avx2::load_codes;
+using avx2::load_32_bytes;
 using avx2::load_halves;
 using avx2::write_outputs;
 
@@ -62,7 +62,7 @@ REDOUBT_INLINE void step(const uint8_t* codes, __m256i table, const Rows<kCount>
   if constexpr (kType == WeightType::kInt8) {
 #pragma GCC unroll 8
     for (int kb = 0; kb < kStepInputs / 4; ++kb) {
-      const __m256i both[kSpan] = {load_codes(codes + kb * 128), load_codes(codes + kb * 128 + 32)};
+      const __m256i both[kSpan] = {load_32_bytes(codes + kb * 128), load_32_bytes(codes + kb * 128 + 32)};
       add_dots<Encoding, kCount>(both, rows, k + kb * 4, dot);
     }
   } else {
@@ -71,7 +71,7 @@ REDOUBT_INLINE void step(const uint8_t* codes, __m256i table, const Rows<kCount>
     for (int kb = 0; kb < kStepInputs / 8; ++kb) {
       __m256i low[kSpan], high[kSpan];
       for (int c = 0; c < kSpan; ++c) {
-        const __m256i packed = load_codes(codes + kb * 128 + c * 32);
+        const __m256i packed = load_32_bytes(codes + kb * 128 + c * 32);
         low[c] = _mm256_and_si256(packed, low_nibble);
         high[c] = _mm256_and_si256(_mm256_srli_epi16(packed, 4), low_nibble);
         if constexpr (kType == WeightType::kLut4) {

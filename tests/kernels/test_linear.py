@@ -318,9 +318,16 @@ def test_many_rows_of_long_inputs(weight_type: str, rows: int, terms: int) -> No
     case = LinearCase(weight_type, 70, 4096 + 96, 32)
     weights = weights_of(case)
     q = testing.quantize_rows(activations(rows, case.cols, case.group), case.group, "scalar", terms)
-    result = run_int8(case, weights, q, "scalar")
+    rng = np.random.default_rng(rows)
+    before, bias = (rng.standard_normal(shape, dtype=np.float32) for shape in ((rows, case.rows), case.rows))
+
+    def last_tiles_of(tier: str) -> F32:
+        return run_int8(case, weights, q, tier, before.copy(), bias=bias, accumulate=True, tiles=(1, 3))
+
+    result, last_tiles = run_int8(case, weights, q, "scalar"), last_tiles_of("scalar")
     for tier in [tier for tier in FAST_TIERS if not tier.endswith("emulated")]:
         assert same_bits(run_int8(case, weights, q, tier), result), tier
+        assert same_bits(last_tiles_of(tier), last_tiles), tier
 
 
 @every_case

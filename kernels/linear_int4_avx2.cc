@@ -131,6 +131,8 @@ void multiply_pass(const Pass& pass) {
   const float *x_scales = pass.x_scales, *x_offsets = pass.x_offsets;
   float (*const sums)[kTileOutputs] = pass.sums;
   const uint8_t* codes = pass.weights;
+  __m256 held[kColumns];  // the sums of one row of one term: there are registers for them
+  for (int c = 0; kCount == 1 && c < kColumns; ++c) held[c] = _mm256_load_ps(sums[0] + c * 8);
   for (int j = 0; j < pass.groups; ++j) {
     const uint8_t* halves = codes + group * 16;
     if (pass.ahead) {
@@ -173,11 +175,15 @@ void multiply_pass(const Pass& pass) {
           if constexpr (kTerms == 2) sum = _mm256_add_epi32(_mm256_slli_epi32(sum, 8), dot(kRows + r, c));
           const __m256 product = _mm256_mul_ps(_mm256_cvtepi32_ps(sum), _mm256_set1_ps(x_scales[r]));
           float* at = sums[r] + output;
-          __m256 total = _mm256_fmadd_ps(product, scale, _mm256_load_ps(at));
+          __m256 total = _mm256_fmadd_ps(product, scale, kCount == 1 ? held[c] : _mm256_load_ps(at));
           if constexpr (kType == WeightType::kAsymInt4) {
             total = _mm256_fmadd_ps(_mm256_set1_ps(x_offsets[r]), minimum, total);
           }
-          _mm256_store_ps(at, total);
+          if constexpr (kCount == 1) {
+            held[c] = total;
+          } else {
+            _mm256_store_ps(at, total);
+          }
         }
       }
     }
@@ -187,6 +193,7 @@ void multiply_pass(const Pass& pass) {
     x_offsets += kRows;
     codes = halves + (kType == WeightType::kAsymInt4 ? 128 : 64);
   }
+  for (int c = 0; kCount == 1 && c < kColumns; ++c) _mm256_store_ps(sums[0] + c * 8, held[c]);
 }
 
 // By rows less one.

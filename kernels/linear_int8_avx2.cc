@@ -21,7 +21,7 @@ namespace redoubt::avx2 {
 namespace {
 
 constexpr int kFewestInputs = 32;   // of a group, and of a term's that share a start
-constexpr int kRangeInputs = 2048;  // a multiple of every group
+constexpr int kRangeInputs = 2048;  // of a whole chunk, and a multiple of every group; fewer rows take more
 constexpr int kRangeGroups = kRangeInputs / kFewestInputs;
 constexpr int kChunkRows = 64;  // of inputs of one byte, or half as many of two
 constexpr int kBlockTiles = 8;
@@ -45,7 +45,8 @@ class ChunkPasses {
       : w_(w), x_(x), kernels_(kernels), first_row_(first_row), rows_(rows), chunk_(chunk) {}
 
   void multiply(const LinearOutput& y, int tile_begin, int tile_end) {
-    const int groups = w_.cols / w_.group, most = kRangeInputs / w_.group;
+    const int groups = w_.cols / w_.group;
+    const int most = kRangeInputs * kChunkRows / (rows_ * kernels_.input_bytes) / w_.group;
     const bool at_once = groups <= most;
     if (at_once) fill(0, groups);
     const int block = at_once ? 1 : kBlockTiles;

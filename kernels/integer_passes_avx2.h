@@ -21,7 +21,6 @@ struct Pass {
   const float* x_offsets = nullptr;       // [group][row]
   float (*sums)[kTileOutputs] = nullptr;  // [row], to which is added
   int groups = 0;
-  int group = 0;                         // inputs
   const PackedMatrix* matrix = nullptr;  // whose tile it is
   bool ahead = false;                    // whether to ask for what follows the weights: it was not read yet
 };

@@ -34,7 +34,7 @@ inline constexpr int kColumns = 4;
 
 // The 16 entries of a lut4 matrix, in both halves.
 [[gnu::always_inline]] inline __m256i load_table(const PackedMatrix& w) {
-  return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(w.table.data())));
+  return _mm256_broadcastsi128_si256(load_16_bytes(w.table.data()));
 }
 
 // Four int8 activations, or two 16-bit numbers, in every lane.
@@ -46,7 +46,7 @@ inline constexpr int kColumns = 4;
 
 // 8 fp16 values as fp32.
 [[gnu::always_inline]] inline __m256 load_halves(const uint8_t* halves) {
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves)));
+  return _mm256_cvtph_ps(load_16_bytes(halves));
 }
 
 // Finishes 8 outputs of a row: bias, accumulation, store. Outputs beyond the last are not touched.

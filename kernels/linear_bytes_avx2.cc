@@ -104,7 +104,7 @@ REDOUBT_INLINE void add_group(const uint8_t* codes, __m256i table, const int8_t*
 template <WeightType kType, int kRows>
 void multiply_pass(const Pass& pass) {
   constexpr int kWidth = kRows > 1 ? kPairColumns : kColumns;
-  const int group = pass.group;
+  const int group = pass.matrix->group;
   const size_t code_bytes = size_t(group) * (kType == WeightType::kInt8 ? 32 : 16);
   // Flipping the top bit adds 128.
   const __m256i table = _mm256_xor_si256(load_table(*pass.matrix), _mm256_set1_epi8(int8_t(0x80)));
@@ -115,9 +115,7 @@ void multiply_pass(const Pass& pass) {
   const uint8_t* codes = pass.weights;
   for (int j = 0; j < pass.groups; ++j) {
     const uint8_t* halves = codes + code_bytes;
-    if (pass.ahead) {
-      for (const uint8_t* line = codes; line < halves; line += 64) prefetch_weights<Prefetch::kNear>(line);
-    }
+    if (pass.ahead) prefetch_weights<Prefetch::kNear>(codes, halves);
     for (int column = 0; column < kColumns; column += kWidth) {
       __m256i dot[kRows][kWidth];
 #pragma GCC unroll 8

@@ -38,8 +38,7 @@ constexpr int span_inputs(WeightType type, int terms) {
 int32_t packed_start(const int8_t* inputs, int count) {
   __m256i pairs = _mm256_setzero_si256();
   for (int k = 0; k < count; k += 32) {
-    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(inputs + k));
-    pairs = _mm256_sub_epi16(pairs, _mm256_maddubs_epi16(_mm256_set1_epi8(8), bytes));
+    pairs = _mm256_sub_epi16(pairs, _mm256_maddubs_epi16(_mm256_set1_epi8(8), load_32_bytes(inputs + k)));
   }
   __m128i sum = _mm_add_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
   sum = _mm_add_epi16(sum, _mm_shuffle_epi32(sum, _MM_SHUFFLE(1, 0, 3, 2)));
@@ -119,13 +118,18 @@ REDOUBT_INLINE void add_span(const uint8_t* codes, const int8_t* inputs, const i
   }
 }
 
+// The two halves of each lane, added up in 32 bits.
+REDOUBT_INLINE __m256i widen(__m256i sums_i16x16) {
+  return _mm256_madd_epi16(sums_i16x16, _mm256_set1_epi16(1));
+}
+
 // kOneSpan: a group is one span; else the sums of spans before the last wait in memory.
 template <WeightType kType, int kTerms, int kSpan, bool kOneSpan, int kRows>
 void multiply_pass(const Pass& pass) {
   constexpr int kCount = kRows * kTerms;
   constexpr int kWidth = kCount > 1 ? kPairColumns : kColumns;
   constexpr int kSpanBytes = kSpan * 16;
-  const int group = kOneSpan ? kSpan : pass.group, spans = group / kSpan;
+  const int group = kOneSpan ? kSpan : pass.matrix->group, spans = group / kSpan;
   const int8_t* inputs = pass.inputs;
   const int32_t* starts = pass.starts;
   const float *x_scales = pass.x_scales, *x_offsets = pass.x_offsets;
@@ -135,9 +139,7 @@ void multiply_pass(const Pass& pass) {
   for (int c = 0; kCount == 1 && c < kColumns; ++c) held[c] = _mm256_load_ps(sums[0] + c * 8);
   for (int j = 0; j < pass.groups; ++j) {
     const uint8_t* halves = codes + group * 16;
-    if (pass.ahead) {
-      for (const uint8_t* line = codes; line < halves; line += 64) prefetch_weights<Prefetch::kNear>(line);
-    }
+    if (pass.ahead) prefetch_weights<Prefetch::kNear>(codes, halves);
     for (int column = 0; column < kColumns; column += kWidth) {
       // The compiler knows no more what it read for the columns before: it would keep that in memory.
       __asm__ volatile("" : "+r"(inputs), "+r"(starts));
@@ -150,7 +152,7 @@ void multiply_pass(const Pass& pass) {
         for (int i = 0; i < kCount; ++i) {
 #pragma GCC unroll 4
           for (int c = 0; c < kWidth; ++c) {
-            const __m256i wide = _mm256_madd_epi16(sums_i16x16[i][c], _mm256_set1_epi16(1));
+            const __m256i wide = widen(sums_i16x16[i][c]);
             dots[i][c] = span == 0 ? wide : _mm256_add_epi32(dots[i][c], wide);
           }
         }
@@ -159,7 +161,7 @@ void multiply_pass(const Pass& pass) {
       add_span<kType, kSpan>(span_codes + last * kSpanBytes, inputs + last * kSpan * kCount,
                              starts + last * kCount, sums_i16x16);
       const auto dot = [&](int i, int c) {
-        const __m256i wide = _mm256_madd_epi16(sums_i16x16[i][c], _mm256_set1_epi16(1));
+        const __m256i wide = widen(sums_i16x16[i][c]);
         return kOneSpan ? wide : _mm256_add_epi32(dots[i][c], wide);
       };
 #pragma GCC unroll 4

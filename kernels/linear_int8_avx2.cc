@@ -100,7 +100,6 @@ class ChunkPasses {
                                      .x_offsets = chunk_.offsets + before,
                                      .sums = sums + begin,
                                      .groups = from_end - from,
-                                     .group = w_.group,
                                      .matrix = &w_,
                                      .ahead = first_row_ + begin == 0});
         if (first + from_end == w_.blocks()) write(y, tile, begin, end, sums);

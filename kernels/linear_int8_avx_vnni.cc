@@ -113,7 +113,7 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
   __m256 acc[kRows][kColumns] = {};
   for (int j = 0; j < groups; ++j) {
     const uint8_t* scales = codes + steps * kStepBytes;
-    for (const uint8_t* line = codes; line < scales; line += 64) prefetch_weights<Prefetch::kNear>(line);
+    prefetch_weights<Prefetch::kNear>(codes, scales);
     for (int column = 0; column < kColumns; column += kSpan) {
       __m256i dot[kCount][kSpan];
 #pragma GCC unroll 4

@@ -32,4 +32,10 @@ template <Prefetch kDistance>
   }
 }
 
+// For weights that follow those in [begin, end).
+template <Prefetch kDistance>
+[[gnu::always_inline]] inline void prefetch_weights(const uint8_t* begin, const uint8_t* end) {
+  for (const uint8_t* line = begin; line < end; line += 64) prefetch_weights<kDistance>(line);
+}
+
 }  // namespace redoubt

@@ -159,8 +159,6 @@ class ForwardPass {
   template <typename Take>
   void take_ranges(int thread, const LinearInput& input, int count, size_t item_bytes, int claim,
                    const Take& take);
-  template <typename Take>
-  void take_shares(int thread, int count, size_t item_bytes, int claim, const Take& take);
   // Calls take(owner, n) for pieces n = 0, 1, ... of this thread's share, then of others', until it returns
   // false; whoever comes first has a piece. Owners count from the team's first thread.
   template <typename Take>

@@ -8,10 +8,14 @@ namespace redoubt {
 namespace {
 
 // Each thread has a share, then takes pieces of others': of the tiles, the same in every step, or of the
-// rows, if they are very many. With many rows pieces are small: a stage takes long enough for a thread to
-// lose its core in it.
-constexpr int kPiecesPerShare = 8;
-// In bf16 a piece's tiles are multiplied with the same inputs one after the other (linear_amx_bf16-inl.h).
+// rows, if they are very many. A share is taken from front to back in pieces that halve: the first are long,
+// as every call of a kernel begins with putting all its rows in order (an eighth of a 32-token prompt of the
+// embedded model on Zen 3 when all pieces were eighths), the last short, so that all threads end together.
+constexpr int kSmallestPiecePart = 4;  // of a share
+// With few rows, which cost nothing to begin with.
+constexpr size_t kSmallestPieceBytes = 256 << 10;  // of weights: a piece's first bytes come late
+// In bf16 a piece's tiles are multiplied with the same inputs one after the other (linear_amx_bf16-inl.h):
+// equal pieces.
 constexpr int kBf16PiecesPerShare = 4;
 // With at least so many rows a thread, the threads of one node share rows instead of tiles, though each then
 // reads and unpacks all weights: a core's rows stay in its caches from one stage to the next. On two cores of
@@ -21,8 +25,6 @@ constexpr int kFewestOwnRows = 96;
 constexpr int kMostRowSharers = 8;
 constexpr int kRowsTogether =
     8;  // a part of quantized rows has a multiple: most kernels take so many at once
-// With few rows a share is read from front to back in pieces that halve.
-constexpr size_t kSmallestPieceBytes = 256 << 10;  // of weights: a piece's first bytes come late
 // Of the next stage's weights, asked for while waiting for the other threads: a part of a second-level cache.
 constexpr size_t kMostUpcomingBytes = 256 << 10;
 
@@ -42,6 +44,19 @@ Linear slice(const Linear& linear, Range range) {
 // Gate and up are computed in units of whole groups of the next matrix' input.
 int gate_unit_tiles(const LayerWeights& weights) {
   return std::max(1, weights.down.weight.group / kTileOutputs);
+}
+
+// Piece `index` of `all`: half of what is left, as long as the other half is not fewer than `fewest`. Empty
+// after the last.
+Range halving_piece(Range all, int index, int fewest) {
+  const int left = index < 31 ? (all.end - all.begin) >> index : 0;
+  if (left == 0 || (index > 0 && left < fewest)) return {all.end, all.end};
+  return {all.end - left, left / 2 < fewest ? all.end : all.end - left / 2};
+}
+
+Range equal_piece(Range all, int index, int size) {
+  const int begin = std::min(all.begin + index * size, all.end);
+  return {begin, std::min(begin + size, all.end)};
 }
 
 Range intersect(Range a, Range b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
@@ -306,42 +321,24 @@ void ForwardPass::take_ranges(int thread, const LinearInput& input, int count, s
   const Range team = context_.nodes.threads_of(context_.nodes.node_of(thread));
   const int threads = team.end - team.begin;
   if (threads == 1) return take(Range{0, count}, input);
-  if (input.floats.rows <= kPrivateRows) {
-    return take_shares(thread, count, item_bytes, claim, [&](Range range) { take(range, input); });
-  }
-  const int pieces = input.rounded.rows > 0 ? kBf16PiecesPerShare : kPiecesPerShare;
-  const int rows_to_share = input.rounded.rows > 0 ? input.rounded.rows : input.quantized_rows;
-  if (input.quantized && threads == threads_ && threads <= kMostRowSharers &&
-      rows_to_share >= threads * kFewestOwnRows) {
-    const int size = std::max(1, count / pieces);
-    return take_pieces(thread, team, claim, [&](int owner, int piece) {
-      const LinearInput part = input.part(owner, threads);
-      if (part.floats.rows == 0 || piece * size >= count) return false;
-      take(Range{piece * size, std::min((piece + 1) * size, count)}, part);
-      return true;
-    });
-  }
-  const int size = std::max(1, count / (threads * pieces));
-  take_pieces(thread, team, claim, [&](int owner, int piece) {
-    const Range all = share(count, owner, threads);
-    const int begin = all.begin + piece * size;
-    if (begin >= all.end) return false;
-    take(Range{begin, std::min(begin + size, all.end)}, input);
-    return true;
-  });
-}
-
-template <typename Take>
-void ForwardPass::take_shares(int thread, int count, size_t item_bytes, int claim, const Take& take) {
-  const int fewest = int(std::max<size_t>(1, kSmallestPieceBytes / item_bytes));
-  const Range team = context_.nodes.threads_of(context_.nodes.node_of(thread));
-  const int threads = team.end - team.begin;
-  take_pieces(thread, team, claim, [&](int owner, int piece) {
-    // Piece n leaves 1 / 2^(n + 1) of the share, or nothing if that is too little.
-    const Range all = share(count, owner, threads);
-    const int left = piece < 31 ? (all.end - all.begin) >> piece : 0;
-    if (left == 0 || (piece > 0 && left < fewest)) return false;
-    take(Range{all.end - left, left / 2 < fewest ? all.end : all.end - left / 2});
+  const bool in_bf16 = input.rounded.rows > 0;
+  const int rows_to_share = in_bf16 ? input.rounded.rows : input.quantized_rows;
+  const bool share_rows = input.quantized && threads == threads_ && threads <= kMostRowSharers &&
+                          rows_to_share >= threads * kFewestOwnRows;
+  take_pieces(thread, team, claim, [&](int owner, int index) {
+    const LinearInput part = share_rows ? input.part(owner, threads) : input;
+    const Range all = share_rows ? Range{0, count} : share(count, owner, threads);
+    const int size = all.end - all.begin;
+    Range piece;
+    if (input.floats.rows <= kPrivateRows) {
+      piece = halving_piece(all, index, int(std::max<size_t>(1, kSmallestPieceBytes / item_bytes)));
+    } else if (in_bf16) {
+      piece = equal_piece(all, index, std::max(1, size / kBf16PiecesPerShare));
+    } else {
+      piece = halving_piece(all, index, std::max(1, size / kSmallestPiecePart));
+    }
+    if (part.floats.rows == 0 || piece.begin == piece.end) return false;
+    take(piece, part);
     return true;
   });
 }

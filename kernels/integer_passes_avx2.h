@@ -44,6 +44,17 @@ IntegerKernels linear_bytes_kernels(WeightType type);
 // registers.
 [[gnu::always_inline]] inline void keep_order(__m256i& sum) { __asm__("" : "+x"(sum)); }
 
+// Asks for what follows part `index` of `parts` of a block, from `begin` to `end`. Parts are asked for
+// between columns, as all of it at once is more lines than the first-level cache can wait for: on Zen 3 4
+// rows times weights in memory take 0.93 to 0.97 of the time with groups of 64 int4 weights, 0.81 with 64 of
+// int8.
+template <Prefetch kDistance>
+[[gnu::always_inline]] inline void prefetch_part(const uint8_t* begin, const uint8_t* end, int index,
+                                                 int parts) {
+  const int64_t lines = (end - begin) / 64;
+  prefetch_weights<kDistance>(begin + lines * index / parts * 64, begin + lines * (index + 1) / parts * 64);
+}
+
 }  // namespace redoubt::avx2
 
 #pragma GCC pop_options

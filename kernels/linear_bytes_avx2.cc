@@ -104,6 +104,7 @@ REDOUBT_INLINE void add_group(const uint8_t* codes, __m256i table, const int8_t*
 template <WeightType kType, int kRows>
 void multiply_pass(const Pass& pass) {
   constexpr int kWidth = kRows > 1 ? kPairColumns : kColumns;
+  constexpr Prefetch kPrefetch = kRows > 4 ? Prefetch::kFar : Prefetch::kNear;
   const int group = pass.matrix->group;
   const size_t code_bytes = size_t(group) * (kType == WeightType::kInt8 ? 32 : 16);
   // Flipping the top bit adds 128.
@@ -115,8 +116,9 @@ void multiply_pass(const Pass& pass) {
   const uint8_t* codes = pass.weights;
   for (int j = 0; j < pass.groups; ++j) {
     const uint8_t* halves = codes + code_bytes;
-    if (pass.ahead) prefetch_weights<Prefetch::kNear>(codes, halves);
+    const uint8_t* block_end = halves + 64;
     for (int column = 0; column < kColumns; column += kWidth) {
+      if (pass.ahead) prefetch_part<kPrefetch>(codes, block_end, column / kWidth, kColumns / kWidth);
       __m256i dot[kRows][kWidth];
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
@@ -140,7 +142,7 @@ void multiply_pass(const Pass& pass) {
     inputs += group * kRows * 2;
     starts += kRows;
     x_scales += kRows;
-    codes = halves + 64;
+    codes = block_end;
   }
 }
 

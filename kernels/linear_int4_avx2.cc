@@ -129,6 +129,7 @@ void multiply_pass(const Pass& pass) {
   constexpr int kCount = kRows * kTerms;
   constexpr int kWidth = kCount > 1 ? kPairColumns : kColumns;
   constexpr int kSpanBytes = kSpan * 16;
+  constexpr Prefetch kPrefetch = kCount > 1 ? Prefetch::kFar : Prefetch::kNear;
   const int group = kOneSpan ? kSpan : pass.matrix->group, spans = group / kSpan;
   const int8_t* inputs = pass.inputs;
   const int32_t* starts = pass.starts;
@@ -139,8 +140,9 @@ void multiply_pass(const Pass& pass) {
   for (int c = 0; kCount == 1 && c < kColumns; ++c) held[c] = _mm256_load_ps(sums[0] + c * 8);
   for (int j = 0; j < pass.groups; ++j) {
     const uint8_t* halves = codes + group * 16;
-    if (pass.ahead) prefetch_weights<Prefetch::kNear>(codes, halves);
+    const uint8_t* block_end = halves + (kType == WeightType::kAsymInt4 ? 128 : 64);
     for (int column = 0; column < kColumns; column += kWidth) {
+      if (pass.ahead) prefetch_part<kPrefetch>(codes, block_end, column / kWidth, kColumns / kWidth);
       // The compiler knows no more what it read for the columns before: it would keep that in memory.
       __asm__ volatile("" : "+r"(inputs), "+r"(starts));
       const uint8_t* span_codes = codes + column * 32;
@@ -193,7 +195,7 @@ void multiply_pass(const Pass& pass) {
     starts += spans * kCount;
     x_scales += kRows;
     x_offsets += kRows;
-    codes = halves + (kType == WeightType::kAsymInt4 ? 128 : 64);
+    codes = block_end;
   }
   for (int c = 0; kCount == 1 && c < kColumns; ++c) _mm256_store_ps(sums[0] + c * 8, held[c]);
 }

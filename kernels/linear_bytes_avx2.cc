@@ -104,6 +104,7 @@ REDOUBT_INLINE void add_group(const uint8_t* codes, __m256i table, const int8_t*
 template <WeightType kType, int kRows>
 void multiply_pass(const Pass& pass) {
   constexpr int kWidth = kRows > 1 ? kPairColumns : kColumns;
+  // On Zen 3 2 to 4 rows of int8 take 0.88 to 0.99 of the time that they take with kFar, 6 and 8 up to 1.03.
   constexpr Prefetch kPrefetch = kRows > 4 ? Prefetch::kFar : Prefetch::kNear;
   const int group = pass.matrix->group;
   const size_t code_bytes = size_t(group) * (kType == WeightType::kInt8 ? 32 : 16);

@@ -15,7 +15,7 @@ namespace redoubt {
 // kNear, into the first-level cache, is the steadier while a kernel is bound by memory: on Zen 4 one row of
 // int4 reads 62 GB/s with it and, from call to call, 47 or 71 with kFar. kFar, into the second-level cache,
 // which has room for more lines in flight, is the better once multiplying takes about as long as reading: 8
-// rows of int8 read 48 GB/s for 35; on Zen 3 with AVX2 2 to 4 rows of sym_int4 take 0.83 to 0.92 of the time.
+// rows of int8 read 48 GB/s for 35; on Zen 3 with AVX2 2 to 4 rows of sym_int4 take 0.83 to 0.95 of the time.
 // kNone, nothing, where the hardware does it as well.
 enum class Prefetch { kNone, kNear, kFar };
 

@@ -91,16 +91,22 @@ class Comparison:
     def _tune(self, one: Contender) -> None:
         """Every variant at every shortened work; a variant's works together, as changing it can mean to load anew.
 
+        Twice, and the fastest time counts: a neighbour's burst slows one variant alone, and must not choose another.
         An engine with one variant goes through it too: that warms it up.
         """
         assert one.about is not None
+        variants = one.about.variants
         short = {work: shortened(work) for work in self._works}
         rates: dict[Work, dict[str, float]] = {work: {} for work in short.values()}
-        for variant in one.about.variants:
+        for variant in variants:
             for work, found in rates.items():
                 taken = self._rates(one, work, variant)
                 if taken:
-                    found[variant] = warm(taken)
+                    found[variant] = max(taken)
+        for variant in reversed(variants if len(variants) > 1 else ()):
+            for work, found in rates.items():
+                if variant in found:  # neither crashed nor refused
+                    found[variant] = max([found[variant], *self._rates(one, work, variant)])
         for work in self._works:
             found = rates[short[work]]
             if found:

@@ -120,6 +120,27 @@ def test_the_first_time_in_a_turn_is_apart(tmp_path: Path) -> None:
     assert comparison.figures(waking)["results"] == {"prefill 8": expected}
 
 
+class Disturbed(Contender):
+    """Its variant "good" takes half of the time of "bad", but is slowed when it is tried for the first time."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("disturbed", (), ROOT, folder / "log", 1.0)
+        self.about = About("1", "none", ("good", "bad"), 0.0)
+        self.times = 0
+
+    def measure(self, work: Work, variant: str) -> float:
+        self.times += 1
+        return 8.0 if self.times <= MOST_TIMES else {"good": 1.0, "bad": 2.0}[variant]
+
+
+def test_a_burst_chooses_no_variant(tmp_path: Path) -> None:
+    disturbed = Disturbed(tmp_path)
+    comparison = Comparison([disturbed], works((8,), 5, 4, []), repeats=1)
+    for turn in range(comparison.turns()):
+        comparison.play(turn, NoBar())
+    assert comparison.figures(disturbed)["results"]["prefill 8"]["variant"] == "good"
+
+
 def test_whoever_is_not_measured_is_stopped(tmp_path: Path) -> None:
     fast = contender("fast", tmp_path)
     assert fast._process is not None

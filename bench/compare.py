@@ -95,21 +95,17 @@ class Comparison:
         An engine with one variant goes through it too: that warms it up.
         """
         assert one.about is not None
-        variants = one.about.variants
+        once = one.about.variants
+        turns = [*once, *reversed(once)] if len(once) > 1 else once
         short = {work: shortened(work) for work in self._works}
-        rates: dict[Work, dict[str, float]] = {work: {} for work in short.values()}
-        for variant in variants:
+        rates: dict[Work, dict[str, float]] = {work: {} for work in short.values()}  # 0: crashed or refused
+        for variant in turns:
             for work, found in rates.items():
-                taken = self._rates(one, work, variant)
-                if taken:
-                    found[variant] = max(taken)
-        for variant in reversed(variants if len(variants) > 1 else ()):
-            for work, found in rates.items():
-                if variant in found:  # neither crashed nor refused
-                    found[variant] = max([found[variant], *self._rates(one, work, variant)])
+                if found.get(variant) != 0.0:
+                    found[variant] = max([found.get(variant, 0.0), *self._rates(one, work, variant)])
         for work in self._works:
             found = rates[short[work]]
-            if found:
+            if any(found.values()):
                 self._best[one.name, work] = max(found, key=found.__getitem__)
             else:
                 self._refusals.setdefault((one.name, work), self._refusals[one.name, short[work]])

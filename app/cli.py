@@ -81,7 +81,7 @@ def serve(
 
     A model that is added to the configuration file, or taken out, comes or goes while the service runs.
     """
-    from app.local_service import serve_local
+    from app.launch.local import serve_local
     from app.settings import SettingsError
 
     with _one_line_errors(SettingsError):
@@ -200,7 +200,7 @@ def chat(
     ] = None,
 ) -> None:
     """Chat in the terminal. Ctrl-C stops an answer; exit, quit or Ctrl-D ends the chat."""
-    from app.terminal_chat import ChatError, TerminalChat
+    from app.client.terminal import ChatError, TerminalChat
 
     with _one_line_errors(ChatError):
         TerminalChat(

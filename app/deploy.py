@@ -9,10 +9,10 @@ from ray import serve
 from ray.serve.config import RequestRouterConfig
 from ray.serve.deployment import Application, Deployment
 
-from app.ingress import Ingress
-from app.router import router_kwargs
+from app.controller.router import router_kwargs
+from app.interface.ingress import Ingress
 from app.settings import ServiceSettings, WorkersSettings
-from app.worker import Worker
+from app.workers.worker import Worker
 
 _DRAIN_POLL_S = 0.2
 
@@ -53,7 +53,7 @@ def worker_deployment(settings: WorkersSettings) -> Deployment:
     """The worker as a deployment, to be bound with (settings)."""
     worker, router = settings.worker, settings.router
     routing: dict[str, Any] = {
-        "request_router_class": "app.router.WorkerRouter",
+        "request_router_class": "app.controller.router.WorkerRouter",
         "request_router_kwargs": router_kwargs(
             policy=router.policy, expiration_s=router.expiration_s, forget_after_s=router.forget_after_s
         ),

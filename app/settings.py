@@ -7,25 +7,24 @@ and opens no model.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
-import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from app.messages.model_card import ModelCard
 
 
 class SettingsError(ValueError):
     """The configuration is wrong; the message names the file, the knob and the reason, one line each."""
 
 
-MIN_API_KEY_CHARACTERS = 16
-MODEL_IMPORT_PATH = "app.deploy:build_model"
+class Knobs(BaseModel):
+    """A group of settings: frozen, strictly typed, unknown names refused."""
 
-
-class _Knobs(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class ModelSettings(_Knobs):
+class ModelSettings(Knobs):
     """Which model is served."""
 
     folder: str = Field(min_length=1)
@@ -43,7 +42,7 @@ class ModelSettings(_Knobs):
         return self.served_name or Path(self.folder).absolute().name
 
 
-class EngineSettings(_Knobs):
+class EngineSettings(Knobs):
     """How a worker runs the model. Memory: the weights + kv_memory_bytes + activations of one step."""
 
     compute_type: Literal["auto", "int8", "bf16", "fp32"] = "auto"
@@ -86,7 +85,7 @@ class EngineSettings(_Knobs):
         return self
 
 
-class AutoscalingSettings(_Knobs):
+class AutoscalingSettings(Knobs):
     """Workers come and go with the load (running and waiting requests)."""
 
     min_workers: int = Field(default=1, ge=1)
@@ -107,7 +106,7 @@ class AutoscalingSettings(_Knobs):
         return self
 
 
-class WorkerSettings(_Knobs):
+class WorkerSettings(Knobs):
     """A worker owns one engine on one NUMA node's cores, or on a share of them."""
 
     count: int = Field(default=1, ge=1)
@@ -151,7 +150,7 @@ class WorkerSettings(_Knobs):
         return self
 
 
-class RouterSettings(_Knobs):
+class RouterSettings(Knobs):
     """How the controller chooses a worker for a request."""
 
     policy: Literal["LOTTERY", "SHORTEST_QUEUE"] = "SHORTEST_QUEUE"
@@ -162,7 +161,7 @@ class RouterSettings(_Knobs):
     """How long a worker that is gone stays visible in the worker table."""
 
 
-class IngressSettings(_Knobs):
+class IngressSettings(Knobs):
     """The HTTP side: how many replicas, and what a request gets that does not say."""
 
     count: int = Field(default=1, ge=1)
@@ -187,13 +186,18 @@ class IngressSettings(_Knobs):
     """A file of keys, one a line; clients must show one (`Authorization: Bearer <key>`); none: none is asked for."""
 
 
-class WorkersSettings(_Knobs):
+class WorkersSettings(Knobs):
     """The `args` of a further model's application, which has workers only: what `app.deploy.build_model` needs."""
 
     model: ModelSettings
     engine: EngineSettings = Field(default_factory=EngineSettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
     router: RouterSettings = Field(default_factory=RouterSettings)
+
+    def model_card(self) -> ModelCard:
+        """What these workers tell an ingress of their model."""
+        folder = str(Path(self.model.folder).absolute())
+        return ModelCard(self.model.name, folder, self.engine.max_context_tokens, self.model.on_overflow)
 
     @model_validator(mode="after")
     def _expiration_outlives_heartbeats(self) -> Self:
@@ -214,155 +218,16 @@ class ServiceSettings(WorkersSettings):
     ingress: IngressSettings = Field(default_factory=IngressSettings)
 
 
-class HttpOptions(_Knobs):
-    """Ray Serve's `http_options`: where the service listens."""
-
-    host: str = "127.0.0.1"
-    """The address the proxy listens on; the default is reachable from this machine only."""
-    port: int = Field(default=8000, ge=1, le=65535)
-    """The port of the API and the page."""
-    request_timeout_s: float | None = Field(default=None, gt=0)
-    """A request that takes longer is ended; none: no limit."""
-    keep_alive_timeout_s: int = Field(default=60, ge=0)
-    """How long an idle connection is kept open."""
-
-
-class LoggingOptions(_Knobs):
-    """Ray Serve's `logging_config`."""
-
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """Of Ray Serve and its replicas."""
-    encoding: Literal["TEXT", "JSON"] = "TEXT"
-    """How a line of the log looks."""
-    logs_dir: str | None = None
-    """Where replicas write their logs; none: Ray's session folder."""
-    enable_access_log: bool = True
-    """One line per HTTP request at INFO: method, path, status, time."""
-
-
-class ApplicationConfig(_Knobs):
-    """The entry of Ray Serve's `applications` that has the front door, and one model's workers."""
-
-    name: str = "redoubt"
-    route_prefix: str = "/"
-    import_path: Literal["app.deploy:build"]
-    args: ServiceSettings
-    runtime_env: dict[str, Any] = Field(default_factory=dict)
-
-
-class ModelApplicationConfig(_Knobs):
-    """A further entry: another model's workers. The front door finds them."""
-
-    name: str = Field(min_length=1)
-    route_prefix: None
-    """Written out as null: Serve would give it a route otherwise."""
-    import_path: Literal["app.deploy:build_model"]
-    args: WorkersSettings
-    runtime_env: dict[str, Any] = Field(default_factory=dict)
-
-
-AnyApplicationConfig = Annotated[ApplicationConfig | ModelApplicationConfig, Field(discriminator="import_path")]
-
-
-class ServiceConfig(_Knobs):
-    """A whole config file: the knobs above, and of Ray Serve's own those that are named here."""
-
-    proxy_location: Literal["HeadOnly", "EveryNode", "Disabled"] = "HeadOnly"
-    http_options: HttpOptions = Field(default_factory=HttpOptions)
-    logging_config: LoggingOptions = Field(default_factory=LoggingOptions)
-    applications: list[AnyApplicationConfig] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _one_front_door_and_no_name_twice(self) -> Self:
-        if sum(isinstance(one, ApplicationConfig) for one in self.applications) != 1:
-            raise ValueError("applications: exactly one has import_path app.deploy:build")
-        for what, names in (
-            ("name", [one.name for one in self.applications]),
-            ("model name", [one.args.model.name for one in self.applications]),
-        ):
-            if len(set(names)) < len(names):
-                raise ValueError(f"applications: two have the same {what}: {', '.join(names)}")
-        return self
-
-    @property
-    def application(self) -> ApplicationConfig:
-        """The one with the front door."""
-        return next(one for one in self.applications if isinstance(one, ApplicationConfig))
-
-    @property
-    def model_applications(self) -> list[ModelApplicationConfig]:
-        """The others, in the file's order."""
-        return [one for one in self.applications if isinstance(one, ModelApplicationConfig)]
-
-
 def parse_settings(values: Mapping[str, Any]) -> ServiceSettings:
     """The application's `args` as settings. Raises SettingsError naming each wrong knob."""
-    return _validated(ServiceSettings, values, "args")
-
-
-def load_config(path: Path) -> ServiceConfig:
-    """Reads and checks a config file. Raises SettingsError naming the file and each wrong knob."""
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: not YAML: {error}") from error
-    if not isinstance(values, dict):
-        raise SettingsError(f"{path}: not a mapping of knobs")
-    return _validated(ServiceConfig, values, str(path))
-
-
-def with_overrides(
-    config: ServiceConfig,
-    *,
-    host: str | None = None,
-    port: int | None = None,
-    model_folders: Sequence[str] = (),
-) -> ServiceConfig:
-    """The same configuration with what the command line says instead. Raises SettingsError.
-
-    model_folders: replace the file's models; each beyond the first becomes an application of its own, with the front
-    door's settings.
-    """
-    values = config.model_dump(exclude_unset=True)
-    http = values.setdefault("http_options", {})
-    if host is not None:
-        http["host"] = host
-    if port is not None:
-        http["port"] = port
-    if model_folders:
-        # The names in the file are the other models'.
-        front = config.application.model_dump(exclude_unset=True)
-        front["args"]["model"] = {"folder": model_folders[0]}
-        args = {name: knobs for name, knobs in front["args"].items() if name != "ingress"}
-        values["applications"] = [front]
-        for folder in model_folders[1:]:
-            further = {"name": Path(folder).absolute().name, "route_prefix": None, "import_path": MODEL_IMPORT_PATH}
-            values["applications"].append({**further, "args": {**args, "model": {"folder": folder}}})
-    return _validated(ServiceConfig, values, "command line")
-
-
-def core_share(config: ServiceConfig, node_cores: Sequence[int]) -> int | None:
-    """Cores for each worker, where they are more than the machine's NUMA nodes and none says how many it wants.
-
-    node_cores: of each node of this machine. None: each has a node, or what it says. Raises SettingsError if there are
-    more workers than cores.
-    """
-    asked = [one.args.worker for one in config.applications]
-    workers = sum(one.count if one.autoscaling is None else one.autoscaling.max_workers for one in asked)
-    if workers <= len(node_cores) or any(one.cpus_per_worker is not None or one.numa == "all" for one in asked):
-        return None
-    share = min(node_cores) // -(-workers // len(node_cores))
-    if share == 0:
-        raise SettingsError(f"{workers} workers are more than the {sum(node_cores)} cores of this machine")
-    return share
+    return validated(ServiceSettings, values, "args")
 
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def _validated(model: type[Model], values: Mapping[str, Any], source: str) -> Model:
+def validated(model: type[Model], values: Mapping[str, Any], source: str) -> Model:
+    """The values as settings. Raises SettingsError: the source, each wrong knob and why, a line each."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -378,19 +243,3 @@ def _knob(location: Sequence[str | int]) -> str:
 
 def _reason(kind: str, message: str) -> str:
     return "there is no such knob" if kind == "extra_forbidden" else message.removeprefix("Value error, ")
-
-
-def read_api_keys(file: Path) -> tuple[str, ...]:
-    """The keys in `file`: one per line, blank lines ignored; kept out of the configuration, which Ray logs.
-
-    Raises SettingsError naming the file where it can't be read, has no key, or has one of under 16 characters.
-    """
-    try:
-        keys = tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"ingress.api_key_file {file}: {error}") from error
-    if not keys:
-        raise SettingsError(f"ingress.api_key_file {file}: there is no key in it")
-    if any(len(key) < MIN_API_KEY_CHARACTERS for key in keys):
-        raise SettingsError(f"ingress.api_key_file {file}: a key is shorter than {MIN_API_KEY_CHARACTERS} characters")
-    return keys

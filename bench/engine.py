@@ -28,10 +28,11 @@ from pathlib import Path
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from app.engine.batch import Event
 from app.engine.engine import Engine
-from app.engine.runner import NativeRunner
-from app.engine.types import EngineError, GenerateRequest, SamplingParams
+from app.engine.generation import Event
+from app.engine.native_runner import NativeRunner
+from app.messages.failures import EngineError
+from app.messages.requests import GenerateRequest, SamplingParams
 from bench.work import CLOCKS, Work, works
 from kernels import _native
 

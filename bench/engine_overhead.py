@@ -14,18 +14,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.batch import Event
 from app.engine.engine import Engine
-from app.engine.types import (
-    Batch,
-    CandidateSampler,
-    GenerateRequest,
-    PromptReader,
-    SamplingParams,
-    StateHistory,
-    TokenConstraint,
-    TokenSampler,
-)
+from app.engine.generation import Event
+from app.engine.model_runner import Batch, CandidateSampler, PromptReader, StateHistory, TokenConstraint, TokenSampler
+from app.messages.requests import GenerateRequest, SamplingParams
 
 PROMPT_TOKENS = 128
 PAGE_TOKENS = 32

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.engine.types import EngineError
+from app.messages.failures import EngineError
 from bench.engine import EngineBench, at_least, commit
 from bench.limits import READ_BYTES, Demand, time_reads
 from bench.work import works

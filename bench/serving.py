@@ -32,10 +32,11 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from app.engine.batch import Event
 from app.engine.engine import Engine
-from app.engine.runner import NativeRunner, kv_pages_within
-from app.engine.types import EngineError, GenerateRequest, SamplingParams
+from app.engine.generation import Event
+from app.engine.native_runner import NativeRunner, kv_pages_within
+from app.messages.failures import EngineError
+from app.messages.requests import GenerateRequest, SamplingParams
 from app.settings import EngineSettings
 from bench.engine import commit
 from bench.serving_client import Order, Receipt

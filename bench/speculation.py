@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.chat import ChatModel
-from app.engine.batch import Event
 from app.engine.engine import Engine
-from app.engine.runner import NativeRunner
-from app.engine.types import EngineError, GenerateRequest, SamplingParams
-from app.openai_types import Message
+from app.engine.generation import Event
+from app.engine.native_runner import NativeRunner
+from app.interface.text.chat_model import ChatModel
+from app.interface.wire.chat import Message
+from app.messages.failures import EngineError
+from app.messages.requests import GenerateRequest, SamplingParams
 from kernels import _native
 
 CODE = """def parse(line):

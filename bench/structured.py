@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from app.chat import ChatModel
-from app.constraints import Constraints
-from app.engine.types import ConstraintError
+from app.interface.text.chat_model import ChatModel
+from app.messages.failures import ConstraintError
+from app.workers.constraints import Constraints
 from bench.peers import InstallError, xgrammar
 from bench.process import Contender, CrashError
 from bench.structured_cases import CASES, HOSTILE, walk

@@ -10,15 +10,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.search import Row, make_method
-from app.engine.types import (
-    Batch,
-    GenerateRequest,
-    PromptReader,
-    SamplingParams,
-    TokenConstraint,
-    TokenSampler,
-)
+from app.engine.model_runner import Batch, PromptReader, TokenConstraint, TokenSampler
+from app.engine.searches.methods import Row, make_method
+from app.messages.requests import GenerateRequest, SamplingParams
 
 _WEIGHTS = np.random.default_rng(20).integers(1, 1 << 62, size=1 << 14, dtype=np.int64) | 1
 _NEVER_WRITTEN = -1

@@ -4,7 +4,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from app.engine.stream import AsyncEngine
-from app.engine.types import GenerateRequest, TokenDelta
+from app.messages.outputs import TokenDelta
+from app.messages.requests import GenerateRequest
 
 
 async def lone_stream(streams: AsyncEngine, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:

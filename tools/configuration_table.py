@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from app import settings
+from app.launch import config_file
 
 BEGIN, END = "<!-- knobs: begin (written by `make docs`) -->", "<!-- knobs: end -->"
 
@@ -21,7 +22,9 @@ BEGIN, END = "<!-- knobs: begin (written by `make docs`) -->", "<!-- knobs: end 
 def knob_tables() -> str:
     """Markdown: one table per section of `args`, then those of the file around it."""
     sections = [(f"args.{name}", field) for name, field in settings.ServiceSettings.model_fields.items()]
-    sections += [(n, f) for n, f in settings.ServiceConfig.model_fields.items() if n.endswith(("_options", "_config"))]
+    sections += [
+        (n, f) for n, f in config_file.ServiceConfig.model_fields.items() if n.endswith(("_options", "_config"))
+    ]
     parts = []
     for prefix, field in sections:
         model = typing.cast(type[BaseModel], field.annotation)

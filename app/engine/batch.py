@@ -4,124 +4,14 @@ The arrays are allocated once and filled from Python lists: about a microsecond 
 when a step is made or what becomes of its result.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.drafter import NgramDrafter
-from app.engine.limits import PageWindow
-from app.engine.prefix_cache import PageChain
-from app.engine.sequence import SequenceState, Step
-from app.engine.types import (
-    Batch,
-    EngineError,
-    GenerateRequest,
-    PromptReader,
-    PromptResult,
-    StateReader,
-    TokenConstraint,
-    TokenDelta,
-    TokenSampler,
-)
-
-if TYPE_CHECKING:
-    from app.engine.branches import Search
-
-Event = TokenDelta | EngineError
-Deliver = Callable[[Sequence[tuple[object, Event]]], None]
-"""Gets all events of one step for the requests submitted with it, as (key, event). Called on the engine's thread: it
-must be quick and must not block. If it raises, those requests are aborted."""
-
-
-class Generation:
-    """A request on its way through the engine, or one branch of a search."""
-
-    __slots__ = (
-        "aborted",
-        "constraint",
-        "deliver",
-        "drafter",
-        "ended",
-        "guesses",
-        "key",
-        "reader",
-        "request",
-        "sampler",
-        "search",
-        "sequence",
-        "states",
-        "tokens",
-    )
-
-    def __init__(
-        self,
-        request: GenerateRequest,
-        sampler: TokenSampler | None,
-        deliver: Deliver,
-        key: object,
-        tokens: list[int],
-        sequence: SequenceState,
-        *,
-        drafter: bool = False,
-        reader: PromptReader | None = None,
-        constraint: TokenConstraint | None = None,
-        search: "Search | None" = None,
-        states: StateReader | None = None,
-    ) -> None:
-        """`tokens`: prompt and output, the list that digests are made of. `drafter`: whether to guess."""
-        self.request = request
-        self.sampler = sampler  # None: nothing is sampled at its end
-        self.deliver = deliver
-        self.key = key
-        self.tokens = tokens
-        self.sequence = sequence
-        self.drafter = NgramDrafter(tokens) if drafter else None
-        self.guesses: list[int] = []  # of the next step
-        self.aborted = False
-        self.ended = False
-        self.reader = reader  # None when its result was taken, too
-        self.constraint = constraint
-        self.search = search
-        self.states = states
-
-    @staticmethod
-    def of(
-        request: GenerateRequest,
-        sampler: TokenSampler,
-        deliver: Deliver,
-        key: object,
-        *,
-        page_tokens: int,
-        salt: bytes | None,
-        window: PageWindow | None = None,
-        drafter: bool = False,
-        reader: PromptReader | None = None,
-        constraint: TokenConstraint | None = None,
-    ) -> "Generation":
-        """A new request. `salt`: where the digests of its pages begin; None: they are not shared."""
-        tokens = list(request.prompt_token_ids)  # and then the output
-        chain = PageChain(tokens, page_tokens, salt) if salt is not None else None
-        if chain is not None and len(tokens) > page_tokens:
-            chain.digest(len(tokens) // page_tokens - 1)  # the prompt's, here and not on the engine's thread
-        sequence = SequenceState(len(tokens), request.max_new_tokens, chain, window)
-        return Generation(
-            request, sampler, deliver, key, tokens, sequence, drafter=drafter, reader=reader, constraint=constraint
-        )
-
-    def drop(self, begin: int, end: int) -> None:
-        """Tokens [begin, end) have left the window."""
-        del self.tokens[begin:end]
-        if self.drafter is not None:
-            self.drafter.forget()
-
-    def take_prompt_result(self) -> PromptResult | None:
-        """What came of the prompt, once; the prompt went through the model."""
-        if self.reader is None:
-            return None
-        result, self.reader = self.reader.result(), None
-        return result
+from app.engine.generation import Generation
+from app.engine.model_runner import Batch, PromptReader, StateReader, TokenSampler
+from app.engine.scheduling.sequence import SequenceState, Step
 
 
 class BatchArrays:

@@ -13,27 +13,20 @@ import time
 from collections import deque
 from typing import Literal
 
-from app.engine.batch import BatchArrays, Deliver, Event, Generation
-from app.engine.branches import Search
+from app.engine.batch import BatchArrays
+from app.engine.generation import Deliver, Event, Generation
+from app.engine.guesses.speculation import Speculation
 from app.engine.intake import Intake
-from app.engine.limits import SchedulerLimits
-from app.engine.pace import PromptPace
-from app.engine.rate import TokenRate
-from app.engine.scheduler import Scheduler
-from app.engine.sequence import SequenceState, Step
-from app.engine.speculation import Speculation
-from app.engine.types import (
-    ConstraintError,
-    EngineStatistics,
-    EngineStoppedError,
-    GenerateRequest,
-    InvalidRequestError,
-    ModelRunner,
-    StepFailedError,
-    TokenConstraint,
-    TokenDelta,
-    TokenScores,
-)
+from app.engine.model_runner import ModelRunner, TokenConstraint
+from app.engine.scheduling.limits import SchedulerLimits
+from app.engine.scheduling.pace import PromptPace
+from app.engine.scheduling.scheduler import Scheduler
+from app.engine.scheduling.sequence import SequenceState, Step
+from app.engine.searches.branches import Search
+from app.engine.statistics import EngineStatistics, TokenRate
+from app.messages.failures import ConstraintError, EngineStoppedError, InvalidRequestError, StepFailedError
+from app.messages.outputs import TokenDelta, TokenScores
+from app.messages.requests import GenerateRequest
 
 logger = logging.getLogger(__name__)
 

@@ -5,11 +5,13 @@ Everything that takes time is done here, on the caller's thread. Knows nothing o
 
 import os
 
-from app.engine.batch import Deliver, Generation
-from app.engine.branches import Search
-from app.engine.limits import PageWindow, SchedulerLimits
-from app.engine.prefix_cache import tenant_salt
-from app.engine.types import BeamParams, GenerateRequest, InvalidRequestError, ModelRunner, TokenConstraint
+from app.engine.generation import Deliver, Generation
+from app.engine.model_runner import ModelRunner, TokenConstraint
+from app.engine.pages.page_names import tenant_salt
+from app.engine.scheduling.limits import PageWindow, SchedulerLimits
+from app.engine.searches.branches import Search
+from app.messages.failures import InvalidRequestError
+from app.messages.requests import BeamParams, GenerateRequest
 
 
 class Intake:

@@ -16,19 +16,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final, Protocol
 
-from app.engine.batch import Event
-from app.engine.bundle import Bundle, Part
 from app.engine.engine import Engine
-from app.engine.types import (
-    Answer,
-    EngineError,
-    FinishReason,
-    GenerateRequest,
-    PromptResult,
-    TokenConstraint,
-    TokenDelta,
-    TokenScores,
-)
+from app.engine.generation import Event
+from app.engine.model_runner import TokenConstraint
+from app.messages.bundle import Bundle, Part
+from app.messages.failures import EngineError
+from app.messages.outputs import Answer, FinishReason, PromptResult, TokenDelta, TokenScores
+from app.messages.requests import GenerateRequest
 
 MOST_WAITING: Final = 32
 """Tokens of one output that wait for a carrier. One that takes no more is left unread, and another carries."""

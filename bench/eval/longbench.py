@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 from tokenizers import Tokenizer
 
-from app.chat import ChatModel
-from app.errors import ApiError
-from app.openai_types import Message
+from app.interface.errors import ApiError
+from app.interface.text.chat_model import ChatModel
+from app.interface.wire.chat import Message
 from bench.eval.choice_files import json_lines
 from bench.eval.errors import EvalError
 from bench.eval.journal import Journal

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 
-from app.engine.types import FinishReason, GenerateRequest, TokenDelta
+from app.messages.outputs import FinishReason, TokenDelta
+from app.messages.requests import GenerateRequest
 
 Script = Callable[[GenerateRequest], Sequence[TokenDelta | Exception]]
 

@@ -11,12 +11,12 @@ import uvicorn
 from fastapi import FastAPI
 from openai import AsyncOpenAI
 
-from app.chat import ChatModel
-from app.generation import Generate
-from app.http_api import build_http_app
-from app.http_service import HttpSettings, ServedModel, Service
-from app.planning import Limits
-from app.worker_table import WorkerRow
+from app.interface.http_api import build_http_app
+from app.interface.planning.job import Limits
+from app.interface.service import HttpSettings, ServedModel, Service
+from app.interface.text.chat_model import ChatModel
+from app.messages.outputs import Generate
+from app.messages.workers import WorkerRow
 from tests.app.tiny_model import CONTEXT_TOKENS, tiny_model
 
 MODEL = tiny_model()

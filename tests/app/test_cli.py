@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from app import local_service
 from app.cli import cli
+from app.launch import local
 from app.settings import SettingsError
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ def test_serve_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append((config, overrides))
         return 3
 
-    monkeypatch.setattr(local_service, "serve_local", serve_local)
+    monkeypatch.setattr(local, "serve_local", serve_local)
     assert run("serve", "--port", "8123", "--model", "/some/model", "--dashboard")[0] == 3
     overrides = {"host": None, "port": 8123, "model_folders": [Path("/some/model")], "dashboard": True}
     assert seen == [(Path("ray_configs/local.yaml"), overrides)]
@@ -38,7 +38,7 @@ def test_a_wrong_configuration_is_one_line(monkeypatch: pytest.MonkeyPatch) -> N
     def serve_local(config: Path, **_: object) -> int:
         raise SettingsError(f"{config}: worker.cuont: there is no such knob")
 
-    monkeypatch.setattr(local_service, "serve_local", serve_local)
+    monkeypatch.setattr(local, "serve_local", serve_local)
     assert run("serve", "--config", "a.yaml") == (2, "redoubt: a.yaml: worker.cuont: there is no such knob\n")
 
 
@@ -46,7 +46,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def serve_local(config: Path, **_: object) -> int:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(local_service, "serve_local", serve_local)
+    monkeypatch.setattr(local, "serve_local", serve_local)
     with pytest.raises(ZeroDivisionError):
         run("serve")
 

@@ -4,15 +4,9 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from app.settings import (
-    ServiceSettings,
-    SettingsError,
-    core_share,
-    load_config,
-    parse_settings,
-    read_api_keys,
-    with_overrides,
-)
+from app.interface.callers import read_api_keys
+from app.launch.config_file import core_share, load_config, with_overrides
+from app.settings import ServiceSettings, SettingsError, parse_settings
 
 CONFIGS = Path(__file__).parents[2] / "ray_configs"
 

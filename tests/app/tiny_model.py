@@ -6,8 +6,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from app.chat import ChatModel
-from app.context_window import OnOverflow
+from app.interface.text.chat_model import ChatModel
+from app.messages.requests import OnOverflow
 
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 EOS_ID = 2

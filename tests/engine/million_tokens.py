@@ -13,10 +13,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.engine.batch import Event
 from app.engine.engine import Engine
-from app.engine.runner import NativeRunner
-from app.engine.types import ContextWindow, EngineError, GenerateRequest, SamplingParams
+from app.engine.generation import Event
+from app.engine.native_runner import NativeRunner
+from app.messages.failures import EngineError
+from app.messages.requests import ContextWindow, GenerateRequest, SamplingParams
 from tests.kernels.tiny_model import write_random_model
 
 WINDOW = ContextWindow(tokens=1024, keep_tokens=32, discard_tokens=128)

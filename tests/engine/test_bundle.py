@@ -7,10 +7,11 @@ from random import Random
 
 import pytest
 
-from app.engine.bundle import Assembler, Bundle, Part
 from app.engine.engine import Engine
 from app.engine.stream import MOST_CARRIED, AsyncEngine, _Mailbox, _Reader
-from app.engine.types import EngineError, EngineStoppedError, TokenDelta
+from app.messages.bundle import Assembler, Bundle, Part
+from app.messages.failures import EngineError, EngineStoppedError
+from app.messages.outputs import TokenDelta
 from tests.engine.test_engine import TIMEOUT_S, Gate, make_request
 from tests.fakes import FakeRunner
 

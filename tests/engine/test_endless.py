@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.engine import Engine
-from app.engine.types import ContextWindow, EngineError, GenerateRequest, InvalidRequestError, SamplingParams
+from app.messages.failures import EngineError, InvalidRequestError
+from app.messages.requests import ContextWindow, GenerateRequest, SamplingParams
 from tests.engine.test_engine import Receiver
 from tests.fakes import FakeRunner
 

@@ -14,8 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from app.engine.engine import Engine
-from app.engine.runner import NativeRunner
-from app.engine.types import ContextWindow, GenerateRequest, SamplingParams
+from app.engine.native_runner import NativeRunner
+from app.messages.requests import ContextWindow, GenerateRequest, SamplingParams
 from tests.engine.test_engine import Receiver
 from tests.kernels.tiny_model import F32, LLAMA, random_tensors, write_model
 

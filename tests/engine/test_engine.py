@@ -8,19 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.engine.batch import Event
 from app.engine.engine import Engine
-from app.engine.types import (
-    Batch,
+from app.engine.generation import Event
+from app.engine.model_runner import Batch
+from app.messages.failures import (
     EngineError,
     EngineStoppedError,
-    GenerateRequest,
     InvalidRequestError,
     RequestTooLongError,
-    SamplingParams,
     StepFailedError,
-    TokenDelta,
 )
+from app.messages.outputs import TokenDelta
+from app.messages.requests import GenerateRequest, SamplingParams
 from tests.fakes import FakeRunner
 
 TIMEOUT_S = 120

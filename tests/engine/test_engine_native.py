@@ -10,8 +10,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from app.engine.engine import Engine
-from app.engine.runner import NativeRunner
-from app.engine.types import GenerateRequest, SamplingParams
+from app.engine.native_runner import NativeRunner
+from app.messages.requests import GenerateRequest, SamplingParams
 from kernels import _native
 from tests.engine.test_engine import Receiver
 

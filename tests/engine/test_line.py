@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from app.engine.bundle import Assembler, Bundle
 from app.engine.engine import Engine
 from app.engine.stream import MOST_CARRIED, MOST_WAITING, AsyncEngine
+from app.messages.bundle import Assembler, Bundle
 from tests.engine.test_bundle import Reader, runner, streams
 from tests.engine.test_engine import Gate, make_request
 from tests.fakes import FakeRunner

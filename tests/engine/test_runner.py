@@ -11,18 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.engine.batch import Event
 from app.engine.engine import Engine
-from app.engine.runner import NativeRunner, kv_pages_within
-from app.engine.types import (
-    Batch,
-    ConstraintError,
-    GenerateRequest,
-    ModelRunner,
-    SamplingParams,
-    TokenConstraint,
-    TokenDelta,
-)
+from app.engine.generation import Event
+from app.engine.model_runner import Batch, ModelRunner, TokenConstraint
+from app.engine.native_runner import NativeRunner, kv_pages_within
+from app.messages.failures import ConstraintError
+from app.messages.outputs import TokenDelta
+from app.messages.requests import GenerateRequest, SamplingParams
 from kernels import _native
 from tests.kernels.tiny_model import LLAMA, write_random_model
 

@@ -6,7 +6,8 @@ import pytest
 
 from app.engine.engine import Engine
 from app.engine.stream import AsyncEngine
-from app.engine.types import EngineStoppedError, RequestTooLongError, TokenDelta
+from app.messages.failures import EngineStoppedError, RequestTooLongError
+from app.messages.outputs import TokenDelta
 from tests.engine.test_engine import Gate, make_request
 from tests.fakes import FakeRunner
 from tests.streams import lone_stream

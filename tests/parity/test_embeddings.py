@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.chat import ChatModel
 from app.engine.engine import Engine
-from app.engine.runner import NativeRunner
+from app.engine.native_runner import NativeRunner
 from app.engine.stream import AsyncEngine
+from app.interface.text.chat_model import ChatModel
 from tests.app.service import http_app, openai_client
 from tests.parity.reference import Reference
 from tests.parity.test_embedded_model import PROMPTS, ROUNDING_MULTIPLE

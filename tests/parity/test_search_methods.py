@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.engine.search import Row, SearchMethod, make_method
-from app.engine.types import BeamParams, ContrastiveParams
+from app.engine.searches.methods import Row, SearchMethod, make_method
+from app.messages.requests import BeamParams, ContrastiveParams
 from tests.parity.search_definitions import contrastive, diverse_beams
 
 pytestmark = pytest.mark.parity

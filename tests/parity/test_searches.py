@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from app.engine.engine import Engine
-from app.engine.runner import NativeRunner
-from app.engine.types import BeamParams, ContrastiveParams, GenerateRequest, SamplingParams
-from tests.engine.test_branches import answers
+from app.engine.native_runner import NativeRunner
+from app.messages.requests import BeamParams, ContrastiveParams, GenerateRequest, SamplingParams
+from tests.engine.searches.test_branches import answers
 from tests.engine.test_engine import Receiver
 from tests.parity.reference import Reference
 from tests.parity.search_definitions import contrastive, diverse_beams

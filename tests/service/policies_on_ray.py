@@ -18,10 +18,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.types import Batch, GenerateRequest, ModelRunner, SamplingParams
-from app.local_service import ray_environment
-from app.numa import Slot
+from app.engine.model_runner import Batch, ModelRunner
+from app.launch.ray_environment import ray_environment
+from app.messages.requests import GenerateRequest, SamplingParams
 from app.settings import ServiceSettings, parse_settings
+from app.workers.numa import Slot
 from tests.fakes import FakeRunner, FakeSampler
 
 MARK = 999
@@ -73,8 +74,8 @@ def request(number: int, new_tokens: int) -> GenerateRequest:
 async def measure(policy: str, log: Path) -> dict[str, object]:
     from ray import serve
 
+    from app.controller.worker_client import Arrivals, WorkerClient
     from app.deploy import worker_deployment
-    from app.worker_client import Arrivals, WorkerClient
 
     def make_runner(settings: ServiceSettings, slot: Slot, threads: int) -> ModelRunner:
         return SlowRunner(log, STEP_S[slot.cpus[0] == min(os.sched_getaffinity(os.getppid()))])

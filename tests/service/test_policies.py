@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.policies import choose_shortest_queue
+from app.controller.policies import choose_shortest_queue
 from tests.service.policies_on_ray import HELD_REQUESTS, LOTTERY_REQUESTS
 
 pytestmark = pytest.mark.service

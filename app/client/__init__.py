@@ -1,0 +1,1 @@
+"""Clients of our own: what talks to the service over HTTP only."""

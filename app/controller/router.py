@@ -1,0 +1,237 @@
+"""The controller: LOTTERY and SHORTEST_QUEUE as a Ray Serve request router, and the worker table behind them.
+
+One router lives in each process that holds a handle to the workers (each ingress replica), on a thread of its
+own. It hears of the workers through the Serve controller, which polls `record_routing_stats` and broadcasts
+what changed: the worker's heartbeat. Answers to requests and probes count as reports too, so the service
+outlives a controller that is being replaced. It knows nothing of what a request means.
+
+Every use of Serve's alpha router API (2.60, pinned) is in this file. What it relies on there: - a rank is one
+replica: inside a rank Serve would prefer the least cached queue length and overrule the policy; -
+`should_backoff` keeps a pass over full workers from being repeated in a tight loop; - an exception set on
+`pending_request.future` reaches the caller; returning a non-empty answer then ends the pass; - FIFOMixin,
+because the choices of one HTTP request share an internal request id, which the base class would match to one
+of them only, leaving the others waiting for ever.
+
+Serve pickles this module by value: names that others must recognize (error types, rows) come from elsewhere.
+"""
+
+import asyncio
+import random
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+from ray.serve.handle import DeploymentHandle
+from ray.serve.request_router import FIFOMixin, PendingRequest, ReplicaID, RequestRouter, RunningReplica
+
+from app.controller.policies import lottery_order, shortest_queue_order
+from app.controller.worker_table import WorkerTable
+from app.messages.failures import NoWorkerError, QueueFullError
+from app.messages.model_card import ModelCard
+from app.messages.workers import WorkerFacts, WorkerReport, WorkerRow
+from app.ray_internals import router_of
+
+# A worker's answer takes milliseconds: its event loop never computes.
+_PROBE_TIMEOUT_S = 0.5
+# From choosing a worker to sending takes one turn of the loop; a request cancelled between the two never
+# sends.
+_RESERVATION_S = 1.0
+
+
+class WorkerRouter(FIFOMixin, RequestRouter):
+    """Orders the live workers by policy; refuses a request if none is up, or if every queue is full."""
+
+    def initialize_state(self, **kwargs: Any) -> None:
+        """Takes `router_kwargs(...)`; Serve calls it once."""
+        self._policy: str = kwargs["policy"]
+        self._rng = random.Random(kwargs["seed"])
+        self._table = WorkerTable(expiration_s=kwargs["expiration_s"], forget_after_s=kwargs["forget_after_s"])
+        self._in_flight: dict[str, int] = {}
+        self._reserved_until_s: dict[str, list[float]] = {}
+        self._probing: set[str] = set()
+        self._tried: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
+
+    def rows(self) -> list[WorkerRow]:
+        """The worker table; from any thread."""
+        replicas = list(self._replicas.values())
+        return self._table.rows({_worker_id(r): self._queue_length(r) for r in replicas}, monotonic())
+
+    def cards(self) -> list[ModelCard]:
+        """What the live workers run; from any thread."""
+        return self._table.cards(monotonic())
+
+    async def choose_replicas(  # type: ignore[override]  # Serve only iterates, as its own routers know
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> Iterable[list[RunningReplica]]:
+        """One pass over the live workers, best first. A second pass means that the first found no place."""
+        live = await self._live(candidate_replicas)
+        if pending_request is not None:
+            pending_request.routing_context.should_backoff = True
+            future = pending_request.future
+            if not live:
+                error = NoWorkerError("No worker answers. Try again later.")
+                return _refuse(future, error, candidate_replicas)
+            if future in self._tried and all(self._is_full(r) for r in live):
+                full = QueueFullError("All workers' queues are full. Try again later.")
+                return _refuse(future, full, live)
+            self._tried.add(future)
+        return self._reserving([live[i] for i in self._order(live)])
+
+    def update_replicas(self, replicas: list[RunningReplica]) -> None:
+        """Serve's news: the workers that run now, with their facts and last reports."""
+        super().update_replicas(replicas)
+        reported = self._table.update(dict(_parsed(replicas)), monotonic())
+        for replica in replicas:
+            if _worker_id(replica) in reported:
+                self._correct(replica)
+        self._refuse_all_if_empty()
+
+    def on_send_request(self, replica_id: ReplicaID) -> None:
+        """Queue_length += 1, which from here on replaces the reservation."""
+        super().on_send_request(replica_id)
+        worker_id = replica_id.unique_id
+        self._in_flight[worker_id] = self._in_flight.get(worker_id, 0) + 1
+        self._unreserve(worker_id)
+
+    def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
+        """Queue_length -= 1, on every way out."""
+        super().on_request_completed(replica_id, internal_request_id)
+        worker_id = replica_id.unique_id
+        self._in_flight[worker_id] = max(0, self._in_flight.get(worker_id, 0) - 1)
+        if not self._in_flight[worker_id]:
+            del self._in_flight[worker_id]
+
+    def on_new_queue_len_info(self, replica_id: ReplicaID, num_ongoing_requests: int) -> None:
+        """The worker answered, with its true queue length."""
+        super().on_new_queue_len_info(replica_id, num_ongoing_requests)
+        self._table.heard(replica_id.unique_id, monotonic())
+
+    def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
+        """The worker's process is gone, and with it its requests."""
+        super().on_replica_actor_died(replica_id)
+        self._table.lost(replica_id.unique_id)
+        self._refuse_all_if_empty()
+
+    async def _live(self, replicas: Sequence[RunningReplica]) -> list[RunningReplica]:
+        live, stale = self._split(replicas)
+        if stale and live:
+            for replica in stale:
+                self._event_loop.create_task(self._probe(replica))
+        elif stale:
+            # Nobody reports: the workers are lost, or only the controller that passes on their reports is.
+            await asyncio.gather(*(self._probe(replica) for replica in stale))
+            live, _ = self._split(replicas)
+        return live
+
+    def _split(self, replicas: Sequence[RunningReplica]) -> tuple[list[RunningReplica], list[RunningReplica]]:
+        now_s = monotonic()
+        live = [r for r in replicas if self._table.is_alive(_worker_id(r), now_s)]
+        return live, [r for r in replicas if r not in live]
+
+    async def _probe(self, replica: RunningReplica) -> None:
+        worker_id = _worker_id(replica)
+        if worker_id in self._probing:
+            return
+        self._probing.add(worker_id)
+        try:
+            answer = replica.get_queue_len(deadline_s=_PROBE_TIMEOUT_S)
+            self.on_new_queue_len_info(replica.replica_id, await asyncio.wait_for(answer, _PROBE_TIMEOUT_S))
+        except Exception:
+            pass  # whatever the reason, it did not report
+        finally:
+            self._probing.discard(worker_id)
+
+    def _order(self, live: Sequence[RunningReplica]) -> list[int]:
+        speeds = [self._table.speed(_worker_id(r)) for r in live]
+        if self._policy == "LOTTERY":
+            return lottery_order(speeds, self._rng)
+        return shortest_queue_order([self._queue_length(r) for r in live], speeds)
+
+    def _queue_length(self, replica: RunningReplica) -> int:
+        """Requests at the worker, with those that have been chosen for it but not sent yet.
+
+        What this router has sent and not seen finished; or the worker's count if that is more, for other
+        routers send to it too.
+        """
+        worker_id = _worker_id(replica)
+        known = self._replica_queue_len_cache.get(replica.replica_id)
+        if known is None:
+            known = self._table.reported_queue_length(worker_id)
+        now_s = monotonic()
+        reserved = sum(until_s > now_s for until_s in self._reserved_until_s.get(worker_id, ()))
+        return max(self._in_flight.get(worker_id, 0), known) + reserved
+
+    def _correct(self, replica: RunningReplica) -> None:
+        """Lowers a count that is too high: a probe's answer may be older than the end of a request."""
+        worker_id = _worker_id(replica)
+        known = self._replica_queue_len_cache.get(replica.replica_id)
+        true_length = max(self._in_flight.get(worker_id, 0), self._table.reported_queue_length(worker_id))
+        if known is not None and true_length < known:
+            self._replica_queue_len_cache.update(replica.replica_id, true_length)
+
+    def _is_full(self, replica: RunningReplica) -> bool:
+        known = self._replica_queue_len_cache.get(replica.replica_id)
+        return known is not None and known >= replica.max_ongoing_requests
+
+    def _reserving(self, replicas: Sequence[RunningReplica]) -> Iterator[list[RunningReplica]]:
+        for replica in replicas:
+            worker_id = _worker_id(replica)
+            now_s = monotonic()
+            held = [until_s for until_s in self._reserved_until_s.get(worker_id, ()) if until_s > now_s]
+            self._reserved_until_s[worker_id] = [*held, now_s + _RESERVATION_S]
+            yield [replica]
+            self._unreserve(worker_id)  # it had no place, or Serve would not have come back
+
+    def _unreserve(self, worker_id: str) -> None:
+        held = self._reserved_until_s.get(worker_id)
+        if held:
+            held.pop(0)
+        if not held:
+            self._reserved_until_s.pop(worker_id, None)
+
+    def _refuse_all_if_empty(self) -> None:
+        if not self._replicas:
+            for pending in list(self._pending_requests_to_fulfill):
+                if not pending.future.done():
+                    pending.future.set_exception(NoWorkerError("No worker is up. Try again later."))
+
+
+def router_kwargs(
+    *, policy: str, expiration_s: float, forget_after_s: float, seed: int | None = None
+) -> dict[str, Any]:
+    """The router's knobs as JSON types, for Serve's `request_router_kwargs`."""
+    return {"policy": policy, "expiration_s": expiration_s, "forget_after_s": forget_after_s, "seed": seed}
+
+
+def worker_rows(handle: DeploymentHandle[Any]) -> list[WorkerRow]:
+    """The worker table of the handle's router in this process; empty before its first update. Any thread."""
+    request_router = router_of(handle)
+    return request_router.rows() if request_router is not None else []
+
+
+def worker_cards(handle: DeploymentHandle[Any]) -> list[ModelCard]:
+    """What the handle's live workers run, as its router in this process knows it. Any thread."""
+    request_router = router_of(handle)
+    return request_router.cards() if request_router is not None else []
+
+
+def _worker_id(replica: RunningReplica) -> str:
+    return str(replica.replica_id.unique_id)
+
+
+def _parsed(
+    replicas: Sequence[RunningReplica],
+) -> Iterator[tuple[str, tuple[WorkerFacts, WorkerReport | None]]]:
+    for replica in replicas:
+        stats: Mapping[str, Any] = replica.routing_stats
+        report = WorkerReport.from_wire(stats) if stats else None
+        yield _worker_id(replica), (WorkerFacts.from_wire(replica.replica_metadata), report)
+
+
+def _refuse(
+    future: "asyncio.Future[Any]", error: Exception, replicas: list[RunningReplica]
+) -> list[list[RunningReplica]]:
+    if not future.done():
+        future.set_exception(error)
+    return [replicas]

@@ -1,0 +1,118 @@
+"""The worker table: what the controller knows of each worker, who is alive, and what routing is told.
+
+Pure: no Ray, no clock of its own (callers pass seconds of a monotonic clock). A report is news only if its
+heartbeat changed, and its age is measured by the reader's clock: the clocks of two machines need not agree.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.messages.model_card import ModelCard
+from app.messages.workers import WorkerFacts, WorkerReport, WorkerRow
+
+
+@dataclass(slots=True)
+class _Entry:
+    facts: WorkerFacts
+    report: WorkerReport | None
+    heard_at_s: float
+    present: bool = True
+
+
+class WorkerTable:
+    """Rows by worker id. Not thread-safe for writing; `rows` may be called from any thread."""
+
+    def __init__(self, *, expiration_s: float, forget_after_s: float) -> None:
+        self._expiration_s = expiration_s
+        self._forget_after_s = forget_after_s
+        self._entries: dict[str, _Entry] = {}
+
+    def update(self, workers: Mapping[str, tuple[WorkerFacts, WorkerReport | None]], now_s: float) -> set[str]:
+        """Takes the present list: newcomers enter, a changed heartbeat is a report, absent ones are gone.
+
+        Returns the ids of those that have reported.
+        """
+        reported: set[str] = set()
+        for worker_id, (facts, report) in workers.items():
+            entry = self._entries.get(worker_id)
+            if entry is None:
+                self._entries[worker_id] = _Entry(facts, report, now_s)
+                continue
+            entry.facts, entry.present = facts, True
+            if report is not None and (entry.report is None or report.heart_beat != entry.report.heart_beat):
+                entry.report, entry.heard_at_s = report, now_s
+                reported.add(worker_id)
+        for worker_id, entry in list(self._entries.items()):
+            if worker_id not in workers:
+                entry.present = False
+                if now_s - entry.heard_at_s > self._expiration_s + self._forget_after_s:
+                    del self._entries[worker_id]
+        return reported
+
+    def heard(self, worker_id: str, now_s: float) -> None:
+        """The worker answered a request or a probe: that is a report too."""
+        entry = self._entries.get(worker_id)
+        if entry is not None:
+            entry.heard_at_s = now_s
+
+    def lost(self, worker_id: str) -> None:
+        """The worker's process has died."""
+        entry = self._entries.get(worker_id)
+        if entry is not None:
+            entry.present = False
+
+    def is_alive(self, worker_id: str, now_s: float) -> bool:
+        """Whether the worker is there and has reported within EXPIRATION."""
+        entry = self._entries.get(worker_id)
+        return entry is not None and entry.present and now_s - entry.heard_at_s <= self._expiration_s
+
+    def cards(self, now_s: float) -> list[ModelCard]:
+        """What each live worker runs."""
+        entries = list(self._entries.items())
+        return [entry.facts.model for worker_id, entry in entries if self.is_alive(worker_id, now_s)]
+
+    def speed(self, worker_id: str) -> float:
+        """Tokens per second; 1.0 for a worker that is not known (all such are equal)."""
+        entry = self._entries.get(worker_id)
+        return entry.facts.speed if entry is not None else 1.0
+
+    def reported_queue_length(self, worker_id: str) -> int:
+        """Requests running and waiting by the last report; 0 if there was none."""
+        entry = self._entries.get(worker_id)
+        return entry.report.running + entry.report.waiting if entry is not None and entry.report else 0
+
+    def rows(self, queue_lengths: Mapping[str, int], now_s: float) -> list[WorkerRow]:
+        """The table, alive workers first. A worker that is gone stays for `forget_after_s`."""
+        rows = [
+            self._row(worker_id, entry, queue_lengths.get(worker_id, 0), now_s)
+            for worker_id, entry in list(self._entries.items())
+            if entry.present or now_s - entry.heard_at_s <= self._expiration_s + self._forget_after_s
+        ]
+        return sorted(rows, key=lambda row: (row.state != "alive", row.state != "stale", row.worker_id))
+
+    def _row(self, worker_id: str, entry: _Entry, queue_length: int, now_s: float) -> WorkerRow:
+        alive = self.is_alive(worker_id, now_s)
+        report = entry.report or WorkerReport(0.0, 0, 0, 0, 0)
+        return WorkerRow(
+            worker_id=worker_id,
+            node=entry.facts.node,
+            pid=entry.facts.pid,
+            model_names=(entry.facts.model.name,),
+            speed=entry.facts.speed,
+            queue_length=queue_length if entry.present else 0,
+            check_heart_beat=alive,
+            last_heart_beat=report.heart_beat,
+            state="alive" if alive else "stale" if entry.present else "gone",
+            running=report.running,
+            waiting=report.waiting,
+            kv_pages=report.kv_pages,
+            kv_pages_free=report.kv_pages_free,
+            kv_pages_cached=report.kv_pages_cached,
+            computed_tokens=report.computed_tokens,
+            cached_tokens=report.cached_tokens,
+            generated_tokens=report.generated_tokens,
+            preemptions=report.preemptions,
+            cpus=entry.facts.cpus,
+            numa_node=entry.facts.numa_node,
+            max_context_tokens=entry.facts.max_context_tokens,
+        )

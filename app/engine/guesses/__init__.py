@@ -1,0 +1,1 @@
+"""Speculation without a second model: guesses from the text so far."""

@@ -1,0 +1,106 @@
+"""Guessing the next tokens from the text itself, and knowing when that pays.
+
+An answer often repeats its prompt, or itself (drafter.py). The model computes a token and the guesses after it in one
+step, the sampler draws at each place as it would have anyway, and the first guess that is not what it drew ends the
+step's harvest: so texts are the same with guesses and without, drawn ones too.
+
+A guess costs a row of a step. What rows take is learned from steps as they run (step_cost.py), and how often guesses
+are right from each request's own text, also while none are made; so it turns itself off where it does not pay.
+
+Knows neither pages nor the model.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from app.engine.guesses.step_cost import StepCost
+from app.engine.model_runner import Batch
+from app.engine.scheduling.sequence import SequenceState, Step
+
+if TYPE_CHECKING:
+    from app.engine.generation import Generation
+
+
+MAX_RUNNING = 16
+"""With more requests than this nobody guesses: their rows fill the kernels already."""
+_LEAST_GAIN = 1.02
+"""In tokens a second, before anybody guesses: less is within what is known of a step's time."""
+
+
+class Speculation:
+    """The engine's guesses: before a step for whom and how many, after it what became of them."""
+
+    def __init__(self, guess_tokens: int) -> None:
+        """`guess_tokens`: the most guesses of one request in a step."""
+        self._most = guess_tokens
+        self._cost = StepCost()
+        self.looked_up: list[Generation] = []
+        """Requests for which there were guesses in this step, computed or not."""
+        self.guessed_tokens = 0
+        self.right_guesses = 0
+
+    def guess(
+        self, running: Sequence[SequenceState], generations: "Mapping[SequenceState, Generation]", spare: int
+    ) -> None:
+        """Sets `drafts` of the sequences that decode, `spare` in all at most."""
+        for generation in self.looked_up:
+            generation.sequence.drafts = 0
+        self.looked_up = []
+        if len(running) > MAX_RUNNING:
+            return
+        likely: list[tuple[float, SequenceState]] = []
+        for sequence in running:
+            generation = generations[sequence]
+            room = sequence.end_length - sequence.length - 1
+            if generation.drafter is None or room < 1 or sequence.length - sequence.computed != 1:
+                continue
+            generation.guesses = generation.drafter.look_up(min(self._most, room))
+            if generation.guesses:
+                self.looked_up.append(generation)
+                likely += [(chance, sequence) for chance in generation.drafter.chances()]
+        likely.sort(key=lambda pair: -pair[0])
+        chances = [chance for chance, _ in likely[: max(spare, 0)]]
+        for _, sequence in likely[: self._paying(chances, len(running))]:
+            sequence.drafts += 1
+
+    def _paying(self, chances: Sequence[float], rows: int) -> int:
+        """How many guesses, the likeliest first, beside `rows` that make a token each give the most tokens a second."""
+        tokens = float(rows)
+        most, best = 0, _LEAST_GAIN * tokens / self._cost.seconds(rows)
+        for count, chance in enumerate(chances, start=1):
+            tokens += chance
+            rate = tokens / self._cost.seconds(rows + count)
+            if rate > best:
+                most, best = count, rate
+        return most
+
+    def record(self, step: Step, batch: Batch, seconds: float) -> None:
+        """A step was run: if it was one of decoding, what it cost is of interest."""
+        rows, sequences = len(batch.token_ids), len(step.sequences)
+        if sequences <= MAX_RUNNING:
+            guesses = 0 if batch.draft_lengths is None else int(batch.draft_lengths.sum())
+            if rows == sequences + guesses:
+                self._cost.record(rows, seconds)
+
+    def harvest(self, step: Step, tokens: Sequence[int]) -> list[tuple[SequenceState, Sequence[int]]]:
+        """What each sampled sequence got; wrong guesses are taken out of the step's `query_lengths`."""
+        taken: list[tuple[SequenceState, Sequence[int]]] = []
+        begin = 0
+        for index, (sequence, count) in enumerate(zip(step.sequences, step.query_lengths, strict=True)):
+            guesses = max(0, sequence.computed + count - sequence.length)
+            places = tokens[begin : begin + 1 + guesses]
+            begin += len(places)
+            if guesses:
+                if -1 in places:
+                    places = places[: places.index(-1)]
+                right = len(places) - 1
+                step.query_lengths[index] -= guesses - right
+                self.guessed_tokens += guesses
+                self.right_guesses += right
+            if step.samples[index]:
+                taken.append((sequence, places))
+        by_sequence = dict(taken)
+        for generation in self.looked_up:
+            assert generation.drafter is not None
+            generation.drafter.learn(by_sequence.get(generation.sequence, ()))
+        return taken

@@ -1,0 +1,284 @@
+"""The ModelRunner of the native engine: a packed model behind the interface that the engine's loop knows.
+
+Only translates names and types; it knows nothing of requests, scheduling or pages' owners.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.model_runner import (
+    Batch,
+    CandidateSampler,
+    PromptReader,
+    StateHistory,
+    StateReader,
+    TokenConstraint,
+    TokenSampler,
+)
+from app.messages.outputs import PromptResult, TokenScores
+from app.messages.requests import GenerateRequest, SamplingParams
+from kernels import _native
+
+
+def kv_pages_within(folder: str, kv_type: str, memory_bytes: int) -> int:
+    """Pages of a packed model's KV cache, of a type that is not "auto", that fit `memory_bytes`.
+
+    Raises ValueError where not even one does, `_native.PackedFileError`, OSError.
+    """
+    page_bytes = _native.Model.kv_page_bytes(folder, kv_type)
+    pages = memory_bytes // page_bytes
+    if pages < 1:
+        raise ValueError(f"memory_bytes: {memory_bytes} is less than one KV page of this model, {page_bytes}")
+    return pages
+
+
+class NativeRunner:
+    """Owns one `_native.Model`. Not thread-safe: one step at a time, from whichever thread."""
+
+    def __init__(
+        self,
+        folder: str,
+        *,
+        threads: int,
+        cpus: Sequence[int] = (),
+        compute_type: str = "int8",
+        prompt_compute_type: str = "same",
+        kv_type: str = "auto",
+        weight_memory: str = "auto",
+        nodes: Sequence[int] = (),
+        bind_weights: bool = True,
+        kv_pages: int,
+        max_sequences: int,
+        max_step_tokens: int,
+        max_context_tokens: int,
+    ) -> None:
+        """Loads the packed model in `folder`.
+
+        Arguments, limits and errors are those of `_native.Model`; no cpus: the threads are not pinned.
+        """
+        self.model = _native.Model(
+            folder,
+            threads=threads,
+            cpus=list(cpus),
+            compute_type=compute_type,
+            prompt_compute_type=prompt_compute_type,
+            kv_type=kv_type,
+            weight_memory=weight_memory,
+            nodes=list(nodes),
+            bind_weights=bind_weights,
+            kv_pages=kv_pages,
+            max_sequences=max_sequences,
+            max_step_tokens=max_step_tokens,
+            max_context_tokens=max_context_tokens,
+        )
+        """The native model: its tier, its threads, its memory and its profile."""
+        self.vocab_size = self.model.vocab_size
+        self.page_tokens = _native.PAGE_TOKENS
+        self.kv_pages = kv_pages
+        self.max_sequences = max_sequences
+        self.max_step_tokens = max_step_tokens
+        self.max_context_tokens = max_context_tokens
+        self._page_table = self.model.page_table
+
+    @property
+    def page_table(self) -> NDArray[np.int32]:
+        """[max_sequences, ceil(max_context_tokens / page_tokens)], written by the engine."""
+        return self._page_table
+
+    @property
+    def has_relative_positions(self) -> bool:
+        """Whether keys can be moved to other positions: not with dynamic RoPE."""
+        return self.model.has_relative_positions
+
+    def copy_page_turned(self, source: int, target: int, positions: int) -> None:
+        """Copies a page, its keys as if their tokens stood so many positions later. Raises ValueError."""
+        self.model.copy_page_turned(source, target, positions)
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copies a page."""
+        self.model.copy_page(source, target)
+
+    def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:
+        """A fresh sampler for one request. Raises ValueError naming the option that is out of range."""
+        return _native.Sampler(
+            vocab_size=self.vocab_size,
+            prompt=prompt_token_ids,
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            repetition_penalty=sampling.repetition_penalty,
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            logit_bias=sampling.logit_bias,
+            seed=seed,
+            min_tokens=sampling.min_new_tokens,
+            end_tokens=sorted(sampling.end_token_ids) if sampling.min_new_tokens else (),
+            logprobs=-1 if sampling.logprobs is None else min(sampling.logprobs, self.vocab_size),
+        )
+
+    def make_candidate_sampler(
+        self, prompt_token_ids: Sequence[int], sampling: SamplingParams, candidates: int, *, penalizes_logprobs: bool
+    ) -> CandidateSampler:
+        """A search's sampler. Raises ValueError naming the option that is out of range."""
+        return _native.Sampler(
+            vocab_size=self.vocab_size,
+            prompt=prompt_token_ids,
+            repetition_penalty=sampling.repetition_penalty,
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            logit_bias=sampling.logit_bias,
+            min_tokens=sampling.min_new_tokens,
+            end_tokens=sorted(sampling.end_token_ids) if sampling.min_new_tokens else (),
+            candidates=candidates,
+            penalize_logprobs=penalizes_logprobs,
+        )
+
+    def make_history(self) -> StateHistory:
+        """For the states of one request's text; empty."""
+        return _History(_native.HiddenHistory(hidden_size=self.model.hidden_size))
+
+    def constrained(self, sampler: TokenSampler, constraint: TokenConstraint) -> TokenSampler:
+        """The sampler, drawing only what `constraint` allows."""
+        native = self._native_sampler(sampler)
+        assert native is not None
+        native.set_masked(True)
+        return _ConstrainedSampler(native, constraint)
+
+    def make_reader(self, request: GenerateRequest) -> PromptReader | None:
+        """A fresh reader for a request whose prompt is to be read. Raises ValueError."""
+        prompt = request.prompt_token_ids
+        if request.prompt_logprobs is not None:
+            top = min(request.prompt_logprobs, self.vocab_size)
+            return _Scorer(_native.PromptScorer(vocab_size=self.vocab_size, prompt=prompt, top=top))
+        if request.pooling is not None:
+            size = self.model.hidden_size
+            return _Embedder(
+                _native.PromptEmbedder(hidden_size=size, prompt_tokens=len(prompt), pooling=request.pooling)
+            )
+        return None
+
+    def step(self, batch: Batch) -> NDArray[np.int32]:
+        """Runs the batch; one sampled token per sequence and guess, -1 where there is none.
+
+        Raises ValueError naming the array that does not fit.
+        """
+        samplers = [self._native_sampler(sampler) for sampler in batch.samplers]
+        constrained = [
+            (index, sampler) for index, sampler in enumerate(batch.samplers) if isinstance(sampler, _ConstrainedSampler)
+        ]
+        for _, sampler in constrained:
+            sampler.constraint.fill_mask(sampler.native.mask)
+        sampled = self._run(batch, samplers)
+        for index, sampler in constrained:
+            before = 0 if batch.draft_lengths is None else int(batch.draft_lengths[:index].sum())
+            sampler.constraint.accept(int(sampled[index + before]))
+        return sampled
+
+    def _run(self, batch: Batch, samplers: Sequence[_native.Sampler | None]) -> NDArray[np.int32]:
+        return self.model.step(
+            batch.token_ids,
+            batch.positions,
+            batch.slots,
+            batch.query_lengths,
+            batch.context_lengths,
+            samplers,
+            [_native_reader(reader) for reader in batch.readers],
+            batch.draft_lengths,
+            batch.prompts,
+        )
+
+    @staticmethod
+    def _native_sampler(sampler: TokenSampler | None) -> _native.Sampler | None:
+        if sampler is None or isinstance(sampler, _native.Sampler):
+            return sampler
+        if isinstance(sampler, _ConstrainedSampler):
+            return sampler.native
+        raise TypeError(f"samplers: {type(sampler).__name__} was not made by this runner")
+
+
+class _ConstrainedSampler:
+    """A native sampler and what its mask is made from."""
+
+    __slots__ = ("constraint", "native")
+
+    def __init__(self, native: _native.Sampler, constraint: TokenConstraint) -> None:
+        self.native = native
+        self.constraint = constraint
+
+    def take_scores(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
+        return self.native.take_scores()
+
+
+class _History:
+    __slots__ = ("native",)
+
+    def __init__(self, native: _native.HiddenHistory) -> None:
+        self.native = native
+
+    def writer(self) -> StateReader:
+        return _Writer(_native.HistoryWriter(self.native))
+
+    def candidate(self) -> StateReader:
+        return _Candidate(_native.CandidateReader(self.native))
+
+
+class _Writer:
+    """Reads the text's own states, which are compared with nothing."""
+
+    __slots__ = ("native",)
+
+    similarity = -1.0
+
+    def __init__(self, native: _native.HistoryWriter) -> None:
+        self.native = native
+
+    def choose(self) -> None:
+        raise AssertionError("no candidate")
+
+
+class _Candidate:
+    __slots__ = ("native",)
+
+    def __init__(self, native: _native.CandidateReader) -> None:
+        self.native = native
+
+    @property
+    def similarity(self) -> float:
+        return self.native.similarity
+
+    def choose(self) -> None:
+        self.native.choose()
+
+
+class _Scorer:
+    __slots__ = ("native",)
+
+    def __init__(self, native: _native.PromptScorer) -> None:
+        self.native = native
+
+    def result(self) -> PromptResult:
+        return PromptResult(scores=TokenScores(*self.native.scores()))
+
+
+class _Embedder:
+    __slots__ = ("native",)
+
+    def __init__(self, native: _native.PromptEmbedder) -> None:
+        self.native = native
+
+    def result(self) -> PromptResult:
+        """The vector, normalized; one without a direction stays as it is."""
+        vector = self.native.embedding()
+        length = float(np.linalg.norm(vector.astype(np.float64)))
+        return PromptResult(embedding=(vector / np.float32(length)) if length > 0 else vector)
+
+
+def _native_reader(reader: PromptReader | StateReader | None) -> _native.PromptReader | None:
+    if reader is None:
+        return None
+    if isinstance(reader, (_Scorer, _Embedder, _Writer, _Candidate)):
+        return reader.native
+    raise TypeError(f"readers: {type(reader).__name__} was not made by this runner")

@@ -1,0 +1,1 @@
+"""Which sequence computes how many tokens in the next step."""

@@ -1,0 +1,107 @@
+"""What a step, a sequence and the KV cache can hold, and which requests can never fit.
+
+Numbers only: knows neither sequences nor pages.
+"""
+
+from dataclasses import dataclass
+
+from app.messages.failures import InvalidRequestError, RequestTooLongError
+from app.messages.requests import ContextWindow
+
+
+@dataclass(frozen=True, slots=True)
+class PageWindow:
+    """An endless output's context in whole pages."""
+
+    pages: int
+    keep: int
+    """The first pages, which stay."""
+    discard: int
+    """Pages that go when all are full: the oldest after those."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """What a step, a sequence and the whole cache can hold."""
+
+    step_tokens: int
+    """Tokens of one step."""
+    prompt_chunk_tokens: int
+    """The most prompt tokens of a step in which somebody decodes."""
+    max_sequences: int
+    """Sequences with pages at one time: rows of the page table."""
+    max_context_tokens: int
+    page_tokens: int
+    page_count: int
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.step_tokens < self.max_sequences:
+            raise ValueError(
+                f"step_tokens ({self.step_tokens}) must be at least max_sequences ({self.max_sequences}), "
+                "so that every sequence can advance in every step"
+            )
+
+    def pages_for(self, tokens: int) -> int:
+        """Pages that hold `tokens` tokens."""
+        return -(-tokens // self.page_tokens)
+
+    def most_pages(self, prompt_tokens: int, max_new_tokens: int, width: int | None = None) -> int:
+        """Pages of a request at its end; `width`: a search's, whose sequences all hold the prompt's full pages."""
+        if width is None:
+            # The last token of an output is never read back, so its keys and values are not stored.
+            return self.pages_for(max(prompt_tokens + max_new_tokens - 1, prompt_tokens))
+        each = self.pages_for(prompt_tokens + max_new_tokens)
+        shared = prompt_tokens // self.page_tokens
+        return shared + width * (each - shared)
+
+    def window(self, prompt_tokens: int, max_new_tokens: int, window: ContextWindow | None) -> PageWindow | None:
+        """A request's window in whole pages; None if it asks for none, or prompt and output fit into it."""
+        if window is None or prompt_tokens + max_new_tokens <= window.tokens // self.page_tokens * self.page_tokens:
+            return None
+        return PageWindow(
+            pages=window.tokens // self.page_tokens,
+            keep=self.pages_for(window.keep_tokens),
+            discard=max(1, self.pages_for(window.discard_tokens)),
+        )
+
+    def check(
+        self, prompt_tokens: int, max_new_tokens: int, window: PageWindow | None = None, width: int | None = None
+    ) -> None:
+        """Raises RequestTooLongError for a request that could never end, InvalidRequestError for too small a window."""
+        if window is not None:
+            self._check_window(prompt_tokens, window)
+            return
+        total = prompt_tokens + max_new_tokens
+        if total > self.max_context_tokens:
+            raise RequestTooLongError(
+                f"the prompt has {prompt_tokens} tokens and at most {max_new_tokens} are to be generated: {total} "
+                f"together, but the context holds {self.max_context_tokens}"
+            )
+        if self.most_pages(prompt_tokens, max_new_tokens, width) > self.page_count:
+            times = f" for each of {width} branches" if width is not None else ""
+            raise RequestTooLongError(
+                f"the prompt has {prompt_tokens} tokens and at most {max_new_tokens} are to be generated{times}: "
+                f"{total} together, but the KV cache holds {self.page_count * self.page_tokens}"
+            )
+
+    def _check_window(self, prompt_tokens: int, window: PageWindow) -> None:
+        tokens = window.pages * self.page_tokens
+        if window.pages < window.keep + window.discard + 1:
+            raise InvalidRequestError(
+                f"the context window has {window.pages} whole pages of {self.page_tokens} tokens: too few to keep "
+                f"{window.keep}, discard {window.discard} and go on with the rest"
+            )
+        if tokens > self.max_context_tokens:
+            raise InvalidRequestError(
+                f"the context window has {tokens} tokens, but the context holds {self.max_context_tokens}"
+            )
+        if prompt_tokens > tokens:
+            raise RequestTooLongError(f"the prompt has {prompt_tokens} tokens, but the context window holds {tokens}")
+        if window.pages + window.keep > self.page_count:
+            raise RequestTooLongError(
+                f"the context window needs {window.pages + window.keep} pages of {self.page_tokens} tokens (those it "
+                f"keeps twice), but the KV cache has {self.page_count}"
+            )

@@ -1,0 +1,1 @@
+"""Beam search and contrastive search: one request, several sequences."""

@@ -1,0 +1,1 @@
+"""The interface: HTTP in, text out. No engine here."""

@@ -1,0 +1,1 @@
+"""From tokens to choices, and from choices to an answer or to events."""

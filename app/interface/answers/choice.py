@@ -1,0 +1,223 @@
+"""One choice of an answer: from its tokens to text, calls and log-probabilities, piece by piece."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.interface.answers.logprobs import CompletionLogprobs, chat_entries
+from app.interface.functions.call_parser import CallParser, ForcedCall, ToolCallDelta
+from app.interface.planning.job import Job
+from app.interface.text.chat_model import ChatModel
+from app.interface.text.detokenizer import StopStrings
+from app.interface.wire.completions import FinishReason as Finish
+from app.messages.outputs import TokenDelta, TokenScores
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceDelta:
+    """What came of one choice since the last delta; the last has a finish reason."""
+
+    index: int
+    text: str
+    tokens: int
+    finish_reason: Finish | None
+    cached_tokens: int = 0
+    """Prompt tokens found in the prefix cache; told once."""
+    logprobs: Mapping[str, list[Any]] | None = None
+    """OpenAI's lists, as far as these tokens go."""
+    logprob: float = 0.0
+    """The tokens' log-probability, all together."""
+    calls: tuple[ToolCallDelta, ...] = ()
+
+
+class Choice:
+    """One choice's way from tokens to what is told of it."""
+
+    def __init__(self, index: int, job: Job, model: ChatModel) -> None:
+        self._index = index
+        self._text = _ChoiceText(model, job)
+        self._scored = _Scores(model, job, index)
+        self._calls = _call_parser(job)
+        self._content_scores = None if self._calls is None or job.scores is None else _ContentScores()
+        self._echo = job.echoes[index // job.choices] if job.echoes else ""
+
+    def feed(self, delta: TokenDelta) -> ChoiceDelta:
+        """What these tokens add to the choice; after a finish reason there is nothing more to feed."""
+        if self._calls is None or delta.scores is None or len(delta.token_ids) < 2:
+            return self._feed(delta)
+        # One by one, to know which tokens' scores are a call's.
+        told: ChoiceDelta | None = None
+        for one in _singles(delta):
+            new = self._feed(one)
+            told = new if told is None else merged(told, new)
+            if told.finish_reason is not None:
+                break
+        assert told is not None
+        return told
+
+    def _feed(self, delta: TokenDelta) -> ChoiceDelta:
+        new_text, tokens, stopped = self._text.feed(delta)
+        scores = self._scored.lists(delta, tokens)
+        said = new_text
+        finish_reason: Finish | None = "stop" if stopped else delta.finish_reason
+        found: list[ToolCallDelta] = []
+        if self._calls is not None:
+            new_text, found = self._calls.feed(new_text)
+            if self._calls.ended:
+                finish_reason = "tool_calls"
+            if finish_reason is not None:
+                rest, more = self._calls.finish()
+                new_text, found = new_text + rest, found + more
+                finish_reason = "tool_calls" if self._calls.calls and finish_reason == "stop" else finish_reason
+            if self._content_scores is not None:
+                entries = scores["content"] if scores is not None else []
+                entries = self._content_scores.feed(entries, said, new_text, self._calls.held_characters)
+                if finish_reason is not None and not self._calls.calls:
+                    entries += self._content_scores.rest()
+                scores = {"content": entries} if scores is not None or entries else None
+        echo, self._echo = self._echo, ""
+        return ChoiceDelta(
+            self._index,
+            echo + new_text,
+            tokens,
+            finish_reason,
+            delta.cached_tokens,
+            scores,
+            0.0 if delta.scores is None else float(delta.scores.logprobs[:tokens].sum()),
+            tuple(found),
+        )
+
+
+def merged(first: ChoiceDelta, second: ChoiceDelta) -> ChoiceDelta:
+    """Two deltas of one choice, the second right after the first, as one."""
+    return ChoiceDelta(
+        second.index,
+        first.text + second.text,
+        first.tokens + second.tokens,
+        second.finish_reason,
+        first.cached_tokens + second.cached_tokens,
+        _joined(first.logprobs, second.logprobs),
+        first.logprob + second.logprob,
+        first.calls + second.calls,
+    )
+
+
+def _singles(delta: TokenDelta) -> Iterator[TokenDelta]:
+    """The same, a token at a time."""
+    scores, last = delta.scores, len(delta.token_ids) - 1
+    assert scores is not None
+    for i, token in enumerate(delta.token_ids):
+        here = slice(i, i + 1)
+        yield TokenDelta(
+            (token,),
+            delta.finish_reason if i == last else None,
+            0 if i else delta.cached_tokens,
+            TokenScores(scores.logprobs[here], scores.top_token_ids[here], scores.top_logprobs[here]),
+            None if i else delta.prompt,
+        )
+
+
+def _joined(
+    first: Mapping[str, list[Any]] | None, second: Mapping[str, list[Any]] | None
+) -> Mapping[str, list[Any]] | None:
+    if first is None or second is None:
+        return first if second is None else second
+    return {name: entries + second[name] for name, entries in first.items()}
+
+
+def _call_parser(job: Job) -> CallParser | ForcedCall | None:
+    functions = job.functions
+    if functions is None:
+        return None
+    if functions.mode == "named":
+        return ForcedCall(functions.names[0])
+    return CallParser(
+        functions.names, only_calls=functions.mode == "list", parallel=functions.parallel, bare=functions.bare
+    )
+
+
+class _Scores:
+    """One choice's scores as OpenAI's lists."""
+
+    def __init__(self, model: ChatModel, job: Job, index: int) -> None:
+        self._tokens = model.tokens
+        self._prompt = job.request_of(index).prompt_token_ids if job.echoes else ()
+        self._wanted = job.scores is not None
+        self._lists = None if job.starts_text else CompletionLogprobs(model.tokens, job.scores or 0)
+
+    def lists(self, delta: TokenDelta, tokens: int) -> Mapping[str, list[Any]] | None:
+        """Of the delta's first tokens; with the first delta those of the prompt, if it is echoed."""
+        if not self._wanted:
+            return None
+        if self._lists is None:
+            if delta.scores is None:
+                return None
+            return {"content": chat_entries(self._tokens, delta.token_ids, delta.scores)[:tokens]}
+        if delta.prompt is not None and delta.prompt.scores is not None:
+            self._lists.add_unscored(self._prompt[0])
+            self._lists.add(self._prompt[1:], delta.prompt.scores)
+        if delta.scores is not None:
+            self._lists.add(delta.token_ids[:tokens], delta.scores)
+        return self._lists.take()
+
+
+class _ContentScores:
+    """Which tokens' scores are of content: those of function calls, marks and all, are not told."""
+
+    def __init__(self) -> None:
+        self._unread: list[dict[str, Any]] = []  # of tokens that showed no text yet: half a character, held back
+        self._pieces: list[tuple[int, list[dict[str, Any]]]] = []  # characters that the parser was fed, and scores
+
+    def feed(
+        self, entries: list[dict[str, Any]], said: str, content: str, held_characters: int
+    ) -> list[dict[str, Any]]:
+        """Those to tell now. `said` went into the parser, which gave `content` and holds the characters after it."""
+        self._unread += entries
+        if said:
+            self._pieces.append((len(said), self._unread))
+            self._unread = []
+        told: list[dict[str, Any]] = []
+        end = sum(length for length, _ in self._pieces) - held_characters
+        begin = end - len(content)
+        kept, at = [], 0
+        for length, scores in self._pieces:
+            after = at + length
+            if content and at < end and after > begin:
+                told += scores
+                scores = []
+            if after > end:
+                kept.append((after - max(at, end), scores))
+            at = after
+        self._pieces = kept
+        return told
+
+    def rest(self) -> list[dict[str, Any]]:
+        """Of tokens that showed nothing up to the end."""
+        return self._unread
+
+
+class _ChoiceText:
+    """One choice's way from tokens to text, stop strings cut off."""
+
+    def __init__(self, model: ChatModel, job: Job) -> None:
+        self._detokenizer = model.detokenizer(starts_text=job.starts_text, shows_calls=job.functions is not None)
+        self._stops = StopStrings(job.stops)
+        self._has_stops = bool(job.stops)
+
+    def feed(self, delta: TokenDelta) -> tuple[str, int, bool]:
+        """The new text, its tokens, and whether a stop string ended it; tokens after that one don't count."""
+        finished = delta.finish_reason is not None
+        if not self._has_stops:
+            text = self._detokenizer.feed(delta.token_ids)
+            return text + self._detokenizer.finish() if finished else text, len(delta.token_ids), False
+        shown = []
+        for count, token in enumerate(delta.token_ids, start=1):
+            text, stopped = self._stops.feed(self._detokenizer.feed((token,)))
+            shown.append(text)
+            if stopped:
+                return "".join(shown), count, True
+        stopped = False
+        if finished:
+            text, stopped = self._stops.feed(self._detokenizer.finish())
+            shown.append(text if stopped else text + self._stops.finish())
+        return "".join(shown), len(delta.token_ids), stopped

@@ -1,0 +1,244 @@
+"""`/v1/responses` without HTTP: a request as the chat completion that it means, and a job's deltas as its events.
+
+The text of an answer is one message, and each call an item of its own, in the order in which they began; white space
+before a first call is no message. Knows nothing of templates, tokens or the engine.
+"""
+
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from app.interface.answers.choice import ChoiceDelta
+from app.interface.answers.chunks import event_json
+from app.interface.answers.completions import Deltas, TokenCount
+from app.interface.errors import ApiError
+from app.interface.planning.job import Job
+from app.interface.wire.responses import (
+    IncompleteDetails,
+    InputTokensDetails,
+    NamedFunctionChoice,
+    OutputCall,
+    OutputMessage,
+    OutputText,
+    OutputTokensDetails,
+    ResponseError,
+    ResponseObject,
+    ResponseRequest,
+    ResponseUsage,
+)
+
+
+def blank_response(request: ResponseRequest, response_id: str, created: int) -> ResponseObject:
+    """The response before anything came of it."""
+    form = request.text.format if request.text else None
+    choice = request.tool_choice
+    return ResponseObject(
+        id=response_id,
+        created_at=created,
+        instructions=request.instructions,
+        max_output_tokens=request.max_output_tokens,
+        model=request.model,
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        temperature=1.0 if request.temperature is None else request.temperature,
+        text={"format": form.model_dump(by_alias=True, exclude_none=True) if form else {"type": "text"}},
+        tool_choice=choice.model_dump() if isinstance(choice, NamedFunctionChoice) else choice or "auto",
+        tools=[_told_again(tool.model_dump(by_alias=True, exclude_none=True)) for tool in request.tools or ()],
+        top_logprobs=request.top_logprobs or 0,
+        top_p=1.0 if request.top_p is None else request.top_p,
+        user=request.user,
+        prompt_cache_key=request.prompt_cache_key,
+        safety_identifier=request.safety_identifier,
+        metadata=request.metadata or {},
+    )
+
+
+def _told_again(tool: dict[str, Any]) -> dict[str, Any]:
+    return {"parameters": None, "strict": False, **tool}
+
+
+class ResponseWriter:
+    """Turns one choice's deltas into a response and the events that lead to it."""
+
+    def __init__(self, response: ResponseObject, job: Job, *, streams: bool) -> None:
+        """streams: whether anybody wants the events."""
+        self.response = response
+        self._count = TokenCount(job)
+        self._streams = streams
+        self._events: list[bytes] = []
+        self._number = 0
+        self._message: int | None = None  # its place in the output
+        self._call: int | None = None  # the place of the one whose arguments come
+        self._held = ""  # white space, which is a message only if more follows
+        self._held_logprobs: list[dict[str, Any]] = []
+        self._texts: list[str] = []
+        self._arguments: list[str] = []
+
+    def begin(self) -> None:
+        """The first events."""
+        self._whole_event("response.created")
+        self._whole_event("response.in_progress")
+
+    def add(self, deltas: Sequence[ChoiceDelta]) -> None:
+        """What has come since the last time."""
+        self._count.add(deltas)
+        for delta in deltas:
+            self._add_text(delta.text, (delta.logprobs or {}).get("content", []))
+            for call in delta.calls:
+                if call.call_id is not None and call.name is not None:
+                    self._end_call("completed")
+                    self._begin_call(call.call_id, call.name)
+                if call.arguments and self._call is not None:
+                    self._arguments.append(call.arguments)
+                    self._item_event("response.function_call_arguments.delta", self._call, delta=call.arguments)
+                if call.done:
+                    self._end_call("completed")
+            if delta.finish_reason is not None:
+                self._end(incomplete=delta.finish_reason == "length")
+
+    def fail(self, error: ApiError) -> None:
+        """It ends here, with what there is."""
+        self._end_call("incomplete")
+        self._end_message("incomplete")
+        code = {400: "invalid_prompt", 429: "rate_limit_exceeded"}.get(error.status, "server_error")
+        self.response.error = ResponseError(code=code, message=error.message)
+        self.response.status = "failed"
+        self._whole_event("response.failed")
+
+    def take(self) -> bytes:
+        """The events since the last time."""
+        events = b"".join(self._events)
+        self._events.clear()
+        return events
+
+    def _add_text(self, text: str, logprobs: list[dict[str, Any]]) -> None:
+        if self._message is None:
+            self._held += text
+            self._held_logprobs += logprobs
+            if not self._held.strip():
+                return
+            text, logprobs = self._held, self._held_logprobs
+            self._begin_message()
+        if text or logprobs:
+            assert self._message is not None
+            self._texts.append(text)
+            self._part(self._message).logprobs += logprobs
+            self._text_delta(self._message, text, logprobs)
+
+    def _text_delta(self, place: int, text: str, logprobs: list[dict[str, Any]]) -> None:
+        self._item_event("response.output_text.delta", place, content_index=0, delta=text, logprobs=logprobs)
+
+    def _begin_message(self) -> None:
+        self._message = len(self.response.output)
+        self.response.output.append(OutputMessage(id=f"msg_{uuid.uuid4().hex}", content=[]))
+        self._event("response.output_item.added", output_index=self._message, item=self._item(self._message))
+        message = self.response.output[self._message]
+        assert isinstance(message, OutputMessage)
+        message.content.append(OutputText())
+        part = message.content[0].model_dump()
+        self._item_event("response.content_part.added", self._message, content_index=0, part=part)
+
+    def _end_message(self, status: Any) -> None:
+        if self._message is None:
+            return
+        part = self._part(self._message)
+        part.text = "".join(self._texts)
+        place = self._message
+        self._item_event("response.output_text.done", place, content_index=0, text=part.text, logprobs=part.logprobs)
+        self._item_event("response.content_part.done", place, content_index=0, part=part.model_dump())
+        self._end_item(place, status)
+        self._message = None
+
+    def _begin_call(self, call_id: str, name: str) -> None:
+        self._call = len(self.response.output)
+        self.response.output.append(OutputCall(id=f"fc_{uuid.uuid4().hex}", call_id=call_id, name=name))
+        self._event("response.output_item.added", output_index=self._call, item=self._item(self._call))
+
+    def _end_call(self, status: Any) -> None:
+        if self._call is None:
+            return
+        call = self.response.output[self._call]
+        assert isinstance(call, OutputCall)
+        call.arguments = "".join(self._arguments)
+        self._arguments.clear()
+        self._item_event("response.function_call_arguments.done", self._call, name=call.name, arguments=call.arguments)
+        self._end_item(self._call, status)
+        self._call = None
+
+    def _end(self, *, incomplete: bool) -> None:
+        if self._message is None and not self.response.output:  # an answer of nothing, or of white space
+            self._begin_message()
+            self._texts.append(self._held)
+            self._part(0).logprobs += self._held_logprobs
+            self._text_delta(0, self._held, self._held_logprobs)
+        status = "incomplete" if incomplete else "completed"
+        self._end_message(status)
+        self._end_call(status)
+        usage = self._count.usage()
+        self.response.usage = ResponseUsage(
+            input_tokens=usage.prompt_tokens,
+            input_tokens_details=InputTokensDetails(cached_tokens=usage.prompt_tokens_details.cached_tokens),
+            output_tokens=usage.completion_tokens,
+            output_tokens_details=OutputTokensDetails(),
+            total_tokens=usage.total_tokens,
+        )
+        if incomplete:
+            self.response.incomplete_details = IncompleteDetails()
+            self.response.status = "incomplete"
+        else:
+            self.response.status = "completed"
+            self.response.completed_at = int(time.time())
+        self._whole_event(f"response.{status}")
+
+    def _part(self, place: int) -> OutputText:
+        message = self.response.output[place]
+        assert isinstance(message, OutputMessage)
+        return message.content[0]
+
+    def _item(self, place: int) -> dict[str, Any]:
+        return self.response.output[place].model_dump()
+
+    def _end_item(self, place: int, status: Any) -> None:
+        self.response.output[place].status = status
+        self._event("response.output_item.done", output_index=place, item=self._item(place))
+
+    def _item_event(self, kind: str, place: int, **fields: Any) -> None:
+        self._event(kind, item_id=self.response.output[place].id, output_index=place, **fields)
+
+    def _whole_event(self, kind: str) -> None:
+        if self._streams:
+            self._event(kind, response=self.response.model_dump())
+
+    def _event(self, kind: str, **fields: Any) -> None:
+        if not self._streams:
+            return
+        data = event_json({"type": kind, "sequence_number": self._number, **fields})
+        self._events.append(b"event: %b\ndata: %b\n\n" % (kind.encode(), data))
+        self._number += 1
+
+
+async def whole(writer: ResponseWriter, deltas: Deltas) -> ResponseObject:
+    """Waits for the end. Raises what the deltas raise."""
+    async with aclosing(deltas):
+        async for batch in deltas:
+            writer.add(batch)
+    return writer.response
+
+
+async def events(
+    writer: ResponseWriter, first: Sequence[ChoiceDelta], rest: Deltas, as_api_error: Callable[[Exception], ApiError]
+) -> AsyncGenerator[bytes, None]:
+    """Server-sent events, as many as there are at once in one piece. A failure is the last of them."""
+    async with aclosing(rest):
+        writer.begin()
+        writer.add(first)
+        yield writer.take()
+        try:
+            async for batch in rest:
+                writer.add(batch)
+                if pieces := writer.take():
+                    yield pieces
+        except Exception as error:
+            writer.fail(as_api_error(error))
+            yield writer.take()

@@ -1,0 +1,158 @@
+"""What a client is told when a request fails: status, OpenAI's error object, and headers.
+
+It knows OpenAI's names for errors and the engine's exceptions; it knows nothing of FastAPI or Ray, and logs
+nothing.
+"""
+
+import logging
+import traceback
+from dataclasses import dataclass, field
+
+import orjson
+
+from app.messages.failures import (
+    ConstraintError,
+    EngineStoppedError,
+    InvalidRequestError,
+    QueueFullError,
+    RequestTooLongError,
+)
+
+
+@dataclass(eq=False)
+class ApiError(Exception):
+    """A failure as the client sees it. The message may quote the request, so it never goes to a log."""
+
+    status: int
+    message: str
+    type: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def body(self) -> bytes:
+        """OpenAI's error object as JSON."""
+        return orjson.dumps(
+            {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+        )
+
+
+def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """400: the request itself is wrong; `param` names the field."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def unauthorized() -> ApiError:
+    """401: no API key, or a wrong one."""
+    headers = {"WWW-Authenticate": "Bearer"}
+    return ApiError(
+        401,
+        "A valid API key is needed: 'Authorization: Bearer <key>'.",
+        code="invalid_api_key",
+        headers=headers,
+    )
+
+
+def no_such_model(name: str) -> ApiError:
+    """404: a model that is not served here."""
+    return ApiError(404, f"The model '{_shortened(name)}' is not served here.", param="model", code="model_not_found")
+
+
+def no_such_route(method: str, path: str) -> ApiError:
+    """404: a path that is not of this API."""
+    return ApiError(404, f"Unknown request URL: {method} {_shortened(path)}.", code="unknown_url")
+
+
+def wrong_method(method: str, allowed: str) -> ApiError:
+    """405: a path that exists, with another method."""
+    return ApiError(405, f"{method} is not allowed here; use {allowed}.", headers={"Allow": allowed})
+
+
+def body_too_large(limit_bytes: int) -> ApiError:
+    """413: nothing of the body is kept."""
+    return ApiError(413, f"The request body is larger than {limit_bytes} bytes.", code="request_too_large")
+
+
+def wrong_content_type() -> ApiError:
+    """415: a body that does not say it is JSON; browsers may send such ones across sites without asking."""
+    return ApiError(415, "The request needs the header 'Content-Type: application/json'.")
+
+
+def context_length_exceeded(
+    prompt_tokens: int, output_tokens: int, context_tokens: int, param: str, *, at_least: bool = False
+) -> ApiError:
+    """400: prompt and requested output can't fit; `at_least`: the prompt was too long even to be counted."""
+    count = f"at least {prompt_tokens}" if at_least else f"{prompt_tokens}"
+    # OpenAI's own beginning, by which clients (litellm for one) know this error from others.
+    return invalid(
+        f"This model's maximum context length is {context_tokens} tokens, but {count} in the prompt and "
+        f"{output_tokens} for the output were asked for. Shorten the prompt or ask for less output.",
+        param,
+        "context_length_exceeded",
+    )
+
+
+def queue_full(retry_after_s: int) -> ApiError:
+    """429: every worker's queue is full."""
+    return ApiError(
+        429,
+        "All workers are busy and their queues are full. Try again later.",
+        type="rate_limit_error",
+        code="queue_full",
+        headers={"Retry-After": str(retry_after_s)},
+    )
+
+
+def unavailable(retry_after_s: int, message: str = "No worker is up. Try again later.") -> ApiError:
+    """503: nobody is there to do the work."""
+    return ApiError(
+        503,
+        message,
+        type="server_error",
+        code="service_unavailable",
+        headers={"Retry-After": str(retry_after_s)},
+    )
+
+
+def internal(request_id: str) -> ApiError:
+    """500: a bug of ours; the id finds it in the log."""
+    return ApiError(
+        500,
+        f"The server failed on this request (id {request_id}).",
+        type="server_error",
+        code="internal_error",
+    )
+
+
+def of_engine(error: Exception, retry_after_s: int) -> ApiError | None:
+    """What an engine's refusal means to the client; None: not a refusal, but a bug of ours."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, QueueFullError):
+        return queue_full(retry_after_s)
+    if isinstance(error, RequestTooLongError):
+        return invalid(str(error), code="context_length_exceeded")
+    if isinstance(error, ConstraintError):
+        return invalid(error.told, "response_format", "invalid_value")
+    if isinstance(error, InvalidRequestError):
+        return invalid(str(error))
+    if isinstance(error, EngineStoppedError):
+        return unavailable(retry_after_s, str(error))
+    return None
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:100]}…"
+
+
+_logger = logging.getLogger(__name__)
+
+
+def as_api_error(error: Exception, request_id: str, retry_after_s: int) -> ApiError:
+    """What the client is told. A bug of ours is logged by type and place: its message may quote a prompt."""
+    known = of_engine(error, retry_after_s)
+    if known is not None:
+        return known
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    _logger.error("request %s failed: %s\n%s", request_id, type(error).__qualname__, frames)
+    return internal(request_id)

@@ -1,0 +1,170 @@
+"""A call whose arguments are JSON, read incrementally."""
+
+import json
+from typing import Literal
+
+
+class _Unescaped:
+    """The value of a JSON string, character by character."""
+
+    def __init__(self) -> None:
+        self._escape = ""
+        self._high = ""  # the first half of a surrogate pair
+
+    @property
+    def in_escape(self) -> bool:
+        """Whether the next character belongs to an escape."""
+        return bool(self._escape)
+
+    def take(self, character: str) -> str:
+        if not self._escape and character != "\\":
+            return self._paired(character)
+        self._escape += character
+        if len(self._escape) < (6 if self._escape[:2] == "\\u" else 2):
+            return ""
+        escape, self._escape = self._escape, ""
+        try:
+            return self._paired(json.loads(f'"{escape}"'))
+        except ValueError:
+            return self._paired("\ufffd")
+
+    def _paired(self, character: str) -> str:
+        high, self._high = self._high, ""
+        if "\ud800" <= character <= "\udbff":
+            self._high = character
+            return "\ufffd" if high else ""
+        if "\udc00" <= character <= "\udfff":
+            pair = (high + character).encode("utf-16", "surrogatepass")
+            return pair.decode("utf-16") if high else "\ufffd"
+        return "\ufffd" + character if high else character
+
+
+class _Arguments:
+    """A call's arguments as clients want them, from the characters of the value that the model writes.
+
+    Some models write the object's JSON into a string once more: that is undone. Nothing, or null, is an empty object.
+    """
+
+    def __init__(self) -> None:
+        self._kind: Literal["unknown", "plain", "string", "unescaped", "closed"] = "unknown"
+        self._held = ""  # the value so far, until it is clear what it is
+        self._string = _Unescaped()
+        self._text = ""  # the string's so far
+
+    def take(self, character: str) -> str:
+        """What may be passed on now."""
+        match self._kind:
+            case "plain":
+                return character
+            case "unknown":
+                return self._begin(character)
+            case "string" | "unescaped":
+                return self._in_string(character)
+        return ""
+
+    def end(self) -> str:
+        """The rest, when the value is complete."""
+        return "{}" if self._kind in ("unknown", "string") else ""
+
+    def _begin(self, character: str) -> str:
+        self._held = (self._held + character).lstrip()
+        if self._held == '"':
+            self._kind = "string"
+        elif not "null".startswith(self._held.rstrip()):
+            self._kind = "plain"
+            return self._held
+        return ""
+
+    def _in_string(self, character: str) -> str:
+        self._held += character
+        if character == '"' and not self._string.in_escape:
+            self._kind = "closed" if self._kind == "unescaped" else "string"
+            return ""
+        text = self._string.take(character)
+        if self._kind == "unescaped":
+            return text
+        self._text = (self._text + text).lstrip()
+        if self._text:
+            self._kind = "unescaped" if self._text[0] == "{" else "plain"
+            return self._text if self._kind == "unescaped" else self._held
+        return ""
+
+
+class JsonCall:
+    """One call's JSON object as it comes: its name, and the text of its arguments."""
+
+    def __init__(self, *, ends_with_arguments: bool = False) -> None:
+        """ends_with_arguments: nothing closes the object itself."""
+        self.name: str | None = None
+        self.done = False
+        self.is_call = True  # until it shows that it is none
+        self._last_depth = int(ends_with_arguments)
+        self._depth = 0
+        self._in_string = self._escaped = False
+        self._key = ""
+        self._string = ""
+        self._expects_key = False
+        self._arguments: _Arguments | None = None
+        self._in_arguments = False
+        self._passed: list[str] = []
+
+    def feed(self, text: str) -> int:
+        """Takes characters up to the object's end, or to where it shows what it is; returns how many."""
+        name, is_call = self.name, self.is_call
+        for i, character in enumerate(text):
+            self._take(character)
+            if self.done or self.is_call != is_call or self.name != name:
+                return i + 1
+        return len(text)
+
+    def take_arguments(self) -> str:
+        """More of the arguments' text."""
+        text = "".join(self._passed)
+        self._passed.clear()
+        return text
+
+    def _take(self, character: str) -> None:
+        if self._in_string:
+            self._take_in_string(character)
+        elif character == '"':
+            self._in_string, self._string = True, ""
+        elif character in "{[":
+            self._depth += 1
+            self._expects_key = character == "{" and self._depth == 1
+        elif character in "}]":
+            self._depth -= 1
+            self.done = self._depth == self._last_depth
+        elif character == ":" and self._depth == 1 and self._expects_key:
+            self._begin_value()
+            return
+        ended = self._depth == 0 or (self._depth == 1 and character == "," and not self._in_string)
+        if self._depth == 1 and not self._in_string and character in " \t\n\r":
+            return  # around a value
+        if self._in_arguments and self._arguments is not None:
+            self._passed.append(self._arguments.end() if ended else self._arguments.take(character))
+            self._in_arguments = not ended
+        if self.done and self._arguments is None:
+            self._passed.append("{}")
+        if ended and character == ",":
+            self._expects_key = True
+
+    def _begin_value(self) -> None:
+        self._expects_key = False
+        if self._key not in ("name", "arguments", "parameters", "type", "id"):
+            self.is_call = False
+        if self._key in ("arguments", "parameters") and self._arguments is None:
+            self._arguments, self._in_arguments = _Arguments(), True
+
+    def _take_in_string(self, character: str) -> None:
+        if self._escaped:
+            self._escaped = False
+        elif character == "\\":
+            self._escaped = True
+        elif character == '"':
+            self._in_string = False
+            if self._depth == 1 and self._expects_key:
+                self._key = self._string
+            elif self._depth == 1 and self._key == "name":
+                self.name = self._string
+            return
+        self._string += character

@@ -1,0 +1,78 @@
+"""JSON schemas as clients send them: bounded in size and depth, and closed where OpenAI's strict mode asks for it."""
+
+from typing import Any
+
+import orjson
+
+from app.interface import errors
+
+MAX_SCHEMA_BYTES = 65536
+MAX_SCHEMA_LEVELS = 64
+_COMBINED = frozenset({"allOf", "not", "if", "then", "else", "$dynamicRef", "dependentSchemas"})
+_OPEN = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"})
+
+
+def bounded_schema(schema: Any, field: str) -> str:
+    """The schema as JSON. Raises ApiError (400) naming the field if it is too deep or too large."""
+    if nesting_levels(schema) > MAX_SCHEMA_LEVELS:
+        raise errors.invalid(f"'{field}': a schema may be {MAX_SCHEMA_LEVELS} levels deep.", field, "invalid_value")
+    text = orjson.dumps(schema)
+    if len(text) > MAX_SCHEMA_BYTES:
+        raise errors.invalid(f"'{field}': a schema may have {MAX_SCHEMA_BYTES} bytes.", field, "invalid_value")
+    return text.decode()
+
+
+def nesting_levels(value: Any) -> int:
+    """How deep lists and objects are nested; 0 for a plain value."""
+    levels, layer = 0, [value]
+    while layer := [
+        inner
+        for item in layer
+        if isinstance(item, (dict, list))
+        for inner in (item.values() if isinstance(item, dict) else item)
+    ]:
+        levels += 1
+        if levels > MAX_SCHEMA_LEVELS:
+            break
+    return levels
+
+
+def closed_schema(schema: Any) -> Any:
+    """The schema without arguments that it doesn't name, unless it speaks of them: small models make some up."""
+    return schema if _combines(schema) else _with_closed_objects(schema)
+
+
+def _combines(value: Any) -> bool:
+    """Whether objects are put together of several schemas: what one of them does not name another one may."""
+    if isinstance(value, dict):
+        beside = value.keys() & {"$ref", "anyOf", "oneOf"}
+        if value.keys() & _COMBINED or (beside and "properties" in value):
+            return True
+        value = list(value.values())
+    return isinstance(value, list) and any(map(_combines, value))
+
+
+def _with_closed_objects(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    closed = dict(schema)
+    for key in ("properties", "$defs", "definitions"):
+        if isinstance(inner := schema.get(key), dict):
+            closed[key] = {name: _with_closed_objects(value) for name, value in inner.items()}
+    if "items" in schema:
+        closed["items"] = _with_closed_objects(schema["items"])
+    if isinstance(schema.get("properties"), dict) and not schema.keys() & _OPEN:
+        closed["additionalProperties"] = False
+    return closed
+
+
+def moved_definitions(value: Any, place: str) -> Any:
+    """The schema with its own references leading to where it is now."""
+    if isinstance(value, dict):
+        return {
+            key: place + item[1:]
+            if key == "$ref" and isinstance(item, str) and item[:1] == "#"
+            else moved_definitions(item, place)
+            for key, item in value.items()
+        }
+    return [moved_definitions(item, place) for item in value] if isinstance(value, list) else value

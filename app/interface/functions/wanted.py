@@ -1,0 +1,167 @@
+"""What a request wants of functions and formats: the text that tells the model of them, and what its output must be.
+
+A model whose template takes `tools` is told in its own way; any other in a system message of ours, in Hermes' format.
+What the output must be is a JSON schema as text, which the engine's constraint is compiled from elsewhere. Knows
+neither tokens nor templates.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from app.interface import errors
+from app.interface.functions.call_grammar import CallableFunction, call_grammar
+from app.interface.functions.schemas import (
+    MAX_SCHEMA_BYTES,
+    MAX_SCHEMA_LEVELS,
+    bounded_schema,
+    closed_schema,
+    moved_definitions,
+    nesting_levels,
+)
+from app.interface.wire.chat import ChatCompletionRequest, NamedToolChoice, Tool
+
+MAX_FORCED_CALLS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an output has to be, and what of the request says so."""
+
+    schema: str
+    """A JSON schema, or a grammar with calls in it (`app.call_grammar`), as text."""
+    fields: tuple[str, ...]
+    """Whose fault it is if it can't be followed: of several, the i-th is `$defs/f<i>`, or the grammar's i-th schema."""
+
+    def field_of(self, definition: str | None) -> str:
+        """The request's field behind one of the schema's definitions."""
+        number = definition[1:] if definition and definition[0] == "f" else ""
+        if number.isdecimal() and int(number) < len(self.fields):
+            return self.fields[int(number)]
+        return self.fields[0] if len(self.fields) == 1 else "tools"
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """How calls are looked for in an output."""
+
+    names: tuple[str, ...]
+    mode: Literal["auto", "list", "named"]
+    """"list" and "named": a grammar makes the whole output a list of calls, or one function's arguments."""
+    parallel: bool = True
+    """Whether an output may have several calls."""
+    bare: Literal["any", "strict", "none"] = "any"
+    """Which objects at an output's begin may be calls without a mark; not "any": a grammar holds calls to schemas."""
+
+
+def functions_of(request: ChatCompletionRequest) -> Functions | None:
+    """None: the model is to call nothing. Raises ApiError (400)."""
+    choice = request.tool_choice
+    names = tuple(tool.function.name for tool in request.tools or ())
+    if len(set(names)) < len(names):
+        raise errors.invalid("'tools': two functions have the same name.", "tools", "invalid_value")
+    if not names:
+        if choice not in (None, "none"):
+            raise errors.invalid("'tool_choice' is allowed only with 'tools'.", "tool_choice", "invalid_value")
+        if request.parallel_tool_calls is not None and request.tools is None:
+            message = "'parallel_tool_calls' is allowed only with 'tools'."
+            raise errors.invalid(message, "parallel_tool_calls", "invalid_value")
+        return None
+    if choice == "none":
+        return None
+    if isinstance(choice, NamedToolChoice):
+        if choice.function.name not in names:
+            raise errors.invalid("'tool_choice': no such function in 'tools'.", "tool_choice", "invalid_value")
+        return Functions((choice.function.name,), "named")
+    parallel = request.parallel_tool_calls is not False
+    if choice == "required":
+        return Functions(names, "list", parallel)
+    if not any(tool.function.strict for tool in request.tools or ()):
+        return Functions(names, "auto", parallel)
+    has_format = request.response_format is not None and request.response_format.type != "text"
+    return Functions(names, "auto", parallel, "none" if has_format else "strict")
+
+
+def grammar_of(
+    request: ChatCompletionRequest, functions: Functions | None, special: Mapping[int, str] | None = None
+) -> Grammar | None:
+    """What the output has to follow. Raises ApiError (400) naming the field.
+
+    special: the vocabulary's special tokens, of which calls' marks may be some.
+    """
+    form = request.response_format
+    schema: Any = None
+    fields: tuple[str, ...] = ("response_format",)
+    if functions is not None and functions.mode != "auto":
+        if form is not None and form.type != "text":
+            raise errors.invalid("'response_format' and a forced 'tool_choice' contradict each other.", fields[0])
+        schema = _forced_schema(request.tools or (), functions, request.parallel_tool_calls is not False)
+        fields = tuple(
+            f"tools[{i}].function.parameters"
+            for i, tool in enumerate(request.tools or ())
+            if tool.function.name in functions.names
+        )
+    elif form is not None and form.type == "json_object":
+        schema = {"type": "object"}
+    elif form is not None and form.json_schema is not None:
+        schema = form.json_schema.schema_ if form.json_schema.schema_ is not None else {"type": "object"}
+        if not form.json_schema.strict:
+            schema = {**schema, "x-guidance": {"lenient": True}}
+        fields = ("response_format.json_schema.schema",)
+    has_strict_calls = functions is not None and functions.bare != "any"
+    if schema is None and not has_strict_calls:
+        return None
+    for name, value in (("ignore_eos", request.ignore_eos), ("min_tokens", request.min_tokens)):
+        if value:
+            raise errors.invalid(f"'{name}' does not go with an output that has to follow a schema.", name)
+    text = "" if schema is None else bounded_schema(schema, fields[0] if len(fields) == 1 else "tools")
+    if functions is None or not has_strict_calls:
+        return Grammar(text, fields)
+    tools = request.tools or ()
+    callables = [_callable(tool, f"tools[{i}].function.parameters") for i, tool in enumerate(tools)]
+    text = call_grammar(callables, special or {}, parallel=functions.parallel, answer=schema)
+    if len(text) > 2 * MAX_SCHEMA_BYTES:
+        raise errors.invalid("'tools': the functions' schemas are too large together.", "tools", "invalid_value")
+    of_tools = (f"tools[{i}].function.parameters" for i in range(len(tools)))
+    return Grammar(text, (*of_tools, *(fields if schema is not None else ())))
+
+
+def _callable(tool: Tool, field: str) -> CallableFunction:
+    """Of a function that is not strict, arguments may be any object."""
+    if not tool.function.strict:
+        return CallableFunction(tool.function.name, {"type": "object"})
+    schema = {"type": "object", "properties": {}} if tool.function.parameters is None else tool.function.parameters
+    bounded_schema(schema, field)
+    return CallableFunction(tool.function.name, closed_schema(schema))
+
+
+def _forced_schema(tools: Sequence[Tool], functions: Functions, parallel: bool) -> dict[str, Any]:
+    """One function's arguments, or a list of calls; each function's schema lies under a name of its own."""
+    parameters: dict[str, Any] = {}
+    for i, tool in enumerate(tools):
+        schema = tool.function.parameters
+        if schema is not None and nesting_levels(schema) > MAX_SCHEMA_LEVELS // 2:
+            field = f"tools[{i}].function.parameters"
+            message = f"'{field}': a schema may be {MAX_SCHEMA_LEVELS // 2} levels deep."
+            raise errors.invalid(message, field, "invalid_value")
+        parameters[tool.function.name] = closed_schema(
+            {"type": "object", "properties": {}} if schema is None else schema
+        )
+    strict = any(tool.function.strict for tool in tools if tool.function.name in functions.names)
+    lenient: dict[str, Any] = {} if strict else {"x-guidance": {"lenient": True}}
+    if functions.mode == "named":
+        return {**parameters[functions.names[0]], **lenient}
+    definitions, calls = {}, []
+    for i, name in enumerate(functions.names):
+        definitions[f"f{i}"] = moved_definitions(parameters[name], f"#/$defs/f{i}")
+        calls.append(
+            {
+                "type": "object",
+                "properties": {"name": {"const": name}, "arguments": {"$ref": f"#/$defs/f{i}"}},
+                "required": ["name", "arguments"],
+                "additionalProperties": False,
+            }
+        )
+    most = MAX_FORCED_CALLS if parallel else 1
+    listed = {"type": "array", "minItems": 1, "maxItems": most, "items": {"anyOf": calls}}
+    return {**listed, "$defs": definitions, **lenient}

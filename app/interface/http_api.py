@@ -1,0 +1,135 @@
+"""The HTTP application: which path leads to which route.
+
+It gets what it serves as plain objects and callables, so it knows nothing of Ray. No prompt and no answer
+is ever logged: a failure is known by its request id, its type and where it happened.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from app.interface import errors
+from app.interface.callers import KeyCheck
+from app.interface.documents.openapi import Route, document
+from app.interface.guard import Guarded, LingeringClose, http_error
+from app.interface.metrics import Metrics, ObservedModels
+from app.interface.reception import Reception
+from app.interface.routes.completions import CompletionRoutes
+from app.interface.routes.documents import DocumentRoutes
+from app.interface.routes.embeddings import EmbeddingRoutes
+from app.interface.routes.metrics import MetricsRoute
+from app.interface.routes.models import ModelRoutes
+from app.interface.routes.responses import ResponseRoutes
+from app.interface.routes.tokenization import TokenizationRoutes
+from app.interface.service import Service
+from app.interface.wire.chat import ChatCompletion, ChatCompletionRequest
+from app.interface.wire.completions import Completion, CompletionRequest
+from app.interface.wire.embeddings import EmbeddingRequest, EmbeddingResponse
+from app.interface.wire.models import Health, Model, ModelList, WorkerList
+from app.interface.wire.responses import ResponseObject, ResponseRequest
+from app.interface.wire.tokenization import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
+
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+
+def build_http_app(service: Service) -> FastAPI:
+    """The application without the chat page. No CORS: other sites' pages have no business here."""
+    app = FastAPI(title="Redoubt", docs_url=None, redoc_url=None, openapi_url=None)
+    metrics = Metrics(service.workers)
+    app.state.metrics = metrics  # where the guards find it
+    service = replace(service, models=ObservedModels(service.models, metrics))
+    routes = _routes(service, metrics)
+    described = DocumentRoutes(document(routes, has_keys=bool(service.settings.api_keys)))
+    routes = (
+        *routes,
+        Route("GET", "/openapi.json", described.openapi, "This document.", "application/json", open=True),
+        Route("GET", "/docs", described.docs, "The same to read.", "text/html", open=True),
+    )
+    guarded = APIRouter(route_class=Guarded, dependencies=[Depends(KeyCheck(service.settings.api_keys))])
+    unguarded = APIRouter(route_class=Guarded)
+    for route in routes:
+        (unguarded if route.open else guarded).add_api_route(route.path, route.endpoint, methods=[route.method])
+    # The chat page is mounted behind these routes and would answer what they don't: they answer all of it.
+    unknown = _unknown(routes)
+    for route in routes:
+        if not route.path.startswith("/v1/"):
+            (unguarded if route.open else guarded).add_api_route(route.path, unknown, methods=list(_METHODS))
+    guarded.add_api_route("/v1/{path:path}", unknown, methods=list(_METHODS))
+    app.include_router(unguarded)
+    app.include_router(guarded)
+    app.add_exception_handler(HTTPException, http_error)
+    app.add_middleware(LingeringClose)
+    return app
+
+
+def _routes(service: Service, metrics: Metrics) -> Sequence[Route]:
+    reception = Reception(service)
+    models, completions = ModelRoutes(service), CompletionRoutes(reception)
+    responses, embeddings = ResponseRoutes(reception), EmbeddingRoutes(reception)
+    tokenization, series = TokenizationRoutes(reception), MetricsRoute(metrics)
+    return (
+        Route(
+            "POST",
+            "/v1/chat/completions",
+            completions.chat_completions,
+            "Answers a conversation.",
+            ChatCompletion,
+            ChatCompletionRequest,
+            computes=True,
+            streams=True,
+        ),
+        Route(
+            "POST",
+            "/v1/completions",
+            completions.completions,
+            "Goes on with a prompt.",
+            Completion,
+            CompletionRequest,
+            computes=True,
+            streams=True,
+        ),
+        Route(
+            "POST",
+            "/v1/responses",
+            responses.responses,
+            "Answers items; nothing is stored.",
+            ResponseObject,
+            ResponseRequest,
+            computes=True,
+            streams=True,
+        ),
+        Route(
+            "POST",
+            "/v1/embeddings",
+            embeddings.embeddings,
+            "Texts as vectors.",
+            EmbeddingResponse,
+            EmbeddingRequest,
+            computes=True,
+        ),
+        Route("GET", "/v1/models", models.models, "The models that are served.", ModelList),
+        Route("GET", "/v1/models/{name:path}", models.model, "One of them.", Model),
+        Route("GET", "/v1/workers", models.workers, "The worker table.", WorkerList),
+        Route("POST", "/tokenize", tokenization.tokenize, "A text's tokens.", TokenizeResponse, TokenizeRequest),
+        Route("POST", "/detokenize", tokenization.detokenize, "Tokens' text.", DetokenizeResponse, DetokenizeRequest),
+        Route("GET", "/metrics", series.metrics, "Series in Prometheus' format.", "text/plain"),
+        Route("GET", "/health", models.health, "Whether a worker is up.", Health, open=True, unavailable=Health),
+    )
+
+
+def _unknown(routes: Sequence[Route]) -> Callable[[Request], Any]:
+    """What answers any other path under `/v1`, and any other method."""
+
+    async def unknown(request: Request) -> Response:
+        path = request.url.path
+        for route in routes:
+            fixed, _, variable = route.path.partition("{")
+            if path.startswith(fixed) if variable else path == fixed:
+                raise errors.wrong_method(request.method, route.method)
+        raise errors.no_such_route(request.method, path)
+
+    return unknown

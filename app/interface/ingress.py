@@ -1,0 +1,82 @@
+"""The front door as a Ray Serve deployment: it opens the models' tokenizers and connects HTTP to the workers.
+
+What the routes do is in `app.http_api` and below, which know nothing of Ray.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from app.controller.applications import ServeApplications
+from app.controller.worker_client import Arrivals, WorkerClient
+from app.interface.callers import read_api_keys
+from app.interface.http_api import build_http_app
+from app.interface.model_directory import ModelDirectory
+from app.interface.planning.job import Limits
+from app.interface.service import HttpSettings, Service
+from app.ray_internals import keep_on_loopback
+from app.settings import ServiceSettings
+
+_FIRST_LOOK_TIMEOUT_S = 10.0
+
+
+@serve.deployment
+@serve.ingress()
+class Ingress:
+    """Answers HTTP; bound with (settings, handle of the workers of its own model). It finds other models by itself."""
+
+    def __init__(self, settings: ServiceSettings, workers: DeploymentHandle[Any]) -> None:
+        """Opens the model's tokenizer, not its weights. Raises ChatModelError naming the wrong file."""
+        keep_on_loopback()
+        ingress = settings.ingress
+        self._search_period_s = ingress.model_search_period_s
+        own = serve.get_replica_context().app_name
+        self._arrivals = Arrivals()
+        self._directory = ModelDirectory(
+            settings.model_card(), WorkerClient(workers, self._arrivals), ServeApplications(own, self._arrivals)
+        )
+        self._service = Service(
+            models=self._directory.models,
+            workers=self._directory.workers,
+            settings=HttpSettings(
+                limits=Limits(
+                    default_max_tokens=ingress.default_max_tokens,
+                    max_choices=ingress.max_choices,
+                    max_beams=min(ingress.max_beams, settings.worker.max_concurrent_requests),
+                ),
+                max_body_bytes=ingress.max_body_bytes,
+                retry_after_s=ingress.retry_after_s,
+                api_keys=() if ingress.api_key_file is None else read_api_keys(Path(ingress.api_key_file)),
+            ),
+        )
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        """Serve calls this once, after the constructor. The page takes what the routes before it leave."""
+        from app.interface.page.page import mount_page  # only this process needs Gradio, which takes seconds to import
+
+        app = build_http_app(self._service)
+        app.router.lifespan_context = self._watching
+        mount_page(app)
+        return app
+
+    @asynccontextmanager
+    async def _watching(self, app: FastAPI) -> AsyncIterator[None]:
+        """While the application runs, so does the search for other models; the first look is before it is ready."""
+        await self._arrivals.open()
+        looks = self._directory.watch(self._search_period_s, first := asyncio.Event())
+        watch = asyncio.create_task(looks)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(first.wait(), _FIRST_LOOK_TIMEOUT_S)
+        try:
+            yield
+        finally:
+            self._arrivals.close()
+            watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await watch

@@ -1,0 +1,173 @@
+"""A conversation on the chat page: its turns, and how they reach the service."""
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+from openai import APIConnectionError, APIStatusError, AsyncOpenAI, OpenAIError, Timeout, omit
+from openai.types.chat import ChatCompletionMessageParam
+
+Turn = dict[str, Any]
+"""A chatbot message: {"role": "user" | "assistant", "content": text, or its parts}."""
+
+REDRAW_S = 0.04
+"""Tokens that come faster than this are drawn together: each redraw costs the server milliseconds of CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Knobs:
+    """What the settings say, in the order of their components."""
+
+    model: str | None
+    system: str | None
+    temperature: float
+    top_p: float
+    max_tokens: int | None
+    seed: str | None
+    key: str | None
+
+
+class Conversations:
+    """The `/v1` that the page talks to."""
+
+    def __init__(self, base_url: str | None) -> None:
+        self._base_url = base_url
+
+    async def models(self, key: str | None, request: gr.Request) -> dict[str, Any]:
+        """The choices of the model menu."""
+        names: list[str] = []
+        async with self._client(request, key) as client:
+            try:
+                names = await _served(client)
+            except OpenAIError as error:
+                gr.Warning(_reason(error), title="The service is not ready")
+        return gr.update(choices=names, value=names[0] if names else None)
+
+    async def answer(
+        self, question: str, history: list[Turn], request: gr.Request, *knobs: Any
+    ) -> AsyncIterator[tuple[Any, Any]]:
+        """Answers a new question; one that got no answer at all is given back to be sent again."""
+        if not question.strip():
+            yield gr.skip(), gr.skip()
+            return
+        asked = [*history, {"role": "user", "content": question}]
+        yield _busy(value=""), asked
+        text = ""
+        async with aclosing(self._converse(asked, request, _Knobs(*knobs))) as texts:
+            async for text in texts:
+                yield gr.skip(), [*asked, {"role": "assistant", "content": text}]
+        yield (idle_box(), gr.skip()) if text else (idle_box(value=question), history)
+
+    async def answer_again(
+        self, history: list[Turn], request: gr.Request, *knobs: Any
+    ) -> AsyncIterator[tuple[Any, Any]]:
+        """Answers the last question once more, in place of its answer."""
+        asked = history[: _last_question(history) + 1]
+        yield _busy(), asked
+        text = ""
+        async with aclosing(self._converse(asked, request, _Knobs(*knobs))) as texts:
+            async for text in texts:
+                yield gr.skip(), [*asked, {"role": "assistant", "content": text}]
+        yield idle_box(), gr.skip() if text else history
+
+    async def _converse(
+        self, conversation: list[Turn], request: gr.Request, knobs: _Knobs
+    ) -> AsyncGenerator[str, None]:
+        """The answer's whole text so far, again and again. An error is shown, and ends it.
+
+        Closing it closes the connection, which ends the work on the server.
+        """
+        text = shown = ""
+        shown_at_s = 0.0
+        try:
+            seed = int(knobs.seed) if knobs.seed and knobs.seed.strip() else omit
+        except ValueError:
+            gr.Warning("The seed is a whole number, or empty.", title="No answer")
+            return
+        async with self._client(request, knobs.key) as client:
+            try:
+                stream = await client.chat.completions.create(
+                    model=knobs.model or next(iter(await _served(client)), ""),  # asked before the menu was there
+                    messages=_messages(conversation, knobs.system),
+                    stream=True,
+                    temperature=knobs.temperature,
+                    top_p=knobs.top_p,
+                    max_tokens=omit if knobs.max_tokens is None else knobs.max_tokens,
+                    seed=seed,
+                )
+                async with stream:
+                    async for chunk in stream:
+                        if chunk.choices and (piece := chunk.choices[0].delta.content):
+                            text += piece
+                            if time.monotonic() - shown_at_s >= REDRAW_S:
+                                yield text
+                                shown, shown_at_s = text, time.monotonic()
+            except OpenAIError as error:
+                gr.Warning(_reason(error), title="The answer broke off" if text else "No answer")
+        if text != shown:
+            yield text
+
+    def _client(self, request: gr.Request, key: str | None) -> AsyncOpenAI:
+        # The library insists on a key. No time limit once connected: CPUs may be slow.
+        return AsyncOpenAI(
+            base_url=f"{self._base_url or _own_address(request)}/v1",
+            api_key=key or "none",
+            timeout=Timeout(None, connect=5),
+            max_retries=0,
+        )
+
+
+async def _served(client: AsyncOpenAI) -> list[str]:
+    return [model.id async for model in client.models.list()]
+
+
+def _own_address(request: gr.Request) -> str:
+    """Where the request came in: from the socket, because a Host header could name any machine."""
+    host, port = request.request.scope["server"]  # type: ignore[union-attr]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _messages(conversation: list[Turn], system: str | None) -> list[ChatCompletionMessageParam]:
+    messages: list[ChatCompletionMessageParam] = []
+    if system and system.strip():
+        messages.append({"role": "system", "content": system})
+    for turn in conversation:
+        if turn["role"] == "user":
+            messages.append({"role": "user", "content": _text(turn)})
+        else:
+            messages.append({"role": "assistant", "content": _text(turn)})
+    return messages
+
+
+def _text(turn: Turn) -> str:
+    content = turn["content"]
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+
+
+def _last_question(history: list[Turn]) -> int:
+    return max(i for i, turn in enumerate(history) if turn["role"] == "user")
+
+
+def _busy(**changes: Any) -> dict[str, Any]:
+    return gr.update(submit_btn=False, stop_btn="Stop", **changes)
+
+
+def idle_box(**changes: Any) -> dict[str, Any]:
+    """The text box while no answer is being written."""
+    return gr.update(submit_btn="Send", stop_btn=False, **changes)
+
+
+def new_chat() -> tuple[dict[str, Any], list[Turn]]:
+    """An empty box and an empty conversation."""
+    return idle_box(), []
+
+
+def _reason(error: OpenAIError) -> str:
+    if isinstance(error, APIStatusError) and isinstance(error.body, dict):
+        return str(error.body.get("message") or error)
+    if isinstance(error, APIConnectionError):
+        return "The service does not answer. Is it still running?"
+    return str(error)

@@ -1,0 +1,1 @@
+"""From a validated request to what the engine is asked for."""

@@ -1,0 +1,41 @@
+"""`/v1/models`, `/v1/workers` and `/health`: what is served, and who serves it."""
+
+import dataclasses
+
+from fastapi.responses import Response
+
+from app.interface.guard import json_response
+from app.interface.service import Service
+from app.interface.wire.models import Model, ModelList
+
+
+class ModelRoutes:
+    """Nothing here computes, or reads a body."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def models(self) -> Response:
+        """`GET /v1/models`."""
+        return json_response(ModelList(data=[self._model(name) for name in self._service.models]).model_dump())
+
+    async def model(self, name: str) -> Response:
+        """`GET /v1/models/{id}`."""
+        return json_response(self._model(name).model_dump())
+
+    async def workers(self) -> Response:
+        """`GET /v1/workers`: the worker table."""
+        rows = [dataclasses.asdict(row) for row in self._service.workers()]
+        return json_response({"object": "list", "data": rows})
+
+    async def health(self) -> Response:
+        """`GET /health`: 200 while at least one worker can take a request, else 503."""
+        alive = sum(row.check_heart_beat for row in self._service.workers())
+        if alive:
+            return json_response({"status": "ok", "workers": alive})
+        body = {"status": "unavailable", "workers": 0}
+        return json_response(body, 503, {"Retry-After": str(self._service.settings.retry_after_s)})
+
+    def _model(self, name: str) -> Model:
+        served = self._service.model(name)
+        return Model(id=name, created=served.created, max_context_tokens=served.chat.context_tokens)

@@ -1,0 +1,61 @@
+"""`/tokenize` and `/detokenize`, as vLLM answers them: the model's own tokens, without a worker's help.
+
+A chat is counted as it will be computed, template and all.
+"""
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from app.interface import errors
+from app.interface.reception import Reception
+from app.interface.wire.tokenization import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
+
+MOST_BODY_BYTES = 4 << 20
+"""A text may be longer than the context, for that is what one asks; but other long bodies wait meanwhile."""
+
+
+class TokenizationRoutes:
+    """Both directions, over one service."""
+
+    def __init__(self, reception: Reception) -> None:
+        self._reception = reception
+
+    async def tokenize(self, request: Request) -> Response:
+        """`POST /tokenize`."""
+        _, answer = await self._reception.take(request, TokenizeRequest, self._tokenized, most_bytes=MOST_BODY_BYTES)
+        return Response(answer, media_type="application/json")
+
+    async def detokenize(self, request: Request) -> Response:
+        """`POST /detokenize`."""
+        _, answer = await self._reception.take(
+            request, DetokenizeRequest, self._detokenized, most_bytes=MOST_BODY_BYTES
+        )
+        return Response(answer, media_type="application/json")
+
+    def _tokenized(self, body: TokenizeRequest) -> str:
+        model = self._reception.service.model(body.model).chat
+        if body.messages is not None:
+            if body.prompt is not None:
+                raise errors.invalid("'prompt' and 'messages' contradict each other.", "prompt", "invalid_value")
+            if body.add_special_tokens:
+                message = "'add_special_tokens' is for a prompt; messages get what their template writes."
+                raise errors.invalid(message, "add_special_tokens", "invalid_value")
+            tokens = model.chat_prompt(body.messages, body.tools or (), bounded=False)
+        elif body.prompt is None:
+            raise errors.invalid("'prompt' is missing, or 'messages'.", "prompt", "missing_required_parameter")
+        elif body.tools is not None:
+            raise errors.invalid("'tools' is allowed only with 'messages'.", "tools", "invalid_value")
+        else:
+            starts = body.add_special_tokens is not False
+            tokens = model.raw_prompt(body.prompt, bounded=False, starts_text=starts)
+        return TokenizeResponse(
+            count=len(tokens),
+            max_model_len=model.context_tokens,
+            tokens=tokens,
+            token_strs=model.token_names(tokens) if body.return_token_strs else None,
+        ).model_dump_json()
+
+    def _detokenized(self, body: DetokenizeRequest) -> str:
+        model = self._reception.service.model(body.model).chat
+        model.check_vocabulary(body.tokens, "tokens")
+        return DetokenizeResponse(prompt=model.text(body.tokens)).model_dump_json()

@@ -1,0 +1,55 @@
+"""What every route works with: the models that are served, the settings, and how a body becomes a request.
+
+It knows neither paths nor what a request asks for.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from app.interface import errors
+from app.interface.planning.job import Limits
+from app.interface.text.chat_model import ChatModel
+from app.messages.outputs import Generate
+from app.messages.workers import WorkerRow
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model that clients may name, and the way to its workers."""
+
+    chat: ChatModel
+    generate: Generate
+    created: int
+    """Unix seconds: when it was loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """What of the service's settings concerns HTTP."""
+
+    limits: Limits
+    max_body_bytes: int
+    retry_after_s: int
+    api_keys: tuple[str, ...] = ()
+    """Keys of which a client must show one; none: everybody who reaches the address is served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Everything the routes need."""
+
+    models: Mapping[str, ServedModel]
+    workers: Callable[[], Sequence[WorkerRow]]
+    settings: HttpSettings
+
+    def model(self, name: str | None) -> ServedModel:
+        """The model of that name; None: the first. Raises ApiError (404, or 503 where there is none at all)."""
+        if name is None:
+            first = next(iter(self.models), None)
+            if first is None:
+                raise errors.unavailable(self.settings.retry_after_s, "No model is served yet. Try again later.")
+            name = first
+        served = self.models.get(name)
+        if served is None:
+            raise errors.no_such_model(name)
+        return served

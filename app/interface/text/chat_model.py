@@ -1,0 +1,166 @@
+"""A converted model as the ingress sees it: template, tokenizer, context, and the tokens that end an answer.
+
+Control tokens come from the template, or from a raw prompt, and never from what a user says in a message:
+in the tokenizer that is used here they carry secret names, and only the template's own are written with
+those. It knows nothing of weights, HTTP or Ray.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Self
+
+from tokenizers import Tokenizer
+
+from app.interface import errors
+from app.interface.text.call_marks import SHOWN_SPECIALS
+from app.interface.text.chat_template import ChatTemplate
+from app.interface.text.control_tokens import Aliases
+from app.interface.text.detokenizer import Detokenizer, TokenBytes
+from app.interface.wire.chat import Message, ResponseFormat, Tool
+from app.messages.requests import OnOverflow
+from app.model_folder import ChatModelError, end_token_ids, find_template, read_json, token_text
+
+_SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+
+
+class ChatModel:
+    """Immutable after loading; every method may be called from any thread."""
+
+    def __init__(
+        self,
+        *,
+        tokenizer: Mapping[str, Any],
+        config: Mapping[str, Any],
+        tokenizer_config: Mapping[str, Any] | None = None,
+        generation_config: Mapping[str, Any] | None = None,
+        template: str | None = None,
+        max_context_tokens: int | None = None,
+        on_overflow: OnOverflow = "refuse",
+    ) -> None:
+        """The contents of a model folder's JSON files. Raises ValueError naming what is wrong."""
+        names = tokenizer_config or {}
+        self.tokens = TokenBytes.from_json(tokenizer)
+        self._call_tokens = self.tokens.showing(SHOWN_SPECIALS)
+        trained_tokens = int(config["max_position_embeddings"])
+        self.context_tokens = min(max_context_tokens or trained_tokens, trained_tokens)
+        """The longest prompt and output together."""
+        self.on_overflow = on_overflow
+        """What becomes of a request that does not say, where the context is full."""
+        self.vocab_size = int(config["vocab_size"])
+        self.hidden_size: int | None = config.get("hidden_size")
+        special = {name: text for name in _SPECIAL_NAMES if (text := token_text(names.get(name)))}
+        added = tokenizer.get("added_tokens") or []
+        control = [t["content"] for t in added if t["special"] or (template is not None and t["content"] in template)]
+        self._aliases = Aliases(control)
+        self._tokenizer = Tokenizer.from_str(json.dumps(self._aliases.in_tokenizer(tokenizer)))
+        self._prefix = self._prompt_prefix(names, special)
+        self._template = ChatTemplate(template, special, control) if template is not None else None
+        self.eos_token_ids = end_token_ids(tokenizer, config, names, generation_config or {})
+        """Tokens that end an answer."""
+
+    @classmethod
+    def load(cls, folder: Path, *, max_context_tokens: int | None = None, on_overflow: OnOverflow = "refuse") -> Self:
+        """Opens a converted model. Raises ChatModelError naming the file."""
+        tokenizer_config = read_json(folder / "tokenizer_config.json", optional=True)
+        try:
+            return cls(
+                tokenizer=read_json(folder / "tokenizer.json"),
+                config=read_json(folder / "config.json"),
+                tokenizer_config=tokenizer_config,
+                generation_config=read_json(folder / "generation_config.json", optional=True),
+                template=find_template(folder, tokenizer_config),
+                max_context_tokens=max_context_tokens,
+                on_overflow=on_overflow,
+            )
+        except ChatModelError:
+            raise
+        except KeyError as error:
+            raise ChatModelError(f"{folder}: {error} is missing") from error
+        except ValueError as error:
+            raise ChatModelError(f"{folder}: {error}") from error
+
+    def chat_prompt(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        form: ResponseFormat | None = None,
+        *,
+        bounded: bool = True,
+    ) -> list[int]:
+        """The conversation as tokens, up to where the answer begins. Raises ApiError (400).
+
+        bounded: refuse at once what can't fit the context.
+        """
+        if self._template is None:
+            raise errors.invalid("This model has no chat template; use /v1/completions.", "model")
+        text = self._template.render(messages, tools, form)
+        # The template's control tokens are whole, users' are broken by marks: only the former are renamed.
+        return self._encode(self._aliases.in_text(text).replace(self._template.mark, ""), "messages", bounded=bounded)
+
+    def system_tokens(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = (), form: ResponseFormat | None = None
+    ) -> int:
+        """How many of the conversation's first tokens are the same whatever is said after its system messages."""
+        leading = list(takewhile(lambda message: message.role in ("system", "developer"), messages))
+        if len(leading) == len(messages):
+            return len(self.chat_prompt(messages, tools, form))
+        first, second = (
+            self.chat_prompt([*leading, Message(role="user", content=text)], tools, form) for text in ("a", "b")
+        )
+        return next(i for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
+
+    def raw_prompt(
+        self, text: str, field: str = "prompt", *, bounded: bool = True, starts_text: bool = True
+    ) -> list[int]:
+        """A raw prompt as tokens; control tokens in it count as such.
+
+        starts_text: after BOS, if the model wants one.
+        """
+        token_ids = self._encode(self._aliases.in_text(text), field, bounded=bounded)
+        prefix = self._prefix if starts_text else []
+        return token_ids if token_ids[: len(prefix)] == prefix else [*prefix, *token_ids]
+
+    def token_names(self, token_ids: Iterable[int]) -> list[str]:
+        """The tokens as the vocabulary writes them; one that it does not have is empty."""
+        names = (self._tokenizer.id_to_token(token) or "" for token in token_ids)
+        return [self._aliases.real_name(name) for name in names]
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """What the tokens say, special ones by their names."""
+        text = b"".join(map(self.tokens.spelled, token_ids)).decode("utf-8", "replace")
+        return text.removeprefix(" ") if self.tokens.has_prefix_space else text
+
+    def check_vocabulary(self, token_ids: Iterable[int], field: str) -> None:
+        """Raises ApiError (400) for a token that the model does not have."""
+        highest = max(token_ids, default=0)
+        if highest >= self.vocab_size:
+            message = f"'{field}': token {highest} is not in the vocabulary of {self.vocab_size} tokens."
+            raise errors.invalid(message, field, "invalid_value")
+
+    def detokenizer(self, *, starts_text: bool, shows_calls: bool = False) -> Detokenizer:
+        """A fresh detokenizer for one output; shows_calls: special tokens that mark function calls are in the text."""
+        return Detokenizer(self._call_tokens if shows_calls else self.tokens, starts_text=starts_text)
+
+    def _encode(self, text: str, field: str, *, bounded: bool) -> list[int]:
+        # A token covers so many bytes at most: what can't fit is refused without being tokenized.
+        least_tokens = len(text.encode()) // max(self.tokens.longest, self._aliases.longest_bytes)
+        if bounded and least_tokens > self.context_tokens:
+            raise errors.context_length_exceeded(least_tokens, 1, self.context_tokens, field, at_least=True)
+        token_ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return token_ids
+
+    def _prompt_prefix(self, config: Mapping[str, Any], special: Mapping[str, str]) -> list[int]:
+        """What goes before a raw prompt: BOS, if the tokenizer's configuration or post-processor says so."""
+        if config.get("add_bos_token") is False:
+            return []
+        plain = self._tokenizer.encode("a", add_special_tokens=False).ids
+        full = self._tokenizer.encode("a", add_special_tokens=True).ids
+        for start in range(1, len(full) - len(plain) + 1):
+            if full[start : start + len(plain)] == plain:
+                return list(full[:start])
+        if config.get("add_bos_token") is True and "bos_token" in special:
+            bos = self._tokenizer.token_to_id(self._aliases.name(special["bos_token"]))
+            return [] if bos is None else [bos]
+        return []

@@ -1,0 +1,184 @@
+"""A model's own chat template: from messages to the text that it was trained on.
+
+The template comes with the model's files and runs in Jinja's sandbox. What users write can't make a control
+token: any place where a user's string holds one, or could become a part of one, is broken by a mark that no
+user can guess; the tokenizer (`app.chat`) takes the marks out again. It knows nothing of token ids.
+"""
+
+import json
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from app.interface import errors
+from app.interface.text.told import definitions, told_in_text, told_of_format
+from app.interface.wire.chat import Message, ResponseFormat, Tool
+
+_PROBE = "probe"
+
+
+class ChatTemplate:
+    """One compiled template and the control tokens that users must not be able to write."""
+
+    def __init__(self, source: str, variables: Mapping[str, str], control_tokens: Iterable[str]) -> None:
+        """Raises ValueError if the template is not valid. `variables`: `bos_token` and its kind."""
+        self._source = source
+        self._variables = dict(variables)
+        try:
+            self._template = _environment().from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise ValueError(f"the chat template is not valid, line {error.lineno}: {error.message}") from error
+        self.mark = f"\ue000{secrets.token_hex(8)}\ue001"
+        """Stands in the rendered text where a user's string could otherwise be read as a control token."""
+        tokens = sorted((token for token in control_tokens if len(token) > 1), key=len, reverse=True)
+        self._whole = re.compile("|".join(map(re.escape, tokens)) or r"(?!)")
+        self._prefixes = {token[:length] for token in tokens for length in range(1, len(token))}
+        self._suffixes = {token[length:] for token in tokens for length in range(1, len(token))}
+        self._longest = max(map(len, tokens), default=0)
+        self._wants_parts = self._detect_parts()
+
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = (), form: ResponseFormat | None = None
+    ) -> str:
+        """The prompt, up to where the answer begins. Raises ApiError (400) with the template's own words."""
+        takes_tools = bool(re.search(r"\btools\b", self._source))
+        for i, message in enumerate(messages):
+            self._check(i, message)
+        messages = told_of_format(messages, form)
+        has_calls = "tool_calls" not in self._source and any(message.tool_calls for message in messages)
+        if not takes_tools and (tools or has_calls):
+            messages = told_in_text(messages, tools)
+        told = self._marked(definitions(tools)) if takes_tools and tools else None
+        values = [self._value(message) for message in messages]
+        try:
+            return self._render([self._marked(value) | {"role": value["role"]} for value in values], told)
+        except jinja2.TemplateError as error:
+            reason = str(error.message or type(error).__name__).replace(self.mark, "")
+        except (TypeError, ValueError, LookupError, ArithmeticError, RecursionError, AttributeError) as error:
+            reason = type(error).__name__
+        raise errors.invalid(f"The model's chat template refuses these messages: {reason}", "messages")
+
+    def _render(self, messages: list[Any], tools: list[Any] | None = None) -> str:
+        return self._template.render(
+            messages=messages, tools=tools, documents=None, add_generation_prompt=True, **self._variables
+        )
+
+    def _detect_parts(self) -> bool:
+        """Whether the template shows content only as a list of parts: it is tried, not guessed."""
+
+        def shows(content: object) -> bool:
+            try:
+                return _PROBE in self._render([{"role": "user", "content": content}])
+            except Exception:
+                return False
+
+        return not shows(_PROBE) and shows([{"type": "text", "text": _PROBE}])
+
+    def _check(self, index: int, message: Message) -> None:
+        """Raises ApiError (400) with the message's place in the request."""
+        where = f"messages[{index}]"
+        if message.content is None and not message.tool_calls:
+            raise errors.invalid(f"'{where}.content' is missing.", f"{where}.content", "missing_required_parameter")
+        if message.tool_calls and re.search(r"\btools\b|tool_calls", self._source):
+            field = f"{where}.tool_calls"
+            if "tool_calls" not in self._source:
+                raise errors.invalid(f"'{field}': this model's chat template has no place for it.", field)
+            try:
+                for call in message.tool_calls:
+                    json.loads(call.function.arguments)
+            except (ValueError, RecursionError):
+                raise errors.invalid(f"'{field}': a function's arguments are not valid JSON.", field) from None
+
+    def _value(self, message: Message) -> dict[str, Any]:
+        """The message as templates expect it."""
+        content = message.content if message.content is not None else ""
+        text = content if isinstance(content, str) else "\n".join(part.text for part in content)
+        value: dict[str, Any] = {"role": self._role(message.role)}
+        value["content"] = [{"type": "text", "text": text}] if self._wants_parts else text
+        if message.name is not None:
+            value["name"] = message.name
+        if message.tool_call_id is not None:
+            value["tool_call_id"] = message.tool_call_id
+        if message.tool_calls:
+            value["tool_calls"] = [_tool_call(call.model_dump()) for call in message.tool_calls]
+        return value
+
+    def _role(self, role: str) -> str:
+        """OpenAI's newer name for the system role is unknown to most templates."""
+        return "system" if role == "developer" and "developer" not in self._source else role
+
+    def _marked(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._marked_text(value)
+        if isinstance(value, list):
+            return [self._marked(item) for item in value]
+        if isinstance(value, dict):
+            return {self._marked(key): self._marked(item) for key, item in value.items()}
+        return value
+
+    def _marked_text(self, text: str) -> str:
+        """Breaks control tokens in the text, and its ends where something beside them could complete one."""
+        text = self._whole.sub(lambda match: f"{match[0][0]}{self.mark}{match[0][1:]}", text)
+        core = text.strip()  # templates like to strip
+        start = len(text) - len(text.lstrip())
+        end = start + len(core)
+        lengths = range(1, min(len(core), self._longest) + 1)
+        if any(core[-length:] in self._prefixes for length in lengths):
+            text = f"{text[:end]}{self.mark}{text[end:]}"
+        if any(core[:length] in self._suffixes for length in lengths):
+            text = f"{text[:start]}{self.mark}{text[start:]}"
+        return text
+
+
+class _Generation(Extension):
+    """The `{% generation %}` block marks the assistant's words for training; here it is just its body."""
+
+    tags = {"generation"}  # noqa: RUF012  (Jinja's own interface)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    """Jinja as chat templates expect it: the names and whitespace rules that transformers gives them."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Plain JSON; Jinja's own filter escapes for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().astimezone().strftime(form)
+
+
+def _tool_call(call: dict[str, Any]) -> dict[str, Any]:
+    """Templates write the arguments out themselves, so they get the object and not its JSON."""
+    call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+    return call

@@ -1,0 +1,53 @@
+"""Control tokens under names that only the template can write."""
+
+import copy
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+
+class Aliases:
+    """Secret names of control tokens: same ids, but no text that a user can think of contains one."""
+
+    def __init__(self, tokens: Iterable[str]) -> None:
+        secret = secrets.token_hex(8)
+        self._names = {token: f"\ue000{secret}{token}\ue001" for token in tokens}
+        self._tokens = {name: token for token, name in self._names.items()}
+        longest_first = sorted(self._names, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self.longest_bytes = max((len(name.encode()) for name in self._names.values()), default=1)
+        """Bytes of the longest secret name."""
+
+    def name(self, token: str) -> str:
+        """The secret name of a control token; any other token is its own name."""
+        return self._names.get(token, token)
+
+    def real_name(self, name: str) -> str:
+        """What a control token is called outside; any other token is its own name."""
+        return self._tokens.get(name, name)
+
+    def in_text(self, text: str) -> str:
+        """The text with its control tokens under their secret names."""
+        return self._pattern.sub(lambda match: self._names[match[0]], text)
+
+    def in_tokenizer(self, tokenizer: Mapping[str, Any]) -> dict[str, Any]:
+        """`tokenizer.json` with the control tokens renamed, and no merge that could still make one."""
+        model = dict(tokenizer["model"])
+        if isinstance(model["vocab"], Mapping):
+            model["vocab"] = {self.name(token): i for token, i in model["vocab"].items()}
+        else:
+            model["vocab"] = [[self.name(token), score] for token, score in model["vocab"]]
+        if isinstance(model.get("unk_token"), str):
+            model["unk_token"] = self.name(model["unk_token"])
+        if "merges" in model:
+            model["merges"] = [merge for merge in model["merges"] if self._is_harmless(merge)]
+        added = copy.deepcopy(list(tokenizer.get("added_tokens") or []))
+        for token in added:
+            if token["content"] in self._names:
+                token["content"], token["normalized"] = self.name(token["content"]), False
+        return {**tokenizer, "model": model, "added_tokens": added, "truncation": None, "padding": None}
+
+    def _is_harmless(self, merge: str | Sequence[str]) -> bool:
+        left, right = merge.split(" ") if isinstance(merge, str) else merge
+        return not self._names.keys() & {left, right, left + right}

@@ -1,0 +1,73 @@
+"""Functions and response formats as text for templates that know neither."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from app.interface.wire.chat import Message, ResponseFormat, Tool
+
+
+def definitions(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """As templates and models expect them."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.function.name,
+                "description": tool.function.description or "",
+                "parameters": tool.function.parameters or {"type": "object", "properties": {}},
+            },
+        }
+        for tool in tools
+    ]
+
+
+def told_in_text(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
+    """The conversation for a template that knows nothing of functions: our own words, calls and results as text."""
+    told: list[Message] = []
+    for message in messages:
+        if message.role == "tool":
+            text = f"<tool_response>\n{_text(message)}\n</tool_response>"
+            if told and told[-1].role == "user" and _text(told[-1]).startswith("<tool_response>"):
+                told[-1] = Message(role="user", content=f"{_text(told[-1])}\n{text}")
+            else:
+                told.append(Message(role="user", content=text))
+        elif message.tool_calls:
+            calls = [
+                f'<tool_call>\n{{"name": "{call.function.name}", "arguments": {call.function.arguments}}}\n</tool_call>'
+                for call in message.tool_calls
+            ]
+            told.append(Message(role="assistant", content="\n".join([*filter(None, [_text(message)]), *calls])))
+        else:
+            told.append(message)
+    if tools:
+        listed = "\n".join(orjson.dumps(tool).decode() for tool in definitions(tools))
+        words = (
+            "You can call functions. To call one, answer with a JSON object between tags, and nothing else:\n"
+            '<tool_call>\n{"name": "<its name>", "arguments": {<its arguments>}}\n</tool_call>\n'
+            f"These functions can be called:\n{listed}"
+        )
+        told = _with_system(told, words)
+    return told
+
+
+def told_of_format(messages: Sequence[Message], form: ResponseFormat | None) -> Sequence[Message]:
+    """The conversation with what a format says of itself; its schema is only followed."""
+    if form is None or form.json_schema is None or not form.json_schema.description:
+        return messages
+    return _with_system(messages, f"The answer's format is {form.json_schema.name}: {form.json_schema.description}")
+
+
+def _with_system(messages: Sequence[Message], words: str) -> list[Message]:
+    """The same with our own words at the end of the system message, or as one."""
+    if messages and messages[0].role in ("system", "developer"):
+        return [Message(role="system", content=f"{_text(messages[0])}\n\n{words}"), *messages[1:]]
+    return [Message(role="system", content=words), *messages]
+
+
+def _text(message: Message) -> str:
+    content = message.content
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join(part.text for part in content)

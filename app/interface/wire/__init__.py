@@ -1,0 +1,1 @@
+"""What clients send and read, a file a family. Types only."""

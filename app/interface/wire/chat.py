@@ -1,0 +1,209 @@
+"""The wire: OpenAI's requests as pydantic models. Validation, and nothing else; answers are in `app.answer_types`.
+
+A documented field is honoured, or refused by name: it is never ignored. A field that only describes the
+caller or the call (`user`, `metadata`, ...) is accepted, for there is nothing to do. It knows no tokenizer,
+no model and no HTTP.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, Tag, model_validator
+from pydantic_core import PydanticCustomError
+
+from app.interface.wire.completions import FinishReason, GenerationRequest, Usage
+from app.interface.wire.fields import (
+    MAX_CHAT_TOP_LOGPROBS,
+    MAX_MESSAGES,
+    MAX_TOKENS,
+    MAX_TOOLS,
+    FunctionName,
+    Identifier,
+    Text,
+    Unsupported,
+    Wire,
+    at_most,
+    kind_of,
+    only,
+)
+
+# --- chat completions ---------------------------------------------------------------------------------------
+
+
+def _only_text(value: object) -> object:
+    if isinstance(value, str) and value != "text":
+        raise PydanticCustomError("unsupported", 'is not supported; only "text" is')
+    return value
+
+
+class TextPart(Wire):
+    """One text part of a message's content."""
+
+    type: Annotated[Literal["text"], BeforeValidator(_only_text)]
+    text: Text
+
+
+class FunctionCall(Wire):
+    """A call that the assistant made, in an earlier turn."""
+
+    name: Identifier
+    arguments: Text
+    """JSON, as a string."""
+
+
+class ToolCall(Wire):
+    """An entry of an assistant message's `tool_calls`."""
+
+    id: Identifier
+    type: Annotated[Literal["function"], only("function")] = "function"
+    function: FunctionCall
+
+
+class Message(Wire):
+    """One message of the conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: (
+        Annotated[
+            Annotated[Text, Tag("text")] | Annotated[list[TextPart], Field(fail_fast=True), Tag("parts")],
+            kind_of("should be a string or a list of text parts", {str: "text", list: "parts"}),
+        ]
+        | None
+    ) = None
+    name: Identifier | None = None
+    tool_call_id: Identifier | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
+    audio: Unsupported = None
+    function_call: Unsupported = None
+    refusal: Unsupported = None
+    annotations: Annotated[Any, only([])] = None
+
+
+class JsonSchema(Wire):
+    """A named schema that the answer has to follow."""
+
+    name: FunctionName
+    description: Annotated[str, StringConstraints(max_length=65536)] | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Wire):
+    """`response_format`: plain text, any JSON object, or what a schema says."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _has_its_schema(self) -> Self:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise PydanticCustomError("invalid", "needs 'json_schema' where its type is json_schema, and only there")
+        return self
+
+
+class FunctionDefinition(Wire):
+    """A function that the model may call."""
+
+    name: FunctionName
+    description: Annotated[str, StringConstraints(max_length=65536)] | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Wire):
+    """An entry of `tools`."""
+
+    type: Annotated[Literal["function"], only("function")]
+    function: FunctionDefinition
+
+
+class NamedFunction(Wire):
+    """Which function to call."""
+
+    name: FunctionName
+
+
+class NamedToolChoice(Wire):
+    """`tool_choice` of one function."""
+
+    type: Annotated[Literal["function"], only("function")]
+    function: NamedFunction
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("mode")] | Annotated[NamedToolChoice, Tag("named")],
+    kind_of('should be "none", "auto", "required" or name a function', {str: "mode", dict: "named"}),
+]
+
+
+class ChatCompletionRequest(GenerationRequest):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    response_format: ResponseFormat | None = None
+    metadata: (
+        Annotated[dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], at_most(16)] | None
+    ) = None
+    """Kept with a stored completion; we store none, so there is nothing to keep."""
+    safety_identifier: Identifier | None = None
+    prompt_cache_key: Identifier | None = None
+    store: Annotated[bool | None, only(False)] = None
+    service_tier: Annotated[str | None, only("auto", "default")] = None
+    modalities: Annotated[Any, only(["text"])] = None
+    reasoning_effort: Annotated[str | None, only("none")] = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_CHAT_TOP_LOGPROBS)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    functions: Annotated[Any, only([])] = None
+    function_call: Annotated[str | None, only("none")] = None
+    audio: Unsupported = None
+    moderation: Unsupported = None
+    prediction: Unsupported = None
+    prompt_cache_options: Unsupported = None
+    prompt_cache_retention: Unsupported = None
+    verbosity: Unsupported = None
+    web_search_options: Unsupported = None
+
+    @property
+    def scores(self) -> int | None:
+        """How many likely tokens to score beside each; None: no scores."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def output_limit(self) -> tuple[int | None, str]:
+        """The most output tokens, and the field that says so."""
+        if self.max_completion_tokens is not None:
+            return self.max_completion_tokens, "max_completion_tokens"
+        return self.max_tokens, "max_tokens"
+
+
+class AssistantMessage(BaseModel):
+    """The answer."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str | None
+    refusal: None = None
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class ChatChoice(BaseModel):
+    """One of the `n` answers."""
+
+    index: int
+    message: AssistantMessage
+    logprobs: dict[str, Any] | None = None
+    finish_reason: FinishReason
+
+
+class ChatCompletion(BaseModel):
+    """A whole chat completion."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    system_fingerprint: str | None = None

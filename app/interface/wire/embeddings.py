@@ -1,0 +1,72 @@
+"""`/v1/embeddings`: what clients send and read."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, cast
+
+from pydantic import BaseModel, Discriminator, Field, Tag
+
+from app.interface.wire.fields import Identifier, Text, Tokens, Wire, prompt_kind
+
+MAX_INPUTS = 2048
+"""OpenAI's own limit."""
+
+Input = Annotated[
+    Annotated[Text, Tag("text")]
+    | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True), Tag("texts")]
+    | Annotated[Tokens, Tag("tokens")]
+    | Annotated[list[Tokens], Field(max_length=MAX_INPUTS, fail_fast=True), Tag("many_tokens")],
+    Discriminator(
+        prompt_kind,
+        custom_error_type="wrong_type",
+        custom_error_message="should be a string, a list of strings, a list of token ids, or a list of those",
+    ),
+]
+
+
+class EmbeddingRequest(Wire):
+    """`POST /v1/embeddings`."""
+
+    model: Identifier
+    input: Input
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    """The model's own size; no other is to be had."""
+    user: Identifier | None = None
+    pooling: Literal["mean", "last"] | None = None
+    """Extension: the mean of all tokens' final hidden states, or the last one's; none: the mean."""
+
+    @property
+    def inputs(self) -> Sequence[str | Sequence[int]]:
+        """The inputs, each a text or a list of token ids."""
+        match self.input:
+            case str(text):
+                return [text]
+            case [int(), *_] as token_ids:
+                return [cast(list[int], token_ids)]
+            case inputs:
+                return cast(list[str] | list[list[int]], inputs)
+
+
+class Embedding(BaseModel):
+    """One input's vector."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+    """Its numbers, or base64 of them as little-endian float32."""
+
+
+class EmbeddingUsage(BaseModel):
+    """Tokens of all inputs."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingResponse(BaseModel):
+    """A vector of length 1 for each input."""
+
+    object: Literal["list"] = "list"
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage

@@ -1,0 +1,129 @@
+"""Field types that several families of requests share. No request itself."""
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    StringConstraints,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+MAX_TOKENS = 2**31 - 1
+MAX_MESSAGES = 65536
+MAX_TOOLS = 128
+MAX_CHAT_TOP_LOGPROBS = 20
+MAX_FIELDS = 64
+"""Of one object: pydantic reports every unknown field, and a hostile body could hold a million."""
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class only:  # noqa: N801  # an annotation: it reads as a function
+    """A documented field with some values supported: null, and those that ask for what happens anyway."""
+
+    allowed: tuple[object, ...]
+
+    def __init__(self, *allowed: object) -> None:
+        object.__setattr__(self, "allowed", allowed)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Checked before the type is."""
+        return core_schema.no_info_before_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Those values, and null where there may be one."""
+        has_null = cast(Any, schema)["schema"]["type"] in ("nullable", "any")
+        values = [*self.allowed, *([None] if has_null else [])]
+        return {"enum": values} if self.allowed else {"type": "null", "description": "Not supported."}
+
+    def _check(self, value: object) -> object:
+        if value is None or any(type(value) is type(good) and value == good for good in self.allowed):
+            return value
+        hint = f"; only {' or '.join(map(json.dumps, self.allowed))} is" if self.allowed else ""
+        raise PydanticCustomError("unsupported", f"is not supported{hint}")
+
+
+@dataclass(frozen=True, slots=True)
+class at_most:  # noqa: N801
+    """An object of bounded size, checked before its entries are."""
+
+    entries: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Checked before the type is."""
+        return core_schema.no_info_before_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The object's own, with the bound."""
+        return {**handler(schema), "maxProperties": self.entries}
+
+    def _check(self, value: object) -> object:
+        if isinstance(value, dict) and len(value) > self.entries:
+            raise PydanticCustomError("too_long", f"has more than {self.entries} entries")
+        return value
+
+
+def kind_of(message: str, kinds: dict[type, str]) -> Discriminator:
+    """Tells a union's members apart by the JSON type, so that an error speaks of the one that was meant."""
+
+    def kind(value: object) -> str | None:
+        return kinds.get(type(value))
+
+    return Discriminator(kind, custom_error_type="wrong_type", custom_error_message=message)
+
+
+Unsupported = Annotated[Any, only()]
+
+Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]
+TopP = Annotated[float, Field(ge=1e-30, le=1, allow_inf_nan=False)]
+"""As float32 it must be above 0."""
+TopK = Annotated[int, Field(ge=-1, lt=2**31)]
+"""0, or -1 as other servers write it: off."""
+MinP = Annotated[float, Field(ge=0, le=0.999999, allow_inf_nan=False)]
+"""Tokens less likely than this share of the likeliest one's probability are out."""
+RepetitionPenalty = Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
+"""Over prompt and output; 1: off."""
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+Text = Annotated[str, StringConstraints(max_length=2**26)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Identifier = Annotated[str, StringConstraints(max_length=512)]
+FunctionName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+
+
+class Wire(BaseModel):
+    """Base of all requests: no coercion, no unknown fields."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_few_fields(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > MAX_FIELDS:
+            raise PydanticCustomError("too_long", f"has more than {MAX_FIELDS} fields")
+        return value
+
+
+# --- completions --------------------------------------------------------------------------------------------
+
+
+def prompt_kind(value: object) -> str | None:
+    """Which of a prompt's four forms a value means to be."""
+    if isinstance(value, str):
+        return "text"
+    if not isinstance(value, list):
+        return None
+    first = value[0] if value else ""
+    kinds: dict[type, str] = {str: "texts", int: "tokens", list: "many_tokens"}
+    return kinds.get(type(first))
+
+
+Tokens = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]

@@ -1,0 +1,40 @@
+"""`/v1/models`, `/v1/workers` and `/health`: what clients read."""
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+from app.messages.workers import WorkerRow
+
+
+class Model(BaseModel):
+    """A model that is served."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "redoubt"
+    max_context_tokens: int
+    """Extension: the longest prompt and output together."""
+
+
+class ModelList(BaseModel):
+    """`GET /v1/models`."""
+
+    object: Literal["list"] = "list"
+    data: list[Model]
+
+
+class WorkerList(BaseModel):
+    """`GET /v1/workers`."""
+
+    object: Literal["list"] = "list"
+    data: list[WorkerRow]
+
+
+class Health(BaseModel):
+    """`GET /health`."""
+
+    status: Literal["ok", "unavailable"]
+    workers: int
+    """Those that can take a request."""

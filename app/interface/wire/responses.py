@@ -1,0 +1,336 @@
+"""The wire of `/v1/responses`: its requests and answers as pydantic models. Validation, and nothing else.
+
+Nothing is stored here, so what asks for a stored response, conversation or prompt is refused by name. It knows no
+model and no HTTP.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Discriminator, Field, StringConstraints, Tag
+
+from app.interface.wire.fields import (
+    MAX_CHAT_TOP_LOGPROBS,
+    MAX_MESSAGES,
+    MAX_TOKENS,
+    MAX_TOOLS,
+    FunctionName,
+    Identifier,
+    MinP,
+    RepetitionPenalty,
+    Seed,
+    Temperature,
+    Text,
+    TopK,
+    TopP,
+    Unsupported,
+    Wire,
+    at_most,
+    kind_of,
+    only,
+)
+
+# --- requests -----------------------------------------------------------------------------------------------
+
+_PARTS = "should be a string or a list of text parts"
+
+
+class InputTextPart(Wire):
+    """A part of a message's content, or of a function's result: the user's text, or the model's own of before."""
+
+    type: Annotated[Literal["input_text", "output_text"], only("input_text", "output_text")]
+    text: Text
+    annotations: Annotated[Any, only([])] = None
+    logprobs: Any = None
+    """Of an answer that is handed back as it was; nothing is done with it."""
+    prompt_cache_breakpoint: Unsupported = None
+
+
+TextOrParts = Annotated[
+    Annotated[Text, Tag("text")] | Annotated[list[InputTextPart], Field(fail_fast=True), Tag("parts")],
+    kind_of(_PARTS, {str: "text", list: "parts"}),
+]
+
+
+class InputMessage(Wire):
+    """A message: a new one, or an answer that is handed back."""
+
+    type: Literal["message"] | None = None
+    role: Literal["system", "developer", "user", "assistant"]
+    content: TextOrParts
+    id: Identifier | None = None
+    status: Literal["in_progress", "completed", "incomplete"] | None = None
+    phase: Unsupported = None
+
+
+class FunctionCallItem(Wire):
+    """A call that the assistant made, in an earlier turn."""
+
+    type: Literal["function_call"]
+    call_id: Identifier
+    name: Identifier
+    arguments: Text
+    id: Identifier | None = None
+    status: Literal["in_progress", "completed", "incomplete"] | None = None
+    namespace: Unsupported = None
+    caller: Unsupported = None
+    async_: Annotated[bool | None, only(False), Field(alias="async")] = None
+
+
+class FunctionCallOutputItem(Wire):
+    """What a function gave."""
+
+    type: Literal["function_call_output"]
+    call_id: Identifier
+    output: TextOrParts
+    id: Identifier | None = None
+    status: Literal["in_progress", "completed", "incomplete"] | None = None
+    caller: Unsupported = None
+
+
+def _item_kind(value: object) -> str | None:
+    kind = value.get("type") if isinstance(value, dict) else 0
+    if kind is None:
+        return "message"
+    return kind if isinstance(kind, str) and kind in ("message", "function_call", "function_call_output") else None
+
+
+InputItem = Annotated[
+    Annotated[InputMessage, Tag("message")]
+    | Annotated[FunctionCallItem, Tag("function_call")]
+    | Annotated[FunctionCallOutputItem, Tag("function_call_output")],
+    Discriminator(
+        _item_kind,
+        custom_error_type="unsupported",
+        custom_error_message="is not supported; only items of type message, function_call and function_call_output are",
+    ),
+]
+
+
+class FunctionTool(Wire):
+    """An entry of `tools`."""
+
+    type: Annotated[Literal["function"], only("function")]
+    name: FunctionName
+    description: Annotated[str, StringConstraints(max_length=65536)] | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    defer_loading: Annotated[bool | None, only(False)] = None
+    allowed_callers: Annotated[Any, only(["direct"])] = None
+    output_schema: Unsupported = None
+    async_: Annotated[bool | None, only(False), Field(alias="async")] = None
+
+
+class NamedFunctionChoice(Wire):
+    """`tool_choice` of one function."""
+
+    type: Annotated[Literal["function"], only("function")]
+    name: FunctionName
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("mode")] | Annotated[NamedFunctionChoice, Tag("named")],
+    kind_of('should be "none", "auto", "required" or name a function', {str: "mode", dict: "named"}),
+]
+
+
+class TextFormat(Wire):
+    """`text.format`: plain text, any JSON object, or what a schema says."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: FunctionName | None = None
+    description: Annotated[str, StringConstraints(max_length=65536)] | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class TextConfig(Wire):
+    """`text`."""
+
+    format: TextFormat | None = None
+    verbosity: Annotated[str | None, only("medium")] = None
+
+
+class Reasoning(Wire):
+    """`reasoning`: none is to be had."""
+
+    effort: Annotated[str | None, only("none")] = None
+    summary: Unsupported = None
+    generate_summary: Unsupported = None
+    context: Unsupported = None
+    mode: Unsupported = None
+
+
+class ResponseStreamOptions(Wire):
+    """`stream_options`."""
+
+    include_obfuscation: Annotated[bool | None, only(False)] = None
+
+
+Include = Annotated[
+    Literal["message.output_text.logprobs", "reasoning.encrypted_content"],
+    only("message.output_text.logprobs", "reasoning.encrypted_content"),
+]
+"""The second asks for nothing where there is no reasoning; clients that keep the conversation themselves send it."""
+
+
+class ResponseRequest(Wire):
+    """`POST /v1/responses`."""
+
+    model: Identifier
+    input: Annotated[
+        Annotated[Text, Tag("text")]
+        | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True), Tag("items")],
+        kind_of("should be a string or a list of items", {str: "text", list: "items"}),
+    ]
+    instructions: Text | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    text: TextConfig | None = None
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_CHAT_TOP_LOGPROBS)] | None = None
+    include: Annotated[list[Include], Field(max_length=16, fail_fast=True)] | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    metadata: (
+        Annotated[dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], at_most(16)] | None
+    ) = None
+    user: Identifier | None = None
+    safety_identifier: Identifier | None = None
+    prompt_cache_key: Identifier | None = None
+    store: Annotated[bool | None, only(False)] = None
+    """Nothing is stored, also where the field is absent: the answer says so."""
+    background: Annotated[bool | None, only(False)] = None
+    truncation: Annotated[str | None, only("disabled")] = None
+    service_tier: Annotated[str | None, only("auto", "default")] = None
+    reasoning: Reasoning | None = None
+    previous_response_id: Unsupported = None
+    conversation: Unsupported = None
+    prompt: Unsupported = None
+    max_tool_calls: Unsupported = None
+    context_management: Unsupported = None
+    prompt_cache_options: Unsupported = None
+    prompt_cache_retention: Unsupported = None
+    moderation: Unsupported = None
+    access_programs: Unsupported = None
+    image: Unsupported = None
+    seed: Seed | None = None
+    """Extension, as in chat completions; so are the rest."""
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+
+    @property
+    def logprobs(self) -> bool:
+        """Whether the answer's tokens are scored."""
+        return self.top_logprobs is not None or "message.output_text.logprobs" in (self.include or ())
+
+
+# --- answers ------------------------------------------------------------------------------------------------
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+
+class OutputText(BaseModel):
+    """The text of an answer."""
+
+    type: Literal["output_text"] = "output_text"
+    text: str = ""
+    annotations: list[Any] = []
+    logprobs: list[dict[str, Any]] = []
+
+
+class OutputMessage(BaseModel):
+    """An answer in text."""
+
+    id: str
+    type: Literal["message"] = "message"
+    status: ItemStatus = "in_progress"
+    role: Literal["assistant"] = "assistant"
+    content: list[OutputText]
+
+
+class OutputCall(BaseModel):
+    """A function to call."""
+
+    id: str
+    type: Literal["function_call"] = "function_call"
+    status: ItemStatus = "in_progress"
+    call_id: str
+    name: str
+    arguments: str = ""
+
+
+class InputTokensDetails(BaseModel):
+    """What became of the input's tokens."""
+
+    cached_tokens: int
+    """Not computed: the prefix cache had them."""
+    cache_write_tokens: int = 0
+    """Written to a cache that one asked for; none can be asked for."""
+
+
+class OutputTokensDetails(BaseModel):
+    """What the output's tokens were."""
+
+    reasoning_tokens: int = 0
+
+
+class ResponseUsage(BaseModel):
+    """Tokens of a response."""
+
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class ResponseError(BaseModel):
+    """Why a response failed."""
+
+    code: str
+    message: str
+
+
+class IncompleteDetails(BaseModel):
+    """Why a response is not whole."""
+
+    reason: Literal["max_output_tokens"] = "max_output_tokens"
+
+
+class ResponseObject(BaseModel):
+    """A response, finished or as far as it is; what was asked is told again."""
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: int
+    """Unix seconds."""
+    completed_at: int | None = None
+    status: Literal["in_progress", "completed", "incomplete", "failed"] = "in_progress"
+    background: Literal[False] = False
+    error: ResponseError | None = None
+    incomplete_details: IncompleteDetails | None = None
+    instructions: str | None
+    max_output_tokens: int | None
+    model: str
+    output: list[OutputMessage | OutputCall] = []
+    parallel_tool_calls: bool
+    previous_response_id: None = None
+    reasoning: dict[str, None] = {"effort": None, "summary": None}
+    service_tier: Literal["default"] = "default"
+    store: Literal[False] = False
+    temperature: float
+    text: dict[str, Any]
+    tool_choice: str | dict[str, Any]
+    tools: list[dict[str, Any]]
+    top_logprobs: int
+    top_p: float
+    truncation: Literal["disabled"] = "disabled"
+    usage: ResponseUsage | None = None
+    user: str | None
+    prompt_cache_key: str | None
+    safety_identifier: str | None
+    metadata: dict[str, str]

@@ -1,0 +1,1 @@
+"""Starts the service on this machine, or as a Ray Serve configuration."""

@@ -1,0 +1,178 @@
+"""Runs the whole service on this machine, in the foreground: a private Ray, our application, a clean end.
+
+It owns what `serve run` leaves to its user: that the configuration is checked before anything starts, that
+Ray is ours alone and listens on loopback, and that no process is left. It knows nothing of what the
+application does.
+"""
+
+import contextlib
+import http.client
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from app.launch.config_file import HttpOptions, ServiceConfig, checked_config, core_share
+from app.launch.deployments import WatchedConfig, causes, deploy, follow, say
+from app.launch.ray_environment import LOOPBACK, USE_HAPROXY, haproxy_environment, ray_environment
+from app.settings import SettingsError
+from app.workers.numa import numa_nodes
+
+# Tokens are small and pass through it one by one; prompts too.
+_OBJECT_STORE_BYTES = 100 << 20
+# A Unix socket's path holds 107 characters, of which HAProxy's takes 90 below the folder, Ray's longest about 70.
+_LONGEST_TEMP_PATH = 16
+_LOOK_PERIOD_S = 1.0
+_ANSWER_TIMEOUT_S = 60.0
+
+
+class _StopRequested(BaseException):
+    """A signal to end, wherever the main thread is."""
+
+
+def serve_local(
+    config_path: Path,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    model_folders: Sequence[Path] = (),
+    dashboard: bool = False,
+) -> int:
+    """Starts a private Ray, deploys the file with these overrides, prints the address, waits, cleans up.
+
+    While it waits, further models' applications that the file gains or loses are deployed or taken away. Returns the
+    process' exit status: 0 after SIGINT, SIGTERM or SIGHUP, 1 if the service did not start. Raises SettingsError for a
+    wrong configuration before anything is started. Call it on the main thread.
+
+    dashboard: Ray's too, eleven more processes that take CPU from the engine even while nobody looks.
+    """
+    config = checked_config(config_path, host=host, port=port, model_folders=model_folders)
+    _check_port(config.http_options)
+    nodes = [len(node.cpus) for node in numa_nodes(sorted(os.sched_getaffinity(0)))]
+    share = core_share(config, nodes) if config.model_applications else None
+    folder = _private_folder()
+    try:
+        os.environ.update(ray_environment(folder, os.environ))
+        if os.environ.setdefault(USE_HAPROXY, "1") == "1":
+            os.environ.update(haproxy_environment(folder, config.http_options))
+    except SettingsError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    # With models from the command line the file's are not served, whatever it says later.
+    watched = None if model_folders else WatchedConfig(config_path, config)
+    status = _serve(config, share, watched, folder, dashboard=dashboard)
+    if status:
+        print(f"The service did not start. Ray's logs: {folder}/ray/session_latest/logs", file=sys.stderr)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    return status
+
+
+def _serve(
+    config: ServiceConfig, share: int | None, watched: WatchedConfig | None, folder: Path, *, dashboard: bool
+) -> int:
+    # Only now, because Ray reads its environment when it is imported.
+    import ray
+
+    started_s = time.monotonic()
+    previous = _handle_signals(_stop)
+    try:
+        say("Starting Ray ...")
+        context = ray.init(
+            address="local",
+            namespace="serve",
+            include_dashboard=dashboard,
+            dashboard_host=LOOPBACK,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            logging_level=logging.WARNING,
+            _node_ip_address=LOOPBACK,
+            _temp_dir=str(folder / "ray"),
+        )
+        _handle_signals(_stop)  # ray.init has put its own handler there
+        say("Loading the model, and warming up ...")
+        deploy(config, share)
+        if config.proxy_location != "Disabled":
+            _wait_for_answer(config.http_options)
+        _print_ready(config, context.dashboard_url if dashboard else None, time.monotonic() - started_s)
+        while True:
+            time.sleep(_LOOK_PERIOD_S)
+            if watched is not None:
+                follow(watched, share, config.logging_config)
+    except _StopRequested:
+        say("Stopping ...")
+        return 0
+    except (RuntimeError, ray.exceptions.RayError) as error:  # what Serve raises for a failed deployment
+        print(
+            "\n".join([str(error), *(cause for one in config.applications for cause in causes(one.name))]),
+            file=sys.stderr,
+            flush=True,
+        )
+        return 1
+    finally:
+        _handle_signals(signal.SIG_IGN)
+        # The Ray is ours alone, so ending it ends every process of the service; nobody waits for a drain.
+        ray.shutdown()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _check_port(http: HttpOptions) -> None:
+    with socket.socket(socket.AF_INET6 if ":" in http.host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((http.host, http.port))
+        except OSError as error:
+            reason = f"{http.host}:{http.port}: {error.strerror or error}"
+            raise SettingsError(f"http_options: cannot listen on {reason}") from error
+
+
+def _wait_for_answer(http_options: HttpOptions) -> None:
+    """Until the front door knows the way to an ingress. Raises RuntimeError if it does not learn it."""
+    give_up_s = time.monotonic() + _ANSWER_TIMEOUT_S
+    while True:
+        connection = http.client.HTTPConnection(_reachable_host(http_options), http_options.port, timeout=1)
+        with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
+            connection.request("GET", "/-/healthz")
+            if connection.getresponse().status == http.HTTPStatus.OK:
+                return
+        if time.monotonic() > give_up_s:
+            raise RuntimeError(f"Nothing answers at {http_options.host}:{http_options.port}.")
+        time.sleep(0.05)
+
+
+def _reachable_host(http_options: HttpOptions) -> str:
+    """An address of this machine on which the service listens."""
+    return {"0.0.0.0": LOOPBACK, "::": "::1"}.get(http_options.host, http_options.host)
+
+
+def _print_ready(config: ServiceConfig, dashboard: str | None, seconds: float) -> None:
+    host = _reachable_host(config.http_options)
+    address = f"{f'[{host}]' if ':' in host else host}:{config.http_options.port}"
+    say(f"Redoubt is ready after {seconds:.0f} s: http://{address}")
+    if dashboard:
+        token = os.environ.get("RAY_AUTH_TOKEN_PATH")
+        say(f"Ray's dashboard: http://{dashboard}" + (f" (token: {token})" if token else ""))
+    names = [config.application.args.model.name, *(one.args.model.name for one in config.model_applications)]
+    say(f"{'Models' if names[1:] else 'Model'}: {', '.join(names)}. Ctrl-C stops everything.")
+
+
+def _stop(signal_number: int, frame: object) -> None:
+    raise _StopRequested
+
+
+def _handle_signals(handler: Any) -> dict[int, Any]:
+    """Sets the handler of the signals that end a program; returns the ones before."""
+    return {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+
+
+def _private_folder() -> Path:
+    """A folder that only this user can read."""
+    base = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="redoubt-", dir=base if len(base) <= _LONGEST_TEMP_PATH else "/tmp"))

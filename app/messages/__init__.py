@@ -1,0 +1,1 @@
+"""What the layers say to each other. Imports nothing else of ours."""

@@ -1,0 +1,103 @@
+"""What the interface asks of an engine. Frozen and picklable: integers, floats, and schemas as text."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+OnOverflow = Literal["refuse", "shift"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to choose the next token; the ranges are those of `kernels/sampling.h`."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    """None: the engine draws one from the operating system."""
+    logprobs: int | None = None
+    """Score every output token, and so many of the likeliest in its place; None: no scores."""
+    min_new_tokens: int = 0
+    """Until so many are made, none of `end_token_ids` can be drawn."""
+    end_token_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ContextWindow:
+    """How an output goes on where the context ends: some of the oldest tokens leave, and the rest moves up."""
+
+    tokens: int
+    """Tokens that are seen at most; rounded down to whole pages."""
+    keep_tokens: int
+    """The first tokens, which never leave; rounded up to whole pages."""
+    discard_tokens: int
+    """Tokens that leave at a time; rounded up to whole pages, at least one."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeamParams:
+    """Beam search, in groups where `groups` is above 1 (search.py); nothing is drawn."""
+
+    beams: int
+    """Of all groups."""
+    answers: int = 1
+    """The best so many are the answer, at most `beams`."""
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    groups: int = 1
+    """A divisor of `beams`."""
+    diversity_penalty: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ContrastiveParams:
+    """Contrastive search (search.py); nothing is drawn."""
+
+    candidates: int
+    alpha: float
+    """0 to 1: how much a candidate's likeness to the text before it counts against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One sequence to continue."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    """At least one token."""
+    max_new_tokens: int
+    """0: the prompt only is computed. Prompt and output together fit the model's context, unless there is a window."""
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    stop_token_ids: frozenset[int] = frozenset()
+    """Tokens that end the output with finish reason "stop"; the stop token itself is not in the output."""
+    tenant: bytes = b""
+    """Whose request it is: only requests with the same value share cached pages. Set by who authenticates the caller,
+    never taken from a request's text or fields."""
+    window: ContextWindow | None = None
+    """None: what does not fit the context is refused."""
+    prompt_logprobs: int | None = None
+    """Score every prompt token but the first, and so many of the likeliest in its place; None: no scores."""
+    pooling: Literal["mean", "last"] | None = None
+    """Make one vector of the prompt's final hidden states; not together with prompt_logprobs."""
+    grammar: str | None = None
+    """What the output must be, for whoever makes the TokenConstraint that the engine gets; the engine reads none."""
+    search: BeamParams | ContrastiveParams | None = None
+    """None: each token is drawn. Else without window, scores and grammar; temperature, top_k, top_p, min_p and seed
+    have no part in it."""
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether it asks for log-probabilities or for a vector."""
+        return self.sampling.logprobs is not None or self.prompt_logprobs is not None or self.pooling is not None
+
+    @property
+    def needs_whole_prompt(self) -> bool:
+        """Whether every prompt token must go through the model, even where its keys and values are known."""
+        compares_states = isinstance(self.search, ContrastiveParams)
+        return self.prompt_logprobs is not None or self.pooling is not None or compares_states

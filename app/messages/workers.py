@@ -1,0 +1,123 @@
+"""What workers tell the controller, and what the controller tells an operator."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+from app.messages.model_card import ModelCard
+
+
+@dataclass(frozen=True, slots=True)
+class FoundApplication:
+    """Another application of this Serve that has workers of ours, or may have."""
+
+    runs: bool
+    """Whether a worker is up; if not it may be starting, or in trouble."""
+
+
+WorkerState = Literal["alive", "stale", "gone"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """What a worker says of itself once, when it is ready (Ray Serve: replica metadata)."""
+
+    node: str
+    """The machine's name."""
+    pid: int
+    model: ModelCard
+    speed: float
+    """Tokens per second (prompt and output together) that the worker measured in its warm-up."""
+    cpus: tuple[int, ...]
+    """The cores it is pinned to."""
+    numa_node: int
+    max_context_tokens: int
+    """The longest prompt and output together."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON types, which is what Serve carries."""
+        return {
+            "node": self.node,
+            "pid": self.pid,
+            "model": self.model.to_wire(),
+            "speed": self.speed,
+            "cpus": list(self.cpus),
+            "numa_node": self.numa_node,
+            "max_context_tokens": self.max_context_tokens,
+        }
+
+    @classmethod
+    def from_wire(cls, values: Mapping[str, Any]) -> "WorkerFacts":
+        """Raises KeyError if a field is missing."""
+        return cls(
+            node=values["node"],
+            pid=values["pid"],
+            model=ModelCard.from_wire(values["model"]),
+            speed=values["speed"],
+            cpus=tuple(values["cpus"]),
+            numa_node=values["numa_node"],
+            max_context_tokens=values["max_context_tokens"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """One heartbeat (Ray Serve: routing stats)."""
+
+    heart_beat: float
+    """Unix seconds by the worker's clock."""
+    running: int
+    """Requests the engine works on."""
+    waiting: int
+    """Requests in the worker's queue."""
+    kv_pages: int
+    kv_pages_free: int
+    kv_pages_cached: int = 0
+    """Those that a later prompt may find."""
+    computed_tokens: int = 0
+    """Since the start, like the rest: tokens that went through the model."""
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    preemptions: int = 0
+
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON types, which is what Serve carries."""
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, values: Mapping[str, Any]) -> "WorkerReport":
+        """Raises KeyError if a field is missing."""
+        return cls(**{field.name: values[field.name] for field in fields(cls)})
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """One row of the worker table, for `GET /v1/workers`."""
+
+    worker_id: str
+    node: str
+    pid: int
+    model_names: tuple[str, ...]
+    speed: float
+    """Tokens per second, measured by the worker in its warm-up."""
+    queue_length: int
+    """Requests it has, running and waiting, as routing counts them now."""
+    check_heart_beat: bool
+    """Whether it reported within EXPIRATION; only then it gets requests."""
+    last_heart_beat: float
+    """Unix seconds by the worker's clock; 0 before the first report."""
+    state: WorkerState
+    running: int
+    """Of the last report, like the rest: requests in the engine, requests waiting, pages."""
+    waiting: int
+    kv_pages: int
+    kv_pages_free: int
+    kv_pages_cached: int
+    computed_tokens: int
+    """Since the worker's start, like the next three."""
+    cached_tokens: int
+    generated_tokens: int
+    preemptions: int
+    cpus: tuple[int, ...]
+    numa_node: int
+    max_context_tokens: int

@@ -1,0 +1,79 @@
+"""A converted model's JSON files: its template, its special tokens, its context length.
+
+Reads files and checks their types. Knows neither the tokenizer nor the weights.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+class ChatModelError(ValueError):
+    """A model folder that can't be served; the message names the file and the reason."""
+
+
+def read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
+    """The object in a file; empty if an optional one is missing. Raises ChatModelError naming the file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        if optional:
+            return {}
+        raise ChatModelError(f"{path}: no such file; is this a converted model?") from error
+    except (OSError, ValueError) as error:
+        raise ChatModelError(f"{path}: {error}") from error
+    if not isinstance(value, dict):
+        raise ChatModelError(f"{path}: not a JSON object")
+    return value
+
+
+def find_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
+    """In `tokenizer_config.json` (one, or several by name), or, in newer checkpoints, a file of its own."""
+    template = tokenizer_config.get("chat_template")
+    if isinstance(template, list):
+        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+    if isinstance(template, str):
+        return template
+    path = folder / "chat_template.jinja"
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def token_text(token: Any) -> str | None:
+    """A special token of `tokenizer_config.json`: its text, or an object that has it."""
+    text = token.get("content") if isinstance(token, Mapping) else token
+    return text if isinstance(text, str) else None
+
+
+def end_token_ids(
+    tokenizer: Mapping[str, Any],
+    config: Mapping[str, Any],
+    tokenizer_config: Mapping[str, Any],
+    generation_config: Mapping[str, Any],
+) -> frozenset[int]:
+    """The tokens that end an answer: those of both configurations, and the one that the tokenizer names."""
+    name = token_text(tokenizer_config.get("eos_token"))
+    named = [int(token["id"]) for token in tokenizer.get("added_tokens") or [] if token["content"] == name]
+    return frozenset(_token_ids(generation_config.get("eos_token_id")) + _token_ids(config.get("eos_token_id")) + named)
+
+
+def read_end_token_ids(folder: Path) -> frozenset[int]:
+    """`end_token_ids` of a converted model. Raises ChatModelError naming the file."""
+    return end_token_ids(
+        read_json(folder / "tokenizer.json"),
+        read_json(folder / "config.json"),
+        read_json(folder / "tokenizer_config.json", optional=True),
+        read_json(folder / "generation_config.json", optional=True),
+    )
+
+
+def _token_ids(value: int | Sequence[int] | None) -> list[int]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, int) else list(value)
+
+
+def context_tokens(folder: Path, wanted: int | None) -> int:
+    """The longest context: what is wanted, within what the model was trained for."""
+    trained = int(json.loads((folder / "config.json").read_text(encoding="utf-8"))["max_position_embeddings"])
+    return min(wanted or trained, trained)

@@ -1,0 +1,1 @@
+"""The workers: one engine each, on cores of its own."""

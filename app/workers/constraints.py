@@ -1,0 +1,199 @@
+"""From a JSON schema, or a grammar with calls in it, to the engine's TokenConstraint, by llguidance's matcher.
+
+Compiling happens in a thread of its own, within bounds on size and work, and what was compiled is kept for the next
+request with the same schema. A mask takes microseconds and is made in native code without the interpreter's lock.
+Knows nothing of requests, HTTP or Ray.
+"""
+
+import asyncio
+import ctypes
+import json
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import llguidance
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.model_runner import TokenConstraint
+from app.messages.failures import ConstraintError
+from app.messages.grammar import HEADER, SPACING, schemas_of
+from app.model_folder import read_end_token_ids
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+
+MAX_CACHED = 32
+"""Compiled schemas; what a hostile pattern's states take is 7 MiB each at most."""
+MAX_USES = 1024
+"""Of one compilation: outputs share what they find out about a schema, and that should not grow for ever."""
+MAX_REASON_CHARACTERS = 400
+TRIM_EVERY = 16
+"""Dropped schemas: their memory, in small pieces, goes back to the system only when it is asked for."""
+MAX_BLAMED = 16
+"""Definitions that are tried one by one to say which is wrong: a compilation each."""
+
+
+class Constraints:
+    """Makes the constraints of one model."""
+
+    def __init__(self, folder: Path, vocab_size: int) -> None:
+        """Returns at once; the vocabulary is read in the background."""
+        self._folder = folder
+        self.vocab_size = vocab_size
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
+        self._tokenizer = self._thread.submit(self._open)
+        # In the thread only.
+        self._cache: OrderedDict[str, _Compiled] = OrderedDict()
+        self._dropped = 0
+
+    async def make(self, schema: str) -> TokenConstraint:
+        """A fresh constraint. Raises ConstraintError with what is wrong with the schema."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self.compile, schema)
+
+    def compile(self, schema: str) -> TokenConstraint:
+        """The same, in the thread."""
+        for old in [key for key, compiled in self._cache.items() if compiled.failed or compiled.uses >= MAX_USES]:
+            self._drop(old)
+        compiled = self._cache.get(schema)
+        if compiled is None:
+            matcher = self._compile(schema)
+            compiled = self._cache[schema] = _Compiled(matcher, self._first_mask(matcher))
+            if len(self._cache) > MAX_CACHED:
+                self._drop(next(iter(self._cache)))
+        self._cache.move_to_end(schema)
+        compiled.uses += 1
+        return _Constraint(compiled)
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _drop(self, schema: str) -> None:
+        del self._cache[schema]
+        self._dropped += 1
+        if self._dropped % TRIM_EVERY == 0 and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+            trim(0)
+
+    def _open(self) -> llguidance.LLTokenizer:
+        text = (self._folder / "tokenizer.json").read_text(encoding="utf-8")
+        ends = sorted(read_end_token_ids(self._folder))
+        return llguidance.LLTokenizer(
+            text, n_vocab=self.vocab_size, eos_token=ends, slices=llguidance.LLTokenizer.json_slices()
+        )
+
+    def _compile(self, schema: str) -> llguidance.LLMatcher:
+        try:
+            return self._compiled(schema)
+        except ConstraintError:
+            self._blame_definition(schema)
+            raise
+
+    def _blame_definition(self, schema: str) -> None:
+        """Raises ConstraintError with the name of the first of several definitions that by itself can't be followed."""
+        if schema.startswith(HEADER):
+            self._blame_schema(schema)
+            return
+        value = json.loads(schema)
+        definitions = value.get("$defs") if isinstance(value, dict) else None
+        if not isinstance(definitions, dict) or len(definitions) < 2:
+            return
+        options = {name: value[name] for name in ("x-guidance",) if name in value}
+        for name in list(definitions)[:MAX_BLAMED]:
+            try:
+                self._compiled(json.dumps(options | {"$ref": f"#/$defs/{name}", "$defs": definitions}))
+            except ConstraintError as error:
+                error.definition = name
+                raise
+
+    def _blame_schema(self, grammar: str) -> None:
+        """The same of a grammar with calls, of the schemas in it."""
+        for i, schema in enumerate(schemas_of(grammar)[:MAX_BLAMED]):
+            try:
+                self._compiled(schema)
+            except ConstraintError as error:
+                error.definition = f"f{i}"
+                raise
+
+    def _first_mask(self, matcher: llguidance.LLMatcher) -> NDArray[np.uint32]:
+        """The same for every output, and the longest to make: here it costs the engine's thread nothing."""
+        mask = np.zeros(-(-self.vocab_size // 32), np.uint32)
+        matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if matcher.is_error():
+            raise ConstraintError(_REFUSED, _one_line(matcher.get_error()))
+        return mask
+
+    def _compiled(self, schema: str) -> llguidance.LLMatcher:
+        if schema.startswith(HEADER):
+            return self._matcher(schema)
+        try:
+            grammar = llguidance.LLMatcher.grammar_from_json_schema(
+                schema, defaults=cast("JsonCompileOptions", SPACING)
+            )
+        except ValueError as error:
+            raise ConstraintError(_REFUSED, _one_line(str(error))) from None
+        return self._matcher(grammar)
+
+    def _matcher(self, grammar: str) -> llguidance.LLMatcher:
+        limits = llguidance.LLParserLimits(
+            initial_lexer_fuel=1_000_000,
+            step_lexer_fuel=100_000,
+            step_max_items=20_000,
+            max_lexer_states=20_000,
+            max_grammar_size=100_000,
+            verbose_errors=False,
+        )
+        matcher = llguidance.LLMatcher(self._tokenizer.result(), grammar, log_level=0, limits=limits)
+        if matcher.is_error() or matcher.is_stopped():
+            raise ConstraintError(_REFUSED, _one_line(matcher.get_error()) or "nothing fits it")
+        return matcher
+
+
+_REFUSED = "The schema can't be followed"
+
+
+@dataclass(slots=True)
+class _Compiled:
+    """A schema, ready to be followed."""
+
+    matcher: llguidance.LLMatcher
+    first_mask: NDArray[np.uint32]
+    uses: int = 0
+    failed: bool = False
+    """Whether it became too complex for an output: its next one would meet the same limit."""
+
+
+class _Constraint:
+    """One output's way through a schema."""
+
+    def __init__(self, compiled: _Compiled) -> None:
+        self._compiled = compiled
+        self._matcher = compiled.matcher.deep_copy()
+        self._began = False
+        self.error: str | None = None
+
+    def fill_mask(self, mask: NDArray[np.uint32]) -> None:
+        if not self._began:
+            mask[:] = self._compiled.first_mask
+            return
+        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        self._check()
+
+    def accept(self, token: int) -> None:
+        self._began = True
+        self._matcher.consume_token(token)
+        self._check()
+
+    def _check(self) -> None:
+        if self.error is None and self._matcher.is_error():
+            self._compiled.failed = True
+            self.error = _one_line(self._matcher.get_error()) or "no reason"
+
+
+def _one_line(reason: str) -> str:
+    text = " ".join(reason.split())
+    return text if len(text) <= MAX_REASON_CHARACTERS else f"{text[:MAX_REASON_CHARACTERS]}…"

@@ -1,0 +1,58 @@
+"""Loads what a worker runs: the native model on its cores, and the compiler of schemas."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.engine.model_runner import ModelRunner
+from app.model_folder import context_tokens
+from app.settings import WorkersSettings
+from app.workers.numa import Slot, thread_places
+
+if TYPE_CHECKING:
+    from app.workers.constraints import Constraints
+
+
+RunnerFactory = Callable[[WorkersSettings, Slot, int], ModelRunner]
+"""(settings, cores, threads) -> the loaded model."""
+
+
+def load_model(settings: WorkersSettings, slot: Slot, threads: int) -> ModelRunner:
+    """The native model on these cores, its memory on their node. Raises what `NativeRunner` raises."""
+    from app.engine.native_runner import NativeRunner, kv_pages_within
+    from kernels import _native  # here, so that only a worker's process loads the extension
+
+    model, engine = settings.model, settings.engine
+    types = engine.compute_type, engine.prompt_compute_type
+    kv_type = _native.Model.chosen_kv_type(model.folder, engine.kv_type, *types)
+    cpus, nodes = thread_places(slot, threads)
+    if settings.worker.bind_memory:
+        if nodes:
+            _native.interleave_memory(sorted(set(nodes)))
+        else:
+            _native.bind_memory_to_node(slot.numa_node)
+    return NativeRunner(
+        model.folder,
+        threads=threads,
+        cpus=cpus,
+        nodes=nodes,
+        bind_weights=settings.worker.bind_memory,
+        compute_type=engine.compute_type,
+        prompt_compute_type=engine.prompt_compute_type,
+        kv_type=kv_type,
+        weight_memory=engine.weight_memory,
+        kv_pages=kv_pages_within(model.folder, kv_type, engine.kv_memory_bytes),
+        max_sequences=settings.worker.max_concurrent_requests,
+        max_step_tokens=engine.max_step_tokens,
+        max_context_tokens=context_tokens(Path(model.folder), engine.max_context_tokens),
+    )
+
+
+def make_constraints(settings: WorkersSettings, runner: ModelRunner) -> "Constraints | None":
+    """What compiles schemas for the model; None for a folder without a tokenizer (a test's)."""
+    folder = Path(settings.model.folder)
+    if not (folder / "tokenizer.json").is_file():
+        return None
+    from app.workers.constraints import Constraints  # here, so that only a worker's process loads the library
+
+    return Constraints(folder, runner.vocab_size)

@@ -1,0 +1,80 @@
+"""Runs an engine until it is warm, and measures its speed: the first request is as fast as the tenth.
+
+The first pass touches every page of the weights and every buffer; the ones after it are timed. It
+knows the engine only, nothing of Ray.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+
+from app.engine.engine import Engine
+from app.engine.generation import Event
+from app.messages.failures import EngineError
+from app.messages.requests import GenerateRequest, SamplingParams
+
+_TIMED_PASSES = 2
+
+
+def warm_up(
+    engine: Engine,
+    *,
+    vocab_size: int,
+    prompt_tokens: int,
+    new_tokens: int,
+    concurrent: int,
+    timeout_s: float = 600.0,
+) -> float:
+    """Returns the engine's speed: tokens per second, prompt and output together, of one request alone.
+
+    `engine` is started. `concurrent` requests at once, which share the prompt's length, are run too, untimed,
+    for the batched paths. Prompts are random, and different each time, so that nothing is reused. Raises
+    EngineError if a request fails, TimeoutError.
+    """
+    rng = random.Random(0)
+
+    def requests(count: int) -> list[GenerateRequest]:
+        each = max(1, prompt_tokens // count)
+        return [_request(rng, vocab_size, each, new_tokens) for _ in range(count)]
+
+    _run(engine, requests(1), timeout_s)
+    if concurrent > 1:
+        _run(engine, requests(concurrent), timeout_s)
+    best_s = min(_run(engine, requests(1), timeout_s) for _ in range(_TIMED_PASSES))
+    return (prompt_tokens + new_tokens) / best_s
+
+
+def _request(rng: random.Random, vocab_size: int, prompt_tokens: int, new_tokens: int) -> GenerateRequest:
+    return GenerateRequest(
+        request_id=f"warm-up-{rng.getrandbits(64):016x}",
+        prompt_token_ids=tuple(rng.randrange(vocab_size) for _ in range(prompt_tokens)),
+        max_new_tokens=new_tokens,
+        sampling=SamplingParams(temperature=0.0),
+    )
+
+
+def _run(engine: Engine, requests: Sequence[GenerateRequest], timeout_s: float) -> float:
+    """Seconds until all are done."""
+    left = {request.request_id for request in requests}
+    errors: list[EngineError] = []
+    done = threading.Event()
+
+    def deliver(events: Sequence[tuple[object, Event]]) -> None:
+        for key, event in events:
+            if isinstance(event, EngineError):
+                errors.append(event)
+            elif event.finish_reason is None:
+                continue
+            left.discard(str(key))
+        if not left or errors:
+            done.set()
+
+    start_s = time.perf_counter()
+    for request in requests:
+        engine.submit(request, deliver, request.request_id)
+    if not done.wait(timeout_s):
+        raise TimeoutError(f"the warm-up did not finish within {timeout_s} s")
+    if errors:
+        raise errors[0]
+    return time.perf_counter() - start_s

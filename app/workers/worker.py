@@ -1,0 +1,141 @@
+"""The worker: a Serve deployment that owns one engine on one NUMA node's cores, a share of them, or on all nodes'.
+
+It pins itself before any compute thread starts (a replica is not built on the main thread, but threads
+inherit the mask of the one that starts them), warms up, measures its speed, and reports to the controller.
+How its streams are called and cancelled is told in `worker_client`. It knows nothing of text, HTTP or of the
+other workers.
+"""
+
+import os
+import socket
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from app.engine.engine import Engine
+from app.engine.stream import AsyncEngine
+from app.messages.bundle import Bundle
+from app.messages.direct_line import connect
+from app.messages.failures import EngineStoppedError
+from app.messages.requests import GenerateRequest
+from app.messages.workers import WorkerFacts, WorkerReport
+from app.ray_internals import LINES, keep_on_loopback, session_folder
+from app.settings import WorkersSettings
+from app.workers.admission import Admission
+from app.workers.load import RunnerFactory, load_model, make_constraints
+from app.workers.numa import claim_slot, cpu_quota, numa_nodes, pin_this_thread, spanning_slot, worker_slots
+from app.workers.warm_up import warm_up
+
+# A worker that is being replaced needs a moment to die; past that Serve tries again anyway.
+_CLAIM_TIMEOUT_S = 15.0
+
+
+class Worker:
+    """One engine behind a semaphore. `build` makes it a deployment; Serve calls what nobody here does."""
+
+    def __init__(self, settings: WorkersSettings, make_runner: RunnerFactory = load_model) -> None:
+        """Returns when the first request will be as fast as the tenth; raises if the model can't be had."""
+        keep_on_loopback()
+        worker = settings.worker
+        nodes = numa_nodes(sorted(os.sched_getaffinity(0)))
+        slots = [spanning_slot(nodes)] if worker.numa == "all" else worker_slots(nodes, worker.cpus_per_worker)
+        self._claim = claim_slot(slots, session_folder("redoubt-cores"), _CLAIM_TIMEOUT_S)
+        slot = self._claim.slot
+        pin_this_thread(slot)
+        threads = worker.threads or min(len(slot.cpus), cpu_quota() or len(slot.cpus))
+        if threads > len(slot.cpus):
+            raise ValueError(f"worker.threads is {threads}, but the worker has {len(slot.cpus)} cores")
+        runner = make_runner(settings, slot, threads)
+        self._engine = Engine(
+            runner,
+            prompt_chunk_tokens=settings.engine.prompt_chunk_tokens,
+            prompt_pause_s=settings.engine.prompt_pause_s,
+            prefix_cache=settings.engine.prefix_cache,
+            guess_tokens=settings.engine.guess_tokens,
+        )
+        self._engine.start()
+        self._streams = AsyncEngine(self._engine)
+        self._connecting: set[str] = set()
+        self._constraints = make_constraints(settings, runner)
+        self._admission = Admission(
+            max_concurrent=worker.max_concurrent_requests, max_queued=worker.max_queued_requests
+        )
+        self._kv_pages = runner.kv_pages
+        longest_prompt = runner.max_context_tokens - worker.warm_up_new_tokens
+        speed = warm_up(
+            self._engine,
+            vocab_size=runner.vocab_size,
+            prompt_tokens=min(worker.warm_up_prompt_tokens, longest_prompt),
+            new_tokens=worker.warm_up_new_tokens,
+            concurrent=min(4, worker.max_concurrent_requests),
+        )
+        self._facts = WorkerFacts(
+            node=socket.gethostname(),
+            pid=os.getpid(),
+            model=settings.model_card(),
+            speed=float(f"{speed:.3g}"),
+            cpus=slot.cpus,
+            numa_node=slot.numa_node,
+            max_context_tokens=runner.max_context_tokens,
+        )
+
+    async def generate(self, request: GenerateRequest, reader: str) -> AsyncGenerator[Bundle, None]:
+        """Streams the request's output, and parts of others that `reader` (an ingress) has asked for.
+
+        Raises QueueFullError, and what `AsyncEngine.stream` raises.
+        """
+        async with self._admission.place():
+            constraint = None
+            if request.grammar is not None and self._constraints is not None:
+                constraint = await self._constraints.make(request.grammar)
+            await self._connect(reader)
+            async with aclosing(self._streams.stream(request, constraint, reader=reader)) as bundles:
+                async for bundle in bundles:
+                    yield bundle
+
+    async def _connect(self, reader: str) -> None:
+        """A direct line to that ingress, if it is on this machine and has none (or its last one broke)."""
+        if reader in self._connecting or self._streams.has_line(reader):
+            return
+        self._connecting.add(reader)
+        try:
+            if (line := await connect(session_folder(LINES) / reader)) is not None:
+                self._streams.attach(reader, line)
+        finally:
+            self._connecting.remove(reader)
+
+    def check_health(self) -> None:
+        """Serve replaces a worker whose engine has stopped."""
+        if not self._engine.healthy:
+            raise EngineStoppedError("the engine has stopped")
+
+    def record_replica_metadata(self) -> dict[str, Any]:
+        """What Serve passes on to every router once: WorkerFacts."""
+        return self._facts.to_wire()
+
+    def record_routing_stats(self) -> dict[str, Any]:
+        """The heartbeat: Serve polls it, and passes on to every router what changed, which it always does."""
+        self.check_health()
+        engine = self._engine.statistics()
+        return WorkerReport(
+            heart_beat=round(time.time(), 3),
+            running=self._admission.running,
+            waiting=self._admission.waiting,
+            kv_pages=self._kv_pages,
+            kv_pages_free=engine.pages_free,
+            kv_pages_cached=engine.pages_cached,
+            computed_tokens=engine.computed_tokens,
+            cached_tokens=engine.cached_tokens,
+            generated_tokens=engine.generated_tokens,
+            preemptions=engine.preemptions,
+        ).to_wire()
+
+    def __del__(self) -> None:
+        """Serve calls this when the worker has to go, after its requests have had time to finish."""
+        if hasattr(self, "_engine"):
+            self._engine.stop()
+        if hasattr(self, "_constraints") and self._constraints is not None:
+            self._constraints.close()
+        if hasattr(self, "_claim"):
+            self._claim.release()

@@ -1,0 +1,107 @@
+"""The terminal chat against a `/v1` on a real socket."""
+
+import builtins
+import signal
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from app.client.terminal import ChatError, TerminalChat
+from tests.fake_v1 import FakeV1, running
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeV1]:
+    with running(FakeV1()) as fake:
+        yield fake
+
+
+def type_in(monkeypatch: pytest.MonkeyPatch, *lines: str | type[BaseException]) -> None:
+    """Makes input() return the lines one by one, or raise."""
+    typed = iter(lines)
+
+    def read(_prompt: str) -> str:
+        line = next(typed)
+        if isinstance(line, str):
+            return line
+        raise line
+
+    monkeypatch.setattr(builtins, "input", read)
+
+
+def test_streams_the_answer_and_keeps_the_history(
+    fake: FakeV1, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    type_in(monkeypatch, "first", "", "second", "exit")
+    TerminalChat(fake.url, system="Be brief.", temperature=0.5).run()
+    assert capsys.readouterr().out.count("Hello from the fake.\n") == 2
+    assert fake.asked[1]["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "first"},
+        {"role": "assistant", "content": "Hello from the fake."},
+        {"role": "user", "content": "second"},
+    ]
+    assert fake.asked[1]["temperature"] == 0.5
+    assert "max_tokens" not in fake.asked[1]
+
+
+@pytest.mark.parametrize("leave", ["exit", "QUIT", EOFError])
+def test_leaves(fake: FakeV1, monkeypatch: pytest.MonkeyPatch, leave: str | type[BaseException]) -> None:
+    type_in(monkeypatch, KeyboardInterrupt, leave)  # Ctrl-C at the prompt only drops the line
+    TerminalChat(fake.url + "/v1/").run()
+    assert fake.asked == []
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(FakeV1(words=[f"{i} " for i in range(1000)], pause_s=0.01)) as fake:
+        printed: list[str] = []
+
+        def interrupt_at_third(text: str = "", **_: object) -> None:
+            printed.append(text)
+            if text == "3 ":
+                fake.words = ["done"]
+                signal.raise_signal(signal.SIGINT)
+
+        monkeypatch.setattr(builtins, "print", interrupt_at_third)
+        type_in(monkeypatch, "count", "go on", "quit")
+        TerminalChat(fake.url).run()
+        deadline = time.monotonic() + 5
+        while fake.cut_off == 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert fake.cut_off == 1
+    assert "done" in printed
+    assert fake.asked[1]["messages"][1] == {"role": "assistant", "content": "0 1 2 3 "}
+
+
+def test_an_error_is_shown_and_the_question_taken_back(
+    fake: FakeV1, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.error = (429, "All places are taken.")
+    chat = TerminalChat(fake.url)
+    type_in(monkeypatch, "hello", "exit")
+    chat.run()
+    assert "All places are taken." in capsys.readouterr().out
+    fake.error = None
+    type_in(monkeypatch, "again", "exit")
+    chat.run()
+    assert fake.asked[1]["messages"] == [{"role": "user", "content": "again"}]
+
+
+def test_an_unknown_model_is_named(fake: FakeV1) -> None:
+    with pytest.raises(ChatError, match="does not serve gpt-9, only fake-model"):
+        TerminalChat(fake.url, model="gpt-9")
+
+
+def test_nobody_there() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))  # not listening: connections are refused
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(ChatError, match=f"no answer from {url}"):
+            TerminalChat(url)
+
+
+def test_no_address() -> None:
+    with pytest.raises(ChatError, match="localhost:8000"):
+        TerminalChat("localhost:8000")

@@ -1,0 +1,236 @@
+"""The router in Serve's own routing machinery, with replicas that only count; no cluster."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ray.serve._private.common import DeploymentHandleSource, DeploymentID, RequestMetadata
+from ray.serve.request_router import PendingRequest, ReplicaID
+
+from app.controller.router import WorkerRouter, router_kwargs
+from app.messages.failures import NoWorkerError, QueueFullError
+from app.messages.model_card import ModelCard
+from app.messages.workers import WorkerFacts, WorkerReport
+
+DEPLOYMENT = DeploymentID(name="Worker", app_name="test")
+
+
+class FakeReplica:
+    """What a router sees of a replica. `answers`: whether it reacts to a probe."""
+
+    def __init__(self, name: str, speed: float, max_ongoing_requests: int = 1_000_000) -> None:
+        self.replica_id = ReplicaID(unique_id=name, deployment_id=DEPLOYMENT)
+        self.max_ongoing_requests = max_ongoing_requests
+        self.queue_length = 0
+        self.probes = 0
+        self.answers = True
+        facts = WorkerFacts(
+            node="n",
+            pid=1,
+            model=ModelCard("m", "/models/m", None, "refuse"),
+            speed=speed,
+            cpus=(0,),
+            numa_node=0,
+            max_context_tokens=99,
+        )
+        self.replica_metadata = facts.to_wire()
+        self.routing_stats: dict[str, Any] = {}
+
+    def report(self, heart_beat: float, running: int = 0) -> None:
+        report = WorkerReport(heart_beat=heart_beat, running=running, waiting=0, kv_pages=1, kv_pages_free=1)
+        self.routing_stats = report.to_wire()
+
+    async def get_queue_len(self, *, deadline_s: float) -> int:
+        self.probes += 1
+        if not self.answers:
+            await asyncio.sleep(deadline_s * 2)
+        return self.queue_length
+
+
+class Clock:
+    """Time of the router, set by the test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1000.0
+        monkeypatch.setattr("app.controller.router.monotonic", lambda: self.now_s)
+
+
+MakeRouter = Callable[..., WorkerRouter]
+
+
+@pytest.fixture
+def make_router() -> MakeRouter:
+    def make(*replicas: FakeReplica, policy: str = "SHORTEST_QUEUE") -> WorkerRouter:
+        router = WorkerRouter(  # type: ignore[no-untyped-call]
+            deployment_id=DEPLOYMENT,
+            handle_source=DeploymentHandleSource.REPLICA,
+            use_replica_queue_len_cache=True,
+            initial_backoff_s=0.001,
+            max_backoff_s=0.002,
+        )
+        router.initialize_state(**router_kwargs(policy=policy, expiration_s=10, forget_after_s=60, seed=3))
+        for replica in replicas:
+            router.on_new_queue_len_info(replica.replica_id, replica.queue_length)
+        router.update_replicas(list(replicas))  # type: ignore[arg-type]
+        return router
+
+    return make
+
+
+def request(internal_id: str = "http-1") -> PendingRequest:
+    metadata = RequestMetadata(request_id="r", internal_request_id=internal_id)
+    return PendingRequest(args=[], kwargs={}, metadata=metadata)
+
+
+async def send(router: WorkerRouter) -> str:
+    """One request, as Serve's AsyncioRouter does it; it never completes. Returns the worker's name."""
+    replica = await asyncio.wait_for(router._choose_replica_for_request(request()), 5)
+    router.on_send_request(replica.replica_id)
+    assert isinstance(replica, FakeReplica)
+    replica.queue_length += 1
+    return str(replica.replica_id.unique_id)
+
+
+async def test_lottery_through_serve_has_the_right_distribution(make_router: MakeRouter) -> None:
+    speeds = {"a": 10.0, "b": 30.0, "c": 60.0}
+    replicas = [FakeReplica(name, speed) for name, speed in speeds.items()]
+    replicas[2].queue_length = 50_000  # Serve, left to itself, would take the shortest queue
+    router = make_router(*replicas, policy="LOTTERY")
+    counts = Counter([await send(router) for _ in range(3_000)])
+    expected = {name: 3_000 * speed / 100 for name, speed in speeds.items()}
+    chi_square = sum((counts[name] - n) ** 2 / n for name, n in expected.items())
+    assert chi_square < 13.82  # two degrees of freedom; one in 1000 right ones is above
+
+
+async def test_shortest_queue_through_serve_is_exact(make_router: MakeRouter) -> None:
+    router = make_router(FakeReplica("a", 10.0), FakeReplica("b", 30.0), FakeReplica("c", 60.0))
+    counts = Counter([await send(router) for _ in range(1_000)])
+    assert counts == {"a": 100, "b": 300, "c": 600}
+
+
+async def test_a_choice_counts_at_once(make_router: MakeRouter) -> None:
+    router = make_router(FakeReplica("a", 10.0), FakeReplica("b", 10.0))
+    # All are chosen before any is sent.
+    chosen = await asyncio.gather(*(router._choose_replica_for_request(request()) for _ in range(10)))
+    assert Counter(replica.replica_id.unique_id for replica in chosen) == {"a": 5, "b": 5}
+
+
+async def test_queue_length_goes_up_and_down(make_router: MakeRouter) -> None:
+    router = make_router(FakeReplica("a", 10.0))
+    for _ in range(3):
+        await send(router)
+    assert router.rows()[0].queue_length == 3
+    replica_id = ReplicaID(unique_id="a", deployment_id=DEPLOYMENT)
+    for _ in range(3):
+        router.decrement_queue_len_cache(replica_id)  # Serve calls both when a request ends
+        router.on_request_completed(replica_id, "r")
+    assert router.rows()[0].queue_length == 0
+
+
+async def test_requests_of_other_routers_count(make_router: MakeRouter) -> None:
+    busy = FakeReplica("a", 10.0)
+    busy.queue_length = 50
+    router = make_router(busy, FakeReplica("b", 10.0))
+    assert {await send(router) for _ in range(50)} == {"b"}
+
+
+async def test_a_heartbeat_corrects_a_count_that_is_too_high(make_router: MakeRouter) -> None:
+    worker = FakeReplica("a", 10.0)
+    worker.queue_length = 5
+    router = make_router(worker)
+    for _ in range(2):
+        await send(router)
+    assert router.rows()[0].queue_length == 7
+    worker.report(1.0, running=3)
+    router.update_replicas([worker])  # type: ignore[list-item]
+    assert router.rows()[0].queue_length == 3
+    worker.report(2.0, running=0)  # made before the two were sent
+    router.update_replicas([worker])  # type: ignore[list-item]
+    assert router.rows()[0].queue_length == 2
+
+
+async def test_choices_of_one_http_request_do_not_wait_for_each_other(make_router: MakeRouter) -> None:
+    router = make_router(FakeReplica("a", 10.0))
+    chosen = await asyncio.wait_for(
+        asyncio.gather(*(router._choose_replica_for_request(request("same")) for _ in range(8))), 5
+    )
+    assert len(chosen) == 8
+
+
+async def test_a_full_worker_is_passed_over(make_router: MakeRouter) -> None:
+    fast, slow = FakeReplica("fast", 1000.0, max_ongoing_requests=2), FakeReplica("slow", 1.0)
+    slow.queue_length = 5
+    router = make_router(fast, slow)
+    assert [await send(router) for _ in range(3)] == ["fast", "fast", "slow"]
+
+
+async def test_when_all_are_full_the_client_is_told_to_try_again(make_router: MakeRouter) -> None:
+    replicas = [FakeReplica(name, 10.0, max_ongoing_requests=1) for name in "ab"]
+    router = make_router(*replicas)
+    assert {await send(router), await send(router)} == {"a", "b"}
+    with pytest.raises(QueueFullError, match="Try again later"):
+        await send(router)
+    assert all(replica.probes for replica in replicas)  # it asked them, not only its memory
+    replicas[1].queue_length = 0
+    assert await send(router) == "b"
+
+
+async def test_stale_workers_get_nothing_until_they_report(
+    make_router: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    alive, silent = FakeReplica("alive", 1.0), FakeReplica("silent", 1000.0)
+    silent.answers = False
+    router = make_router(alive, silent)
+    assert await send(router) == "silent"
+    clock.now_s += 11
+    alive.report(1.0)
+    router.update_replicas([alive, silent])  # type: ignore[list-item]
+    assert {await send(router) for _ in range(20)} == {"alive"}
+    assert {row.worker_id: row.check_heart_beat for row in router.rows()} == {"alive": True, "silent": False}
+    silent.report(1.0)
+    router.update_replicas([alive, silent])  # type: ignore[list-item]
+    assert await send(router) == "silent"
+
+
+async def test_workers_outlive_a_controller_that_is_silent(
+    make_router: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    router = make_router(FakeReplica("a", 1.0), FakeReplica("b", 1.0))
+    clock.now_s += 100  # no broadcast for long, but the workers answer when they are asked
+    assert await send(router) == "a"
+    assert all(row.state == "alive" for row in router.rows())
+
+
+async def test_nobody_answers(make_router: MakeRouter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.controller.router._PROBE_TIMEOUT_S", 0.01)
+    clock = Clock(monkeypatch)
+    silent = FakeReplica("silent", 1.0)
+    router = make_router(silent)
+    silent.answers = False
+    clock.now_s += 11
+    with pytest.raises(NoWorkerError):
+        await send(router)
+
+
+async def test_requests_that_wait_are_told_when_the_last_worker_dies(make_router: MakeRouter) -> None:
+    replica = FakeReplica("a", 1.0)
+    router = make_router(replica)
+    pending = request()
+    router._pending_requests_to_fulfill.append(pending)
+    router.on_replica_actor_died(replica.replica_id)
+    with pytest.raises(NoWorkerError):
+        await pending.future
+    assert router.rows()[0].state == "gone"
+
+
+async def test_the_table_is_cheap(make_router: MakeRouter) -> None:
+    router = make_router(*(FakeReplica(str(i), 1.0 + i) for i in range(50)))
+    start_s = time.perf_counter()
+    rows = router.rows()
+    assert time.perf_counter() - start_s < 0.1
+    assert len(rows) == 50

@@ -1,0 +1,93 @@
+from dataclasses import replace
+
+from app.controller.worker_table import WorkerTable
+from app.messages.model_card import ModelCard
+from app.messages.workers import WorkerFacts, WorkerReport
+
+FACTS = WorkerFacts(
+    node="a",
+    pid=7,
+    model=ModelCard("m", "/models/m", None, "refuse"),
+    speed=100.0,
+    cpus=(0, 1),
+    numa_node=0,
+    max_context_tokens=2048,
+)
+
+
+def report(heart_beat: float, running: int = 0, waiting: int = 0) -> WorkerReport:
+    return WorkerReport(heart_beat=heart_beat, running=running, waiting=waiting, kv_pages=8, kv_pages_free=4)
+
+
+def table() -> WorkerTable:
+    return WorkerTable(expiration_s=10.0, forget_after_s=60.0)
+
+
+def test_a_worker_is_alive_while_its_heartbeat_changes() -> None:
+    workers = table()
+    workers.update({"w": (FACTS, report(1.0))}, now_s=100.0)
+    workers.update({"w": (FACTS, report(2.0))}, now_s=108.0)
+    assert workers.is_alive("w", 118.0)
+    assert not workers.is_alive("w", 118.1)
+
+
+def test_the_same_heartbeat_again_is_no_report() -> None:
+    workers = table()
+    for now_s in (100.0, 105.0, 110.0, 115.0):
+        workers.update({"w": (FACTS, report(1.0))}, now_s)
+    assert not workers.is_alive("w", 115.0)
+    (row,) = workers.rows({"w": 3}, 115.0)
+    assert (row.state, row.check_heart_beat, row.last_heart_beat, row.queue_length) == ("stale", False, 1.0, 3)
+
+
+def test_a_stale_worker_is_taken_back_when_it_reports() -> None:
+    workers = table()
+    workers.update({"w": (FACTS, report(1.0))}, 100.0)
+    assert not workers.is_alive("w", 120.0)
+    workers.update({"w": (FACTS, report(1.5))}, 121.0)
+    assert workers.is_alive("w", 121.0)
+
+
+def test_an_answer_is_a_report_too() -> None:
+    workers = table()
+    workers.update({"w": (FACTS, None)}, 100.0)
+    workers.heard("w", 120.0)
+    workers.heard("unknown", 120.0)
+    assert workers.is_alive("w", 130.0)
+
+
+def test_clocks_that_disagree_do_not_matter() -> None:
+    workers = table()
+    workers.update({"w": (FACTS, report(5e9))}, 100.0)
+    workers.update({"w": (FACTS, report(1.0))}, 109.0)  # the worker's clock was set back
+    assert workers.is_alive("w", 119.0)
+
+
+def test_a_worker_that_is_gone_stays_visible_for_a_while() -> None:
+    workers = table()
+    workers.update({"w": (FACTS, report(1.0)), "v": (FACTS, report(1.0))}, 100.0)
+    workers.update({"v": (FACTS, report(2.0))}, 101.0)
+    assert [(row.worker_id, row.state) for row in workers.rows({"w": 9}, 101.0)] == [("v", "alive"), ("w", "gone")]
+    assert workers.rows({"w": 9}, 101.0)[1].queue_length == 0
+    workers.update({"v": (FACTS, report(3.0))}, 170.1)
+    assert [row.worker_id for row in workers.rows({}, 170.1)] == ["v"]
+
+
+def test_a_dead_process_gets_nothing_even_before_the_controller_knows() -> None:
+    workers = table()
+    workers.update({"w": (FACTS, report(1.0))}, 100.0)
+    workers.lost("w")
+    assert not workers.is_alive("w", 100.0)
+
+
+def test_what_routing_asks() -> None:
+    workers = table()
+    workers.update({"w": (replace(FACTS, speed=42.0), report(1.0, running=2, waiting=3))}, 0.0)
+    assert workers.speed("w") == 42.0
+    assert workers.reported_queue_length("w") == 5
+    assert workers.reported_queue_length("unknown") == 0
+
+
+def test_facts_and_reports_travel_as_json_types() -> None:
+    assert WorkerFacts.from_wire(FACTS.to_wire()) == FACTS
+    assert WorkerReport.from_wire(report(1.0, 2, 3).to_wire()) == report(1.0, 2, 3)

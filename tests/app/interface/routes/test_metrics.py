@@ -1,0 +1,109 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.messages.outputs import Answer, TokenDelta
+from app.messages.requests import GenerateRequest
+from tests.app.fake_worker import FakeWorker
+from tests.app.service import WORKER, http_app, http_client, never
+from tests.app.tiny_model import reference_tokenizer
+
+TOKENS = tuple(reference_tokenizer().encode("one two three").ids)
+
+
+def script(request: GenerateRequest) -> list[TokenDelta | Exception]:
+    if request.max_new_tokens == 5:
+        return [TokenDelta(TOKENS[:1]), ZeroDivisionError("secret words")]
+    return [TokenDelta(TOKENS[:1], None, 3), TokenDelta(TOKENS[1:3]), TokenDelta(TOKENS[3:4], "length")]
+
+
+Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def series(text: str) -> Series:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def value(found: Series, name: str, **labels: str) -> float:
+    return found[(name, tuple(sorted(labels.items())))]
+
+
+async def test_what_is_counted() -> None:
+    gone = replace(WORKER, worker_id="w2", state="gone")
+    async with http_client(http_app(FakeWorker(script).generate, workers=(WORKER, gone))) as client:
+        body: dict[str, Any] = {"model": "tiny", "prompt": [4] * 7, "user": "secret words"}
+        assert (await client.post("/v1/completions", json=body)).status_code == 200
+        assert (await client.post("/v1/completions", json=body | {"stream": True, "n": 2})).status_code == 200
+        assert (await client.post("/v1/completions", json=body | {"max_tokens": 5})).status_code == 500
+        assert (await client.post("/v1/completions", json=body | {"n": 0})).status_code == 400
+        assert (await client.get("/v1/models/secret words")).status_code == 404
+        assert (await client.get("/v1/secret words")).status_code == 404
+        response = await client.get("/metrics")
+    assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert "secret" not in response.text
+    found = series(response.text)
+    posted = {"method": "POST", "route": "/v1/completions"}
+    for status, count in (("200", 2), ("500", 1), ("400", 1)):
+        assert value(found, "redoubt_http_requests_total", **posted, status=status) == count
+    for reason, count in (("length", 3), ("error", 1)):
+        assert value(found, "redoubt_sequences_total", model="tiny", reason=reason) == count
+    assert value(found, "redoubt_prompt_tokens_total", model="tiny") == 4 * 7
+    assert value(found, "redoubt_cached_prompt_tokens_total", model="tiny") == 3 * 3
+    assert value(found, "redoubt_generated_tokens_total", model="tiny") == 3 * 4 + 1
+    assert value(found, "redoubt_time_to_first_token_seconds_count", model="tiny") == 4
+    assert value(found, "redoubt_inter_token_seconds_count", model="tiny") == 3 * 2
+    workers = {"up": 1, "requests_running": 0, "kv_pages": 8, "kv_pages_used": 2, "kv_pages_cached": 5}
+    for name, expected in workers.items():
+        assert value(found, f"redoubt_worker_{name}", worker="w1") == expected
+    for name, expected in {"computed_tokens": 100, "cached_tokens": 30, "preemptions": 2}.items():
+        assert value(found, f"redoubt_worker_{name}_total", worker="w1") == expected
+    assert "w2" not in response.text
+
+
+async def test_a_sequence_that_a_stop_string_ended() -> None:
+    async with http_client(http_app(FakeWorker(script).generate)) as client:
+        await client.post("/v1/completions", json={"model": "tiny", "prompt": "hi", "stop": "o"})
+        found = series((await client.get("/metrics")).text)
+    assert value(found, "redoubt_sequences_total", model="tiny", reason="closed") == 1
+
+
+async def test_all_beams_are_counted_and_none_is_a_first_token() -> None:
+    beams = [TokenDelta(TOKENS[:2], "stop", more=(Answer(TOKENS[:3], "stop"), Answer(TOKENS[:1], "length")))]
+    async with http_client(http_app(FakeWorker(lambda _: beams).generate)) as client:
+        body: dict[str, Any] = {"model": "tiny", "prompt": "hi", "num_beams": 3, "n": 3}
+        answer = (await client.post("/v1/completions", json=body)).json()
+        found = series((await client.get("/metrics")).text)
+    assert value(found, "redoubt_generated_tokens_total", model="tiny") == answer["usage"]["completion_tokens"] == 6
+    assert value(found, "redoubt_time_to_first_token_seconds_count", model="tiny") == 0
+
+
+async def test_labels_are_a_closed_set() -> None:
+    """Whatever is asked for, the series do not grow with it."""
+    async with http_client(http_app(never)) as client:
+        for i in range(20):
+            await client.get(f"/v1/models/{i}")
+            await client.post(f"/v1/{i}/x", json={"model": f"m{i}"})
+        text = (await client.get("/metrics")).text
+    routes = {dict(labels)["route"] for name, labels in series(text) if name == "redoubt_http_requests_total"}
+    assert routes == {"/v1/models/{name:path}", "/v1/{path:path}"}
+
+
+@pytest.mark.parametrize(("key", "status"), [(None, 401), ("wrong", 401), ("key", 200)])
+async def test_keys(key: str | None, status: int) -> None:
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    async with http_client(http_app(never, api_keys=("key",))) as client:
+        assert (await client.get("/metrics", headers=headers)).status_code == status
+
+
+async def test_two_services_in_one_process_count_apart() -> None:
+    first, second = http_app(never), http_app(never)
+    async with http_client(first) as client:
+        await client.get("/v1/models")
+    async with http_client(second) as client:
+        assert "redoubt_http_requests_total{" not in (await client.get("/metrics")).text

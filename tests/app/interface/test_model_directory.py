@@ -1,0 +1,153 @@
+"""Models that come and go, with Serve faked: what is found, described, opened, refused and dropped."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.interface.model_directory import ModelDirectory
+from app.messages.model_card import ModelCard
+from app.messages.outputs import TokenDelta
+from app.messages.requests import GenerateRequest
+from app.messages.workers import FoundApplication, WorkerRow
+from tests.app.service import WORKER
+from tests.app.tiny_model import CONTEXT_TOKENS, EOS_ID, tokenizer_json
+
+
+class FakeWorkers:
+    def __init__(self, *cards: ModelCard) -> None:
+        self.all_cards = list(cards)
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+        raise NotImplementedError
+        yield
+
+    def workers(self) -> list[WorkerRow]:
+        return [replace(WORKER, worker_id=card.name) for card in self.all_cards]
+
+    def cards(self) -> list[ModelCard]:
+        return self.all_cards
+
+
+class FakeApplications:
+    def __init__(self) -> None:
+        self.found: dict[str, FoundApplication] = {}
+        self.all_workers: dict[str, FakeWorkers] = {}
+        self.connected: list[str] = []
+
+    def put(self, name: str, *cards: ModelCard, runs: bool = True) -> None:
+        self.found[name] = FoundApplication(runs)
+        self.all_workers.setdefault(name, FakeWorkers()).all_cards = list(cards)
+
+    async def find(self) -> Mapping[str, FoundApplication]:
+        return self.found
+
+    def connect(self, name: str) -> FakeWorkers:
+        self.connected.append(name)
+        return self.all_workers[name]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tokenizer = tokenizer_json()
+    config = {
+        "vocab_size": len(tokenizer["model"]["vocab"]),
+        "max_position_embeddings": CONTEXT_TOKENS,
+        "eos_token_id": EOS_ID,
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+@pytest.fixture
+def card(folder: Path) -> ModelCard:
+    return ModelCard("own", str(folder), None, "refuse")
+
+
+async def test_models_come_and_go(card: ModelCard) -> None:
+    serve = FakeApplications()
+    directory = ModelDirectory(card, FakeWorkers(card), serve)
+    models = directory.models  # the very mapping that the routes hold
+    await directory.look()
+    assert list(models) == ["own"]
+
+    serve.put("b", replace(card, name="second", max_context_tokens=64, on_overflow="shift"))
+    serve.put("c", replace(card, name="third"), runs=False)
+    await directory.look()
+    assert list(models) == ["own", "second"]  # the other one is still starting
+    assert (models["second"].chat.context_tokens, models["second"].chat.on_overflow) == (64, "shift")
+    assert [row.worker_id for row in directory.workers()] == ["own", "second"]
+    generate = models["second"].generate
+    assert generate == serve.all_workers["b"].generate
+
+    serve.put("b", runs=False)  # its worker is being replaced
+    serve.found["c"] = FoundApplication(runs=True)
+    await directory.look()
+    assert list(models) == ["own", "second", "third"]
+    del serve.found["b"]
+    await directory.look()
+    assert list(models) == ["own", "third"]
+    assert serve.connected == ["b", "c"]
+
+
+async def test_an_application_that_runs_another_model_is_read_again(card: ModelCard) -> None:
+    serve = FakeApplications()
+    directory = ModelDirectory(card, FakeWorkers(card), serve)
+    old, new = replace(card, name="old"), replace(card, name="new", max_context_tokens=32)
+    serve.put("b", old)
+    await directory.look()
+    serve.put("b", new, old)  # one after the other is replaced
+    await directory.look()
+    assert list(directory.models) == ["own", "old"]
+    serve.put("b", new)
+    await directory.look()
+    assert list(directory.models) == ["own", "new"]
+    serve.put("b", card)
+    await directory.look()
+    assert list(directory.models) == ["own"]  # its name is taken, and the old one's workers are gone
+    assert serve.connected == ["b"]
+
+
+async def test_a_taken_name_and_a_model_that_can_t_be_opened_are_told_once(
+    card: ModelCard, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    serve = FakeApplications()
+    directory = ModelDirectory(card, FakeWorkers(card), serve)
+    serve.put("b", card)
+    serve.put("c", replace(card, name="third", folder=str(tmp_path / "nowhere")))
+    with caplog.at_level(logging.WARNING, "ray.serve"):
+        await directory.look()
+        await directory.look()
+    assert list(directory.models) == ["own"]
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "Application 'b' is not served",
+        "Application 'c' is not served",
+    ]
+    assert "the model name 'own' is taken" in caplog.text
+    assert "nowhere" in caplog.text
+    serve.put("c", replace(card, name="fourth"))
+    await directory.look()
+    assert list(directory.models) == ["own", "fourth"]
+
+
+async def test_a_controller_that_does_not_answer_takes_nothing_away(
+    card: ModelCard, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Silent(FakeApplications):
+        async def find(self) -> Mapping[str, FoundApplication]:
+            raise TimeoutError("no answer")
+
+    directory = ModelDirectory(card, FakeWorkers(card), Silent())
+    first = asyncio.Event()
+    with caplog.at_level(logging.WARNING, "ray.serve"):
+        watch = asyncio.create_task(directory.watch(0.001, first))
+        await first.wait()
+        await asyncio.sleep(0.02)
+        watch.cancel()
+    assert list(directory.models) == ["own"]
+    assert len(caplog.records) == 1

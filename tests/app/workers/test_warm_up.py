@@ -1,0 +1,17 @@
+from app.engine.engine import Engine
+from app.workers.warm_up import warm_up
+from tests.fakes import FakeRunner
+
+
+def test_measures_tokens_per_second_and_leaves_nothing_behind() -> None:
+    runner = FakeRunner()
+    engine = Engine(runner)
+    engine.start()
+    try:
+        speed = warm_up(engine, vocab_size=runner.vocab_size, prompt_tokens=20, new_tokens=5, concurrent=3)
+        assert speed > 0
+        # The last of the new tokens is never fed back.
+        assert sum(runner.step_tokens) == 3 * (20 + 4) + 3 * (20 // 3 + 4)
+        assert engine.statistics().pages_used == 0
+    finally:
+        engine.stop()

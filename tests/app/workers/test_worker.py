@@ -1,0 +1,208 @@
+"""The worker without Serve and without weights: its places, its heartbeat, its end."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from app.engine.model_runner import Batch, ModelRunner
+from app.messages.bundle import Assembler, Part
+from app.messages.direct_line import Lines
+from app.messages.failures import EngineStoppedError, QueueFullError
+from app.messages.outputs import TokenDelta
+from app.messages.requests import GenerateRequest
+from app.messages.workers import WorkerFacts, WorkerReport
+from app.ray_internals import LINES
+from app.settings import WorkersSettings, parse_settings
+from app.workers.numa import NoFreeCoresError, Slot
+from app.workers.worker import Worker
+from tests.fakes import FakeRunner
+
+SETTINGS = {
+    "model": {"folder": "models/some-model"},
+    "engine": {"max_step_tokens": 32, "prompt_chunk_tokens": 16},
+    "worker": {
+        "max_concurrent_requests": 2,
+        "max_queued_requests": 1,
+        "warm_up_prompt_tokens": 8,
+        "warm_up_new_tokens": 2,
+    },
+}
+
+
+class Model:
+    """A model that computes only while `gate` is open, and fails while `broken`."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.broken = False
+        self.step_s = 0.0
+        self.threads = 0
+
+    def make(self, settings: WorkersSettings, slot: Slot, threads: int) -> ModelRunner:
+        self.threads = threads
+        return FakeRunner(
+            max_sequences=settings.worker.max_concurrent_requests,
+            max_step_tokens=settings.engine.max_step_tokens,
+            before_step=self.before_step,
+        )
+
+    def before_step(self, batch: Batch) -> None:
+        self.gate.wait()
+        time.sleep(self.step_s)
+        if self.broken:
+            raise RuntimeError("the model is broken")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """The worker pins its thread: this test's own is set free again afterwards."""
+    monkeypatch.setattr("app.workers.worker.session_folder", lambda name: tmp_path / name)
+    monkeypatch.setattr("app.workers.worker.keep_on_loopback", lambda: None)
+    monkeypatch.setattr("app.workers.worker._CLAIM_TIMEOUT_S", 0.0)
+    allowed = os.sched_getaffinity(0)
+    yield
+    os.sched_setaffinity(0, allowed)
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+async def worker(machine: None, model: Model) -> AsyncIterator[Worker]:
+    worker = Worker(parse_settings(SETTINGS), model.make)
+    yield worker
+    model.gate.set()
+    worker.__del__()
+
+
+def request(name: str, new_tokens: int = 3) -> GenerateRequest:
+    return GenerateRequest(name, (1, 2, 3), new_tokens)
+
+
+async def read(worker: Worker, name: str) -> list[TokenDelta]:
+    return [part.delta async for (part,) in worker.generate(request(name), reader=name)]
+
+
+def report(worker: Worker) -> WorkerReport:
+    return WorkerReport.from_wire(worker.record_routing_stats())
+
+
+async def until_idle(worker: Worker) -> None:
+    async with asyncio.timeout(5):
+        while (now := report(worker)).running or now.waiting or now.kv_pages_free < now.kv_pages:
+            await asyncio.sleep(0.001)
+
+
+async def test_streams_what_the_engine_makes(worker: Worker) -> None:
+    deltas = await read(worker, "a")
+    assert sum(len(delta.token_ids) for delta in deltas) == 3
+    assert deltas[-1].finish_reason == "length"
+
+
+async def test_an_ingress_of_this_machine_gets_tokens_by_a_line(worker: Worker, model: Model, tmp_path: Path) -> None:
+    model.step_s = 0.003
+    by_line: list[Part] = []
+    by_stream: list[Part] = []
+    lines = Lines(tmp_path / LINES / "ingress", by_line.extend)
+    await lines.open()
+    try:
+        for name in ("a", "b"):
+            async for bundle in worker.generate(GenerateRequest(name, (1, 2, 3), 40), reader="ingress"):
+                by_stream += bundle
+    finally:
+        lines.close()
+        while worker._streams.has_line("ingress"):
+            await asyncio.sleep(0.001)
+    for name in ("a", "b"):
+        assert sum(part.request_id == name for part in by_line) > 3
+        assembler, tokens = Assembler(), 0
+        for part in (*by_line, *by_stream):
+            if part.request_id == name:
+                assembler.put(part)
+        while (delta := assembler.take()) is not None:
+            tokens += len(delta.token_ids)
+        assert tokens == 40
+    assert sum(len(delta.token_ids) for delta in await read(worker, "ingress")) == 3  # there is no line any more
+
+
+async def test_says_who_it_is(worker: Worker, model: Model) -> None:
+    facts = WorkerFacts.from_wire(worker.record_replica_metadata())
+    assert facts.model.name == "some-model"
+    assert facts.pid == os.getpid()
+    assert facts.speed > 0
+    assert os.sched_getaffinity(0) == set(facts.cpus)
+    assert model.threads == len(facts.cpus)
+
+
+async def test_every_heartbeat_is_a_new_one(worker: Worker) -> None:
+    first = report(worker)
+    await asyncio.sleep(0.002)
+    assert report(worker).heart_beat > first.heart_beat
+    assert abs(first.heart_beat - time.time()) < 60
+
+
+async def test_two_run_one_waits_one_is_refused(worker: Worker, model: Model) -> None:
+    model.gate.clear()
+    tasks = [asyncio.create_task(read(worker, name)) for name in "abc"]
+    await asyncio.sleep(0)
+    assert (report(worker).running, report(worker).waiting) == (2, 1)
+    with pytest.raises(QueueFullError):
+        await read(worker, "d")
+    model.gate.set()
+    assert [len(deltas) > 0 for deltas in await asyncio.gather(*tasks)] == [True] * 3
+    await until_idle(worker)
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+async def test_a_client_that_goes_frees_its_place_and_pages(worker: Worker, model: Model, victim: int) -> None:
+    model.gate.clear()
+    tasks = [asyncio.create_task(read(worker, name)) for name in "abc"]
+    await asyncio.sleep(0)
+    tasks[victim].cancel()
+    await asyncio.gather(tasks[victim], return_exceptions=True)
+    await asyncio.sleep(0)
+    assert report(worker).running + report(worker).waiting == 2
+    model.gate.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await until_idle(worker)
+
+
+async def test_closing_a_stream_aborts_it(worker: Worker) -> None:
+    async with aclosing(worker.generate(request("long", new_tokens=100), reader="ingress")) as bundles:
+        await anext(bundles)
+    await until_idle(worker)
+
+
+async def test_a_broken_engine_fails_its_health_check_and_is_silent(worker: Worker, model: Model) -> None:
+    worker.check_health()
+    model.broken = True
+    for number in range(9):
+        with pytest.raises(Exception, match=r"broken|fail|stopped"):
+            await read(worker, str(number))
+    with pytest.raises(EngineStoppedError):
+        worker.check_health()
+    with pytest.raises(EngineStoppedError):
+        worker.record_routing_stats()
+
+
+async def test_no_two_workers_share_cores(worker: Worker, model: Model) -> None:
+    with pytest.raises(NoFreeCoresError):
+        Worker(parse_settings(SETTINGS), model.make)
+    worker.__del__()
+    second = Worker(parse_settings(SETTINGS), model.make)
+    second.__del__()
+
+
+async def test_more_threads_than_cores_are_refused(machine: None, model: Model) -> None:
+    settings = parse_settings(SETTINGS | {"worker": {"threads": 4096}})
+    with pytest.raises(ValueError, match=r"worker\.threads is 4096"):
+        Worker(settings, model.make)

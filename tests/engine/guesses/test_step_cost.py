@@ -1,0 +1,56 @@
+from random import Random
+
+import pytest
+
+from app.engine.guesses.step_cost import StepCost
+
+
+def bent(rows: int) -> float:
+    """Rows are nearly free up to four, as measured where a kernel waits for weights."""
+    return 0.01 * (1 + 0.05 * min(rows - 1, 3) + 0.3 * max(rows - 4, 0))
+
+
+def test_before_anything_is_known_rows_are_cheap_and_then_dearer() -> None:
+    cost = StepCost()
+    assert cost.seconds(1) == pytest.approx(1)
+    steps = [cost.seconds(rows + 1) - cost.seconds(rows) for rows in range(1, 40)]
+    assert steps[:3] == pytest.approx([0.1] * 3)
+    assert steps[3:] == pytest.approx([0.2] * 36)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 5, 600])
+def test_one_step_gives_the_size(rows: int) -> None:
+    cost, before = StepCost(), StepCost()
+    cost.record(rows, 0.5)
+    assert cost.seconds(rows) == pytest.approx(0.5)
+    assert cost.seconds(2) / cost.seconds(1) == pytest.approx(before.seconds(2) / before.seconds(1))
+
+
+def test_a_bend_is_learned() -> None:
+    cost, random = StepCost(), Random(0)
+    for _ in range(400):
+        rows = random.choice([1, 2, 3, 4, 5, 6, 7, 9, 11, 16])
+        cost.record(rows, bent(rows) * random.uniform(0.95, 1.05))
+    for rows in (1, 2, 3, 4, 6, 8, 12, 16):
+        assert cost.seconds(rows) == pytest.approx(bent(rows), rel=0.1), rows
+
+
+def test_one_stall_changes_little() -> None:
+    cost = StepCost()
+    for number in range(100):
+        cost.record(1 + number % 3, 0.01)
+    before = cost.seconds(3) / cost.seconds(1)
+    cost.record(3, 5.0)
+    assert cost.seconds(3) / cost.seconds(1) < before * 1.25
+
+
+def test_what_was_dear_once_is_tried_again_some_time() -> None:
+    cost = StepCost()
+    for number in range(60):
+        cost.record((1, 4)[number % 2], (0.01, 0.08)[number % 2])
+    dear = cost.seconds(4) / cost.seconds(1)
+    assert dear > 6
+    for _ in range(1000):
+        cost.record(1, 0.03)  # longer texts: steps take longer, and nobody guesses
+    assert cost.seconds(1) == pytest.approx(0.03, rel=0.01)
+    assert cost.seconds(4) / cost.seconds(1) < 1.7

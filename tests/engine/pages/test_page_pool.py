@@ -1,0 +1,50 @@
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine.pages.page_pool import PagePool
+
+
+def test_pages_are_free_again_when_their_last_holder_releases_them() -> None:
+    pool = PagePool(4)
+    pages = pool.take(3)
+    assert len(set(pages)) == 3
+    pool.keep(pages[0], b"first")
+    assert pool.find(b"first") == pages[0]
+    assert (pool.holders(pages[0]), pool.repeat_count) == (2, 1)
+    pool.release(pages)
+    assert (pool.free_count, pool.used_count) == (3, 1)
+    assert (pool.holders(pages[0]), pool.repeat_count) == (1, 0)
+    pool.release(pages[:1])
+    assert (pool.free_count, pool.used_count) == (4, 0)
+
+
+def test_a_page_is_never_released_or_kept_while_free() -> None:
+    pool = PagePool(2)
+    with pytest.raises(AssertionError, match="released more often"):
+        pool.release([0])
+    with pytest.raises(AssertionError, match="free"):
+        pool.keep(1, b"digest")
+    with pytest.raises(AssertionError, match="3 pages taken of 2"):
+        pool.take(3)
+
+
+def test_a_pool_needs_a_page() -> None:
+    with pytest.raises(ValueError, match="at least one page"):
+        PagePool(0)
+
+
+@given(st.lists(st.integers(0, 5)), st.randoms())
+def test_counts_hold_over_any_use(sizes: list[int], random: Random) -> None:
+    pool = PagePool(16)
+    held: list[list[int]] = []
+    for size in sizes:
+        if size <= pool.free_count:
+            held.append(pool.take(size))
+        elif held:
+            pool.release(held.pop(random.randrange(len(held))))
+        flat = [page for pages in held for page in pages]
+        assert len(flat) == len(set(flat)) == pool.used_count
+        assert pool.free_count == 16 - len(flat)

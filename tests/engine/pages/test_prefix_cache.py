@@ -1,0 +1,237 @@
+"""Pages computed once: by whom they are found, by whom never, and that no text depends on it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.engine.engine import Engine
+from app.engine.pages.page_names import PageChain, tenant_salt
+from app.engine.statistics import EngineStatistics
+from app.messages.failures import StepFailedError
+from app.messages.outputs import TokenDelta
+from app.messages.requests import GenerateRequest, SamplingParams
+from tests.engine.test_engine import Gate, Receiver
+from tests.fakes import FakeRunner
+
+PROMPT = tuple(Random(0).choices(range(1000), k=50))  # 12 pages of 4, and 2 tokens
+
+
+def ask(
+    name: str, prompt: tuple[int, ...], new_tokens: int = 8, *, tenant: bytes = b"", seed: int = 1
+) -> GenerateRequest:
+    return GenerateRequest(name, prompt, new_tokens, SamplingParams(seed=seed), tenant=tenant)
+
+
+@contextmanager
+def running(runner: FakeRunner, *, prefix_cache: bool = True, **options: int) -> Iterator[Engine]:
+    engine = Engine(runner, prefix_cache=prefix_cache, **options)
+    engine.start()
+    yield engine
+    engine.stop()
+    assert engine.statistics().pages_used == 0
+
+
+class Counter:
+    """What one request after the other costs."""
+
+    def __init__(self, engine: Engine, runner: FakeRunner) -> None:
+        self.engine, self.runner, self.receiver = engine, runner, Receiver()
+
+    def run(self, request: GenerateRequest) -> int:
+        """Tokens that the model computed for it, its text being right."""
+        before = sum(self.runner.step_tokens)
+        self.receiver.submit(self.engine, request)
+        assert self.receiver.tokens(request.request_id) == self.runner.expected_tokens(request)
+        return sum(self.runner.step_tokens) - before
+
+    def cached(self, name: str) -> list[int]:
+        deltas = self.receiver.events[name]
+        return [delta.cached_tokens for delta in deltas if isinstance(delta, TokenDelta)]
+
+
+def test_the_same_prompt_again_computes_what_is_no_whole_page() -> None:
+    runner = FakeRunner()
+    with running(runner) as engine:
+        counter = Counter(engine, runner)
+        assert counter.run(ask("first", PROMPT)) == 50 + 7
+        assert counter.run(ask("again", PROMPT, seed=2)) == 2 + 7
+        assert counter.run(ask("no more than its pages", PROMPT[:48], seed=2)) == 4 + 7  # one token must be computed
+        assert counter.cached("first") == [0] * 8
+        assert counter.cached("again") == [48] + [0] * 7
+
+
+def test_a_second_turn_computes_only_what_was_said_since() -> None:
+    runner = FakeRunner()
+    with running(runner) as engine:
+        counter = Counter(engine, runner)
+        first = ask("first turn", PROMPT, 23)
+        counter.run(first)
+        # 72 tokens were computed: the last of 73 never is. So 18 pages are there.
+        said = (*PROMPT, *runner.expected_tokens(first), 5, 6, 7, 8, 9)
+        assert counter.run(ask("second turn", said, 1)) == len(said) - 72
+
+
+def test_another_tenant_computes_everything() -> None:
+    runner = FakeRunner()
+    with running(runner) as engine:
+        counter = Counter(engine, runner)
+        cost = [counter.run(ask(f"{tenant!r}", PROMPT, tenant=tenant)) for tenant in (b"a", b"b", b"", b"a\0")]
+        steps = runner.steps
+        assert cost == [57] * 4
+        assert counter.run(ask("a again", PROMPT, tenant=b"a")) == 9
+        assert runner.steps - steps < steps / 4
+
+
+def test_turned_off_it_finds_nothing() -> None:
+    runner = FakeRunner()
+    with running(runner, prefix_cache=False) as engine:
+        counter = Counter(engine, runner)
+        assert [counter.run(ask(name, PROMPT)) for name in ("first", "again")] == [57, 57]
+        counts = engine.statistics()
+        assert (counts.pages_cached, counts.cached_tokens) == (0, 0)
+
+
+def test_statistics_count_what_is_kept_and_what_was_found() -> None:
+    runner = FakeRunner()
+    with running(runner) as engine:
+        counter = Counter(engine, runner)
+        counter.run(ask("first", PROMPT))
+        counter.run(ask("again", PROMPT))
+
+        def counts() -> EngineStatistics:
+            return engine.statistics()
+
+        while counts().running:  # counted when the last step has ended
+            pass
+        assert (counts().cached_tokens, counts().computed_tokens) == (48, 57 + 9)
+        assert (counts().pages_cached, counts().pages_used, counts().pages_free) == (14, 0, 64)
+
+
+@pytest.mark.parametrize("choices", [2, 7])
+def test_choices_of_one_prompt_compute_its_pages_once(choices: int) -> None:
+    gate = Gate()
+    runner = FakeRunner(kv_pages=128, before_step=gate)
+    with running(runner) as engine:
+        receiver = Receiver()
+        requests = [ask(f"choice {number}", PROMPT, 1, seed=number) for number in range(choices)]
+        receiver.submit(engine, ask("holds the engine", (1,), 60))
+        gate.wait()
+        for request in requests:
+            receiver.submit(engine, request)
+        gate.open()
+        for request in requests:
+            assert receiver.tokens(request.request_id) == runner.expected_tokens(request)
+        assert sum(runner.step_tokens) - runner.steps <= 48 + 2 * choices  # a token of each step is the first request's
+
+
+def test_whoever_begins_like_a_prompt_in_progress_waits_for_its_pages() -> None:
+    gate = Gate()
+    runner = FakeRunner(max_step_tokens=10, max_sequences=4, before_step=gate)
+    with running(runner) as engine:
+        receiver = Receiver()
+        long, short = ask("long", PROMPT, 1), ask("short", PROMPT[:30], 1)
+        receiver.submit(engine, long)
+        gate.wait()
+        receiver.submit(engine, short)
+        gate.open()
+        for request in (long, short):
+            assert receiver.tokens(request.request_id) == runner.expected_tokens(request)
+        assert sum(runner.step_tokens) == 50 + 2
+
+
+def test_a_preempted_request_finds_its_own_pages() -> None:
+    runner = FakeRunner(kv_pages=32, max_sequences=2, max_context_tokens=128)
+    old, young = ask("old", PROMPT[:20], 100), ask("young", PROMPT[20:], 60)
+    engine, receiver = Engine(runner, expected_output_tokens=1), Receiver()
+    receiver.submit(engine, old)
+    receiver.submit(engine, young)
+    engine.start()
+    for request in (old, young):
+        assert receiver.tokens(request.request_id) == runner.expected_tokens(request)
+    engine.stop()
+    counts = engine.statistics()
+    assert counts.preemptions == 1
+    assert counts.cached_tokens == 0  # nobody else's, so nothing to tell the user of
+    # The old one took most of the young one's pages, ends before beginnings; the young one found the others.
+    assert sum(runner.step_tokens) == 119 + 89 + 15 * 4
+
+
+def test_a_failed_step_leaves_nothing_to_find() -> None:
+    failures = iter([None, None, ValueError("broken")])
+
+    def fail(batch: object) -> None:
+        if error := next(failures, None):
+            raise error
+
+    runner = FakeRunner(max_step_tokens=8, before_step=fail)
+    with running(runner) as engine:
+        counter = Counter(engine, runner)
+        counter.receiver.submit(engine, ask("fails", PROMPT))
+        assert isinstance(counter.receiver.error("fails"), StepFailedError)
+        assert counter.run(ask("again", PROMPT)) == 57 - 16  # of the two steps that had succeeded
+
+
+def test_the_cache_gives_way_to_requests_and_forgets_ends_before_beginnings() -> None:
+    runner = FakeRunner(kv_pages=20, max_context_tokens=80)
+    with running(runner) as engine:
+        counter = Counter(engine, runner)
+        counter.run(ask("first", PROMPT, 1))
+        other = tuple(Random(1).choices(range(1000), k=40))
+        assert counter.run(ask("other", other, 1)) == 40  # 10 pages, of which 8 were free
+        assert counter.run(ask("again", PROMPT, 1)) == 50 - 10 * 4
+        assert counter.run(ask("full", tuple(range(80 - 1)), 1)) == 79  # the whole cache
+        assert counter.run(ask("at last", PROMPT, 1)) == 50
+
+
+def test_digests_depend_on_all_tokens_before_and_on_the_salt() -> None:
+    def digest(tokens: list[int], salt: bytes = b"salt") -> bytes:
+        return PageChain(tokens, 2, salt).digest(len(tokens) // 2 - 1)
+
+    base = digest([1, 2, 3, 4])
+    assert base == digest([1, 2, 3, 4, 9])
+    assert len({base, digest([1, 2]), digest([0, 2, 3, 4]), digest([3, 4]), digest([1, 2, 3, 4], b"pepper")}) == 5
+    assert tenant_salt(b"secret", b"a") != tenant_salt(b"secret", b"b") != tenant_salt(b"other", b"b")
+
+
+TURNS = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(1, 60), st.integers(1, 12), st.sampled_from([b"a", b"b"]), st.booleans()),
+    min_size=1,
+    max_size=10,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(TURNS, st.integers(1, 8), st.integers(18, 60), st.integers(0, 24))
+def test_texts_never_depend_on_what_is_cached(
+    turns: list[tuple[int, int, int, bytes, bool]], max_sequences: int, kv_pages: int, more: int
+) -> None:
+    """Prompts are beginnings of three texts, for two tenants; some are aborted."""
+    runner = FakeRunner(
+        kv_pages=kv_pages, max_sequences=max_sequences, max_step_tokens=max_sequences + more, max_context_tokens=72
+    )
+    texts = [PROMPT * 2, PROMPT[:20] * 4, PROMPT[:30] + PROMPT[:40]]
+    requests = [
+        ask(f"{number}", texts[text][:length], new_tokens, tenant=tenant, seed=number)
+        for number, (text, length, new_tokens, tenant, _) in enumerate(turns)
+    ]
+    engine, receiver = Engine(runner, prompt_chunk_tokens=5, expected_output_tokens=1), Receiver()
+    for request in requests:
+        receiver.submit(engine, request)
+    engine.start()
+    for request, turn in zip(requests, turns, strict=True):
+        if turn[-1]:
+            engine.abort(request.request_id)
+    for request, turn in zip(requests, turns, strict=True):
+        if not turn[-1]:
+            assert receiver.tokens(request.request_id) == runner.expected_tokens(request)
+    engine.stop()
+    counts = engine.statistics()
+    assert (counts.pages_used, counts.pages_free) == (0, kv_pages)
+    pool = engine._scheduler.pool
+    assert pool.repeat_count == 0
+    assert sorted(pool.take(kv_pages)) == list(range(kv_pages))
+    assert pool.cached_count == 0

@@ -1,0 +1,288 @@
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.engine.pages.page_names import PageChain
+from app.engine.scheduling.limits import SchedulerLimits
+from app.engine.scheduling.scheduler import Scheduler
+from app.engine.scheduling.sequence import SequenceState, Step
+from app.messages.failures import RequestTooLongError
+
+
+def make_limits(**changes: int) -> SchedulerLimits:
+    limits = {
+        "step_tokens": 32,
+        "prompt_chunk_tokens": 8,
+        "max_sequences": 4,
+        "max_context_tokens": 256,
+        "page_tokens": 4,
+        "page_count": 64,
+    }
+    return SchedulerLimits(**(limits | changes))
+
+
+def run(scheduler: Scheduler) -> Step:
+    """One step in which every sampled token is appended and full outputs end."""
+    step = scheduler.schedule()
+    scheduler.complete(step)
+    for sequence, sampled in zip(step.sequences, step.samples, strict=True):
+        if sampled:
+            sequence.length += 1
+            if sequence.generated == sequence.max_new_tokens:
+                scheduler.remove(sequence)
+    return step
+
+
+def shares(step: Step) -> dict[SequenceState, int]:
+    return dict(zip(step.sequences, step.query_lengths, strict=True))
+
+
+def test_decoding_comes_first_and_prompts_get_a_bounded_chunk() -> None:
+    scheduler = Scheduler(make_limits())
+    talker = SequenceState(3, 50)
+    scheduler.add(talker)
+    run(scheduler)
+    reader = SequenceState(40, 5)
+    scheduler.add(reader)
+    assert shares(run(scheduler)) == {talker: 1, reader: 8}
+    scheduler.remove(talker)
+    assert shares(run(scheduler)) == {reader: 32}  # nobody waits for a token: the whole budget
+    assert reader.generated == 1
+
+
+def test_guesses_give_way_to_whoever_comes_with_one_token_to_compute() -> None:
+    scheduler = Scheduler(make_limits(step_tokens=8))
+    talker = SequenceState(3, 50)
+    scheduler.add(talker)
+    run(scheduler)
+    talker.drafts = 7  # all of a step, as far as was known
+    scheduler.add(SequenceState(1, 5))
+    step = scheduler.schedule()
+    assert step.query_lengths == [7, 1]
+
+
+def test_a_short_prompt_overtakes_a_long_one_which_still_goes_on() -> None:
+    scheduler = Scheduler(make_limits())
+    long, short = SequenceState(200, 5), SequenceState(10, 5)
+    scheduler.add(long)
+    scheduler.add(short)
+    assert shares(run(scheduler)) == {long: 22, short: 10}
+    assert short.generated == 1
+    assert shares(run(scheduler)) == {long: 8, short: 1}
+
+
+def test_equal_prompts_are_served_in_order() -> None:
+    scheduler = Scheduler(make_limits())
+    first, second = SequenceState(40, 5), SequenceState(40, 5)
+    scheduler.add(first)
+    scheduler.add(second)
+    assert shares(run(scheduler)) == {first: 32}
+    assert shares(run(scheduler)) == {first: 8, second: 24}
+
+
+def test_admission_expects_outputs_as_long_as_recent_ones() -> None:
+    limits = make_limits(page_count=16, max_context_tokens=64)  # 64 tokens
+    scheduler = Scheduler(limits, expected_output_tokens=40)
+    for _ in range(3):
+        scheduler.add(SequenceState(4, 60))
+    scheduler.schedule()
+    assert len(scheduler.running) == 1  # two would need 88 tokens, if outputs have 40
+    scheduler = Scheduler(limits, expected_output_tokens=10)
+    for _ in range(3):
+        scheduler.add(SequenceState(4, 60))
+    scheduler.schedule()
+    assert len(scheduler.running) == 3  # though the worst case is three times the memory
+
+
+def test_sequences_with_prompt_tokens_come_last() -> None:
+    scheduler = Scheduler(make_limits())
+    talkers = [SequenceState(3, 50), SequenceState(1, 50)]
+    long = SequenceState(40, 5)
+    scheduler.add(talkers[0])
+    step = run(scheduler)
+    assert (step.sequences, step.prompts) == ([talkers[0]], 1)
+    scheduler.add(long)
+    run(scheduler)
+    scheduler.add(talkers[1])
+    step = run(scheduler)
+    assert (step.sequences, step.prompts) == ([talkers[0], long, talkers[1]], 2)  # a prompt of one token is one, too
+    step = run(scheduler)
+    assert (step.sequences, step.prompts) == ([*talkers, long], 1)
+    assert step.samples == [True, True, False]
+
+
+def test_the_youngest_gives_its_pages_back_and_returns_when_somebody_has_ended() -> None:
+    scheduler = Scheduler(make_limits(page_count=6, max_context_tokens=24), expected_output_tokens=1)
+    old, young = SequenceState(8, 16), SequenceState(8, 16)
+    scheduler.add(old)
+    scheduler.add(young)
+    while scheduler.preemptions == 0:
+        run(scheduler)
+    assert scheduler.running == [old]
+    assert list(scheduler.waiting) == [young]
+    assert (young.computed, young.pages, young.slot) == (0, [], -1)
+    assert young.generated > 0  # what it said is kept
+    generated = young.generated
+    while old.generated < old.max_new_tokens:
+        assert scheduler.running == [old]
+        run(scheduler)
+    step = run(scheduler)
+    assert (shares(step), step.prompts) == ({young: 8}, 1)  # first the prompt again,
+    step = run(scheduler)
+    assert (shares(step), step.prompts) == ({young: generated}, 0)  # then the output, which may be computed otherwise
+    assert young.generated == generated + 1
+
+
+def test_the_youngest_skips_a_step_rather_than_give_up_its_pages_for_itself() -> None:
+    scheduler = Scheduler(make_limits(page_count=4, max_context_tokens=16), expected_output_tokens=1)
+    old, young = SequenceState(3, 13), SequenceState(4, 12)
+    scheduler.add(old)
+    scheduler.add(young)
+    run(scheduler)
+    while shares(run(scheduler)) == {old: 1, young: 1}:
+        pass
+    assert scheduler.running == [old, young]
+    assert (young.computed, len(young.pages), scheduler.preemptions) == (8, 2, 0)
+    assert shares(run(scheduler)) == {old: 1}
+    assert scheduler.preemptions == 1  # now the older one needed a page
+    assert list(scheduler.waiting) == [young]
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "max_new_tokens", "page_count", "message"),
+    [
+        (200, 57, 64, "200 tokens and at most 57 .* 257 together, but the context holds 256"),
+        (60, 38, 24, "60 tokens and at most 38 .* 98 together, but the KV cache holds 96"),
+    ],
+)
+def test_a_request_that_can_never_end_is_refused(
+    prompt_tokens: int, max_new_tokens: int, page_count: int, message: str
+) -> None:
+    limits = make_limits(page_count=page_count)
+    with pytest.raises(RequestTooLongError, match=message):
+        limits.check(prompt_tokens, max_new_tokens)
+    limits.check(prompt_tokens, max_new_tokens - 1)
+
+
+def test_limits_must_let_every_sequence_advance() -> None:
+    with pytest.raises(ValueError, match=r"step_tokens \(3\) must be at least max_sequences \(4\)"):
+        make_limits(step_tokens=3)
+    with pytest.raises(ValueError, match="page_tokens must be at least 1, not 0"):
+        make_limits(page_tokens=0)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    at_step: int
+    prompt_tokens: int
+    max_new_tokens: int
+    stops_after: int
+    aborted_after_steps: int | None
+    text: int | None
+    """Which of some texts the prompt is the beginning of; none: its pages are not shared."""
+
+
+ARRIVALS = st.lists(
+    st.builds(
+        Arrival,
+        at_step=st.integers(0, 30),
+        prompt_tokens=st.integers(1, 40),
+        max_new_tokens=st.integers(1, 24),
+        stops_after=st.integers(1, 30),
+        aborted_after_steps=st.one_of(st.none(), st.integers(0, 40)),
+        text=st.one_of(st.none(), st.integers(0, 1)),
+    ),
+    max_size=12,
+)
+LIMITS = st.builds(
+    lambda max_sequences, more, chunk, page_tokens, pages: make_limits(
+        step_tokens=max_sequences + more,
+        max_sequences=max_sequences,
+        prompt_chunk_tokens=chunk,
+        page_tokens=page_tokens,
+        page_count=-(-63 // page_tokens) + pages,
+        max_context_tokens=64,
+    ),
+    max_sequences=st.integers(1, 6),
+    more=st.integers(0, 30),
+    chunk=st.integers(1, 16),
+    page_tokens=st.integers(1, 9),
+    pages=st.integers(0, 30),
+)
+
+
+def check_step(scheduler: Scheduler, step: Step) -> None:
+    limits = scheduler.limits
+    given = shares(step)
+    decoding = {sequence for sequence in scheduler.running if sequence.length - sequence.computed == 1}
+    assert sum(given.values()) <= limits.step_tokens
+    prompts = sum(count for sequence, count in given.items() if sequence not in decoding)
+    assert prompts <= (limits.prompt_chunk_tokens if decoding else limits.step_tokens)
+    if scheduler.running:
+        assert scheduler.running[0] in given, "the oldest always advances"
+    for sequence, count in given.items():
+        assert 0 < count <= sequence.length - sequence.computed
+        assert limits.pages_for(sequence.computed + count) == len(sequence.pages)
+    assert decoding <= set(given) or scheduler.pool.free_count == 0, "only a lack of pages stops an output"
+
+
+def check_memory(scheduler: Scheduler) -> None:
+    held = [page for sequence in scheduler.running for page in sequence.pages]
+    alone = [page for sequence in scheduler.running if sequence.chain is None for page in sequence.pages]
+    assert len(alone) == len(set(alone))
+    assert len(set(held)) == scheduler.pool.used_count
+    assert len(held) - len(set(held)) == scheduler.pool.repeat_count
+    assert all(scheduler.pool.holders(page) == held.count(page) for page in held)
+    slots = [sequence.slot for sequence in scheduler.running]
+    assert len(slots) == len(set(slots)) <= scheduler.limits.max_sequences
+    assert all(sequence.slot == -1 and not sequence.pages for sequence in scheduler.waiting)
+
+
+@settings(max_examples=300, deadline=None)
+@given(LIMITS, ARRIVALS)
+def test_everything_ends_and_nothing_leaks(limits: SchedulerLimits, arrivals: list[Arrival]) -> None:
+    scheduler = Scheduler(limits, expected_output_tokens=2)
+    plans: dict[SequenceState, Arrival] = {}
+    tokens: dict[SequenceState, list[int]] = {}
+    order: list[SequenceState] = []
+    coming = sorted(arrivals, key=lambda arrival: arrival.at_step)
+    # Each output token, and each prompt token, takes at most a step of its own; a preemption repeats at most all of it.
+    most_steps = 31 + sum(arrival.prompt_tokens + arrival.max_new_tokens for arrival in arrivals) * (len(arrivals) + 1)
+    for now in range(most_steps):
+        while coming and coming[0].at_step == now:
+            arrival = coming.pop(0)
+            text = [arrival.text or 0] * arrival.prompt_tokens
+            chain = PageChain(text, limits.page_tokens, b"") if arrival.text is not None else None
+            sequence = SequenceState(arrival.prompt_tokens, arrival.max_new_tokens, chain)
+            tokens[sequence] = text
+            plans[sequence] = arrival
+            order.append(sequence)
+            scheduler.add(sequence)
+        for sequence, plan in list(plans.items()):
+            if plan.aborted_after_steps is not None and now == plan.at_step + plan.aborted_after_steps:
+                scheduler.remove(sequence)
+                del plans[sequence]
+        check_memory(scheduler)
+        step = scheduler.schedule()
+        check_step(scheduler, step)
+        check_memory(scheduler)
+        queue = [*scheduler.running, *scheduler.waiting]
+        assert queue == [sequence for sequence in order if sequence in plans], "order of arrival"
+        scheduler.complete(step)
+        for sequence, sampled in zip(step.sequences, step.samples, strict=True):
+            assert sampled == (sequence.computed == sequence.length)
+            if sampled:
+                tokens[sequence].append(7)
+                sequence.length += 1
+                if sequence.generated == min(plans[sequence].max_new_tokens, plans[sequence].stops_after):
+                    scheduler.remove(sequence)
+                    del plans[sequence]
+        if not plans and not coming:
+            break
+    assert not plans
+    assert scheduler.pool.used_count == 0
+    assert not scheduler.running
+    assert not scheduler.waiting
+    assert all(scheduler.pool.holders(page) == 0 for page in range(limits.page_count))

@@ -1,0 +1,80 @@
+"""Searches on the real model: neither company, nor chunks, nor preemption changes an answer, or loses a page."""
+
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from app.engine.engine import Engine
+from app.engine.native_runner import NativeRunner
+from app.messages.requests import BeamParams, ContrastiveParams, GenerateRequest, SamplingParams
+from tests.engine.searches.test_branches import answers
+from tests.engine.test_engine import Receiver
+
+TEXT = Path(__file__).parents[2] / "data" / "alice.txt"
+NEW_TOKENS = 24
+# max_sequences, max_step_tokens, prompt_chunk_tokens, kv_pages
+SHAPES = {"alone": (6, 256, 256, 64), "batched": (24, 256, 256, 128), "preempted": (12, 23, 7, 10)}
+
+Answers = dict[str, list[tuple[tuple[int, ...], str | None]]]
+
+
+@pytest.fixture(scope="module")
+def requests(embedded_model: Path) -> list[GenerateRequest]:
+    """Prompts that end inside a page and at its border (32 tokens), and plain requests between them."""
+    ids = Tokenizer.from_file(str(embedded_model / "tokenizer.json")).encode(TEXT.read_text()).ids
+    greedy, drawn = SamplingParams(temperature=0.0), SamplingParams(seed=1)
+    penalized = SamplingParams(repetition_penalty=1.2, frequency_penalty=0.3, logit_bias={28: -2.0})
+    return [
+        GenerateRequest("beams", tuple(ids[:60]), NEW_TOKENS, greedy, frozenset([2, 30]), search=BeamParams(4, 4)),
+        GenerateRequest("plain", tuple(ids[5:70]), 80, drawn),
+        GenerateRequest("contrastive", tuple(ids[20:84]), NEW_TOKENS, greedy, search=ContrastiveParams(5, 0.6)),
+        GenerateRequest("penalized", tuple(ids[90:121]), NEW_TOKENS, penalized, search=BeamParams(3, 2)),
+        GenerateRequest("also plain", tuple(ids[:7]), 60, drawn),
+        GenerateRequest(
+            "diverse",
+            tuple(ids[60:100]),
+            NEW_TOKENS,
+            search=BeamParams(6, 6, groups=3, diversity_penalty=1.0, length_penalty=0.5),
+        ),
+        GenerateRequest("unlike", tuple(ids[90:121]), NEW_TOKENS, penalized, search=ContrastiveParams(3, 0.4)),
+    ]
+
+
+def run(model: Path, requests: list[GenerateRequest], shape: str, kv_type: str) -> tuple[Answers, int]:
+    """All answers, and how often somebody was preempted."""
+    max_sequences, max_step_tokens, prompt_chunk_tokens, kv_pages = SHAPES[shape]
+    runner = NativeRunner(
+        str(model),
+        threads=2,
+        kv_type=kv_type,
+        kv_pages=kv_pages,
+        max_sequences=max_sequences,
+        max_step_tokens=max_step_tokens,
+        max_context_tokens=256,
+    )
+    engine, receiver = Engine(runner, prompt_chunk_tokens=prompt_chunk_tokens, expected_output_tokens=1), Receiver()
+    engine.start()
+    try:
+        for request in requests:
+            receiver.submit(engine, request)
+            if shape == "alone":
+                answers(receiver, request.request_id)
+        found = {request.request_id: answers(receiver, request.request_id) for request in requests}
+    finally:
+        engine.stop()
+    counts = engine.statistics()
+    assert (counts.pages_used, counts.pages_free) == (0, kv_pages)
+    return found, counts.preemptions
+
+
+@pytest.mark.parametrize("kv_type", ["int16", "bf16", "int8"])
+def test_company_chunks_and_preemption_change_no_answer(
+    kv_type: str, embedded_model: Path, requests: list[GenerateRequest]
+) -> None:
+    alone, _ = run(embedded_model, requests, "alone", kv_type)
+    assert len({tokens for each in alone.values() for tokens, _ in each}) == sum(map(len, alone.values()))
+    for shape in ("batched", "preempted"):
+        found, preemptions = run(embedded_model, requests, shape, kv_type)
+        assert found == alone, shape
+        assert (preemptions > 0) == (shape == "preempted")

@@ -62,7 +62,7 @@ model: $(EMBEDDED_MODEL)/config.json
 
 # Converted again when the layout or the converter changed.
 $(EMBEDDED_MODEL)/config.json: kernels/packed_matrix.h $(shell find quant -name '*.py') | build
-	@$(BIN)/python -m quant.embedded_model $(dir $(EMBEDDED_MODEL))
+	@$(BIN)/python -m quant.conversion.embedded_model $(dir $(EMBEDDED_MODEL))
 	@touch $@
 
 # Environments. A linked .venv (a second working tree's, say) is its owner's to keep; it is used as it is.

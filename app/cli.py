@@ -127,7 +127,7 @@ def convert(
     force: Annotated[bool, typer.Option("--force", help="Replace OUT where it is a converted model.")] = False,
 ) -> None:
     """Quantize a model and pack it for the engine."""
-    from quant.convert import convert as convert_model
+    from quant.conversion.convert import convert as convert_model
     from quant.errors import QuantError
 
     with _one_line_errors(QuantError, OSError):
@@ -166,8 +166,8 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace OUT where it is an earlier export.")] = False,
 ) -> None:
     """Write a converted model's weights as plain floats, which transformers loads."""
+    from quant.conversion.export import export as export_model
     from quant.errors import QuantError
-    from quant.export import export as export_model
 
     with _one_line_errors(QuantError, OSError):
         report = export_model(model, out, dtype=dtype.value, force=force)
@@ -181,8 +181,8 @@ def synth(
     force: Annotated[bool, typer.Option("--force", help="Replace OUT where it is a converted model.")] = False,
 ) -> None:
     """Write a packed model of a known shape with random weights: for measuring, not for talking to."""
+    from quant.conversion.synth import synth as synthesize
     from quant.errors import QuantError
-    from quant.synth import synth as synthesize
 
     with _one_line_errors(QuantError, OSError):
         synthesize(shape.value, out, force=force)

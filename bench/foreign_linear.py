@@ -50,9 +50,9 @@ def run_model(folder: Path, backend: str, qtype: str, group: int) -> dict[str, A
     """In the library's own environment: the exported model with its kernels, beside its rounded weights as floats."""
     torch: Any = import_module("torch")
     transformers: Any = import_module("transformers")
-    layers: Any = import_module("quant.torch_linear")
-    config_type: Any = import_module("quant.transformers_backend").RedoubtConfig
-    dequantize: Any = import_module("quant.packed_file").dequantize
+    layers: Any = import_module("quant.transformers_bridge.torch_linear")
+    config_type: Any = import_module("quant.transformers_bridge.transformers_backend").RedoubtConfig
+    dequantize: Any = import_module("quant.codes.dequantize").dequantize
 
     torch.manual_seed(0)
     load = transformers.AutoModelForCausalLM.from_pretrained
@@ -83,8 +83,8 @@ def run_model(folder: Path, backend: str, qtype: str, group: int) -> dict[str, A
 
 def measure(model: Path, backends: Sequence[str], environments: Path) -> dict[str, Any]:
     """Every backend, and our kernels in each one's environment. Raises QuantError for what can't be exported."""
-    from quant.export import export
-    from quant.packed_file import FILE_NAME, PackedFile
+    from quant.conversion.export import export
+    from quant.packed.packed_file import FILE_NAME, PackedFile
 
     metadata = PackedFile(model / FILE_NAME).metadata
     qtype, group = str(metadata["qtype"]), int(metadata["group_size"])

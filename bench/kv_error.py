@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from kernels import _native
-from quant.packed_file import PackedFile
+from quant.packed.packed_file import PackedFile
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]

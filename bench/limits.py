@@ -17,8 +17,8 @@ from typing import Any
 from bench.work import Work
 from kernels import _native
 from kernels._native import testing
-from quant.json_file import read_json_object
-from quant.packed_file import FILE_NAME, PackedFile
+from quant.files.json_file import read_json_object
+from quant.packed.packed_file import FILE_NAME, PackedFile
 
 READ_BYTES = 128 << 20
 COLD_BYTES = 512 << 20

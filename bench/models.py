@@ -1,8 +1,8 @@
 """One model in every form that some engine wants: ours, a GGUF, a Hugging Face folder in bf16.
 
 The embedded model's GGUF is what everything else is made from. A shape with random weights is drawn twice, in our form
-by `quant.synth` and as Q4_0 (head and embedding too, as in ours: at most 8 bits) here: speed does not depend on the
-values. What was made once is kept. Does not know who reads what.
+by `quant.conversion.synth` and as Q4_0 (head and embedding too, as in ours: at most 8 bits) here: speed does not depend
+on the values. What was made once is kept. Does not know who reads what.
 """
 
 import json
@@ -17,12 +17,12 @@ import numpy as np
 from ml_dtypes import bfloat16
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from quant.int4 import dequantize_int4
-from quant.int8 import dequantize_int8
-from quant.matrix import F32, QuantizedMatrix
+from quant.codes.int4 import dequantize_int4
+from quant.codes.int8 import dequantize_int8
+from quant.codes.matrix import F32, QuantizedMatrix
+from quant.conversion.synth import SHAPES, synth
 from quant.sources.gguf_source import open_gguf
 from quant.sources.source import SourceTensor
-from quant.synth import SHAPES, synth
 
 RANDOM_SHAPES: Mapping[str, str] = {"1.1b": "tinyllama-1.1b", "7b": "llama2-7b"}
 NAMES = ("embedded", *RANDOM_SHAPES)

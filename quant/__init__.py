@@ -7,19 +7,19 @@ linear layers of a transformers model. Importing this package imports neither to
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from quant.auto_model import AutoModelForCausalLM as AutoModelForCausalLM
-    from quant.transformers_backend import RedoubtConfig as RedoubtConfig
+    from quant.transformers_bridge.auto_model import AutoModelForCausalLM as AutoModelForCausalLM
+    from quant.transformers_bridge.transformers_backend import RedoubtConfig as RedoubtConfig
 
 __all__ = ["AutoModelForCausalLM", "RedoubtConfig"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "AutoModelForCausalLM":
-        from quant.auto_model import AutoModelForCausalLM
+        from quant.transformers_bridge.auto_model import AutoModelForCausalLM
 
         return AutoModelForCausalLM
     if name == "RedoubtConfig":
-        from quant.transformers_backend import RedoubtConfig
+        from quant.transformers_bridge.transformers_backend import RedoubtConfig
 
         return RedoubtConfig
     raise AttributeError(f"module 'quant' has no attribute {name!r}")

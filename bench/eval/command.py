@@ -32,8 +32,8 @@ from bench.eval.perplexity import kl_divergence, perplexity
 from bench.eval.report import VARIANTS, Options, ReportOptions, label, make_report
 from bench.eval.text_windows import read_text, text_windows
 from kernels import _native
-from quant.cache_folder import file_state
 from quant.errors import QuantError
+from quant.files.cache_folder import file_state
 
 Result = dict[str, Any]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels import _native
-from quant.cache_folder import cache_folder, file_state
+from quant.files.cache_folder import cache_folder, file_state
 
 
 class Journal:

@@ -24,18 +24,18 @@ from bench.eval.open_model import ModelOptions, open_model
 from bench.eval.perplexity import perplexity
 from bench.eval.text_windows import read_text, text_windows
 from bench.peers.llama_cpp import PEER
-from quant.cache_folder import file_state
-from quant.calibrated import windows_for
 from quant.calibration.block import block, block_shape
 from quant.calibration.layers import embedded
-from quant.json_file import write_json
-from quant.matrix import F32, QuantizedMatrix
-from quant.mixed import UNITS, input_powers
-from quant.packed_file import dequantize
-from quant.pieces import read_whole
-from quant.sources import open_source
+from quant.codes.dequantize import dequantize
+from quant.codes.matrix import F32, QuantizedMatrix
+from quant.conversion.calibrated import windows_for
+from quant.conversion.mixed import UNITS, input_powers
+from quant.conversion.pieces import read_whole
+from quant.files.cache_folder import file_state
+from quant.files.json_file import write_json
 from quant.sources.gguf_file import GgufFile, read_gguf
 from quant.sources.gguf_source import gguf_order, hf_name
+from quant.sources.open_source import open_source
 from quant.sources.source import Source
 
 TYPES: Final = ("Q4_0", "IQ4_NL", "IQ4_XS", "Q4_K_S")

@@ -23,8 +23,8 @@ from bench.eval.errors import EvalError
 from bench.eval.journal import Journal
 from bench.eval.long_metrics import METRICS, long_score
 from kernels import _native
-from quant.json_file import read_json_object
-from quant.native_model import NativeModel
+from quant.files.json_file import read_json_object
+from quant.packed.native_model import NativeModel
 
 ANSWER_TOKENS: Final[Mapping[str, int]] = {
     "narrativeqa": 128, "qasper": 128, "multifieldqa_en": 64, "hotpotqa": 32, "2wikimqa": 32, "musique": 32,

@@ -14,11 +14,11 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from kernels import _native
-from quant.convert import convert, is_packed_model
-from quant.json_file import read_json_object
-from quant.native_model import NativeModel
-from quant.packed_file import FILE_NAME, PackedFile
-from quant.sources import open_source
+from quant.conversion.convert import convert
+from quant.files.json_file import read_json_object
+from quant.packed.native_model import NativeModel
+from quant.packed.packed_file import FILE_NAME, PackedFile, is_packed_model
+from quant.sources.open_source import open_source
 
 
 @dataclass(frozen=True, slots=True)

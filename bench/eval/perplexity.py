@@ -11,7 +11,7 @@ import numpy as np
 
 from bench.eval.journal import Journal
 from bench.eval.log_probabilities import divergence, log_probabilities
-from quant.native_model import NativeModel
+from quant.packed.native_model import NativeModel
 
 PERCENTILES: Final = (50, 90, 95, 99, 99.9)
 

@@ -27,12 +27,14 @@ from bench.eval.open_model import ModelOptions, OpenModel, open_model
 from bench.eval.perplexity import kl_divergence
 from bench.eval.text_windows import read_text, text_windows
 from kernels import _native
-from quant.convert import convert, is_packed_model
+from quant.codes.dequantize import dequantize
+from quant.codes.matrix import QuantizedMatrix
+from quant.conversion.convert import convert
 from quant.errors import QuantError, TensorError
-from quant.json_file import read_json_object, write_json
-from quant.matrix import QuantizedMatrix
-from quant.packed_file import FILE_NAME, TILE_OUTPUTS, PackedFile, dequantize
-from quant.sources import open_source
+from quant.files.json_file import read_json_object, write_json
+from quant.packed.packed_file import FILE_NAME, PackedFile, is_packed_model
+from quant.packed.packed_matrix import TILE_OUTPUTS
+from quant.sources.open_source import open_source
 
 Options = Mapping[str, str | int | float]
 Bar = Callable[[int, str, str], Any]
@@ -225,7 +227,7 @@ _PROBE: Final = """
 import json, sys, time
 from pathlib import Path
 from bench.engine import process_resident_bytes
-from quant.native_model import NativeModel
+from quant.packed.native_model import NativeModel
 began = time.monotonic()
 model = NativeModel(Path(sys.argv[1]), context_tokens=512)
 model.prefill([1])

@@ -42,7 +42,7 @@ def interleave_memory(nodes: Sequence[int]) -> None:
 def measure_barrier_ns(threads: int, cpus: Sequence[int] = ..., rounds: int = 10000) -> float:
     """Nanoseconds that a barrier of the thread pool takes. Raises OSError for a CPU that can't be had."""
 
-# --- packing: used by quant.packed_file only --------------------------------------------------------------
+# --- packing: used by quant.packed only --------------------------------------------------------------
 
 def packed_bytes(weight_type: str, rows: int, cols: int, group: int) -> int:
     """Bytes of a packed matrix (layout: packed_matrix.h). ValueError for a shape the layout can't hold."""

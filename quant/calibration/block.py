@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from quant.calibration.rope import rotary_angles
-from quant.matrix import F32
+from quant.codes.matrix import F32
 
 Weights = Mapping[str, F32]
 

@@ -25,7 +25,7 @@ from quant.calibration.block import (
     linear,
     mlp_input,
 )
-from quant.matrix import F32
+from quant.codes.matrix import F32
 
 _CHUNK_VALUES: Final = 1 << 22
 _PRODUCT_ROWS: Final = 1024

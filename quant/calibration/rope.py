@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.matrix import F32
+from quant.codes.matrix import F32
 
 F64 = NDArray[np.float64]
 

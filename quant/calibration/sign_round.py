@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from quant.calibration.block import BlockShape, Weights, block, block_gradients
+from quant.codes.matrix import F32, QuantizedMatrix
 from quant.errors import TensorError
-from quant.matrix import F32, QuantizedMatrix
 from quant.methods.grids import assembled, reciprocal, rounded_to_fp16
 from quant.methods.problem import MatrixProblem, Rounding
 

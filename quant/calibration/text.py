@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from quant.errors import SourceError
-from quant.json_file import read_json_object
+from quant.files.json_file import read_json_object
 
 I32 = NDArray[np.int32]
 

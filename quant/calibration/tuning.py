@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from quant.calibration.block import BlockShape, block, block_gradients, block_shape, norm_gradients, rms_norm
 from quant.calibration.layers import MATRICES
-from quant.matrix import F32, QuantizedMatrix
+from quant.codes.dequantize import dequantize
+from quant.codes.matrix import F32, QuantizedMatrix
 from quant.methods.grids import grid_of
 from quant.methods.problem import Rounding
-from quant.packed_file import dequantize
 
 BATCH_WINDOWS: Final = 4
 STEP: Final = 2e-3

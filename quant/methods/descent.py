@@ -7,10 +7,10 @@ scales. Source of the descent: Behdin et al. 2023, "QuantEase". Knows nothing of
 
 import numpy as np
 
-from quant.matrix import F32, QuantizedMatrix
+from quant.codes.dequantize import dequantize
+from quant.codes.matrix import F32, QuantizedMatrix
 from quant.methods.grids import Scales, assembled, grid_of, rounded_to_fp16
 from quant.methods.problem import Rounding
-from quant.packed_file import dequantize
 
 _ROW_CHUNK = 1024
 

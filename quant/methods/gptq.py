@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.matrix import F32, U8, QuantizedMatrix
+from quant.codes.matrix import F32, U8, QuantizedMatrix
 from quant.methods.grids import Grid, Scales, assembled, grid_of
 from quant.methods.problem import MatrixProblem
 

@@ -8,11 +8,11 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
+from quant.codes.int4 import asym_int4_blocks, sym_int4_blocks
+from quant.codes.int8 import int8_blocks
+from quant.codes.lut4 import NF4, lut4_blocks
+from quant.codes.matrix import F16, GROUP_SIZES, QuantizedMatrix, check_group, grouped
 from quant.errors import TensorError
-from quant.int4 import asym_int4_blocks, sym_int4_blocks
-from quant.int8 import int8_blocks
-from quant.lut4 import NF4, lut4_blocks
-from quant.matrix import F16, GROUP_SIZES, QuantizedMatrix, check_group, grouped
 from quant.methods.problem import MatrixProblem
 
 Extent = Literal["group", "channel", "tensor"]

@@ -9,8 +9,8 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from quant.lut4 import NF4
-from quant.matrix import F16, F32, TABLE_LIMIT, U8, QuantizedMatrix
+from quant.codes.lut4 import NF4
+from quant.codes.matrix import F16, F32, TABLE_LIMIT, U8, QuantizedMatrix
 from quant.methods.problem import Rounding
 
 _FACTORS: Final = np.linspace(0.58, 1.02, 9, dtype=np.float32)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quant.codes.matrix import F32, IntegerType, QuantizedMatrix, grouped
 from quant.errors import TensorError
-from quant.matrix import F32, IntegerType, QuantizedMatrix, grouped
 
 
 @dataclass(frozen=True, slots=True)

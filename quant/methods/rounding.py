@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from quant.int4 import quantize_asym_int4, quantize_sym_int4
-from quant.int8 import quantize_int8
-from quant.lut4 import NF4, quantize_lut4
-from quant.matrix import F32, QuantizedMatrix
+from quant.codes.int4 import quantize_asym_int4, quantize_sym_int4
+from quant.codes.int8 import quantize_int8
+from quant.codes.lut4 import NF4, quantize_lut4
+from quant.codes.matrix import F32, QuantizedMatrix
 from quant.methods.grids import assembled, grid_of
 from quant.methods.problem import MatrixProblem
 

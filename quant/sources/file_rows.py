@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from quant.codes.matrix import U8
 from quant.errors import SourceError
-from quant.matrix import U8
 
 Permutation = NDArray[np.intp]
 RowReader = Callable[[int, int], U8]
@@ -71,8 +71,3 @@ def _fill(path: Path, descriptor: int, buffer: U8, offset: int) -> None:
         if count == 0:
             raise SourceError(f"{path}: ends inside a tensor, at byte {offset + done}")
         done += count
-
-
-def bf16_to_fp32(raw: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """Widens bfloat16 bit patterns, exactly."""
-    return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from quant.matrix import F16, F32, U8, QuantizedMatrix
-from quant.sources.file_rows import bf16_to_fp32
+from quant.codes.bf16 import bf16_to_fp32
+from quant.codes.matrix import F16, F32, U8, QuantizedMatrix
 from quant.sources.source import StoredType
 
 IQ4_TABLE: Final = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)

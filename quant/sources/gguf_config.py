@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from quant.codes.matrix import F32
 from quant.errors import SourceError, UnsupportedModelError
-from quant.matrix import F32
 from quant.sources.gguf_file import GgufFile
 
 _MODEL_CLASSES: Final = {

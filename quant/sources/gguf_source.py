@@ -12,14 +12,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from quant.codes.matrix import F32, QuantizedMatrix
 from quant.errors import SourceError, UnsupportedModelError
-from quant.matrix import F32, QuantizedMatrix
-from quant.model_config import complete_config
 from quant.sources.file_rows import Permutation, row_reader
 from quant.sources.ggml_blocks import BLOCK_TYPES
 from quant.sources.gguf_config import hf_config
 from quant.sources.gguf_file import GgufFile, GgufTensor, read_gguf
 from quant.sources.gguf_tokenizer import write_gguf_tokenizer
+from quant.sources.model_config import complete_config
 from quant.sources.source import Source, SourceTensor, rounding_note
 
 _TOP_NAMES: Final = {

@@ -17,7 +17,7 @@ from typing import Any, Final
 from tokenizers import Tokenizer
 
 from quant.errors import SourceError, UnsupportedModelError
-from quant.json_file import write_json
+from quant.files.json_file import write_json
 from quant.sources.gguf_config import Metadata
 from quant.sources.gguf_file import GgufFile
 from quant.sources.pre_tokenizers import PRE_TOKENIZERS

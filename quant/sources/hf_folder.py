@@ -9,12 +9,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from quant.codes.bf16 import bf16_to_fp32
+from quant.codes.matrix import F32, U8, QuantizedMatrix
 from quant.errors import SourceError, UnsupportedModelError
-from quant.json_file import read_json_object
-from quant.matrix import F32, U8, QuantizedMatrix
-from quant.model_config import complete_config, expected_tensors
-from quant.sources.file_rows import bf16_to_fp32, row_reader
+from quant.files.json_file import read_json_object
+from quant.files.safetensors_file import StoredTensor, read_header
+from quant.sources.file_rows import row_reader
 from quant.sources.hf_tokenizer import copy_hf_tokenizer
+from quant.sources.model_config import complete_config, expected_tensors
 from quant.sources.packed_layers import (
     COMPANION_SUFFIXES,
     PACKED_SUFFIXES,
@@ -23,7 +25,6 @@ from quant.sources.packed_layers import (
     layer_format,
     open_layer,
 )
-from quant.sources.safetensors_file import StoredTensor, read_header
 from quant.sources.source import Source, SourceTensor, StoredType, rounding_note
 
 _INDEX: Final = "model.safetensors.index.json"

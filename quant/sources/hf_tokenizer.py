@@ -12,7 +12,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from quant.errors import SourceError
-from quant.json_file import read_json_object, write_json
+from quant.files.json_file import read_json_object, write_json
 from quant.sources.gguf_tokenizer import END_TOKENS
 
 

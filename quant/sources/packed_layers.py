@@ -16,10 +16,11 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from quant.codes.bf16 import bf16_to_fp32
+from quant.codes.matrix import F32, GROUP_SIZES, U8, QuantizedMatrix
 from quant.errors import SourceError, UnsupportedModelError
-from quant.matrix import F32, GROUP_SIZES, U8, QuantizedMatrix
-from quant.sources.file_rows import bf16_to_fp32, read_block
-from quant.sources.safetensors_file import StoredTensor
+from quant.files.safetensors_file import StoredTensor
+from quant.sources.file_rows import read_block
 from quant.sources.source import SourceTensor
 
 I64 = NDArray[np.int64]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from quant.matrix import F32, QuantizedMatrix
+from quant.codes.matrix import F32, QuantizedMatrix
 
 StoredType = Literal["fp32", "fp16", "bf16", "sym_int4", "asym_int4", "lut4", "int8", "other", "other_fine"]
 """Float types, types of ours, and quantized ones that we have no equal of; fine: of more than 4.5 bits."""

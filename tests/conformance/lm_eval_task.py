@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from bench.eval.choices import ChoiceTask, context_tokens, encode_task, score
 from bench.eval.log_probabilities import log_probabilities
 from bench.eval.open_model import ModelOptions, open_model
-from quant.native_model import NativeModel
+from quant.packed.native_model import NativeModel
 
 TEXT = Path(__file__).parents[1] / "data" / "alice.txt"
 QUESTIONS = 24

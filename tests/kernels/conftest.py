@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quant.matrix import WeightType
+from quant.codes.matrix import WeightType
 from tests.kernels.tiny_model import LLAMA, MakeModel, Sequences, write_random_model
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bench.kernel_cases import LinearCase, Weights, code_values, make_weights
 from kernels import _native
 from kernels._native import testing
-from quant.matrix import WeightType
+from quant.codes.matrix import WeightType
 from tests.kernels.paged_attention import block_bytes, make_sequence, reference
 from tests.kernels.test_amx import AMX_TIERS
 from tests.kernels.test_linear import CANARY, F32, activations, dequantized, same_bits

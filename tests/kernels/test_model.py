@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernels import _native
-from quant.matrix import WeightType
+from quant.codes.matrix import WeightType
 from tests.kernels.tiny_model import F32, LLAMA, MakeModel, Sequences, random_tensors, write_random_model
 
 QWEN3: Mapping[str, Any] = {

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from quant.model_config import complete_config
+from quant.sources.model_config import complete_config
 from tests.kernels.tiny_model import LLAMA, Sequences, random_tensors, write_model
 
 pytestmark = pytest.mark.parity

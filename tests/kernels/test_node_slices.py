@@ -14,7 +14,7 @@ import pytest
 
 from kernels import _native
 from kernels._native import testing
-from quant.matrix import WeightType
+from quant.codes.matrix import WeightType
 from tests.kernels.test_weight_memory import huge_pages_granted
 from tests.kernels.tiny_model import LLAMA, Sequences, write_random_model
 

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels import _native
-from quant.int4 import quantize_asym_int4, quantize_sym_int4
-from quant.int8 import quantize_int8
-from quant.lut4 import quantize_lut4
-from quant.matrix import WeightType
-from quant.model_config import complete_config, expected_tensors
-from quant.packed_file import PackedPlan, PackedWriter, pack_float, pack_quantized
-from quant.plan import matrix_info
+from quant.codes.int4 import quantize_asym_int4, quantize_sym_int4
+from quant.codes.int8 import quantize_int8
+from quant.codes.lut4 import quantize_lut4
+from quant.codes.matrix import WeightType
+from quant.conversion.plan import matrix_info
+from quant.packed.packed_file import PackedPlan, PackedWriter
+from quant.packed.packed_matrix import pack_float, pack_quantized
+from quant.sources.model_config import complete_config, expected_tensors
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kernels import _native
-from quant.convert import convert
+from quant.conversion.convert import convert
 from tests.quant.checkpoints import byte_tokenizer
 
 pytestmark = pytest.mark.parity

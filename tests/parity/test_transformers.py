@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from quant import AutoModelForCausalLM
-from quant.convert import convert
-from quant.export import export
-from quant.native_model import NativeModel
+from quant.conversion.convert import convert
+from quant.conversion.export import export
+from quant.packed.native_model import NativeModel
 from tests.quant.checkpoints import CONFIG, random_tensors, write_hf_folder
 
 pytestmark = pytest.mark.parity
@@ -58,7 +58,7 @@ def test_any_model_of_transformers_gets_our_layers(folders: Path) -> None:
     import transformers
 
     from quant import RedoubtConfig
-    from quant.torch_linear import PackedLinear
+    from quant.transformers_bridge.torch_linear import PackedLinear
 
     plain: Any = transformers.AutoModelForCausalLM.from_pretrained(folders / "hf")
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(
@@ -85,7 +85,7 @@ def test_a_layer_is_its_weights_times_its_input(qtype: str) -> None:
     import torch
 
     from kernels import _native
-    from quant.torch_linear import PackedLinear, pack_weight
+    from quant.transformers_bridge.torch_linear import PackedLinear, pack_weight
 
     torch.manual_seed(0)
     weight, bias = torch.randn(72, 128), torch.randn(72)

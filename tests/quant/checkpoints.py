@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
-from quant.model_config import complete_config, expected_tensors
+from quant.sources.model_config import complete_config, expected_tensors
 
 F32 = NDArray[np.float32]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from quant.convert import convert
+from quant.conversion.convert import convert
 from tests.quant.checkpoints import CONFIG, random_tensors, write_hf_folder
 
 

@@ -12,7 +12,7 @@ from bench.eval import command
 from bench.eval.choice_files import ceval_tasks, hellaswag_tasks, jsonl_tasks
 from bench.eval.choices import ChoiceTask, EncodedTask, encode_task, score
 from bench.eval.errors import EvalError
-from quant.native_model import NativeModel
+from quant.packed.native_model import NativeModel
 from tests.quant.checkpoints import byte_tokenizer
 
 

@@ -7,7 +7,7 @@ import gguf
 import pytest
 
 from bench.eval import command
-from quant.convert import convert
+from quant.conversion.convert import convert
 from tests.quant.checkpoints import CONFIG, random_tensors, write_gguf
 
 

@@ -7,11 +7,11 @@ import numpy as np
 
 from bench.eval.llama_types import DITHER_STEPS, dither, importance_matrix, layer_bits
 from quant.calibration.block import attention_input, block, block_shape, rms_norm
-from quant.matrix import QuantizedMatrix
-from quant.packed_file import dequantize
-from quant.pieces import read_whole
-from quant.sources import open_source
+from quant.codes.dequantize import dequantize
+from quant.codes.matrix import QuantizedMatrix
+from quant.conversion.pieces import read_whole
 from quant.sources.gguf_file import read_gguf
+from quant.sources.open_source import open_source
 from tests.quant.checkpoints import CONFIG, random_tensors, write_gguf
 
 

@@ -19,7 +19,7 @@ from bench.eval.long_metrics import (
     rouge_l,
 )
 from bench.eval.longbench import ANSWER_TOKENS, LongModel, long_sets
-from quant.native_model import NativeModel
+from quant.packed.native_model import NativeModel
 
 
 def test_question_f1() -> None:

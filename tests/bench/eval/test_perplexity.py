@@ -11,8 +11,8 @@ from tokenizers import Tokenizer
 from bench.eval import command
 from bench.eval.journal import Journal
 from bench.eval.perplexity import kl_summary, perplexity
-from quant.convert import convert
-from quant.native_model import STEP_TOKENS, NativeModel
+from quant.conversion.convert import convert
+from quant.packed.native_model import STEP_TOKENS, NativeModel
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[dict[str, Any]]:

@@ -10,8 +10,8 @@ import pytest
 from bench.eval import command
 from bench.eval.page import BEGIN, END, tables, with_report
 from bench.eval.report import VARIANTS, label, linear_bits, weight_errors
-from quant.packed_file import PackedFile
-from quant.sources import open_source
+from quant.packed.packed_file import PackedFile
+from quant.sources.open_source import open_source
 
 
 def run(checkpoint: Path, text: Path, work: Path, *more: object) -> dict[str, Any]:

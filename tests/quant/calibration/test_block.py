@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from quant.calibration.block import BlockShape, block, block_gradients, block_shape
-from quant.model_config import complete_config
+from quant.sources.model_config import complete_config
 from tests.kernels.tiny_model import LLAMA, random_tensors, write_model
 
 TOKENS = 72

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from quant.calibration import layers
 from quant.calibration.block import attend, attention_input, block, block_shape, gated, linear, mlp_input
 from quant.calibration.layers import MATRICES, Stage, Streams, run_layer
-from quant.matrix import F32
-from quant.model_config import complete_config
+from quant.codes.matrix import F32
+from quant.sources.model_config import complete_config
 from tests.kernels.tiny_model import LLAMA, random_tensors
 
 F64 = NDArray[np.float64]

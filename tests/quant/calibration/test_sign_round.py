@@ -7,12 +7,12 @@ import pytest
 from quant.calibration.block import BlockShape, block, block_shape
 from quant.calibration.layers import MATRICES
 from quant.calibration.sign_round import sign_round_layer
+from quant.codes.dequantize import dequantize
+from quant.codes.matrix import F32, IntegerType, QuantizedMatrix
 from quant.errors import TensorError
-from quant.matrix import F32, IntegerType, QuantizedMatrix
 from quant.methods.problem import MatrixProblem, Rounding
 from quant.methods.rounding import round_to_nearest
-from quant.model_config import complete_config
-from quant.packed_file import dequantize
+from quant.sources.model_config import complete_config
 from tests.kernels.tiny_model import LLAMA, random_tensors
 
 

@@ -9,11 +9,11 @@ import pytest
 from quant.calibration.block import block, block_shape, rms_norm
 from quant.calibration.layers import MATRICES
 from quant.calibration.tuning import Lesson, Parameters, Student, batches, loss_and_gradients, tune_step
-from quant.matrix import F32, IntegerType, QuantizedMatrix
+from quant.codes.dequantize import dequantize
+from quant.codes.matrix import F32, IntegerType, QuantizedMatrix
 from quant.methods.problem import MatrixProblem, Rounding
 from quant.methods.rounding import round_to_nearest
-from quant.model_config import complete_config, expected_tensors
-from quant.packed_file import dequantize
+from quant.sources.model_config import complete_config, expected_tensors
 from tests.kernels.tiny_model import LLAMA, random_tensors
 
 WINDOWS, TOKENS = 6, 12

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from quant.matrix import F32, IntegerType, QuantizedMatrix
+from quant.codes.dequantize import dequantize
+from quant.codes.matrix import F32, IntegerType, QuantizedMatrix
 from quant.methods.problem import MatrixProblem, Rounding
-from quant.packed_file import dequantize
 
 TYPES: tuple[IntegerType, ...] = ("sym_int4", "asym_int4", "lut4")
 

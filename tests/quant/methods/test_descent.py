@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from quant.matrix import IntegerType
+from quant.codes.matrix import IntegerType
 from quant.methods.descent import descended, refitted
 from quant.methods.rounding import round_to_nearest
 from tests.quant.methods.problems import TYPES, error, problem

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from quant.matrix import IntegerType
-from quant.methods import METHODS
+from quant.codes.matrix import IntegerType
 from quant.methods.gptq import feedback_of, gptq_with
 from quant.methods.problem import damped
+from quant.methods.registry import METHODS
 from quant.methods.rounding import round_to_nearest
 from tests.quant.methods.problems import TYPES, error, problem
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from quant.codes.matrix import IntegerType
 from quant.errors import TensorError
-from quant.matrix import IntegerType
 from quant.methods.granularity import Extent, round_coarsely, storage_group
 from quant.methods.problem import MatrixProblem, Rounding
 from quant.methods.rounding import round_to_nearest

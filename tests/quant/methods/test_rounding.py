@@ -3,12 +3,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from quant.codes.int4 import quantize_sym_int4
+from quant.codes.int8 import quantize_int8
+from quant.codes.matrix import IntegerType
 from quant.errors import TensorError
-from quant.int4 import quantize_sym_int4
-from quant.int8 import quantize_int8
-from quant.matrix import IntegerType
-from quant.methods import METHODS
 from quant.methods.problem import MatrixProblem, Rounding, corrected
+from quant.methods.registry import METHODS
 from quant.methods.rounding import round_to_nearest, search_scales
 from tests.quant.methods.problems import TYPES, error, problem
 

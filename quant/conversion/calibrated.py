@@ -1,0 +1,210 @@
+"""The calibrated part of a conversion: every layer's matrices, quantized with the inputs they see, into a work folder.
+
+It goes layer by layer and keeps each finished one on the disk, so that a conversion that was killed goes on with the
+next; the result is the same bit for bit. Does not know the packed file's order, nor what a method does inside.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from quant.calibration.block import BlockShape, Weights
+from quant.calibration.layers import MATRICES, Stage, Streams, embedded, run_layer, run_whole_layer
+from quant.calibration.sign_round import STEPS, sign_round_layer
+from quant.calibration.text import calibration_windows
+from quant.calibration.work_folder import WorkFolder
+from quant.codes.dequantize import dequantize
+from quant.codes.matrix import F32, U8, IntegerType
+from quant.conversion.mixed import Option, Unit, allocate, layer_options
+from quant.conversion.pieces import keeps, read_rows, read_whole
+from quant.methods.problem import MatrixProblem, Rounding, corrected
+from quant.methods.registry import METHODS
+from quant.packed.packed_matrix import MatrixInfo, pack_quantized, unpacked
+from quant.sources.source import Source
+
+FOUR_BIT: Final = ("sym_int4", "asym_int4", "lut4")
+SIGN_ROUND: Final = "signround"
+WINDOW_TOKENS: Final = 512
+TOKENS_PER_INPUT: Final = 30
+LEAST_TOKENS: Final = 1 << 14
+MOST_VALUES: Final = 1 << 26
+"""Activations held between layers: 256 MiB of fp32 for each of two streams, so 16,384 tokens of a 7B model."""
+SENSITIVITY_WINDOWS: Final = 4
+SENSITIVITY_TOKENS: Final = 256
+_EMBEDDING: Final = "model.embed_tokens.weight"
+_READ_ROWS: Final = 1024
+
+Piece = Callable[[str, MatrixInfo, int, int], U8]
+"""(name, info, begin, end) -> packed rows, rounded to nearest or with the source's codes kept."""
+
+
+def windows_for(
+    config: Mapping[str, Any], tokenizer_folder: Path, text: Path | None, share: float = 1.0
+) -> NDArray[np.int32]:
+    """Calibration windows for a model: more tokens than its widest matrix has inputs, but not more than time allows.
+
+    share: the part of the windows that the codes are to be chosen by.
+    """
+    widest = max(int(config["intermediate_size"]), int(config["hidden_size"]))
+    tokens = min(WINDOW_TOKENS, int(config["max_position_embeddings"]))
+    wanted = min(max(TOKENS_PER_INPUT * widest, LEAST_TOKENS), MOST_VALUES // int(config["hidden_size"]))
+    return calibration_windows(tokenizer_folder, text, windows=max(1, int(wanted // tokens / share)), tokens=tokens)
+
+
+def mixed_roundings(
+    checkpoint: Source,
+    infos: Mapping[str, MatrixInfo],
+    vectors: Mapping[str, F32],
+    ids: NDArray[np.int32],
+    bits: float,
+    *,
+    progress: bool,
+) -> dict[str, Rounding]:
+    """Every layer's matrices' types and groups under a budget (`mixed`). Raises QuantError where it is too small."""
+    config, options = checkpoint.config, dict[Unit, tuple[Option, ...]]()
+    tensor = checkpoint.tensors[_EMBEDDING]
+    few = ids[:SENSITIVITY_WINDOWS, :SENSITIVITY_TOKENS]
+    x = embedded(few, lambda rows: gathered(rows, tensor.shape, lambda begin, end: read_rows(tensor, begin, end)))
+    for number in tqdm(range(int(config["num_hidden_layers"])), "Weighing", unit="layer", disable=not progress):
+        base = infos[f"model.layers.{number}.mlp.down_proj.weight"]
+        found, x = layer_options(
+            number, config, vectors, lambda name: read_whole(checkpoint.tensors[name]), x, _four_bit(base)
+        )
+        options |= found
+    weights = sum(infos[name].rows * infos[name].cols for unit in options for name in unit)
+    return allocate(options, weights, bits)
+
+
+def calibrate(
+    checkpoint: Source,
+    infos: Mapping[str, MatrixInfo],
+    vectors: Mapping[str, F32],
+    method: str,
+    ids: NDArray[np.int32],
+    piece: Piece,
+    work: WorkFolder,
+    *,
+    progress: bool,
+) -> None:
+    """Leaves the packed bytes of every layer's matrices in `work`, under their names.
+
+    ids: calibration windows [windows, tokens]. Raises TensorError where weights are not finite.
+    """
+    layers = int(checkpoint.config["num_hidden_layers"])
+    streams = _streams(checkpoint, infos, ids, piece, work)
+    as_is = kept_as_they_are(checkpoint, infos)
+
+    def quantize(stage: Stage) -> Mapping[str, F32]:
+        return {name: _quantize(name, stage, infos[name], method, name in as_is, piece, work) for name in stage.names}
+
+    def quantize_layer(prefix: str, weights: Weights, seen: Streams, shape: BlockShape) -> Mapping[str, F32]:
+        return _sign_round(prefix, weights, infos, seen, shape, as_is, piece, work)
+
+    def read(name: str) -> F32:
+        return read_whole(checkpoint.tensors[name])
+
+    def reread(name: str) -> F32:
+        return unpacked(np.asarray(work.load(name)), infos[name])
+
+    numbers = range(work.steps_done, layers)
+    for number in tqdm(numbers, "Calibrating", layers, initial=work.steps_done, unit="layer", disable=not progress):
+        if method == SIGN_ROUND:
+            run_whole_layer(number, checkpoint.config, vectors, read, quantize_layer, streams)
+        else:
+            run_layer(number, checkpoint.config, vectors, read, reread, quantize, streams)
+        for name, values in (("exact", streams.exact), ("seen", streams.seen)):
+            work.save(f"{name}-{number}", values)
+        work.finish_step(number)
+        for name in ("exact", "seen"):
+            work.forget(f"{name}-{number - 1}")
+
+
+def kept_as_they_are(checkpoint: Source, infos: Mapping[str, MatrixInfo]) -> frozenset[str]:
+    """Matrices that no method chooses codes for: of other types, or with codes of the source's that are kept."""
+    return frozenset(
+        name for name, info in infos.items() if info.type not in FOUR_BIT or keeps(checkpoint.tensors[name], info)
+    )
+
+
+def seen_rows(rows: NDArray[np.intp], infos: Mapping[str, MatrixInfo], piece: Piece) -> F32:
+    """Rising rows of the embedding as the quantized model has them."""
+    info = infos[_EMBEDDING]
+
+    def read(begin: int, end: int) -> F32:
+        return unpacked(piece(_EMBEDDING, info, begin, end), info.of_rows(end - begin))
+
+    return gathered(rows, (info.rows, info.cols), read)
+
+
+def _streams(
+    checkpoint: Source, infos: Mapping[str, MatrixInfo], ids: NDArray[np.int32], piece: Piece, work: WorkFolder
+) -> Streams:
+    done = min(work.steps_done, int(checkpoint.config["num_hidden_layers"]))
+    if done:
+        return Streams(*(np.array(work.load(f"{name}-{done - 1}")) for name in ("exact", "seen")))
+    tensor = checkpoint.tensors[_EMBEDDING]
+
+    def exact(rows: NDArray[np.intp]) -> F32:
+        return gathered(rows, tensor.shape, lambda begin, end: read_rows(tensor, begin, end))
+
+    return Streams(embedded(ids, exact), embedded(ids, lambda rows: seen_rows(rows, infos, piece)))
+
+
+def gathered(rows: NDArray[np.intp], shape: tuple[int, ...], read: Callable[[int, int], F32]) -> F32:
+    """Rising rows of a matrix that is read some tiles at a time."""
+    result = np.empty((len(rows), shape[1]), np.float32)
+    for begin in range(0, shape[0], _READ_ROWS):
+        end = min(begin + _READ_ROWS, shape[0])
+        first, last = np.searchsorted(rows, [begin, end])
+        if first < last:
+            result[first:last] = read(begin, end)[rows[first:last] - begin]
+    return result
+
+
+def _quantize(
+    name: str, stage: Stage, info: MatrixInfo, method: str, as_is: bool, piece: Piece, work: WorkFolder
+) -> F32:
+    if as_is:
+        packed = piece(name, info, 0, info.rows)
+    else:
+        rounding = Rounding(_four_bit(info), info.group, info.table)
+        weights = corrected(stage.weights[name], stage.moments, stage.owed[name])
+        packed = pack_quantized(METHODS[method](MatrixProblem(name, weights, rounding, stage.moments)))
+    work.save(name, packed)
+    return unpacked(packed, info)
+
+
+def _sign_round(
+    prefix: str,
+    weights: Weights,
+    infos: Mapping[str, MatrixInfo],
+    streams: Streams,
+    shape: BlockShape,
+    as_is: frozenset[str],
+    piece: Piece,
+    work: WorkFolder,
+) -> dict[str, F32]:
+    """Quantizes a layer's matrices together; those in as_is are rounded to nearest or kept."""
+    results, roundings = {}, {}
+    for name in MATRICES:
+        info = infos[prefix + name]
+        if prefix + name in as_is:
+            packed = piece(prefix + name, info, 0, info.rows)
+            work.save(prefix + name, packed)
+            results[name] = unpacked(packed, info)
+        else:
+            roundings[name] = Rounding(_four_bit(info), info.group, info.table)
+    tuned = sign_round_layer({**weights, **results}, roundings, streams.seen, streams.exact, shape, STEPS)
+    for name, matrix in tuned.items():
+        work.save(prefix + name, pack_quantized(matrix))
+        results[name] = dequantize(matrix)
+    return results
+
+
+def _four_bit(info: MatrixInfo) -> IntegerType:
+    assert info.type in ("sym_int4", "asym_int4", "lut4")
+    return info.type

@@ -1,0 +1,268 @@
+"""A checkpoint -> a packed model: plans every tensor's type, then quantizes and writes piece by piece.
+
+A piece is some rows, so memory stays at a few megabytes whatever the size of the model; the largest things
+held are the norms. Does not know file formats (`sources`), formulas (`int4`, `int8`) or the layout
+(`packed_file`).
+"""
+
+import hashlib
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.calibration.work_folder import WorkFolder, work_folder
+from quant.codes.lut4 import TABLES
+from quant.codes.matrix import F32, U8, QuantizedMatrix
+from quant.conversion.calibrated import FOUR_BIT, SIGN_ROUND, calibrate, mixed_roundings, windows_for
+from quant.conversion.mixed import with_roundings
+from quant.conversion.pieces import PieceMaker, keeps
+from quant.conversion.plan import FOUR_BIT_QTYPES, check_options, coarsely_planned, dominant, plan_matrices
+from quant.conversion.requantized import requantization_notes
+from quant.conversion.tuned import CODES_SHARE, TUNED, divided, tune, tuned_name
+from quant.errors import QuantError, SourceError, TensorError
+from quant.files.atomic_folder import atomic_folder
+from quant.files.free_space import check_free_space
+from quant.files.json_file import write_json
+from quant.methods.granularity import EXTENTS, Extent
+from quant.methods.registry import METHODS
+from quant.packed.packed_file import FILE_NAME, PackedPlan, is_packed_model
+from quant.packed.packed_matrix import TILE_OUTPUTS, MatrixInfo
+from quant.packed.piecewise import write_packed
+from quant.sources.model_config import ExpectedTensor, expected_tensors
+from quant.sources.open_source import open_source
+from quant.sources.source import Source, SourceTensor
+
+LARGEST_TUNED: Final = 2 * 10**9
+"""Weights in matrices: up to here "auto" is "tuned", which keeps most; then "gptq", for tuning takes some two bytes of
+memory for each weight, and a large model's text is short: few steps."""
+METHOD_NAMES: Final = ("auto", *METHODS, SIGN_ROUND, TUNED)
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionReport:
+    """What a conversion made. `notes`: what the user should know, one sentence each."""
+
+    folder: Path
+    qtype: str
+    group_size: int
+    method: str
+    matrices: int
+    weights: int
+    """In matrices."""
+    size_bytes: int
+    seconds: float
+    notes: tuple[str, ...]
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Of the whole file, its norms too."""
+        return 8 * self.size_bytes / self.weights
+
+
+def convert(
+    source: Path,
+    out: Path,
+    *,
+    qtype: str = "auto",
+    group_size: int | None = None,
+    head_qtype: str | None = None,
+    method: str = "auto",
+    extent: str = "group",
+    bits: float | None = None,
+    calibration_text: Path | None = None,
+    force: bool = False,
+    progress: bool = True,
+) -> ConversionReport:
+    """Converts a checkpoint (a Hugging Face folder or a GGUF file) into the packed model folder `out`.
+
+    qtype: "auto" keeps a GGUF's own 4 and 8 bit codes as they are (Q4_0, Q4_1, Q8_0; their group is 32) and makes
+    sym_int4 of everything else; any other type requantizes, except matrices that have that type and group already.
+
+    group_size: 32, 64 or 128 inputs a scale, 64 by default; 32 in any case beside codes that are kept.
+
+    head_qtype: the type of the output head, and so of the embedding where the two are tied.
+
+    extent: "channel" or "tensor" gives the layers' matrices one scale a row or a matrix (quant.methods.granularity);
+    they are rounded to nearest, and group_size is that of the rest.
+
+    bits: a budget of bits a weight for the layers' matrices: each gets the 4-bit type in groups of 128, 64 or 32, or
+    int8 (quant.conversion.mixed). The type is qtype's, sym_int4 for "auto"; group_size is that of the rest.
+
+    method: how 4-bit codes of the layers are chosen, one of METHOD_NAMES; "auto": see LARGEST_TUNED. All but "rtn" run
+    a text through the model, layer by layer; calibration_text is that text, UTF-8, or None for the one that ships. What
+    a killed calibration has done is kept beside `out`: the same call goes on from there.
+
+    Beside 4-bit layers an embedding (tied or not) is int8 with the same group: looking rows up costs nothing, and a
+    tied head is the layer that quantization hurts most. That costs half a byte a weight: 0.5 GB for a vocabulary of
+    128k and a width of 8k, 14 MB for the embedded model. An untied head has the layers' type, rounded to nearest.
+
+    The folder appears whole or not at all. An existing one is an error without `force`; `force` replaces only
+    a converted model. progress: a bar on the standard error.
+
+    Raises:
+        QuantError: see quant.errors; every message names the file, the tensor or the option.
+    """
+    started = time.monotonic()
+    check_options(qtype, group_size, head_qtype)
+    _check_method(qtype, method, extent, bits)
+    checkpoint = open_source(source)
+    expected = expected_tensors(checkpoint.config)
+    _check_tensors(checkpoint, expected, source)
+    kind = "sym_int4" if bits is not None and qtype == "auto" else qtype
+    infos = plan_matrices(checkpoint, expected, kind, group_size, head_qtype)
+    if extent != "group":
+        infos = coarsely_planned(infos, expected)
+    vectors = {name: _vector(checkpoint.tensors[name]) for name, each in expected.items() if each.role == "vector"}
+    with atomic_folder(out, force=force, replaceable=is_packed_model) as folder:
+        checkpoint.write_tokenizer(folder)
+        write_json(folder / "config.json", checkpoint.config)
+        ids = None
+        used = "rtn" if extent != "group" else _method(method, checkpoint, infos, expected)
+        if used != "rtn" or bits is not None:
+            share = CODES_SHARE if used == TUNED else 1.0
+            ids = windows_for(checkpoint.config, folder, calibration_text, share)
+        if bits is not None:
+            assert ids is not None
+            roundings = mixed_roundings(checkpoint, infos, vectors, ids, bits, progress=progress)
+            infos = with_roundings(infos, roundings)
+        main = dominant([infos[name] for name, tensor in expected.items() if tensor.role == "linear"])
+        plan = PackedPlan(
+            matrices=infos,
+            vectors={name: len(values) for name, values in vectors.items()},
+            qtype=main.type,
+            group_size=main.group,
+            source=f"{checkpoint.name} sha256:{fingerprint(checkpoint.files)}",
+        )
+        check_free_space(out, plan.size_bytes())
+        coarse = {name for name, each in expected.items() if each.role == "linear"} if extent != "group" else set()
+        maker = PieceMaker(checkpoint, cast("Extent", extent), frozenset(coarse))
+        if used == "rtn":
+            _write(folder, plan, maker, vectors, None, progress)
+        else:
+            assert ids is not None
+            with work_folder(out, _digest(plan, used, ids)) as work:
+                base = "gptq" if used == TUNED else used
+                own, others = divided(ids) if used == TUNED else (ids, ids)
+                calibrate(checkpoint, infos, vectors, base, own, maker.piece, work, progress=progress)
+                if used == TUNED:
+                    tune(checkpoint, infos, vectors, others, maker.piece, work, progress=progress)
+                _write(folder, plan, maker, vectors, work, progress)
+    return ConversionReport(
+        folder=out,
+        qtype=main.type,
+        group_size=main.group,
+        method=used,
+        matrices=len(infos),
+        weights=sum(info.rows * info.cols for info in infos.values()),
+        size_bytes=plan.size_bytes(),
+        seconds=time.monotonic() - started,
+        notes=(*checkpoint.notes, *_loss_notes(checkpoint, infos, out / FILE_NAME)),
+    )
+
+
+def _check_method(qtype: str, method: str, extent: str, bits: float | None) -> None:
+    if method not in METHOD_NAMES:
+        raise QuantError(f"method {method!r} is not one of {', '.join(METHOD_NAMES)}")
+    if method == SIGN_ROUND and qtype in TABLES:
+        raise QuantError(f"method 'signround' knows sym_int4 and asym_int4, not {qtype}")
+    if extent not in EXTENTS:
+        raise QuantError(f"extent {extent!r} is not one of {', '.join(EXTENTS)}")
+    if extent != "group" and (method not in ("auto", "rtn") or bits is not None):
+        raise QuantError(f"a scale per {extent} is rounded to nearest: it takes neither a method nor a budget of bits")
+    if extent != "group" and qtype not in (*FOUR_BIT_QTYPES, "int8"):
+        raise QuantError(f"a scale per {extent} needs an integer qtype, not {qtype!r}")
+    if bits is not None and qtype not in ("auto", *FOUR_BIT_QTYPES):
+        raise QuantError(f"a budget of bits needs a 4-bit qtype, not {qtype!r}")
+
+
+def _method(
+    wanted: str, checkpoint: Source, infos: Mapping[str, MatrixInfo], expected: Mapping[str, ExpectedTensor]
+) -> str:
+    """The method in use: nothing is calibrated where no layer's codes are to be chosen."""
+    chosen = any(
+        tensor.role == "linear" and infos[name].type in FOUR_BIT and not keeps(checkpoint.tensors[name], infos[name])
+        for name, tensor in expected.items()
+    )
+    if not chosen:
+        return "rtn"
+    if wanted != "auto":
+        return wanted
+    return TUNED if sum(info.rows * info.cols for info in infos.values()) <= LARGEST_TUNED else "gptq"
+
+
+def _digest(plan: PackedPlan, method: str, ids: NDArray[np.int32]) -> str:
+    """All that the result of a calibration depends on; the plan's header has the source's fingerprint."""
+    return hashlib.sha256(plan.header() + method.encode() + str(ids.shape).encode() + ids.tobytes()).hexdigest()
+
+
+def _write(
+    folder: Path,
+    plan: PackedPlan,
+    maker: PieceMaker,
+    vectors: Mapping[str, F32],
+    work: WorkFolder | None,
+    progress: bool,
+) -> None:
+    """Writes the packed file: what `work` has from there, other matrices rounded to nearest or kept."""
+
+    def made(name: str) -> NDArray[Any] | None:
+        names = () if work is None else (tuned_name(name), name)
+        return next((work.load(each) for each in names if work is not None and work.has(each)), None)
+
+    def piece(name: str, info: MatrixInfo, begin: int, end: int) -> U8:
+        packed = made(name)
+        if packed is not None:
+            return np.asarray(packed[begin // TILE_OUTPUTS : -(-end // TILE_OUTPUTS)])
+        return maker.piece(name, info, begin, end)
+
+    def vector(name: str) -> F32:
+        tuned = made(name)
+        return vectors[name] if tuned is None else np.asarray(tuned)
+
+    write_packed(folder / FILE_NAME, plan, piece, vector, label="Converting", progress=progress)
+
+
+def fingerprint(files: Iterable[Path]) -> str:
+    """SHA-256 over the files' own SHA-256 digests, in order, in hex."""
+    total = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()
+
+
+def _check_tensors(checkpoint: Source, expected: Mapping[str, ExpectedTensor], path: Path) -> None:
+    for name, tensor in expected.items():
+        stored = checkpoint.tensors.get(name)
+        if stored is None:
+            raise SourceError(f"{path}: lacks the tensor {name!r}")
+        if stored.shape != tensor.shape:
+            raise TensorError(name, f"has the shape {stored.shape}, the configuration says {tensor.shape}")
+    for name in checkpoint.tensors:
+        if name not in expected:
+            raise SourceError(f"{path}: has the tensor {name!r}, which a model of this configuration does not use")
+
+
+def _vector(tensor: SourceTensor) -> F32:
+    values = tensor.read(0, tensor.shape[0])
+    if isinstance(values, QuantizedMatrix) or not np.isfinite(values).all():
+        raise TensorError(tensor.name, "is quantized, or holds NaN or infinite values")
+    return values
+
+
+def _loss_notes(checkpoint: Source, infos: Mapping[str, MatrixInfo], packed: Path) -> Iterator[str]:
+    """What was rounded in a way that the user may not expect."""
+    pairs = [(checkpoint.tensors[name], info) for name, info in infos.items()]
+    if any(
+        source.group and info.group and (source.stored, source.group) != (info.type, info.group)
+        for source, info in pairs
+    ):
+        yield "The source's own codes were requantized, which loses quality; qtype auto keeps them."
+    yield from requantization_notes(checkpoint, packed)
+    if any(info.type == "bf16" and source.stored != "bf16" for source, info in pairs):
+        yield "Weights were rounded to bf16's short mantissa; fp32 keeps them as they are."

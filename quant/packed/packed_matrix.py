@@ -1,0 +1,125 @@
+"""One packed matrix: what the file's header says of it, and its bytes from codes and back.
+
+The layout is `kernels/packed_matrix.h`'s. The native engine packs; unpacking is NumPy and shares no code with it, for
+tests, evaluation and export. Does not know where in a file a matrix lies.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
+
+import numpy as np
+
+from kernels import _native
+from quant.codes.bf16 import bf16_to_fp32
+from quant.codes.dequantize import dequantize
+from quant.codes.matrix import F16, F32, U8, WEIGHT_TYPES, QuantizedMatrix, WeightType
+
+TILE_OUTPUTS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixInfo:
+    """What `__metadata__` says of a packed matrix; group is 0 for bf16 and fp32, and only lut4 has a table."""
+
+    type: WeightType
+    rows: int
+    cols: int
+    group: int
+    table: tuple[int, ...] | None = None
+
+    def described(self) -> dict[str, Any]:
+        """The entry in `matrices`."""
+        entry: dict[str, Any] = {"type": self.type, "rows": self.rows, "cols": self.cols, "group": self.group}
+        return entry if self.table is None else entry | {"table": self.table}
+
+    def of_rows(self, rows: int) -> "MatrixInfo":
+        """The same matrix with only so many rows."""
+        return replace(self, rows=rows)
+
+    @property
+    def tiles(self) -> int:
+        """Output tiles of 32, the last one padded."""
+        return -(-self.rows // TILE_OUTPUTS)
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of one tile: its blocks along the inputs (packed_matrix.h)."""
+        if self.type == "bf16":
+            return self.cols // 2 * 128
+        if self.type == "fp32":
+            return self.cols * 128
+        block = {"sym_int4": 16, "asym_int4": 16, "lut4": 16, "int8": 32}[self.type] * self.group
+        return self.cols // self.group * (block + (128 if self.type == "asym_int4" else 64))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole matrix."""
+        return self.tiles * self.tile_bytes
+
+
+def described_matrix(table: list[int] | None = None, **entry: Any) -> MatrixInfo:
+    """The matrix of an entry of `matrices`, checked. Raises ValueError or TypeError, saying what is wrong with it."""
+    entries = () if table is None else tuple(table)
+    if len(entries) != (16 if entry.get("type") == "lut4" else 0):
+        raise ValueError(f"a table of {len(entries)} entries for {entry.get('type')}")
+    if not isinstance(entry.get("type"), str) or entry["type"] not in WEIGHT_TYPES:
+        raise ValueError(f"the type {entry.get('type')!r:.80}")
+    sizes = [entry.get(name) for name in ("rows", "cols", "group")]
+    if any(type(size) is not int or not 0 <= size < 2**31 for size in sizes) or 0 in sizes[:2]:
+        raise ValueError(f"rows, cols and group {sizes!r:.80}")
+    if (entry["group"] == 0) != (entry["type"] in ("bf16", "fp32")) or (entry["group"] and sizes[1] % entry["group"]):
+        raise ValueError(f"groups of {entry['group']} for {entry['type']} and {entry['cols']} inputs")
+    return MatrixInfo(**entry, table=entries or None)
+
+
+def pack_quantized(matrix: QuantizedMatrix) -> U8:
+    """Packed bytes [tiles, tile_bytes] of codes; a run of rows may begin at any multiple of 32."""
+    if matrix.type == "int8":
+        return _native.pack_int8(matrix.codes, matrix.scales)
+    return _native.pack_int4(matrix.codes, matrix.scales, matrix.minima)
+
+
+def pack_float(values: F32, weight_type: WeightType) -> U8:
+    """Packed bytes [tiles, tile_bytes] of fp32 values as bf16 (rounded to nearest even) or fp32."""
+    return _native.pack_float(values, weight_type)
+
+
+def unpacked(packed: U8, info: MatrixInfo) -> F32:
+    """The fp32 matrix [rows, cols] that packed bytes [tiles, tile_bytes] of any type stand for."""
+    if info.type in ("bf16", "fp32"):
+        return unpack_float(packed, info)
+    return dequantize(unpack_quantized(packed, info))
+
+
+def unpack_quantized(packed: U8, info: MatrixInfo) -> QuantizedMatrix:
+    """Undoes the layout of packed_matrix.h, in NumPy; shares no code with the native packer."""
+    group, blocks = info.group, info.cols // info.group
+    code_bytes = info.group * (32 if info.type == "int8" else 16)
+    tiles = packed.reshape(info.tiles, blocks, -1)
+    if info.type == "int8":  # [tile, block, kb, c, lane, i], four inputs a kb
+        codes = tiles[..., :code_bytes].reshape(info.tiles, blocks, group // 4, 2, 16, 4)
+        codes = codes.transpose(0, 3, 4, 1, 2, 5)
+    else:  # [tile, block, kb, c, lane, half, i], eight inputs a kb
+        pairs = tiles[..., :code_bytes].reshape(info.tiles, blocks, group // 8, 2, 16, 1, 4)
+        codes = np.concatenate([pairs & np.uint8(15), pairs >> np.uint8(4)], axis=5).transpose(0, 3, 4, 1, 2, 5, 6)
+    codes = codes.reshape(info.tiles * TILE_OUTPUTS, info.cols)[: info.rows]
+    halves = np.ascontiguousarray(tiles[..., code_bytes:]).view(np.float16)
+
+    def per_row(values: F16) -> F16:
+        return np.ascontiguousarray(values.transpose(0, 2, 1).reshape(-1, blocks)[: info.rows])
+
+    minima = per_row(halves[..., TILE_OUTPUTS:]) if info.type == "asym_int4" else None
+    kind = cast("Any", info.type)
+    scales = per_row(halves[..., :TILE_OUTPUTS])
+    return QuantizedMatrix(kind, group, np.ascontiguousarray(codes), scales, minima, info.table)
+
+
+def unpack_float(packed: U8, info: MatrixInfo) -> F32:
+    """The fp32 matrix [rows, cols] of a bf16 or fp32 matrix' packed bytes."""
+    if info.type == "bf16":
+        pairs = packed.view(np.uint16).reshape(info.tiles, info.cols // 2, TILE_OUTPUTS, 2)
+        values = bf16_to_fp32(pairs.transpose(0, 2, 1, 3).reshape(-1, info.cols))
+    else:
+        values = packed.view(np.float32).reshape(info.tiles, info.cols, TILE_OUTPUTS).transpose(0, 2, 1)
+        values = values.reshape(-1, info.cols)
+    return np.ascontiguousarray(values[: info.rows])

@@ -1,0 +1,28 @@
+"""Checkpoints to convert: a Hugging Face folder of safetensors, or a GGUF file."""
+
+from pathlib import Path
+
+from quant.errors import SourceError, UnsupportedModelError
+from quant.sources.gguf_source import open_gguf
+from quant.sources.hf_folder import open_hf_folder
+from quant.sources.source import Source
+
+__all__ = ["open_source"]
+
+
+def open_source(path: Path) -> Source:
+    """Opens a checkpoint: a Hugging Face folder or a GGUF file.
+
+    Raises SourceError (missing, damaged, incomplete) or UnsupportedModelError (not ours to run).
+    """
+    if path.is_dir():
+        return open_hf_folder(path)
+    if not path.is_file():
+        raise SourceError(f"{path}: no such file or folder")
+    if path.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl"):
+        raise UnsupportedModelError(
+            f"{path}: pickled weights can run code when they are loaded; use safetensors or GGUF"
+        )
+    if path.suffix == ".safetensors":
+        raise SourceError(f"{path}: give the folder, which has config.json and the tokenizer too")
+    return open_gguf(path)

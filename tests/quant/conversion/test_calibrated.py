@@ -1,0 +1,225 @@
+"""Conversions that calibrate: what they gain, that a killed one goes on to the same result, and what they refuse."""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import quant.conversion.calibrated as module
+from quant.calibration import layers, tuning
+from quant.calibration.layers import run_layer
+from quant.calibration.text import calibration_windows
+from quant.conversion.calibrated import windows_for
+from quant.conversion.convert import convert
+from quant.errors import QuantError, SourceError, TensorError
+from quant.packed.packed_file import PackedFile
+from tests.kernels.tiny_model import Sequences
+from tests.quant.checkpoints import CONFIG, random_tensors, write_hf_folder
+
+LAYERS = 3
+SMALL = {**CONFIG, "num_hidden_layers": LAYERS}
+TEXT = "the quick brown fox jumps over the lazy dog; 0123456789 pack my box with five dozen liquor jugs.\n"
+
+
+def small_tensors() -> dict[str, NDArray[np.float32]]:
+    """Weights as trained ones are: outputs as large as inputs, some inputs much stronger than others."""
+    generator = np.random.default_rng(3)
+    tensors = random_tensors(SMALL)
+    for name, values in tensors.items():
+        if values.ndim == 1:
+            tensors[name] = np.exp(0.7 * generator.standard_normal(values.shape)).astype(np.float32)
+        elif "layers" in name:
+            tensors[name] = values / np.float32(0.5 * np.sqrt(values.shape[1]))
+    return tensors
+
+
+@pytest.fixture
+def hf_folder(tmp_path: Path) -> Path:
+    return write_hf_folder(tmp_path / "hf", small_tensors(), SMALL)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    generator = np.random.default_rng(0)
+    (tmp_path / "text.txt").write_text("".join(generator.permutation(list(TEXT * 60))))
+    return tmp_path / "text.txt"
+
+
+def converted(source: Path, out: Path, text: Path, method: str, **options: Any) -> bytes:
+    convert(source, out, method=method, calibration_text=text, progress=False, **options)
+    return (out / "model.safetensors").read_bytes()
+
+
+def logits(folder: Path, text: Path) -> NDArray[np.float32]:
+    ids = calibration_windows(folder, text, windows=1, tokens=200)[0]
+    return Sequences(folder).logits({0: [int(token) for token in ids]})
+
+
+def test_calibrated_methods_come_nearer_to_the_original(hf_folder: Path, tmp_path: Path, text: Path) -> None:
+    convert(hf_folder, tmp_path / "fp32", qtype="fp32", progress=False)
+    truth = logits(tmp_path / "fp32", text)
+    errors = {}
+    for method in ("rtn", "gptq", "tuned"):
+        converted(hf_folder, tmp_path / method, text, method, head_qtype="fp32")
+        errors[method] = float(np.linalg.norm(logits(tmp_path / method, text) - truth))
+    assert max(errors["gptq"], errors["tuned"]) < 0.8 * errors["rtn"]
+
+
+@pytest.mark.parametrize("method", ["scale", "gptq", "signround"])
+def test_a_killed_conversion_goes_on_to_the_same_bytes(
+    hf_folder: Path, tmp_path: Path, text: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STEPS", 5)
+    whole = converted(hf_folder, tmp_path / "whole", text, method)
+    layers_run: list[int] = []
+
+    name = "run_whole_layer" if method == "signround" else "run_layer"
+    original = getattr(layers, name)
+
+    def killed_at(layer: int) -> Callable[..., None]:
+        def run(number: int, *arguments: Any) -> None:
+            layers_run.append(number)
+            if number == layer:
+                raise KeyboardInterrupt
+            original(number, *arguments)
+
+        return run
+
+    for layer in (1, 2, LAYERS):
+        monkeypatch.setattr(module, name, killed_at(layer))
+        if layer < LAYERS:
+            with pytest.raises(KeyboardInterrupt):
+                converted(hf_folder, tmp_path / "out", text, method)
+            assert not (tmp_path / "out").exists()
+    again = converted(hf_folder, tmp_path / "out", text, method)
+    assert layers_run == [0, 1, 1, 2, 2]
+    assert again == whole
+    assert not list(tmp_path.glob(".out*"))
+
+
+def test_a_killed_tuning_goes_on_to_the_same_bytes(
+    hf_folder: Path, tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "BATCH_WINDOWS", 2)
+    whole = converted(hf_folder, tmp_path / "whole", text, "tuned")
+    steps_taken: list[int] = []
+
+    def killed(student: Any, lesson: Any, number: int, steps: Any) -> float:
+        steps_taken.append(number)
+        if steps_taken.count(number) == 1:  # each step dies once before it begins
+            raise KeyboardInterrupt
+        return tuning.tune_step(student, lesson, number, steps)
+
+    monkeypatch.setattr("quant.conversion.tuned.tune_step", killed)
+    again = None
+    while again is None:
+        with contextlib.suppress(KeyboardInterrupt):
+            again = converted(hf_folder, tmp_path / "out", text, "tuned")
+    assert again == whole
+    assert len(steps_taken) > 2
+    assert steps_taken == [i // 2 for i in range(len(steps_taken))]
+
+
+def test_tuning_moves_scales_and_norms_a_little_and_no_codes(
+    hf_folder: Path, tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    converted(hf_folder, tmp_path / "tuned", text, "tuned")
+    monkeypatch.setattr(tuning, "STEP", 0.0)
+    converted(hf_folder, tmp_path / "gptq", text, "tuned")
+    file, before = (PackedFile(tmp_path / name / "model.safetensors") for name in ("tuned", "gptq"))
+    for name in (name for name in file.matrices if "layers" in name):
+        assert np.array_equal(file.codes(name).codes, before.codes(name).codes)
+        moved = np.abs(file.codes(name).scales - before.codes(name).scales).astype(np.float32)
+        assert 0 < moved.max() < 0.05 * np.abs(before.codes(name).scales.astype(np.float32)).max()
+    assert not np.array_equal(file.vector("model.norm.weight"), before.vector("model.norm.weight"))
+
+
+def test_other_options_do_not_go_on(
+    hf_folder: Path, tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(number: int, *arguments: Any) -> None:
+        if number:
+            raise KeyboardInterrupt
+        run_layer(number, *arguments)
+
+    monkeypatch.setattr(module, "run_layer", dies)
+    with pytest.raises(KeyboardInterrupt):
+        converted(hf_folder, tmp_path / "out", text, "gptq")
+    monkeypatch.setattr(module, "run_layer", run_layer)
+    fresh = converted(hf_folder, tmp_path / "fresh", text, "scale")
+    assert converted(hf_folder, tmp_path / "out", text, "scale") == fresh
+
+
+def test_the_default_calibrates_four_bits_only(
+    hf_folder: Path, tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert convert(hf_folder, tmp_path / "int8", qtype="int8", progress=False).method == "rtn"
+    report = convert(hf_folder, tmp_path / "auto", calibration_text=text, progress=False)
+    assert (report.method, report.qtype, report.group_size) == ("tuned", "sym_int4", 64)
+    assert report.bits_per_weight == pytest.approx(8 * report.size_bytes / report.weights)
+    monkeypatch.setattr("quant.conversion.convert.LARGEST_TUNED", report.weights - 1)
+    assert convert(hf_folder, tmp_path / "large", calibration_text=text, progress=False).method == "gptq"
+
+
+@pytest.mark.parametrize(("qtype", "bits"), [("auto", 4.3), ("auto", 5.0), ("auto", 7.5), ("lut4", 5.0)])
+def test_a_budget_of_bits(hf_folder: Path, tmp_path: Path, text: Path, qtype: str, bits: float) -> None:
+    converted(hf_folder, tmp_path / "out", text, "gptq", qtype=qtype, bits=bits)
+    file = PackedFile(tmp_path / "out/model.safetensors")
+    layers = [info for name, info in file.matrices.items() if "layers" in name]
+    spent = 8 * sum(info.size_bytes for info in layers) / sum(info.rows * info.cols for info in layers)
+    assert bits - 0.3 < spent <= bits
+    assert len({(info.type, info.group) for info in layers}) > 1
+    assert np.isfinite(logits(tmp_path / "out", text)).all()
+
+
+@pytest.mark.parametrize("extent", ["channel", "tensor"])
+@pytest.mark.parametrize("qtype", ["sym_int4", "asym_int4", "nf4", "int8"])
+def test_coarse_scales(hf_folder: Path, tmp_path: Path, extent: str, qtype: str) -> None:
+    report = convert(hf_folder, tmp_path / "out", qtype=qtype, extent=extent, progress=False)
+    assert report.method == "rtn"
+    file = PackedFile(tmp_path / "out/model.safetensors")
+    for name, info in file.matrices.items():
+        if "layers" in name:
+            scales = file.codes(name).scales
+            assert info.group == (64 if info.cols == 192 else 128)
+            assert (scales == (scales[:, :1] if extent == "channel" else scales[0, 0])).all()
+    assert np.isfinite(Sequences(tmp_path / "out").logits({0: [5, 6, 7]})).all()
+
+
+def test_weights_that_are_not_finite_are_refused_by_name(tmp_path: Path, text: Path) -> None:
+    tensors = small_tensors()
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 4] = np.nan
+    folder = write_hf_folder(tmp_path / "bad", tensors, SMALL)
+    with pytest.raises(TensorError, match=r"'model\.layers\.1\.mlp\.up_proj\.weight': holds NaN or infinite"):
+        converted(folder, tmp_path / "out", text, "gptq")
+    assert not (tmp_path / "out").exists()
+
+
+def test_options_that_do_not_go_together_are_refused(hf_folder: Path, tmp_path: Path, text: Path) -> None:
+    def refused(match: str, **options: Any) -> None:
+        with pytest.raises(QuantError, match=match):
+            convert(hf_folder, tmp_path / "out", calibration_text=text, progress=False, **options)
+        assert not (tmp_path / "out").exists()
+
+    refused("method 'best' is not one of auto, rtn, scale, gptq, signround, tuned", method="best")
+    refused("signround", method="signround", qtype="nf4")
+    refused("extent 'row' is not one of", extent="row")
+    refused("a scale per channel is rounded to nearest", extent="channel", qtype="sym_int4", method="gptq")
+    refused("a scale per tensor needs an integer qtype", extent="tensor", qtype="bf16")
+    refused("a budget of bits needs a 4-bit qtype, not 'int8'", qtype="int8", bits=5.0)
+    refused("bits 3: the layers take at least 4", bits=3.0)
+    text.write_text("too short")
+    with pytest.raises(SourceError, match=r"text\.txt: is 9 tokens long"):
+        convert(hf_folder, tmp_path / "out", calibration_text=text, progress=False)
+
+
+def test_windows_follow_the_models_size(hf_folder: Path, tmp_path: Path) -> None:
+    convert(hf_folder, tmp_path / "out", method="rtn", progress=False)
+    small = windows_for({**SMALL, "max_position_embeddings": 100}, tmp_path / "out", None)
+    assert small.shape[1] == 100
+    large = windows_for({**SMALL, "hidden_size": 4096, "intermediate_size": 11008}, tmp_path / "out", None)
+    assert large.size <= 1 << 14

@@ -5,6 +5,7 @@ Sources of the formats: the text files of klosax/hellaswag_text_data; C-Eval's R
 """
 
 import csv
+import glob
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,7 +84,7 @@ def ceval_tasks(folder: Path, split: str, limit: int | None) -> list[ChoiceTask]
     The choices are the letters, directly after the prompt's colon, as the authors' own evaluators score them. A task's
     group is its subject; limit: the first questions of each. Raises EvalError naming the file.
     """
-    files = sorted((folder / split).glob(f"*_{split}.csv"))
+    files = sorted((folder / split).glob(f"*_{glob.escape(split)}.csv"))
     if not files:
         raise EvalError(f"{folder}: has no {split}/SUBJECT_{split}.csv, as C-Eval is published")
     tasks = []

@@ -1,11 +1,16 @@
-"""A folder that appears whole or not at all.
+"""A folder that appears whole or not at all, and replaces an older one in one step.
 
-It is filled under a hidden name beside its place and renamed when complete. Leaving early, by an error,
-SIGINT or SIGTERM, removes it; what a killed process left is removed by the next one. Does not know what is in
-it.
+It is filled under a hidden name beside its place. A new name is a rename; an existing folder and the new one swap their
+names (`exchange`), so that a process that is killed at any point leaves the old folder or the new one in place. Where
+the file system can't swap, the old folder is renamed to NAME.replaced-XXXX first: a process that is killed between the
+two renames leaves it there, visible and whole, and nothing of ours ever removes it.
+
+Leaving early, by an error, SIGINT or SIGTERM, removes the new folder and keeps the old one in its place; what a killed
+process left under hidden names is removed by the next one. Does not know what is in a folder.
 """
 
 import fcntl
+import glob
 import os
 import shutil
 import signal
@@ -17,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 
 from quant.errors import OutputError
+from quant.files.exchange import exchange
 
 
 @contextmanager
@@ -26,13 +32,13 @@ def atomic_folder(out: Path, *, force: bool, replaceable: Callable[[Path], bool]
     force: an existing `out` is replaced, but only if it is empty or `replaceable` says so.
 
     Raises:
-        OutputError: `out` exists, or its parent can't be written.
+        OutputError: `out` exists, or its parent can't be written, or the folder can't be put in its place.
     """
     _check_place(out, force, replaceable)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale(out)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
+        temporary = _hidden_folder(out)
     except OSError as error:
         raise OutputError(f"{out}: can't be made: {error.strerror}") from error
     with _sigterm_raises():
@@ -44,7 +50,6 @@ def atomic_folder(out: Path, *, force: bool, replaceable: Callable[[Path], bool]
             _sync(temporary)
             _check_place(out, force, replaceable)
             _move_into_place(temporary, out)
-            _sync(out.parent)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -62,18 +67,50 @@ def _check_place(out: Path, force: bool, replaceable: Callable[[Path], bool]) ->
 
 
 def _move_into_place(temporary: Path, out: Path) -> None:
-    if not out.exists():
+    """Gives `temporary` the name `out` and removes what had it, after the names are on the disk."""
+    try:
+        if not out.exists():
+            temporary.rename(out)
+            replaced = None
+        elif exchange(temporary, out):
+            replaced = temporary
+        else:
+            replaced = _rename_twice(temporary, out)
+        _sync(out.parent)
+    except OSError as error:
+        raise OutputError(f"{out}: can't be put in its place: {error.strerror}") from error
+    if replaced is not None:
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _rename_twice(temporary: Path, out: Path) -> Path:
+    """Replaces `out` where folders can't be swapped; returns the hidden name that the old folder then has.
+
+    An error or a signal between the two renames gives the old folder its name back.
+    """
+    aside = Path(tempfile.mkdtemp(prefix=f"{out.name}.replaced-", dir=out.parent))
+    try:
+        out.rename(aside)
         temporary.rename(out)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
-    out.rename(old / "old")
-    temporary.rename(out)
-    shutil.rmtree(old, ignore_errors=True)
+        hidden = _hidden_folder(out)
+        aside.rename(hidden)
+    except BaseException:
+        if not out.exists():
+            aside.rename(out)
+        else:
+            shutil.rmtree(aside, ignore_errors=True)  # empty, or the old folder after the new one has its place
+        raise
+    return hidden
+
+
+def _hidden_folder(out: Path) -> Path:
+    """An empty folder beside `out`, under a name that `_remove_stale` knows."""
+    return Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
 
 
 def _remove_stale(out: Path) -> None:
     """Removes what processes that were killed left: a live one holds a lock on its folder."""
-    for folder in out.parent.glob(f".{out.name}.partial-*"):
+    for folder in out.parent.glob(f".{glob.escape(out.name)}.partial-*"):
         with suppress(OSError):
             handle = os.open(folder, os.O_RDONLY)
             try:

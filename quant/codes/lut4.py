@@ -35,7 +35,7 @@ def check_table(table: tuple[int, ...]) -> None:
         raise ValueError(f"table {table}: not 16 rising integers, the largest of magnitude {TABLE_LIMIT}")
 
 
-def quantize_lut4(name: str, values: NDArray[np.generic], group: int, table: tuple[int, ...] = NF4) -> QuantizedMatrix:
+def quantize_lut4(name: str, values: NDArray[np.generic], group: int, table: tuple[int, ...]) -> QuantizedMatrix:
     """Quantizes [rows, cols]: the least d that lets the table reach every x, and the entry nearest to x / d.
 
     Of two that are equally near it is the larger. A table that reaches 127 on both sides has d = max|x| / 127.

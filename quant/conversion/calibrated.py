@@ -18,7 +18,7 @@ from quant.calibration.sign_round import STEPS, sign_round_layer
 from quant.calibration.text import calibration_windows
 from quant.calibration.work_folder import WorkFolder
 from quant.codes.dequantize import dequantize
-from quant.codes.matrix import F32, U8, IntegerType
+from quant.codes.matrix import F32, U8
 from quant.conversion.mixed import Option, Unit, allocate, layer_options
 from quant.conversion.pieces import keeps, read_rows, read_whole
 from quant.methods.problem import MatrixProblem, Rounding, corrected
@@ -72,7 +72,7 @@ def mixed_roundings(
     for number in tqdm(range(int(config["num_hidden_layers"])), "Weighing", unit="layer", disable=not progress):
         base = infos[f"model.layers.{number}.mlp.down_proj.weight"]
         found, x = layer_options(
-            number, config, vectors, lambda name: read_whole(checkpoint.tensors[name]), x, _four_bit(base)
+            number, config, vectors, lambda name: read_whole(checkpoint.tensors[name]), x, _rounding(base)
         )
         options |= found
     weights = sum(infos[name].rows * infos[name].cols for unit in options for name in unit)
@@ -171,7 +171,7 @@ def _quantize(
     if as_is:
         packed = piece(name, info, 0, info.rows)
     else:
-        rounding = Rounding(_four_bit(info), info.group, info.table)
+        rounding = _rounding(info)
         weights = corrected(stage.weights[name], stage.moments, stage.owed[name])
         packed = pack_quantized(METHODS[method](MatrixProblem(name, weights, rounding, stage.moments)))
     work.save(name, packed)
@@ -197,7 +197,7 @@ def _sign_round(
             work.save(prefix + name, packed)
             results[name] = unpacked(packed, info)
         else:
-            roundings[name] = Rounding(_four_bit(info), info.group, info.table)
+            roundings[name] = _rounding(info)
     tuned = sign_round_layer({**weights, **results}, roundings, streams.seen, streams.exact, shape, STEPS)
     for name, matrix in tuned.items():
         work.save(prefix + name, pack_quantized(matrix))
@@ -205,6 +205,6 @@ def _sign_round(
     return results
 
 
-def _four_bit(info: MatrixInfo) -> IntegerType:
+def _rounding(info: MatrixInfo) -> Rounding:
     assert info.type in ("sym_int4", "asym_int4", "lut4")
-    return info.type
+    return Rounding(info.type, info.group, info.table)

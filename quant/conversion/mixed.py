@@ -6,7 +6,7 @@ goes where it buys most of that error. Does not know how codes are chosen later,
 
 import heapq
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -48,13 +48,14 @@ def bits_per_weight(kind: IntegerType, group: int) -> float:
 
 
 def layer_options(
-    number: int, config: Mapping[str, Any], vectors: Mapping[str, F32], read: ReadTensor, x: F32, base: IntegerType
+    number: int, config: Mapping[str, Any], vectors: Mapping[str, F32], read: ReadTensor, x: F32, base: Rounding
 ) -> tuple[dict[Unit, tuple[Option, ...]], F32]:
     """The options of every unit, under the full names of its matrices and cheapest first, and the layer's output.
 
-    x: the layer's input [windows, tokens, hidden]. Options are the 4-bit type `base` in groups of 128, 64 and 32 and
-    int8 in groups of 64, as far as they divide the inputs. Only one option's error runs through the layer; the others'
-    follow from the weights' errors, weighted with the inputs' power.
+    x: the layer's input [windows, tokens, hidden]. Options are the 4-bit type and table of `base` in
+    groups of 128, 64 and 32, and int8 in groups of 64, as far as they divide the inputs. The error of only one option
+    is measured at the layer's output; those of the others are scaled from it by their weights' errors, each input's
+    weighted with its power.
     """
     prefix = f"model.layers.{number}."
     weights = {name.removeprefix(prefix): values for name, values in vectors.items() if name.startswith(prefix)}
@@ -70,7 +71,7 @@ def layer_options(
         weighted = []
         middle = max(0, len(kinds) // 2 - 1)
         for place, kind in enumerate(kinds):
-            rounded = {name: _rounded(name, values, *kind) for name, values in originals.items()}
+            rounded = {name: _rounded(name, values, kind) for name, values in originals.items()}
             squares = (np.square(rounded[name] - values).sum(0) for name, values in originals.items())
             weighted.append(float(sum(squares) @ power))
             if place == middle:
@@ -79,7 +80,7 @@ def layer_options(
         per_unit = error / weighted[middle] if weighted[middle] else 0.0
         count = sum(values.size for values in originals.values())
         options[tuple(prefix + name for name in originals)] = tuple(
-            Option(Rounding(*kind), count * bits_per_weight(*kind), each * per_unit)
+            Option(kind, count * bits_per_weight(kind.type, kind.group), each * per_unit)
             for kind, each in zip(kinds, weighted, strict=True)
         )
     return options, exact
@@ -117,14 +118,13 @@ def with_roundings(infos: Mapping[str, MatrixInfo], roundings: Mapping[str, Roun
     changed = dict(infos)
     for name, rounding in roundings.items():
         info = infos[name]
-        table = info.table if rounding.type == "lut4" else None
-        changed[name] = MatrixInfo(rounding.type, info.rows, info.cols, rounding.group, table)
+        changed[name] = MatrixInfo(rounding.type, info.rows, info.cols, rounding.group, rounding.table)
     return changed
 
 
-def _kinds(base: IntegerType, inputs: int) -> list[tuple[IntegerType, int]]:
-    kinds: list[tuple[IntegerType, int]] = [(base, group) for group in (128, 64, 32) if inputs % group == 0]
-    return kinds + [("int8", group) for group in (64, 32) if inputs % group == 0][:1]
+def _kinds(base: Rounding, inputs: int) -> list[Rounding]:
+    kinds = [replace(base, group=group) for group in (128, 64, 32) if inputs % group == 0]
+    return kinds + [Rounding("int8", group, None) for group in (64, 32) if inputs % group == 0][:1]
 
 
 def input_powers(x: F32, weights: Mapping[str, F32], shape: BlockShape) -> list[F32]:
@@ -136,8 +136,8 @@ def input_powers(x: F32, weights: Mapping[str, F32], shape: BlockShape) -> list[
     return [np.square(each).reshape(-1, each.shape[-1]).mean(0) for each in inputs]
 
 
-def _rounded(name: str, values: F32, kind: IntegerType, group: int) -> F32:
-    return dequantize(round_to_nearest(MatrixProblem(name, values, Rounding(kind, group))))
+def _rounded(name: str, values: F32, rounding: Rounding) -> F32:
+    return dequantize(round_to_nearest(MatrixProblem(name, values, rounding)))
 
 
 def _hull(options: tuple[Option, ...]) -> list[Option]:

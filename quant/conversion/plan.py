@@ -91,7 +91,7 @@ def matrix_info(name: str, qtype: str, shape: tuple[int, ...], group: int) -> Ma
     if kind in ("bf16", "fp32"):
         if kind == "bf16" and cols % 2:
             raise TensorError(name, f"last dimension {cols} is odd; bf16 takes pairs: use fp32")
-        return MatrixInfo(kind, rows, cols, 0)
+        return MatrixInfo(kind, rows, cols, 0, None)
     check_group(name, cols, group)
     return MatrixInfo(kind, rows, cols, group, TABLES.get(qtype))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from quant.codes.int4 import asym_int4_blocks, sym_int4_blocks
 from quant.codes.int8 import int8_blocks
-from quant.codes.lut4 import NF4, lut4_blocks
+from quant.codes.lut4 import lut4_blocks
 from quant.codes.matrix import F16, GROUP_SIZES, QuantizedMatrix, check_group, grouped
 from quant.errors import TensorError
 from quant.methods.problem import MatrixProblem
@@ -43,7 +43,7 @@ def round_coarsely(problem: MatrixProblem, extent: Extent) -> QuantizedMatrix:
     elif rounding.type == "asym_int4":
         matrix = asym_int4_blocks(name, whole)
     elif rounding.type == "lut4":
-        matrix = lut4_blocks(name, whole, rounding.table or NF4)
+        matrix = lut4_blocks(name, whole, rounding.needed_table())
     else:
         matrix = int8_blocks(name, whole)
 

@@ -9,7 +9,6 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from quant.codes.lut4 import NF4
 from quant.codes.matrix import F16, F32, TABLE_LIMIT, U8, QuantizedMatrix
 from quant.methods.problem import Rounding
 
@@ -133,7 +132,7 @@ class TableGrid:
 def grid_of(rounding: Rounding) -> Grid:
     """The grid of a 4-bit type."""
     if rounding.type == "lut4":
-        return TableGrid(rounding.table or NF4)
+        return TableGrid(rounding.needed_table())
     assert rounding.type in ("sym_int4", "asym_int4"), rounding.type
     return SymGrid() if rounding.type == "sym_int4" else AsymGrid()
 
@@ -142,5 +141,4 @@ def assembled(rounding: Rounding, codes: U8, scales: F32, minima: F32) -> Quanti
     """Codes [rows, cols] and scales [rows, groups] as a matrix of that type."""
     stored: F16 = scales.astype(np.float16)
     low = minima.astype(np.float16) if rounding.type == "asym_int4" else None
-    table = (rounding.table or NF4) if rounding.type == "lut4" else None
-    return QuantizedMatrix(rounding.type, rounding.group, codes, stored, low, table)
+    return QuantizedMatrix(rounding.type, rounding.group, codes, stored, low, rounding.table)

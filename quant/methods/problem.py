@@ -14,11 +14,22 @@ from quant.errors import TensorError
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """How one matrix is to be stored. table: lut4's sixteen integers."""
+    """How one matrix is to be stored: its type, the inputs that share a scale, and lut4's table."""
 
     type: IntegerType
     group: int
-    table: tuple[int, ...] | None = None
+    table: tuple[int, ...] | None
+    """lut4's sixteen integers, None for the other types. No default: codes mean nothing without their table."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a lut4 without a table, and for a table with another type."""
+        if (self.type == "lut4") != (self.table is not None):
+            raise ValueError(f"{self.type} {'with' if self.table else 'without'} a table")
+
+    def needed_table(self) -> tuple[int, ...]:
+        """lut4's table."""
+        assert self.table is not None
+        return self.table
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import numpy as np
 
 from quant.codes.int4 import quantize_asym_int4, quantize_sym_int4
 from quant.codes.int8 import quantize_int8
-from quant.codes.lut4 import NF4, quantize_lut4
+from quant.codes.lut4 import quantize_lut4
 from quant.codes.matrix import F32, QuantizedMatrix
 from quant.methods.grids import assembled, grid_of
 from quant.methods.problem import MatrixProblem
@@ -20,7 +20,7 @@ def round_to_nearest(problem: MatrixProblem) -> QuantizedMatrix:
     if rounding.type == "asym_int4":
         return quantize_asym_int4(name, problem.weights, rounding.group)
     if rounding.type == "lut4":
-        return quantize_lut4(name, problem.weights, rounding.group, rounding.table or NF4)
+        return quantize_lut4(name, problem.weights, rounding.group, rounding.needed_table())
     return quantize_int8(name, problem.weights, rounding.group)
 
 

@@ -25,7 +25,7 @@ class MatrixInfo:
     rows: int
     cols: int
     group: int
-    table: tuple[int, ...] | None = None
+    table: tuple[int, ...] | None
 
     def described(self) -> dict[str, Any]:
         """The entry in `matrices`."""

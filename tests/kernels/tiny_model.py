@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kernels import _native
 from quant.codes.int4 import quantize_asym_int4, quantize_sym_int4
 from quant.codes.int8 import quantize_int8
-from quant.codes.lut4 import quantize_lut4
+from quant.codes.lut4 import NF4, quantize_lut4
 from quant.codes.matrix import WeightType
 from quant.conversion.plan import matrix_info
 from quant.packed.packed_file import PackedPlan, PackedWriter
@@ -89,7 +89,7 @@ def _pack(name: str, values: F32, kind: WeightType, group: int) -> NDArray[np.ui
     if kind == "asym_int4":
         return pack_quantized(quantize_asym_int4(name, values, group))
     if kind == "lut4":
-        return pack_quantized(quantize_lut4(name, values, group))
+        return pack_quantized(quantize_lut4(name, values, group, NF4))
     if kind == "int8":
         return pack_quantized(quantize_int8(name, values, group))
     return pack_float(values, kind)

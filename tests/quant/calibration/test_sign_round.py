@@ -8,6 +8,7 @@ from quant.calibration.block import BlockShape, block, block_shape
 from quant.calibration.layers import MATRICES
 from quant.calibration.sign_round import sign_round_layer
 from quant.codes.dequantize import dequantize
+from quant.codes.lut4 import NF4
 from quant.codes.matrix import F32, IntegerType, QuantizedMatrix
 from quant.errors import TensorError
 from quant.methods.problem import MatrixProblem, Rounding
@@ -32,7 +33,7 @@ def error(weights: Mapping[str, F32], rounded: Mapping[str, QuantizedMatrix], x:
 @pytest.mark.parametrize("kind", ["sym_int4", "asym_int4"])
 def test_it_errs_less_than_rounding_to_nearest(kind: IntegerType) -> None:
     weights, x, shape = layer()
-    rounding = Rounding(kind, 32)
+    rounding = Rounding(kind, 32, None)
     plain = {name: round_to_nearest(MatrixProblem(name, weights[name], rounding)) for name in MATRICES}
     y = block(x, weights, shape)
     tuned = sign_round_layer(weights, dict.fromkeys(MATRICES, rounding), x, y, shape, steps=100)
@@ -42,7 +43,7 @@ def test_it_errs_less_than_rounding_to_nearest(kind: IntegerType) -> None:
 @pytest.mark.parametrize("kind", ["sym_int4", "asym_int4"])
 def test_it_begins_at_rounding_to_nearest(kind: IntegerType) -> None:
     weights, x, shape = layer()
-    rounding = Rounding(kind, 32)
+    rounding = Rounding(kind, 32, None)
     found = sign_round_layer(weights, {MATRICES[0]: rounding}, x, block(x, weights, shape), shape, steps=0)
     plain = round_to_nearest(MatrixProblem("test", weights[MATRICES[0]], rounding))
     errors = [float(np.square(dequantize(each) - weights[MATRICES[0]]).mean()) for each in (found[MATRICES[0]], plain)]
@@ -53,14 +54,14 @@ def test_only_what_has_a_rounding_is_tuned() -> None:
     weights, x, shape = layer()
     name = MATRICES[6]
     y = block(x, weights, shape)
-    assert list(sign_round_layer(weights, {name: Rounding("sym_int4", 32)}, x, y, shape, steps=1)) == [name]
+    assert list(sign_round_layer(weights, {name: Rounding("sym_int4", 32, None)}, x, y, shape, steps=1)) == [name]
 
 
 def test_what_it_can_not_do_is_refused_by_name() -> None:
     weights, x, shape = layer()
     name = MATRICES[0]
     with pytest.raises(TensorError, match=r"q_proj.*signround knows sym_int4 and asym_int4, not lut4"):
-        sign_round_layer(weights, {name: Rounding("lut4", 32)}, x, x, shape)
+        sign_round_layer(weights, {name: Rounding("lut4", 32, NF4)}, x, x, shape)
     bad = {**weights, name: weights[name] * np.float32(np.nan)}
     with pytest.raises(TensorError, match=r"q_proj.*holds NaN or infinite"):
-        sign_round_layer(bad, {name: replace(Rounding("sym_int4", 32))}, x, x, shape)
+        sign_round_layer(bad, {name: replace(Rounding("sym_int4", 32, None))}, x, x, shape)

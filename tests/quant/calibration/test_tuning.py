@@ -11,10 +11,11 @@ from quant.calibration.layers import MATRICES
 from quant.calibration.tuning import Lesson, Parameters, Student, batches, loss_and_gradients, tune_step
 from quant.codes.dequantize import dequantize
 from quant.codes.matrix import F32, IntegerType, QuantizedMatrix
-from quant.methods.problem import MatrixProblem, Rounding
+from quant.methods.problem import MatrixProblem
 from quant.methods.rounding import round_to_nearest
 from quant.sources.model_config import complete_config, expected_tensors
 from tests.kernels.tiny_model import LLAMA, random_tensors
+from tests.quant.methods.problems import rounding
 
 WINDOWS, TOKENS = 6, 12
 QWEN = {**LLAMA, "model_type": "qwen3", "head_dim": 32}
@@ -37,7 +38,7 @@ def student_and_lesson(raw: Mapping[str, Any], kind: IntegerType = "sym_int4") -
     matrices: dict[str, QuantizedMatrix] = {}
     for name in (f"model.layers.{number}.{short}" for number in range(2) for short in MATRICES):
         chosen: IntegerType = "int8" if name == INT8 else kind
-        matrices[name] = round_to_nearest(MatrixProblem(name, tensors[name], Rounding(chosen, 32)))
+        matrices[name] = round_to_nearest(MatrixProblem(name, tensors[name], rounding(chosen, 32)))
     scales = {name: each.scales.astype(np.float32) for name, each in matrices.items() if name != INT8}
     vectors = {name: tensors[name] for name, each in expected_tensors(config).items() if each.role == "vector"}
     ids = np.random.default_rng(0).integers(0, config["vocab_size"], (WINDOWS, TOKENS))

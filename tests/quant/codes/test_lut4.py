@@ -21,7 +21,7 @@ def test_nf4_is_the_published_table_in_steps_of_a_127th() -> None:
 
 def test_what_the_table_holds_is_exact() -> None:
     x = (np.array(NF4 * 4, np.float32) * np.float32(0.25)).reshape(2, 32)
-    matrix = quantize_lut4("w", x, 32)
+    matrix = quantize_lut4("w", x, 32, NF4)
     assert (matrix.codes.reshape(-1, 16) == np.arange(16)).all()
     assert np.array_equal(dequantize_lut4(matrix), x)
 
@@ -58,7 +58,7 @@ def test_every_value_takes_the_nearest_entry(group: int) -> None:
     blocks = x.reshape(16, -1, group).astype(np.float64)
     steps = np.abs(blocks).max(-1, keepdims=True) / 127
     distances = np.abs(blocks[..., None] - steps[..., None] * np.array(NF4))
-    chosen = quantize_lut4("w", x, group).codes.reshape(blocks.shape)
+    chosen = quantize_lut4("w", x, group, NF4).codes.reshape(blocks.shape)
     at_chosen = np.take_along_axis(distances, chosen[..., None].astype(np.int64), -1)[..., 0]
     assert (at_chosen <= distances.min(-1) * (1 + 1e-5) + steps * 1e-4).all()
 
@@ -73,13 +73,13 @@ def test_normal_weights_lose_less_than_with_even_steps() -> None:
 
 def test_the_engine_reads_the_same_numbers() -> None:
     x = np.random.default_rng(3).standard_normal((33, 128)).astype(np.float32)
-    matrix = quantize_lut4("w", x, 64)
+    matrix = quantize_lut4("w", x, 64, NF4)
     values = _native.dequantize(pack_quantized(matrix), "lut4", 33, 128, 64, table=NF4)
     assert np.array_equal(values, dequantize_lut4(matrix))
 
 
 def test_zero_group() -> None:
-    matrix = quantize_lut4("w", np.zeros((1, 32), np.float32), 32)
+    matrix = quantize_lut4("w", np.zeros((1, 32), np.float32), 32, NF4)
     assert not dequantize_lut4(matrix).any()
 
 
@@ -91,6 +91,6 @@ def test_refuses_a_table_that_is_none(table: tuple[int, ...]) -> None:
 
 def test_refuses_what_it_must() -> None:
     with pytest.raises(TensorError, match=r"'w'.*NaN"):
-        quantize_lut4("w", np.full((1, 32), np.nan, np.float32), 32)
+        quantize_lut4("w", np.full((1, 32), np.nan, np.float32), 32, NF4)
     with pytest.raises(TensorError, match=r"'w'.*multiple"):
-        quantize_lut4("w", np.zeros((1, 33), np.float32), 32)
+        quantize_lut4("w", np.zeros((1, 33), np.float32), 32, NF4)

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import quant.codes.lut4 as lut4_module
 import quant.conversion.calibrated as module
 from quant.calibration import layers, tuning
 from quant.calibration.layers import run_layer
 from quant.calibration.text import calibration_windows
+from quant.codes.lut4 import TABLES
 from quant.conversion.calibrated import windows_for
 from quant.conversion.convert import convert
 from quant.errors import QuantError, SourceError, TensorError
@@ -163,6 +165,22 @@ def test_the_default_calibrates_four_bits_only(
     assert report.bits_per_weight == pytest.approx(8 * report.size_bytes / report.weights)
     monkeypatch.setattr("quant.conversion.convert.LARGEST_TUNED", report.weights - 1)
     assert convert(hf_folder, tmp_path / "large", calibration_text=text, progress=False).method == "gptq"
+
+
+@pytest.mark.parametrize("qtype", TABLES)
+def test_a_budget_is_allotted_by_the_table_that_is_stored(
+    hf_folder: Path, tmp_path: Path, text: Path, qtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used, blocks = [], lut4_module.lut4_blocks
+
+    def recorded(name: str, x: NDArray[np.float32], table: tuple[int, ...]) -> object:
+        used.append(table)
+        return blocks(name, x, table)
+
+    monkeypatch.setattr(lut4_module, "lut4_blocks", recorded)
+    converted(hf_folder, tmp_path / "out", text, "rtn", qtype=qtype, bits=5.0)
+    stored = {info.table for info in PackedFile(tmp_path / "out" / "model.safetensors").matrices.values()} - {None}
+    assert stored == set(used) == {TABLES[qtype]}
 
 
 @pytest.mark.parametrize(("qtype", "bits"), [("auto", 4.3), ("auto", 5.0), ("auto", 7.5), ("lut4", 5.0)])

@@ -20,7 +20,7 @@ def choices(seed: int, matrices: int) -> dict[Unit, tuple[Option, ...]]:
         gains = -np.sort(-generator.random(2)) * np.diff(bits)
         errors = 2 - np.concatenate([[0], np.cumsum(gains)])
         options[(f"m{number}",)] = tuple(
-            Option(Rounding("sym_int4", group), float(b) * 10, float(e))
+            Option(Rounding("sym_int4", group, None), float(b) * 10, float(e))
             for group, b, e in zip((128, 64, 32), bits, errors, strict=True)
         )
     return options
@@ -58,13 +58,13 @@ def test_more_bits_never_err_more() -> None:
 def test_an_option_that_a_mixture_beats_is_left_out() -> None:
     options: dict[Unit, tuple[Option, ...]] = {
         ("a", "b"): (
-            Option(Rounding("sym_int4", 128), 4.0, 1.0),
-            Option(Rounding("sym_int4", 64), 5.0, 0.99),
-            Option(Rounding("sym_int4", 32), 6.0, 0.1),
+            Option(Rounding("sym_int4", 128, None), 4.0, 1.0),
+            Option(Rounding("sym_int4", 64, None), 5.0, 0.99),
+            Option(Rounding("sym_int4", 32, None), 6.0, 0.1),
         )
     }
     assert allocate(options, 1, 5.5)["a"].group == 128
-    assert allocate(options, 1, 6.0) == dict.fromkeys(("a", "b"), Rounding("sym_int4", 32))
+    assert allocate(options, 1, 6.0) == dict.fromkeys(("a", "b"), Rounding("sym_int4", 32, None))
 
 
 def test_too_small_a_budget_is_refused() -> None:
@@ -78,7 +78,7 @@ def test_options_of_a_layer() -> None:
     tensors = random_tensors(raw)
     vectors = {name: values for name, values in tensors.items() if values.ndim == 1}
     x = np.random.default_rng(0).standard_normal((2, 16, 128)).astype(np.float32)
-    options, y = layer_options(0, config, vectors, lambda name: tensors[name], x, "sym_int4")
+    options, y = layer_options(0, config, vectors, lambda name: tensors[name], x, Rounding("sym_int4", 64, None))
     prefix = "model.layers.0."
     weights = {name.removeprefix(prefix): values for name, values in tensors.items() if name.startswith(prefix)}
     assert np.array_equal(y, block(x, weights, block_shape(config, 16)))

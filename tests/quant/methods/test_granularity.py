@@ -46,6 +46,6 @@ def test_the_group_that_stores_them() -> None:
 
 
 def test_what_is_not_finite_is_refused_by_name() -> None:
-    asked = MatrixProblem("test", np.full((2, 64), np.nan, np.float32), Rounding("sym_int4", 64))
+    asked = MatrixProblem("test", np.full((2, 64), np.nan, np.float32), Rounding("sym_int4", 64, None))
     with pytest.raises(TensorError, match="'test': holds NaN"):
         round_coarsely(asked, "tensor")

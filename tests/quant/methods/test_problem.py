@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
 
-from quant.methods.problem import DAMPING, damped
+from quant.codes.lut4 import NF4
+from quant.codes.matrix import IntegerType
+from quant.methods.problem import DAMPING, Rounding, damped
 
 
 def test_damping_is_in_proportion_to_what_most_inputs_do() -> None:
@@ -25,3 +27,9 @@ def test_what_is_damped_can_be_inverted(strongest: float) -> None:
 
 def test_inputs_that_were_always_zero_are_left_as_they_are() -> None:
     assert np.array_equal(damped(np.zeros((4, 4), np.float32)), np.eye(4, dtype=np.float32))
+
+
+@pytest.mark.parametrize(("kind", "table"), [("lut4", None), ("sym_int4", NF4), ("int8", NF4)])
+def test_a_table_belongs_to_lut4_and_lut4_to_a_table(kind: IntegerType, table: tuple[int, ...] | None) -> None:
+    with pytest.raises(ValueError, match=f"{kind} with(out)? a table"):
+        Rounding(kind, 64, table)

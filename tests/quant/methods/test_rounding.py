@@ -7,10 +7,10 @@ from quant.codes.int4 import quantize_sym_int4
 from quant.codes.int8 import quantize_int8
 from quant.codes.matrix import IntegerType
 from quant.errors import TensorError
-from quant.methods.problem import MatrixProblem, Rounding, corrected
+from quant.methods.problem import MatrixProblem, corrected
 from quant.methods.registry import METHODS
 from quant.methods.rounding import round_to_nearest, search_scales
-from tests.quant.methods.problems import TYPES, error, problem
+from tests.quant.methods.problems import TYPES, error, problem, rounding
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -54,7 +54,7 @@ def test_calibrated_methods_want_sound_moments(method: str) -> None:
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("method", METHODS)
 def test_zero_weights_and_dead_inputs(method: str, kind: IntegerType) -> None:
-    asked = MatrixProblem("test", np.zeros((3, 64), np.float32), Rounding(kind, 32), np.zeros((64, 64), np.float32))
+    asked = MatrixProblem("test", np.zeros((3, 64), np.float32), rounding(kind, 32), np.zeros((64, 64), np.float32))
     matrix = METHODS[method](asked)
     assert error(matrix, asked, np.eye(64, dtype=np.float32)) < 1e-9
     assert np.isfinite(matrix.scales).all()

@@ -1,4 +1,6 @@
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +18,10 @@ from quant.packed.packed_file import PackedFile, PackedPlan, PackedWriter
 from quant.packed.packed_matrix import MatrixInfo, pack_float, pack_quantized, unpack_quantized
 from tests.quant.packed import reference_pack
 
-QUANTIZERS = {
+QUANTIZERS: dict[str, Callable[[str, F32, int], QuantizedMatrix]] = {
     "sym_int4": quantize_sym_int4,
     "asym_int4": quantize_asym_int4,
-    "lut4": quantize_lut4,
+    "lut4": partial(quantize_lut4, table=NF4),
     "int8": quantize_int8,
 }
 SHAPES = [(32, 128), (64, 256), (1, 128), (33, 128), (47, 384), (16, 512)]
@@ -83,10 +85,10 @@ def write(path: Path, vectors: dict[str, F32]) -> tuple[PackedPlan, dict[str, F3
         "e": random_matrix(33, 64, 5),
     }
     infos = {
-        "a": MatrixInfo("sym_int4", 40, 64, 64),
-        "b": MatrixInfo("int8", 32, 64, 32),
-        "c": MatrixInfo("bf16", 7, 30, 0),
-        "d": MatrixInfo("fp32", 9, 5, 0),
+        "a": MatrixInfo("sym_int4", 40, 64, 64, None),
+        "b": MatrixInfo("int8", 32, 64, 32, None),
+        "c": MatrixInfo("bf16", 7, 30, 0, None),
+        "d": MatrixInfo("fp32", 9, 5, 0, None),
         "e": MatrixInfo("lut4", 33, 64, 64, NF4),
     }
     plan = PackedPlan(infos, {name: len(v) for name, v in vectors.items()}, "sym_int4", 64, "test sha256:0")
@@ -95,7 +97,7 @@ def write(path: Path, vectors: dict[str, F32]) -> tuple[PackedPlan, dict[str, F3
         "b": pack_quantized(quantize_int8("b", weights["b"], 32)),
         "c": pack_float(weights["c"], "bf16"),
         "d": pack_float(weights["d"], "fp32"),
-        "e": pack_quantized(quantize_lut4("e", weights["e"], 64)),
+        "e": pack_quantized(quantize_lut4("e", weights["e"], 64, NF4)),
     }
     with PackedWriter(path, plan) as writer:
         for name, _ in plan.order():
@@ -131,7 +133,7 @@ def test_any_reader_opens_it_and_every_tensor_is_aligned(tmp_path: Path, sizes: 
     assert np.array_equal(ours.dequantize("b"), dequantize_int8(quantize_int8("b", weights["b"], 32)))
     np.testing.assert_allclose(ours.dequantize("c"), weights["c"], rtol=2.0**-8)
     assert np.array_equal(ours.dequantize("d"), weights["d"])
-    assert np.array_equal(ours.dequantize("e"), dequantize_lut4(quantize_lut4("e", weights["e"], 64)))
+    assert np.array_equal(ours.dequantize("e"), dequantize_lut4(quantize_lut4("e", weights["e"], 64, NF4)))
     for name, info in ours.matrices.items():
         native = _native.dequantize(loaded[name], info.type, info.rows, info.cols, info.group, table=info.table)
         assert np.array_equal(native, ours.dequantize(name))

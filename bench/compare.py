@@ -26,8 +26,8 @@ from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from bench.engine import batch_list, commit
-from bench.limits import Demand, Rates, best_rates, rates_json, sample_rates
+from bench.common import ROOT, Rates, available_memory_bytes, best_rates, machine, number_list, rates_json, sample_rates
+from bench.limits import Demand
 from bench.models import NAMES, BenchModel, bench_model
 from bench.peers import InstallError, Peer
 from bench.process import Contender, CrashError
@@ -35,7 +35,6 @@ from bench.report import table
 from bench.work import CLOCKS, NotSupportedError, Work, works
 from kernels import _native
 
-ROOT = Path(__file__).parent.parent
 PEER_NAMES = ("llama_cpp", "ik_llama_cpp", "vllm_cpu", "openvino_genai", "ipex_llm")
 OURS = "redoubt"
 CRASHES_ALLOWED = 3
@@ -206,14 +205,6 @@ def start_peer(peer: Peer, model: BenchModel, options: argparse.Namespace, weigh
     return one
 
 
-def available_memory_bytes() -> int:
-    """What the kernel says could be had without swapping."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise OSError("/proc/meminfo has no MemAvailable")
-
-
 def our_contenders(packed: Path, options: argparse.Namespace, works: Sequence[Work]) -> list[Contender]:
     """Our engine with the first KV type and the first compute type, which is held against the peers.
 
@@ -260,9 +251,8 @@ def compare(options: argparse.Namespace, todo: Sequence[Work]) -> dict[str, Any]
     contenders, missing = our_contenders(packed, options, todo), {}
     result: dict[str, Any] = {
         "model": model.name,
-        "cpu": _native.cpu_model(),
+        **machine(),
         "threads": options.threads,
-        "commit": commit(),
         "command": shlex.join(["redoubt", "bench", "compare", *options.arguments]),
         "load_average_before": os.getloadavg()[0],
         "kv_type": options.kv_type,
@@ -318,10 +308,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--peers", default=",".join(PEER_NAMES), help="with commas (default: %(default)s)")
     parser.add_argument("--threads", type=int, required=True, help="compute threads of every engine")
     parser.add_argument("--repeats", type=int, default=3, help="rounds; medians count (default %(default)s)")
-    parser.add_argument("--prompt", type=batch_list, default=(512,), help="prompts' tokens (default 512)")
-    parser.add_argument("--batch", type=batch_list, default=(1, 4, 8, 16, 32), help="streams (default 1,4,8,16,32)")
+    parser.add_argument("--prompt", type=number_list, default=(512,), help="prompts' tokens (default 512)")
+    parser.add_argument("--batch", type=number_list, default=(1, 4, 8, 16, 32), help="streams (default 1,4,8,16,32)")
     parser.add_argument("--decode-context", type=int, default=128, help="tokens before decoding (default %(default)s)")
-    parser.add_argument("--context", type=batch_list, default=(), help="long contexts: prompt, then one stream")
+    parser.add_argument("--context", type=number_list, default=(), help="long contexts: prompt, then one stream")
     parser.add_argument("--generate", type=int, default=32, help="decode steps (default %(default)s)")
     parser.add_argument(
         "--kv-type", type=kv_types, default=("auto",), help="ours; int8,bf16 runs both, int8 beside the peers"

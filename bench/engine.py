@@ -15,15 +15,12 @@ Each is the median of `repeats`, after one round that is not counted.
 """
 
 import argparse
-import json
 import random
 import statistics
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tqdm import tqdm  # type: ignore[import-untyped]
@@ -33,6 +30,7 @@ from app.engine.generation import Event
 from app.engine.native_runner import NativeRunner
 from app.messages.failures import EngineError
 from app.messages.requests import GenerateRequest, SamplingParams
+from bench.common import at_least, machine, number_list, print_result, process_resident_bytes
 from bench.work import CLOCKS, Work, works
 from kernels import _native
 
@@ -211,11 +209,10 @@ def measure_engine(options: EngineBenchOptions) -> dict[str, object]:
         "resident_bytes": process_resident_bytes(),
         "resident_bytes_by_owner": bench.runner.model.resident_bytes(),
         "threads": options.threads,
-        "cpu": _native.cpu_model(),
+        **machine(),
         "tier": bench.runner.model.tier,
         "compute_type": options.compute_type,
         "prompt_compute_type": "bf16" if bench.runner.model.has_bf16_prompts else "same",
-        "commit": commit(),
         "kv_type": bench.runner.model.kv_type,
         "weight_memory": bench.runner.model.weight_memory,
         "prompt": options.prompt,
@@ -226,27 +223,6 @@ def measure_engine(options: EngineBenchOptions) -> dict[str, object]:
     }
 
 
-def process_resident_bytes() -> int:
-    """This process' resident memory, mapped files included."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise OSError("/proc/self/status has no VmRSS")
-
-
-def commit() -> str:
-    """The commit this code was run from, or the installed version where there is no repository."""
-    root = Path(__file__).parent.parent
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--match="]
-    try:
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        try:
-            return version("redoubt")
-        except PackageNotFoundError:
-            return "unknown"
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that this bench and the comparison with others share."""
     positive = at_least(1)
@@ -255,7 +231,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", type=positive, default=512, help="tokens of the prompt (default %(default)s)")
     parser.add_argument("--generate", type=positive, default=64, help="decode steps (default %(default)s)")
     parser.add_argument(
-        "--batch", type=batch_list, default=(1, 8, 32), help="streams side by side, as 1,8,32 (the default)"
+        "--batch", type=number_list, default=(1, 8, 32), help="streams side by side, as 1,8,32 (the default)"
     )
     parser.add_argument(
         "--decode-context", type=positive, default=128, help="tokens before decoding (default %(default)s)"
@@ -294,41 +270,14 @@ def options_of(arguments: argparse.Namespace) -> EngineBenchOptions:
     )
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """Whole numbers of at least that much, for argparse."""
-
-    def parse(text: str) -> int:
-        if int(text) < least:
-            raise argparse.ArgumentTypeError(f"must be at least {least}, not {text}")
-        return int(text)
-
-    return parse
-
-
-def batch_list(text: str) -> tuple[int, ...]:
-    """Different positive numbers with commas, for argparse."""
-    try:
-        batches = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        batches = ()
-    if not batches or min(batches) < 1 or len(set(batches)) != len(batches):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of different numbers of streams, as 1,8,32")
-    return batches
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="redoubt bench engine", description="Measure the engine.")
     add_options(parser)
     parser.add_argument("--json", action="store_true", help="one line of JSON instead of an indented one")
     parsed = parser.parse_args(arguments)
-    try:
-        result = measure_engine(options_of(parsed))
-    except (EngineError, ValueError, OSError) as error:
-        print(f"redoubt: {error}", file=sys.stderr)
-        return 2
-    print(json.dumps(result, indent=None if parsed.json else 2))
-    return 0
+    errors = (EngineError, ValueError, OSError)
+    return print_result(lambda: measure_engine(options_of(parsed)), errors, indent=None if parsed.json else 2)
 
 
 if __name__ == "__main__":

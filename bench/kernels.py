@@ -17,12 +17,12 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from bench.engine import commit
+from bench.common import best_cpu_s, compute_peaks, machine, number_list, pinned_cpus, time_reads
 from bench.kernel_cases import MODEL_CASES, ODD_CASES, LinearCase, make_weights
 from kernels import _native
 from kernels._native import testing
@@ -39,7 +39,6 @@ class Setup:
     """How to measure."""
 
     threads: int
-    cpus: tuple[int, ...]
     tier: str
     cold_bytes: int
     huge_pages: bool
@@ -64,20 +63,17 @@ class Result:
     tokens_over_batch_1: float | None  # rows a second, relative to one row
 
 
-def best_cpu_s(times: Sequence[tuple[float, float]]) -> float:
-    """The best call's CPU seconds."""
-    return min(cpu_s for _, cpu_s in times)
-
-
 def read_rate(case_bytes: int, setup: Setup) -> float:
     """Bytes a second of streaming reads of as many bytes, from memory."""
     repeats = max(5, min(200, setup.cold_bytes * 2 // case_bytes))
-    times = testing.time_read(case_bytes, repeats, setup.cold_bytes, setup.huge_pages, setup.threads, setup.cpus)
+    times = time_reads(
+        setup.threads, case_bytes, repeats=repeats, cold_bytes=setup.cold_bytes, huge_pages=setup.huge_pages
+    )
     return case_bytes / best_cpu_s(times)
 
 
 def time_case(
-    case: LinearCase, activations: str, batches: Sequence[int], setup: Setup, peaks: dict[str, float]
+    case: LinearCase, activations: str, batches: Sequence[int], setup: Setup, peaks: Mapping[str, float]
 ) -> list[Result]:
     """One matrix at every batch."""
     weights = make_weights(case, np.random.default_rng(0))
@@ -102,7 +98,7 @@ def time_case(
                 setup.cold_bytes,
                 setup.huge_pages,
                 setup.threads,
-                setup.cpus,
+                pinned_cpus(setup.threads),
                 setup.tier,
                 weights.table,
             )
@@ -165,7 +161,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--threads", type=int, default=cores, help="pinned threads, one a CPU (default: all)")
     parser.add_argument("--tier", default=_native.default_tier(), choices=testing.linear_tiers())
-    parser.add_argument("--batch", default=",".join(map(str, BATCHES)), help="rows of activations, with commas")
+    parser.add_argument("--batch", type=number_list, default=BATCHES, help="rows of activations, with commas")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--odd", action="store_true", help="the tests' odd shapes too")
     parser.add_argument("--two-terms", action="store_true", help="int8 activations of two terms too")
@@ -176,23 +172,16 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if not 1 <= options.threads <= cores:
         parser.error(f"--threads: not in 1 .. {cores}, the CPUs of this process")
-    try:
-        options.batches = [int(batch) for batch in options.batch.split(",")]
-    except ValueError:
-        parser.error(f"--batch: {options.batch!r} is not a list of numbers")
-    if min(options.batches) < 1 or options.cold_mib < 0 or options.seconds < 0:
-        parser.error("--batch, --cold-mib, --seconds: out of range")
+    if options.cold_mib < 0 or options.seconds < 0:
+        parser.error("--cold-mib, --seconds: out of range")
     return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints a table, or with --json one object."""
     options = parse(arguments)
-    cpus = tuple(sorted(os.sched_getaffinity(0)))[: options.threads]
-    setup = Setup(
-        options.threads, cpus, options.tier, options.cold_mib << 20, not options.ordinary_pages, options.seconds
-    )
-    peaks = testing.measure_compute(setup.threads, setup.cpus)
+    setup = Setup(options.threads, options.tier, options.cold_mib << 20, not options.ordinary_pages, options.seconds)
+    peaks = compute_peaks(setup.threads)
     cases = [case for case in MODEL_CASES + (ODD_CASES if options.odd else ()) if options.only in case.name]
     if not options.json:
         print(f"{_native.cpu_model()}, {setup.tier}, {setup.threads} threads")
@@ -205,14 +194,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kinds += ["bf16"] if case.is_integer and setup.tier == "amx_int8" else []
         kinds += ["fp32"] if case.is_integer and options.fp32_activations else []
         for activations in kinds:
-            timed = time_case(case, activations, options.batches, setup, peaks)
+            timed = time_case(case, activations, options.batch, setup, peaks)
             results += timed
             if not options.json:
                 print("\n".join(describe(result) for result in timed), flush=True)
     if options.json:
         report = {
-            "cpu": _native.cpu_model(),
-            "commit": commit(),
+            **machine(),
             **asdict(setup),
             "peaks": peaks,
             "results": [asdict(result) for result in results],

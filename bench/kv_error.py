@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from kernels import _native
+from quant.codes.bf16 import bf16_to_fp32, fp32_to_bf16
 from quant.packed.packed_file import PackedFile
 
 F32 = NDArray[np.float32]
@@ -55,8 +56,7 @@ class RoundingError:
 
 def to_bf16(x: F32) -> F32:
     """Rounded to nearest even, as fp32."""
-    bits = x.view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+    return bf16_to_fp32(fp32_to_bf16(x))
 
 
 def to_integers(x: F32, axes: tuple[int, ...], largest: int = 127) -> F32:

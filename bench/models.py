@@ -17,8 +17,7 @@ import numpy as np
 from ml_dtypes import bfloat16
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from quant.codes.int4 import dequantize_int4
-from quant.codes.int8 import dequantize_int8
+from quant.codes.dequantize import dequantize
 from quant.codes.matrix import F32, QuantizedMatrix
 from quant.conversion.synth import SHAPES, synth
 from quant.sources.gguf_source import open_gguf
@@ -185,6 +184,4 @@ def export_hf(gguf_path: Path, folder: Path) -> None:
 
 def _values(tensor: SourceTensor) -> F32:
     values = tensor.read(0, tensor.shape[0])
-    if not isinstance(values, QuantizedMatrix):
-        return values
-    return dequantize_int8(values) if values.type == "int8" else dequantize_int4(values)
+    return dequantize(values) if isinstance(values, QuantizedMatrix) else values

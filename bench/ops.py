@@ -16,14 +16,13 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from bench.common import READ_BYTES, best_cpu_s, compute_peaks, machine, pinned_cpus, time_reads
 from kernels import _native
 from kernels._native import Sampler, testing
 
 KV_BYTES = {"int16": 2, "bf16": 2, "fp32": 4, "int8": 1}
 SCALE_BYTES = {"int16": 2, "int8": 2}
 """Of one token's key or value of one head."""
-COLD_BYTES = 256 << 20
-"""Several times any last-level cache here: what is read from it comes from memory."""
 VOCABULARY = 151_936
 
 
@@ -110,10 +109,8 @@ SAMPLING: tuple[dict[str, float], ...] = (
 
 def measure_limits(threads: int) -> Limits:
     """Both limits, best of several passes."""
-    cpus = list(range(threads))
-    reads = testing.time_read(COLD_BYTES // 4, 8, COLD_BYTES, True, threads, cpus)
-    macs = max(testing.measure_compute(threads, cpus)["fma_fp32_macs_per_s"] for _ in range(3))
-    return Limits(macs, COLD_BYTES // 4 / min(cpu_s for _, cpu_s in reads))
+    macs = max(compute_peaks(threads)["fma_fp32_macs_per_s"] for _ in range(3))
+    return Limits(macs, READ_BYTES / best_cpu_s(time_reads(threads)))
 
 
 def time_attention(shape: AttentionShape, tier: str, threads: int, repeats: int, limits: Limits) -> Result:
@@ -127,10 +124,10 @@ def time_attention(shape: AttentionShape, tier: str, threads: int, repeats: int,
         shape.kv_type,
         repeats,
         threads,
-        list(range(threads)),
+        pinned_cpus(threads),
         tier,
     )
-    seconds = min(cpu_s for _, cpu_s in passes)
+    seconds = best_cpu_s(passes)
     fma = shape.macs() / seconds / limits.fma_fp32_macs_per_s
     read = shape.kv_bytes() / seconds / limits.read_bytes_per_s
     return Result("attention", asdict(shape), tier, seconds, fma, read, max(fma, read))
@@ -138,8 +135,8 @@ def time_attention(shape: AttentionShape, tier: str, threads: int, repeats: int,
 
 def time_rows(op: str, rows: int, n: int, tier: str, threads: int, repeats: int) -> Result:
     """One row operation; its data is in the caches, as after the layer before."""
-    passes = testing.time_rows(op, rows, n, repeats, threads, list(range(threads)), tier)
-    return Result(op, {"rows": rows, "n": n}, tier, min(cpu_s for _, cpu_s in passes))
+    passes = testing.time_rows(op, rows, n, repeats, threads, pinned_cpus(threads), tier)
+    return Result(op, {"rows": rows, "n": n}, tier, best_cpu_s(passes))
 
 
 def time_sampling(options: dict[str, float], repeats: int) -> Result:
@@ -166,7 +163,7 @@ def main() -> None:
     """Prints a table, or with --json one object."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    parser.add_argument("--threads", type=int, default=1, help="pinned threads, on CPUs 0 .. threads - 1")
+    parser.add_argument("--threads", type=int, default=1, help="pinned threads, one a CPU")
     parser.add_argument("--tier", default=_native.default_tier(), choices=_native.available_tiers())
     parser.add_argument("--repeats", type=int, default=10, help="passes of each case; the best counts")
     parser.add_argument("--only", default="", help="cases whose operation begins so")
@@ -194,7 +191,7 @@ def main() -> None:
             report(time_sampling(options, 5 * repeats))
     if arguments.json:
         report_object = {
-            "cpu": _native.cpu_model(),
+            **machine(),
             "threads": threads,
             "limits": asdict(limits),
             "results": [asdict(result) for result in results],

@@ -18,6 +18,7 @@ from app.engine.generation import Event
 from app.engine.native_runner import NativeRunner
 from app.messages.failures import EngineError
 from app.messages.requests import GenerateRequest, SamplingParams
+from bench.common import machine
 from kernels import _native
 
 
@@ -64,7 +65,7 @@ def main() -> None:
     engine.stop()
     medians = {name: statistics.median(times[1:]) for name, times in seconds.items()}  # the first round warms up
     result = {
-        "cpu": _native.cpu_model(),
+        **machine(),
         "tier": runner.model.tier,
         "threads": options.threads,
         "model": Path(options.model).name,

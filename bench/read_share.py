@@ -7,15 +7,14 @@ same threads, through 512 MiB), and their medians compare; wall time both. Run:
 """
 
 import argparse
-import json
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from app.messages.failures import EngineError
-from bench.engine import EngineBench, at_least, commit
-from bench.limits import READ_BYTES, Demand, time_reads
+from bench.common import READ_BYTES, at_least, machine, print_result, time_reads
+from bench.engine import EngineBench
+from bench.limits import Demand
 from bench.work import works
 from kernels import _native
 from quant.errors import SourceError
@@ -59,8 +58,7 @@ def measure_share(options: argparse.Namespace) -> dict[str, object]:
         "context": options.context,
         "kv_type": options.kv_type,
         "threads": options.threads,
-        "cpu": _native.cpu_model(),
-        "commit": commit(),
+        **machine(),
         "rounds": rounds,
     }
 
@@ -74,13 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=at_least(1), default=16, help="on the clock, a round (default %(default)s)")
     parser.add_argument("--rounds", type=at_least(1), default=12, help="(default %(default)s)")
     parser.add_argument("--kv-type", choices=_native.KV_TYPES, default="int16", help="(default %(default)s)")
-    try:
-        result = measure_share(parser.parse_args(arguments))
-    except (EngineError, SourceError, ValueError, OSError) as error:
-        print(f"redoubt: {error}", file=sys.stderr)
-        return 2
-    print(json.dumps(result, indent=1))
-    return 0
+    options = parser.parse_args(arguments)
+    return print_result(lambda: measure_share(options), (EngineError, SourceError, ValueError, OSError), indent=1)
 
 
 if __name__ == "__main__":

@@ -38,11 +38,10 @@ from app.engine.native_runner import NativeRunner, kv_pages_within
 from app.messages.failures import EngineError
 from app.messages.requests import GenerateRequest, SamplingParams
 from app.settings import EngineSettings
-from bench.engine import commit
+from bench.common import ROOT, machine, number_list, print_result
 from bench.serving_client import Order, Receipt
 from kernels import _native
 
-ROOT = Path(__file__).parent.parent
 START_TIMEOUT_S = 300.0
 RUN_TIMEOUT_S = 600.0
 
@@ -211,8 +210,7 @@ def _report(
         "first_token_s": {name: round(seconds, 4) for name, seconds in first_s.items()},
         "first_token_added_s": round(first_s["service"] - first_s["engine"], 4),
         **{name: value for name, value in asdict(options).items() if name not in ("model", "streams")},
-        "cpu": _native.cpu_model(),
-        "commit": commit(),
+        **machine(),
     }
 
 
@@ -243,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="redoubt bench serving", description="Measure the service.")
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a converted model")
     parser.add_argument("--threads", type=int, required=True, help="compute threads")
-    parser.add_argument("--streams", default="1,16", help="requests side by side (default %(default)s)")
+    parser.add_argument("--streams", type=number_list, default=(1, 16), help="requests side by side (default 1,16)")
     parser.add_argument("--prompt", type=int, default=32, help="tokens of each prompt (default %(default)s)")
     parser.add_argument("--generate", type=int, default=128, help="tokens of each answer (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="rounds; medians count (default %(default)s)")
@@ -252,18 +250,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = ServingBenchOptions(
         model=parsed.model.absolute(),
         threads=parsed.threads,
-        streams=tuple(int(part) for part in parsed.streams.split(",")),
+        streams=parsed.streams,
         prompt=parsed.prompt,
         generate=parsed.generate,
         repeats=parsed.repeats,
     )
-    try:
-        result = measure_serving(options)
-    except (EngineError, RuntimeError, ValueError, OSError) as error:
-        print(f"redoubt: {error}", file=sys.stderr)
-        return 2
-    print(json.dumps(result, indent=None if parsed.json else 2))
-    return 0
+    errors = (EngineError, RuntimeError, ValueError, OSError)
+    return print_result(lambda: measure_serving(options), errors, indent=None if parsed.json else 2)
 
 
 if __name__ == "__main__":

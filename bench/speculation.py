@@ -22,7 +22,7 @@ from app.interface.text.chat_model import ChatModel
 from app.interface.wire.chat import Message
 from app.messages.failures import EngineError
 from app.messages.requests import GenerateRequest, SamplingParams
-from kernels import _native
+from bench.common import machine
 
 CODE = """def parse(line):
     name, _, value = line.partition("=")
@@ -174,7 +174,7 @@ def main() -> None:
     print(
         json.dumps(
             {
-                "cpu": _native.cpu_model(),
+                **machine(),
                 "tier": runner.model.tier,
                 "threads": options.threads,
                 "model": Path(options.model).name,

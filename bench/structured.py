@@ -25,13 +25,11 @@ from tokenizers import Tokenizer
 from app.interface.text.chat_model import ChatModel
 from app.messages.failures import ConstraintError
 from app.workers.constraints import Constraints
+from bench.common import ROOT, machine
 from bench.peers import InstallError, xgrammar
 from bench.process import Contender, CrashError
 from bench.structured_cases import CASES, HOSTILE, walk
 from bench.work import CLOCKS
-from kernels import _native
-
-ROOT = Path(__file__).parent.parent
 
 
 class _Gap:
@@ -204,7 +202,7 @@ def measure(folder: Path, rounds: int, environments: Path | None, clock: str) ->
         if beside is not None:
             beside.stop()
     return {
-        "cpu": _native.cpu_model(),
+        **machine(),
         "model": folder.name,
         "vocab_size": vocab_size,
         "rounds": rounds,

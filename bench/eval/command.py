@@ -21,6 +21,7 @@ from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from bench.common import at_least
 from bench.eval.choice_files import ceval_tasks, hellaswag_tasks, jsonl_tasks
 from bench.eval.choices import BRANCHES, ChoiceTask, context_tokens, run_choices
 from bench.eval.errors import EvalError
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    positive = at_least(1)
     parser = argparse.ArgumentParser(prog="redoubt eval", description="Measure a model's quality.")
     commands = parser.add_subparsers(required=True, metavar="WHAT")
     text = _command(commands, "perplexity", "perplexity on a text", _run_perplexity)
@@ -61,34 +63,34 @@ def _parser() -> argparse.ArgumentParser:
     for command in (text, divergence):
         command.add_argument("--text", type=Path, required=True, metavar="FILE", help="UTF-8 text")
         command.add_argument("--context", type=int, default=512, help="tokens of a window (default %(default)s)")
-        command.add_argument("--windows", type=_positive, help="the first N windows (default: all)", metavar="N")
+        command.add_argument("--windows", type=positive, help="the first N windows (default: all)", metavar="N")
     divergence.add_argument("--baseline", type=Path, required=True, metavar="MODEL", help="usually the checkpoint")
     for name, about in (("hellaswag", "HellaSwag: six lines a task"), ("multiple-choice", "questions as JSON lines")):
         choice = _command(commands, name, about, _run_choices)
         choice.add_argument("--tasks", type=Path, required=True, metavar="FILE", help=about)
-        choice.add_argument("--limit", type=_positive, help="the first N tasks (default: all)", metavar="N")
+        choice.add_argument("--limit", type=positive, help="the first N tasks (default: all)", metavar="N")
     ceval = _command(commands, "ceval", "C-Eval, five examples a question", _run_choices)
     ceval.add_argument("--split", choices=("val", "test", "dev"), default="val", help="(default %(default)s)")
     longbench = _command(commands, "longbench", "LongBench's English sets, greedy answers", _run_longbench)
     for command in (ceval, longbench):
         command.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="as its authors publish it")
-        command.add_argument("--limit", type=_positive, help="the first N tasks of a set (default: all)", metavar="N")
+        command.add_argument("--limit", type=positive, help="the first N tasks of a set (default: all)", metavar="N")
     longbench.add_argument("--set", action="append", default=[], metavar="NAME", help="a set (default: all in FOLDER)")
     longbench.add_argument("--config", type=Path, metavar="FOLDER", help="the authors' prompts and answer lengths")
-    longbench.add_argument("--context", type=_positive, help="tokens of prompt and answer (default: the model's)")
+    longbench.add_argument("--context", type=positive, help="tokens of prompt and answer (default: the model's)")
     report = commands.add_parser("report", help="all conversions of a checkpoint compared", description=_report_about())
     report.set_defaults(run=_run_report, what="report", json=True)
     report.add_argument("source", type=Path, metavar="CHECKPOINT", help="a Hugging Face folder, or a GGUF file")
     report.add_argument("--text", type=Path, required=True, metavar="FILE", help="UTF-8 text")
     report.add_argument("--context", type=int, default=512, help="tokens of a window (default %(default)s)")
-    report.add_argument("--windows", type=_positive, required=True, metavar="N", help="windows of the text")
+    report.add_argument("--windows", type=positive, required=True, metavar="N", help="windows of the text")
     report.add_argument("--work", type=Path, required=True, metavar="FOLDER", help="keeps the conversions")
     report.add_argument("--hellaswag", type=Path, metavar="FILE", help="HellaSwag: six lines a task")
-    report.add_argument("--tasks", type=_positive, default=100, metavar="N", help="of HellaSwag (default %(default)s)")
+    report.add_argument("--tasks", type=positive, default=100, metavar="N", help="of HellaSwag (default %(default)s)")
     report.add_argument(
         "--only", metavar="TEXT,...", help="conversions whose names have one of these words (default: all)"
     )
-    report.add_argument("--threads", type=_positive, help="compute threads (default: all CPUs)")
+    report.add_argument("--threads", type=positive, help="compute threads (default: all CPUs)")
     report.add_argument("--out", type=Path, metavar="JSON", help="write the report there instead of printing it")
     report.add_argument(
         "--page", type=Path, metavar="FILE", help="put its tables into this Markdown page, plots beside"
@@ -105,16 +107,10 @@ def _command(commands: Any, name: str, about: str, run: Callable[..., Iterator[R
     command.set_defaults(run=run, what=name)
     command.add_argument("models", type=Path, nargs="+", metavar="MODEL", help="a converted folder, or a checkpoint")
     command.add_argument("--json", action="store_true", help="one line of JSON for each model")
-    command.add_argument("--threads", type=_positive, help="compute threads (default: all CPUs)")
+    command.add_argument("--threads", type=at_least(1), help="compute threads (default: all CPUs)")
     command.add_argument("--compute-type", choices=("auto", "int8", "bf16", "fp32"), help="activations (default: int8)")
     command.add_argument("--kv-type", choices=_native.KV_TYPES, help="keys and values (default: int16)")
     return command
-
-
-def _positive(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
-    return int(text)
 
 
 def _run_perplexity(options: argparse.Namespace) -> Iterator[Result]:

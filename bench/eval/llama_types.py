@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench.engine import commit
+from bench.common import commit
 from bench.eval.journal import Journal
 from bench.eval.open_model import ModelOptions, open_model
 from bench.eval.perplexity import perplexity

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench.engine import commit
+from bench.common import machine
 from bench.eval.choice_files import hellaswag_tasks
 from bench.eval.choices import BRANCHES, context_tokens, run_choices
 from bench.eval.journal import Journal
@@ -107,9 +107,8 @@ def make_report(options: ReportOptions, journal: Journal, bar: Bar) -> dict[str,
         "windows": options.windows,
         "context": options.context,
         "hellaswag_tasks": options.tasks if options.hellaswag else 0,
-        "cpu": _native.cpu_model(),
+        **machine(),
         "tier": _native.default_tier(),
-        "commit": commit(),
         "baseline": quality["unquantized"],
         "variants": rows,
         "refused": refused,
@@ -226,7 +225,7 @@ def weight_errors(source: Path, folder: Path) -> dict[str, Any]:
 _PROBE: Final = """
 import json, sys, time
 from pathlib import Path
-from bench.engine import process_resident_bytes
+from bench.common import process_resident_bytes
 from quant.packed.native_model import NativeModel
 began = time.monotonic()
 model = NativeModel(Path(sys.argv[1]), context_tokens=512)

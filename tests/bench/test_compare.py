@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.compare import MOST_TIMES, ROOT, Comparison, shortened
-from bench.limits import Demand, Rates
+from bench.common import ROOT, Rates
+from bench.compare import MOST_TIMES, Comparison, shortened
+from bench.limits import Demand
 from bench.process import Contender, CrashError
 from bench.report import table
 from bench.work import About, Work, works

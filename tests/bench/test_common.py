@@ -1,0 +1,45 @@
+import argparse
+import json
+import os
+
+import pytest
+
+from bench.common import Rates, at_least, best_rates, machine, memory_bytes, number_list, pinned_cpus, print_result
+
+
+@pytest.mark.parametrize("text", ["", "x", "0", "1,0", "-3", "2,2", "1,,2"])
+def test_a_list_has_different_positive_numbers(text: str) -> None:
+    assert number_list("1,8,32") == (1, 8, 32)
+    with pytest.raises(argparse.ArgumentTypeError, match="is no list of different numbers from 1 on"):
+        number_list(text)
+
+
+def test_numbers_have_a_least_value() -> None:
+    assert at_least(2)("2") == 2
+    with pytest.raises(argparse.ArgumentTypeError, match="must be at least 2, not 1"):
+        at_least(2)("1")
+
+
+def test_memory_is_read_from_proc() -> None:
+    assert memory_bytes("/proc/self/status", "VmRSS") > 1 << 20
+    with pytest.raises(OSError, match="/proc/self/status has no VmNone"):
+        memory_bytes("/proc/self/status", "VmNone")
+
+
+def test_threads_are_pinned_to_cpus_of_this_process() -> None:
+    assert set(pinned_cpus(1)) <= os.sched_getaffinity(0)
+    assert len(pinned_cpus(1)) == 1
+
+
+def test_the_best_of_each_rate_counts() -> None:
+    assert best_rates([Rates(1.0, 9.0, "vnni"), Rates(2.0, 8.0, "vnni")]) == Rates(2.0, 9.0, "vnni")
+
+
+def test_a_command_ends_with_a_result_or_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    def refuses() -> object:
+        raise ValueError("no such model")
+
+    assert print_result(machine, (ValueError,), indent=None) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {"cpu", "commit"}
+    assert print_result(refuses, (ValueError,), indent=None) == 2
+    assert capsys.readouterr().err == "redoubt: no such model\n"

@@ -1,4 +1,4 @@
-"""From a checkpoint to a packed low-bit model: sources, quantizers, the packed file and the conversion.
+"""Converts a checkpoint to a packed low-bit model: number formats, sources, methods, the packed file, conversion.
 
 `AutoModelForCausalLM` runs a model on the native engine with transformers' own calls; `RedoubtConfig` quantizes the
 linear layers of a transformers model. Importing this package imports neither torch nor transformers.

@@ -1,20 +1,20 @@
-"""What the conversion refuses, each with a message fit for the user."""
+"""The errors of conversion, each with a message for the user."""
 
 
 class QuantError(Exception):
-    """Base of every refusal of this package."""
+    """Base of every error of this package."""
 
 
 class SourceError(QuantError):
-    """A checkpoint that is damaged, incomplete or not what it claims to be; names the file and the reason."""
+    """A checkpoint is damaged, incomplete or not what it claims to be; names the file and the reason."""
 
 
 class UnsupportedModelError(QuantError):
-    """A sound checkpoint that this engine does not run; names the architecture, option or type."""
+    """A valid checkpoint that this engine does not run; names the architecture, option or type."""
 
 
 class TensorError(QuantError):
-    """A tensor that can't be converted as asked; names the tensor and the reason."""
+    """A tensor can't be converted as requested; names the tensor and the reason."""
 
     def __init__(self, tensor: str, reason: str) -> None:
         super().__init__(f"tensor {tensor!r}: {reason}")

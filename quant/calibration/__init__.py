@@ -1,1 +1,1 @@
-"""Running a checkpoint layer by layer, to see what inputs its matrices get; no torch, no engine."""
+"""Runs a checkpoint layer by layer in NumPy, to know the inputs of its matrices; no torch, no engine."""

@@ -20,7 +20,7 @@ _QUERY_TOKENS: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class BlockShape:
-    """What the arithmetic needs to know of a model. cosines, sines: fp32 [tokens, head_dim / 2]."""
+    """The shape of a model's layers. cosines, sines: fp32 [tokens, head_dim / 2]."""
 
     heads: int
     kv_heads: int
@@ -31,7 +31,7 @@ class BlockShape:
 
 
 def block_shape(config: Mapping[str, Any], tokens: int) -> BlockShape:
-    """Of a completed config, for windows of at most `tokens`."""
+    """The shape in a completed config, for windows of at most `tokens`."""
     cosines, sines = rotary_angles(config, tokens)
     heads, kv_heads, head_dim = (config[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
     return BlockShape(heads, kv_heads, head_dim, float(config["rms_norm_eps"]), cosines, sines)
@@ -53,12 +53,12 @@ def linear(x: F32, weights: Weights, name: str) -> F32:
 
 
 def attention_input(x: F32, weights: Weights, shape: BlockShape) -> F32:
-    """What the query, key and value projections see."""
+    """The input of the query, key and value projections."""
     return rms_norm(x, weights["input_layernorm.weight"], shape.epsilon)
 
 
 def attend(normed: F32, weights: Weights, shape: BlockShape) -> F32:
-    """attention_input's result -> what the output projection sees, [windows, tokens, heads * head_dim]."""
+    """attention_input's result -> the input of the output projection, [windows, tokens, heads * head_dim]."""
     queries, keys, values = (linear(normed, weights, f"self_attn.{name}_proj") for name in "qkv")
     queries = _rotate(_head_norm(_heads(queries, shape.heads), weights, "q_norm", shape), shape, 1)
     keys = _rotate(_head_norm(_heads(keys, shape.kv_heads), weights, "k_norm", shape), shape, 1)
@@ -72,17 +72,17 @@ def attend(normed: F32, weights: Weights, shape: BlockShape) -> F32:
 
 
 def mlp_input(x: F32, weights: Weights, shape: BlockShape) -> F32:
-    """What the gate and up projections see; x is the residual after attention."""
+    """The input of the gate and up projections; x is the residual after attention."""
     return rms_norm(x, weights["post_attention_layernorm.weight"], shape.epsilon)
 
 
 def gated(normed: F32, weights: Weights) -> F32:
-    """mlp_input's result -> what the down projection sees: silu(gate) * up."""
+    """mlp_input's result -> the input of the down projection: silu(gate) * up."""
     gate = linear(normed, weights, "mlp.gate_proj")
     up = linear(normed, weights, "mlp.up_proj")
     up *= gate
     np.negative(gate, out=gate)
-    with np.errstate(over="ignore"):  # x / inf gives the 0 that is meant
+    with np.errstate(over="ignore"):  # x / inf is the wanted 0
         np.exp(gate, out=gate)
         gate += 1
         up /= gate
@@ -99,7 +99,7 @@ def block(x: F32, weights: Weights, shape: BlockShape) -> F32:
 def block_gradients(x: F32, weights: Weights, shape: BlockShape, y_gradient: F32) -> tuple[F32, dict[str, F32]]:
     """Backward through `block`: the gradient of x, and of every weight in `weights`, by name.
 
-    The forward pass is repeated inside, so that a caller need keep no more than x.
+    Repeats the forward pass, so that a caller keeps only x.
     """
     gradients: dict[str, F32] = {}
     normed = attention_input(x, weights, shape)
@@ -141,7 +141,7 @@ def _inverse_rms(x: F32, epsilon: float) -> F32:
 
 
 def _sigmoid(x: F32) -> F32:
-    with np.errstate(over="ignore"):  # exp(-x) = inf gives the 0 that is meant
+    with np.errstate(over="ignore"):  # exp(-x) = inf gives the wanted 0
         return np.asarray(1 / (1 + np.exp(-x)))
 
 
@@ -169,7 +169,7 @@ def _rotate(x: F32, shape: BlockShape, direction: int) -> F32:
 
 
 def _attend_head(queries: F32, keys: F32, values: F32, out: F32) -> None:
-    """Causal attention of a group's queries [group, tokens, head_dim], some tokens at a time: no later keys."""
+    """Causal attention of the query heads [group, tokens, head_dim] of one KV head, _QUERY_TOKENS tokens at a time."""
     tokens, head_dim = keys.shape
     queries = queries * np.float32(head_dim**-0.5)
     later = np.triu(np.full((_QUERY_TOKENS, _QUERY_TOKENS), -np.inf, np.float32), 1)

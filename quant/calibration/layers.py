@@ -1,10 +1,9 @@
-"""Quantizes a model's layers one after the other, each with the inputs that it will really see.
+"""Quantizes a model's layers in order, each with the inputs that it has in the quantized model.
 
-Two streams of activations run through the layers side by side: `exact`, the unquantized model's, and `seen`, of the
-layers that were quantized so far. A matrix' moments are of the inputs that it will see. Held in memory are the streams,
-one stage's matrices and its moments, never a whole model: a layer has four stages (query/key/value, output, gate/up,
-down), each of matrices that share an input. Does not know how codes are chosen (`quant.methods`) or where tensors come
-from.
+Two streams of activations run through the layers: `exact` is the unquantized model's, `seen` that of the layers
+quantized so far. A matrix' moments are those of its `seen` inputs. A layer has four stages (query/key/value, output,
+gate/up, down), each of matrices that share an input. In memory are the streams and one stage's matrices and moments,
+never a whole model. Does not know how codes are chosen (`quant.methods`) or where tensors come from.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +29,7 @@ from quant.codes.matrix import F32
 _CHUNK_VALUES: Final = 1 << 22
 _PRODUCT_ROWS: Final = 1024
 KEPT_VALUES: Final = 1 << 27
-"""Inputs of the down projection are kept up to this number (512 MiB of fp32 for each stream), else computed twice."""
+"""Up to so many inputs of the down projection are kept (512 MiB of fp32 for each stream); more are computed twice."""
 
 ReadTensor = Callable[[str], F32]
 """A tensor's name -> its unquantized values."""
@@ -38,26 +37,26 @@ ReadTensor = Callable[[str], F32]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Matrices of one layer that share their input: their full names, and what is known of that input.
+    """Matrices of one layer that share their input: their full names, and the statistics of that input.
 
-    moments: mean of s s^T over tokens, s the input seen. owed, for each matrix W: mean of (W (x - s) + r) s^T, x the
-    input of the unquantized model, and r what the residual stream, where W's output is added to one, lacks to be that
-    model's.
+    Over all tokens, with s the input in the quantized model and x that in the unquantized one: moments is the mean of
+    s s^T, and missing, for each matrix W, the mean of (W (x - s) + r) s^T. r is the difference from the quantized
+    model's residual stream to the unquantized one's where W's output is added to the stream, else 0.
     """
 
     names: tuple[str, ...]
     weights: Mapping[str, F32]
     moments: F32
-    owed: Mapping[str, F32]
+    missing: Mapping[str, F32]
 
 
 QuantizeStage = Callable[[Stage], Mapping[str, F32]]
-"""Quantizes the matrices of a stage, keeps them, and gives the fp32 values that they now stand for, by name."""
+"""Quantizes the matrices of a stage, saves them, and returns their dequantized fp32 values by name."""
 
 
 @dataclass(slots=True)
 class Streams:
-    """Activations between layers, [windows, tokens, hidden] each."""
+    """Activations between layers, fp32 [windows, tokens, hidden] each."""
 
     exact: F32
     seen: F32
@@ -65,7 +64,7 @@ class Streams:
 
 @dataclass(slots=True)
 class _Layer:
-    """One layer's weights under its own short names, as far as they are needed at the moment."""
+    """The weights of one layer that are in memory, under short names: unquantized (`exact`) and quantized (`seen`)."""
 
     prefix: str
     widest: int
@@ -88,9 +87,10 @@ def run_layer(
     quantize: QuantizeStage,
     streams: Streams,
 ) -> None:
-    """Quantizes layer `number` and takes both streams through it, in place.
+    """Quantizes layer `number` and runs both streams through it, in place.
 
-    vectors: the layer's norms and biases, by full name. reread: what a matrix that `quantize` was given now stands for.
+    vectors: the layer's norms and biases, by full name. reread: the dequantized values of a matrix that `quantize` has
+    saved.
     """
     shape = block_shape(config, streams.exact.shape[1])
     prefix = f"model.layers.{number}."
@@ -114,7 +114,7 @@ def run_layer(
         inners = _mapped(layer, streams, inner)
         _stage(layer, _DOWN, read, quantize, _pairs(layer, inners, lambda x, w: x), streams)
         _add(layer, streams, inners, lambda x, w: linear(x, w, "mlp.down_proj"))
-    else:  # computed twice, to be held never; nor are the gates held while the down projection is quantized
+    else:  # computed twice and never kept; the gates are dropped while the down projection is quantized
 
         def pairs() -> Iterator[tuple[F32, F32]]:
             yield from _pairs(layer, streams, inner)
@@ -130,7 +130,9 @@ MATRICES: Final = tuple(f"{name}.weight" for name in (*_ATTENTION, *_OUTPUT, *_G
 """A layer's matrices under its own short names."""
 
 QuantizeLayer = Callable[[str, Weights, Streams, BlockShape], Mapping[str, F32]]
-"""(prefix of full names, exact weights, exact outputs and inputs seen, shape) -> the values of MATRICES."""
+"""(prefix of full names, unquantized weights, streams, shape) -> the dequantized values of MATRICES.
+
+The streams hold the unquantized layer's outputs (`exact`) and the quantized layer's inputs (`seen`)."""
 
 
 def run_whole_layer(
@@ -141,7 +143,7 @@ def run_whole_layer(
     quantize: QuantizeLayer,
     streams: Streams,
 ) -> None:
-    """As run_layer, for methods that choose all codes of a layer together; holds all its matrices."""
+    """As run_layer, for methods that choose all codes of a layer together; all its matrices are in memory."""
     shape = block_shape(config, streams.exact.shape[1])
     prefix = f"model.layers.{number}."
     weights = {name.removeprefix(prefix): values for name, values in vectors.items() if name.startswith(prefix)}
@@ -155,7 +157,7 @@ def run_whole_layer(
 
 
 def embedded(ids: NDArray[np.int32], rows: Callable[[NDArray[np.intp]], F32]) -> F32:
-    """Embedding rows of ids [windows, tokens]; `rows` reads rows by rising number."""
+    """Embedding rows [windows, tokens, hidden] of ids [windows, tokens]; `rows` reads rows in ascending order."""
     numbers, places = np.unique(ids, return_inverse=True)
     return rows(numbers.astype(np.intp))[places.reshape(ids.shape)]
 
@@ -169,44 +171,44 @@ def _stage(
     residual: Streams | None = None,
 ) -> None:
     full = {name: f"{layer.prefix}{name}.weight" for name in names}
-    moments, drift, lacking = _moments(inputs, residual)
+    moments, drift, residual_missing = _moments(inputs, residual)
     weights = {name: read(name) for name in full.values()}
-    owed = {name: values @ drift for name, values in weights.items()}
+    missing = {name: values @ drift for name, values in weights.items()}
     del drift
-    if lacking is not None:
-        for values in owed.values():
-            values += lacking
-    quantized = quantize(Stage(tuple(full.values()), weights, moments, owed))
+    if residual_missing is not None:
+        for values in missing.values():
+            values += residual_missing
+    quantized = quantize(Stage(tuple(full.values()), weights, moments, missing))
     for name, tensor in full.items():
         layer.exact[f"{name}.weight"] = weights[tensor]
         layer.seen[f"{name}.weight"] = quantized[tensor]
 
 
 def _moments(inputs: Iterator[tuple[F32, F32]], residual: Streams | None) -> tuple[F32, F32, F32 | None]:
-    """Means over tokens: of s s^T, of (x - s) s^T, and of r s^T where there is a residual stream."""
-    moments = drift = owed = np.zeros((0, 0), np.float32)
+    """The means over tokens of s s^T, of (x - s) s^T, and of r s^T where there is a residual stream (see Stage)."""
+    moments = drift = missing = np.zeros((0, 0), np.float32)
     windows = tokens = 0
     for exact, seen in inputs:
         flat, original = (x.reshape(-1, x.shape[-1]) for x in (seen, exact))
         width = flat.shape[1]
         if not windows:
             moments, drift = (np.zeros((width, width), np.float32) for _ in range(2))
-            owed = np.zeros((0 if residual is None else residual.seen.shape[-1], width), np.float32)
+            missing = np.zeros((0 if residual is None else residual.seen.shape[-1], width), np.float32)
         _add_product(moments, flat, flat)
         _add_product(drift, original - flat, flat)
         if residual is not None:
             part = slice(windows, windows + len(seen))
-            lacking = residual.exact[part] - residual.seen[part]
-            _add_product(owed, lacking.reshape(len(flat), -1), flat)
+            difference = residual.exact[part] - residual.seen[part]
+            _add_product(missing, difference.reshape(len(flat), -1), flat)
         windows += len(seen)
         tokens += len(flat)
-    for total in (moments, drift, owed):
+    for total in (moments, drift, missing):
         total /= np.float32(tokens)
-    return moments, drift, owed if residual is not None else None
+    return moments, drift, missing if residual is not None else None
 
 
 def _add_product(total: F32, left: F32, right: F32) -> None:
-    """total += left^T right, some rows at a time: the product of wide inputs would be half a gigabyte."""
+    """total += left^T right, some rows at a time, because the product of wide inputs takes too much memory."""
     for begin in range(0, len(total), _PRODUCT_ROWS):
         part = slice(begin, begin + _PRODUCT_ROWS)
         total[part] += left[:, part].T @ right
@@ -241,7 +243,7 @@ def _drop(layer: _Layer, names: tuple[str, ...]) -> None:
 
 
 def _chunks(layer: _Layer, windows: F32) -> Iterator[slice]:
-    """Runs of windows whose widest activations take some megabytes."""
+    """Runs of windows whose widest activations are at most about _CHUNK_VALUES."""
     step = max(1, _CHUNK_VALUES // (windows.shape[1] * layer.widest))
     for begin in range(0, len(windows), step):
         yield slice(begin, min(begin + step, len(windows)))

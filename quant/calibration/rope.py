@@ -1,7 +1,7 @@
-"""Rotary angles in NumPy: the cosines and sines of every position, for all the scalings that the engine knows.
+"""Rotary angles in NumPy: the cosines and sines of every position, for all scalings that the engine supports.
 
-The formulas are `kernels/rope_angles.cc`'s, where their sources stand; angles are computed in double precision. Reads a
-completed config (`model_config`); does not know who rotates what.
+The formulas are those of the kernels' rope_angles.cc, which names their sources; angles are computed in double
+precision. Reads a completed config (`sources.model_config`); does not know what is rotated.
 """
 
 import math
@@ -43,7 +43,7 @@ def _base(theta: float, dim: int) -> F64:
 
 
 def _dynamic(config: Mapping[str, Any], scaling: Mapping[str, Any], positions: int) -> F64:
-    """Each position's frequencies are those of a sequence that ends with it."""
+    """Each position has the frequencies of a sequence that ends with it."""
     trained, dim = float(config["max_position_embeddings"]), int(config["head_dim"])
     lengths = np.arange(1, positions + 1, dtype=np.float64)
     growth = np.maximum(float(scaling["factor"]) * lengths / trained - (float(scaling["factor"]) - 1), 1.0)

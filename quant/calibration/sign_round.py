@@ -1,10 +1,10 @@
 """SignRound: all roundings and scales of a layer tuned together, by signed gradient descent on the layer's output.
 
 A weight becomes s * clip(round((w - m) / s + v)) + m with v in -1/2..1/2 and s its group's scale times a factor in
-1/2..1; both start where rounding to nearest is and move by the sign of their gradients, the step falling to zero. The
-error is that of the layer's output, of the inputs that it will see, against the unquantized model's. Source: Cheng et
-al. 2023, "Optimize Weight Rounding via Signed Gradient Descent for the Quantization of LLMs"; gradients pass straight
-through the rounding. Knows neither files nor other layers.
+1/2..1. Both start at rounding to nearest and move by the sign of their gradients, with a step size that falls to zero.
+The error is the difference between the layer's output, for its inputs in the quantized model, and the unquantized
+model's output. Gradients pass straight through the rounding. Source: Cheng et al. 2023, "Optimize Weight Rounding via
+Signed Gradient Descent for the Quantization of LLMs". Knows neither files nor other layers.
 """
 
 from collections.abc import Mapping
@@ -41,17 +41,17 @@ class _Tuned:
         self.factors = np.ones_like(self._scales)
 
     def state(self) -> tuple[F32, F32]:
-        """What is tuned, copied."""
+        """A copy of the offsets and factors."""
         return self.offsets.copy(), self.factors.copy()
 
     def values(self) -> F32:
-        """The fp32 matrix that the codes would stand for now."""
+        """The fp32 matrix with the current offsets and factors."""
         scales, _, levels = self._rounded()
         values: F32 = scales[..., None] * levels + self._minima[..., None]
         return values.reshape(len(levels), -1)
 
     def step(self, gradient: F32, size: float) -> None:
-        """Moves by the signs of the gradients; `gradient` is that of the values."""
+        """Moves offsets and factors by the signs of their gradients; `gradient` is that of the values."""
         scales, wanted, levels = self._rounded()
         pull = gradient.reshape(self._blocks.shape)
         inside = (wanted > self._least - 0.5) & (wanted < self._most + 0.5)
@@ -63,14 +63,14 @@ class _Tuned:
         np.clip(self.offsets, np.float32(-0.5), np.float32(0.5), out=self.offsets)
 
     def matrix(self, state: tuple[F32, F32]) -> QuantizedMatrix:
-        """The codes and scales of a state."""
+        """The quantized matrix of a state."""
         self.offsets, self.factors = state
         scales, _, levels = self._rounded()
         codes = (levels - np.float32(self._least)).astype(np.uint8).reshape(len(levels), -1)
         return assembled(self.rounding, codes, scales, self._minima)
 
     def _rounded(self) -> tuple[F32, F32, F32]:
-        """Scales as they will be stored, (w - m) / s + v, and that rounded and clipped."""
+        """The scales as they will be stored, (w - m) / s + v, and the same rounded and clipped."""
         scales = rounded_to_fp16(self._scales * self.factors)
         wanted = (self._blocks - self._minima[..., None]) * reciprocal(scales)[..., None] + self.offsets
         return scales, wanted, np.clip(np.rint(wanted), np.float32(self._least), np.float32(self._most))
@@ -81,11 +81,11 @@ def sign_round_layer(
 ) -> dict[str, QuantizedMatrix]:
     """Quantizes those of a layer's matrices that have a rounding, by short name ("mlp.up_proj.weight").
 
-    weights: all of the layer's, under short names; the others stay as they are. x: the inputs that the layer will see;
-    y: the outputs that the unquantized model has, both [windows, tokens, hidden]. Of all steps, the best on its batch
-    is kept.
+    weights: all of the layer's, under short names; those without a rounding do not change. x: the layer's inputs in the
+    quantized model; y: its outputs in the unquantized model, both [windows, tokens, hidden]. The result is that of the
+    step with the least loss on its batch.
 
-    Raises TensorError for weights that are not finite, and for other types than sym_int4 and asym_int4.
+    Raises TensorError for weights that are not finite, and for types other than sym_int4 and asym_int4.
     """
     tuned = {name: _Tuned(MatrixProblem(name, weights[name], rounding)) for name, rounding in roundings.items()}
     generator = np.random.Generator(np.random.PCG64(_SEED))

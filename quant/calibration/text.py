@@ -1,9 +1,9 @@
-"""Calibration text -> windows of token ids.
+"""Cuts a calibration text into windows of token ids.
 
-Without a file of the user's it is what ships here: `written.txt`, written for this project, and `generated.txt`, which
-the embedded model wrote from openings of ours (tools/write_calibration_text.py). Documents are separated by a form
-feed; one that begins with a line `@user` is a chat, put into the model's own template where it has one. Does not know
-models.
+Without a user's file the text is the one that ships here: `written.txt`, written for this project, and `generated.txt`,
+which the embedded model wrote from our openings (tools/write_calibration_text.py). Documents are separated by a form
+feed; one that begins with a line `@user` is a chat, which is put into the model's own template where it has one. Does
+not know models.
 """
 
 from collections.abc import Mapping
@@ -62,7 +62,7 @@ def _documents(paths: tuple[Path, ...]) -> list[str]:
 
 
 def _separator(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> list[int]:
-    """What begins a document: the model's own first token, if it has one."""
+    """The token ids that a document begins with: the model's BOS token, if it adds one."""
     token = settings.get("bos_token")
     name = token.get("content") if isinstance(token, dict) else token
     number = tokenizer.token_to_id(name) if isinstance(name, str) and settings.get("add_bos_token") else None

@@ -1,9 +1,9 @@
-"""Tunes what is free in a quantized model, its scales and norms, so that its answers come nearest to the original's.
+"""Tunes the scales and norms of a quantized model, so that its output distribution is nearest to the original's.
 
-The codes stay. The loss is the KL divergence of the original model's next-token distribution from the quantized one's,
-over calibration windows; gradients run back through the whole model (`block.block_gradients`), whose matrices are read
-layer by layer, twice a step. Sources: Kim et al. 2023, "PEQA"; Chen et al. 2024, "EfficientQAT"; the optimizer is Adam
-(Kingma and Ba 2014). Does not know how codes were chosen, nor files.
+The codes do not change. The loss is the KL divergence of the quantized model's next-token distribution from the
+original one's, over calibration windows. Gradients run back through the whole model (`block.block_gradients`), whose
+matrices are read layer by layer, twice a step. Sources: Kim et al. 2023, "PEQA"; Chen et al. 2024, "EfficientQAT"; the
+optimizer is Adam (Kingma and Ba 2014). Does not know how codes were chosen, nor files.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from quant.methods.problem import Rounding
 
 BATCH_WINDOWS: Final = 4
 STEP: Final = 2e-3
-"""The largest, relative to a scale or to the mean of a norm's weights."""
+"""The largest step size, relative to a scale or to the mean magnitude of a norm's weights."""
 _WARM_STEPS: Final = 3
 _DECAYS: Final = (0.9, 0.99)  # of Adam's two means
 _LOGIT_TOKENS: Final = 256  # whose logits are held at once
@@ -30,11 +30,11 @@ _FINAL_NORM: Final = "model.norm.weight"
 _SEED: Final = 0
 
 ReadMatrix = Callable[[str], QuantizedMatrix | F32]
-"""A matrix of a layer by its full name; one whose scales are not tuned may come as floats."""
+"""(full name) -> a matrix of a layer; one whose scales are not tuned may be floats."""
 
 
 class Parameters:
-    """All that is tuned, as one fp32 vector of relative changes, zero at first: value = base + size * change."""
+    """Everything that is tuned, as one fp32 vector of relative changes, zero at first: value = base + size * change."""
 
     def __init__(self, scales: Mapping[str, F32], vectors: Mapping[str, F32]) -> None:
         """scales: [rows, groups] by matrix. vectors: norms and biases."""
@@ -47,7 +47,7 @@ class Parameters:
             for (name, values), end in zip(self._base.items(), ends, strict=True)
         }
         self.state = np.zeros((3, int(ends[-1])), np.float32)
-        """Changes, and Adam's means of gradients and of their squares."""
+        """fp32 [3, parameters]: changes, and Adam's means of the gradients and of their squares."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._parts
@@ -61,11 +61,11 @@ class Parameters:
         return self.state[0, self._parts[name]].reshape(self._base[name].shape)
 
     def value(self, name: str) -> F32:
-        """A tensor as it is now."""
+        """A tensor with its current change."""
         return np.asarray(self._base[name] + self.sizes[name] * self.change(name), np.float32)
 
     def step(self, gradients: Mapping[str, F32], number: int, size: float) -> None:
-        """Adam's step `number`, from 0, down the gradients of the values."""
+        """Adam's step `number`, counted from 0, with the gradients of the values by name."""
         gradient = np.empty_like(self.state[0])
         for name, part in self._parts.items():
             gradient[part] = (gradients[name] * self.sizes[name]).reshape(-1)
@@ -79,10 +79,10 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """Calibration windows: what the quantized model sees and the original answers, [windows, tokens, hidden] each.
+    """The tuning windows: the quantized model's inputs and the original's outputs, [windows, tokens, hidden] each.
 
-    embedded: the quantized model's embedding rows. hidden: the original's states after its final norm, to be multiplied
-    with teacher_head [vocabulary, hidden]; head is the quantized model's.
+    embedded: the quantized model's embedding rows. hidden: the original's hidden states after its final norm, whose
+    logits are the product with teacher_head [vocabulary, hidden]; head is the quantized model's.
     """
 
     embedded: F32
@@ -101,14 +101,14 @@ class Student:
 
 
 def batches(windows: int) -> list[NDArray[np.intp]]:
-    """Numbers of windows by step, each window once; the same for the same number."""
+    """The windows of each step, each window once; the same for the same number of windows."""
     order = np.random.Generator(np.random.PCG64(_SEED)).permutation(windows)
     size = min(BATCH_WINDOWS, windows)
     return [np.sort(order[begin : begin + size]) for begin in range(0, windows - windows % size, size)]
 
 
 def tune_step(student: Student, lesson: Lesson, number: int, steps: list[NDArray[np.intp]]) -> float:
-    """Takes step `number` of `steps`; returns its batch's divergence before it, in nats a token."""
+    """Does step `number` of `steps`; returns its batch's divergence before the step, in nats a token."""
     loss, gradients = loss_and_gradients(student, lesson, steps[number])
     share = 0.5 * (1 + np.cos(np.pi * number / len(steps))) * min(1.0, (number + 1) / _WARM_STEPS)
     student.parameters.step(gradients, number, STEP * float(share))
@@ -134,7 +134,7 @@ def loss_and_gradients(student: Student, lesson: Lesson, part: NDArray[np.intp])
 
 
 def _layer(student: Student, number: int) -> tuple[dict[str, F32], dict[str, F32]]:
-    """A layer's weights as they are now, and the levels of those whose scales are tuned, under short names."""
+    """A layer's current weights, and the levels of those whose scales are tuned, under short names."""
     prefix = f"model.layers.{number}."
     weights, levels = dict[str, F32](), dict[str, F32]()
     for short in MATRICES:
@@ -174,7 +174,7 @@ def _layer_backward(
 
 
 def _divergence(hidden: F32, head: F32, teacher_hidden: F32, teacher_head: F32) -> tuple[float, F32]:
-    """Mean KL divergence of the teacher's distribution from the student's, and its gradient at `hidden`."""
+    """Mean of KL(teacher || student), and its gradient with respect to `hidden`."""
     flat, teacher = hidden.reshape(-1, hidden.shape[-1]), teacher_hidden.reshape(-1, hidden.shape[-1])
     gradient = np.empty_like(flat)
     total = 0.0

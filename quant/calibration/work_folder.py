@@ -1,8 +1,8 @@
-"""What a long conversion has done so far, on the disk, so that a killed one goes on where it was.
+"""Keeps the progress of a long conversion on disk, so that an interrupted one can resume.
 
-The folder lies beside the output and belongs to one set of options: `key` is a digest of all that the result depends
-on. Each array is written under another name and renamed, and the number of steps done comes last, so that what is there
-is whole. Does not know what the arrays are.
+The folder lies beside the output and belongs to one set of options: `key` is a digest of everything that the result
+depends on. Each array is written under a temporary name and renamed, and the number of finished steps is written last,
+so that the contents are always complete. Does not know what the arrays are.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ _STATE = "state.json"
 
 
 class WorkFolder:
-    """Arrays by name, and how many steps are complete."""
+    """Arrays by name, and the number of finished steps."""
 
     def __init__(self, path: Path, key: str) -> None:
         self._path, self._key = path, key
@@ -36,20 +36,20 @@ class WorkFolder:
             stale.unlink()
 
     def save(self, name: str, values: NDArray[Any]) -> None:
-        """Writes an array. Raises OutputError where the disk does not take it."""
+        """Writes an array. Raises OutputError where it can't be written."""
         self._replace(f"{name}.npy", lambda file: np.save(file, values))
 
     def load(self, name: str) -> NDArray[Any]:
-        """An array that was saved, mapped: rows are read when they are used."""
+        """A saved array, mapped into memory: rows are read when they are used."""
         values: NDArray[Any] = np.load(self._path / f"{name}.npy", mmap_mode="r")
         return values
 
     def has(self, name: str) -> bool:
-        """Whether it was saved."""
+        """Whether the array was saved."""
         return (self._path / f"{name}.npy").exists()
 
     def finish_step(self, number: int) -> None:
-        """Says that steps up to and with this one are complete."""
+        """Records that the steps up to and including this one are finished."""
         text = json.dumps({"key": self._key, "steps_done": number + 1}).encode()
         self._replace(_STATE, lambda file: file.write(text))
         self.steps_done = number + 1
@@ -80,9 +80,9 @@ class WorkFolder:
 
 @contextmanager
 def work_folder(out: Path, key: str) -> Iterator[WorkFolder]:
-    """The work folder of the output `out`, removed when the block ends well and kept when it does not.
+    """The work folder of the output `out`: removed when the block succeeds, kept when it fails.
 
-    Raises OutputError: it can't be made, or another conversion is at work in it.
+    Raises OutputError: it can't be made, or another conversion is using it.
     """
     path = out.parent / f".{out.name}.calibration"
     try:

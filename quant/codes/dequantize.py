@@ -1,4 +1,4 @@
-"""From codes of any type back to the numbers that they stand for."""
+"""Converts codes of any type back to floats."""
 
 from quant.codes.int4 import dequantize_int4
 from quant.codes.int8 import dequantize_int8

@@ -1,9 +1,9 @@
-"""The four-bit codes, in NumPy: these functions define the numbers that everything else must agree with.
+"""The four-bit codes, in NumPy: these functions define the values that every kernel must agree with.
 
-Every step is fp32, each operation rounded by itself (no fused multiply-add), so a result does not depend on
-the machine. Codes are chosen against the fp32 scale; the scale is rounded to fp16 (nearest even) only when it
-is stored. That is how llama.cpp's Q4_0 does it, and sym_int4 with group 32 gives its codes. Where a scale
-vanishes in fp16 the whole group does.
+Every step is fp32, and each operation is rounded by itself (no fused multiply-add), so a result does not depend on the
+machine. Codes are computed with the fp32 scale; the scale is rounded to fp16 (nearest even) only when it is stored.
+llama.cpp's Q4_0 does the same, and sym_int4 with group 32 has the same codes. A group whose scale rounds to zero in
+fp16 becomes zero.
 """
 
 import numpy as np
@@ -15,8 +15,8 @@ from quant.codes.matrix import F32, QuantizedMatrix, fp16_scales, grouped
 def quantize_sym_int4(name: str, values: NDArray[np.generic], group: int) -> QuantizedMatrix:
     """Quantizes [rows, cols]: d = (value of largest magnitude) / -8, q = floor(x / d + 8.5).
 
-    The signed maximum (the first, of equals) gets code 0, so that all 16 codes are in use; its negative is
-    clipped to 15. Source: MISSION 2.1 in its practical form, which is ggml's quantize_row_q4_0_ref.
+    The value of largest magnitude (the first one, if several are equal) gets code 0, so that all 16 codes are in use;
+    its negative is clipped to 15. Source: ggml's quantize_row_q4_0_ref.
 
     Raises:
         TensorError: not floating point, not a matrix, not a multiple of the group, NaN, infinite or out of
@@ -44,9 +44,8 @@ def sym_int4_blocks(name: str, x: F32) -> QuantizedMatrix:
 def quantize_asym_int4(name: str, values: NDArray[np.generic], group: int) -> QuantizedMatrix:
     """Quantizes with a zero point: nd = 15 / (max - min), zp = round(nd * min), q = round(nd * x) - zp.
 
-    round(v) is floor(v + 1/2), which keeps max at 15 when min is at 0. Stored are d = (max - min) / 15 and
-    the minimum m = zp * d, so that w = d * q + m. A group whose d vanishes in fp16 is constant: d = 0, m =
-    min. Source: MISSION 2.2.
+    round(v) is floor(v + 1/2), which keeps max at 15 when min is at 0. Stored are d = (max - min) / 15 and the minimum
+    m = zp * d, so that w = d * q + m. A group whose d rounds to zero in fp16 is constant: d = 0, m = min.
 
     Raises:
         TensorError: as quantize_sym_int4.

@@ -1,4 +1,4 @@
-"""The eight-bit codes of weights and of activations, in NumPy, with the same rules of rounding as `int4`."""
+"""The eight-bit codes of weights and of activations, in NumPy, rounded by the same rules as in `int4`."""
 
 import numpy as np
 from numpy.typing import NDArray

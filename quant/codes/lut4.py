@@ -1,7 +1,7 @@
-"""Four-bit codes that index a table of sixteen integers, in NumPy, with the same rules of rounding as `int4`.
+"""Four-bit codes that index a table of sixteen integers, in NumPy, rounded by the same rules as in `int4`.
 
-The table belongs to the whole matrix, the scale to a group: w = scale * table[code]. Knows NF4's table and one of ours;
-others may be given. Does not know where codes and table are stored.
+A matrix has one table, a group has one scale: w = scale * table[code]. Defines NF4's table and one of our own; others
+can be used. Does not know where codes and table are stored.
 """
 
 from collections.abc import Mapping
@@ -20,25 +20,22 @@ Source: NF4 in Dettmers et al. 2023, "QLoRA: Efficient Finetuning of Quantized L
 """
 
 NORMAL: Final = (-121, -90, -69, -52, -38, -25, -13, -2, 9, 20, 32, 45, 59, 76, 97, 127)
-"""Lloyd's levels for groups of 64 normal values whose scale is searched, both signs of it and clipping allowed.
-
-Mean squared error of such groups relative to their variance: 0.0066; NF4's table 0.0070, sym_int4 0.0082.
-"""
+"""Lloyd's levels for groups of 64 normal values whose scale is searched; it may be negative and may clip."""
 TABLES: Final[Mapping[str, tuple[int, ...]]] = {"nf4": NF4, "lut4": NORMAL}
-"""By what users call the types."""
+"""The tables by the users' names of the types."""
 
 
 def check_table(table: tuple[int, ...]) -> None:
-    """Raises ValueError unless there are 16 rising integers of at most TABLE_LIMIT, which one of them has."""
+    """Raises ValueError unless these are 16 ascending integers whose largest magnitude is TABLE_LIMIT."""
     rising = all(low < high for low, high in pairwise(table))
     if len(table) != 16 or not rising or max(abs(entry) for entry in table) != TABLE_LIMIT:
         raise ValueError(f"table {table}: not 16 rising integers, the largest of magnitude {TABLE_LIMIT}")
 
 
 def quantize_lut4(name: str, values: NDArray[np.generic], group: int, table: tuple[int, ...]) -> QuantizedMatrix:
-    """Quantizes [rows, cols]: the least d that lets the table reach every x, and the entry nearest to x / d.
+    """Quantizes [rows, cols]: the smallest d for which the table covers every x / d, and the entry nearest to x / d.
 
-    Of two that are equally near it is the larger. A table that reaches 127 on both sides has d = max|x| / 127.
+    Of two entries that are equally near the larger is taken. A table from -127 to 127 has d = max|x| / 127.
 
     Raises:
         TensorError: not floating point, not a matrix, not a multiple of the group, NaN, infinite or out of range.

@@ -1,7 +1,7 @@
-"""The types of a weight matrix: its codes and scales, before any byte is packed.
+"""The weight types, and a quantized matrix: its codes and scales before they are packed.
 
-Knows the names of the weight types and the shapes that go with them; not how codes are chosen (`int4`,
-`int8`) nor where their bytes go (`packed_file`).
+Knows the names of the types and the shapes that go with them; not how codes are chosen (`int4`, `int8`, `lut4`) nor how
+they are packed (`packed.packed_matrix`).
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class QuantizedMatrix:
 
 
 def check_group(name: str, cols: int, group: int) -> None:
-    """Raises TensorError, naming the groups that would do, if `cols` values can't be cut into groups."""
+    """Raises TensorError, naming the group sizes that fit, if `cols` is no multiple of `group`."""
     if group not in GROUP_SIZES:
         raise TensorError(name, f"group size {group} is not one of {', '.join(map(str, GROUP_SIZES))}")
     if cols % group:

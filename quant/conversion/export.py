@@ -1,6 +1,6 @@
-"""A packed model -> a Hugging Face folder of plain floats that transformers loads: `redoubt export`.
+"""Exports a packed model as a Hugging Face folder of plain floats that transformers loads: `redoubt export`.
 
-Weights are dequantized piece by piece, some rows at a time, into one safetensors file. Does not know who reads it.
+Weights are dequantized some tiles at a time into one safetensors file. Does not know who reads it.
 """
 
 import json
@@ -30,7 +30,7 @@ _PIECE_TILES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """What an export made."""
+    """The result of an export."""
 
     folder: Path
     tensors: int
@@ -84,7 +84,7 @@ def _stored(values: F32, dtype: str) -> bytes:
 
 def _header(shapes: dict[str, tuple[int, ...]], dtype: str, packed: PackedFile) -> bytes:
     kind, width = ("F32", 4) if dtype == "fp32" else ("BF16", 2)
-    # transformers asks for "format": "pt"; what it was is told beside it.
+    # transformers requires "format": "pt"; the other entries say where the weights came from.
     metadata = {
         "format": "pt",
         "made_by": _FORMAT,

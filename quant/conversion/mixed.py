@@ -1,7 +1,7 @@
-"""Mixed precision: which of the layers' matrices get more bits than the rest, under a budget of bits a weight.
+"""Mixed precision: chooses which of the layers' matrices get more bits, under a budget of bits a weight.
 
-A pass over the unquantized model measures what rounding matrices of one input does to the layer's output; the budget
-goes where it buys most of that error. Does not know how codes are chosen later, nor files.
+A pass over the unquantized model measures how much rounding the matrices that share an input changes the layer's
+output. The budget is spent where it removes most of that error. Does not know how codes are chosen later, nor files.
 """
 
 import heapq
@@ -26,24 +26,24 @@ UNITS: Final = (
     ("mlp.gate_proj", "mlp.up_proj"),
     ("mlp.down_proj",),
 )
-"""Matrices of one layer that share their input: the engine wants their groups of one size, so they are stored alike."""
+"""Matrices of one layer that share their input. The engine needs one group size for them, so they are stored alike."""
 
 Unit = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One way to store a unit's matrices, with the error that it makes and what it costs."""
+    """One way to store a unit's matrices, with its error and its size."""
 
     rounding: Rounding
     bits: float
-    """Of all of them."""
+    """Of all the unit's matrices together."""
     error: float
-    """Mean over tokens of |change|^2 / |output|^2 of the layer's output."""
+    """Mean over tokens of |change|^2 / |output|^2, for the layer's output."""
 
 
 def bits_per_weight(kind: IntegerType, group: int) -> float:
-    """Codes and scales (and minima) of one weight."""
+    """Bits of one weight's code and of its share of the scale and minimum."""
     return (8 if kind == "int8" else 4) + (32 if kind == "asym_int4" else 16) / group
 
 
@@ -87,10 +87,11 @@ def layer_options(
 
 
 def allocate(options: Mapping[Unit, tuple[Option, ...]], weights: int, bits: float) -> dict[str, Rounding]:
-    """Chooses an option for every unit so that all together cost at most `bits` a weight and err least.
+    """Chooses an option for every unit: all together take at most `bits` a weight, with the least error.
 
-    Greedy along each unit's convex hull: the next step is the one that takes away most error for its bits. Returns each
-    matrix' rounding. Raises QuantError where even the cheapest options cost more.
+    weights: how many all the units' matrices have. Greedy along each unit's convex hull: the next step is the one that
+    removes most error for its bits. Returns each matrix' rounding by full name. Raises QuantError where even the
+    cheapest options take more.
     """
     hulls = {unit: _hull(each) for unit, each in options.items()}
     chosen = dict.fromkeys(hulls, 0)
@@ -103,10 +104,10 @@ def allocate(options: Mapping[Unit, tuple[Option, ...]], weights: int, bits: flo
     while queue:
         _, unit = heapq.heappop(queue)
         hull, at = hulls[unit], chosen[unit]
-        price = hull[at + 1].bits - hull[at].bits
-        if price > left:
-            continue  # smaller ones may still fit
-        left -= price
+        cost = hull[at + 1].bits - hull[at].bits
+        if cost > left:
+            continue  # a smaller step of another unit may still fit
+        left -= cost
         chosen[unit] = at + 1
         if at + 2 < len(hull):
             heapq.heappush(queue, (-_gain(hull, at + 1), unit))
@@ -114,7 +115,7 @@ def allocate(options: Mapping[Unit, tuple[Option, ...]], weights: int, bits: flo
 
 
 def with_roundings(infos: Mapping[str, MatrixInfo], roundings: Mapping[str, Rounding]) -> dict[str, MatrixInfo]:
-    """The plan with those matrices' types and groups replaced."""
+    """The plan with the types, groups and tables of those matrices replaced."""
     changed = dict(infos)
     for name, rounding in roundings.items():
         info = infos[name]
@@ -128,7 +129,7 @@ def _kinds(base: Rounding, inputs: int) -> list[Rounding]:
 
 
 def input_powers(x: F32, weights: Mapping[str, F32], shape: BlockShape) -> list[F32]:
-    """Mean square of every input of every unit."""
+    """Mean square of every input over the tokens of x [windows, tokens, hidden], fp32 [inputs] for each of UNITS."""
     normed = attention_input(x, weights, shape)
     context = attend(normed, weights, shape)
     normed_mlp = mlp_input(x + linear(context, weights, "self_attn.o_proj"), weights, shape)
@@ -141,7 +142,7 @@ def _rounded(name: str, values: F32, rounding: Rounding) -> F32:
 
 
 def _hull(options: tuple[Option, ...]) -> list[Option]:
-    """The options that no mixture of others beats: rising bits, falling error, falling gain."""
+    """The options on the lower convex hull: ascending bits, descending error, descending gain a bit."""
     hull: list[Option] = []
     for option in sorted(options, key=lambda each: (each.bits, each.error)):
         if hull and option.error >= hull[-1].error:
@@ -152,8 +153,8 @@ def _hull(options: tuple[Option, ...]) -> list[Option]:
     return hull
 
 
-def _slope(cheap: Option, dear: Option) -> float:
-    return (cheap.error - dear.error) / (dear.bits - cheap.bits)
+def _slope(small: Option, large: Option) -> float:
+    return (small.error - large.error) / (large.bits - small.bits)
 
 
 def _gain(hull: list[Option], at: int) -> float:

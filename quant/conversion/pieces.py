@@ -1,6 +1,6 @@
-"""Runs of a matrix' rows, from the checkpoint to packed bytes: rounded to nearest, or the source's own codes kept.
+"""Packs runs of a matrix' rows: rounded to nearest, or with the source's own codes.
 
-Does not know where pieces go.
+Does not know where the packed bytes go.
 """
 
 import threading
@@ -21,15 +21,15 @@ _READ_ROWS = 1024
 
 
 class PieceMaker:
-    """Makes packed pieces. Matrices named in `coarse` have scales that span `extent`."""
+    """Packs pieces of a checkpoint's matrices. Those named in `coarse` have one scale for each `extent`."""
 
     def __init__(self, checkpoint: Source, extent: Extent, coarse: frozenset[str]) -> None:
         self._checkpoint, self._extent, self._coarse = checkpoint, extent, coarse
         self._lock = threading.Lock()
-        self._whole: tuple[str, U8] | None = None  # pieces are asked for in order: one matrix at a time
+        self._whole: tuple[str, U8] | None = None  # pieces come in order, so one matrix is enough
 
     def piece(self, name: str, info: MatrixInfo, begin: int, end: int) -> U8:
-        """Packed rows [begin, end); begin is a multiple of 32. Raises TensorError for what is not finite."""
+        """Packed bytes of rows [begin, end); begin is a multiple of 32. Raises TensorError for NaN or infinite ones."""
         if name not in self._coarse:
             return _packed_piece(self._checkpoint.tensors[name], info, begin, end)
         rounding = Rounding(cast("IntegerType", info.type), info.group, info.table)
@@ -44,18 +44,18 @@ class PieceMaker:
 
 
 def keeps(tensor: SourceTensor, info: MatrixInfo) -> bool:
-    """Whether a matrix is stored as the source has it, code by code."""
+    """Whether the packed matrix has the source's own codes."""
     return (tensor.stored, tensor.group, tensor.table) == (info.type, info.group, info.table)
 
 
 def read_rows(tensor: SourceTensor, begin: int, end: int) -> F32:
-    """Rows of a tensor as fp32 values, whatever is stored."""
+    """Rows [begin, end) of a tensor as fp32 values, whatever type is stored."""
     values = tensor.read(begin, end)
     return dequantize(values) if isinstance(values, QuantizedMatrix) else values
 
 
 def read_whole(tensor: SourceTensor) -> F32:
-    """A tensor's unquantized values. Raises TensorError for NaN or infinite ones."""
+    """A whole tensor as fp32 values. Raises TensorError for NaN or infinite ones."""
     result = np.empty(tensor.shape, np.float32)
     for begin in range(0, tensor.shape[0], _READ_ROWS):
         end = min(begin + _READ_ROWS, tensor.shape[0])

@@ -1,6 +1,6 @@
-"""Which type and group every matrix of a checkpoint gets, and how fine its scales are.
+"""Plans the type and group of every matrix of a checkpoint.
 
-Does not know how codes are chosen, nor the layout of a packed file beyond what its header says of a matrix.
+Does not know how codes are chosen, nor more of a packed file than what its header says of a matrix.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ DEFAULT_GROUP_SIZE: Final = 64
 
 
 def check_options(qtype: str, group_size: int | None, head_qtype: str | None) -> None:
-    """Raises QuantError, naming the option, for a type or a group that there is not."""
+    """Raises QuantError, naming the option, for an unknown type or group size."""
     if qtype not in QTYPES:
         raise QuantError(f"qtype {qtype!r} is not one of {', '.join(QTYPES)}")
     if head_qtype is not None and head_qtype not in MATRIX_QTYPES:
@@ -32,7 +32,7 @@ def check_options(qtype: str, group_size: int | None, head_qtype: str | None) ->
 
 
 def dominant(infos: list[MatrixInfo]) -> MatrixInfo:
-    """One of those whose type and group most have."""
+    """A matrix with the most frequent type and group."""
     kinds = [(info.type, info.group) for info in infos]
     return infos[kinds.index(max(set(kinds), key=kinds.count))]
 
@@ -44,7 +44,7 @@ def plan_matrices(
     group_size: int | None,
     head_qtype: str | None,
 ) -> dict[str, MatrixInfo]:
-    """Every matrix' type and group."""
+    """The type and group of every matrix, by name; see `convert` for the options."""
     keep = qtype == "auto"
     kept_group = max((checkpoint.tensors[name].group for name in expected), default=0) if keep else 0
     group = kept_group or group_size or DEFAULT_GROUP_SIZE
@@ -66,12 +66,12 @@ def plan_matrices(
 
 
 def is_head(tensor: ExpectedTensor, tied: bool) -> bool:
-    """Whether a tensor makes the logits: the head, or an embedding that is tied to it."""
+    """Whether a tensor computes the logits: the head, or an embedding that is tied to it."""
     return tensor.role == "head" or (tensor.role == "embedding" and tied)
 
 
 def default_type(tensor: ExpectedTensor, tied: bool, qtype: str, head_qtype: str | None) -> str:
-    """Which of MATRIX_QTYPES a matrix in a model of `qtype` gets (see `convert`)."""
+    """Which of MATRIX_QTYPES a matrix of a model of type `qtype` gets (see `convert`)."""
     if is_head(tensor, tied) and head_qtype is not None:
         return head_qtype
     if tensor.role == "embedding" and qtype in FOUR_BIT_QTYPES:
@@ -80,7 +80,7 @@ def default_type(tensor: ExpectedTensor, tied: bool, qtype: str, head_qtype: str
 
 
 def weight_type(qtype: str) -> WeightType:
-    """How the matrices of one of MATRIX_QTYPES are stored: "nf4" and "lut4" differ in the table."""
+    """The stored type for one of MATRIX_QTYPES: "nf4" and "lut4" differ only in their table."""
     return "lut4" if qtype in TABLES else cast("WeightType", qtype)
 
 
@@ -97,7 +97,7 @@ def matrix_info(name: str, qtype: str, shape: tuple[int, ...], group: int) -> Ma
 
 
 def coarsely_planned(infos: Mapping[str, MatrixInfo], expected: Mapping[str, ExpectedTensor]) -> dict[str, MatrixInfo]:
-    """The layers' matrices in the largest groups that they can be stored with, for scales that span more than one."""
+    """The plan with the largest possible groups for the layers' matrices, whose scales will span several groups."""
     planned = dict(infos)
     for name, tensor in expected.items():
         if tensor.role == "linear":

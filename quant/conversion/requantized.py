@@ -1,6 +1,6 @@
-"""What was lost where a source's quantized type has no equal here: measured on the first rows of every such matrix.
+"""Measures the loss where a source's quantized type has no equal here, on the first rows of every such matrix.
 
-Compares the source's own values with those of the finished packed file. Does not know how they were quantized.
+Compares the source's values with those of the finished packed file. Does not know how they were quantized.
 """
 
 from collections import defaultdict

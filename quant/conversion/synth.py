@@ -1,7 +1,7 @@
-"""Packed models of well-known shapes with random weights: for measuring speed and memory, not for talking to.
+"""Packed models of well-known shapes with random weights, for measuring speed and memory.
 
-Codes are drawn directly, which is much faster than quantizing random weights; scales are such that activations keep
-their size through the layers. Speed does not depend on the values. Does not know how weights are quantized.
+Random codes are drawn directly, which is much faster than quantizing random weights. The scales keep the activations'
+magnitude through the layers. Speed does not depend on the values. Does not know how weights are quantized.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""After a calibration: the scales and norms of the whole model tuned by the unquantized model's answers, step by step.
+"""Tunes the scales and norms of a calibrated model against the unquantized model's output distributions.
 
-What every step leaves is kept in the work folder, so that a conversion that was killed goes on with the next; the
-result is the same bit for bit. Does not know gradients (`calibration.tuning`), nor the packed file's order.
+The state after every step is saved in the work folder, so that a conversion that was interrupted resumes with the next
+step; the result is the same bit for bit. Does not know gradients (`calibration.tuning`), nor the packed file's order.
 """
 
 from collections.abc import Mapping
@@ -25,23 +25,22 @@ from quant.sources.source import Source
 
 TUNED: Final = "tuned"
 CODES_SHARE: Final = 0.6
-"""Of the windows, that codes are chosen by; the rest are to tune by."""
+"""The share of the calibration windows that is used to choose codes; the rest is used for tuning."""
 _CHUNK_WINDOWS: Final = 4
 _ANSWERS: Final = "answers"
 _KEPT_CODES: Final = 1 << 28
-"""Codes, a byte each, that stay unpacked between steps; of larger models the rest is unpacked twice a step."""
+"""Codes, a byte each, that are kept unpacked between steps; the rest of a larger model is unpacked twice a step."""
 
 
 def tuned_name(name: str) -> str:
-    """What a tensor that was tuned is called in the work folder."""
+    """A tuned tensor's name in the work folder."""
     return f"tuned.{name}"
 
 
 def divided(ids: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Windows to choose codes by, and those to tune by: where codes were chosen they are too good to learn from.
+    """The windows that are used to choose codes, and those used for tuning.
 
-    Embedded model, 46,080 tokens for the codes: error of the last layer's output relative to its square, of those
-    tokens 0.010, of other windows of the same text 0.017.
+    They differ, because the error on the windows that the codes were fitted to is much smaller than on other text.
     """
     kept = max(1, int(CODES_SHARE * len(ids)))
     return (ids[:kept], ids[kept:]) if kept < len(ids) else (ids, ids)
@@ -57,9 +56,9 @@ def tune(
     *,
     progress: bool,
 ) -> None:
-    """Leaves in `work`, where `calibrate` has finished, the tuned matrices' packed bytes and the norms and biases.
+    """Saves the tuned matrices' packed bytes, the norms and the biases in `work`, where `calibrate` has finished.
 
-    ids: windows [windows, tokens], better others than the codes were chosen by (`divided`).
+    ids: windows [windows, tokens], which should not be those that the codes were chosen with (`divided`).
     """
     layers = int(checkpoint.config["num_hidden_layers"])
     names = [f"model.layers.{number}.{short}" for number in range(layers) for short in MATRICES]
@@ -105,7 +104,7 @@ def tune(
 
 
 def _answers(checkpoint: Source, vectors: Mapping[str, F32], ids: NDArray[np.int32]) -> F32:
-    """The unquantized model's states after its final norm, [windows, tokens, hidden]."""
+    """The unquantized model's hidden states after its final norm, [windows, tokens, hidden]."""
     tensors, config = checkpoint.tensors, checkpoint.config
     table = tensors["model.embed_tokens.weight"]
     x = embedded(ids, lambda rows: gathered(rows, table.shape, lambda begin, end: read_rows(table, begin, end)))

@@ -1,4 +1,4 @@
-"""Where things are kept that can be made again: converted models, unfinished evaluations."""
+"""The cache folder: converted models and unfinished evaluations, which can be made again."""
 
 import os
 from pathlib import Path
@@ -13,6 +13,6 @@ def cache_folder() -> Path:
 
 
 def file_state(path: Path) -> list[list[object]]:
-    """Names, sizes and times of a file, or of all files of a folder: changes when they do."""
+    """Names, sizes and modification times of a file, or of all files of a folder: a key that changes when they do."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file()]

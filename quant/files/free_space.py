@@ -1,4 +1,4 @@
-"""Whether a disk has room for what is to be written."""
+"""Checks that a disk has room for a file before it is written."""
 
 import shutil
 from pathlib import Path
@@ -6,11 +6,11 @@ from typing import Final
 
 from quant.errors import OutputError
 
-_SPARE_BYTES: Final = 64 << 20  # what the tokenizer and the file system itself may need
+_SPARE_BYTES: Final = 64 << 20  # for the tokenizer and the file system itself
 
 
 def check_free_space(out: Path, needed_bytes: int) -> None:
-    """Raises OutputError if the disk of `out` has too little room."""
+    """Raises OutputError if the disk of `out` has less than `needed_bytes` and a reserve free."""
     place = next(parent for parent in out.absolute().parents if parent.exists())
     free = shutil.disk_usage(place).free
     if free < needed_bytes + _SPARE_BYTES:

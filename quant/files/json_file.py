@@ -1,4 +1,4 @@
-"""JSON objects in files: read with their size and type checked, written for people and forced to the disk."""
+"""Reads JSON objects with their size and type checked; writes them indented and syncs them to the disk."""
 
 import json
 import os
@@ -12,7 +12,7 @@ _MAX_JSON_BYTES: Final = 64 << 20
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Reads a JSON object of sane size. Raises SourceError naming the file."""
+    """Reads a JSON object of at most 64 MiB. Raises SourceError naming the file."""
     try:
         if path.stat().st_size > _MAX_JSON_BYTES:
             raise SourceError(f"{path}: is larger than {_MAX_JSON_BYTES} bytes")
@@ -27,7 +27,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Mapping[str, object]) -> None:
-    """Writes a JSON object, indented, and forces it to the disk."""
+    """Writes a JSON object, indented, and syncs it to the disk."""
     with path.open("w", encoding="utf-8") as file:
         file.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
         file.flush()

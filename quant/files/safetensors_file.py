@@ -1,8 +1,7 @@
-"""A strict reader of safetensors headers: validates once, then gives positions; maps and executes nothing.
+"""A strict reader of safetensors headers: validates once, then returns positions; maps and executes nothing.
 
-Our own, so that every way a file can be wrong has its message and conversion needs no package for it. The
-format: 8 bytes little-endian header length, a JSON header, then the tensors' bytes, which the header must
-cover exactly.
+It is our own so that every way a file can be wrong has its message. The format: 8 bytes little-endian header length, a
+JSON header, then the tensors' bytes, which the header must cover exactly.
 """
 
 import json

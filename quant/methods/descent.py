@@ -1,8 +1,8 @@
-"""Improves codes and scales that a method chose, under the same error: tr((W - Q) H (W - Q)^T).
+"""Improves the codes and scales that a method chose, for the same error: tr((W - Q) H (W - Q)^T).
 
-`refitted` solves for all scales of a row at once, the codes given; `descended` goes over the codes, each set to its
-best value while all others stay. Neither makes the error under the damped H larger, but for fp16's rounding of the
-scales. Source of the descent: Behdin et al. 2023, "QuantEase". Knows nothing of files.
+`refitted` solves for all scales of a row at once, with the codes fixed; `descended` goes over the codes and sets each
+to its best value while all others are fixed. Neither increases the error with the damped H, except by rounding the
+scales to fp16. Source of the descent: Behdin et al. 2023, "QuantEase". Knows no files.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ _ROW_CHUNK = 1024
 
 
 def refitted(matrix: QuantizedMatrix, target: F32, moments: F32) -> QuantizedMatrix:
-    """The scales (and minima stay) by least squares, row by row: [rows, groups] unknowns. moments: damped."""
+    """Fits the scales by least squares, row by row; codes and minima stay. target: [rows, cols]; moments: damped."""
     rounding = Rounding(matrix.type, matrix.group, matrix.table)
     rows, cols = target.shape
     groups, group = cols // matrix.group, matrix.group
@@ -41,7 +41,7 @@ def refitted(matrix: QuantizedMatrix, target: F32, moments: F32) -> QuantizedMat
 
 
 def descended(matrix: QuantizedMatrix, target: F32, moments: F32) -> QuantizedMatrix:
-    """One pass over all codes, input by input. moments: damped."""
+    """One pass over all codes, input by input; scales stay. target: fp32 [rows, cols]; moments: damped."""
     rounding = Rounding(matrix.type, matrix.group, matrix.table)
     grid, group = grid_of(rounding), matrix.group
     codes = matrix.codes.copy()

@@ -1,4 +1,4 @@
-"""GPTQ with a scale search of its own: each weight's rounding error is made up for by the weights rounded after it.
+"""GPTQ with a scale search: each weight's rounding error is compensated by the weights that are rounded after it.
 
 Where H is the damped moments and H = (I + N) D (I + N)^T with N strictly upper triangular, a row's error is
 sum_k D_k (e_k + sum_{i<k} e_i N_ik)^2, e = w - q. So input k is rounded from w_k + sum_{i<k} e_i N_ik, and what it adds
@@ -6,9 +6,9 @@ is D_k times its own rounding error squared. That is GPTQ (Frantar et al. 2022, 
 Quantization for Generative Pre-trained Transformers") in the form of Chee et al. 2023, "QuIP", theorem 6, which needs
 neither the inverse of H nor a copy of W that is updated.
 
-A group's scale is chosen when its turn comes, among candidates that are each rounded to the group's end: by the very
-error that they would leave. Groups come in the order of their inputs' power, and so do inputs inside a group; the
-packed format keeps them where they are.
+A group's scale is chosen when the group is reached: the whole group is rounded with each candidate, and the one with
+the least resulting error is taken. Groups are rounded in descending order of their inputs' power, and so are the inputs
+of a group; in the result they keep their places.
 """
 
 import os
@@ -22,13 +22,13 @@ from quant.codes.matrix import F32, U8, QuantizedMatrix
 from quant.methods.grids import Grid, Scales, assembled, grid_of
 from quant.methods.problem import MatrixProblem
 
-_ROW_CHUNK = 288  # rows whose candidates are tried at once: the errors of one group stay in the caches
+_ROW_CHUNK = 288  # rows whose candidates are tried at once, so that the errors of one group fit the caches
 _STEP = 8  # inputs of a group between two matrix products
 
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """H = (I + upper) diag(power) (I + upper)^T of the reordered inputs. order[i]: the i-th input to be rounded."""
+    """H = (I + upper) diag(power) (I + upper)^T for the reordered inputs; order[i] is the i-th input to be rounded."""
 
     order: NDArray[np.intp]
     upper: F32
@@ -83,7 +83,7 @@ def _quantize_rows(weights: F32, feedback: Feedback, group: int, grid: Grid, out
         upper, power = feedback.upper[block, block], feedback.power[block]
         candidates = grid.candidates(ordered[block])
         tried, _ = _round_group(ordered[block][:, None, :], wanted[:, None, :], candidates, upper, grid)
-        # The error that the rest can't make up for: what each input was off when it was rounded.
+        # The error that later inputs can't compensate: each input's own rounding error.
         tried *= tried
         best = np.tensordot(power, tried, 1).argmin(0)
         chosen = candidates.taken(best)
@@ -98,8 +98,8 @@ def _quantize_rows(weights: F32, feedback: Feedback, group: int, grid: Grid, out
 def _round_group(weights: F32, wanted: F32, scales: Scales, upper: F32, grid: Grid) -> tuple[F32, F32]:
     """Rounds a group's inputs one after the other, [inputs, (1,) rows], for scales [(candidates,) rows].
 
-    wanted: the weights and what the errors of earlier groups ask for. Returns what each input was off when it was
-    rounded, and the codes, both [inputs, (candidates,) rows].
+    wanted: the weights plus the compensation for the errors of earlier groups. Returns each input's rounding error, and
+    the codes, both [inputs, (candidates,) rows].
     """
     inputs = len(wanted)
     shape = (inputs, *np.broadcast_shapes(wanted.shape[1:], scales.scales.shape))

@@ -1,7 +1,7 @@
 """Scales coarser than the packed layout's groups: one for a whole row ("channel") or a whole matrix ("tensor").
 
-They are stored as they are with groups, the one scale repeated, so that they cost the same bytes and run on the same
-kernels: they are for comparing granularities, not for use.
+The one scale is stored for every group, so that size and kernels are the same as with groups. They are for comparing
+granularities, not for use.
 """
 
 from typing import Final, Literal, get_args
@@ -28,7 +28,7 @@ def storage_group(name: str, cols: int) -> int:
 
 
 def round_coarsely(problem: MatrixProblem, extent: Extent) -> QuantizedMatrix:
-    """Rounds to nearest as `int4`, `int8` and `lut4` define it, a row or the whole matrix taken as one group.
+    """Rounds to nearest as `int4`, `int8` and `lut4` define it, with a row or the whole matrix as one group.
 
     Raises TensorError as they do.
     """

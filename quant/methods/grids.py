@@ -1,7 +1,7 @@
-"""The values that a group of weights may take under each 4-bit type, and which of them is nearest.
+"""The values that a group of weights can take with each 4-bit type, and the code of the nearest one.
 
-A grid is `scale * level(code) + minimum`. Arrays of weights have the group's inputs first: [inputs, ...], so that one
-input's values of many rows and candidates lie together. Does not know which scale is best.
+A grid has the values `scale * level(code) + minimum`. Arrays of weights have the group's inputs first, [inputs, ...],
+so that one input's values for many rows and candidates are contiguous. Does not know which scale is best.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Scales:
 
 
 class Grid(Protocol):
-    """One 4-bit type's rule."""
+    """The arithmetic of one 4-bit type."""
 
     def candidates(self, weights: F32) -> Scales:
         """Scales [candidates, rows] worth trying for a group's weights [inputs, rows]."""
@@ -39,24 +39,24 @@ class Grid(Protocol):
         """The code of the nearest value, as fp32; scales broadcast against the weights."""
 
     def levels(self, codes: F32) -> F32:
-        """What codes multiply the scale with."""
+        """The levels of codes: the factors of the scale."""
 
 
 def rounded_to_fp16(values: F32) -> F32:
-    """Through fp16 and back; what would vanish or overflow stays at fp16's ends."""
+    """Rounded to fp16, as fp32; values outside fp16's range become its largest value."""
     return np.clip(values, np.float32(-65504), np.float32(65504)).astype(np.float16).astype(np.float32)
 
 
 def reciprocal(scales: F32) -> F32:
-    """1 / scales; 0 where the scale is."""
+    """1 / scales; 0 where the scale is 0."""
     return np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales != 0)
 
 
 class SymGrid:
-    """sym_int4: level = code - 8. The side with eight steps may be either one."""
+    """sym_int4: level = code - 8. The scale may be negative, so either side can have the eighth step."""
 
     def candidates(self, weights: F32) -> Scales:
-        """Both signs, from clipping the largest weight hard to not at all."""
+        """Both signs; magnitudes from strong clipping of the largest weight to none."""
         largest = np.abs(weights).max(0) / np.float32(8)
         factors = np.concatenate([_FACTORS, -_FACTORS])
         scales = rounded_to_fp16(factors[:, None] * largest)
@@ -76,10 +76,10 @@ class SymGrid:
 
 
 class AsymGrid:
-    """asym_int4: level = code, from a minimum on."""
+    """asym_int4: level = code, above a minimum."""
 
     def candidates(self, weights: F32) -> Scales:
-        """Both ends of the range pulled in, each by itself."""
+        """Ranges whose two ends are each moved inwards, in all combinations."""
         low, high = weights.min(0), weights.max(0)
         middle = (low + high) / np.float32(2)
         lows = middle + (low - middle) * _ASYM_FACTORS[:, None]
@@ -107,11 +107,11 @@ class TableGrid:
         self._entries = np.array(table, np.float32)
         middles = (self._entries[:-1] + self._entries[1:]) / np.float32(2)
         halves = np.arange(-2 * TABLE_LIMIT, 2 * TABLE_LIMIT + 1, dtype=np.float32) / np.float32(2)
-        # Middles between integers are multiples of a half: half-open intervals of that width have one code each.
+        # Midpoints of integer entries are multiples of 1/2, so each half-open interval of that width has one code.
         self._code_of_half = np.searchsorted(middles, halves, side="right").astype(np.float32)
 
     def candidates(self, weights: F32) -> Scales:
-        """Both signs, from clipping the largest weight hard to not at all."""
+        """Both signs; magnitudes from strong clipping of the largest weight to none."""
         largest = np.abs(weights).max(0) / np.float32(TABLE_LIMIT)
         factors = np.concatenate([_FACTORS, -_FACTORS]) * np.float32(1.05)
         scales = rounded_to_fp16(factors[:, None] * largest)
@@ -138,7 +138,7 @@ def grid_of(rounding: Rounding) -> Grid:
 
 
 def assembled(rounding: Rounding, codes: U8, scales: F32, minima: F32) -> QuantizedMatrix:
-    """Codes [rows, cols] and scales [rows, groups] as a matrix of that type."""
+    """A matrix of that type from codes [rows, cols], scales and minima [rows, groups]."""
     stored: F16 = scales.astype(np.float16)
     low = minima.astype(np.float16) if rounding.type == "asym_int4" else None
     return QuantizedMatrix(rounding.type, rounding.group, codes, stored, low, rounding.table)

@@ -1,4 +1,4 @@
-"""What a rounding method is given, and what it gives back: the interface of this package.
+"""The interface of a rounding method: a matrix with calibration inputs in, a quantized matrix out.
 
 Does not know where weights and calibration inputs come from (`quant.calibration`), nor how codes are packed.
 """
@@ -34,10 +34,10 @@ class Rounding:
 
 @dataclass(frozen=True, slots=True)
 class MatrixProblem:
-    """One matrix whose codes and scales are sought.
+    """One matrix whose codes and scales are to be chosen.
 
     weights: fp32 [rows, cols], finite. moments: fp32 [cols, cols], the mean over calibration tokens of x x^T for the
-    inputs x that the matrix will see; None where there was no calibration. The error to be made small is
+    inputs x that the matrix will see; None where there was no calibration. The error to be minimized is
     tr((W - Q) moments (W - Q)^T): the mean squared error of the matrix' outputs.
     """
 
@@ -47,14 +47,14 @@ class MatrixProblem:
     moments: F32 | None = None
 
     def blocks(self) -> F32:
-        """weights as [rows, groups, group]. Raises TensorError where shape, group or values do not do."""
+        """weights as [rows, groups, group]. Raises TensorError for a wrong shape or group, NaN or infinite values."""
         blocks = grouped(self.name, self.weights, self.rounding.group)
         if not np.isfinite(blocks).all():
             raise TensorError(self.name, "holds NaN or infinite values")
         return blocks
 
     def needed_moments(self) -> F32:
-        """moments, damped and sure to be positive definite in fp32. Raises TensorError where there are none."""
+        """moments, damped so that they are positive definite in fp32. Raises TensorError where there are none."""
         if self.moments is None:
             raise TensorError(self.name, "this method needs calibration")
         if not np.isfinite(self.moments).all():
@@ -65,25 +65,20 @@ class MatrixProblem:
 Method = Callable[[MatrixProblem], QuantizedMatrix]
 
 DAMPING = 0.05
-"""Of the diagonal's median, added to it. Frantar et al. 2022, "GPTQ", section 3.3, take 0.01 of its mean.
-
-A few inputs much stronger than the rest make the mean up to thirty times the median, and damping by it hides what the
-others do. Embedded model, dithered, lut4, perplexity of 64 windows: +6.1 % with the mean, +3.8 % with the median (as
-CORRECTION_DAMPING's base too).
+"""The share of the diagonal's median that is added to the diagonal. Frantar et al. 2022, "GPTQ", section 3.3, add 0.01
+of its mean; but a few strong inputs can make the mean much larger than the median, and such damping hides the others.
+Measured: docs/tuning.md.
 """
 
 CORRECTION_DAMPING = 0.1
-"""The same for `corrected`, which else learns the calibration text by heart.
-
-Embedded model, its first six layers, 12,288 tokens: mean squared error a token, relative, of held-out text 0.0093 with
-this and 0.0106 with a tenth of it; of the calibration text itself 0.0027 with either.
-"""
+"""The same for `corrected`, which would otherwise overfit the calibration text. Measured: docs/tuning.md."""
 
 
 def damped(moments: F32, damping: float = DAMPING) -> F32:
-    """A copy with `damping` of its diagonal's median added; inputs that never were other than zero count as faint ones.
+    """A copy of moments with `damping` times the median of its diagonal added to the diagonal.
 
-    At least a hundredth of the mean counts as the median: so much fp32 needs to invert what comes out.
+    Inputs that were always zero do not count for the median. A hundredth of the mean is its lower limit, without which
+    the result could not be inverted in fp32.
     """
     powers = np.diagonal(moments)[np.diagonal(moments) > 0]
     size = max(float(np.median(powers)), 0.01 * float(powers.mean())) if powers.size else 0.0
@@ -92,11 +87,11 @@ def damped(moments: F32, damping: float = DAMPING) -> F32:
     return result
 
 
-def corrected(weights: F32, moments: F32, owed: F32) -> F32:
-    """The weights whose outputs, of the inputs seen, come nearest to what the unquantized model has at that place.
+def corrected(weights: F32, moments: F32, missing: F32) -> F32:
+    """The weights whose outputs for the quantized model's inputs are nearest to the unquantized model's outputs.
 
-    Least squares: W + A H^-1 with H = moments = mean s s^T (damped), s the input seen, and A = owed = mean of d s^T, d
-    what the outputs of W lack. So errors made earlier are made up for as far as a matrix can. Damping pulls towards the
-    weights as they are.
+    Least squares: W + A H^-1 with H = moments = mean of s s^T (damped), where s is the input in the quantized model,
+    and A = missing = mean of d s^T, where d is the difference from W's outputs to the wanted ones. This corrects errors
+    of earlier matrices as far as one matrix can. Damping keeps the result near W.
     """
-    return weights + np.linalg.solve(damped(moments, CORRECTION_DAMPING), owed.T).T
+    return weights + np.linalg.solve(damped(moments, CORRECTION_DAMPING), missing.T).T

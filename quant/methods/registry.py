@@ -1,4 +1,4 @@
-"""Ways to round a matrix to few bits, behind one interface (`problem.Method`), by the names of `convert --method`."""
+"""The methods that round one matrix at a time, by the names of `convert --method`."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -13,7 +13,7 @@ _DESCENTS: Final = 2
 
 
 def gptq(problem: MatrixProblem) -> QuantizedMatrix:
-    """GPTQ, then rounds of refitting the scales and descending over the codes. int8 is rounded to nearest."""
+    """GPTQ, then twice: coordinate descent over the codes and a least-squares fit of the scales. int8: to nearest."""
     if problem.rounding.type == "int8":
         return round_to_nearest(problem)
     problem.blocks()

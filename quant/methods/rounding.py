@@ -1,4 +1,4 @@
-"""Round-to-nearest, and the search for the scale that the inputs want: the methods that look at one group at a time."""
+"""Rounding to nearest, and a search for each group's scale: the methods that look at one group at a time."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ _ROW_CHUNK = 256
 
 
 def round_to_nearest(problem: MatrixProblem) -> QuantizedMatrix:
-    """The definitions of `int4`, `int8` and `lut4`; needs no calibration."""
+    """Rounds as `codes.int4`, `int8` and `lut4` define it; needs no calibration."""
     name, rounding = problem.name, problem.rounding
     if rounding.type == "sym_int4":
         return quantize_sym_int4(name, problem.weights, rounding.group)
@@ -25,10 +25,10 @@ def round_to_nearest(problem: MatrixProblem) -> QuantizedMatrix:
 
 
 def search_scales(problem: MatrixProblem) -> QuantizedMatrix:
-    """Each group's scale is the candidate whose error, weighted by the inputs' power, is least.
+    """Each group gets the candidate scale with the least error, weighted with the inputs' power.
 
-    That is what importance matrices are to llama.cpp's quantizers: the diagonal of the moments. int8 is rounded to
-    nearest. Raises TensorError for weights or inputs that are not finite, or no calibration.
+    The power is the diagonal of the moments, which llama.cpp calls an importance matrix. int8 is rounded to nearest.
+    Raises TensorError for weights or inputs that are not finite, or without calibration.
     """
     if problem.rounding.type == "int8":
         return round_to_nearest(problem)
@@ -46,7 +46,7 @@ def search_scales(problem: MatrixProblem) -> QuantizedMatrix:
 
 
 def _best(weights: F32, power: F32, problem: MatrixProblem) -> tuple[F32, F32, F32]:
-    """Of one group's weights [inputs, rows]: codes [rows, inputs], scales and minima [rows]."""
+    """One group's weights [inputs, rows] -> codes [rows, inputs], scales and minima [rows]."""
     grid = grid_of(problem.rounding)
     candidates = grid.candidates(weights)
     tried = grid.codes(weights[:, None, :], candidates)

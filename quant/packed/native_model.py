@@ -1,7 +1,7 @@
-"""A packed model and its own few sequences of keys and values: what scoring a text and `generate` need.
+"""Runs a packed model on a few sequences: for scoring texts and for `generate`.
 
-One call at a time, one text after another: the service's batching is `app.engine`'s and is not known here. Every
-sequence owns its pages; `branches` lets several read the first one's.
+One call at a time, one text after another; the service's batching is in `app.engine` and not known here. Every sequence
+has its own KV pages; with `branches` several sequences read the pages of the first one.
 """
 
 import os
@@ -18,7 +18,7 @@ F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
 
 STEP_TOKENS: Final = 256
-"""Tokens of one forward pass: bounds the logits in memory, and changes no result."""
+"""Tokens of one forward pass: limits the memory of logits, and changes no result."""
 
 
 def available_threads() -> int:
@@ -66,17 +66,17 @@ class NativeModel:
         return self
 
     def __exit__(self, *_: object) -> None:
-        del self.native  # gives threads and memory back
+        del self.native  # ends its threads and frees its memory
 
     def logits(self, ids: Sequence[int]) -> Iterator[tuple[int, F32]]:
-        """(begin, logits [n, vocab_size]) of the tokens [begin, begin + n), in order; a sequence of its own."""
+        """Yields (begin, logits [n, vocab_size]) of tokens [begin, begin + n) of a new sequence, in order."""
         self.native.page_table[0] = self._own_pages[0]
         for begin in range(0, len(ids), STEP_TOKENS):
             part = ids[begin : begin + STEP_TOKENS]
             yield begin, self.native.logits(*self._arrays([part], [0], [begin]))
 
     def prefill(self, ids: Sequence[int], begin: int = 0) -> None:
-        """Computes keys and values of `ids`, which follow the first `begin` tokens of the sequence."""
+        """Computes the keys and values of `ids`, which follow the first `begin` tokens of the sequence."""
         self.native.page_table[0] = self._own_pages[0]
         for start in range(0, len(ids), STEP_TOKENS):
             part = ids[start : start + STEP_TOKENS]
@@ -85,7 +85,7 @@ class NativeModel:
     def branches(self, context_tokens: int, branches: Sequence[Sequence[int]]) -> Iterator[F32]:
         """Logits [n, vocab_size] of each branch's n tokens, which all follow the same prefilled `context_tokens`.
 
-        The prefilled sequence is left as it is. The model must have been made for branches.
+        The prefilled sequence does not change. The model must have been loaded with `branches`.
         """
         width = self._branches
         assert width, "made without branches"
@@ -109,7 +109,7 @@ class NativeModel:
     def generate(
         self, prompt: Sequence[int], sampler: _native.Sampler, max_new_tokens: int, stop_ids: frozenset[int]
     ) -> Iterator[int]:
-        """Yields tokens after a prompt of at least one, up to `max_new_tokens`; a stop token is the last one."""
+        """Yields up to `max_new_tokens` tokens after a prompt of at least one token; a stop token ends the output."""
         if not prompt or len(prompt) + max_new_tokens > self.context_tokens:
             raise ValueError(f"a prompt of {len(prompt)} and {max_new_tokens} new tokens: not 1 to the context's"
                              f" {self.context_tokens}")  # fmt: skip
@@ -123,7 +123,7 @@ class NativeModel:
                 return
 
     def _branch(self, slot: int, context_tokens: int) -> int:
-        """Makes a slot read the first sequence's full pages and a copy of its last, unfinished one."""
+        """Points a slot at the first sequence's full pages and at a copy of its last, partly filled page."""
         full, rest = divmod(context_tokens, _native.PAGE_TOKENS)
         pages = self._own_pages[slot].copy()
         pages[:full] = self._own_pages[0, :full]

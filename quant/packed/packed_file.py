@@ -1,9 +1,8 @@
-"""The packed model.safetensors: its one writer, and a reader that turns it back into numbers.
+"""The packed model.safetensors: its writer, and a reader for export, tests and evaluation.
 
-The layout of a matrix is `kernels/packed_matrix.h`'s and its bytes are packed by the native engine; this file
-decides where tensors lie and what the header says (docs/architecture.md, "A converted model"). The engine's
-own reader is `kernels/weights.cc`; it maps the file, the one here reads it, for tests and evaluation. Does not
-know how codes are chosen.
+Decides where tensors lie and what the header says (docs/architecture.md, "A converted model"); the bytes of one matrix
+are `packed_matrix`'s. The engine has a reader of its own, in C++, which maps the file. Does not know how codes are
+chosen.
 """
 
 import json
@@ -34,13 +33,13 @@ FORMAT: Final = "redoubt-packed"
 LAYOUT_VERSION: Final = "1"
 FILE_NAME: Final = "model.safetensors"
 ALIGNMENT_BYTES: Final = 64
-_WRITE_BYTES: Final = 8 << 20  # several huge pages, and a multiple of their 2 MiB
+_WRITE_BYTES: Final = 8 << 20  # a multiple of 2 MiB, the size of a huge page
 _PADDING_NAME: Final = "redoubt.padding"
 
 
 @dataclass(frozen=True, slots=True)
 class PackedPlan:
-    """All that the header holds, known before the first weight is read.
+    """Everything that the header contains, known before the first weight is read.
 
     matrices and vectors (numbers of elements) by name. `source` is a name and a SHA-256 fingerprint.
     """
@@ -54,8 +53,8 @@ class PackedPlan:
     def order(self) -> list[tuple[str, int]]:
         """(name, bytes) of every tensor as the file holds them: each begins at a multiple of 64.
 
-        Matrices are multiples of 64 bytes, as are most vectors; after one that is not, a U8 tensor fills the
-        gap, since the format allows no holes.
+        Matrices are multiples of 64 bytes, and so are most vectors. After one that is not, a U8 tensor fills the gap,
+        because the format allows no holes.
         """
         tensors = [(name, info.size_bytes) for name, info in self.matrices.items()]
         vectors = sorted(((name, 4 * size) for name, size in self.vectors.items()), key=lambda item: item[1] % 64 != 0)
@@ -99,8 +98,8 @@ class PackedPlan:
 class PackedWriter:
     """Writes a packed file from front to back: the tensors of `plan.order()`, each as a run of arrays.
 
-    It does so in large writes at multiples of their size: file systems that can then keep the file in huge pages,
-    and a model that is loaded soon, or from a warm cache, is mapped in them.
+    Writes are large and at multiples of their size, so that file systems which can do so keep the file in huge pages;
+    a model that is loaded from the page cache is then mapped in huge pages.
     """
 
     def __init__(self, path: Path, plan: PackedPlan) -> None:
@@ -144,7 +143,7 @@ class PackedWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Forces the bytes to the disk, if all went well, and closes the file."""
+        """Syncs the file to the disk, unless there was an error, and closes it."""
         with self._file:
             if kind is None:
                 assert not self._waiting, f"{self._waiting[0][0]} was planned and not written"
@@ -180,7 +179,7 @@ class PackedFile:
         return self._bytes(self._stored[name]).view(np.float32)
 
     def packed(self, name: str) -> U8:
-        """A matrix' bytes as they are, uint8 [tiles, tile_bytes]."""
+        """A matrix' packed bytes, uint8 [tiles, tile_bytes]."""
         info = self.matrices[name]
         return self._bytes(self._stored[name]).reshape(info.tiles, info.tile_bytes)
 
@@ -189,11 +188,11 @@ class PackedFile:
         return unpack_quantized(self.packed(name), self.matrices[name])
 
     def dequantize(self, name: str) -> F32:
-        """The matrix [rows, cols] that is stored, in fp32."""
+        """The matrix as fp32 [rows, cols]."""
         return unpacked(self.packed(name), self.matrices[name])
 
     def dequantized_tiles(self, name: str, first: int, end: int) -> F32:
-        """The rows of output tiles [first, end), as many as there are, in fp32."""
+        """The rows of output tiles [first, end) as fp32; the last tile may have fewer rows."""
         info = self.matrices[name]
         end = min(end, info.tiles)
         part = replace(info, rows=min(info.rows, end * TILE_OUTPUTS) - first * TILE_OUTPUTS)

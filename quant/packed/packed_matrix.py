@@ -19,7 +19,7 @@ TILE_OUTPUTS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class MatrixInfo:
-    """What `__metadata__` says of a packed matrix; group is 0 for bf16 and fp32, and only lut4 has a table."""
+    """A packed matrix as `__metadata__` describes it; group is 0 for bf16 and fp32, and only lut4 has a table."""
 
     type: WeightType
     rows: int
@@ -33,7 +33,7 @@ class MatrixInfo:
         return entry if self.table is None else entry | {"table": self.table}
 
     def of_rows(self, rows: int) -> "MatrixInfo":
-        """The same matrix with only so many rows."""
+        """The same matrix with another number of rows."""
         return replace(self, rows=rows)
 
     @property
@@ -73,7 +73,7 @@ def described_matrix(table: list[int] | None = None, **entry: Any) -> MatrixInfo
 
 
 def pack_quantized(matrix: QuantizedMatrix) -> U8:
-    """Packed bytes [tiles, tile_bytes] of codes; a run of rows may begin at any multiple of 32."""
+    """Packed bytes [tiles, tile_bytes] of a matrix, or of a run of its rows that begins at a multiple of 32."""
     if matrix.type == "int8":
         return _native.pack_int8(matrix.codes, matrix.scales)
     return _native.pack_int4(matrix.codes, matrix.scales, matrix.minima)
@@ -85,14 +85,14 @@ def pack_float(values: F32, weight_type: WeightType) -> U8:
 
 
 def unpacked(packed: U8, info: MatrixInfo) -> F32:
-    """The fp32 matrix [rows, cols] that packed bytes [tiles, tile_bytes] of any type stand for."""
+    """The fp32 matrix [rows, cols] of packed bytes [tiles, tile_bytes] of any type."""
     if info.type in ("bf16", "fp32"):
         return unpack_float(packed, info)
     return dequantize(unpack_quantized(packed, info))
 
 
 def unpack_quantized(packed: U8, info: MatrixInfo) -> QuantizedMatrix:
-    """Undoes the layout of packed_matrix.h, in NumPy; shares no code with the native packer."""
+    """Codes and scales of packed bytes [tiles, tile_bytes]; NumPy, without any code of the native packer."""
     group, blocks = info.group, info.cols // info.group
     code_bytes = info.group * (32 if info.type == "int8" else 16)
     tiles = packed.reshape(info.tiles, blocks, -1)

@@ -1,6 +1,6 @@
-"""Writes a packed file whose matrices are made some tiles at a time, on a few threads and in order.
+"""Writes a packed file whose matrices are produced some tiles at a time, on a few threads and in order.
 
-Memory stays at a few pieces whatever the size of the model. Does not know where the numbers come from.
+Only a few pieces are in memory at once, whatever the size of the model. Does not know where the values come from.
 """
 
 import os
@@ -16,7 +16,7 @@ from quant.codes.matrix import F32, U8
 from quant.packed.packed_file import PackedPlan, PackedWriter
 from quant.packed.packed_matrix import TILE_OUTPUTS, MatrixInfo
 
-# Large enough that NumPy's cost per call vanishes, small enough to stay near the cores' caches: 4 MiB of fp32.
+# 4 MiB of fp32: large enough to hide NumPy's cost per call, small enough for the cores' caches.
 _PIECE_VALUES: Final = 1 << 20
 _PENDING_PIECES: Final = 4
 

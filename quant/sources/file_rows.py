@@ -1,7 +1,6 @@
 """Reads rows of a tensor from a file by position, without mapping it.
 
-A mapped file would count as this process' memory; reading by position keeps the conversion's footprint to its
-buffers.
+A mapped file would count as this process' memory; with reads by position only the buffers do.
 """
 
 import os
@@ -21,9 +20,9 @@ RowReader = Callable[[int, int], U8]
 
 
 def row_reader(path: Path, offset: int, row_bytes: int, source_rows: Permutation | None = None) -> RowReader:
-    """A function of (begin, end) that gives those rows' bytes, uint8 [end - begin, row_bytes].
+    """A function of (begin, end) that reads those rows' bytes, uint8 [end - begin, row_bytes].
 
-    source_rows[r] is the file's row that is row r; None where they are in order.
+    source_rows[r] is the file's row for row r; None where the file has them in order.
     """
 
     def read(begin: int, end: int) -> U8:

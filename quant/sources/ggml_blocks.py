@@ -1,4 +1,4 @@
-"""The bytes of ggml's tensor types -> codes as they are, or fp32 values. Source: ggml-common.h and ggml-quants.c.
+"""Decodes the bytes of ggml's tensor types to codes or fp32 values. Sources: ggml-common.h and ggml-quants.c.
 
 Does not know files, names or the order of rows.
 """
@@ -19,7 +19,7 @@ IQ4_TABLE: Final = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53,
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """How a type of ggml's is read: `decode` turns rows of bytes [rows, row_bytes] into codes or fp32 [rows, cols]."""
+    """How a ggml type is read: `decode` converts bytes [rows, row_bytes] to codes or fp32 [rows, cols]."""
 
     stored: StoredType
     decode: Callable[[U8], F32 | QuantizedMatrix]
@@ -52,7 +52,7 @@ def _decode_q8_0(raw: U8) -> QuantizedMatrix:
 def _decode_q6_k(raw: U8) -> F32:
     """Superblocks of 256: 128 bytes of low halves, 64 of high bits, 16 int8 scales, the fp16 scale of these.
 
-    llama.cpp stores the head of its Q4_0 files so, and some matrices of its Q4_K files.
+    llama.cpp uses it for the head of its Q4_0 files, and for some matrices of its Q4_K files.
     """
     blocks = raw.reshape(len(raw), -1, 210)
     low = blocks[..., :128].reshape(*blocks.shape[:2], 2, 1, 64)
@@ -183,7 +183,7 @@ def _bit_pairs_of(packed: U8) -> U8:
 
 
 def _rounded(scales: F32) -> F16:
-    with np.errstate(over="ignore"):  # an infinite scale is refused by the conversion
+    with np.errstate(over="ignore"):  # the conversion refuses an infinite scale
         return scales.reshape(len(scales), -1).astype(np.float16)
 
 
@@ -212,4 +212,4 @@ BLOCK_TYPES: Final[dict[str, BlockType]] = {
     "Q3_K": BlockType("other", _decode_q3_k),
     "Q2_K": BlockType("other", _decode_q2_k),
 }
-"""ggml's tensor types that are read, by ggml's name."""
+"""The supported tensor types, by ggml's names."""

@@ -1,6 +1,6 @@
-"""GGUF metadata -> Hugging Face's config.json, for the architectures that this engine runs.
+"""Converts GGUF metadata to Hugging Face's config.json, for the architectures that this engine runs.
 
-Does not read tensors' values, except the RoPE frequency factors in which a GGUF hides Llama 3's scaling.
+Reads no tensors' values, except the RoPE frequency factors, which is how a GGUF stores Llama 3's scaling.
 Source of the key names: ggml's docs/gguf.md; of Llama 3's formula: transformers' modeling_rope_utils.
 """
 
@@ -38,7 +38,7 @@ class Metadata:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A finite number; required if there is no default. fp32 values give their shortest decimal."""
+        """A finite number; required if there is no default. fp32 values become their shortest decimal."""
         value = self._values.get(key, default)
         if value is None:
             raise SourceError(f"{self._path}: lacks the metadata key {key!r}")
@@ -169,7 +169,7 @@ def _rope_scaling(
 
 
 def _llama3_scaling(gguf: GgufFile, factors: F32, theta: float, head_dim: int) -> dict[str, Any]:
-    """Llama 3's scaling from the factors made of it: tries its published parameters, insists on a match."""
+    """Llama 3's scaling parameters from its factors: tries the published ones. Raises if none match."""
     if factors.shape != (head_dim // 2,):
         raise SourceError(f"{gguf.path}: 'rope_freqs.weight' has the shape {factors.shape}, not {(head_dim // 2,)}")
     scaling: dict[str, Any] = {"rope_type": "llama3", "factor": float(factors.max())}
@@ -185,7 +185,7 @@ def _llama3_scaling(gguf: GgufFile, factors: F32, theta: float, head_dim: int) -
 
 
 def llama3_factors(scaling: Mapping[str, Any], theta: float, head_dim: int) -> F32:
-    """By what Llama 3's scaling divides each of the head_dim / 2 RoPE frequencies."""
+    """The divisors of the RoPE frequencies in Llama 3's scaling, fp32 [head_dim / 2]."""
     wavelengths = 2 * np.pi * theta ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
     low, high, factor = scaling["low_freq_factor"], scaling["high_freq_factor"], scaling["factor"]
     smooth = (scaling["original_max_position_embeddings"] / wavelengths - low) / (high - low)

@@ -1,7 +1,7 @@
 """A strict reader of GGUF headers (versions 2 and 3, little-endian): metadata and where the tensors lie.
 
-Every count and length is checked against what is left of the file before anything is allocated, so a hostile
-file costs an error. Source: ggml's docs/gguf.md. Does not know what any key or tensor means.
+Every count and length is checked against the rest of the file before anything is allocated, so that a hostile file
+causes only an error. Source: ggml's docs/gguf.md. Does not know what any key or tensor means.
 """
 
 import math
@@ -23,7 +23,7 @@ _MAX_ENTRIES: Final = 1 << 20
 _MAX_KEY_BYTES: Final = 1 << 16
 _MAX_DIMENSIONS: Final = 4
 
-# Name, values per block and bytes per block of the tensor types there are (ggml.h).
+# Name, values per block and bytes per block of ggml's tensor types (ggml.h).
 _TENSOR_TYPES: Final = {
     0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20),
     6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 36),
@@ -35,7 +35,7 @@ _TENSOR_TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """A tensor's place. shape has rows first, the reverse of GGUF's order; offset is from the file's start."""
+    """Where a tensor lies. shape has rows first, the reverse of GGUF's order; offset is from the file's start."""
 
     type_name: str
     shape: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""A GGUF file as a Source: Hugging Face names, row order and shapes, codes kept as they are stored.
+"""A GGUF file as a Source: Hugging Face's names, row order and shapes, with the stored codes.
 
 Llama-architecture files keep the rows of Q and K permuted for ggml's "adjacent pairs" RoPE; a row's codes and
 scales move together, so the permutation is undone on quantized rows too, without loss. Does not know the
@@ -44,7 +44,7 @@ _ROPE_FACTORS: Final = "rope_freqs.weight"
 
 
 def open_gguf(path: Path) -> Source:
-    """Opens a GGUF checkpoint. Raises SourceError (damaged) or UnsupportedModelError (not ours to run)."""
+    """Opens a GGUF checkpoint. Raises SourceError (damaged) or UnsupportedModelError (not supported)."""
     gguf = read_gguf(path)
     factors = gguf.tensors.get(_ROPE_FACTORS)
     raw_config = hf_config(gguf, None if factors is None else _float_vector(gguf, _ROPE_FACTORS, factors))
@@ -66,7 +66,7 @@ def open_gguf(path: Path) -> Source:
 
 
 def hf_name(gguf: GgufFile, name: str) -> str:
-    """The name that Hugging Face has for a tensor. Raises UnsupportedModelError where it is none of ours."""
+    """Hugging Face's name of a tensor. Raises UnsupportedModelError for a tensor that this engine does not use."""
     if name in _TOP_NAMES:
         return _TOP_NAMES[name]
     match = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name)
@@ -86,7 +86,7 @@ def _permuted_heads(gguf: GgufFile, name: str, heads: int, kv_heads: int) -> int
 
 
 def gguf_order(gguf: GgufFile, name: str, config: Mapping[str, Any]) -> Permutation | None:
-    """For each row in Hugging Face's order the row of the tensor `name` that holds it; None where all are in place."""
+    """For each row in Hugging Face's order the row of the tensor `name` that has it; None if the order is the same."""
     heads = _permuted_heads(gguf, name, config["num_attention_heads"], config["num_key_value_heads"])
     return hugging_face_rows(gguf.tensors[name].shape[0], heads) if heads else None
 

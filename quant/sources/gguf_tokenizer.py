@@ -1,11 +1,11 @@
-"""A GGUF's vocabulary, special tokens and chat template -> the tokenizer files of a Hugging Face folder.
+"""Converts a GGUF's vocabulary, special tokens and chat template to the tokenizer files of a Hugging Face folder.
 
-Does not tokenize anything; `app.chat` does, with what is written here. ggml's control tokens become added tokens with
-"special": true, which no user's text turns into there; its user-defined tokens become added tokens that are not
-special. No merge makes a control token, so plain text can't become one either.
+ggml's control tokens become added tokens with "special": true, which the service never makes of a user's text; its
+user-defined tokens become added tokens that are not special. No merge results in a control token, so that plain text
+can't become one. Does not tokenize anything.
 
-For "smollm" vocabularies transformers' own GGUF import (5.23) forgets to split digits; the result here is that of the
-model's original tokenizer.json, which does ("a  12": two spaces are one token).
+For "smollm" vocabularies transformers' own GGUF import (5.23) does not split digits; the result here is that of the
+model's original tokenizer.json, which does.
 """
 
 import json
@@ -33,7 +33,7 @@ END_TOKENS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Vocabulary:
-    """The tokens, ggml's kind of each, and the ids of those that have a role, by Hugging Face's name of the role."""
+    """The tokens, ggml's kind of each, and the token ids of roles, by Hugging Face's names of the roles."""
 
     path: Path
     tokens: list[str]
@@ -107,7 +107,7 @@ def _token_id(metadata: Metadata, key: str, tokens: list[str], path: Path) -> in
 
 
 _Built = tuple[dict[str, Any], tuple[bool, bool]]
-"""A tokenizer.json without its added tokens, and whether it adds BOS and EOS."""
+"""A tokenizer.json without its added tokens, and whether BOS and EOS are added."""
 
 
 def _byte_level_bpe(metadata: Metadata, vocabulary: _Vocabulary) -> _Built:
@@ -135,9 +135,9 @@ def _sentencepiece_bpe(metadata: Metadata, vocabulary: _Vocabulary) -> _Built:
     scores = metadata.numbers("tokenizer.ggml.scores", len(vocabulary.tokens))
     if scores is None:
         raise SourceError(f"{vocabulary.path}: lacks the metadata key 'tokenizer.ggml.scores'")
-    # A control token made by a merge would let plain text become one.
-    unmade = (_UNKNOWN, _CONTROL, _BYTE)
-    mergeable = {token: i for token, i in vocabulary.ids.items() if vocabulary.kinds[i] not in unmade}
+    # If a merge could result in a control token, plain text could become one.
+    never_merged = (_UNKNOWN, _CONTROL, _BYTE)
+    mergeable = {token: i for token, i in vocabulary.ids.items() if vocabulary.kinds[i] not in never_merged}
     prefix = metadata.flag("tokenizer.ggml.add_space_prefix", default=True)
     decoders: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": _SPACE_MARK}, "content": " "},
@@ -170,10 +170,10 @@ def _sentencepiece_bpe(metadata: Metadata, vocabulary: _Vocabulary) -> _Built:
 
 
 def merges_from_scores(vocab: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
-    """The merges that a SentencePiece BPE vocabulary implies: any two tokens that make a third, best first.
+    """The merges of a SentencePiece BPE vocabulary: any two tokens whose text is a third token, best first.
 
-    The score is the made token's. Among the ways to make one token the longer left part comes first, as in
-    transformers' generate_merges.
+    A merge has the score of its result. Of several merges with one result, that with the longer left part comes first,
+    as in transformers' generate_merges.
     """
     merges = [
         (scores[token_id], cut, len(token) - cut, token)
@@ -186,7 +186,7 @@ def merges_from_scores(vocab: dict[str, int], scores: list[float]) -> list[tuple
 
 
 def _begin_and_end(metadata: Metadata, vocabulary: _Vocabulary, add_bos: bool) -> tuple[bool, bool]:
-    """Whether a sequence begins with BOS (`add_bos` where the file does not say) and ends with EOS."""
+    """Whether a sequence begins with BOS (by default `add_bos`) and ends with EOS (by default not)."""
     begin = metadata.flag("tokenizer.ggml.add_bos_token", default=add_bos)
     end = metadata.flag("tokenizer.ggml.add_eos_token", default=False)
     return begin and "bos_token" in vocabulary.roles, end and "eos_token" in vocabulary.roles

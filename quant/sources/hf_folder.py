@@ -1,6 +1,6 @@
-"""A Hugging Face folder of safetensors, one file or many with an index, as a Source; its layers may be packed already.
+"""A Hugging Face folder of safetensors, one file or many with an index, as a Source; its layers may be quantized.
 
-Nothing in the folder is ever executed: pickled weights and checkpoints with code of their own are refused.
+Nothing in the folder is ever executed: pickled weights and checkpoints with their own code are refused.
 """
 
 from collections.abc import Callable, Mapping
@@ -53,8 +53,7 @@ def open_hf_folder(folder: Path) -> Source:
     notes += rounding_note(tensors)
     if "tie_word_embeddings" not in raw_config:
         config["tie_word_embeddings"] = "lm_head.weight" not in tensors
-    # A file that went through torch may keep the tied head; older ones keep a buffer that follows from the
-    # config.
+    # A file saved by torch may contain the tied head, and an older one a buffer that follows from the config.
     if config["tie_word_embeddings"]:
         tensors.pop("lm_head.weight", None)
     tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith("rotary_emb.inv_freq")}
@@ -69,7 +68,7 @@ def open_hf_folder(folder: Path) -> Source:
 
 
 def _packed_layers(folder: Path, config: Mapping[str, Any]) -> tuple[LayerFormat, int] | None:
-    """How the layers of an already quantized checkpoint are packed; older ones say so in a file of its own."""
+    """How the layers of a quantized checkpoint are packed; older formats say so in a separate file."""
     quantization, where = config.get("quantization_config"), folder / "config.json"
     for name, method in (("quantize_config.json", "gptq"), ("quant_config.json", "awq")):
         if not quantization and (folder / name).exists():
@@ -98,7 +97,7 @@ def _tensors(
         elif not name.endswith(COMPANION_SUFFIXES) or name.rpartition(".")[0] + PACKED_SUFFIXES[kind] not in stored:
             tensors[name] = _source_tensor(each.path, name, each.tensor)
     expected = expected_tensors(config)
-    # Some tools give every quantized layer a bias, all zeros where the model has none.
+    # Some tools write a bias for every quantized layer; it is all zeros where the model has none.
     return {name: each for name, each in tensors.items() if name in expected or not _is_zero_bias(name, each)}
 
 
@@ -110,7 +109,7 @@ def _is_zero_bias(name: str, tensor: SourceTensor) -> bool:
 
 
 def _shards(folder: Path) -> dict[Path, list[str]]:
-    """The weight files, each with the tensors wanted of it; an empty list stands for all."""
+    """The weight files, each with the names of the tensors to read; an empty list means all."""
     index_path, single = folder / _INDEX, folder / "model.safetensors"
     if index_path.exists():
         weight_map = read_json_object(index_path).get("weight_map")

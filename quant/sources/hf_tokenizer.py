@@ -1,7 +1,7 @@
 """Copies a Hugging Face folder's tokenizer, chat template and generation defaults into a converted model.
 
-What is written is normalised: the template is always `chat_template` of tokenizer_config.json, and the end
-tokens always a list in generation_config.json. Does not tokenize.
+The result is normalised: the template is always `chat_template` of tokenizer_config.json, and the end tokens are always
+a list in generation_config.json. Does not tokenize.
 """
 
 import shutil
@@ -46,7 +46,7 @@ def copy_hf_tokenizer(source: Path, target: Path, config: Mapping[str, Any]) -> 
     if template is not None:
         settings["chat_template"] = template
     for role in ("bos_token", "eos_token", "unk_token", "pad_token"):
-        if isinstance(settings.get(role), dict):  # an AddedToken, spelled out
+        if isinstance(settings.get(role), dict):  # an AddedToken as an object
             settings[role] = settings[role].get("content")
     generation = _optional_json(source / "generation_config.json")
     generation["eos_token_id"] = _end_token_ids(generation, config, tokenizer)
@@ -64,7 +64,7 @@ def _chat_template(source: Path, settings: Mapping[str, Any]) -> str | None:
     if path.exists():
         return path.read_text(encoding="utf-8")
     template = _optional_json(source / "chat_template.json").get("chat_template", settings.get("chat_template"))
-    if isinstance(template, list):  # several, named
+    if isinstance(template, list):  # several templates with names
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default")
     if template is not None and not isinstance(template, str):

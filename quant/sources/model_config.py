@@ -1,7 +1,7 @@
-"""Checks and completes a Hugging Face config.json, and lists the tensors that a model of that shape has.
+"""Checks and completes a Hugging Face config.json, and lists the tensors of a model with that config.
 
-After `complete_config` every key that the engine reads is there and of its type, whatever defaults the
-checkpoint left out. Does not know where the weights are or how they are stored.
+After `complete_config` every key that the engine reads is present and of the right type. Does not know where weights are
+or how they are stored.
 """
 
 from collections.abc import Mapping
@@ -36,8 +36,8 @@ class ExpectedTensor:
 def complete_config(raw: Mapping[str, Any], where: str) -> tuple[dict[str, Any], list[str]]:
     """The checked config with all defaults filled in, and notes for the user.
 
-    `where` names the file in errors. `rope_theta` and `rope_scaling` are always there at the top, whichever of
-    transformers' spellings came in.
+    `where` names the file in errors. `rope_theta` and `rope_scaling` are always at the top level, whichever of
+    transformers' spellings the file has.
 
     Raises:
         UnsupportedModelError: an architecture or an option that this engine does not run.
@@ -90,7 +90,7 @@ def _complete_options(config: dict[str, Any], family: str, where: str) -> None:
     epsilon = config.setdefault("rms_norm_eps", 1e-6)
     if type(epsilon) not in (int, float) or not 0 < epsilon < 1:
         raise SourceError(f"{where}: rms_norm_eps is {epsilon!r}")
-    # Qwen2 always has biases on Q, K and V, Mistral never: their classes do not ask the configuration.
+    # Qwen2 always has biases on Q, K and V, Mistral never: their classes do not read the option.
     config["attention_bias"] = family == "qwen2" or (family != "mistral" and bool(config.get("attention_bias")))
     config["mlp_bias"] = family == "llama" and bool(config.get("mlp_bias"))
     config["tie_word_embeddings"] = bool(config.get("tie_word_embeddings", False))
@@ -118,7 +118,7 @@ def _complete_rope(config: dict[str, Any], where: str) -> None:
 
 
 def _limit_window(config: dict[str, Any], notes: list[str]) -> None:
-    """A window is full attention up to its size: that is where such a model's context ends here."""
+    """Limits the context to a sliding window's size, up to which it is the same as full attention."""
     window = config.get("sliding_window")
     used = config.get("use_sliding_window", config["model_type"] == "mistral")
     if used and type(window) is int and 0 < window < config["max_position_embeddings"]:

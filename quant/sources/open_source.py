@@ -1,4 +1,4 @@
-"""Checkpoints to convert: a Hugging Face folder of safetensors, or a GGUF file."""
+"""Opens a checkpoint: a Hugging Face folder of safetensors, or a GGUF file."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ __all__ = ["open_source"]
 def open_source(path: Path) -> Source:
     """Opens a checkpoint: a Hugging Face folder or a GGUF file.
 
-    Raises SourceError (missing, damaged, incomplete) or UnsupportedModelError (not ours to run).
+    Raises SourceError (missing, damaged, incomplete) or UnsupportedModelError (not supported).
     """
     if path.is_dir():
         return open_hf_folder(path)

@@ -1,8 +1,8 @@
-"""Linear layers that others quantized to four bits: GPTQ's, AWQ's and compressed-tensors' tensors -> codes as they are.
+"""Reads linear layers that GPTQ, AWQ or compressed-tensors quantized to four bits, with their own codes.
 
-Each layout gives, for a run of outputs, codes 0..15, and by group a scale and a zero point: w = scale * (code - zero).
-Where a group's inputs lie together these are our own sym_int4 (all zero points 8) or asym_int4 code for code, the scale
-in fp16 and the minimum -scale * zero rounded to it; where they do not (GPTQ's act-order) fp32 values are read.
+Each layout has codes 0..15, and for each group a scale and a zero point: w = scale * (code - zero). Where a group's
+inputs are adjacent, the codes are those of our sym_int4 (all zero points 8) or asym_int4, with the scale in fp16 and
+the minimum -scale * zero rounded to fp16. Where they are not (GPTQ's act-order), fp32 values are read.
 
 Sources: AutoGPTQ's qlinear_cuda_old.py and gptqmodel's (zero points one less in the v1 format), AutoAWQ's
 packing_utils.py (the order of a word's eight outputs), compressed-tensors' pack_quantized.py.
@@ -29,7 +29,7 @@ LayerFormat = Literal["gptq", "gptq_v2", "awq", "compressed-tensors"]
 PACKED_SUFFIXES: Final[Mapping[LayerFormat, str]] = {
     "gptq": ".qweight", "gptq_v2": ".qweight", "awq": ".qweight", "compressed-tensors": ".weight_packed",
 }  # fmt: skip
-"""What a layer's codes are called, after the layer's name."""
+"""The suffix of the tensor with a layer's codes, after the layer's name."""
 COMPANION_SUFFIXES: Final = (
     ".qweight", ".qzeros", ".scales", ".g_idx",
     ".weight_packed", ".weight_scale", ".weight_zero_point", ".weight_shape", ".weight_g_idx",
@@ -38,7 +38,7 @@ _LABELS: Final[Mapping[LayerFormat, str]] = {
     "gptq": "GPTQ", "gptq_v2": "GPTQ", "awq": "AWQ", "compressed-tensors": "compressed-tensors int4",
 }  # fmt: skip
 _WORD: Final = 8  # codes in an int32
-_AWQ_ORDER: Final = (0, 4, 1, 5, 2, 6, 3, 7)  # where a word keeps its eight outputs
+_AWQ_ORDER: Final = (0, 4, 1, 5, 2, 6, 3, 7)  # the positions of a word's eight outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class PackedLayer:
     codes: StoredIn
     scales: StoredIn
     zeros: StoredIn | None
-    """None: symmetric."""
+    """None for symmetric codes."""
     group_of_input: I64
     """[cols]: which group each input belongs to."""
 
@@ -150,7 +150,7 @@ def open_layer(layer: str, kind: LayerFormat, stored: Mapping[str, StoredIn], gr
     def read_codes(begin: int, end: int) -> QuantizedMatrix:
         of_group = packed.group_of_input[:: fitting[0]]
         scales = np.ascontiguousarray(packed.scales_of(begin, end)[:, of_group])
-        with np.errstate(over="ignore"):  # an infinite scale is refused by the conversion
+        with np.errstate(over="ignore"):  # the conversion refuses an infinite scale
             halves = scales.astype(np.float16)
             if symmetric:
                 return QuantizedMatrix("sym_int4", fitting[0], packed.codes_of(begin, end), halves)
@@ -175,7 +175,7 @@ def open_layer(layer: str, kind: LayerFormat, stored: Mapping[str, StoredIn], gr
 
 
 def _together(group_of_input: I64, cols: int, size: int) -> bool:
-    """Whether runs of `size` inputs belong to one group each."""
+    """Whether each run of `size` inputs belongs to one group."""
     if cols % size:
         return False
     runs = group_of_input.reshape(-1, size)
@@ -233,9 +233,9 @@ def _need(stored: StoredIn, dtypes: tuple[str, ...], dimensions: int) -> None:
 
 
 def layer_format(quantization: Mapping[str, Any], where: str) -> tuple[LayerFormat, int] | None:
-    """The layout that a `quantization_config` announces, and its group size; None for methods that are not read.
+    """The layout and group size of a `quantization_config`; None for methods that are not supported.
 
-    Raises UnsupportedModelError for a kind of these methods that is not read.
+    Raises UnsupportedModelError for an unsupported variant of a supported method.
     """
     method = quantization.get("quant_method")
     if method in ("gptq", "awq"):

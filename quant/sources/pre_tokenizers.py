@@ -1,8 +1,7 @@
 """The named pre-tokenizers of byte-level BPE vocabularies (`tokenizer.ggml.pre`), as tokenizers-library JSON.
 
-A GGUF stores only a name for how text is cut before merging; the cut itself is the one in the tokenizer.json
-that the model was trained with. Names and cuts: llama.cpp's llama-vocab.cpp and the models' own
-tokenizer.json files.
+A GGUF stores only the name of the rule that splits text before merging; the rule is in the tokenizer.json that the
+model was trained with. Sources of names and rules: llama.cpp's llama-vocab.cpp and the models' tokenizer.json files.
 """
 
 from dataclasses import dataclass
@@ -26,10 +25,10 @@ _TEKKEN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """How one family of vocabularies cuts text.
+    """How one family of vocabularies splits text.
 
-    steps: tokenizers-library pre-tokenizers. ignore_merges: a piece that is a token is taken whole. add_bos:
-    whether a sequence begins with BOS where the file does not say.
+    steps: tokenizers-library pre-tokenizers. ignore_merges: a piece that is a token is not split further.
+    add_bos: whether a sequence begins with BOS by default.
     """
 
     steps: tuple[dict[str, Any], ...]
@@ -52,7 +51,7 @@ _SINGLE_DIGITS_FAMILY: Final = PreTokenizer((_DIGITS, _byte_level(use_regex=True
 _LLAMA3_FAMILY: Final = PreTokenizer((_split(_LLAMA3), _byte_level(use_regex=False)), ignore_merges=True, add_bos=True)
 _QWEN2_FAMILY: Final = PreTokenizer((_split(_QWEN2), _byte_level(use_regex=False)), normalizer="NFC")
 _TEKKEN_FAMILY: Final = PreTokenizer((_split(_TEKKEN), _byte_level(use_regex=False)), ignore_merges=True, add_bos=True)
-# What llama.cpp does with a vocabulary whose family was not known when the file was made.
+# llama.cpp's rule for a vocabulary whose family was unknown when the file was written.
 _DEFAULT_FAMILY: Final = PreTokenizer(
     (
         _split(r"[\p{P}\$\+<=>\^~\|]+"),

@@ -1,7 +1,7 @@
-"""What a checkpoint looks like to the conversion, whatever file it comes from.
+"""The interface of a checkpoint, whatever file it comes from.
 
-Names and shapes are Hugging Face's, query and key rows too. Tensors are read by row ranges, straight from the
-file, so nobody ever needs to hold one whole. Does not know what the values are for.
+Names, shapes and the order of query and key rows are Hugging Face's. Tensors are read from the file by row ranges, so
+that none has to be in memory whole. Does not know what the values are used for.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,29 +12,29 @@ from typing import Any, Literal
 from quant.codes.matrix import F32, QuantizedMatrix
 
 StoredType = Literal["fp32", "fp16", "bf16", "sym_int4", "asym_int4", "lut4", "int8", "other", "other_fine"]
-"""Float types, types of ours, and quantized ones that we have no equal of; fine: of more than 4.5 bits."""
+"""Float types, our own types, and quantized types that we have no equal of ("other_fine": more than 4.5 bits)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceTensor:
     """One tensor, under its Hugging Face name.
 
-    stored: what the file holds. `read(begin, end)` gives rows [begin, end) (elements, of a vector): the codes as they
-    are if a type of ours is stored, else fp32 values. Raises SourceError where the file fails.
+    stored: the type in the file. `read(begin, end)` returns rows [begin, end) (of a vector: elements), as the stored
+    codes for our own types, else as fp32 values. Raises SourceError where the file can't be read.
     """
 
     name: str
     shape: tuple[int, ...]
     stored: StoredType
     group: int
-    """Inputs that share a scale; 0 where `stored` is no type of ours."""
+    """Inputs that share a scale; 0 where `stored` is not an integer type of ours."""
     read: Callable[[int, int], F32 | QuantizedMatrix]
     table: tuple[int, ...] | None = None
-    """Of lut4."""
+    """lut4's table."""
     label: str = ""
-    """What the source calls a quantized type: "Q6_K", "GPTQ"."""
+    """The source's name of a quantized type: "Q6_K", "GPTQ"."""
     rounded_scales: bool = False
-    """Whether codes are the source's but scales or minima had to be rounded to fp16."""
+    """Whether the codes are the source's, with scales or minima rounded to fp16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Source:
     """An open checkpoint. `config` is Hugging Face's config.json, completed and checked.
 
     `write_tokenizer(folder)` writes the tokenizer, the chat template and the generation defaults.
-    `files` are all files that make it up: what the fingerprint covers.
+    `files` are all files that belong to it, which the fingerprint covers.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Source:
 
 
 def rounding_note(tensors: Mapping[str, SourceTensor]) -> list[str]:
-    """What to tell where codes were kept but scales were rounded."""
+    """The note for the user where codes are kept and scales rounded: at most one sentence."""
     labels = sorted({tensor.label for tensor in tensors.values() if tensor.rounded_scales})
     if not labels:
         return []

@@ -5,9 +5,9 @@
     output = model.generate(ids, streamer=TextStreamer(tokenizer), max_new_tokens=100)
 
 A checkpoint is converted on first use, into the cache; a converted folder is used as it is. Ids may be a list, a NumPy
-array or a torch tensor, and the output is of the same kind; streamers are transformers' or anything with put() and
-end(). Needs neither torch nor transformers. What it does not do it refuses by name; it never ignores an option that
-would change the output.
+array or a torch tensor, and the output is of the same kind. Streamers are transformers' or anything with put() and
+end(). Needs neither torch nor transformers. Unsupported options are refused by name: an option that would change the
+output is never ignored.
 """
 
 import hashlib
@@ -29,12 +29,12 @@ from quant.packed.native_model import NativeModel
 from quant.packed.packed_file import LAYOUT_VERSION, is_packed_model
 
 DEFAULT_CONTEXT_TOKENS: Final = 4096
-_TOP_K: Final = 50  # transformers' default where sampling is asked for
+_TOP_K: Final = 50  # transformers' default for sampling
 _HARMLESS: Final[Mapping[str, tuple[object, ...]]] = {
     "attention_mask": (), "pad_token_id": (), "use_cache": (True, False, None), "num_beams": (1, None),
     "num_return_sequences": (1, None), "return_dict_in_generate": (False, None), "length_penalty": (1.0, None),
 }  # fmt: skip
-"""Options of transformers' generate that change nothing here, with the values for which that is so (empty: all)."""
+"""Options of transformers' generate that change nothing here, with the accepted values (empty: all)."""
 
 
 class Streamer(Protocol):
@@ -44,14 +44,14 @@ class Streamer(Protocol):
         """Takes token ids: first the prompt's, [1, n], then each new one, [1]."""
 
     def end(self) -> None:
-        """The output is complete."""
+        """Ends the output."""
 
 
 class AutoModelForCausalLM:
     """A causal language model on the native engine. Not thread-safe."""
 
     def __init__(self, folder: Path, *, threads: int | None, context_tokens: int | None, kv_type: str) -> None:
-        """Loads a converted folder; `from_pretrained` is the way in."""
+        """Loads a converted folder; users call `from_pretrained`."""
         self.folder = folder
         self.config: dict[str, Any] = read_json_object(folder / "config.json")
         self.generation_config: dict[str, Any] = read_json_object(folder / "generation_config.json")
@@ -82,10 +82,10 @@ class AutoModelForCausalLM:
         """Opens a converted folder, a Hugging Face folder or a GGUF file; the latter two are converted on first use.
 
         load_in_4bit: `convert`'s default type, which keeps the codes of a checkpoint that has them; load_in_8bit: int8;
-        qtype: any type of `convert`. Codes that are chosen here are rounded to nearest, which takes seconds while
-        somebody waits; method="auto" keeps much more and takes minutes to hours, once. context_tokens: prompt and
-        output together, by default the model's, at most DEFAULT_CONTEXT_TOKENS. cache_dir: where converted models are
-        kept. options: more of `convert`'s, by name.
+        qtype: any type of `convert`. Weights are rounded to nearest, which takes seconds; method="auto" has better
+        quality and takes minutes to hours, once. context_tokens: prompt and output together, by default the model's
+        limit, at most DEFAULT_CONTEXT_TOKENS. cache_dir: where converted models are kept. options: further options of
+        `convert`, by name.
 
         Raises QuantError for what can't be opened or converted, ValueError or TypeError for an option.
         """
@@ -129,12 +129,13 @@ class AutoModelForCausalLM:
         seed: int | None = None,
         **other: Any,
     ) -> Any:
-        """The prompt and what follows it, [1, n], of the kind that `input_ids` is (a list, if it is one).
+        """The prompt and the new tokens, [1, n], of the same kind as `input_ids` (a list for a list).
 
-        What is not given is the model's generation_config.json's, then transformers' default; without max_new_tokens
-        and max_length the output may fill the context. do_sample False is greedy. seed: None draws one.
+        Options that are not given come from the model's generation_config.json, else they have transformers' defaults;
+        without max_new_tokens and max_length the output may fill the context. do_sample=False is greedy. seed: None for
+        a random one.
 
-        Raises TypeError for an option that there is not, ValueError for one that can't be honoured.
+        Raises TypeError for an unknown option, ValueError for a value that is not supported.
         """
         self._check_others(other)
         prompt = _prompt(input_ids, self._model.vocab_size)
@@ -176,7 +177,7 @@ class AutoModelForCausalLM:
         return _like(input_ids, output)
 
     def eval(self) -> Self:
-        """Nothing to do: the engine only infers."""
+        """Does nothing: the engine only runs inference."""
         return self
 
     def to(self, device: str) -> Self:
@@ -228,7 +229,7 @@ def _prompt(input_ids: Any, vocab_size: int) -> list[int]:
 
 
 def _like(given: Any, output: list[int]) -> Any:
-    """[1, n] of what was given: torch's tensors make their own kind."""
+    """The output as [1, n] of the input's kind."""
     if hasattr(given, "new_tensor"):
         return given.new_tensor([output])
     return [output] if isinstance(given, list | tuple) else np.array([output], np.int64)

@@ -1,8 +1,8 @@
-"""Our 4-bit codes on other libraries' kernels: torchao's and IPEX's (Intel's extension), where those are installed.
+"""Our 4-bit codes on the kernels of other libraries, torchao and IPEX (Intel's extension), for comparison.
 
-For comparing: the same numbers, multiplied by somebody else. Both compute in floats: torchao in the activations' type,
-IPEX in fp32. Neither is a requirement of ours; each is imported when it is asked for. IPEX 2.8 wants torch 2.8 and
-transformers 4.51, Int4OpaqueTensor torchao 0.18: so they live in environments of their own (`bench.foreign_linear`).
+Both compute in floats: torchao in the activations' type, IPEX in fp32. Neither is a requirement; each is imported when
+it is used. IPEX 2.8 needs torch 2.8 and transformers 4.51, Int4OpaqueTensor needs torchao 0.18, so they are installed
+in environments of their own (`bench.foreign_linear`).
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ _ZERO_POINT: Final = 8
 def torchao_linear(name: str, matrix: QuantizedMatrix, bias: torch.Tensor | None) -> torch.nn.Module:
     """A linear layer [rows, cols] of sym_int4 or asym_int4 codes on torchao's CPU kernel.
 
-    Raises TensorError for another type and for what the kernel does not take (rows a multiple of 16).
+    Raises TensorError for another type, and for rows that are no multiple of 16.
     """
     from torchao.prototype.quantization.int4.int4_opaque_tensor import Int4OpaqueTensor  # type: ignore[import-not-found]
 
@@ -50,7 +50,7 @@ def torchao_linear(name: str, matrix: QuantizedMatrix, bias: torch.Tensor | None
 def ipex_linear(name: str, matrix: QuantizedMatrix, bias: torch.Tensor | None) -> torch.nn.Module:
     """A linear layer [rows, cols] of sym_int4 codes on IPEX' weight-only kernel, computing in fp32.
 
-    Raises TensorError for another type: its zero points are integers.
+    Raises TensorError for another type (the kernel's zero points are integers), and for sizes no multiple of 8.
     """
     from intel_extension_for_pytorch.llm.quantization import (  # type: ignore[import-not-found]
         IPEXWeightOnlyQuantizedLinear,
@@ -68,7 +68,7 @@ def ipex_linear(name: str, matrix: QuantizedMatrix, bias: torch.Tensor | None) -
         raise TensorError(name, f"IPEX' kernel takes sym_int4, not {matrix.type}")
     if rows % 8 or cols % 8:
         raise TensorError(name, f"IPEX' kernel wants multiples of 8, not [{rows}, {cols}]")
-    # GPTQ's layout: eight codes of a column in an int32, zero points less one likewise along the outputs.
+    # GPTQ's layout: eight codes along the inputs in an int32, and eight zero points minus one along the outputs.
     codes = matrix.codes.T.reshape(cols // 8, 8, rows).astype(np.uint32)
     words = np.bitwise_or.reduce(codes << (4 * np.arange(8, dtype=np.uint32))[None, :, None], axis=1)
     zeros = np.full((cols // matrix.group, rows // 8), 0x77777777, np.int32)
@@ -91,7 +91,7 @@ def ipex_linear(name: str, matrix: QuantizedMatrix, bias: torch.Tensor | None) -
 
 
 class _InFloat32(torch.nn.Module):
-    """A layer that takes fp32, for activations of any float type."""
+    """Runs a layer that takes fp32 on activations of any float type."""
 
     def __init__(self, layer: torch.nn.Module) -> None:
         super().__init__()
@@ -107,11 +107,11 @@ MakeLinear = Callable[[str, QuantizedMatrix, torch.Tensor | None], Any]
 FOREIGN: Final[Mapping[str, tuple[str, MakeLinear]]] = MappingProxyType(
     {"torchao": ("torchao", torchao_linear), "ipex": ("intel_extension_for_pytorch", ipex_linear)}
 )
-"""By name: the package that has to be installed, and what makes a layer."""
+"""By name: the package that must be installed, and the function that makes a layer."""
 
 
 def maker(backend: str) -> MakeLinear:
-    """What makes `backend`'s layers. Raises ImportError naming the package that is not installed."""
+    """The function that makes `backend`'s layers. Raises ImportError naming a package that is not installed."""
     package, make = FOREIGN[backend]
     if find_spec(package) is None:
         raise ImportError(f"backend={backend!r} needs the package {package}, which is not installed", name=package)

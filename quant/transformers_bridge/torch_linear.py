@@ -1,7 +1,7 @@
-"""A torch module whose weight is one of our packed matrices: int4 products of the native engine on torch's tensors.
+"""A torch module whose weight is a packed matrix, multiplied by the native engine.
 
-Activations are quantized to int8 by group, as in the engine; tensors are handed over without a copy where they are
-fp32. Imports torch, which nothing that serves does. Inference only.
+Activations are quantized to int8 by group, as in the engine; fp32 tensors are passed without a copy. Imports torch,
+which serving does not. Inference only.
 """
 
 import atexit
@@ -26,7 +26,7 @@ _ROWS = 1024  # of a weight that are quantized at a time
 
 @cache
 def _runner() -> _native.LinearRunner:
-    """One thread pool for all layers of the process; it goes before the interpreter does."""
+    """One thread pool for all layers of the process; it ends before the interpreter does."""
     atexit.register(_runner.cache_clear)
     return _native.LinearRunner(available_threads())
 
@@ -38,7 +38,7 @@ class PackedLinear(torch.nn.Module):
     bias: torch.Tensor | None
 
     def __init__(self, packed: torch.Tensor, rows: int, cols: int, qtype: str, group: int, bias: torch.Tensor | None):
-        """packed: uint8 [tiles, tile_bytes], as `pack_weight` gives it."""
+        """packed: uint8 [tiles, tile_bytes], as `pack_weight` returns it."""
         super().__init__()
         self.in_features, self.out_features = cols, rows
         self.qtype, self.group_size = qtype, group
@@ -83,7 +83,7 @@ def round_weight(name: str, weight: torch.Tensor, qtype: str, group: int) -> Qua
 
 
 def _aligned(rows: int, cols: int) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
-    """uint8 [rows, cols] at a multiple of 64 bytes, which kernels ask for."""
+    """uint8 [rows, cols] at an address that is a multiple of 64, as kernels require."""
     memory = np.empty(rows * cols + 64, np.uint8)
     start = -memory.ctypes.data % 64
     return memory[start : start + rows * cols].reshape(rows, cols)

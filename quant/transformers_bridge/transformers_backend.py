@@ -1,11 +1,11 @@
-"""A quantization backend of transformers: any of its models with our packed linear layers.
+"""A quantization backend for transformers: any of its models with our packed linear layers.
 
     from quant import RedoubtConfig
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, quantization_config=RedoubtConfig())
 
 Linear layers are rounded to nearest and packed as they are loaded; everything else is transformers'. Imports torch and
-transformers, and importing this module registers the method "redoubt" with them. Does not save what it made: a packed
-folder is `redoubt convert`'s.
+transformers; importing this module registers the method "redoubt" with transformers. Does not save models: `redoubt
+convert` makes packed folders.
 """
 
 from typing import Any, Final
@@ -28,11 +28,11 @@ BACKENDS: Final = ("redoubt", *FOREIGN)
 class RedoubtConfig(QuantizationConfigMixin):
     """qtype: one of QTYPES. group_size: 32, 64 or 128 inputs a scale.
 
-    backend: whose kernels multiply our codes: "redoubt", or for comparing "torchao" or "ipex" where it is installed
+    backend: the kernels that multiply the codes: "redoubt", or for comparison "torchao" or "ipex" where installed
     (`foreign_linear`).
 
-    modules_to_not_convert: names of layers that stay as they are; by default the output head. A layer whose inputs are
-    no multiple of the group stays, too.
+    modules_to_not_convert: names of layers that are not quantized; by default the output head. A layer whose inputs are
+    no multiple of the group is not quantized either.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class RedoubtConfig(QuantizationConfigMixin):
 
 @register_quantizer("redoubt")
 class RedoubtQuantizer(HfQuantizer):
-    """Replaces linear layers after transformers has loaded them, one at a time: a float weight goes as it is packed."""
+    """Replaces linear layers after transformers has loaded them, one at a time, which frees float weights early."""
 
     quantization_config: RedoubtConfig
 
@@ -95,7 +95,7 @@ class RedoubtQuantizer(HfQuantizer):
         return model
 
     def is_serializable(self) -> bool:
-        """False: see the module."""
+        """False: this backend does not save models."""
         return False
 
     @property
@@ -105,7 +105,7 @@ class RedoubtQuantizer(HfQuantizer):
 
 
 def _quantized(name: str, layer: torch.nn.Linear, config: RedoubtConfig) -> torch.nn.Module:
-    """A layer in the place of `layer`. Raises TensorError for a weight `name` that can't be rounded or multiplied."""
+    """The replacement of `layer`. Raises TensorError for a weight `name` that can't be quantized."""
     qtype, group = config.qtype, config.group_size
     if config.backend != "redoubt":
         made: torch.nn.Module = maker(config.backend)(name, round_weight(name, layer.weight, qtype, group), layer.bias)

@@ -34,17 +34,17 @@ def rounded(values: F32) -> F32:
 
 
 def run(tensors: Mapping[str, F32]) -> tuple[dict[str, tuple[F32, F32]], Streams]:
-    """moments and owed by matrix, and the streams after the layer."""
+    """moments and missing by matrix, and the streams after the layer."""
     config, _ = complete_config(RAW, "test")
-    streams, told = start(tensors), dict[str, tuple[F32, F32]]()
+    streams, found_of = start(tensors), dict[str, tuple[F32, F32]]()
     vectors = {name: values for name, values in tensors.items() if values.ndim == 1}
 
     def quantize(stage: Stage) -> dict[str, F32]:
-        told.update({name: (stage.moments, stage.owed[name]) for name in stage.names})
+        found_of.update({name: (stage.moments, stage.missing[name]) for name in stage.names})
         return {name: rounded(stage.weights[name]) for name in stage.names}
 
     run_layer(0, config, vectors, lambda name: tensors[name], lambda name: rounded(tensors[name]), quantize, streams)
-    return told, streams
+    return found_of, streams
 
 
 def definition(tensors: Mapping[str, F32]) -> tuple[dict[str, tuple[F64, F64]], F64, F64]:
@@ -64,7 +64,7 @@ def definition(tensors: Mapping[str, F32]) -> tuple[dict[str, tuple[F64, F64]], 
         each: dict[str, Any] = dict.fromkeys(("q_proj", "k_proj", "v_proj"), (normed, None))
         each |= {"o_proj": (context, x), "gate_proj": (normed_mlp, None), "up_proj": (normed_mlp, None)}
         inputs.append(each | {"down_proj": (inner, middle)})
-    told = {}
+    found_of = {}
     for name in MATRICES:
         short = name.removesuffix(".weight")
         (x, residual), (s, residual_seen) = (each[short.split(".")[1]] for each in inputs)
@@ -72,9 +72,9 @@ def definition(tensors: Mapping[str, F32]) -> tuple[dict[str, tuple[F64, F64]], 
         d = (x - s).astype(np.float64).reshape(flat.shape) @ exact[name].T.astype(np.float64)
         if residual is not None:
             d += (residual - residual_seen).astype(np.float64).reshape(d.shape)
-        told[PREFIX + name] = (flat.T @ flat / len(flat), d.T @ flat / len(flat))
+        found_of[PREFIX + name] = (flat.T @ flat / len(flat), d.T @ flat / len(flat))
     outputs = [block(x, weights, shape).astype(np.float64) for x, weights in sides]
-    return told, outputs[0], outputs[1]
+    return found_of, outputs[0], outputs[1]
 
 
 def near(found: F32, wanted: F64) -> bool:
@@ -83,7 +83,9 @@ def near(found: F32, wanted: F64) -> bool:
 
 @pytest.mark.parametrize("kept", [0, 1 << 27])
 @pytest.mark.parametrize("chunk", [1, 1 << 12, 1 << 22])
-def test_moments_and_what_is_owed_are_the_definitions(kept: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moments_and_what_is_missing_are_the_definitions(
+    kept: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(layers, "KEPT_VALUES", kept)
     monkeypatch.setattr(layers, "_CHUNK_VALUES", chunk)
     monkeypatch.setattr(layers, "_PRODUCT_ROWS", 48)
@@ -91,8 +93,8 @@ def test_moments_and_what_is_owed_are_the_definitions(kept: int, chunk: int, mon
     found, streams = run(tensors)
     wanted, exact, seen = definition(tensors)
     assert list(found) == [PREFIX + name for name in MATRICES]
-    for name, (moments, owed) in wanted.items():
+    for name, (moments, missing) in wanted.items():
         assert near(found[name][0], moments), name
-        assert near(found[name][1], owed), name
+        assert near(found[name][1], missing), name
     assert near(streams.exact, exact)
     assert near(streams.seen, seen)

@@ -68,8 +68,8 @@ def test_corrected_weights_give_the_originals_outputs() -> None:
     seen = exact @ (np.eye(32) + 0.05 * generator.standard_normal((32, 32))).astype(np.float32)
     lacking = seen @ generator.standard_normal((32, 5)).astype(np.float32) * np.float32(0.1)
     count = np.float32(len(seen))
-    owed = (exact @ weights.T + lacking - seen @ weights.T).T @ seen / count
-    better = corrected(weights, seen.T @ seen / count, owed)
+    missing = (exact @ weights.T + lacking - seen @ weights.T).T @ seen / count
+    better = corrected(weights, seen.T @ seen / count, missing)
     wanted = exact @ weights.T + lacking
     before = np.linalg.norm(seen @ weights.T - wanted)
     assert np.linalg.norm(seen @ better.T - wanted) < 0.2 * before  # what damping leaves

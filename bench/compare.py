@@ -1,13 +1,15 @@
-"""Our engine against others on one model, taking turns: `redoubt bench compare --threads 2 --out X.json`.
+"""Compares our engine with others on one model: `redoubt bench compare --threads 2 --out X.json`.
 
-Each engine is a process of its own with the model loaded. A first round, of shortened works, finds the variant
-(attention, KV layout, repacking) that serves each best at each work; then come `--repeats` rounds in which all take
-turns at each work, each time begun by another, so that a noisy neighbour meets everybody. Whose turn it is does a
-short work over and over for a second: the first time, while the clock rises and caches fill, is noted apart, and of
-the others the median counts, as peers' own benchmarks do. What takes a second is done once. The machine's two limits
-are sampled between rounds. The JSON is written after every round, so that an interrupted run keeps what it has; each
-figure is printed as it comes. A peer that can't be installed or started is in `missing`, with the reason; a crash and
-a refusal are results. Peers are installed once, into `--environments`. Exit status 1 if a peer is missing.
+Each engine is a process with the model loaded. A first round of shortened works finds each engine's best variant
+(attention, KV layout, repacking) for each work. Then come `--repeats` rounds. In each, every engine measures every work
+in turn, and another engine begins each round, so that load from outside affects all engines alike. In its turn an
+engine repeats a short work for a second. The first time is recorded separately, because clock and caches are still
+cold; the median of the others counts, as in the peers' own benchmarks. A work that takes a second or more is done once.
+
+The machine's two limits are sampled between rounds. The JSON is written after every round, so that an interrupted run
+keeps its results; each figure is printed when it is measured. A peer that can't be installed or started is listed in
+`missing` with the reason; a crash and a refusal are results. Peers are installed once, into `--environments`. The exit
+status is 1 if a peer is missing.
 """
 
 import argparse
@@ -43,10 +45,10 @@ TURN_S, MOST_TIMES = 1.0, 20
 
 
 class Comparison:
-    """The engines and what each has shown so far."""
+    """The engines and their measurements so far."""
 
     def __init__(self, contenders: Sequence[Contender], works: Sequence[Work], repeats: int) -> None:
-        """Begins with nothing measured; the contenders have been started."""
+        """The contenders must have been started."""
         self.contenders = list(contenders)
         self.crashes: list[dict[str, str]] = []
         self._works = works
@@ -57,17 +59,17 @@ class Comparison:
         self._refusals: dict[tuple[str, Work], str] = {}
 
     def turns(self) -> int:
-        """How many `play` has."""
+        """The number of rounds for `play`."""
         return 1 + self._repeats
 
     def order(self, turn: int) -> list[Contender]:
-        """Another one begins each round: who comes after a pause, or while the machine is hot, is slower."""
-        apart = max(1, len(self.contenders) // self._repeats)  # few rounds must not all begin with ours
+        """The engines in the round's order. Another one begins each round, because its position affects the speed."""
+        apart = max(1, len(self.contenders) // self._repeats)  # so that few rounds do not all begin with our engine
         first = (turn - 1) * apart % len(self.contenders)
         return self.contenders[first:] + self.contenders[:first]
 
     def play(self, turn: int, progress: Any) -> None:
-        """One round of all works; number 0 looks for the best variants."""
+        """Plays one round of all works; round 0 finds the best variants."""
         if turn == 0:
             for one in self.contenders:
                 progress.set_description(f"tuning {one.name}")
@@ -88,10 +90,10 @@ class Comparison:
             progress.update()
 
     def _tune(self, one: Contender) -> None:
-        """Every variant at every shortened work; a variant's works together, as changing it can mean to load anew.
+        """Measures every variant at every shortened work, one variant after the other, because a change may reload.
 
-        Twice, and the fastest time counts: a neighbour's burst slows one variant alone, and must not choose another.
-        An engine with one variant goes through it too: that warms it up.
+        Variants are measured twice and the fastest time counts, so that a burst of load from outside does not decide.
+        An engine with one variant is measured too, to warm it up.
         """
         assert one.about is not None
         once = one.about.variants
@@ -110,7 +112,7 @@ class Comparison:
                 self._refusals.setdefault((one.name, work), self._refusals[one.name, short[work]])
 
     def _rates(self, one: Contender, work: Work, variant: str) -> list[float]:
-        """Tokens a second, each time that the work is done in a turn until it is refused or crashes (noted)."""
+        """The rates of one turn, in tokens a second. Records a refusal or a crash, which ends the turn."""
         if sum(crash["engine"] == one.name for crash in self.crashes) >= CRASHES_ALLOWED:
             self._refusals.setdefault((one.name, work), f"given up after {CRASHES_ALLOWED} crashes")
             return []
@@ -127,7 +129,7 @@ class Comparison:
         return rates
 
     def figures(self, one: Contender) -> dict[str, Any]:
-        """One engine's tokens a second, or why there are none."""
+        """One engine's tokens a second by work, or the reason why there are none."""
         assert one.about is not None
         results: dict[str, Any] = {}
         for work in self._works:
@@ -145,7 +147,7 @@ class Comparison:
         return {**about, "results": results}
 
     def ratios(self, ours: str, peer: str) -> dict[str, Any]:
-        """How many times as fast we are, of rounds that both finished; `first`: the first time in each turn."""
+        """Our speed over the peer's, in rounds that both finished; `first`: of the first time in each turn."""
         result = {}
         for work in self._works:
             a, b = self._rounds.get((ours, work), []), self._rounds.get((peer, work), [])
@@ -163,18 +165,18 @@ class Comparison:
 
 
 def warm(rates: Sequence[float]) -> float:
-    """The median of all but the first, if there are others."""
+    """The median of all rates but the first, or the only one."""
     return statistics.median(rates[1:] or rates)
 
 
 def shortened(work: Work) -> Work:
-    """A work of the same kind, long enough to tell the variants of an engine apart, in seconds."""
+    """A work of the same kind that takes seconds, long enough to compare the variants of an engine."""
     context = min(work.context_tokens, max(TUNING_TOKENS // work.streams, 16))
     return replace(work, context_tokens=context, new_tokens=min(work.new_tokens, TUNING_STEPS))
 
 
 def work_table(works: Sequence[Work], demand: Demand, samples: Sequence[Rates]) -> dict[str, Any]:
-    """What each work asks for, and the limit that the machine sets."""
+    """Each work's demand, and the machine's limit for it."""
     result = {}
     for work in works:
         read_bytes, macs = demand.bytes_and_macs(work)
@@ -188,7 +190,7 @@ def work_table(works: Sequence[Work], demand: Demand, samples: Sequence[Rates]) 
 
 
 def start_peer(peer: Peer, model: BenchModel, options: argparse.Namespace, weights: int, context: int) -> Contender:
-    """Installs a peer, makes its form of the model, starts it. Raises what any of these raises."""
+    """Installs a peer, makes its form of the model and starts it. Raises MemoryError and what these steps raise."""
     peer.install(options.environments)
     needed, available = int(peer.memory_per_weight_bytes * weights), available_memory_bytes()
     if needed > available:
@@ -206,7 +208,7 @@ def start_peer(peer: Peer, model: BenchModel, options: argparse.Namespace, weigh
 
 
 def our_contenders(packed: Path, options: argparse.Namespace, works: Sequence[Work]) -> list[Contender]:
-    """Our engine with the first KV type and the first compute type, which is held against the peers.
+    """Our engine with the first KV type and the first compute type, which is compared with the peers, and variants.
 
     `redoubt_<type>` has another KV type, `redoubt_answers_<type>` another compute type.
     """
@@ -226,7 +228,7 @@ def our_contenders(packed: Path, options: argparse.Namespace, works: Sequence[Wo
 def our_command(
     packed: Path, options: argparse.Namespace, works: Sequence[Work], kv_type: str, compute_type: str
 ) -> Sequence[str]:
-    """Starts our engine, sized for the works."""
+    """The command line of our engine, sized for the works."""
     listed = json.dumps([asdict(work) for work in works])
     return [
         *(sys.executable, "-m", "bench.contender", str(packed.resolve()), "--threads", str(options.threads)),
@@ -238,7 +240,7 @@ def our_command(
 
 
 def compare(options: argparse.Namespace, todo: Sequence[Work]) -> dict[str, Any]:
-    """Runs everything, writing `options.out` after each round. Raises CrashError if our own engine does not start."""
+    """Runs the comparison and writes `options.out` after each round. Raises CrashError if our engine does not start."""
     model = bench_model(options.model, options.models, options.environments / "models")
     packed = model.make_packed()
     types = options.compute_type[0], options.prompt_compute_type
@@ -358,7 +360,7 @@ def types_of(text: str, known: Sequence[str]) -> tuple[str, ...]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status: 1 if a peer is missing from the result."""
     options = parse(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the engines are ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the engines end too
     todo = works(options.prompt, options.decode_context, options.generate, options.batch, options.context)
     try:
         result = compare(options, todo)

@@ -1,4 +1,4 @@
-"""Our engine as one of the processes that `bench.compare` talks to."""
+"""Our engine as one of the processes that `bench.compare` measures."""
 
 import argparse
 import json
@@ -9,7 +9,7 @@ from bench.work import CLOCKS, About, Work, serve, take_stdout
 
 
 def main() -> None:
-    """The process; it is sized for the works that it is told of."""
+    """The process; its engine is sized for the works in --works."""
     parser = argparse.ArgumentParser()
     parser.add_argument("model", type=Path)
     parser.add_argument("--threads", type=int, required=True)

@@ -1,17 +1,17 @@
 """`redoubt bench engine`: tokens a second of the engine itself, without HTTP and text.
 
-Drives the engine that the service runs (scheduler, arrays, native step, greedy sampling, delivery) with random token
-ids on an otherwise idle process. What the figures include:
+Runs the service's engine (scheduler, arrays, native step, greedy sampling, delivery) with random token ids in an
+otherwise idle process. The figures:
 
 - `first_token_s`: from `submit` of one request with `prompt` tokens to the delivery of its first token.
 - `prefill_tokens_per_s`: the prompt's tokens divided by that time.
-- `decode_tokens_per_s`: tokens of all streams together, from the moment when each stream (after a prompt of
-  `decode_context` tokens) has its first token, over `generate` further steps, none of which mixes in a prompt.
-- `load_s`: making the runner (the file is validated and mapped or read, KV memory is set up) and its first step, of
-  one token.
+- `decode_tokens_per_s`: tokens of all streams together, over `generate` steps after each stream (with a prompt of
+  `decode_context` tokens) has its first token; no step contains a prompt.
+- `load_s`: creating the runner (validating and mapping or reading the file, allocating KV memory) and its first step,
+  of one token.
 - `resident_bytes`: the process' memory at the end, mapped weights included; `..._by_owner` as the engine counts it.
 
-Each is the median of `repeats`, after one round that is not counted.
+Each is the median of `repeats` rounds, after one round that is not counted.
 """
 
 import argparse
@@ -56,12 +56,12 @@ class EngineBenchOptions:
     clock: str = "wall"
 
     def works(self) -> list[Work]:
-        """Prefill, then decoding at each batch."""
+        """The works: prefill, then decoding at each batch."""
         return works((self.prompt,), self.decode_context, self.generate, self.batches)
 
 
 class _StepClock:
-    """Receives the events of one measurement and notes when each step delivered."""
+    """Receives the events of one measurement and records the time of each step."""
 
     def __init__(self, streams: int, further_steps: int, now_s: Callable[[], float]) -> None:
         self.now_s = now_s
@@ -71,7 +71,9 @@ class _StepClock:
         self.tokens = 0
         self.error: EngineError | None = None
         self.done = threading.Event()
-        self.all_submitted = threading.Lock()  # held until then: the engine waits after its first step
+        self.all_submitted = (
+            threading.Lock()
+        )  # held until all are submitted, so that the engine waits after its first step
         self._silent: set[object] = set(range(streams))
         self._steps_left = further_steps
 
@@ -91,7 +93,7 @@ class _StepClock:
                 return
             self.all_started_s = now
         else:
-            self.tokens += len(events)  # a delta of the engine has one token
+            self.tokens += len(events)  # an event has one token
             self._steps_left -= 1
         if self._steps_left == 0:
             self.seconds = now - self.all_started_s
@@ -118,7 +120,7 @@ class EngineBench:
         began = self._now_s()
         streams = max(work.streams for work in works)
         step_tokens = max(STEP_TOKENS, streams)
-        # While the streams start one after another, the first ones already make tokens.
+        # While the streams start one after another, the first ones already generate tokens.
         self._spare_tokens = 8 + 2 * -(-sum(work.streams * work.context_tokens for work in works) // step_tokens)
         each = [work.context_tokens + work.new_tokens + self._spare_tokens for work in works]
         pages = [work.streams * -(-tokens // _native.PAGE_TOKENS) for work, tokens in zip(works, each, strict=True)]
@@ -141,13 +143,13 @@ class EngineBench:
         self.load_s = self._now_s() - began
 
     def measure(self, work: Work) -> float:
-        """Seconds: of a prompt until its first token, or of the decode steps while all streams decode."""
+        """Seconds from a prompt to its first token, or of the decode steps in which all streams decode."""
         if work.kind == "prefill":
             clock = self._run(1, work.context_tokens, 1, 0)
             return clock.all_started_s - clock.submitted_s
         new_tokens = work.new_tokens + self._spare_tokens
         clock = self._run(work.streams, work.context_tokens, new_tokens, work.new_tokens)
-        assert clock.tokens == work.tokens, f"{clock.tokens} tokens on the clock instead of {work.tokens}"
+        assert clock.tokens == work.tokens, f"{clock.tokens} timed tokens instead of {work.tokens}"
         return clock.seconds
 
     def close(self) -> None:
@@ -224,14 +226,14 @@ def measure_engine(options: EngineBenchOptions) -> dict[str, object]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that this bench and the comparison with others share."""
+    """Adds the options of this bench."""
     positive = at_least(1)
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a converted model")
     parser.add_argument("--threads", type=positive, required=True, help="compute threads")
     parser.add_argument("--prompt", type=positive, default=512, help="tokens of the prompt (default %(default)s)")
     parser.add_argument("--generate", type=positive, default=64, help="decode steps (default %(default)s)")
     parser.add_argument(
-        "--batch", type=number_list, default=(1, 8, 32), help="streams side by side, as 1,8,32 (the default)"
+        "--batch", type=number_list, default=(1, 8, 32), help="concurrent streams, as 1,8,32 (the default)"
     )
     parser.add_argument(
         "--decode-context", type=positive, default=128, help="tokens before decoding (default %(default)s)"

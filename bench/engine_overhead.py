@@ -1,8 +1,8 @@
-"""What the engine costs apart from the model: Python's share of a step, by running requests.
+"""The engine's own time in a step, without the model, by the number of running requests.
 
-The model is replaced by one that answers at once, so the time of a step is the engine's own: inbox, schedule, arrays,
-postprocessing and one callback for all requests. Run: `python -m bench.engine_overhead`; prints one JSON object,
-microseconds a step, medians over decode steps.
+The model is replaced by one that returns at once, so that the time of a step is the engine's: intake, scheduling,
+arrays, postprocessing and one callback for all requests. Run: `python -m bench.engine_overhead`; prints one JSON object
+with microseconds a step, medians over decode steps.
 """
 
 import json
@@ -24,14 +24,14 @@ PAGE_TOKENS = 32
 
 
 class _InstantSampler:
-    """Nothing is sampled."""
+    """Samples nothing."""
 
     def take_scores(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
         raise NotImplementedError
 
 
 class _InstantRunner:
-    """Gives every sequence token 7 and notes when each step began."""
+    """Generates token 7 for every sequence and records when each step began."""
 
     def __init__(self, sequences: int, new_tokens: int) -> None:
         self.vocab_size = 1000
@@ -75,7 +75,7 @@ class _InstantRunner:
 
 
 def measure(sequences: int, new_tokens: int = 600) -> float:
-    """Microseconds from the beginning of one decode step of `sequences` requests to the next: the median."""
+    """The median time from the start of one decode step of `sequences` requests to the next, in microseconds."""
     runner = _InstantRunner(sequences, new_tokens)
     engine = Engine(runner)
     left = sequences

@@ -1,12 +1,12 @@
-"""torchao's and IPEX's kernels in the place of ours, proved and timed on a whole model of transformers.
+"""Checks and times torchao's and IPEX's kernels in place of ours, on a whole transformers model.
 
     python -m bench.foreign_linear MODEL [--backend torchao,ipex] [--json]
 
 MODEL is a converted folder. It is exported; then each library gets an environment of its own (`--environments`), where
 `RedoubtConfig(backend=...)` runs the model. `logits_error` is the difference of its logits from those of the same
 rounded weights as floats, relative to their norm: 1e-6 for kernels that compute in fp32, some 1e-2 for ours, whose
-activations are int8. `tokens_per_s` is greedy decoding by transformers. A library that can't be installed or crashes is
-told so in the place of its figures.
+activations are int8. `tokens_per_s` is greedy decoding by transformers. For a library that can't be installed or
+crashes, the reason is reported instead of figures.
 """
 
 import argparse
@@ -47,7 +47,7 @@ ENVIRONMENTS: Final[Mapping[str, Environment]] = MappingProxyType(
 
 
 def run_model(folder: Path, backend: str, qtype: str, group: int) -> dict[str, Any]:
-    """In the library's own environment: the exported model with its kernels, beside its rounded weights as floats."""
+    """In the library's environment: runs the exported model with its kernels, and the rounded weights as floats."""
     torch: Any = import_module("torch")
     transformers: Any = import_module("transformers")
     layers: Any = import_module("quant.transformers_bridge.torch_linear")
@@ -82,7 +82,7 @@ def run_model(folder: Path, backend: str, qtype: str, group: int) -> dict[str, A
 
 
 def measure(model: Path, backends: Sequence[str], environments: Path) -> dict[str, Any]:
-    """Every backend, and our kernels in each one's environment. Raises QuantError for what can't be exported."""
+    """Measures every backend, and our kernels in its environment. Raises QuantError if the model can't be exported."""
     from quant.conversion.export import export
     from quant.packed.packed_file import FILE_NAME, PackedFile
 

@@ -1,4 +1,4 @@
-"""The matrices over which the linear kernels are both tested and timed, and how to make one.
+"""The matrices with which the linear kernels are tested and timed, and their random weights.
 
 Knows the packed layout's limits through `kernels._native` only. Values are random: neither results nor speed may depend
 on what they are.
@@ -26,7 +26,7 @@ class LinearCase:
 
     @property
     def name(self) -> str:
-        """What a test or a measurement calls it."""
+        """Its name in tests and measurements."""
         return f"{self.weight_type}-{self.rows}x{self.cols}" + (f"-g{self.group}" if self.group else "")
 
     @property
@@ -37,13 +37,13 @@ class LinearCase:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What a packed matrix is made of: codes, scales, minima and a table (integers), or values (floats)."""
+    """The contents of a packed matrix: codes, scales, minima and a table (integers), or values (floats)."""
 
     packed: NDArray[np.uint8]  # [tiles, tile_bytes]
     codes: NDArray[np.uint8] | None = None  # [rows, cols]
     scales: NDArray[np.float16] | None = None  # [rows, cols // group]
     minima: NDArray[np.float16] | None = None  # [rows, cols // group], asym_int4
-    table: tuple[int, ...] | None = None  # what the 16 codes of lut4 stand for
+    table: tuple[int, ...] | None = None  # the values of lut4's 16 codes
     values: NDArray[np.float32] | None = None  # [rows, cols]
 
 
@@ -66,7 +66,7 @@ ODD_CASES = tuple(LinearCase(weight_type, *shape) for weight_type in INTEGER_TYP
     LinearCase(weight_type, *shape) for weight_type in FLOAT_TYPES for shape in _ODD_FLOAT_SHAPES
 )
 
-# Layers of models that people run: SmolLM2-135M, TinyLlama-1.1B, Llama-2-7B.
+# Layers of widely used models: SmolLM2-135M, TinyLlama-1.1B, Llama-2-7B.
 MODEL_CASES = (
     LinearCase("sym_int4", 1536, 576, 64),
     LinearCase("sym_int4", 2048, 5632, 64),
@@ -88,7 +88,7 @@ MODEL_CASES = (
 
 
 def code_values(weights: Weights, weight_type: str) -> NDArray[np.int64]:
-    """The integers [rows, cols] that codes stand for, before scale and minimum."""
+    """The integers [rows, cols] of the codes, before scale and minimum."""
     assert weights.codes is not None
     if weights.table is not None:
         return np.array(weights.table)[weights.codes]

@@ -1,14 +1,14 @@
-"""Times the linear kernels, each against what the machine can do, measured in the same run.
+"""Times the linear kernels, and compares them with the machine's limits in the same run.
 
     python -m bench.kernels --json
 
-- A time is the CPU time of the busiest pinned thread, best of several calls: what a call takes on cores of its own.
-- The limits are the streaming read rate for as many bytes as the weights have, measured between the batches (it drifts
-  on shared machines: the best counts), and the peak multiply-add rate of vpdpbusd or, in the AMX tier, tdpbssd and, in
-  AVX2's, vpmaddubsw (int8 activations), of tdpbf16ps (bf16), or of fp32 FMA.
-- No kernel can be faster than the larger of the two demands: `share_of_limit` is that demand over the time. Where no
-  compute peak is known, the share is that of the read rate.
-- Weights come from memory, not from a cache: calls go round through copies of the matrix.
+- A time is the CPU time of the busiest pinned thread, the best of several calls: a call's time on otherwise idle cores.
+- There are two limits. One is the rate of streaming reads of as many bytes as the weights have, measured between the
+  batches; the best one counts, because it drifts on shared machines. The other is the peak rate of multiply-adds: of
+  vpdpbusd, tdpbssd (AMX tier) or vpmaddubsw (AVX2) for int8 activations, of tdpbf16ps for bf16, or of fp32 FMA.
+- `share_of_limit` is the larger of the two minimum times over the measured time. Where no compute peak is known, it is
+  the share of the read rate.
+- Weights are read from memory and not from a cache: calls cycle through copies of the matrix.
 
 Knows no model: the matrices are those of `kernel_cases`, which the tests use too.
 """
@@ -31,7 +31,7 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 512)
 COLD_BYTES = 256 << 20
 """Several times the last-level cache of most machines; --cold-mib for others."""
 INT8_PEAKS = {"avx2": "maddubs_macs_per_s", "amx_int8": "amx_int8_macs_per_s"}
-"""By tier, where it is not vpdpbusd's."""
+"""The peak of int8 by tier, where it is not that of vpdpbusd."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class Setup:
     tier: str
     cold_bytes: int
     huge_pages: bool
-    seconds: float  # of timed calls per case and batch, about
+    seconds: float  # about, of timed calls per case and batch
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One case at one batch. Rates are of all threads together; a share is None where there is no limit to it."""
+    """One case at one batch. Rates are of all threads together; a share is None where its limit is unknown."""
 
     case: str
     activations: str
@@ -64,7 +64,7 @@ class Result:
 
 
 def read_rate(case_bytes: int, setup: Setup) -> float:
-    """Bytes a second of streaming reads of as many bytes, from memory."""
+    """The rate of streaming reads of `case_bytes` from memory, in bytes a second."""
     repeats = max(5, min(200, setup.cold_bytes * 2 // case_bytes))
     times = time_reads(
         setup.threads, case_bytes, repeats=repeats, cold_bytes=setup.cold_bytes, huge_pages=setup.huge_pages
@@ -85,7 +85,7 @@ def time_case(
     for batch in batches:
         reads.append(read_rate(packed.nbytes, setup))
         repeats = 3
-        while True:  # first a few calls, then as many as the time allows
+        while True:  # a few calls first, then as many as fit in the time
             calls = testing.time_linear(
                 packed,
                 case.weight_type,
@@ -167,7 +167,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--two-terms", action="store_true", help="int8 activations of two terms too")
     parser.add_argument("--fp32-activations", action="store_true", help="fp32 activations for integer weights too")
     parser.add_argument("--ordinary-pages", action="store_true", help="weights in 4 KiB pages, not in huge ones")
-    parser.add_argument("--cold-mib", type=int, default=COLD_BYTES >> 20, help="memory that calls go through")
+    parser.add_argument("--cold-mib", type=int, default=COLD_BYTES >> 20, help="memory that calls cycle through")
     parser.add_argument("--seconds", type=float, default=0.4, help="time for each case and batch, about")
     options = parser.parse_args(arguments)
     if not 1 <= options.threads <= cores:

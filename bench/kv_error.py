@@ -1,10 +1,9 @@
-"""What rounding keys and values costs: integers with a scale per token and head, against coarser scales and bf16.
+"""Measures the error of rounding keys and values: integers with a scale per token and head, coarser scales, and bf16.
 
-A NumPy forward pass of a Llama (the packed file's weights, everything else in fp32) rounds its keys and values as each
-scheme would, over windows of a text. Per scheme: the relative error of keys, values and attention outputs
-(root mean square over layers, the truth's inputs), and what the whole pass loses: mean KL divergence from exact keys
-and values, in nats a token, and the change of perplexity. Then the same two of the native engine, whose pages are what
-is served. Knows no speed.
+A NumPy forward pass of a Llama (the packed file's weights, everything else in fp32) rounds its keys and values with
+each scheme, over windows of a text. By scheme: the relative error of keys, values and attention outputs (root mean
+square over layers, with unrounded inputs), the mean KL divergence from the pass with exact keys and values, in nats a
+token, and the change of perplexity. Then the last two for the native engine's own pages. Does not measure speed.
 
     python -m bench.kv_error models/smollm2-135m-instruct text.txt --json
 """
@@ -35,7 +34,7 @@ Rounding = Callable[[F32], F32]
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a whole forward pass loses by rounding its keys and values."""
+    """The effect of rounding keys and values on the output of a whole forward pass."""
 
     mean_kl: float
     p99_kl: float
@@ -46,7 +45,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class RoundingError:
-    """Relative errors in one pass over exact inputs."""
+    """Relative errors with exact inputs."""
 
     keys: float
     values: float
@@ -76,7 +75,7 @@ SCHEMES: Mapping[str, Rounding] = {
 
 
 class NumpyLlama:
-    """A Llama's forward pass over one window, with a hook where keys and values would be stored."""
+    """A Llama's forward pass over one window, with a hook where keys and values are stored."""
 
     def __init__(self, folder: Path) -> None:
         self.config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -154,7 +153,7 @@ def _relative(ours: F32, truth: F32) -> float:
 
 
 class LossMeter:
-    """Sums what windows lose."""
+    """Accumulates the loss of windows."""
 
     def __init__(self) -> None:
         self._kl: list[F64] = []
@@ -195,13 +194,13 @@ def numpy_report(model: NumpyLlama, windows: list[list[int]]) -> Iterator[tuple[
 
 
 def key_outliers(layers: list[tuple[F32, F32, F32]]) -> list[float]:
-    """Per layer: the largest channel's root mean square over all channels', of keys; 1 where all are alike."""
+    """By layer: the largest root mean square of a key channel over that of all channels; 1 if all are equal."""
     channels = [np.sqrt((k * k).mean(0)) for _, k, _ in layers]
     return [float((channel.max(-1) / np.sqrt((channel**2).mean(-1))).max()) for channel in channels]
 
 
 def engine_report(folder: Path, windows: list[list[int]], compute_type: str) -> Iterator[tuple[str, Loss]]:
-    """The same loss of the engine's own pages, against its fp32 pages."""
+    """The loss of the engine's own pages, relative to its fp32 pages."""
     exact = [engine_logits(folder, ids, "fp32", compute_type) for ids in windows]
     for kv_type in ("bf16", "int16", "int8"):
         meter = LossMeter()
@@ -232,7 +231,7 @@ def main() -> None:
     """Prints a table, or with --json one object."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, help="a converted model")
-    parser.add_argument("text", type=Path, help="a text, from whose beginning the windows are taken")
+    parser.add_argument("text", type=Path, help="a text; the windows are taken from its beginning")
     parser.add_argument("--windows", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=512, help="of one window (default %(default)s)")
     parser.add_argument("--compute-type", default="fp32", choices=("fp32", "int8"), help="of the engine")

@@ -18,16 +18,16 @@ from quant.packed.packed_file import FILE_NAME, PackedFile
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one model asks for."""
+    """The bytes and multiply-adds that one model needs."""
 
     layer_weights: int
-    """Elements of all layers' matrices: multiply-adds for a token."""
+    """Elements of all layers' matrices, which are the multiply-adds for a token."""
     head_weights: int
     read_bytes: int
-    """Of all matrices that a step multiplies by: layers and head."""
+    """Bytes of all matrices that a step reads: layers and head."""
     kv_bytes_per_token: float
     attention_macs_per_key: int
-    """Multiply-adds of one query token with one key and its value, all layers."""
+    """Multiply-adds of one query token with one key and its value, over all layers."""
 
     @classmethod
     def of(cls, folder: Path, kv_type: str) -> "Demand":
@@ -47,7 +47,7 @@ class Demand:
         )
 
     def bytes_and_macs(self, work: Work) -> tuple[float, float]:
-        """Of the whole work: a prefill in steps of any size (its matrices count once), or all decode steps."""
+        """(bytes, multiply-adds) of the whole work: a prefill, whose matrices count once, or all decode steps."""
         tokens = work.context_tokens
         if work.kind == "prefill":
             keys = tokens * (tokens + 1) / 2
@@ -58,7 +58,7 @@ class Demand:
         return work.new_tokens * self.read_bytes + keys * self.kv_bytes_per_token, macs
 
     def limit_tokens_per_s(self, work: Work, rates: Rates) -> tuple[float, str]:
-        """What no engine with these weights can exceed, and by which of the two: "read" or "compute"."""
+        """The upper limit of any engine with these weights, and the rate that sets it: "read" or "compute"."""
         read_bytes, macs = self.bytes_and_macs(work)
         read_s = read_bytes / rates.read_bytes_per_s
         compute_s = macs / rates.macs_per_s if rates.macs_per_s else 0.0

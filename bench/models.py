@@ -1,8 +1,8 @@
-"""One model in every form that some engine wants: ours, a GGUF, a Hugging Face folder in bf16.
+"""One model in every form that an engine reads: our packed folder, a GGUF, a Hugging Face folder in bf16.
 
-The embedded model's GGUF is what everything else is made from. A shape with random weights is drawn twice, in our form
-by `quant.conversion.synth` and as Q4_0 (head and embedding too, as in ours: at most 8 bits) here: speed does not depend
-on the values. What was made once is kept. Does not know who reads what.
+All forms of the embedded model are made from its GGUF. A model with random weights is made twice: our form by
+`quant.conversion.synth`, and here as Q4_0 (its head and embedding too); speed does not depend on the values. Models are
+made once and kept. Does not know which engine reads which form.
 """
 
 import json
@@ -28,12 +28,12 @@ NAMES = ("embedded", *RANDOM_SHAPES)
 EMBEDDED_NAME = "smollm2-135m-instruct"
 Q4_0_GROUP, Q4_0_BYTES = 32, 18  # ggml's block_q4_0: an fp16 scale and 16 bytes of codes
 LONGEST_CONTEXT_TOKENS = 16384
-"""What random models say they can do, so that no engine refuses a long context."""
+"""The context length in random models' metadata, so that no engine refuses a long context."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchModel:
-    """Where each form of one model lies, or will lie once it is asked for."""
+    """The paths of each form of one model; a form is made when it is first needed."""
 
     name: str
     packed: Path
@@ -41,7 +41,7 @@ class BenchModel:
     hf: Path
 
     def make_packed(self) -> Path:
-        """Our form. Raises FileNotFoundError where the embedded model was not fetched, QuantError."""
+        """Makes our form, once. Raises FileNotFoundError if the embedded model was not fetched, QuantError."""
         if not (self.packed / "config.json").exists():
             if self.name not in RANDOM_SHAPES:
                 raise FileNotFoundError(f"{self.packed}: the embedded model is not there; `make model` fetches it")
@@ -49,7 +49,7 @@ class BenchModel:
         return self.packed
 
     def make_gguf(self) -> Path:
-        """The GGUF. Raises FileNotFoundError as above; ImportError without the `gguf` package, naming it."""
+        """Makes the GGUF likewise. Raises FileNotFoundError as above, ImportError without the `gguf` package."""
         if not self.gguf.exists():
             if self.name not in RANDOM_SHAPES:
                 raise FileNotFoundError(f"{self.gguf}: the embedded model is not there; `make model` fetches it")
@@ -60,7 +60,7 @@ class BenchModel:
         return self.gguf
 
     def make_hf(self) -> Path:
-        """The Hugging Face folder, in bf16, from the GGUF. Raises what make_gguf raises; ImportError, OSError."""
+        """Makes the Hugging Face folder in bf16 from the GGUF. Raises what make_gguf raises, ImportError, OSError."""
         if not self.hf.exists():
             self.hf.parent.mkdir(parents=True, exist_ok=True)
             folder = Path(tempfile.mkdtemp(prefix=".partial-", dir=self.hf.parent))
@@ -76,8 +76,8 @@ class BenchModel:
 def bench_model(name: str, models: Path, made: Path) -> BenchModel:
     """The model called `name` (one of NAMES).
 
-    models: where `make model` leaves the embedded one, and where random ones lie that `redoubt synth` has written
-    (by the shape's name with -synth). made: where everything else goes.
+    models: the folder of the embedded model (`make model`), and of random models that `redoubt synth` has written under
+    the shape's name with -synth. made: the folder for all other forms.
     """
     if name == "embedded":
         gguf = models / f"{EMBEDDED_NAME}.gguf"
@@ -89,7 +89,7 @@ def bench_model(name: str, models: Path, made: Path) -> BenchModel:
 
 
 def write_random_gguf(shape: Mapping[str, Any], path: Path, *, seed: int = 0, progress: bool = True) -> None:
-    """A Llama GGUF with random Q4_0 matrices, a byte-level vocabulary and ones for norms. The file is written once."""
+    """Writes a Llama GGUF with random Q4_0 matrices, a byte-level vocabulary and norms of 1."""
     import gguf
 
     hidden, heads = shape["hidden_size"], shape["num_attention_heads"]
@@ -139,7 +139,7 @@ def _tensor_shapes(shape: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _random_q4_0(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """[rows, bytes of a row]: codes of all values, scales that keep activations' size."""
+    """Random blocks, uint8 [rows, bytes of a row], with scales that keep the activations' magnitude."""
     blocks = np.frombuffer(rng.bytes(rows * cols // Q4_0_GROUP * Q4_0_BYTES), np.uint8).copy()
     blocks = blocks.reshape(rows, cols // Q4_0_GROUP, Q4_0_BYTES)
     code_rms = 4.6
@@ -149,7 +149,7 @@ def _random_q4_0(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray[A
 
 
 def _add_vocabulary(writer: Any, gguf: Any, size: int) -> None:
-    """Bytes, one merge (readers ask for one), and fillers: no text is tokenized, but some engines want a tokenizer."""
+    """A vocabulary of bytes, one merge (readers need one) and fillers, for engines that need a tokenizer."""
     from tokenizers.pre_tokenizers import ByteLevel
 
     names = ["<|endoftext|>", *sorted(ByteLevel.alphabet()), "Ġa"]
@@ -164,7 +164,7 @@ def _add_vocabulary(writer: Any, gguf: Any, size: int) -> None:
 
 
 def export_hf(gguf_path: Path, folder: Path) -> None:
-    """The same weights, dequantized and rounded to bf16, as transformers reads them: a shard for each layer."""
+    """Writes the same weights, dequantized and rounded to bf16, for transformers: one shard for each layer."""
     from safetensors.numpy import save_file
 
     source = open_gguf(gguf_path)

@@ -1,9 +1,8 @@
-"""Times attention, the row operations and sampling, each against what the machine can do, measured in the same run.
+"""Times attention, row operations and sampling, and compares them with the machine's limits in the same run.
 
-A time is the CPU time of the busiest pinned thread, best of several passes: what it would take on cores of its own.
-Shares are of the fp32 multiply-add peak and of the streaming read rate of the same threads; an operation on floats
-can't be faster than the larger of the two demands (integers are multiplied at twice that peak, or more), so
-`share_of_limit` is that demand over the time. Knows no model.
+A time is the CPU time of the busiest pinned thread, the best of several passes: the time on otherwise idle cores.
+Shares are of the fp32 multiply-add peak and of the streaming read rate of the same threads. `share_of_limit` is the
+larger of the two, which can't exceed 1 for floats; integers are multiplied at twice that peak or more. Knows no model.
 
     python -m bench.ops --json
 """
@@ -22,7 +21,7 @@ from kernels._native import Sampler, testing
 
 KV_BYTES = {"int16": 2, "bf16": 2, "fp32": 4, "int8": 1}
 SCALE_BYTES = {"int16": 2, "int8": 2}
-"""Of one token's key or value of one head."""
+"""The bytes of the scale of one head's key or value of one token."""
 VOCABULARY = 151_936
 
 
@@ -51,7 +50,7 @@ class AttentionShape:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of the threads together."""
+    """The rates of all threads together."""
 
     fma_fp32_macs_per_s: float
     read_bytes_per_s: float
@@ -59,7 +58,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One timed case. Shares are None where the limit says nothing about it."""
+    """One timed case. Shares are None where the limit does not apply."""
 
     op: str
     shape: dict[str, int | float | str]
@@ -71,7 +70,7 @@ class Result:
 
 
 def attention_shapes() -> list[AttentionShape]:
-    """Prefill of 512 tokens that end at 4,096, one sequence; and decode of long contexts out of memory."""
+    """Prefill of 512 tokens up to position 4,096 of one sequence, and decode with long contexts read from memory."""
     prefill = [
         AttentionShape(2, 512 // group_heads, group_heads, 4096 - 512 // group_heads, head_dim, kv_type)
         for head_dim in (64, 128)
@@ -134,13 +133,13 @@ def time_attention(shape: AttentionShape, tier: str, threads: int, repeats: int,
 
 
 def time_rows(op: str, rows: int, n: int, tier: str, threads: int, repeats: int) -> Result:
-    """One row operation; its data is in the caches, as after the layer before."""
+    """One row operation; its data is in the caches, as it is after the previous layer."""
     passes = testing.time_rows(op, rows, n, repeats, threads, pinned_cpus(threads), tier)
     return Result(op, {"rows": rows, "n": n}, tier, best_cpu_s(passes))
 
 
 def time_sampling(options: dict[str, float], repeats: int) -> Result:
-    """One draw from a vocabulary of 150 thousand, through Python, with the copy that spares the caller's logits."""
+    """One sample from a vocabulary of 150 thousand, called from Python, including a copy of the logits."""
     logits = np.random.default_rng(0).standard_normal(VOCABULARY, np.float32) * np.float32(2.5)
     sampler = Sampler(vocab_size=VOCABULARY, prompt=range(500), **options)  # type: ignore[arg-type]
     seconds = []

@@ -1,8 +1,8 @@
-"""A comparison's JSON as pictures: `python -m bench.plots X.json --out FOLDER`. Does not measure anything.
+"""Draws a comparison's JSON: `python -m bench.plots X.json --out FOLDER`. Does not measure.
 
-Up to three SVG files, as far as the works go: tokens a second over streams, and over context (logarithmic axes), and
+Up to three SVG files, depending on the works: tokens a second over streams, and over context (logarithmic axes), and
 the time of the first token over the prompt's length (the prefill's seconds). Points are medians, bars the lowest and
-the highest round. Needs matplotlib (the `bench` extra).
+highest round. Needs matplotlib (the `bench` extra).
 """
 
 import argparse
@@ -16,11 +16,11 @@ from typing import Any
 DECODE = re.compile(r"decode (\d+) at (\d+)")
 PREFILL = re.compile(r"prefill (\d+)")
 Points = dict[str, list[tuple[int, float, float, float]]]
-"""By engine: x, median, lowest and highest of the rounds."""
+"""By engine: x, and the median, lowest and highest of the rounds."""
 
 
 def points_over_streams(result: Mapping[str, Any]) -> Points:
-    """Decoding at the context that most works have: tokens a second of all streams."""
+    """Decoding at the most frequent context: tokens a second of all streams."""
     contexts = [int(match[2]) for name in result["works"] if (match := DECODE.fullmatch(name))]
     usual = max(contexts, key=contexts.count, default=0)
     return _points(result, lambda match, rate: (int(match[1]), rate) if int(match[2]) == usual else None, DECODE)
@@ -55,7 +55,7 @@ def _points(result: Mapping[str, Any], point: Any, pattern: re.Pattern[str]) -> 
 
 
 def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Writes the pictures that have at least two points of one engine; returns their paths."""
+    """Writes the plots with at least two points of one engine; returns their paths."""
     plot: Any = import_module("matplotlib.pyplot")
     model = result["model"]
     pictures = [

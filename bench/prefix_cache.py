@@ -1,6 +1,6 @@
-"""Time to the first token of a prompt that is new, that was asked before, and that another tenant asked before.
+"""Time to the first token of a prompt that is new, that was sent before, and that another tenant sent before.
 
-The three take turns on one loaded model; the last must cost what the first does. Run:
+The three alternate on one loaded model; the last must take as long as the first. Run:
 `python -m bench.prefix_cache MODEL --threads 2`; prints one JSON object.
 """
 

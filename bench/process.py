@@ -1,8 +1,8 @@
-"""The bench's side of one engine: starts its process, asks for works, and tells a refusal from a crash.
+"""The bench's side of one engine: starts its process, requests measurements, and distinguishes refusals from crashes.
 
-A process that ends or does not answer in time is a `Crash` with its last words; it can be started again. Does not know
-what is measured. Between works the process is stopped (SIGSTOP): threads that spin while they wait for more halved the
-figures of whoever came next.
+A process that ends or does not answer in time is a `CrashError` with its last output; it can be started again. Between
+measurements the process is stopped (SIGSTOP), because threads that spin while they wait for work slow down the engine
+that is measured next. Does not know what is measured.
 """
 
 import json
@@ -22,11 +22,11 @@ LAST_WORDS_CHARACTERS = 1500
 
 
 class CrashError(Exception):
-    """The process ended, or gave no answer in time. The message ends with what it last printed."""
+    """The process ended, or did not answer in time. The message ends with its last output."""
 
 
 class Contender:
-    """One engine under comparison: a process that loads the model once and answers works."""
+    """One engine under comparison: a process that loads the model once and measures each requested work."""
 
     def __init__(self, name: str, command: Sequence[str], folder: Path, log: Path, timeout_s: float) -> None:
         """Starts nothing yet.
@@ -50,7 +50,7 @@ class Contender:
         with self._log.open("wb") as log:
             try:
                 self._process = Popen(
-                    # a stopped process would not notice that its pipes were closed
+                    # a stopped process does not notice that its pipes were closed
                     ["setpriv", "--pdeathsig", "KILL", *self._command],
                     stdin=PIPE,
                     stdout=PIPE,
@@ -78,7 +78,7 @@ class Contender:
         return float(answer["seconds"])
 
     def ask(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """What the process answers; starts it again if it has crashed. Raises CrashError."""
+        """The process' answer to an order; starts the process again if it has crashed. Raises CrashError."""
         if self._process is None:
             self.start()
         assert self._process is not None
@@ -94,7 +94,7 @@ class Contender:
         return answer
 
     def stop(self) -> None:
-        """Ends the process, if it runs; kindly first."""
+        """Ends the process if it runs: closes its input, and kills it if it has not ended after 10 s."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -102,7 +102,7 @@ class Contender:
         assert process.stdout is not None
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGCONT)
-        with suppress(OSError):  # it may be dead already
+        with suppress(OSError):  # it may have ended already
             process.stdin.close()
         try:
             process.wait(10)
@@ -112,16 +112,16 @@ class Contender:
         process.stdout.close()
 
     def _rest(self) -> None:
-        """Stops the process and waits until it is."""
+        """Stops the process and waits until it is stopped."""
         assert self._process is not None
         self._signal(signal.SIGSTOP)
         with suppress(ChildProcessError):
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def _signal(self, number: signal.Signals) -> None:
-        """To the process and those that it started."""
+        """Sends a signal to the process and its children."""
         assert self._process is not None
-        with suppress(ProcessLookupError):  # it has ended, which the next answer will tell
+        with suppress(ProcessLookupError):  # it has ended; reading its answer will show that
             os.killpg(self._process.pid, number)
 
     def _read(self) -> dict[str, Any]:
@@ -151,4 +151,4 @@ class Contender:
         self.stop()
         status = "" if process is None else f" with status {process.returncode}"
         words = self._log.read_text(errors="replace").strip()[-LAST_WORDS_CHARACTERS:]
-        return CrashError(f"{what}{status}; its last words: {words}" if words else f"{what}{status}")
+        return CrashError(f"{what}{status}; its last output: {words}" if words else f"{what}{status}")

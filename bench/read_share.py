@@ -1,8 +1,8 @@
-"""What share of the memory's rate one stream's decoding reaches, the two measured in turn.
+"""Measures which share of the memory's read rate decoding of one stream reaches.
 
-On a machine that others use the read rate moves by half within a run: a limit that is the best of all samples then says
-little about a median of decoding. Here every measurement of decoding lies between two of plain streaming reads (by the
-same threads, through 512 MiB), and their medians compare; wall time both. Run:
+On a shared machine the read rate changes within a run, so that the best sample is no good limit for a median of
+decoding. Here each measurement of decoding lies between two of streaming reads (by the same threads, through 512 MiB),
+and the medians are compared, both in wall time. Run:
 `python -m bench.read_share MODEL --threads 2`; prints one JSON object.
 """
 
@@ -21,7 +21,7 @@ from quant.errors import SourceError
 
 
 def read_rates(threads: int) -> list[float]:
-    """Bytes a second of each of some streaming reads."""
+    """The rates of several streaming reads, in bytes a second."""
     return [READ_BYTES / wall_s for wall_s, _ in time_reads(threads)]
 
 
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("model", type=Path, help="folder of a converted model")
     parser.add_argument("--threads", type=at_least(1), required=True, help="compute threads")
     parser.add_argument("--context", type=at_least(1), default=512, help="tokens before decoding (default %(default)s)")
-    parser.add_argument("--steps", type=at_least(1), default=16, help="on the clock, a round (default %(default)s)")
+    parser.add_argument("--steps", type=at_least(1), default=16, help="timed steps of a round (default %(default)s)")
     parser.add_argument("--rounds", type=at_least(1), default=12, help="(default %(default)s)")
     parser.add_argument("--kv-type", choices=_native.KV_TYPES, default="int16", help="(default %(default)s)")
     options = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""A comparison's JSON as a Markdown table: `python -m bench.report X.json ...`. Does not measure anything."""
+"""Prints a comparison's JSON as a Markdown table: `python -m bench.report X.json ...`. Does not measure."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ OURS = "redoubt"
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Tokens a second of each engine, our share of the machine's limit, and our ratio to the best peer."""
+    """The table: tokens a second of each engine, our share of the machine's limit, and our ratio to the best peer."""
     engines = result["engines"]
     others = [name for name in engines if name != OURS]
     variants = [name for name in others if name.startswith(f"{OURS}_")]  # ours with another KV or compute type

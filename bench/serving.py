@@ -1,15 +1,15 @@
-"""`redoubt bench serving`: the whole service beside the bare engine, with the same requests, in one run.
+"""`redoubt bench serving`: the whole service and the bare engine, with the same requests, in one run.
 
     python -m bench.serving MODEL --threads 2 --streams 1,16 --json
 
-Starts the service as `redoubt serve` does (loopback, a Ray of its own, ended at the end), and loads the same model
-into this process too; then they take turns with the same requests: `--streams` completions at once, each of `--prompt`
-random tokens and `--generate` more, greedy. The service gets them over HTTP from a process of its own, as streams.
+Starts the service as `redoubt serve` does (on loopback, with a private Ray that ends with it), and loads the same model
+into this process. The two alternate with the same requests: `--streams` concurrent completions, each with `--prompt`
+random tokens and `--generate` greedy output tokens. A separate process sends them to the service as HTTP streams.
 
-- `tokens_per_s`: all output tokens over the time from the first request until the last stream's end.
-- `first_token_s`: from sending a lone request of `--prompt` tokens until its first text.
+- `tokens_per_s`: all output tokens over the time from the first request to the end of the last stream.
+- `first_token_s`: from sending a single request of `--prompt` tokens to its first text.
 
-Load is bounded: it ends with the last stream. Knows the service by HTTP only.
+The load is bounded: it ends with the last stream. Uses the service through HTTP only.
 """
 
 import argparse
@@ -60,13 +60,13 @@ class ServingBenchOptions:
 
 @contextmanager
 def running_service(options: ServingBenchOptions) -> Iterator["HttpSide"]:
-    """The service on a free port of loopback. Raises RuntimeError with its last words if it does not start."""
+    """The service on a free port of loopback. Raises RuntimeError with its last output if it does not start."""
     with tempfile.TemporaryDirectory(prefix="redoubt-bench-") as folder:
         config, log = Path(folder) / "service.yaml", Path(folder) / "log"
         values = yaml.safe_load((ROOT / "ray_configs/local.yaml").read_text(encoding="utf-8"))
         worker = values["applications"][0]["args"]["worker"]
         worker |= {"threads": options.threads, "max_concurrent_requests": max(options.streams)}
-        # Random tokens, and what a model makes of them, repeat themselves: guesses would be the measure.
+        # Random tokens and their continuations repeat themselves, so that guesses would dominate the result.
         values["applications"][0]["args"]["engine"]["guess_tokens"] = 0
         config.write_text(yaml.safe_dump(values), encoding="utf-8")
         port = _free_port()
@@ -82,7 +82,7 @@ def running_service(options: ServingBenchOptions) -> Iterator["HttpSide"]:
 
 
 class HttpSide:
-    """The service, as its clients reach it."""
+    """The service as its clients use it."""
 
     def __init__(self, port: int, model: str, pid: int) -> None:
         self._port = port
@@ -90,7 +90,7 @@ class HttpSide:
         self._pid = pid
 
     def run(self, orders: Sequence[Order]) -> list[Receipt]:
-        """Sends the orders from a process of their own. Raises RuntimeError if one fails."""
+        """Sends the orders from a separate process. Raises RuntimeError if one fails."""
         job = {"host": "127.0.0.1", "port": self._port, "model": self._model}
         job |= {"orders": [asdict(order) for order in orders]}
         done = subprocess.run(
@@ -193,7 +193,7 @@ def measure_serving(options: ServingBenchOptions) -> dict[str, object]:
 def _report(
     options: ServingBenchOptions, rates: dict[str, dict[int, list[float]]], first: dict[str, list[float]]
 ) -> dict[str, Any]:
-    """Medians of the rounds after the first, which is not counted; ratios round by round."""
+    """Medians of all rounds but the first; ratios are those of each round."""
 
     def ratio(streams: int) -> float:
         pairs = zip(rates["service"][streams][1:], rates["engine"][streams][1:], strict=True)
@@ -241,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="redoubt bench serving", description="Measure the service.")
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a converted model")
     parser.add_argument("--threads", type=int, required=True, help="compute threads")
-    parser.add_argument("--streams", type=number_list, default=(1, 16), help="requests side by side (default 1,16)")
+    parser.add_argument("--streams", type=number_list, default=(1, 16), help="concurrent requests (default 1,16)")
     parser.add_argument("--prompt", type=int, default=32, help="tokens of each prompt (default %(default)s)")
     parser.add_argument("--generate", type=int, default=128, help="tokens of each answer (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="rounds; medians count (default %(default)s)")

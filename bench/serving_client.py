@@ -1,7 +1,7 @@
-"""A process full of HTTP clients: sends completions, each at its time, and notes when their events came.
+"""A process of HTTP clients: sends completions, each at its time, and records when their events arrive.
 
-Reads a JSON job on stdin and prints a JSON report. Standard library only, and no more work per event than finding
-it: what the clients burn, the service on the same machine lacks. Knows the service by its HTTP address alone.
+Reads a JSON job from stdin and prints a JSON report. Standard library only, with as little work per event as possible,
+because the service runs on the same machine. Knows only the service's HTTP address.
 """
 
 import asyncio
@@ -17,27 +17,27 @@ class Order:
     """One request."""
 
     at_s: float
-    """When to send it, from the start."""
+    """When to send it, in seconds from the start."""
     prompt: tuple[int, ...]
     max_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What became of an order. Seconds from the start."""
+    """The result of an order. Times are seconds from the start."""
 
     sent_s: float
     first_s: float
-    """The first event with text, which is the first token unless that has only a part of a character."""
+    """When the first event with text arrived: the first token, unless that is only part of a character."""
     end_s: float
     events: int
     tokens: int
-    """As the service counts them."""
+    """Output tokens, as the service counts them."""
     error: str = ""
 
 
 async def send(host: str, port: int, model: str, order: Order, start_s: float) -> Receipt:
-    """One streamed completion on a connection of its own."""
+    """Sends one streamed completion on its own connection."""
     body = json.dumps(
         {
             "model": model,
@@ -76,7 +76,7 @@ async def send(host: str, port: int, model: str, order: Order, start_s: float) -
 
 
 async def send_all(job: dict[str, Any]) -> list[Receipt]:
-    """All orders of a job, side by side."""
+    """Sends all orders of a job concurrently."""
     start_s = time.perf_counter()
     orders = [Order(**order) for order in job["orders"]]
     return list(

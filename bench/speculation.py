@@ -1,8 +1,8 @@
-"""What guessing tokens from the text itself gains, and what it costs where there is nothing to guess.
+"""Measures the speed gained by guessing tokens from the text itself, and the cost where there is nothing to guess.
 
-Each scenario runs without and with guesses in turn, on one loaded model, and both must say the same. An answer ends
-where the model ends it. Reported are the decoding speeds (from the first token on) and the ratio with guesses /
-without: of each pair of runs, and their median.
+Each scenario alternates without and with guesses on one loaded model, and both must generate the same tokens. The model
+ends its answers. Reported are the decoding speeds (from the first token on) and the ratio of the speed with guesses to
+that without: of each pair of runs, and their median.
 Run: `python -m bench.speculation MODEL --threads 2`; prints one JSON object.
 """
 
@@ -50,7 +50,7 @@ TEXT = (
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What is asked, by how many at once."""
+    """A prompt, and the number of concurrent requests with it."""
 
     name: str
     copies: bool
@@ -76,7 +76,7 @@ SCENARIOS = (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of a scenario once."""
+    """The result of one run of a scenario."""
 
     tokens_per_s: float
     outputs: tuple[tuple[int, ...], ...]
@@ -87,7 +87,7 @@ class Run:
 def run(
     runner: NativeRunner, prompt: Sequence[int], ends: frozenset[int], scenario: Scenario, guess_tokens: int
 ) -> Run:
-    """All of a scenario's requests at once, on an engine of their own."""
+    """Runs all of a scenario's requests concurrently on a new engine."""
     engine = Engine(runner, guess_tokens=guess_tokens, prompt_chunk_tokens=512)
     outputs: list[list[int]] = [[] for _ in range(scenario.concurrent)]
     left = scenario.concurrent
@@ -116,14 +116,14 @@ def run(
     done.wait()
     engine.stop()
     counts = engine.statistics()
-    made = sum(map(len, outputs)) - scenario.concurrent  # the first ones came with the prompts
+    made = sum(map(len, outputs)) - scenario.concurrent  # the first ones are prefill's
     return Run(made / (ended_s - began_s), tuple(map(tuple, outputs)), counts.guessed_tokens, counts.right_guesses)
 
 
 def measure(
     runner: NativeRunner, chat: ChatModel, scenario: Scenario, rounds: int, guess_tokens: int
 ) -> dict[str, object]:
-    """The scenario in turn without and with guesses, `rounds` times."""
+    """Runs the scenario alternately without and with guesses, `rounds` times."""
     prompt = chat.chat_prompt([Message(role="user", content=scenario.asked)])
     ends = frozenset(chat.eos_token_ids)
     pairs = [

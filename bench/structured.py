@@ -1,9 +1,9 @@
-"""What structured output costs a token: the time of a mask over the vocabulary, of accepting a token, of compiling.
+"""Measures structured output: the time of a mask over the vocabulary, of accepting a token, and of compiling a schema.
 
-Outputs that follow each schema are walked token by token, as the engine does it. "first": a request's way through a
-schema that was just compiled; "again": the next request with the same one. Compiling runs in a thread of its own, so
-what the engine would feel of it is measured too: the longest gap between the turns of a thread that only counts.
-`--with xgrammar` measures that library too, in turn, in a process and an environment of its own.
+Outputs that match each schema are fed token by token, as the engine does it. "first" is a request with a schema that
+was just compiled; "again" is the next request with the same one. A schema is compiled in a thread of its own; to
+measure how much that delays other threads, a thread that only counts records its longest gap between two turns.
+`--with xgrammar` measures that library alternately, in a process and an environment of its own.
 Run: `redoubt bench structured MODEL`; prints one JSON object.
 """
 
@@ -33,7 +33,7 @@ from bench.work import CLOCKS
 
 
 class _Gap:
-    """The longest time for which a thread that does nothing but count did not get its turn."""
+    """Measures the longest time for which a thread that only counts did not run."""
 
     def __enter__(self) -> "_Gap":
         self._end = threading.Event()
@@ -56,7 +56,7 @@ class _Gap:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """The median, the tails, and the worst."""
+    """The median, the 90th and 99th percentiles, and the maximum."""
     points = np.percentile(values, [50, 90, 99, 100])
     return {name: round(float(value), 1) for name, value in zip(("p50", "p90", "p99", "max"), points, strict=True)}
 
@@ -65,7 +65,7 @@ class Ours:
     """llguidance as the service uses it."""
 
     def __init__(self, folder: Path, vocab_size: int, clock: str) -> None:
-        """Returns when the vocabulary is read."""
+        """Reads the vocabulary."""
         self._now_s = CLOCKS[clock]
         began_s = self._now_s()
         self.constraints = Constraints(folder, vocab_size)
@@ -74,7 +74,7 @@ class Ours:
         self._mask: NDArray[np.uint32] = np.zeros(-(-vocab_size // 32), np.uint32)
 
     def follow(self, schema: str, token_ids: Sequence[int]) -> dict[str, Any]:
-        """Compiles a schema and gets it again, and walks an output through each. Raises ValueError, ConstraintError."""
+        """Compiles a schema twice and feeds an output through each. Raises ValueError, ConstraintError."""
         answer: dict[str, Any] = {}
         for name in ("first", "again"):
             began_s = self._now_s()
@@ -92,13 +92,13 @@ class Ours:
 
 
 Follow = Callable[[str, Sequence[int]], Mapping[str, Any]]
-"""Schema and tokens -> times of its first output and of the next one, or why it is refused."""
+"""(schema, tokens) -> the times of "first" and "again", or the reason for a refusal."""
 
 
 def measure_case(
     tokenizer: Tokenizer, schema: Any, value: Any, rounds: int, libraries: Mapping[str, Follow]
 ) -> dict[str, Any]:
-    """One schema: in every round each library compiles it anew, under a title of its own, in turn."""
+    """One schema: in every round each library compiles it anew, under another title, one after the other."""
     token_ids = tokenizer.encode(json.dumps(value, ensure_ascii=False), add_special_tokens=False).ids
     found: dict[str, list[Mapping[str, Any]]] = {name: [] for name in libraries}
     for number in range(rounds):
@@ -109,7 +109,7 @@ def measure_case(
 
 
 def summary(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of all rounds; or why there are none."""
+    """The times of all rounds, or the reason for a refusal."""
     refused = [answer["refused"] for answer in answers if "refused" in answer]
     if refused:
         return {"refused": refused[0]}
@@ -129,7 +129,7 @@ def summary(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def measure_hostile(constraints: Constraints, schema: Any) -> dict[str, Any]:
-    """Until it is refused or compiled, and what a thread beside it felt."""
+    """The time until a schema is refused or compiled, and the longest gap of a thread beside it."""
     refused = ""
     with _Gap() as gap:
         began_s = time.perf_counter()
@@ -142,7 +142,7 @@ def measure_hostile(constraints: Constraints, schema: Any) -> dict[str, Any]:
 
 
 def start_xgrammar(folder: Path, vocab_size: int, environments: Path, clock: str) -> Contender:
-    """Installs it where it is not, and starts it. Raises InstallError, CrashError, OSError."""
+    """Installs xgrammar if necessary and starts it. Raises InstallError, CrashError, OSError."""
     xgrammar.ENVIRONMENT.install(environments)
     python = xgrammar.ENVIRONMENT.python(environments).absolute()
     ends = sorted(ChatModel.load(folder).eos_token_ids)
@@ -153,7 +153,7 @@ def start_xgrammar(folder: Path, vocab_size: int, environments: Path, clock: str
 
 
 def follow_with(contender: Contender) -> Follow:
-    """A process as a library. A crash, or no answer for a minute, is a refusal."""
+    """A function that asks the process. A crash, or no answer for a minute, is a refusal."""
 
     def follow(schema: str, token_ids: Sequence[int]) -> Mapping[str, Any]:
         try:
@@ -165,7 +165,7 @@ def follow_with(contender: Contender) -> Follow:
 
 
 def measure_hostile_beside(follow: Follow, schema: Any) -> dict[str, Any]:
-    """The same of a library in a process of its own, which no thread of ours can feel."""
+    """The same for a library in a process of its own, without the gap."""
     began_s = time.perf_counter()
     answer = follow(json.dumps(schema), ())
     took_ms = (time.perf_counter() - began_s) * 1e3
@@ -174,7 +174,7 @@ def measure_hostile_beside(follow: Follow, schema: Any) -> dict[str, Any]:
 
 
 def measure(folder: Path, rounds: int, environments: Path | None, clock: str) -> dict[str, Any]:
-    """All schemas on one model's vocabulary. environments: where xgrammar is, or is put; None: without it."""
+    """All schemas with one model's vocabulary. environments: where xgrammar is installed; None: without it."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     vocab_size = int(json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"])
     ours = Ours(folder, vocab_size, clock)

@@ -1,6 +1,6 @@
-"""Schemas with an output that follows each, and hostile schemas: what structured output is measured with.
+"""The schemas for measuring structured output, each with a matching output, and hostile schemas.
 
-Standard library only: a peer's own environment imports `walk` too. Knows no grammar library.
+Standard library only: a peer's environment imports `walk` too. Knows no grammar library.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,8 @@
-"""What the engines under comparison are asked to do, and the process' side of asking: JSON lines on standard streams.
+"""The measurements of a comparison, and the process' side of the protocol: JSON lines on the standard streams.
 
-The process announces itself with an `About` line when its model is loaded, then answers each `Work` line with the
-seconds it took, under one of its own variants (settings that it can be run with), or with a refusal of what it cannot
-do. Standard library only: it runs in the peers' own environments too. The bench's side is `bench.process`.
+A process writes an `About` line when its model is loaded. Then it answers each line with a `Work` and one of its own
+variants (settings that it can run with): with the seconds that the work took, or with the reason why it can't do it.
+Standard library only: it runs in the peers' own environments too. The bench's side is `bench.process`.
 """
 
 import json
@@ -20,33 +20,33 @@ class Work:
 
     kind: Literal["prefill", "decode"]
     streams: int
-    """Sequences side by side; prefill has one."""
+    """Concurrent sequences; prefill has one."""
     context_tokens: int
     """Prefill: the prompt's tokens. Decode: the tokens that each stream has before the clock starts."""
     new_tokens: int
-    """Decode: steps on the clock, each making a token for each stream."""
+    """Decode: timed steps, each of which generates a token for each stream."""
 
     @property
     def tokens(self) -> int:
-        """Tokens that the seconds are about."""
+        """Tokens that are processed while the clock runs."""
         return self.context_tokens if self.kind == "prefill" else self.streams * self.new_tokens
 
     @property
     def name(self) -> str:
-        """As it is called in a report."""
+        """Its name in reports."""
         if self.kind == "prefill":
             return f"prefill {self.context_tokens}"
         return f"decode {self.streams} at {self.context_tokens}"
 
 
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
-"""Seconds by name. On a machine that others use, CPU seconds of one thread still compare well; those of several do
-not, as threads that wait for each other spin."""
+"""Clocks in seconds, by name. On a shared machine the CPU seconds of one thread are comparable; those of several are
+not, because threads that wait for each other spin."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a process says of itself."""
+    """A process' description of itself."""
 
     version: str
     settings: str
@@ -55,13 +55,13 @@ class About:
 
 
 class NotSupportedError(Exception):
-    """This engine, or this variant of it, cannot do this work; the message says why. The process lives on."""
+    """This engine, or this variant of it, can't do this work; the message says why. The process continues."""
 
 
 def works(
     prompts: Sequence[int], decode_context: int, generate: int, batches: Sequence[int], contexts: Sequence[int] = ()
 ) -> list[Work]:
-    """Prompts, then decoding at each batch, then for each long context its prompt and one stream after it."""
+    """The works: each prompt, decoding at each batch, and for each long context its prompt and one decoding stream."""
     result = [Work("prefill", 1, tokens, 0) for tokens in prompts]
     result += [Work("decode", streams, decode_context, generate) for streams in batches]
     for tokens in contexts:
@@ -70,9 +70,9 @@ def works(
 
 
 def serve(about: About, measure: Callable[[Work, str], float], answers: TextIO) -> None:
-    """Answers works from standard input until it is closed.
+    """Answers requests from standard input until it is closed.
 
-    `measure(work, variant)` returns seconds, or raises NotSupportedError. answers: what `take_stdout` gave.
+    `measure(work, variant)` returns seconds, or raises NotSupportedError. answers: the result of `take_stdout`.
     """
     print(json.dumps(asdict(about)), flush=True, file=answers)
     for line in sys.stdin:
@@ -85,7 +85,7 @@ def serve(about: About, measure: Callable[[Work, str], float], answers: TextIO) 
 
 
 def take_stdout() -> TextIO:
-    """Standard output for answers alone: from here on, what libraries print goes to standard error."""
+    """Reserves standard output for answers: from now on, what libraries print goes to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     sys.stdout = sys.stderr

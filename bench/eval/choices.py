@@ -1,8 +1,8 @@
-"""Multiple choice by log-likelihood: which continuation of a context does a model find likeliest?
+"""Multiple choice by log-likelihood: which continuation of a context is the most likely?
 
-A context's keys and values are computed once for all its continuations. `acc` takes the likeliest, `acc_norm` the
-likeliest per character (the "normalized log-likelihood" of EleutherAI's harness, whose rule for cutting a context from
-its continuation is followed too). Knows no data set.
+A context's keys and values are computed once for all its continuations. `acc` takes the most likely one, `acc_norm` the
+most likely per character (the "normalized log-likelihood" of EleutherAI's harness, whose rule for splitting context
+and continuation is followed too). Knows no data set.
 """
 
 import math
@@ -46,10 +46,10 @@ class EncodedTask:
 
 
 def encode_task(tokenizer: Tokenizer, task: ChoiceTask) -> EncodedTask:
-    """Tokenizes context and continuation together and cuts after as many tokens as the context alone has.
+    """Tokenizes context and continuation together and splits after as many tokens as the context alone has.
 
-    Spaces that end the context belong to the continuation. A context begins with what the tokenizer puts before any
-    text (BOS), and where that is nothing, an empty context is refused.
+    Trailing spaces of the context belong to the continuation. A context begins with the tokenizer's BOS; without one,
+    an empty context is refused.
     """
     context = task.context.rstrip()
     spaces = task.context[len(context) :]
@@ -64,7 +64,7 @@ def encode_task(tokenizer: Tokenizer, task: ChoiceTask) -> EncodedTask:
 def score(model: NativeModel, encoded: EncodedTask) -> list[float]:
     """The log probability of each continuation after the context."""
     context, width = encoded.context, model.context_tokens
-    if encoded.tokens > width:  # the context's end tells more than its beginning
+    if encoded.tokens > width:  # the end of the context is more important than its beginning
         context = context[encoded.tokens - width :]
     if not context:
         raise EvalError(f"a choice is longer than the model's {width} tokens")
@@ -113,7 +113,7 @@ def accuracy(name: str, right: Sequence[bool]) -> dict[str, float]:
 
 
 def context_tokens(tokenizer: Tokenizer, tasks: Sequence[ChoiceTask], limit: int) -> int:
-    """What a model must hold for these tasks, at most `limit`."""
+    """The context length that these tasks need, at most `limit`."""
     return min(limit, max(encode_task(tokenizer, task).tokens for task in tasks))
 
 

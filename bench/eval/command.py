@@ -7,7 +7,7 @@
     redoubt eval report CHECKPOINT --text FILE --windows N --work FOLDER [--hellaswag FILE] [--out JSON] [--page FILE]
 
 MODEL is a converted folder, or a checkpoint (a Hugging Face folder, a GGUF file), which is evaluated unquantized. With
---json each model's result is one line of JSON. An interrupted run goes on where it stopped when it is asked again.
+--json each model's result is one line of JSON. Repeating an interrupted command resumes it.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"redoubt: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("redoubt: interrupted; the same command goes on where this one stopped", file=sys.stderr)
+        print("redoubt: interrupted; the same command resumes it", file=sys.stderr)
         return 130
     return 0
 
@@ -93,13 +93,13 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--threads", type=positive, help="compute threads (default: all CPUs)")
     report.add_argument("--out", type=Path, metavar="JSON", help="write the report there instead of printing it")
     report.add_argument(
-        "--page", type=Path, metavar="FILE", help="put its tables into this Markdown page, plots beside"
+        "--page", type=Path, metavar="FILE", help="put its tables into this Markdown page, and its plots beside it"
     )
     return parser
 
 
 def _report_about() -> str:
-    return "Convert a checkpoint in every way there is and measure each on one text."
+    return "Convert a checkpoint with every type and method, and measure each result on one text."
 
 
 def _command(commands: Any, name: str, about: str, run: Callable[..., Iterator[Result]]) -> argparse.ArgumentParser:
@@ -230,7 +230,7 @@ def _text_facts(options: argparse.Namespace, windows: int) -> Result:
 
 @contextmanager
 def _journal(options: argparse.Namespace, paths: Sequence[Path], content: str) -> Iterator[Journal]:
-    """The results so far of this very run; kept where the block fails, forgotten when it is complete."""
+    """The results so far of a run with these options; kept if the block fails, removed when the run is complete."""
     asked = {key: str(value) for key, value in vars(options).items() if key not in ("run", "json", "threads")}
     digest = hashlib.sha256(content.encode()).hexdigest()
     journal = Journal([asked, digest, [file_state(path) for path in paths]])

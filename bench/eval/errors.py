@@ -1,4 +1,4 @@
-"""What an evaluation refuses, with a message fit for the user."""
+"""The error of an evaluation, with a message for the user."""
 
 
 class EvalError(Exception):

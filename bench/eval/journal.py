@@ -1,7 +1,8 @@
-"""Results so far, on disk: an evaluation that was interrupted goes on where it stopped.
+"""Keeps an evaluation's results so far on disk, so that an interrupted evaluation can resume.
 
-One file a run, named after all that determines its results (what was asked, files' sizes and times, the engine's own
-file); it is removed when the run is complete, so nothing stale is ever read. Does not know what the results mean.
+There is one file for each run, named after everything that determines its results (options, sizes and times of files,
+the engine's own file). It is removed when the run is complete, so that no old result is ever read. Does not know what
+the results mean.
 """
 
 import hashlib
@@ -34,7 +35,7 @@ class Journal:
         return key in self._results
 
     def get(self, key: str, compute: Callable[[], Any]) -> Any:
-        """The result under `key`: the noted one, or else `compute`'s, which is noted."""
+        """The recorded result of `key`, or else that of `compute`, which is recorded."""
         if key not in self._results:
             self._results[key] = result = compute()
             with self._path.open("a", encoding="utf-8") as file:
@@ -42,7 +43,7 @@ class Journal:
         return self._results[key]
 
     def complete(self) -> None:
-        """Forgets the results: the run is done."""
+        """Removes the results, because the run is complete."""
         self._path.unlink(missing_ok=True)
 
     def _read(self) -> None:

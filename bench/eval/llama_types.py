@@ -1,12 +1,12 @@
-"""What llama.cpp's types of 4 bits keep of a model, each made with an importance matrix from our calibration text.
+"""Measures the quality of llama.cpp's 4-bit types, each with an importance matrix from our calibration text.
 
     python -m bench.eval.llama_types GGUF --text FILE --windows N --work FOLDER [--dither SEED] [--ours FOLDER ...]
 
-An importance matrix is the mean square of every input of every matrix: what its own tool measures, measured here on the
-very windows that `redoubt convert` calibrates with. llama.cpp (bench/peers) quantizes with it, and turns the result
-back into floats; so all are evaluated by one engine with fp32 activations, keys and values, and only the rounding of
-the weights shows. With --dither every 4-bit weight of the source is moved by up to a quarter step, which takes it off
-its grid; convert the file that is then left in the work folder, float.gguf, to compare with.
+An importance matrix is the mean square of every input of every matrix, as llama.cpp's own tool measures it, here on the
+windows that `redoubt convert` calibrates with. llama.cpp (bench/peers) quantizes with it and dequantizes the result;
+one engine evaluates all results with fp32 activations, keys and values, so that only the rounding of weights differs.
+With --dither every 4-bit weight of the source is moved by up to a quarter step, so that it no longer lies on the grid;
+to compare, convert float.gguf, which is then in the work folder.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
-    """Everything; files that are in the work folder already are used as they are."""
+    """Measures all types; files that exist in the work folder are reused."""
     exact = options.work / "float.gguf"
     if not exact.exists():
         _quantized(options, options.source, exact, "F32", None)
@@ -153,7 +153,7 @@ def importance_matrix(checkpoint: Source, ids: np.ndarray[Any, np.dtype[np.int32
 
 
 def layer_bits(gguf: GgufFile) -> float:
-    """Bits a weight of the layers' matrices."""
+    """The mean bits of a weight of the layers' matrices."""
     layers = [each for name, each in gguf.tensors.items() if name.startswith("blk.") and len(each.shape) == 2]
     bits = sum(8 * each.row_bytes * each.shape[0] for each in layers)
     return bits / sum(each.shape[0] * each.shape[1] for each in layers)
@@ -189,7 +189,7 @@ def _quantized(options: argparse.Namespace, source: Path, out: Path, kind: str, 
 
 
 def _perplexity(path: Path, options: argparse.Namespace, state: Path | None = None) -> dict[str, Any]:
-    """state: the file that decides the result, where `path` is made anew each time."""
+    """state: the file that the result depends on, if `path` is written anew each time."""
     text = read_text(options.text)
     run = ["llama-types", file_state((state or path).resolve()), options.text.name, len(text), options.windows]
     journal = Journal(run, options.work / "journal")

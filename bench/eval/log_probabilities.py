@@ -1,4 +1,4 @@
-"""Logits -> what a model thinks of the tokens that follow, some rows at a time: no array of logits' size is made.
+"""Log probabilities and divergences from logits, some rows at a time, without another array of that size.
 
 fp32 differences and exponentials, sums in fp64. Knows no model.
 """
@@ -18,7 +18,7 @@ _ROWS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """By token: KL divergence of a model from the baseline, in nats, and whether their likeliest tokens agree."""
+    """By token: KL divergence of a model from the baseline, in nats, and whether their most likely tokens agree."""
 
     kl: F64
     agree: NDArray[np.bool_]
@@ -45,7 +45,7 @@ def divergence(baseline: F32, logits: F32) -> Divergence:
         weights = np.exp(base)
         mean = (weights * (base - ours)).sum(-1, dtype=np.float64) / weights.sum(-1, dtype=np.float64)
         kl[begin : begin + _ROWS] = mean - _log_sum(base) + _log_sum(ours)
-    # Exactly zero for equal logits; rounding alone may leave it a hair below.
+    # Exactly zero for equal logits; rounding may make it slightly negative.
     return Divergence(np.maximum(kl, 0), baseline.argmax(-1) == logits.argmax(-1))
 
 

@@ -1,7 +1,7 @@
 """LongBench's metrics for its English and code sets: an answer and a reference -> a score in 0..1.
 
-Source: metrics.py and eval.py of THUDM/LongBench (Bai et al. 2023), whose results these give, peculiarities included;
-ROUGE-L as in the `rouge` package 1.0.1, similarity as fuzzywuzzy's ratio. Knows no model.
+Source: metrics.py and eval.py of THUDM/LongBench (Bai et al. 2023), whose results these reproduce, peculiarities
+included; ROUGE-L as in the `rouge` package 1.0.1, similarity as fuzzywuzzy's ratio. Knows no model.
 """
 
 import re
@@ -79,7 +79,7 @@ METRICS: Final[Mapping[str, Metric]] = {
 }  # fmt: skip
 """By name: the 14 English sets, and the two of code."""
 FIRST_LINE_ONLY: Final = frozenset({"trec", "triviaqa", "samsum"})
-"""Sets of which only an answer's first line counts: small models write on with an example of their own."""
+"""Sets where only the answer's first line counts, because small models continue with another example."""
 
 
 def long_score(name: str, prediction: str, references: Sequence[str], classes: Sequence[str]) -> float:
@@ -99,7 +99,7 @@ def _sentences(text: str) -> list[list[str]]:
 
 
 def _common_subsequence(x: Sequence[str], y: Sequence[str]) -> list[str]:
-    """A longest common subsequence; of several, the one that going back from the ends and y first finds."""
+    """A longest common subsequence; of several, the one found by going back from the ends, y first."""
     lengths = [[0] * (len(y) + 1)]
     for word in x:
         before, row = lengths[-1], [0]

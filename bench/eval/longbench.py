@@ -1,8 +1,8 @@
-"""LongBench: answers to long texts, made greedily by the model and compared with references.
+"""LongBench: the model's greedy answers to questions about long texts, compared with references.
 
 Reads the authors' files: SET.jsonl (input, context, answers, all_classes) and, of their `config` folder,
-dataset2prompt.json and dataset2maxlen.json. Without these, prompts of our own are used, and the result says so: scores
-compare with published ones only under the authors' prompts. Source: pred.py and eval.py of THUDM/LongBench.
+dataset2prompt.json and dataset2maxlen.json. Without these, our own prompts are used, and the result says so: only with
+the authors' prompts can scores be compared with published ones. Source: pred.py and eval.py of THUDM/LongBench.
 """
 
 import re
@@ -96,7 +96,7 @@ def _task(path: Path, number: int, entry: Mapping[str, Any], prompt: str) -> Lon
     answers, classes = entry.get("answers"), entry.get("all_classes") or []
     if not all(isinstance(value, str) for value in fields.values()) or not isinstance(answers, list) or not answers:
         raise EvalError(f"{path}: line {number} lacks context, input or answers")
-    # Not str.format: prompts come from a file. One pass, so that a text's own braces stay what they are.
+    # Not str.format, because prompts come from a file; one pass, so that braces in a text are kept.
     text = re.sub(r"\{(context|input)\}", lambda match: str(fields[match[1]]), prompt)
     return LongTask(text, tuple(map(str, answers)), tuple(map(str, classes)))
 
@@ -105,7 +105,7 @@ class LongModel:
     """A converted model with its tokenizer and chat template, answering greedily."""
 
     def __init__(self, folder: Path, model: NativeModel) -> None:
-        """model: made for at least the longest prompt and answer that are wanted. Raises EvalError."""
+        """model: loaded for at least the longest prompt and answer. Raises EvalError."""
         try:
             self._chat = ChatModel.load(folder, max_context_tokens=model.context_tokens)
         except ValueError as error:
@@ -125,7 +125,7 @@ class LongModel:
         return str(self._tokenizer.decode(ids, skip_special_tokens=True))
 
     def prompt(self, name: str, text: str, most: int) -> list[int]:
-        """A prompt of at most `most` tokens: of a longer text the middle is left out, as the authors do."""
+        """A prompt of at most `most` tokens; the middle of a longer text is removed, as the authors do."""
         ids = self._tokenizer.encode(text, add_special_tokens=False).ids
         room = most
         while room > 1:

@@ -1,7 +1,7 @@
-"""Opens what an evaluation may be asked about: a converted folder, or a checkpoint as it is.
+"""Opens a model for an evaluation: a converted folder, or an unconverted checkpoint.
 
-A checkpoint (a Hugging Face folder, a GGUF file) is the unquantized baseline: its numbers as they are, in a temporary
-packed folder of bf16 where that holds them exactly and else fp32, computed in fp32. Does not know what is evaluated.
+A checkpoint (a Hugging Face folder, a GGUF file) is the unquantized baseline: its exact values in a temporary packed
+folder, as bf16 where that is exact, else as fp32, computed in fp32. Does not know what is evaluated.
 """
 
 import sys
@@ -32,10 +32,10 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True)
 class OpenModel:
-    """A packed folder, how it is to run, and what it is called in results."""
+    """A packed folder, how to run it, and its name in results."""
 
     path: Path
-    """What the user named."""
+    """The path that the user gave."""
     folder: Path
     unquantized: bool
     options: ModelOptions
@@ -71,11 +71,11 @@ class OpenModel:
 
     @property
     def context_tokens(self) -> int:
-        """The longest text that the model was made for."""
+        """The model's longest context."""
         return int(read_json_object(self.folder / "config.json")["max_position_embeddings"])
 
     def description(self) -> dict[str, object]:
-        """What a result says of the model."""
+        """The description of the model in results."""
         metadata = PackedFile(self.folder / FILE_NAME).metadata
         return {
             "model": str(self.path),
@@ -90,7 +90,7 @@ class OpenModel:
 
 @contextmanager
 def open_model(path: Path, options: ModelOptions, *, progress: bool = True) -> Iterator[OpenModel]:
-    """Yields the model at `path`; a checkpoint's temporary folder is gone afterwards.
+    """Yields the model at `path`; a checkpoint's temporary folder is removed afterwards.
 
     Raises QuantError for what is neither a converted model nor a checkpoint that can be read.
     """

@@ -1,4 +1,4 @@
-"""A quality report's JSON as a page: Markdown tables between two marks of a file, and plots. Does not measure anything.
+"""Formats a quality report's JSON: Markdown tables between two marks of a file, and plots. Does not measure.
 
 Plots need matplotlib (the `bench` extra).
 """
@@ -61,7 +61,7 @@ def tables(report: Mapping[str, Any]) -> str:
 
 
 def with_report(page: str, report: Mapping[str, Any], plots: str) -> str:
-    """The page with what lies between its marks replaced. Raises ValueError where it has none."""
+    """The page with the text between its marks replaced. Raises ValueError if it has none."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

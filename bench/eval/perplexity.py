@@ -41,7 +41,7 @@ def kl_divergence(
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The baseline's perplexity, and each model's with its divergence from the baseline by token.
 
-    key: what the results are noted under.
+    key: the results' key in the journal.
     """
     parts: list[Mapping[str, Any]] = []
     for number, ids in enumerate(windows):

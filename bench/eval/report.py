@@ -1,9 +1,9 @@
-"""The quality report: a checkpoint converted in every way that is asked for, and each measured on one text.
+"""The quality report: converts a checkpoint in each requested way and measures the results on one text.
 
-By variant: perplexity and KL divergence against the unquantized checkpoint, HellaSwag, size, the time of conversion and
-of loading, resident memory, and how far the weights moved. Then what the engine's own roundings cost (activations, keys
-and values). Gives JSON; `bench.eval.page` shows it. Conversions are kept in a work folder, so a report that was
-interrupted goes on.
+By variant: perplexity and KL divergence against the unquantized checkpoint, HellaSwag, size, the times of conversion
+and loading, resident memory, and the weights' error. Then the effect of the engine's rounding (activations, keys
+and values). Returns JSON, which `bench.eval.page` formats. Conversions are kept in a work folder, so that a report that
+was interrupted can resume.
 """
 
 import json
@@ -53,7 +53,7 @@ VARIANTS: Final[tuple[Options, ...]] = (
     {"qtype": "sym_int4", "bits": 4.5, "method": "gptq"},
     {"qtype": "int8", "group_size": 64, "method": "rtn"},
 )
-"""By default: granularities, types and methods beside each other."""
+"""The default variants: granularities, types and methods."""
 _ROUNDINGS: Final[Mapping[str, tuple[str, str]]] = {
     "int8 activations": ("int8", "fp32"), "int8 keys and values": ("fp32", "int8"),
     "bf16 keys and values": ("fp32", "bf16"), "int16 keys and values": ("fp32", "int16"),
@@ -61,12 +61,12 @@ _ROUNDINGS: Final[Mapping[str, tuple[str, str]]] = {
 }  # fmt: skip
 _EXACT: Final = "none"
 _BINS: Final = np.linspace(-1, 1, 82)
-_ERROR_TILES: Final = 8  # of each matrix: 256 rows are plenty
+_ERROR_TILES: Final = 8  # of each matrix: 256 rows are enough
 
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """What to measure; `work` keeps conversions."""
+    """What to measure; `work` is the folder of the conversions."""
 
     source: Path
     text: Path
@@ -80,7 +80,7 @@ class ReportOptions:
 
 
 def make_report(options: ReportOptions, journal: Journal, bar: Bar) -> dict[str, Any]:
-    """Runs everything; raises QuantError, EvalError, OSError."""
+    """Makes the report. Raises QuantError, EvalError, OSError."""
     options.work.mkdir(parents=True, exist_ok=True)
     made: dict[str, tuple[Path, dict[str, Any]]] = {}
     refused: dict[str, str] = {}
@@ -117,7 +117,7 @@ def make_report(options: ReportOptions, journal: Journal, bar: Bar) -> dict[str,
 
 
 def label(variant: Options) -> str:
-    """What a variant is called in reports."""
+    """A variant's name in reports."""
     method = variant.get("method", "rtn")
     group = variant.get("extent") or f"g{variant.get('group_size', 64)}"
     return (
@@ -128,10 +128,10 @@ def label(variant: Options) -> str:
 
 
 def converted(options: ReportOptions, variant: Options) -> tuple[Path, dict[str, Any]]:
-    """The folder of a variant, and what converting and loading it took; made once."""
+    """The folder of a variant, and the facts of its conversion and loading; converted once."""
     folder = options.work / label(variant).replace(" ", "-")
-    told = folder.with_name(f"{folder.name}.json")
-    if not (is_packed_model(folder) and told.exists()):
+    facts_file = folder.with_name(f"{folder.name}.json")
+    if not (is_packed_model(folder) and facts_file.exists()):
         began, used = time.monotonic(), time.process_time()
         arguments: dict[str, Any] = dict(variant)
         report = convert(options.source, folder, force=folder.exists(), **arguments)
@@ -142,8 +142,8 @@ def converted(options: ReportOptions, variant: Options) -> tuple[Path, dict[str,
         weights = sum(info.rows * info.cols for info in PackedFile(folder / FILE_NAME).matrices.values())
         facts |= {"size_bytes": report.size_bytes, "bits_per_weight": 8 * report.size_bytes / weights}
         facts |= {"linear_bits_per_weight": linear_bits(folder), "options": arguments}
-        write_json(told, facts | probe_load(folder))
-    return folder, read_json_object(told)
+        write_json(facts_file, facts | probe_load(folder))
+    return folder, read_json_object(facts_file)
 
 
 def linear_bits(folder: Path) -> float:
@@ -197,7 +197,7 @@ def _hellaswag(options: ReportOptions, model: OpenModel, journal: Journal, name:
 
 
 def weight_errors(source: Path, folder: Path) -> dict[str, Any]:
-    """How far the layers' weights moved: relative root mean square, by matrix and in all, and a histogram.
+    """The error of the layers' weights: relative root mean square, by matrix and in total, and a histogram.
 
     The histogram's bins are in units of a matrix' own root mean square, from -1 to 1; of each matrix the first rows
     count.

@@ -1,4 +1,4 @@
-"""A text as consecutive windows of tokens. Does not know what is done with them."""
+"""Cuts a text into consecutive windows of tokens. Does not know what they are used for."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def text_windows(
 ) -> list[list[int]]:
     """The text, tokenized whole without a BOS, as its first `windows` runs of `context_tokens` tokens (None: all).
 
-    What is left after the last full window is not used. Raises EvalError where there are fewer than asked for.
+    The rest after the last full window is not used. Raises EvalError if there are fewer than `windows`.
     """
     if context_tokens < 2:
         raise EvalError(f"--context {context_tokens}: a window needs two tokens at least")

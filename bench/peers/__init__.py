@@ -1,7 +1,7 @@
-"""Other engines and grammar libraries, each with its best settings, and in an environment of its own: a file per peer.
+"""Other engines and grammar libraries, each with its best settings and its own environment: one file for each.
 
-An engine's file has a `PEER`, which tells how to install it and how to start it; and, when run as a module by the
-peer's own interpreter, it is the process that `bench.process` talks to. Standard library only at import.
+An engine's file has a `PEER`, which says how to install and start it. Run as a module by the peer's interpreter, the
+file is the process that `bench.process` controls. Standard library only at import.
 """
 
 import argparse
@@ -18,18 +18,18 @@ from bench.work import CLOCKS
 
 
 class InstallError(Exception):
-    """A peer could not be installed; the message ends with what the installer said last."""
+    """A peer could not be installed; the message ends with the installer's last output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """How to get something that is not ours, into an environment of its own."""
+    """How to install something into an environment of its own."""
 
     name: str
     steps: tuple[tuple[str, ...], ...]
-    """Arguments of `pip install`, one call after the other, versions pinned."""
+    """Arguments of successive calls of `pip install`, with pinned versions."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Of the installation."""
+    """Environment variables of the installation."""
 
     def python(self, environments: Path) -> Path:
         """Its interpreter."""
@@ -65,17 +65,17 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer(Environment):
-    """How to get and start one other engine."""
+    """How to install and start one other engine."""
 
     reads: Literal["gguf", "hf"]
     """The model's form: a 4-bit GGUF, or a Hugging Face folder in bf16."""
     memory_per_weight_bytes: float
-    """What it needs in memory for a weight, about; where that is not free, it is not started."""
+    """The approximate memory for a weight; the peer is not started if so much is not available."""
 
     def command(self, environments: Path, model: Path, threads: int, clock: str, context_tokens: int) -> Sequence[str]:
-        """Starts its process. context_tokens: the most that any stream will have."""
+        """The command line of its process. context_tokens: the most that any stream will have."""
         options = ["--threads", str(threads), "--clock", clock, "--context", str(context_tokens)]
-        python = self.python(environments).absolute()  # not resolved: its own path makes it that environment's
+        python = self.python(environments).absolute()  # not resolved: the path selects the environment
         return [str(python), "-m", f"bench.peers.{self.name}", str(model.absolute()), *options]
 
 

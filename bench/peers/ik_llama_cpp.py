@@ -1,9 +1,9 @@
 """ik_llama.cpp, through the bindings of ik-llama-cpp-python.
 
-The wheel's own library is a generic AVX2 build without `vpdpbusd`, so its figures say little about the engine. A
-library of the same version that was built by hand for this CPU is loaded instead where it lies in `native/` of the
-peer's environment. What was loaded is said in the settings, with the number of its VNNI instructions.
-Run-time repacking (`-rtr`) on and off are tried, and flash attention with one stream: with several this version aborts.
+The wheel's library is a generic AVX2 build without `vpdpbusd`, whose figures say little about the engine. If a library
+of the same version, built by hand for this CPU, lies in `native/` of the peer's environment, it is loaded instead. The
+settings say which was loaded, and the number of its VNNI instructions. The variants are run-time repacking (`-rtr`) on
+and off, and flash attention on and off; with several streams this version aborts with flash attention.
 """
 
 import ctypes

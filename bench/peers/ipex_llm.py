@@ -1,8 +1,8 @@
 """IPEX-LLM: sym_int4 weights made at load, transformers' modules with its int4 linear layers, driven step by step.
 
-Its class is called as transformers' `generate` calls it, without sampling: a prompt, then one token a stream and step
-with the keys and values of before. Several streams are one batch of equal lengths. Whoever installs it takes care of
-what its package asks of torch and transformers: it is unmaintained, and newer ones than the pinned do not work.
+The model is called as transformers' `generate` calls it, without sampling: a prompt, then one token a stream and step
+with the previous keys and values. Several streams are one batch of equal lengths. The package is unmaintained and does
+not work with newer versions of torch and transformers than the pinned ones.
 """
 
 import random

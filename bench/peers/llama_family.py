@@ -1,8 +1,8 @@
-"""What llama.cpp and its fork have in common: one C interface for batches, and contexts that are worth keeping.
+"""What llama.cpp and its fork have in common: one C interface for batches, and contexts that are reused.
 
-The clock runs only in `llama_decode`, one call per step with ready arrays, so nothing of Python is measured; nor is
-sampling: random tokens are fed, which is to the peer's advantage. A context that holds its streams' prompts is kept for
-the next round, its decoded tokens cut off. Standard library only; does not know the two libraries' differences.
+Only `llama_decode` is timed, one call per step with prepared arrays, so that no time of Python is included. Sampling is
+not included either: random tokens are fed, which favours the peer. A context with its streams' prompts is kept for the
+next round, without the decoded tokens. Standard library only; does not know the two libraries' differences.
 """
 
 import random
@@ -35,14 +35,14 @@ class LlamaFamily(ABC):
 
     @abstractmethod
     def cut(self, context: Any, stream: int, tokens: int) -> None:
-        """Leaves the stream's first tokens only."""
+        """Removes all but the stream's first tokens."""
 
     @abstractmethod
     def synchronize(self, context: Any) -> None:
-        """Waits until what was asked is computed."""
+        """Waits until the last call is computed."""
 
     def measure(self, work: Work, variant: str) -> float:
-        """Seconds for the work alone: a prompt, or the decoding after prompts that are not counted."""
+        """Seconds for a prompt, or for decoding after prompts that are not timed."""
         key = (work.streams, work.context_tokens, variant)
         context = self._contexts.pop(key, None)
         fresh = context is None
@@ -53,7 +53,7 @@ class LlamaFamily(ABC):
         self._contexts[key] = context
         if work.kind == "prefill":
             self.cut(context, 0, 0)
-            if fresh:  # allocates and wakes the threads
+            if fresh:  # allocates memory and wakes the threads
                 self._prefill(context, 0, min(work.context_tokens, BATCH_TOKENS))
                 self.cut(context, 0, 0)
             return self._prefill(context, 0, work.context_tokens)
@@ -67,7 +67,7 @@ class LlamaFamily(ABC):
         return sum(self._decode(context, work.streams, first + step) for step in range(work.new_tokens))
 
     def free_contexts(self) -> None:
-        """Forgets all contexts: before the model goes."""
+        """Frees all contexts, which must happen before the model is freed."""
         for context in self._contexts.values():
             self.lib.llama_free(context)
         self._contexts.clear()

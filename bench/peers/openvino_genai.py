@@ -1,8 +1,8 @@
 """OpenVINO GenAI: reads the GGUF, several prompts in one call as a padded batch.
 
-Computes in f32 (its hint), and where the processor multiplies bf16 in that too, whichever is the faster at a work.
+Computes in f32 (a hint), and also in bf16 where the processor supports it; the faster one at a work counts.
 
-Its own per-token times are used: the first token's, and those between later ones, so nothing of Python is measured.
+Its own times are used, of the first token and between later ones, so that no time of Python is included.
 """
 
 import random
@@ -16,7 +16,7 @@ from bench.work import CLOCKS, About, NotSupportedError, Work, serve, take_stdou
 
 
 def precisions() -> tuple[str, ...]:
-    """The hints that are worth trying on this machine."""
+    """The precision hints that this machine supports."""
     flags = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")
     return ("f32", "bf16") if {"amx_bf16", "avx512_bf16"} & set(flags.split()) else ("f32",)
 

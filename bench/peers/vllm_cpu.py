@@ -1,7 +1,7 @@
-"""vLLM's CPU build: bf16 weights, its engine driven step by step in the process that the clock runs in.
+"""vLLM's CPU build with bf16 weights; its engine is run step by step in this process.
 
-Scheduling and sampling are on the clock, as they are in our own engine. A first token's time is that of the steps from
-the request to its first token. It refuses what does not fit its KV memory.
+Scheduling and sampling are timed, as in our own engine. The time of the first token is that of the steps from the
+request to its first token. A work that does not fit its KV memory is refused.
 """
 
 import os
@@ -105,7 +105,7 @@ class VllmCpu:
 
     def _add(self, tokens: int, params: Any) -> str:
         self._requests += 1
-        name = f"r{self._requests}"  # outputs have it; what add_request returns is a longer name, of vLLM's own
+        name = f"r{self._requests}"  # outputs have this name; add_request returns a longer one
         prompt = {"prompt_token_ids": self._random.choices(range(self._vocab_size), k=tokens)}
         self._engine.add_request(name, prompt, params)
         return name

@@ -1,9 +1,9 @@
 """xgrammar, a library that makes masks from JSON schemas, beside ours in `bench.structured`.
 
-It works out most of each mask while it compiles. As a module run by its own interpreter, it is the process: one JSON
-line for each schema, `{"schema": text, "token_ids": [...]}`, answered with the times of compiling and walking it, or
-with why not. Compiled by one thread, as ours is, and from nothing each time; white space as ours. Standard library only
-at import.
+The library computes most of each mask while it compiles. Run as a module by its own interpreter, this file is the
+process: it reads one JSON line for each schema, `{"schema": text, "token_ids": [...]}`, and answers with the times of
+compiling and following it, or with the reason for a refusal. Schemas are compiled by one thread and without a cache,
+with the same white space as ours. Standard library only at import.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def command(python: Path, tokenizer: Path, vocab_size: int, end_token_ids: Seque
 
 
 def vocabulary(tokenizer: Path, vocab_size: int) -> list[str]:
-    """The tokens' texts in the byte-level alphabet; none for those that stand for no text, which it never allows."""
+    """The tokens' texts in the byte-level alphabet; tokens without text, which are never allowed, have none."""
     values = json.loads(tokenizer.read_text(encoding="utf-8"))
     texts = [""] * vocab_size
     for text, token in values["model"]["vocab"].items():
@@ -60,7 +60,7 @@ class XGrammar:
         self._words: Any = self._mask[0].numpy()
 
     def follow(self, schema: str, token_ids: list[int]) -> dict[str, Any]:
-        """Compiles a schema from nothing and again, and walks an output through each. ValueError, RuntimeError."""
+        """Compiles a schema twice and feeds an output through each. Raises ValueError, RuntimeError."""
         compiler = self._library.GrammarCompiler(self._vocabulary, max_threads=1)
         answer: dict[str, Any] = {}
         for name in ("first", "again"):

@@ -1,7 +1,7 @@
 """Checks and completes a Hugging Face config.json, and lists the tensors of a model with that config.
 
-After `complete_config` every key that the engine reads is present and of the right type. Does not know where weights are
-or how they are stored.
+After `complete_config` every key that the engine reads is present and of the right type. Does not know where or
+how weights are stored.
 """
 
 from collections.abc import Mapping

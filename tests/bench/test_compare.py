@@ -155,10 +155,10 @@ def test_whoever_is_not_measured_is_stopped(tmp_path: Path) -> None:
 
 def test_a_process_that_does_not_start_is_a_crash(tmp_path: Path) -> None:
     broken = Contender("broken", ["sh", "-c", "echo why >&2; false"], tmp_path, tmp_path / "log", 60)
-    with pytest.raises(CrashError, match="has ended with status 1; its last words: why"):
+    with pytest.raises(CrashError, match="has ended with status 1; its last output: why"):
         broken.start()
     absent = Contender("absent", [str(tmp_path / "nothing")], tmp_path, tmp_path / "log", 60)
-    with pytest.raises(CrashError, match=r"has ended with status 127; its last words: .*nothing"):
+    with pytest.raises(CrashError, match=r"has ended with status 127; its last output: .*nothing"):
         absent.start()
 
 

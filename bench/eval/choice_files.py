@@ -46,7 +46,7 @@ def jsonl_tasks(path: Path) -> list[ChoiceTask]:
         if not isinstance(context, str) or not isinstance(choices, list) or len(choices) < 2:
             raise EvalError(f"{path}: line {number} lacks a context, or has fewer than two choices")
         if not all(isinstance(choice, str) and choice.strip() for choice in choices):
-            raise EvalError(f"{path}: line {number} has a choice that is no text")
+            raise EvalError(f"{path}: line {number} has a choice that is not text")
         answer = _answer(entry.get("answer"), len(choices))
         if answer is None:
             raise EvalError(
@@ -72,9 +72,9 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
             entry = json.loads(line)
         except ValueError as error:
-            raise EvalError(f"{path}: line {number} is no JSON: {error}") from error
+            raise EvalError(f"{path}: line {number} is not JSON: {error}") from error
         if not isinstance(entry, dict):
-            raise EvalError(f"{path}: line {number} is no JSON object")
+            raise EvalError(f"{path}: line {number} is not a JSON object")
         yield number, entry
 
 

@@ -45,13 +45,13 @@ class QuantizedMatrix:
 
 
 def check_group(name: str, cols: int, group: int) -> None:
-    """Raises TensorError, naming the group sizes that fit, if `cols` is no multiple of `group`."""
+    """Raises TensorError, naming the group sizes that fit, if `cols` is not a multiple of `group`."""
     if group not in GROUP_SIZES:
         raise TensorError(name, f"group size {group} is not one of {', '.join(map(str, GROUP_SIZES))}")
     if cols % group:
         fitting = [str(size) for size in GROUP_SIZES if cols % size == 0]
         advice = f"use {' or '.join(fitting)}" if fitting else "no group size fits: use bf16 or fp32"
-        raise TensorError(name, f"last dimension {cols} is no multiple of the group size {group}; {advice}")
+        raise TensorError(name, f"last dimension {cols} is not a multiple of the group size {group}; {advice}")
 
 
 def grouped(name: str, values: NDArray[np.generic], group: int) -> F32:

@@ -45,7 +45,7 @@ def export(model: Path, out: Path, *, dtype: str = "fp32", force: bool = False, 
     if dtype not in EXPORT_TYPES:
         raise QuantError(f"dtype {dtype!r} is not one of {', '.join(EXPORT_TYPES)}")
     if not is_packed_model(model):
-        raise SourceError(f"{model}: is no converted model")
+        raise SourceError(f"{model}: is not a converted model")
     packed = PackedFile(model / FILE_NAME)
     config = read_json_object(model / "config.json")
     shapes: dict[str, tuple[int, ...]] = {name: (info.rows, info.cols) for name, info in packed.matrices.items()}

@@ -63,7 +63,7 @@ def _check_place(out: Path, force: bool, replaceable: Callable[[Path], bool]) ->
     if not force:
         raise OutputError(f"{out}: exists already; give another place, or --force to replace it")
     if not out.is_dir() or out.is_symlink() or (any(out.iterdir()) and not replaceable(out)):
-        raise OutputError(f"{out}: is no converted model; it is not replaced")
+        raise OutputError(f"{out}: is not a converted model; it is not replaced")
 
 
 def _move_into_place(temporary: Path, out: Path) -> None:

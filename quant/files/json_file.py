@@ -20,7 +20,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise SourceError(f"{path}: can't be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise SourceError(f"{path}: is no JSON: {error}") from error
+        raise SourceError(f"{path}: is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise SourceError(f"{path}: is not a JSON object")
     return value

@@ -36,7 +36,7 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
         with path.open("rb") as file:
             prefix = file.read(8)
             if len(prefix) < 8:
-                raise SourceError(f"{path}: is no safetensors file: shorter than 8 bytes")
+                raise SourceError(f"{path}: is not a safetensors file: shorter than 8 bytes")
             header_bytes = int.from_bytes(prefix, "little")
             if header_bytes > min(_MAX_HEADER_BYTES, file_bytes - 8):
                 raise SourceError(f"{path}: claims a header of {header_bytes} bytes in a file of {file_bytes}")
@@ -63,7 +63,7 @@ def _parse_json(path: Path, text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
-        raise SourceError(f"{path}: its header is no JSON: {error}") from error
+        raise SourceError(f"{path}: its header is not JSON: {error}") from error
     if not isinstance(header, dict):
         raise SourceError(f"{path}: its header is not a JSON object")
     return header

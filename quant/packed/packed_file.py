@@ -158,7 +158,7 @@ class PackedFile:
         self._path = path
         self._stored, self.metadata = read_header(path)
         if self.metadata.get("format") != FORMAT or self.metadata.get("layout_version") != LAYOUT_VERSION:
-            raise SourceError(f"{path}: is no {FORMAT} file of layout version {LAYOUT_VERSION}")
+            raise SourceError(f"{path}: is not a {FORMAT} file of layout version {LAYOUT_VERSION}")
         try:
             entries = json.loads(self.metadata.get("matrices", ""))
             self.matrices = {name: described_matrix(**entry) for name, entry in entries.items()}

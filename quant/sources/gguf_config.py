@@ -34,7 +34,7 @@ class Metadata:
         if value is None:
             raise SourceError(f"{self._path}: lacks the metadata key {key!r}")
         if type(value) is not int or value < 0:
-            raise SourceError(f"{self._path}: metadata key {key!r} is {_shown(value)}, no non-negative integer")
+            raise SourceError(f"{self._path}: metadata key {key!r} is {_shown(value)}, not a non-negative integer")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -43,14 +43,14 @@ class Metadata:
         if value is None:
             raise SourceError(f"{self._path}: lacks the metadata key {key!r}")
         if type(value) not in (int, float) or not np.isfinite(value):
-            raise SourceError(f"{self._path}: metadata key {key!r} is {_shown(value)}, no finite number")
+            raise SourceError(f"{self._path}: metadata key {key!r} is {_shown(value)}, not a finite number")
         return float(str(np.float32(value)))
 
     def text(self, key: str, default: str | None = None) -> str:
         """A string; required if there is no default."""
         value = self._values.get(key, default)
         if not isinstance(value, str):
-            problem = "is missing" if value is None else f"is {_shown(value)}, no string"
+            problem = "is missing" if value is None else f"is {_shown(value)}, not a string"
             raise SourceError(f"{self._path}: metadata key {key!r} {problem}")
         return value
 
@@ -58,14 +58,14 @@ class Metadata:
         """A boolean."""
         value = self._values.get(key, default)
         if not isinstance(value, bool):
-            raise SourceError(f"{self._path}: metadata key {key!r} is {_shown(value)}, no boolean")
+            raise SourceError(f"{self._path}: metadata key {key!r} is {_shown(value)}, not a boolean")
         return value
 
     def strings(self, key: str) -> list[str]:
         """A list of strings, required."""
         value = self._values.get(key)
         if not isinstance(value, list):
-            raise SourceError(f"{self._path}: metadata key {key!r} is missing or no list of strings")
+            raise SourceError(f"{self._path}: metadata key {key!r} is missing or not a list of strings")
         return value
 
     def numbers(self, key: str, count: int) -> np.ndarray[Any, np.dtype[Any]] | None:
@@ -74,7 +74,7 @@ class Metadata:
         if value is None:
             return None
         if not isinstance(value, np.ndarray) or len(value) != count:
-            raise SourceError(f"{self._path}: metadata key {key!r} is no array of {count} numbers")
+            raise SourceError(f"{self._path}: metadata key {key!r} is not an array of {count} numbers")
         return value
 
     def __contains__(self, key: str) -> bool:

@@ -60,7 +60,7 @@ def read_gguf(path: Path) -> GgufFile:
     except OSError as error:
         raise SourceError(f"{path}: can't be read: {error.strerror}") from error
     except ValueError as error:  # what mmap raises for an empty file
-        raise SourceError(f"{path}: is no GGUF file: {error}") from error
+        raise SourceError(f"{path}: is not a GGUF file: {error}") from error
 
 
 class _Header:
@@ -71,7 +71,7 @@ class _Header:
 
     def parse(self) -> GgufFile:
         if self._data[:4] != b"GGUF":
-            raise self._refuse("is no GGUF file: it does not begin with 'GGUF'")
+            raise self._refuse("is not a GGUF file: it does not begin with 'GGUF'")
         self._at = 4
         version = self._number("<u4")
         if version not in (2, 3):
@@ -118,7 +118,7 @@ class _Header:
     def _tensors(self, count: int, metadata: dict[str, Any]) -> dict[str, GgufTensor]:
         alignment = metadata.get("general.alignment", 32)
         if type(alignment) is not int or not 1 <= alignment <= 1 << 20 or alignment & (alignment - 1):
-            raise self._refuse(f"has the alignment {alignment!r}, which is no power of two up to 2**20")
+            raise self._refuse(f"has the alignment {alignment!r}, which is not a power of two up to 2**20")
         infos: dict[str, tuple[str, tuple[int, ...], int, int]] = {}
         for _ in range(count):
             name = self._string(_MAX_KEY_BYTES)
@@ -154,7 +154,7 @@ class _Header:
             raise self._refuse(f"tensor {name!r} has the impossible shape {shape}")
         if shape[-1] % block_values:
             raise self._refuse(
-                f"tensor {name!r}: {shape[-1]} values a row are no multiple of {type_name}'s {block_values}"
+                f"tensor {name!r}: {shape[-1]} values a row are not a multiple of {type_name}'s {block_values}"
             )
         if offset % alignment:
             raise self._refuse(f"tensor {name!r} is not aligned to {alignment} bytes")

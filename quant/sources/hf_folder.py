@@ -118,7 +118,7 @@ def _shards(folder: Path) -> dict[Path, list[str]]:
         shards: dict[Path, list[str]] = {}
         for name, shard in weight_map.items():
             if not isinstance(shard, str) or Path(shard).name != shard or shard in ("", ".", "..") or "\0" in shard:
-                raise SourceError(f"{index_path}: {shard!r} is no plain file name")
+                raise SourceError(f"{index_path}: {shard!r} is not a plain file name")
             shards.setdefault(folder / shard, []).append(name)
         return shards
     if single.exists():

@@ -33,7 +33,7 @@ def copy_hf_tokenizer(source: Path, target: Path, config: Mapping[str, Any]) -> 
     try:
         tokenizer = Tokenizer.from_file(str(tokenizer_path))
     except Exception as error:  # the tokenizers library raises bare Exception
-        raise SourceError(f"{tokenizer_path}: is no tokenizer: {error}") from error
+        raise SourceError(f"{tokenizer_path}: is not a tokenizer: {error}") from error
     highest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
     if highest >= config["vocab_size"]:
         raise SourceError(
@@ -68,7 +68,7 @@ def _chat_template(source: Path, settings: Mapping[str, Any]) -> str | None:
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default")
     if template is not None and not isinstance(template, str):
-        raise SourceError(f"{source}: its chat template is no text")
+        raise SourceError(f"{source}: its chat template is not text")
     return template
 
 

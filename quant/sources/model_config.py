@@ -79,7 +79,7 @@ def complete_config(raw: Mapping[str, Any], where: str) -> tuple[dict[str, Any],
 def _positive(config: Mapping[str, Any], key: str, where: str) -> None:
     value = config.get(key)
     if type(value) is not int or not 0 < value < 2**31:
-        problem = "is missing" if value is None else f"is {value!r}, no positive integer"
+        problem = "is missing" if value is None else f"is {value!r}, not a positive integer"
         raise SourceError(f"{where}: {key} {problem}")
 
 

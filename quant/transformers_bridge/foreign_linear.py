@@ -22,13 +22,13 @@ _ZERO_POINT: Final = 8
 def torchao_linear(name: str, matrix: QuantizedMatrix, bias: torch.Tensor | None) -> torch.nn.Module:
     """A linear layer [rows, cols] of sym_int4 or asym_int4 codes on torchao's CPU kernel.
 
-    Raises TensorError for another type, and for rows that are no multiple of 16.
+    Raises TensorError for another type, and for rows that are not a multiple of 16.
     """
     from torchao.prototype.quantization.int4.int4_opaque_tensor import Int4OpaqueTensor  # type: ignore[import-not-found]
 
     rows, cols = matrix.codes.shape
     if rows % 16:
-        raise TensorError(name, f"torchao's kernel wants a multiple of 16 outputs, not {rows}")
+        raise TensorError(name, f"torchao's kernel needs a multiple of 16 outputs, not {rows}")
     scales = torch.from_numpy(matrix.scales.astype(np.float32))
     # The kernel has w = scale * (code - 8) + zero.
     zeros = torch.zeros_like(scales)
@@ -67,7 +67,7 @@ def ipex_linear(name: str, matrix: QuantizedMatrix, bias: torch.Tensor | None) -
     if matrix.type != "sym_int4":
         raise TensorError(name, f"IPEX' kernel takes sym_int4, not {matrix.type}")
     if rows % 8 or cols % 8:
-        raise TensorError(name, f"IPEX' kernel wants multiples of 8, not [{rows}, {cols}]")
+        raise TensorError(name, f"IPEX' kernel needs multiples of 8, not [{rows}, {cols}]")
     # GPTQ's layout: eight codes along the inputs in an int32, and eight zero points minus one along the outputs.
     codes = matrix.codes.T.reshape(cols // 8, 8, rows).astype(np.uint32)
     words = np.bitwise_or.reduce(codes << (4 * np.arange(8, dtype=np.uint32))[None, :, None], axis=1)

@@ -105,11 +105,11 @@ def test_json_lines(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 1 is no JSON"),
-        ("[]", "no JSON object"),
+        ("{", "line 1 is not JSON"),
+        ("[]", "not a JSON object"),
         ('{"choices": ["a", "b"], "answer": 0}', "lacks a context"),
         ('{"context": "x", "choices": ["a"], "answer": 0}', "fewer than two"),
-        ('{"context": "x", "choices": ["a", ""], "answer": 0}', "no text"),
+        ('{"context": "x", "choices": ["a", ""], "answer": 0}', "not text"),
         ('{"context": "x", "choices": ["a", "b"], "answer": 2}', "none of its choices"),
         ('{"context": "x", "choices": ["a", "b"], "answer": true}', "none of its choices"),
         ("", "no question"),

@@ -296,7 +296,7 @@ class TestAtomicity:
         precious.mkdir()
         (precious / "thesis").write_text("years of work")
         for target in (precious, hf_folder, precious / "thesis"):
-            with pytest.raises(OutputError, match="is no converted model; it is not replaced"):
+            with pytest.raises(OutputError, match="is not a converted model; it is not replaced"):
                 convert(hf_folder, target, force=True, progress=False)
         assert (precious / "thesis").read_text() == "years of work"
 

@@ -45,7 +45,7 @@ def test_an_export_converts_back_to_the_same_values(packed: Path, tmp_path: Path
 
 
 def test_refusals(packed: Path, tmp_path: Path) -> None:
-    with pytest.raises(QuantError, match="no converted model"):
+    with pytest.raises(QuantError, match="not a converted model"):
         export(tmp_path, tmp_path / "out", progress=False)
     with pytest.raises(QuantError, match="'fp16' is not one of"):
         export(packed, tmp_path / "out", dtype="fp16", progress=False)

@@ -84,7 +84,7 @@ def test_options_of_a_layer() -> None:
     assert np.array_equal(y, block(x, weights, block_shape(config, 16)))
     assert list(options) == [tuple(f"{prefix}{name}.weight" for name in unit) for unit in UNITS]
     kinds = [(option.rounding.type, option.rounding.group) for option in options[(f"{prefix}mlp.down_proj.weight",)]]
-    assert kinds == [("sym_int4", 64), ("sym_int4", 32), ("int8", 64)]  # 192 inputs are no multiple of 128
+    assert kinds == [("sym_int4", 64), ("sym_int4", 32), ("int8", 64)]  # 192 inputs are not a multiple of 128
     for each in options.values():
         assert [option.bits for option in each] == sorted(option.bits for option in each)
         assert len(each) in (3, 4)

@@ -155,7 +155,7 @@ def test_a_writer_that_is_left_early_or_out_of_order_fails(tmp_path: Path) -> No
 def test_the_reader_refuses_what_is_not_packed(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     save_file({"a": np.zeros(4, np.float32)}, path, {"format": "pt"})
-    with pytest.raises(SourceError, match="is no redoubt-packed file"):
+    with pytest.raises(SourceError, match="is not a redoubt-packed file"):
         PackedFile(path)
     entries = json.dumps({"a": {"type": "int8", "rows": 32, "cols": 32, "group": 32}})
     metadata = {"format": "redoubt-packed", "layout_version": "1", "matrices": entries}

@@ -71,7 +71,7 @@ def test_alignment_is_the_files(tmp_path: Path) -> None:
 
 HUGE = 2**64 - 1
 HOSTILE: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "is no GGUF file"),
+    "empty": (b"", "is not a GGUF file"),
     "magic": (file_bytes(magic=b"GGML"), "does not begin with 'GGUF'"),
     "version 1": (file_bytes(version=1), "GGUF version 1"),
     "big-endian": (file_bytes(version=3 << 24), "big-endian"),
@@ -102,7 +102,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "empty tensor": (file_bytes(None, [tensor("t", (0, 4))]), "impossible shape"),
     "overflowing shape": (file_bytes(None, [tensor("t", (2**32, 2**32, 2**32))]), "impossible shape"),
     "unknown type": (file_bytes(None, [tensor("t", (4,), 99)]), "unsupported type number 99"),
-    "part of a block": (file_bytes(None, [tensor("t", (33,), 2)]), "33 values a row are no multiple of Q4_0's 32"),
+    "part of a block": (file_bytes(None, [tensor("t", (33,), 2)]), "33 values a row are not a multiple of Q4_0's 32"),
     "unaligned": (file_bytes(None, [tensor("t", (4,), 0, 4)]), "not aligned to 32"),
     "past the end": (file_bytes(None, [tensor("t", (1024,))]), "past the end of the file"),
     "offset past the end": (file_bytes(None, [tensor("t", (1,), 0, 2**63)]), "past the end of the file"),

@@ -229,7 +229,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "odd heads": ({"llama.attention.head_count": 3}, "3 heads do not divide"),
     "kv heads": ({"llama.attention.head_count_kv": 3}, "do not fit together"),
     "epsilon": ({"llama.attention.layer_norm_rms_epsilon": 0.0}, "rms_norm_eps is 0"),
-    "infinite theta": ({"llama.rope.freq_base": float("inf")}, "no finite number"),
+    "infinite theta": ({"llama.rope.freq_base": float("inf")}, "not a finite number"),
 }
 
 

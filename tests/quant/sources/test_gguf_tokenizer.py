@@ -236,7 +236,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no tokens": ({"tokens": None}, SourceError, r"'tokenizer.ggml.tokens' is missing"),
     "no merges": ({"merges": None}, SourceError, r"'tokenizer.ggml.merges' is missing"),
     "token twice": ({"tokens": ["a", "b", "a"], "token_type": [1, 1, 1]}, SourceError, "holds a token twice"),
-    "types": ({"token_type": [1, 1]}, SourceError, "no array of 6 numbers"),
+    "types": ({"token_type": [1, 1]}, SourceError, "not an array of 6 numbers"),
     "merge of three": ({"merges": ["a b c"]}, SourceError, "not two tokens"),
     "merge of strangers": ({"merges": ["x y"]}, SourceError, "makes no tokenizer"),
     "bos outside": ({"bos_token_id": 99}, SourceError, "is 99, outside the vocabulary of 6"),

@@ -152,7 +152,7 @@ class TestBrokenFolders:
     def test_config_no_json(self, tmp_path: Path) -> None:
         folder = self.folder(tmp_path)
         (folder / "config.json").write_text("{")
-        with pytest.raises(SourceError, match=r"config.json: is no JSON"):
+        with pytest.raises(SourceError, match=r"config.json: is not JSON"):
             open_source(folder)
 
     @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth"])
@@ -181,7 +181,7 @@ class TestBrokenFolders:
         folder = self.folder(tmp_path, shards=2)
         index = folder / "model.safetensors.index.json"
         index.write_text(json.dumps({"weight_map": {"model.norm.weight": shard}}))
-        with pytest.raises(SourceError, match="is no plain file name"):
+        with pytest.raises(SourceError, match="is not a plain file name"):
             open_source(folder)
 
     def test_index_that_promises_too_much(self, tmp_path: Path) -> None:

@@ -72,5 +72,5 @@ def test_more_tokens_than_embeddings(tmp_path: Path) -> None:
 
 def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(SourceError, match=r"tokenizer.json: is no tokenizer"):
+    with pytest.raises(SourceError, match=r"tokenizer.json: is not a tokenizer"):
         copy_hf_tokenizer(tmp_path, tmp_path / "out", {})

@@ -102,8 +102,8 @@ def measure(model: Path, backends: Sequence[str], environments: Path) -> dict[st
             python = environment.python(environments).absolute()
             types = (qtype, "sym_int4") if backend == "ipex" and qtype != "sym_int4" else (qtype,)
             for name in (backend, "redoubt"):
-                told = f"{name} (torch of {backend})" if name == "redoubt" else name
-                results["backends"][told] = _child(python, folder, name, types[-1], group)
+                title = f"{name} (torch of {backend})" if name == "redoubt" else name
+                results["backends"][title] = _child(python, folder, name, types[-1], group)
     return results
 
 

@@ -38,9 +38,9 @@ def points_of_first_token(result: Mapping[str, Any]) -> Points:
 
 def _points(result: Mapping[str, Any], point: Any, pattern: re.Pattern[str]) -> Points:
     points: Points = {}
-    for engine, told in result["engines"].items():
+    for engine, engine_result in result["engines"].items():
         found = []
-        for name, figures in told["results"].items():
+        for name, figures in engine_result["results"].items():
             match = pattern.fullmatch(name)
             if match is None or "median" not in figures:
                 continue

@@ -1,7 +1,7 @@
-"""A request inside the engine, and the arrays of a step made from many of them.
+"""The arrays of one engine step, made from the sequences that take part in it.
 
-The arrays are allocated once and filled from Python lists: about a microsecond per running request. Knows nothing of
-when a step is made or what becomes of its result.
+The arrays are allocated once and filled from Python lists. Knows nothing of when a step is made or what becomes of its
+result.
 """
 
 from collections.abc import Mapping
@@ -18,6 +18,7 @@ class BatchArrays:
     """The step's arrays, allocated once; a batch is views of their beginnings."""
 
     def __init__(self, step_tokens: int, max_sequences: int) -> None:
+        """step_tokens, max_sequences: the most tokens and sequences of one step."""
         self._token_ids = np.zeros(step_tokens, np.int32)
         self._positions = np.zeros(step_tokens, np.int32)
         self._slots = np.zeros(max_sequences, np.int32)
@@ -51,7 +52,7 @@ class BatchArrays:
             slots.append(sequence.slot)
             context_lengths.append(begin)
             samplers.append(generation.sampler if sample and generation.request.max_new_tokens else None)
-            reader = generation.reader if generation.search is None else generation.states
+            reader = generation.state_reader if generation.prompt_reader is None else generation.prompt_reader
             readers.append(reader)
             reads = reads or reader is not None
         total, count = len(token_ids), len(slots)
@@ -68,13 +69,14 @@ class BatchArrays:
             context_lengths=self._context_lengths[:count],
             samplers=samplers,
             readers=readers if reads else (),
-            draft_lengths=self._drafts(drafts, count) if drafts else None,
+            draft_lengths=_draft_lengths(drafts, count) if drafts else None,
             prompts=step.prompts,
         )
 
-    @staticmethod
-    def _drafts(drafts: Mapping[int, int], count: int) -> NDArray[np.int32]:
-        lengths = np.zeros(count, np.int32)
-        for index, guesses in drafts.items():
-            lengths[index] = guesses
-        return lengths
+
+def _draft_lengths(drafts: Mapping[int, int], count: int) -> NDArray[np.int32]:
+    """[count]: the number of guesses of each sequence, from {index: guesses}."""
+    lengths = np.zeros(count, np.int32)
+    for index, guesses in drafts.items():
+        lengths[index] = guesses
+    return lengths

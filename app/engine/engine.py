@@ -21,8 +21,8 @@ from app.engine.model_runner import ModelRunner, TokenConstraint
 from app.engine.scheduling.limits import SchedulerLimits
 from app.engine.scheduling.pace import PromptPace
 from app.engine.scheduling.scheduler import Scheduler
-from app.engine.scheduling.sequence import SequenceState, Step
-from app.engine.searches.branches import Search
+from app.engine.scheduling.sequence import SequenceGroup, SequenceState, Step
+from app.engine.searches.branches import BranchChange, Search
 from app.engine.statistics import EngineStatistics, TokenRate
 from app.messages.failures import ConstraintError, EngineStoppedError, InvalidRequestError, StepFailedError
 from app.messages.outputs import TokenDelta, TokenScores
@@ -69,6 +69,7 @@ class Engine:
         self._intake = Intake(runner, self._limits, prefix_cache=prefix_cache, guesses=guess_tokens > 0)
         # Engine thread only.
         self._generations: dict[SequenceState, Generation] = {}
+        self._searches: dict[SequenceGroup, Search] = {}
         self._speculation = Speculation(guess_tokens) if guess_tokens else None
         self._pace = PromptPace(prompt_chunk_tokens, prompt_pause_s)
         self._outbox: dict[Deliver, list[tuple[object, Event]]] = {}
@@ -77,7 +78,7 @@ class Engine:
         self._rate = TokenRate()
         # Shared, guarded by the condition's lock.
         self._wake = threading.Condition()
-        self._inbox: deque[tuple[Literal["submit", "abort"], Generation]] = deque()
+        self._inbox: deque[tuple[Literal["submit", "abort"], Generation, Search | None]] = deque()
         self._live: dict[str, Generation] = {}
         self._stopping = False
         self._stopped_reason: str | None = None
@@ -100,14 +101,14 @@ class Engine:
         The queue itself has no bound: callers hold a semaphore. Raises RequestTooLongError, InvalidRequestError, or
         EngineStoppedError.
         """
-        generation = self._intake.generation(request, deliver, key, constraint)
+        generation, search = self._intake.take(request, deliver, key, constraint)
         with self._wake:
             if self._stopped_reason is not None:
                 raise EngineStoppedError(self._stopped_reason)
             if request.request_id in self._live:
                 raise InvalidRequestError(f"request id {request.request_id!r} is in use")
             self._live[request.request_id] = generation
-            self._inbox.append(("submit", generation))
+            self._inbox.append(("submit", generation, search))
             self._wake.notify()
 
     def abort(self, request_id: str) -> None:
@@ -119,7 +120,7 @@ class Engine:
             generation = self._live.pop(request_id, None)
             if generation is not None:
                 generation.aborted = True
-                self._inbox.append(("abort", generation))
+                self._inbox.append(("abort", generation, None))
                 self._wake.notify()
 
     def statistics(self) -> EngineStatistics:
@@ -157,7 +158,7 @@ class Engine:
     def _step(self) -> None:
         """One turn of the wheel."""
         step = self._schedule()
-        tokens = self._run(step)
+        tokens = self._compute(step)
         self._postprocess(step, tokens)
 
     def _drain_inbox(self) -> bool:
@@ -170,9 +171,11 @@ class Engine:
             if self._stopping:
                 return False
             taken, self._inbox = self._inbox, deque()
-        for action, generation in taken:
+        for action, generation, search in taken:
             if action == "submit":
                 self._generations[generation.sequence] = generation
+                if search is not None:
+                    self._searches[search.group] = search
                 self._scheduler.add(generation.sequence)
             elif not generation.ended:
                 self._forget(generation)
@@ -187,17 +190,15 @@ class Engine:
             self._page_table[slot, index] = page
         for source, target in step.copied_pages:
             self._runner.copy_page(source, target)
-        for sequence in step.joined:
-            search = self._generations[sequence].search
-            assert search is not None
-            search.join(self._generations)
+        for group in step.preempted_groups:
+            self._exchange(self._searches[group].preempted())
         for source, target, positions in step.turned_pages:
             self._runner.copy_page_turned(source, target, positions)
         for sequence, begin, end in step.dropped:
             self._generations[sequence].drop(begin, end)
         return step
 
-    def _run(self, step: Step) -> list[int] | None:
+    def _compute(self, step: Step) -> list[int] | None:
         """The sampled tokens, -1 where there is none; None if the step was empty or has failed."""
         if not step.sequences:
             return None
@@ -240,8 +241,8 @@ class Engine:
 
     def _append(self, sequence: SequenceState, token: int) -> None:
         generation = self._generations[sequence]
-        if generation.search is not None:
-            self._advance(generation.search, generation)
+        if sequence.group is not None:
+            self._advance(self._searches[sequence.group], generation)
             return
         if generation.aborted:  # its abort is in the inbox
             return
@@ -257,7 +258,7 @@ class Engine:
         if cached:  # to be told once
             self._cached_tokens += cached
             sequence.cached_tokens = 0
-        prompt = generation.take_prompt_result() if generation.reader is not None else None
+        prompt = generation.take_prompt_result() if generation.prompt_reader is not None else None
         if not request.max_new_tokens:
             delta = TokenDelta((), "length", cached, None, prompt)
         elif token in request.stop_token_ids:
@@ -279,7 +280,9 @@ class Engine:
     def _advance(self, search: Search, member: Generation) -> None:
         if search.root.aborted:
             return
-        advance = search.arrived(member, self._scheduler, self._generations)
+        change = search.arrived(member, self._scheduler)
+        self._exchange(change)
+        advance = change.advance
         if advance is None:
             return
         cached, search.cached_tokens = search.cached_tokens, 0
@@ -291,6 +294,13 @@ class Engine:
             return
         self._cached_tokens += cached
         self._emit(search.root, TokenDelta(advance.token_ids, advance.finish_reason, cached, more=advance.more))
+
+    def _exchange(self, change: BranchChange) -> None:
+        """Replaces a search's generations."""
+        for sequence in change.leaves:
+            del self._generations[sequence]
+        for generation in change.enters:
+            self._generations[generation.sequence] = generation
 
     def _emit(self, generation: Generation, event: Event) -> None:
         events = self._outbox.get(generation.deliver)
@@ -313,12 +323,15 @@ class Engine:
 
     def _forget(self, generation: Generation) -> None:
         """Takes a request out, with all branches of a search; pages and slots are free at once."""
-        if generation.search is None:
+        group = generation.sequence.group
+        if group is None:
             self._scheduler.remove(generation.sequence)
             del self._generations[generation.sequence]
         else:
-            generation.search.remove(self._scheduler, self._generations)
-            generation = generation.search.root
+            search = self._searches.pop(group)
+            self._scheduler.remove(group.members[0])
+            self._exchange(BranchChange(leaves=search.sequences))
+            generation = search.root
         generation.ended = True
         with self._wake:
             if self._live.get(generation.request.request_id) is generation:
@@ -330,8 +343,8 @@ class Engine:
         for sequence in step.sequences:
             if sequence not in self._generations:  # a search's, which has ended with another of its branches
                 continue
-            generation = self._generations[sequence]
-            generation = generation if generation.search is None else generation.search.root
+            group = sequence.group
+            generation = self._generations[sequence] if group is None else self._searches[group].root
             self._forget(generation)
             if not generation.aborted:
                 self._emit(generation, StepFailedError(f"the engine could not compute this request: {error}"))

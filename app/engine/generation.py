@@ -1,9 +1,12 @@
-"""One sequence that the engine generates for: its request, sampler, output so far, and where deltas go."""
+"""A generation: one sequence that the engine makes tokens for, with its request, sampler and output so far.
+
+Most requests are one generation. A search (`searches/branches.py`) is one request with several generations, which
+share a `SequenceGroup`. Knows neither how tokens are guessed, nor how a search works, nor when a step runs.
+"""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from app.engine.guesses.drafter import NgramDrafter
 from app.engine.model_runner import PromptReader, StateReader, TokenConstraint, TokenSampler
 from app.engine.pages.page_names import PageChain
 from app.engine.scheduling.limits import PageWindow
@@ -12,18 +15,30 @@ from app.messages.failures import EngineError
 from app.messages.outputs import PromptResult, TokenDelta
 from app.messages.requests import GenerateRequest
 
-if TYPE_CHECKING:
-    from app.engine.searches.branches import Search
-
-
 Event = TokenDelta | EngineError
 Deliver = Callable[[Sequence[tuple[object, Event]]], None]
 """Gets all events of one step for the requests submitted with it, as (key, event). Called on the engine's thread: it
 must be quick and must not block. If it raises, those requests are aborted."""
 
 
+class Drafter(Protocol):
+    """Guesses the next tokens of one output; `tokens` of the generation is the text it guesses from."""
+
+    def look_up(self, most: int) -> list[int]:
+        """At most `most` guesses at the next tokens, in order."""
+
+    def chances(self) -> list[float]:
+        """For each of those guesses, the probability that it and all before it are right; may be shorter."""
+
+    def learn(self, sampled: Sequence[int]) -> None:
+        """The tokens that were sampled after `look_up`; empty if none were."""
+
+    def forget(self) -> None:
+        """Tokens were removed from the text: everything that was indexed is invalid."""
+
+
 class Generation:
-    """A request on its way through the engine, or one branch of a search."""
+    """One sequence inside the engine. Used by the engine's thread only, once it is submitted."""
 
     __slots__ = (
         "aborted",
@@ -33,12 +48,11 @@ class Generation:
         "ended",
         "guesses",
         "key",
-        "reader",
+        "prompt_reader",
         "request",
         "sampler",
-        "search",
         "sequence",
-        "states",
+        "state_reader",
         "tokens",
     )
 
@@ -51,27 +65,32 @@ class Generation:
         tokens: list[int],
         sequence: SequenceState,
         *,
-        drafter: bool = False,
-        reader: PromptReader | None = None,
+        drafter: Drafter | None = None,
+        prompt_reader: PromptReader | None = None,
+        state_reader: StateReader | None = None,
         constraint: TokenConstraint | None = None,
-        search: "Search | None" = None,
-        states: StateReader | None = None,
     ) -> None:
-        """`tokens`: prompt and output, the list that digests are made of. `drafter`: whether to guess."""
+        """Stores its arguments.
+
+        sampler: None: no token is sampled when the sequence is computed to its end.
+        tokens: prompt and output. The page digests of `sequence` and the guesses are made from this same list.
+        drafter: None: nothing is guessed.
+        prompt_reader: gathers the request's PromptResult; None once the result was taken.
+        state_reader: a search's reader of hidden states. A generation has at most one of the two readers.
+        """
         self.request = request
-        self.sampler = sampler  # None: nothing is sampled at its end
+        self.sampler = sampler
         self.deliver = deliver
         self.key = key
         self.tokens = tokens
         self.sequence = sequence
-        self.drafter = NgramDrafter(tokens) if drafter else None
-        self.guesses: list[int] = []  # of the next step
+        self.drafter = drafter
+        self.guesses: list[int] = []  # for the next step
         self.aborted = False
         self.ended = False
-        self.reader = reader  # None when its result was taken, too
+        self.prompt_reader = prompt_reader
+        self.state_reader = state_reader
         self.constraint = constraint
-        self.search = search
-        self.states = states
 
     @staticmethod
     def of(
@@ -83,29 +102,29 @@ class Generation:
         page_tokens: int,
         salt: bytes | None,
         window: PageWindow | None = None,
-        drafter: bool = False,
-        reader: PromptReader | None = None,
+        prompt_reader: PromptReader | None = None,
         constraint: TokenConstraint | None = None,
     ) -> "Generation":
-        """A new request. `salt`: where the digests of its pages begin; None: they are not shared."""
-        tokens = list(request.prompt_token_ids)  # and then the output
+        """A new request's generation. `salt`: where its chain of page digests begins; None: pages are not shared."""
+        tokens = list(request.prompt_token_ids)
         chain = PageChain(tokens, page_tokens, salt) if salt is not None else None
         if chain is not None and len(tokens) > page_tokens:
-            chain.digest(len(tokens) // page_tokens - 1)  # the prompt's, here and not on the engine's thread
+            # Computes the prompt's digests here, on the caller's thread, so that the engine's thread need not.
+            chain.digest(len(tokens) // page_tokens - 1)
         sequence = SequenceState(len(tokens), request.max_new_tokens, chain, window)
         return Generation(
-            request, sampler, deliver, key, tokens, sequence, drafter=drafter, reader=reader, constraint=constraint
+            request, sampler, deliver, key, tokens, sequence, prompt_reader=prompt_reader, constraint=constraint
         )
 
     def drop(self, begin: int, end: int) -> None:
-        """Tokens [begin, end) have left the window."""
+        """Removes tokens [begin, end), which have left the context window."""
         del self.tokens[begin:end]
         if self.drafter is not None:
             self.drafter.forget()
 
     def take_prompt_result(self) -> PromptResult | None:
-        """What came of the prompt, once; the prompt went through the model."""
-        if self.reader is None:
+        """The PromptResult, the first time; call it when the whole prompt has been computed."""
+        if self.prompt_reader is None:
             return None
-        result, self.reader = self.reader.result(), None
+        result, self.prompt_reader = self.prompt_reader.result(), None
         return result

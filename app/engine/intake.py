@@ -6,6 +6,7 @@ Everything that takes time is done here, on the caller's thread. Knows nothing o
 import os
 
 from app.engine.generation import Deliver, Generation
+from app.engine.guesses.drafter import NgramDrafter
 from app.engine.model_runner import ModelRunner, TokenConstraint
 from app.engine.pages.page_names import tenant_salt
 from app.engine.scheduling.limits import PageWindow, SchedulerLimits
@@ -23,10 +24,13 @@ class Intake:
         self._cache_secret = os.urandom(32) if prefix_cache else None
         self._guesses = guesses
 
-    def generation(
+    def take(
         self, request: GenerateRequest, deliver: Deliver, key: object, constraint: TokenConstraint | None
-    ) -> Generation:
-        """Of a search, its first sequence. Raises RequestTooLongError, InvalidRequestError."""
+    ) -> tuple[Generation, Search | None]:
+        """The request's first generation, and its search if it is one.
+
+        Raises RequestTooLongError, InvalidRequestError.
+        """
         window = self._check(request)
         salt = None
         if self._cache_secret is not None and not request.needs_whole_prompt:
@@ -35,25 +39,28 @@ class Intake:
         seed = sampling.seed if sampling.seed is not None else int.from_bytes(os.urandom(8), "little")
         try:
             if request.search is not None:
-                return Search.of(request, self._runner, deliver, key, salt)
+                search = Search.of(request, self._runner, deliver, key, salt)
+                return search.root, search
             sampler = self._runner.make_sampler(request.prompt_token_ids, sampling, seed)
             if constraint is not None:
                 sampler = self._runner.constrained(sampler, constraint)
-            reader = self._runner.make_reader(request)
+            prompt_reader = self._runner.make_reader(request)
         except (ValueError, OverflowError, TypeError) as error:
             raise InvalidRequestError(str(error)) from error
-        return Generation.of(
+        generation = Generation.of(
             request,
             sampler,
             deliver,
             key,
             page_tokens=self._limits.page_tokens,
             salt=salt,
-            reader=reader,
+            prompt_reader=prompt_reader,
             constraint=constraint,
             window=window,
-            drafter=self._guesses and constraint is None and sampling.logprobs is None,
         )
+        if self._guesses and constraint is None and sampling.logprobs is None:
+            generation.drafter = NgramDrafter(generation.tokens)
+        return generation, None
 
     def _check(self, request: GenerateRequest) -> PageWindow | None:
         """Raises for what can't be run; returns the window if the output needs it."""

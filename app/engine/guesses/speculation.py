@@ -11,15 +11,11 @@ Knows neither pages nor the model.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from app.engine.generation import Generation
 from app.engine.guesses.step_cost import StepCost
 from app.engine.model_runner import Batch
 from app.engine.scheduling.sequence import SequenceState, Step
-
-if TYPE_CHECKING:
-    from app.engine.generation import Generation
-
 
 MAX_RUNNING = 16
 """With more requests than this nobody guesses: their rows fill the kernels already."""
@@ -40,7 +36,7 @@ class Speculation:
         self.right_guesses = 0
 
     def guess(
-        self, running: Sequence[SequenceState], generations: "Mapping[SequenceState, Generation]", spare: int
+        self, running: Sequence[SequenceState], generations: Mapping[SequenceState, Generation], spare: int
     ) -> None:
         """Sets `drafts` of the sequences that decode, `spare` in all at most."""
         for generation in self.looked_up:

@@ -361,7 +361,7 @@ class Scheduler:
         self._stop(sequence)
         group = sequence.group
         if group is not None and group.branched:
-            step.joined.append(sequence)
+            step.preempted_groups.append(group)
             sequence = SequenceState(sequence.prompt_tokens, sequence.max_new_tokens, group=group, restarted=True)
             group.members, group.branched = [sequence], False
         self.waiting.appendleft(sequence)

@@ -91,8 +91,9 @@ class Step:
     """Whether they reach the sequence's length, so that its next token can be sampled."""
     copied_pages: list[tuple[int, int]] = field(default_factory=list)
     """(source, target): pages to copy before the step, for a branch that goes on in a page that others hold too."""
-    joined: list[SequenceState] = field(default_factory=list)
-    """A branch of each group that was preempted: its member is now what they had in common, once that has a length."""
+    preempted_groups: list[SequenceGroup] = field(default_factory=list)
+    """Groups whose branches were preempted: each has one member now, for what the branches have in common. Whoever
+    knows the tokens sets its length before it runs."""
     new_pages: list[tuple[int, int, int]] = field(default_factory=list)
     """(slot, index, page): page table entries to write before the step."""
     dropped: list[tuple[SequenceState, int, int]] = field(default_factory=list)

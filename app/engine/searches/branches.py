@@ -1,10 +1,13 @@
-"""A search's sequences inside the engine: rows are gathered until every branch has one, then the branches change.
+"""A search's sequences inside the engine: one request, several branches.
 
-What branches there are is the method's (search.py); how they share pages is the scheduler's (`fork`). Knows nothing of
-when a step is made.
+Each step the search collects a row (the likeliest next tokens) from every branch. When the last row has come, the
+search method (`methods.py`) decides how the branches continue. The search tells the engine which sequences leave and
+which generations enter; the scheduler's `fork` makes branches share their pages. Knows nothing of when a step is made,
+nor of what the engine keeps.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from app.engine.generation import Deliver, Generation
 from app.engine.model_runner import CandidateSampler, ModelRunner, StateHistory, StateReader
@@ -15,32 +18,51 @@ from app.engine.searches.methods import Advance, Row, SearchMethod, make_method
 from app.messages.requests import ContrastiveParams, GenerateRequest
 
 MOST_ROW_TOKENS = 1024
-"""Of a native row (kernels/token_scores.h)."""
+"""The longest row that the native sampler makes (`_native.Sampler`, argument `candidates`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchChange:
+    """What a search changed: the engine replaces its sequences accordingly, those that leave first."""
+
+    leaves: Sequence[SequenceState] = ()
+    """Sequences that are the search's no more. A sequence may leave with one generation and enter with another."""
+    enters: Sequence[Generation] = ()
+    """Generations that the engine now runs, each with a sequence of its own."""
+    advance: Advance | None = None
+    """What the step came to; None while rows of other branches are missing."""
+
+
+_NO_CHANGE = BranchChange()
 
 
 class Search:
-    """One request's branches. The engine's thread only, once it is submitted."""
+    """One request's branches. Used by the engine's thread only, once it is submitted."""
 
-    __slots__ = ("_history", "_joined", "_method", "_rows", "cached_tokens", "group", "members", "root")
+    __slots__ = ("_history", "_members", "_method", "_preempted", "_rows", "cached_tokens", "group", "root")
 
     def __init__(self, root: Generation, method: SearchMethod, history: StateHistory | None) -> None:
-        """`root`: the request, whose prompt is the first sequence."""
+        """`root`: the request's first generation, whose sequence is the prompt; it stands for the whole request.
+
+        history: the hidden states of the text so far, for a method that compares them.
+        """
         self.root = root
         self.group = SequenceGroup(method.width, [root.sequence])
-        self.members = [root]
-        self.cached_tokens = 0  # of the prompt, not told yet
+        self.cached_tokens = 0
+        """Prompt tokens that the prefix cache had and that no delta has reported yet."""
+        self._members = [root]
         self._method = method
         self._history = history
         self._rows: dict[SequenceState, Row] = {}
-        self._joined: list[Generation] | None = None  # the branches, while what they have in common is computed
-        root.search = self
+        # After a preemption: the branches to go on with, once what they have in common is computed again.
+        self._preempted: list[Generation] | None = None
         root.sequence.group = self.group
 
     @staticmethod
     def of(
         request: GenerateRequest, runner: ModelRunner, deliver: Deliver, key: object, salt: bytes | None
-    ) -> Generation:
-        """A new request's first sequence. Raises ValueError for an option that is out of range."""
+    ) -> "Search":
+        """A new request's search. Raises ValueError for an option that is out of range."""
         assert request.search is not None
         method = make_method(request.search, request.max_new_tokens, request.stop_token_ids)
         row_tokens = min(method.row_tokens, runner.vocab_size)
@@ -51,104 +73,89 @@ class Search:
         )
         root = Generation.of(request, sampler, deliver, key, page_tokens=runner.page_tokens, salt=salt)
         history = runner.make_history() if isinstance(request.search, ContrastiveParams) else None
-        root.states = None if history is None else history.writer()
-        Search(root, method, history)
-        return root
+        root.state_reader = None if history is None else history.writer()
+        return Search(root, method, history)
 
-    def arrived(
-        self, member: Generation, scheduler: Scheduler, generations: dict[SequenceState, Generation]
-    ) -> Advance | None:
-        """A member's sequence is computed to its end. Returns a step's outcome; None while others are to come."""
+    @property
+    def sequences(self) -> list[SequenceState]:
+        """The sequences whose generations the engine runs for this search."""
+        return [member.sequence for member in self._members]
+
+    def arrived(self, member: Generation, scheduler: Scheduler) -> BranchChange:
+        """A member's sequence has been computed to its end; says what changes, which may be nothing yet."""
         if not self.group.branched:
             self.cached_tokens += member.sequence.cached_tokens
             member.sequence.cached_tokens = 0
-            if self._joined is not None:
-                self._part(member, self._joined, scheduler, generations)
-                return None
+            if self._preempted is not None:
+                return self._restore(member, self._preempted, scheduler)
         sampler = _candidate_sampler(member)
         _, token_ids, logprobs = sampler.take_scores()
-        similarity = -1.0 if member.states is None or not self.group.branched else member.states.similarity
+        reader = member.state_reader
+        similarity = -1.0 if reader is None or not self.group.branched else reader.similarity
         self._rows[member.sequence] = Row(token_ids[0].tolist(), logprobs[0].tolist(), similarity)
-        if len(self._rows) < len(self.members):
-            return None
-        advance = self._method.advance([self._rows[each.sequence] for each in self.members])
+        if len(self._rows) < len(self._members):
+            return _NO_CHANGE
+        advance = self._method.advance([self._rows[each.sequence] for each in self._members])
         self._rows.clear()
         if advance.chosen is not None:
-            states = self.members[advance.chosen].states
-            assert states is not None
-            states.choose()
-        if advance.finish_reason is None:
-            self._branch(advance.children, scheduler, generations)
-        return advance
+            chosen = self._members[advance.chosen].state_reader
+            assert chosen is not None
+            chosen.choose()
+        if advance.finish_reason is not None:
+            return BranchChange(advance=advance)
+        return self._branch(advance, scheduler)
 
-    def remove(self, scheduler: Scheduler, generations: dict[SequenceState, Generation]) -> None:
-        """Takes all sequences out."""
-        scheduler.remove(self.group.members[0])
-        for member in self.members:
-            del generations[member.sequence]
-
-    def join(self, generations: dict[SequenceState, Generation]) -> None:
-        """The group was preempted: its sequence is now what the branches have in common, to be computed again."""
-        branches = self.members
-        for branch in branches:
-            del generations[branch.sequence]
-        most = len(branches[0].tokens) - 1  # of a branch alone the last token is not in it: it gives the row
+    def preempted(self) -> BranchChange:
+        """The scheduler has preempted the group, whose one sequence will compute again what all branches begin with."""
+        branches = self._members
+        leaves = self.sequences
+        # Of a single branch the last token is left out: the step that computes it gives the branch's row.
+        most = len(branches[0].tokens) - 1
         columns = zip(*(branch.tokens for branch in branches), strict=True)
         common = next((index for index, column in enumerate(columns) if len(set(column)) > 1), most)
         [sequence] = self.group.members
         tokens = branches[0].tokens[:common]
         sequence.length = common
         sequence.chain = _forked(branches[0].sequence.chain, tokens)
-        request = self.root.request
-        self.members = [Generation(request, None, self.root.deliver, self.root.key, tokens, sequence, search=self)]
-        generations[sequence] = self.members[0]
-        self._joined = branches
-        self._rows.clear()  # computed again, they are the same
+        root = self.root
+        self._members = [Generation(root.request, None, root.deliver, root.key, tokens, sequence)]
+        self._preempted = branches
+        self._rows.clear()  # the branches will compute the same rows again
+        return BranchChange(leaves, self._members)
 
-    def _part(
-        self,
-        joined: Generation,
-        branches: list[Generation],
-        scheduler: Scheduler,
-        generations: dict[SequenceState, Generation],
-    ) -> None:
-        """What the branches have in common is there: each computes the rest of its own."""
-        del generations[joined.sequence]
-        sequences = scheduler.fork(self.group, [(joined.sequence, len(branch.tokens)) for branch in branches])
+    def _restore(self, common: Generation, branches: list[Generation], scheduler: Scheduler) -> BranchChange:
+        """After a preemption, what the branches have in common is computed: each continues with the rest of its own."""
+        children = [(common.sequence, len(branch.tokens)) for branch in branches]
+        sequences = scheduler.fork(self.group, children)
         for branch, sequence in zip(branches, sequences, strict=True):
-            sequence.chain = _forked(joined.sequence.chain, branch.tokens)
+            sequence.chain = _forked(common.sequence.chain, branch.tokens)
             branch.sequence = sequence
-            generations[sequence] = branch
-        self.members, self._joined = branches, None
+        self._members, self._preempted = branches, None
+        return BranchChange([common.sequence], branches)
 
-    def _branch(
-        self,
-        children: Sequence[tuple[int, int]],
-        scheduler: Scheduler,
-        generations: dict[SequenceState, Generation],
-    ) -> None:
-        """Makes the members (member, token) of the present ones."""
-        for member in self.members:
-            del generations[member.sequence]
-        parents = [self.members[index] for index, _ in children]
+    def _branch(self, advance: Advance, scheduler: Scheduler) -> BranchChange:
+        """Replaces the members by the advance's children."""
+        leaves = self.sequences
+        parents = [self._members[index] for index, _ in advance.children]
         sequences = scheduler.fork(self.group, [(parent.sequence, len(parent.tokens) + 1) for parent in parents])
         members = []
-        for parent, (_, token), sequence in zip(parents, children, sequences, strict=True):
+        for parent, (_, token), sequence in zip(parents, advance.children, sequences, strict=True):
             tokens = [*parent.tokens, token]
             sequence.chain = _forked(parent.sequence.chain, tokens)
-            child = Generation(
-                parent.request,
-                _candidate_sampler(parent).after(token),
-                parent.deliver,
-                parent.key,
-                tokens,
-                sequence,
-                search=self,
-                states=self._candidate_reader(),
+            sampler = _candidate_sampler(parent).after(token)
+            members.append(
+                Generation(
+                    parent.request,
+                    sampler,
+                    parent.deliver,
+                    parent.key,
+                    tokens,
+                    sequence,
+                    state_reader=self._candidate_reader(),
+                )
             )
-            generations[sequence] = child
-            members.append(child)
-        self.members = members
+        self._members = members
+        return BranchChange(leaves, members, advance)
 
     def _candidate_reader(self) -> StateReader | None:
         return None if self._history is None else self._history.candidate()

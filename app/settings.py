@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from app.messages.defaults import PROMPT_CHUNK_TOKENS
 from app.messages.model_card import ModelCard
 
 
@@ -64,7 +65,7 @@ class EngineSettings(Knobs):
     """Memory for keys and values, cut into pages. When it is full, the youngest request waits."""
     max_step_tokens: int = Field(default=512, ge=1, le=1 << 20)
     """Tokens of one step, all requests together: decoding ones first, then prompt chunks into the rest."""
-    prompt_chunk_tokens: int = Field(default=256, ge=1, le=1 << 20)
+    prompt_chunk_tokens: int = Field(default=PROMPT_CHUNK_TOKENS, ge=1, le=1 << 20)
     """The most prompt tokens of a step in which others wait for their next token."""
     prompt_pause_s: float = Field(default=0.2, gt=0, le=60)
     """How long prompts may hold up those others, about: a slow model takes smaller chunks. Learned as it runs."""

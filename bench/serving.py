@@ -122,7 +122,7 @@ class EngineSide:
             max_step_tokens=512,
             max_context_tokens=options.prompt + options.generate,
         )
-        self._engine = Engine(self._runner, prompt_chunk_tokens=128)
+        self._engine = Engine(self._runner)
         self._engine.start()
         self.vocab_size = self._runner.vocab_size
 

@@ -8,6 +8,7 @@ Knows nothing of text, HTTP, asyncio or Ray, nor of how a model computes a step.
 """
 
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -18,12 +19,14 @@ from app.engine.generation import Deliver, Event, Generation
 from app.engine.guesses.speculation import Speculation
 from app.engine.intake import Intake
 from app.engine.model_runner import ModelRunner, TokenConstraint
+from app.engine.pages.page_pool import OnPageForgotten
 from app.engine.scheduling.limits import SchedulerLimits
 from app.engine.scheduling.pace import PromptPace
 from app.engine.scheduling.scheduler import Scheduler
 from app.engine.scheduling.sequence import SequenceGroup, SequenceState, Step
 from app.engine.searches.branches import BranchChange, Search
 from app.engine.statistics import EngineStatistics, TokenRate
+from app.messages.defaults import PROMPT_CHUNK_TOKENS
 from app.messages.failures import ConstraintError, EngineStoppedError, InvalidRequestError, StepFailedError
 from app.messages.outputs import TokenDelta, TokenScores
 from app.messages.requests import GenerateRequest
@@ -31,6 +34,7 @@ from app.messages.requests import GenerateRequest
 logger = logging.getLogger(__name__)
 
 MAX_CONSECUTIVE_FAILURES = 3
+CACHE_SECRET_BYTES = 32
 
 
 class Engine:
@@ -40,33 +44,47 @@ class Engine:
         self,
         runner: ModelRunner,
         *,
-        prompt_chunk_tokens: int = 128,
+        prompt_chunk_tokens: int = PROMPT_CHUNK_TOKENS,
         expected_output_tokens: int = 256,
         prefix_cache: bool = True,
+        cache_secret: bytes | None = None,
+        on_page_forgotten: OnPageForgotten | None = None,
         guess_tokens: int = 0,
         prompt_pause_s: float | None = None,
     ) -> None:
         """Takes possession of `runner`; `start` begins the work. Raises ValueError for limits that don't fit.
 
-        prompt_chunk_tokens: the most prompt tokens of a step in which others decode.
-        expected_output_tokens: how long admission takes outputs to be until some have ended.
+        prompt_chunk_tokens: the most prompt tokens of a step in which other requests decode.
+        expected_output_tokens: how long admission expects outputs to be, until some have ended.
         prefix_cache: whether pages of prompts and outputs are kept for later requests of the same tenant.
-        guess_tokens: how many of an output's next tokens may be guessed at once (speculation.py); 0: none.
-        prompt_pause_s: how long prompts may hold up others' next tokens, about (pace.py); None: only the count binds.
+        cache_secret: at least 32 random bytes that all names of cached pages depend on. Two engines with the same
+            secret give the same tokens of the same tenant the same names; whoever lacks it can't compute a name. None:
+            drawn at random, so that no name means anything beyond this engine.
+        on_page_forgotten: told of each cached page before it is used for something else; see OnPageForgotten.
+        guess_tokens: the most next tokens of an output that are guessed at once (guesses/speculation.py); 0: none.
+        prompt_pause_s: how long, about, a step's prompt tokens may delay others' next tokens, in seconds
+            (scheduling/pace.py); None: only prompt_chunk_tokens limits them.
         """
         self._runner = runner
         self._limits = SchedulerLimits(
             step_tokens=runner.max_step_tokens,
-            prompt_chunk_tokens=prompt_chunk_tokens,
             max_sequences=runner.max_sequences,
             max_context_tokens=runner.max_context_tokens,
             page_tokens=runner.page_tokens,
             page_count=runner.kv_pages,
         )
-        self._scheduler = Scheduler(self._limits, expected_output_tokens=expected_output_tokens)
+        self._scheduler = Scheduler(
+            self._limits, expected_output_tokens=expected_output_tokens, on_page_forgotten=on_page_forgotten
+        )
         self._arrays = BatchArrays(runner.max_step_tokens, runner.max_sequences)
         self._page_table = runner.page_table
-        self._intake = Intake(runner, self._limits, prefix_cache=prefix_cache, guesses=guess_tokens > 0)
+        if cache_secret is None:
+            cache_secret = os.urandom(CACHE_SECRET_BYTES)
+        elif len(cache_secret) < CACHE_SECRET_BYTES:
+            raise ValueError(f"cache_secret must have at least {CACHE_SECRET_BYTES} bytes, not {len(cache_secret)}")
+        self._intake = Intake(
+            runner, self._limits, cache_secret=cache_secret if prefix_cache else None, guesses=guess_tokens > 0
+        )
         # Engine thread only.
         self._generations: dict[SequenceState, Generation] = {}
         self._searches: dict[SequenceGroup, Search] = {}
@@ -185,7 +203,7 @@ class Engine:
         if self._speculation is not None:
             spare = self._limits.step_tokens - len(self._scheduler.running)
             self._speculation.guess(self._scheduler.running, self._generations, spare)
-        step = self._scheduler.schedule()
+        step = self._scheduler.schedule(self._pace.chunk_tokens)
         for slot, index, page in step.new_pages:
             self._page_table[slot, index] = page
         for source, target in step.copied_pages:
@@ -212,7 +230,6 @@ class Engine:
             return None
         self._failures_in_a_row = 0
         self._pace.record(len(batch.token_ids), seconds)
-        self._scheduler.prompt_chunk_tokens = self._pace.chunk_tokens
         if self._speculation is not None:
             self._speculation.record(step, batch, seconds)
         tokens: list[int] = sampled.tolist()

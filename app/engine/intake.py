@@ -18,10 +18,13 @@ from app.messages.requests import BeamParams, GenerateRequest
 class Intake:
     """Makes generations for one engine. Any thread."""
 
-    def __init__(self, runner: ModelRunner, limits: SchedulerLimits, *, prefix_cache: bool, guesses: bool) -> None:
+    def __init__(
+        self, runner: ModelRunner, limits: SchedulerLimits, *, cache_secret: bytes | None, guesses: bool
+    ) -> None:
+        """cache_secret: what the names of cached pages begin with; None: no pages are cached."""
         self._runner = runner
         self._limits = limits
-        self._cache_secret = os.urandom(32) if prefix_cache else None
+        self._cache_secret = cache_secret
         self._guesses = guesses
 
     def take(

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from app.engine.engine import Engine
+from app.engine.engine import CACHE_SECRET_BYTES, Engine
 from app.engine.stream import AsyncEngine
 from app.messages.bundle import Bundle
 from app.messages.direct_line import connect
@@ -52,6 +52,7 @@ class Worker:
             prompt_chunk_tokens=settings.engine.prompt_chunk_tokens,
             prompt_pause_s=settings.engine.prompt_pause_s,
             prefix_cache=settings.engine.prefix_cache,
+            cache_secret=os.urandom(CACHE_SECRET_BYTES),  # cached pages end with this process
             guess_tokens=settings.engine.guess_tokens,
         )
         self._engine.start()

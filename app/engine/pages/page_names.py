@@ -13,7 +13,7 @@ from array import array
 
 
 def tenant_salt(secret: bytes, tenant: bytes) -> bytes:
-    """Where a tenant's chains begin. `secret`: the engine's own, drawn anew at each start."""
+    """Where a tenant's chains begin. `secret`: the engine's cache secret, which is handed to it."""
     return hmac.digest(secret, tenant, "sha256")
 
 

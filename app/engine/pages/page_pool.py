@@ -9,15 +9,21 @@ bytes lie are known to others.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+OnPageForgotten = Callable[[int, bytes], None]
+"""Gets (page, digest) when a cached page is about to be used for something else. Called before it is: the page's bytes
+are intact until the call returns. Called on the engine's thread, between two steps: it must be quick, must not block,
+must not raise and must not use the pool."""
 
 
 class PagePool:
     """The KV cache's pages, numbered from 0: held by one or more sequences, or free, of which some are cached."""
 
-    __slots__ = ("_cached", "_digests", "_free", "_holders", "_idle", "_repeats")
+    __slots__ = ("_cached", "_digests", "_free", "_holders", "_idle", "_on_forgotten", "_repeats")
 
-    def __init__(self, page_count: int) -> None:
+    def __init__(self, page_count: int, on_forgotten: OnPageForgotten | None = None) -> None:
+        """All pages are free. Raises ValueError. `on_forgotten`: told of each page that leaves the cache."""
         if page_count < 1:
             raise ValueError(f"a KV cache has at least one page, not {page_count}")
         self._holders = [0] * page_count
@@ -27,6 +33,7 @@ class PagePool:
         self._digests: dict[int, bytes] = {}  # the inverse
         self._idle: OrderedDict[int, None] = OrderedDict()  # cached pages that nobody holds, longest unused first
         self._repeats = 0
+        self._on_forgotten = on_forgotten
 
     @property
     def page_count(self) -> int:
@@ -66,7 +73,10 @@ class PagePool:
         del self._free[-count:]
         while len(pages) < count:
             page, _ = self._idle.popitem(last=False)
-            del self._cached[self._digests.pop(page)]
+            digest = self._digests.pop(page)
+            del self._cached[digest]
+            if self._on_forgotten is not None:
+                self._on_forgotten(page, digest)
             pages.append(page)
         for page in pages:
             self._holders[page] = 1

@@ -26,8 +26,6 @@ class SchedulerLimits:
 
     step_tokens: int
     """Tokens of one step."""
-    prompt_chunk_tokens: int
-    """The most prompt tokens of a step in which somebody decodes."""
     max_sequences: int
     """Sequences with pages at one time: rows of the page table."""
     max_context_tokens: int

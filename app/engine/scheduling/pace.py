@@ -19,7 +19,13 @@ class PromptPace:
     __slots__ = ("_most_tokens", "_pause_s", "_seconds_per_token")
 
     def __init__(self, most_tokens: int, pause_s: float | None) -> None:
-        """most_tokens: the budget until something is known, and its bound. pause_s: None: nothing is learned."""
+        """Raises ValueError for a budget below one token.
+
+        most_tokens: the budget until a step was measured, and its upper bound afterwards.
+        pause_s: how long a step's prompt tokens may take, in seconds; None: the budget is always most_tokens.
+        """
+        if most_tokens < 1:
+            raise ValueError(f"prompt_chunk_tokens must be at least 1, not {most_tokens}")
         self._most_tokens = most_tokens
         self._pause_s = pause_s
         self._seconds_per_token = 0.0

@@ -31,7 +31,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from app.engine.pages.page_names import PageChain
-from app.engine.pages.page_pool import PagePool
+from app.engine.pages.page_pool import OnPageForgotten, PagePool
 from app.engine.scheduling.forecast import OutputForecast, peak_pages
 from app.engine.scheduling.limits import PageWindow, SchedulerLimits
 from app.engine.scheduling.sequence import SequenceGroup, SequenceState, Step
@@ -40,17 +40,25 @@ from app.engine.scheduling.sequence import SequenceGroup, SequenceState, Step
 class Scheduler:
     """Keeps the waiting and the running sequences, both in order of arrival, all running ones before all waiting."""
 
-    def __init__(self, limits: SchedulerLimits, *, expected_output_tokens: int = 256) -> None:
-        """`expected_output_tokens`: what admission expects of an output until some have ended."""
+    def __init__(
+        self,
+        limits: SchedulerLimits,
+        *,
+        expected_output_tokens: int = 256,
+        on_page_forgotten: OnPageForgotten | None = None,
+    ) -> None:
+        """Starts without sequences, all pages free.
+
+        expected_output_tokens: what admission expects of an output until some have ended.
+        on_page_forgotten: the page pool's listener.
+        """
         self.limits = limits
-        self.pool = PagePool(limits.page_count)
+        self.pool = PagePool(limits.page_count, on_page_forgotten)
         self.waiting: deque[SequenceState] = deque()
         self.running: list[SequenceState] = []
         self.preemptions = 0
         self._free_slots = list(range(limits.max_sequences - 1, -1, -1))
         self._forecast = OutputForecast(expected_output_tokens)
-        self.prompt_chunk_tokens = limits.prompt_chunk_tokens
-        """Prompt tokens of the next step if somebody decodes in it: whoever measures steps may lower it."""
         self._admission_open = True
         self._reserved_pages = 0  # by running sequences with a window
         self._new_pages: list[tuple[int, int, int]] = []  # of branches since the last step
@@ -106,13 +114,16 @@ class Scheduler:
         self._new_pages += [(child.slot, index, page) for index, page in enumerate(child.pages)]
         return child
 
-    def schedule(self) -> Step:
-        """Makes the next step; empty only if there is no sequence at all."""
+    def schedule(self, prompt_chunk_tokens: int) -> Step:
+        """Makes the next step; empty only if there is no sequence at all.
+
+        prompt_chunk_tokens: the most prompt tokens of the step, if a sequence decodes in it.
+        """
         if self.waiting:
             self._admit()
         step = Step()
         step.new_pages, self._new_pages = self._new_pages, step.new_pages
-        self._plan(step)
+        self._plan(step, prompt_chunk_tokens)
         planned: list[tuple[SequenceState, int]] = []
         index = 0
         while index < len(self.running):  # it may lose its tail to preemption meanwhile
@@ -186,7 +197,7 @@ class Scheduler:
                 expected += [own] * (sequence.group.width - 1)
         return peak_pages(expected, self.limits.page_tokens) - self.pool.repeat_count
 
-    def _plan(self, step: Step) -> None:
+    def _plan(self, step: Step, prompt_chunk_tokens: int) -> None:
         """Splits the token budget: sets `planned` of every running sequence. Shared pages go to their readers."""
         prompts = []
         for sequence in self.running:
@@ -206,7 +217,7 @@ class Scheduler:
         decoding = len(self.running) - len(prompts)
         budget = self.limits.step_tokens - decoding
         if decoding:
-            budget = min(budget, self.prompt_chunk_tokens)
+            budget = min(budget, prompt_chunk_tokens)
         oldest = prompts[0]
         oldest.planned = min(oldest.left, (budget + 1) // 2)
         budget -= oldest.planned

@@ -48,3 +48,26 @@ def test_counts_hold_over_any_use(sizes: list[int], random: Random) -> None:
         flat = [page for pages in held for page in pages]
         assert len(flat) == len(set(flat)) == pool.used_count
         assert pool.free_count == 16 - len(flat)
+
+
+def test_a_page_that_leaves_the_cache_is_reported_before_it_is_used_again() -> None:
+    forgotten: list[tuple[int, bytes]] = []
+
+    def listen(page: int, digest: bytes) -> None:
+        assert pool.holders(page) == 0, "nobody may have the page yet"
+        forgotten.append((page, digest))
+
+    pool = PagePool(3, listen)
+    first, second = pool.take(2)
+    pool.keep(first, b"first")
+    pool.keep(second, b"second")
+    pool.release([second, first])
+    assert pool.find(b"first") == first
+    pool.release([first])
+    pool.take(1)  # the third page, which no digest names
+    assert forgotten == []
+    assert pool.take(1) == [second]  # unused for longest
+    assert forgotten == [(second, b"second")]
+    assert pool.find(b"second") is None
+    pool.take(1)
+    assert forgotten == [(second, b"second"), (first, b"first")]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -27,7 +28,7 @@ def ask(
 
 
 @contextmanager
-def running(runner: FakeRunner, *, prefix_cache: bool = True, **options: int) -> Iterator[Engine]:
+def running(runner: FakeRunner, *, prefix_cache: bool = True, **options: Any) -> Iterator[Engine]:
     engine = Engine(runner, prefix_cache=prefix_cache, **options)
     engine.start()
     yield engine
@@ -185,6 +186,35 @@ def test_the_cache_gives_way_to_requests_and_forgets_ends_before_beginnings() ->
         assert counter.run(ask("again", PROMPT, 1)) == 50 - 10 * 4
         assert counter.run(ask("full", tuple(range(80 - 1)), 1)) == 79  # the whole cache
         assert counter.run(ask("at last", PROMPT, 1)) == 50
+
+
+def names_of_forgotten_pages(secret: bytes | None) -> list[bytes]:
+    """Fills a small cache with one tenant's pages, and has them all forgotten."""
+    forgotten: list[bytes] = []
+    runner = FakeRunner(kv_pages=20, max_context_tokens=80)
+    engine = Engine(runner, cache_secret=secret, on_page_forgotten=lambda page, digest: forgotten.append(digest))
+    engine.start()
+    counter = Counter(engine, runner)
+    counter.run(ask("first", PROMPT, 1, tenant=b"a"))
+    assert forgotten == []
+    counter.run(ask("full", tuple(range(80 - 1)), 1, tenant=b"b"))
+    engine.stop()
+    return forgotten
+
+
+def test_pages_are_named_by_the_secret_that_was_handed_in() -> None:
+    secret = bytes(range(32))
+    chain = PageChain(list(PROMPT), 4, tenant_salt(secret, b"a"))
+    expected = {chain.digest(index) for index in range(12)}
+    assert set(names_of_forgotten_pages(secret)) == expected
+    assert set(names_of_forgotten_pages(secret)) == expected, "another engine gives the same names"
+    assert not expected & set(names_of_forgotten_pages(bytes(32)))
+    assert set(names_of_forgotten_pages(None)).isdisjoint(names_of_forgotten_pages(None)), "drawn anew"
+
+
+def test_a_short_cache_secret_is_refused() -> None:
+    with pytest.raises(ValueError, match="cache_secret must have at least 32 bytes, not 31"):
+        Engine(FakeRunner(), cache_secret=bytes(31))
 
 
 def test_digests_depend_on_all_tokens_before_and_on_the_salt() -> None:

@@ -1,3 +1,5 @@
+import pytest
+
 from app.engine.scheduling.pace import PromptPace
 
 
@@ -33,3 +35,8 @@ def test_without_a_pause_the_count_binds() -> None:
     pace = PromptPace(4, None)
     pace.record(512, 100.0)
     assert pace.chunk_tokens == 4
+
+
+def test_a_budget_below_one_token_is_refused() -> None:
+    with pytest.raises(ValueError, match="prompt_chunk_tokens must be at least 1, not 0"):
+        PromptPace(0, 0.2)

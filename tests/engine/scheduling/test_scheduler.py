@@ -14,7 +14,6 @@ from app.messages.failures import RequestTooLongError
 def make_limits(**changes: int) -> SchedulerLimits:
     limits = {
         "step_tokens": 32,
-        "prompt_chunk_tokens": 8,
         "max_sequences": 4,
         "max_context_tokens": 256,
         "page_tokens": 4,
@@ -23,9 +22,12 @@ def make_limits(**changes: int) -> SchedulerLimits:
     return SchedulerLimits(**(limits | changes))
 
 
+CHUNK_TOKENS = 8
+
+
 def run(scheduler: Scheduler) -> Step:
     """One step in which every sampled token is appended and full outputs end."""
-    step = scheduler.schedule()
+    step = scheduler.schedule(CHUNK_TOKENS)
     scheduler.complete(step)
     for sequence, sampled in zip(step.sequences, step.samples, strict=True):
         if sampled:
@@ -59,7 +61,7 @@ def test_guesses_give_way_to_whoever_comes_with_one_token_to_compute() -> None:
     run(scheduler)
     talker.drafts = 7  # all of a step, as far as was known
     scheduler.add(SequenceState(1, 5))
-    step = scheduler.schedule()
+    step = scheduler.schedule(CHUNK_TOKENS)
     assert step.query_lengths == [7, 1]
 
 
@@ -87,12 +89,12 @@ def test_admission_expects_outputs_as_long_as_recent_ones() -> None:
     scheduler = Scheduler(limits, expected_output_tokens=40)
     for _ in range(3):
         scheduler.add(SequenceState(4, 60))
-    scheduler.schedule()
+    scheduler.schedule(CHUNK_TOKENS)
     assert len(scheduler.running) == 1  # two would need 88 tokens, if outputs have 40
     scheduler = Scheduler(limits, expected_output_tokens=10)
     for _ in range(3):
         scheduler.add(SequenceState(4, 60))
-    scheduler.schedule()
+    scheduler.schedule(CHUNK_TOKENS)
     assert len(scheduler.running) == 3  # though the worst case is three times the memory
 
 
@@ -197,29 +199,27 @@ ARRIVALS = st.lists(
     max_size=12,
 )
 LIMITS = st.builds(
-    lambda max_sequences, more, chunk, page_tokens, pages: make_limits(
+    lambda max_sequences, more, page_tokens, pages: make_limits(
         step_tokens=max_sequences + more,
         max_sequences=max_sequences,
-        prompt_chunk_tokens=chunk,
         page_tokens=page_tokens,
         page_count=-(-63 // page_tokens) + pages,
         max_context_tokens=64,
     ),
     max_sequences=st.integers(1, 6),
     more=st.integers(0, 30),
-    chunk=st.integers(1, 16),
     page_tokens=st.integers(1, 9),
     pages=st.integers(0, 30),
 )
 
 
-def check_step(scheduler: Scheduler, step: Step) -> None:
+def check_step(scheduler: Scheduler, step: Step, chunk_tokens: int) -> None:
     limits = scheduler.limits
     given = shares(step)
     decoding = {sequence for sequence in scheduler.running if sequence.length - sequence.computed == 1}
     assert sum(given.values()) <= limits.step_tokens
     prompts = sum(count for sequence, count in given.items() if sequence not in decoding)
-    assert prompts <= (limits.prompt_chunk_tokens if decoding else limits.step_tokens)
+    assert prompts <= (chunk_tokens if decoding else limits.step_tokens)
     if scheduler.running:
         assert scheduler.running[0] in given, "the oldest always advances"
     for sequence, count in given.items():
@@ -241,8 +241,8 @@ def check_memory(scheduler: Scheduler) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(LIMITS, ARRIVALS)
-def test_everything_ends_and_nothing_leaks(limits: SchedulerLimits, arrivals: list[Arrival]) -> None:
+@given(LIMITS, ARRIVALS, st.integers(1, 16))
+def test_everything_ends_and_nothing_leaks(limits: SchedulerLimits, arrivals: list[Arrival], chunk_tokens: int) -> None:
     scheduler = Scheduler(limits, expected_output_tokens=2)
     plans: dict[SequenceState, Arrival] = {}
     tokens: dict[SequenceState, list[int]] = {}
@@ -265,8 +265,8 @@ def test_everything_ends_and_nothing_leaks(limits: SchedulerLimits, arrivals: li
                 scheduler.remove(sequence)
                 del plans[sequence]
         check_memory(scheduler)
-        step = scheduler.schedule()
-        check_step(scheduler, step)
+        step = scheduler.schedule(chunk_tokens)
+        check_step(scheduler, step, chunk_tokens)
         check_memory(scheduler)
         queue = [*scheduler.running, *scheduler.waiting]
         assert queue == [sequence for sequence in order if sequence in plans], "order of arrival"

@@ -1,0 +1,6 @@
+"""Defaults that several layers share, each written down once: the settings, the engine and the benchmarks use these."""
+
+from typing import Final
+
+PROMPT_CHUNK_TOKENS: Final = 256
+"""The most prompt tokens of a step in which other requests wait for their next token."""

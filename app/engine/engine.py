@@ -1,7 +1,7 @@
 """The engine: one thread that turns requests into tokens, a step at a time.
 
-Callers hand requests in and get events back through a callback; the thread in between drains its inbox, asks the
-scheduler for a step, makes the step's arrays, calls the model once, and hands out what came of it. While a step runs
+Callers submit requests and get events back through a callback. The thread takes requests from its inbox, asks the
+scheduler for a step, fills the step's arrays, calls the model once, and delivers the tokens. While the model computes,
 the interpreter lock is free.
 
 Knows nothing of text, HTTP, asyncio or Ray, nor of how a model computes a step.
@@ -15,10 +15,12 @@ from collections import deque
 from typing import Literal
 
 from app.engine.batch import BatchArrays
-from app.engine.generation import Deliver, Event, Generation
+from app.engine.generation import Deliver, Generation
 from app.engine.guesses.speculation import Speculation
 from app.engine.intake import Intake
 from app.engine.model_runner import ModelRunner, TokenConstraint
+from app.engine.outbox import Outbox
+from app.engine.pages.page_names import CACHE_SECRET_BYTES
 from app.engine.pages.page_pool import OnPageForgotten
 from app.engine.scheduling.limits import SchedulerLimits
 from app.engine.scheduling.pace import PromptPace
@@ -34,7 +36,7 @@ from app.messages.requests import GenerateRequest
 logger = logging.getLogger(__name__)
 
 MAX_CONSECUTIVE_FAILURES = 3
-CACHE_SECRET_BYTES = 32
+"""Steps that fail one after another, after which the engine stops."""
 
 
 class Engine:
@@ -80,8 +82,6 @@ class Engine:
         self._page_table = runner.page_table
         if cache_secret is None:
             cache_secret = os.urandom(CACHE_SECRET_BYTES)
-        elif len(cache_secret) < CACHE_SECRET_BYTES:
-            raise ValueError(f"cache_secret must have at least {CACHE_SECRET_BYTES} bytes, not {len(cache_secret)}")
         self._intake = Intake(
             runner, self._limits, cache_secret=cache_secret if prefix_cache else None, guesses=guess_tokens > 0
         )
@@ -90,7 +90,7 @@ class Engine:
         self._searches: dict[SequenceGroup, Search] = {}
         self._speculation = Speculation(guess_tokens) if guess_tokens else None
         self._pace = PromptPace(prompt_chunk_tokens, prompt_pause_s)
-        self._outbox: dict[Deliver, list[tuple[object, Event]]] = {}
+        self._outbox = Outbox()
         self._failures_in_a_row = 0
         self._steps = self._computed_tokens = self._cached_tokens = self._generated_tokens = 0
         self._rate = TokenRate()
@@ -112,12 +112,12 @@ class Engine:
     def submit(
         self, request: GenerateRequest, deliver: Deliver, key: object, constraint: TokenConstraint | None = None
     ) -> None:
-        """Queues a request, whose events `deliver` gets with `key`; the last has a finish reason or is an error.
+        """Queues a request. `deliver` gets its events with `key`; the last one has a finish reason or is an error.
 
-        constraint: what the output may be; from now on the engine's own.
+        constraint: what the output may be; the caller must not use it any more.
 
-        The queue itself has no bound: callers hold a semaphore. Raises RequestTooLongError, InvalidRequestError, or
-        EngineStoppedError.
+        The queue has no bound of its own: callers limit their requests. Raises RequestTooLongError,
+        InvalidRequestError, or EngineStoppedError.
         """
         generation, search = self._intake.take(request, deliver, key, constraint)
         with self._wake:
@@ -130,7 +130,7 @@ class Engine:
             self._wake.notify()
 
     def abort(self, request_id: str) -> None:
-        """Ends a request, wherever it is, without a further event; unknown and ended ones are left alone.
+        """Ends a request, queued or running, without a further event; does nothing if it is unknown or has ended.
 
         Takes effect before the next step; the step that is running is not interrupted.
         """
@@ -142,18 +142,18 @@ class Engine:
                 self._wake.notify()
 
     def statistics(self) -> EngineStatistics:
-        """Counts as they were at the end of the last step."""
+        """The engine's counts at the end of the last step."""
         return self._statistics
 
     @property
     def healthy(self) -> bool:
-        """Whether the thread runs and takes requests."""
+        """Whether the thread runs and accepts requests."""
         return self._thread.is_alive() and self._stopped_reason is None
 
     def stop(self) -> None:
-        """Ends the thread after the step it is in; what is unfinished gets EngineStoppedError. Idempotent."""
+        """Ends the thread after its current step; unfinished requests get EngineStoppedError. Idempotent."""
         with self._wake:
-            self._stop_taking("the engine is shutting down")
+            self._refuse_requests("the engine is shutting down")
             self._wake.notify()
         if self._thread.ident is None:
             self._end_all()
@@ -169,18 +169,18 @@ class Engine:
         except Exception:
             logger.exception("the engine's thread has failed")
             with self._wake:
-                self._stop_taking("the engine has failed; see its log")
+                self._refuse_requests("the engine has failed; see its log")
         finally:
             self._end_all()
 
     def _step(self) -> None:
-        """One turn of the wheel."""
+        """Schedules, computes and delivers one step."""
         step = self._schedule()
         tokens = self._compute(step)
         self._postprocess(step, tokens)
 
     def _drain_inbox(self) -> bool:
-        """Takes in requests and aborts, waiting while there is nothing to do; False when it is time to end."""
+        """Takes in requests and aborts, waiting while there is nothing to do. False: the thread must end."""
         with self._wake:
             while not (self._inbox or self._generations or self._stopping):
                 self._statistics = self._count()
@@ -200,6 +200,7 @@ class Engine:
         return True
 
     def _schedule(self) -> Step:
+        """Makes the next step, and does what must be done before it: page table, copies of pages, windows."""
         if self._speculation is not None:
             spare = self._limits.step_tokens - len(self._scheduler.running)
             self._speculation.guess(self._scheduler.running, self._generations, spare)
@@ -217,7 +218,7 @@ class Engine:
         return step
 
     def _compute(self, step: Step) -> list[int] | None:
-        """The sampled tokens, -1 where there is none; None if the step was empty or has failed."""
+        """Runs the model. Returns the sampled tokens, -1 where there is none; None if the step was empty or failed."""
         if not step.sequences:
             return None
         batch = self._arrays.fill(step, self._generations)
@@ -236,7 +237,7 @@ class Engine:
         return tokens
 
     def _postprocess(self, step: Step, tokens: list[int] | None) -> None:
-        """Appends what was sampled, ends what has ended, and hands the events out."""
+        """Appends the sampled tokens, ends the outputs that are complete, and delivers the events."""
         if tokens is not None:
             self._steps += 1
             self._computed_tokens += sum(step.query_lengths)
@@ -257,6 +258,7 @@ class Engine:
         self._statistics = self._count()
 
     def _append(self, sequence: SequenceState, token: int) -> None:
+        """Handles one sampled token: extends the output, or ends it."""
         generation = self._generations[sequence]
         if sequence.group is not None:
             self._advance(self._searches[sequence.group], generation)
@@ -266,13 +268,13 @@ class Engine:
         request = generation.request
         if generation.constraint is not None and generation.constraint.error is not None:
             self._forget(generation)
-            self._emit(
+            self._outbox.add(
                 generation,
                 ConstraintError("The schema became too complex for this output", generation.constraint.error),
             )
             return
         cached = sequence.cached_tokens
-        if cached:  # to be told once
+        if cached:  # reported once
             self._cached_tokens += cached
             sequence.cached_tokens = 0
         prompt = generation.take_prompt_result() if generation.prompt_reader is not None else None
@@ -292,9 +294,10 @@ class Engine:
             delta = TokenDelta((token,), "length" if full else None, cached, scores, prompt)
         if delta.finish_reason is not None:
             self._forget(generation)
-        self._emit(generation, delta)
+        self._outbox.add(generation, delta)
 
     def _advance(self, search: Search, member: Generation) -> None:
+        """Handles one branch of a search, computed to its end."""
         if search.root.aborted:
             return
         change = search.arrived(member, self._scheduler)
@@ -310,7 +313,7 @@ class Engine:
             search.cached_tokens = cached  # for the first delta
             return
         self._cached_tokens += cached
-        self._emit(search.root, TokenDelta(advance.token_ids, advance.finish_reason, cached, more=advance.more))
+        self._outbox.add(search.root, TokenDelta(advance.token_ids, advance.finish_reason, cached, more=advance.more))
 
     def _exchange(self, change: BranchChange) -> None:
         """Replaces a search's generations."""
@@ -319,27 +322,16 @@ class Engine:
         for generation in change.enters:
             self._generations[generation.sequence] = generation
 
-    def _emit(self, generation: Generation, event: Event) -> None:
-        events = self._outbox.get(generation.deliver)
-        if events is None:
-            events = self._outbox[generation.deliver] = []
-        events.append((generation.key, event))
-
     def _flush(self) -> None:
-        """Calls each callback once, with all of its events."""
-        for deliver, events in self._outbox.items():
-            try:
-                deliver(events)
-            except Exception:
-                logger.exception("a receiver of tokens has failed; its requests are aborted")
-                with self._wake:
-                    theirs = [generation for generation in self._live.values() if generation.deliver == deliver]
-                for generation in theirs:
-                    self.abort(generation.request.request_id)
-        self._outbox.clear()
+        """Delivers the events; aborts the requests of receivers that fail."""
+        for deliver in self._outbox.flush():
+            with self._wake:
+                theirs = [generation for generation in self._live.values() if generation.deliver == deliver]
+            for generation in theirs:
+                self.abort(generation.request.request_id)
 
     def _forget(self, generation: Generation) -> None:
-        """Takes a request out, with all branches of a search; pages and slots are free at once."""
+        """Removes a request, with all branches of a search; its pages and slots are free at once."""
         group = generation.sequence.group
         if group is None:
             self._scheduler.remove(generation.sequence)
@@ -355,35 +347,35 @@ class Engine:
                 del self._live[generation.request.request_id]
 
     def _fail(self, step: Step, error: Exception) -> None:
-        """Ends the requests of a failed step; others never saw it, as a page is shared only after its step."""
+        """Ends the requests of a failed step. Others are unaffected: a page is shared only after its step succeeded."""
         logger.error("an engine step with %d requests has failed", len(step.sequences), exc_info=error)
         for sequence in step.sequences:
-            if sequence not in self._generations:  # a search's, which has ended with another of its branches
+            if sequence not in self._generations:  # of a search that ended with another branch
                 continue
             group = sequence.group
             generation = self._generations[sequence] if group is None else self._searches[group].root
             self._forget(generation)
             if not generation.aborted:
-                self._emit(generation, StepFailedError(f"the engine could not compute this request: {error}"))
+                self._outbox.add(generation, StepFailedError(f"the engine could not compute this request: {error}"))
         self._failures_in_a_row += 1
         if self._failures_in_a_row >= MAX_CONSECUTIVE_FAILURES:
             with self._wake:
-                self._stop_taking(f"{self._failures_in_a_row} engine steps failed one after another: {error}")
+                self._refuse_requests(f"{self._failures_in_a_row} engine steps failed one after another: {error}")
 
-    def _stop_taking(self, reason: str) -> None:
-        """With the lock held: refuses further requests; the thread ends before its next step."""
+    def _refuse_requests(self, reason: str) -> None:
+        """Refuses further requests, and ends the thread before its next step. The caller holds the lock."""
         self._stopping = True
         self._stopped_reason = self._stopped_reason or reason
 
     def _end_all(self) -> None:
-        """The thread ends: whoever still waits is told why."""
+        """The thread ends: all requests that are left get an error that says why."""
         with self._wake:
             left = list(self._live.values())
             self._live.clear()
             self._inbox.clear()
             reason = self._stopped_reason or "the engine has ended"
         for generation in left:
-            self._emit(generation, EngineStoppedError(reason))
+            self._outbox.add(generation, EngineStoppedError(reason))
         self._flush()
         while self._generations:
             self._forget(next(iter(self._generations.values())))

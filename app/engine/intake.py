@@ -1,6 +1,6 @@
-"""From a request to what the engine runs of it, or to the reason why it can't.
+"""Checks a request and makes what the engine runs for it: a generation, or a search.
 
-Everything that takes time is done here, on the caller's thread. Knows nothing of what else runs.
+Runs on the caller's thread, so that the engine's thread does not spend time on it. Knows nothing of other requests.
 """
 
 import os
@@ -8,7 +8,7 @@ import os
 from app.engine.generation import Deliver, Generation
 from app.engine.guesses.drafter import NgramDrafter
 from app.engine.model_runner import ModelRunner, TokenConstraint
-from app.engine.pages.page_names import tenant_salt
+from app.engine.pages.page_names import CACHE_SECRET_BYTES, tenant_salt
 from app.engine.scheduling.limits import PageWindow, SchedulerLimits
 from app.engine.searches.branches import Search
 from app.messages.failures import InvalidRequestError
@@ -21,7 +21,13 @@ class Intake:
     def __init__(
         self, runner: ModelRunner, limits: SchedulerLimits, *, cache_secret: bytes | None, guesses: bool
     ) -> None:
-        """cache_secret: what the names of cached pages begin with; None: no pages are cached."""
+        """Raises ValueError for a short secret.
+
+        cache_secret: what the names of cached pages depend on; None: no pages are cached.
+        guesses: whether outputs may be guessed.
+        """
+        if cache_secret is not None and len(cache_secret) < CACHE_SECRET_BYTES:
+            raise ValueError(f"cache_secret must have at least {CACHE_SECRET_BYTES} bytes, not {len(cache_secret)}")
         self._runner = runner
         self._limits = limits
         self._cache_secret = cache_secret
@@ -66,7 +72,7 @@ class Intake:
         return generation, None
 
     def _check(self, request: GenerateRequest) -> PageWindow | None:
-        """Raises for what can't be run; returns the window if the output needs it."""
+        """Returns the window if the output needs one. Raises RequestTooLongError, InvalidRequestError."""
         prompt = request.prompt_token_ids
         if not prompt:
             raise InvalidRequestError("the prompt has no tokens")
@@ -86,7 +92,7 @@ class Intake:
 
 
 def _check_search(request: GenerateRequest, runner: ModelRunner) -> int | None:
-    """Raises InvalidRequestError for a search that can't be; returns how many branches it has at most, None without."""
+    """The most branches of the request's search; None without one. Raises InvalidRequestError."""
     params = request.search
     if params is None:
         return None

@@ -1,13 +1,17 @@
 """The engine for asyncio: `async for bundle in engine.stream(request, reader="ingress-1")`.
 
-The engine's thread wakes an event loop once per step, for all of its streams together. What a consumer has not taken
-yet grows into one bigger delta; no timer ever holds a token back. Closing a stream, or cancelling the task that reads
-it, aborts its request.
+The engine's thread wakes the event loop once per step, for all of its streams together. Tokens that a consumer has not
+taken yet are joined into one bigger delta; no timer ever holds a token back. Closing a stream, or cancelling the task
+that reads it, aborts its request.
 
-Streams of one reader share messages: one of them, the carrier, brings the others' tokens with its own (`bundle`); or a
-line to that reader beside its streams does so for all. A stream's first tokens, its last, and whatever is more than
-tokens, go on the stream itself. Whether a carrier's last messages were read nobody knows; when it ends, the others say
-on their own streams what it has carried for them.
+A message costs many times what a token in it does. So the tokens that a step made for all requests of one reader (an
+ingress) travel together, in one message (a `Bundle`) on one of their streams: the reader's *delivery stream*. If a
+direct connection to the reader is open (a `Line`), it takes that part instead. Always on the request's own stream go
+its first tokens, its last, and whatever is more than tokens: scores, embeddings, errors.
+
+Nobody knows whether the last messages of a delivery stream were read. Each request therefore keeps the tokens that
+others have delivered for it since its own stream's last message. It resends them on its own stream when the delivery
+stream ends, when they become many, and with its own end; the reader drops what it has already (`Assembler`).
 
 Knows nothing of text, HTTP or Ray.
 """
@@ -24,24 +28,25 @@ from app.messages.failures import EngineError
 from app.messages.outputs import Answer, FinishReason, PromptResult, TokenDelta, TokenScores
 from app.messages.requests import GenerateRequest
 
-MOST_WAITING: Final = 32
-"""Tokens of one output that wait for a carrier. One that takes no more is left unread, and another carries."""
-MOST_CARRIED: Final = 1024
-"""Tokens of one output that carriers bring before they are said again on its own stream: what is kept for that."""
+MAX_WAITING_TOKENS: Final = 32
+"""Tokens of one output that may wait for a delivery stream. When there are more, that stream counts as unread, and
+another one delivers."""
+MAX_RESENT_TOKENS: Final = 1024
+"""Tokens of one output that others deliver before its own stream resends them: so many are kept for that."""
 
 
 class Line(Protocol):
-    """A way to a reader beside its streams; used on the event loop only (`app.direct_line`)."""
+    """A direct connection to a reader, beside its streams; used on the event loop only (`app.messages.direct_line`)."""
 
     writable: bool
-    """Whether it takes more now."""
+    """Whether it accepts more now."""
     on_writable: Callable[[], None]
-    """To be called when it does again."""
+    """To be called when it accepts more again."""
     on_lost: Callable[[], None]
-    """To be called when it has ended, in whatever way."""
+    """To be called when it has ended, for whatever reason."""
 
     def send(self, bundle: Bundle) -> None:
-        """Parts that are tokens only."""
+        """Sends parts that have tokens only."""
 
     def close(self) -> None:
         """Ends it."""
@@ -61,11 +66,12 @@ class AsyncEngine:
     async def stream(
         self, request: GenerateRequest, constraint: TokenConstraint | None = None, *, reader: str
     ) -> AsyncGenerator[Bundle, None]:
-        """Yields parts of the request's output, and of others of the same reader; the request's last one ends it.
+        """Yields parts of the request's output, and of others of the same reader; the request's last part ends it.
 
-        reader: names who reads several streams and tells their parts apart. It is to read all of them all the time, or
-        close them: a carrier that it leaves unread holds up the others for MOST_WAITING tokens. Raises EngineError, as
-        `submit` does or later.
+        reader: names who reads several streams and tells their parts apart. It must read all of them all the time, or
+        close them: a delivery stream that it leaves unread delays the others by MAX_WAITING_TOKENS tokens.
+
+        Raises EngineError, as `Engine.submit` does, or later.
         """
         mailbox = _Mailbox(request.request_id, self._reader(reader))
         ended = False
@@ -85,40 +91,40 @@ class AsyncEngine:
                 self._engine.abort(request.request_id)
 
     def has_line(self, reader: str) -> bool:
-        """Whether a line to that reader is open."""
+        """Whether a direct connection to that reader is open."""
         return reader in self._lines
 
     def attach(self, reader: str, line: Line) -> None:
-        """From now on `line`, which must not have ended, carries the reader's tokens, until it ends."""
+        """From now on `line`, which must not have ended, delivers the reader's tokens, until it ends."""
 
         def lost() -> None:
             if self._lines.get(reader) is line:
                 del self._lines[reader]
-            its = self._readers.get(reader)
-            if its is not None and isinstance(its.carrier, _LineCarrier) and its.carrier.line is line:
-                its.release(its.carrier)
+            streams = self._readers.get(reader)
+            if streams is not None and isinstance(streams.delivery, _LineDelivery) and streams.delivery.line is line:
+                streams.release(streams.delivery)
 
         line.on_lost = lost
         self._lines[reader] = line
-        if (its := self._readers.get(reader)) is not None:
-            if its.carrier is not None:
-                its.release(its.carrier)
-            its.carrier = _LineCarrier(its, line)
+        if (streams := self._readers.get(reader)) is not None:
+            if streams.delivery is not None:
+                streams.release(streams.delivery)
+            streams.delivery = _LineDelivery(streams, line)
 
     def _reader(self, name: str) -> "_Reader":
         reader = self._readers.get(name)
         if reader is None:
             reader = self._readers[name] = _Reader()
             if (line := self._lines.get(name)) is not None:
-                reader.carrier = _LineCarrier(reader, line)
+                reader.delivery = _LineDelivery(reader, line)
         return reader
 
     def _on_step(self, events: Sequence[tuple[object, Event]]) -> None:
         """On the engine's thread. Raises RuntimeError if the loop is closed: the engine then aborts the requests."""
-        self._loop.call_soon_threadsafe(_sort, events)
+        self._loop.call_soon_threadsafe(_put_events, events)
 
 
-def _sort(events: Sequence[tuple[object, Event]]) -> None:
+def _put_events(events: Sequence[tuple[object, Event]]) -> None:
     """On the event loop."""
     for mailbox, event in events:
         assert isinstance(mailbox, _Mailbox)
@@ -126,42 +132,45 @@ def _sort(events: Sequence[tuple[object, Event]]) -> None:
 
 
 class _Reader:
-    """The open streams of one reader, and who carries: one of them, or a line."""
+    """The open streams of one reader, and what delivers their tokens: one of the streams, a direct line, or neither."""
 
-    __slots__ = ("carrier", "mailboxes")
+    __slots__ = ("delivery", "mailboxes")
 
     def __init__(self) -> None:
         self.mailboxes: set[_Mailbox] = set()
-        self.carrier: _Mailbox | _LineCarrier | None = None
+        self.delivery: _Mailbox | _LineDelivery | None = None
+        """None: the next stream that has something to say becomes the delivery stream."""
 
-    def release(self, carrier: "_Mailbox | _LineCarrier") -> None:
-        """The carrier's place is free, if it was this one's."""
-        if self.carrier is carrier:
-            self.carrier = None
-            carrier.riders.clear()
+    def release(self, delivery: "_Mailbox | _LineDelivery") -> None:
+        """`delivery` delivers no more; nothing happens if it did not."""
+        if self.delivery is delivery:
+            self.delivery = None
+            delivery.waiting.clear()
             for mailbox in self.mailboxes:
-                mailbox.carrier_is_gone()
+                mailbox.on_delivery_ended()
 
 
-class _LineCarrier:
-    """Brings by a line what waits in a reader's mailboxes, all that has come in one turn of the loop together."""
+class _LineDelivery:
+    """Sends on a direct line what waits in a reader's mailboxes: one message for all that came in one loop turn."""
 
-    __slots__ = ("_due", "_reader", "line", "riders")
+    __slots__ = ("_reader", "_scheduled", "line", "waiting")
 
     def __init__(self, reader: _Reader, line: Line) -> None:
-        self.riders: dict[_Mailbox, None] = {}  # whose tokens wait for the next message, in order
-        self._reader = reader
         self.line = line
-        self._due = False
+        self.waiting: dict[_Mailbox, None] = {}
+        """The mailboxes whose tokens wait for the next message, in order."""
+        self._reader = reader
+        self._scheduled = False
         line.on_writable = self.wake
 
     def wake(self) -> None:
-        if not self._due:
-            self._due = True
+        """Sends in the loop's next turn."""
+        if not self._scheduled:
+            self._scheduled = True
             asyncio.get_running_loop().call_soon(self._send)
 
-    def hurry(self) -> None:
-        """Tokens have waited long: it had no turn yet, or it takes no more."""
+    def on_backlog(self) -> None:
+        """A mailbox has too many tokens waiting: either this had no turn yet, or the line accepts no more."""
         if self.line.writable:
             self._send()
         else:
@@ -169,39 +178,45 @@ class _LineCarrier:
             self.line.close()
 
     def _send(self) -> None:
-        self._due = False
-        if self.line.writable and self._reader.carrier is self:
-            riders, self.riders = self.riders, {}
-            if bundle := tuple(rider.ride() for rider in riders if rider.rides_on(self)):
+        self._scheduled = False
+        if self.line.writable and self._reader.delivery is self:
+            waiting, self.waiting = self.waiting, {}
+            if bundle := tuple(mailbox.take_waiting() for mailbox in waiting if mailbox.waits_for(self)):
                 self.line.send(bundle)
 
 
 class _Mailbox:
-    """What of one output its reader was not told yet. Used on the event loop only."""
+    """One output: what its reader must still be sent, on its own stream or by the reader's delivery stream.
+
+    It may itself be the delivery stream. Used on the event loop only.
+    """
 
     __slots__ = (
         "_cached_tokens",
-        "_carried",
+        "_delivered_by_others",
         "_error",
         "_finish_reason",
         "_more",
+        "_must_resend",
         "_prompt",
         "_reader",
         "_request_id",
         "_scores",
+        "_sent_tokens",
         "_token_ids",
-        "_told",
-        "_unsure",
         "_waiter",
         "ended",
-        "riders",
+        "waiting",
     )
 
     def __init__(self, request_id: str, reader: _Reader) -> None:
         self.ended = False
         """Whether the last part was taken."""
+        self.waiting: dict[_Mailbox, None] = {}
+        """Of a delivery stream: the mailboxes whose tokens wait for its next message, in order."""
         self._reader = reader
         self._request_id = request_id
+        # Not sent yet.
         self._token_ids: list[int] = []
         self._cached_tokens = 0
         self._scores: list[TokenScores] = []
@@ -209,19 +224,20 @@ class _Mailbox:
         self._finish_reason: FinishReason | None = None
         self._more: tuple[Answer, ...] = ()
         self._error: EngineError | None = None
+        # Sent.
+        self._sent_tokens = 0  # on the own stream
+        self._delivered_by_others: list[int] = []  # the tokens after those
+        self._must_resend = False  # the own stream is to repeat them, as they may be lost
         self._waiter: asyncio.Future[None] | None = None
-        self._told = 0  # tokens, on the own stream
-        self._carried: list[int] = []  # tokens after those, by carriers
-        self._unsure = False  # whether they were read, or will be taken: the next message is the own stream's
-        self.riders: dict[_Mailbox, None] = {}  # of a carrier: whose tokens wait for its next message, in order
         reader.mailboxes.add(self)
 
     def put(self, event: Event) -> None:
+        """Takes in what a step made."""
         if self not in self._reader.mailboxes:  # it was closed after the step
             return
         if isinstance(event, EngineError):
             self._error = event
-            self._unsure = self._unsure or bool(self._carried)
+            self._must_resend = self._must_resend or bool(self._delivered_by_others)
         else:
             self._token_ids += event.token_ids
             self._finish_reason = event.finish_reason
@@ -231,92 +247,100 @@ class _Mailbox:
                 self._scores.append(event.scores)
             if event.prompt is not None:
                 self._prompt = event.prompt
-        if len(self._token_ids) > MOST_WAITING and (carrier := self._carrier()) is not None:
-            carrier.hurry()
-        if not self._board():
+        if len(self._token_ids) > MAX_WAITING_TOKENS and (delivery := self._delivery()) is not None:
+            delivery.on_backlog()
+        if not self._wait_for_delivery():
             self.wake()
 
     async def take(self) -> Bundle:
-        """All since the last call, at least one part; raises the error once the tokens are taken."""
+        """The stream's next message, at least one part; raises the error once the tokens before it are taken."""
         while True:
-            riders, self.riders = self.riders, {}
-            bundle = self._own() + tuple(rider.ride() for rider in riders if rider.rides_on(self))
+            waiting, self.waiting = self.waiting, {}
+            bundle = self._own_part() + tuple(mailbox.take_waiting() for mailbox in waiting if mailbox.waits_for(self))
             if bundle:
                 return bundle
             if self._error is not None:
                 raise self._error
-            if self._token_ids:  # another has become the carrier since they came
-                self._board()
+            if self._token_ids:  # since they came, another stream has become the delivery stream
+                self._wait_for_delivery()
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
     def close(self) -> bool:
-        """The stream is not read any more. Says whether it was its reader's last."""
+        """The stream is read no more. Returns whether it was its reader's last."""
         self._token_ids.clear()
         self._reader.mailboxes.discard(self)
         self._reader.release(self)
         return not self._reader.mailboxes
 
-    def hurry(self) -> None:
-        """Tokens have waited long: its stream is not read, and somebody else is to carry."""
+    def on_backlog(self) -> None:
+        """Another mailbox has too many tokens waiting for this stream: it is not read, so another one is to deliver."""
         self._reader.release(self)
 
-    def carrier_is_gone(self) -> None:
-        """Nobody knows whether what it took along was read."""
-        self._unsure = bool(self._carried or self._token_ids)
+    def on_delivery_ended(self) -> None:
+        """The delivery stream or the line has ended: what it took along may be lost."""
+        self._must_resend = bool(self._delivered_by_others or self._token_ids)
         self.wake()
 
-    def _carrier(self) -> "_Mailbox | _LineCarrier | None":
-        """Who brings the tokens that wait here; None: the own stream."""
-        carrier = self._reader.carrier
-        plain = self._finish_reason is None and self._error is None and self._prompt is None and not self._scores
-        if carrier is self or not plain or not self._told or self._unsure or len(self._carried) >= MOST_CARRIED:
-            return None
-        return carrier
+    def waits_for(self, delivery: "_Mailbox | _LineDelivery") -> bool:
+        """Whether it still has tokens that `delivery` is to send."""
+        return bool(self._token_ids) and self._delivery() is delivery
 
-    def _own(self) -> Bundle:
-        """What the own stream is to say now: a part or none."""
-        last = self._finish_reason is not None and not self.ended
-        if not last and (not (self._token_ids or self._unsure) or self._carrier() is not None):
-            return ()
-        token_ids = (*self._carried, *self._token_ids)
-        scores = TokenScores.joined(self._scores) if self._scores else None
-        delta = TokenDelta(token_ids, self._finish_reason, self._cached_tokens, scores, self._prompt, self._more)
-        part = Part(self._request_id, self._told, delta)
-        self._told += len(token_ids)
-        self._carried.clear()
-        self._token_ids.clear()
-        self._scores.clear()
-        self._cached_tokens = 0
-        self._prompt = None
-        self._unsure = False
-        self.ended = last
-        if last:
-            self._reader.release(self)
-        elif self._reader.carrier is None:
-            self._reader.carrier = self
-        return (part,)
-
-    def _board(self) -> bool:
-        """Gives what waits to the carrier, if that is the one to bring it."""
-        carrier = self._carrier()
-        if carrier is None:
-            return False
-        carrier.riders[self] = None
-        carrier.wake()
-        return True
-
-    def rides_on(self, carrier: "_Mailbox | _LineCarrier") -> bool:
-        """Whether its tokens still wait for that one."""
-        return bool(self._token_ids) and self._carrier() is carrier
-
-    def ride(self) -> Part:
-        """What waits, for the carrier's next message."""
-        part = Part(self._request_id, self._told + len(self._carried), TokenDelta(tuple(self._token_ids)))
-        self._carried += self._token_ids
+    def take_waiting(self) -> Part:
+        """The tokens that wait, for a message of the delivery stream."""
+        start = self._sent_tokens + len(self._delivered_by_others)
+        part = Part(self._request_id, start, TokenDelta(tuple(self._token_ids)))
+        self._delivered_by_others += self._token_ids
         self._token_ids.clear()
         return part
 
     def wake(self) -> None:
+        """Lets `take` look again."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def _delivery(self) -> "_Mailbox | _LineDelivery | None":
+        """What sends the tokens that wait here; None: the own stream does."""
+        delivery = self._reader.delivery
+        only_tokens = self._finish_reason is None and self._error is None and self._prompt is None and not self._scores
+        if (
+            delivery is self
+            or not only_tokens
+            or not self._sent_tokens
+            or self._must_resend
+            or len(self._delivered_by_others) >= MAX_RESENT_TOKENS
+        ):
+            return None
+        return delivery
+
+    def _wait_for_delivery(self) -> bool:
+        """Hands what waits to the delivery stream; returns False if the own stream must send it."""
+        delivery = self._delivery()
+        if delivery is None:
+            return False
+        delivery.waiting[self] = None
+        delivery.wake()
+        return True
+
+    def _own_part(self) -> Bundle:
+        """What the own stream must send now: one part or none. It repeats what others have delivered since its last."""
+        last = self._finish_reason is not None and not self.ended
+        if not last and (not (self._token_ids or self._must_resend) or self._delivery() is not None):
+            return ()
+        token_ids = (*self._delivered_by_others, *self._token_ids)
+        scores = TokenScores.joined(self._scores) if self._scores else None
+        delta = TokenDelta(token_ids, self._finish_reason, self._cached_tokens, scores, self._prompt, self._more)
+        part = Part(self._request_id, self._sent_tokens, delta)
+        self._sent_tokens += len(token_ids)
+        self._delivered_by_others.clear()
+        self._token_ids.clear()
+        self._scores.clear()
+        self._cached_tokens = 0
+        self._prompt = None
+        self._must_resend = False
+        self.ended = last
+        if last:
+            self._reader.release(self)
+        elif self._reader.delivery is None:
+            self._reader.delivery = self
+        return (part,)

@@ -13,7 +13,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from app.engine.engine import CACHE_SECRET_BYTES, Engine
+from app.engine.engine import Engine
+from app.engine.pages.page_names import CACHE_SECRET_BYTES
 from app.engine.stream import AsyncEngine
 from app.messages.bundle import Bundle
 from app.messages.direct_line import connect

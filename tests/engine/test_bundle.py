@@ -1,4 +1,4 @@
-"""Messages that several requests share: nothing is lost, said twice or told out of order, whoever goes when."""
+"""Messages that several requests share: nothing is lost, repeated or out of order, whichever stream ends when."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from app.engine.engine import Engine
-from app.engine.stream import MOST_CARRIED, AsyncEngine, _Mailbox, _Reader
+from app.engine.stream import MAX_RESENT_TOKENS, AsyncEngine, _Mailbox, _Reader
 from app.messages.bundle import Assembler, Bundle, Part
 from app.messages.failures import EngineError, EngineStoppedError
 from app.messages.outputs import TokenDelta
@@ -47,7 +47,7 @@ def test_parts_make_the_output_whatever_comes_twice_or_early(seed: int) -> None:
     assert assembled([*parts, last]) == (output, ["stop"])
 
 
-def test_an_end_without_tokens_is_told_once() -> None:
+def test_an_end_without_tokens_is_reported_once() -> None:
     parts = [Part("a", 0, TokenDelta((1,))), Part("a", 1, TokenDelta((2,))), Part("a", 0, TokenDelta((1, 2), "stop"))]
     assert assembled(parts) == ([1, 2], ["stop"])
 
@@ -82,7 +82,7 @@ class Reader:
         self.assemblers: dict[str, Assembler] = {}
         self.outputs: dict[str, list[int]] = {}
         self.messages = 0
-        self.carried = 0
+        self.delivered_for_others = 0
 
     async def read(self, name: str, new_tokens: int, *, give_up_after: int | None = None) -> None:
         self.assemblers[name] = Assembler()
@@ -107,7 +107,7 @@ class Reader:
 
     def arrive(self, bundle: Bundle, stream: str) -> None:
         for part in bundle:
-            self.carried += part.request_id != stream
+            self.delivered_for_others += part.request_id != stream
             assembler = self.assemblers[part.request_id]
             assembler.put(part)
             while (delta := assembler.take()) is not None:
@@ -128,7 +128,7 @@ async def test_streams_of_one_reader_share_messages(streams: AsyncEngine, runner
     await asyncio.gather(*(reader.read(f"{n}", 60 + n) for n in range(12)))
     for n in range(12):
         assert tuple(reader.outputs[f"{n}"]) == runner.expected_tokens(make_request(f"{n}", 5, 60 + n))
-    assert reader.carried > 12 * 30
+    assert reader.delivered_for_others > 12 * 30
     assert reader.messages < 12 * 60 / 3
 
 
@@ -147,28 +147,28 @@ async def test_nothing_is_lost_when_streams_are_given_up(streams: AsyncEngine, r
             assert output == expected
 
 
-async def test_what_a_lost_carrier_had_on_its_way_is_said_again_at_once() -> None:
+async def test_what_a_lost_delivery_stream_had_on_its_way_is_resent_at_once() -> None:
     """Not only at the end of the outputs."""
     gate = Gate()
     runner = FakeRunner(kv_pages=256, max_context_tokens=512, before_step=gate)
     engine = Engine(runner)
     engine.start()
     reader = Reader(AsyncEngine(engine), "ingress", on_the_way=2)
-    tasks = [asyncio.ensure_future(reader.read("carrier", 200, give_up_after=12))]
+    tasks = [asyncio.ensure_future(reader.read("delivery", 200, give_up_after=12))]
     await asyncio.to_thread(gate.wait)
     await asyncio.to_thread(gate.let_run, 2)
-    riding = Reader(reader.streams, "ingress", on_the_way=0)
-    riding.assemblers, riding.outputs = reader.assemblers, reader.outputs
-    tasks += [asyncio.ensure_future(riding.read(f"{n}", 200)) for n in range(2)]
+    others = Reader(reader.streams, "ingress", on_the_way=0)
+    others.assemblers, others.outputs = reader.assemblers, reader.outputs
+    tasks += [asyncio.ensure_future(others.read(f"{n}", 200)) for n in range(2)]
     try:
         while not tasks[0].done():
             await asyncio.to_thread(gate.let_run, 1)
             await asyncio.sleep(0.002)
-        assert reader.carried
-        told = [len(reader.outputs[f"{n}"]) for n in range(2)]
+        assert reader.delivered_for_others
+        received = [len(reader.outputs[f"{n}"]) for n in range(2)]
         await asyncio.to_thread(gate.let_run, 5)
         async with asyncio.timeout(5):
-            while any(len(reader.outputs[f"{n}"]) < told[n] + 5 for n in range(2)):
+            while any(len(reader.outputs[f"{n}"]) < received[n] + 5 for n in range(2)):
                 await asyncio.sleep(0.002)
     finally:
         gate.open()
@@ -183,36 +183,36 @@ async def test_readers_never_see_each_others_tokens(streams: AsyncEngine) -> Non
     await asyncio.gather(*(reader.read(f"{reader.name} {n}", 40) for reader in readers for n in range(4)))
     for reader in readers:  # a part of another's request would have been a KeyError
         assert set(reader.outputs) == {f"{reader.name} {n}" for n in range(4)}
-        assert reader.carried
+        assert reader.delivered_for_others
 
 
-async def test_a_long_ride_is_told_again_now_and_then(streams: AsyncEngine, runner: FakeRunner) -> None:
-    """What is kept for the case that the carrier is lost has a bound."""
-    length = 3 * MOST_CARRIED
+async def test_what_others_deliver_is_resent_now_and_then(streams: AsyncEngine, runner: FakeRunner) -> None:
+    """What is kept in case the delivery stream is lost has a bound."""
+    length = 3 * MAX_RESENT_TOKENS
     own: list[int] = []
 
     async def watch() -> None:
-        stream = streams.stream(make_request("rider", 5, length), reader="ingress")
+        stream = streams.stream(make_request("delivered", 5, length), reader="ingress")
         own.extend([len(part.delta.token_ids) async for bundle in stream for part in bundle])
 
-    async def carry() -> None:
-        async for _ in streams.stream(make_request("carrier", 5, length + 2000), reader="ingress"):
+    async def deliver() -> None:
+        async for _ in streams.stream(make_request("delivers", 5, length + 2000), reader="ingress"):
             pass
 
-    carrying = asyncio.ensure_future(carry())
+    delivering = asyncio.ensure_future(deliver())
     await asyncio.sleep(0.05)
-    await asyncio.gather(watch(), carrying)
+    await asyncio.gather(watch(), delivering)
     assert sum(own) == length
-    assert max(own) < MOST_CARRIED + 200
+    assert max(own) < MAX_RESENT_TOKENS + 200
     assert len(own) < length / 100
 
 
-async def test_a_lone_request_goes_alone(streams: AsyncEngine) -> None:
+async def test_messages_of_a_lone_request_have_one_part(streams: AsyncEngine) -> None:
     async for bundle in streams.stream(make_request("a", 5, 50), reader="ingress"):
         assert [part.request_id for part in bundle] == ["a"]
 
 
-async def test_nothing_is_kept_of_a_reader_that_has_gone(streams: AsyncEngine) -> None:
+async def test_nothing_is_kept_of_a_reader_without_streams(streams: AsyncEngine) -> None:
     async for _ in streams.stream(make_request("a", 5, 5), reader="ingress"):
         pass
     assert not streams._readers
@@ -249,7 +249,7 @@ class Mailboxes:
 
 
 async def test_no_token_waits_for_a_later_step() -> None:
-    """Two streams find at the same step that nobody carries: one does from then on, and it brings the other's too."""
+    """Two streams find at the same step that none delivers: one does from then on, and sends the other's tokens too."""
     boxes = Mailboxes("abc")
     await boxes.step(1, "cab")
     boxes.tasks["c"].cancel()
@@ -260,7 +260,7 @@ async def test_no_token_waits_for_a_later_step() -> None:
 
 
 async def test_an_error_comes_after_the_tokens_before_it() -> None:
-    """Those too that a carrier brought, which may be late."""
+    """Also after those that another stream delivered, which may be late."""
     boxes = Mailboxes("ab")
     for token in range(5):
         await boxes.step(token, "ab")
@@ -272,8 +272,8 @@ async def test_an_error_comes_after_the_tokens_before_it() -> None:
     boxes.tasks["a"].cancel()
 
 
-async def test_an_unread_carrier_is_relieved(streams: AsyncEngine, runner: FakeRunner) -> None:
-    """Its riders then get a message for nearly every token; held up to their ends they would get 4."""
+async def test_an_unread_delivery_stream_is_replaced(streams: AsyncEngine, runner: FakeRunner) -> None:
+    """The others then get a message for nearly every token; if they waited to their ends they would get 4."""
     # Steps take a while, as a model's do, so that the reader keeps up with them on a slow machine too.
     runner.before_step = lambda batch: time.sleep(0.002)
     unread = streams.stream(make_request("unread", 5, 3000), reader="ingress")
@@ -286,7 +286,7 @@ async def test_an_unread_carrier_is_relieved(streams: AsyncEngine, runner: FakeR
     await unread.aclose()
 
 
-async def test_a_request_that_was_closed_is_silent() -> None:
+async def test_a_closed_request_sends_nothing() -> None:
     """What the engine made of it in the meantime would be another's, if its id were used again."""
     boxes = Mailboxes("ab")
     await boxes.step(1, "ab")

@@ -1,4 +1,4 @@
-"""A line beside the streams: it spares messages, and nothing is lost when it is slow, late or breaks."""
+"""A direct line beside the streams: it saves messages, and nothing is lost when it is slow, late or breaks."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from app.engine.engine import Engine
-from app.engine.stream import MOST_CARRIED, MOST_WAITING, AsyncEngine
+from app.engine.stream import MAX_RESENT_TOKENS, MAX_WAITING_TOKENS, AsyncEngine
 from app.messages.bundle import Assembler, Bundle
 from tests.engine.test_bundle import Reader, runner, streams
 from tests.engine.test_engine import Gate, make_request
@@ -67,7 +67,9 @@ def assert_complete(reader: Reader, runner: FakeRunner, lengths: dict[str, int])
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_streams_say_only_the_beginning_and_the_end(streams: AsyncEngine, runner: FakeRunner, late: bool) -> None:
+async def test_with_a_line_streams_send_only_the_beginning_and_the_end(
+    streams: AsyncEngine, runner: FakeRunner, late: bool
+) -> None:
     reader = Reader(streams, "ingress", 0)
     line = FakeLine(reader, late=late)
     streams.attach("ingress", line)
@@ -118,7 +120,7 @@ async def test_nothing_is_lost_when_it_comes_late_or_breaks(
     assert not streams.has_line("ingress")
 
 
-async def test_what_a_broken_line_had_on_its_way_is_said_again_at_once() -> None:
+async def test_what_a_broken_line_had_on_its_way_is_resent_at_once() -> None:
     gate = Gate()
     runner = FakeRunner(kv_pages=256, max_context_tokens=512, before_step=gate)
     engine = Engine(runner)
@@ -142,19 +144,19 @@ async def test_what_a_broken_line_had_on_its_way_is_said_again_at_once() -> None
     await asyncio.to_thread(engine.stop)
 
 
-async def test_a_line_that_takes_no_more_is_given_up(streams: AsyncEngine, runner: FakeRunner) -> None:
+async def test_a_line_that_accepts_no_more_is_closed(streams: AsyncEngine, runner: FakeRunner) -> None:
     reader = Reader(streams, "ingress", 0)
     line = FakeLine(reader)
     streams.attach("ingress", line)
     line.writable = False
-    await reader.read("a", MOST_WAITING + 200)
-    assert_complete(reader, runner, {"a": MOST_WAITING + 200})
+    await reader.read("a", MAX_WAITING_TOKENS + 200)
+    assert_complete(reader, runner, {"a": MAX_WAITING_TOKENS + 200})
     assert line.is_lost
     assert not line.messages
     assert not streams.has_line("ingress")
 
 
-async def test_a_line_that_takes_more_again_goes_on(runner: FakeRunner) -> None:
+async def test_a_line_that_accepts_more_again_is_kept(runner: FakeRunner) -> None:
     gate = Gate()
     engine = Engine(FakeRunner(kv_pages=256, max_context_tokens=512, before_step=gate))
     engine.start()
@@ -166,12 +168,12 @@ async def test_a_line_that_takes_more_again_goes_on(runner: FakeRunner) -> None:
     try:
         await let_one_token_come(reader, gate, "a")
         line.writable = False
-        await asyncio.to_thread(gate.let_run, MOST_WAITING // 2)
+        await asyncio.to_thread(gate.let_run, MAX_WAITING_TOKENS // 2)
         await asyncio.sleep(0.02)
         before, messages = len(reader.outputs["a"]), reader.messages
         line.writable = True
         line.on_writable()
-        await until(lambda: len(reader.outputs["a"]) >= before + MOST_WAITING // 2)
+        await until(lambda: len(reader.outputs["a"]) >= before + MAX_WAITING_TOKENS // 2)
         assert not line.is_lost
         assert reader.messages == messages
     finally:
@@ -180,9 +182,9 @@ async def test_a_line_that_takes_more_again_goes_on(runner: FakeRunner) -> None:
     await asyncio.to_thread(engine.stop)
 
 
-async def test_a_long_output_is_told_again_now_and_then(streams: AsyncEngine, runner: FakeRunner) -> None:
-    """What is kept for the case that the line breaks has a bound."""
-    length = 3 * MOST_CARRIED
+async def test_a_long_output_is_resent_now_and_then(streams: AsyncEngine, runner: FakeRunner) -> None:
+    """What is kept in case the line breaks has a bound."""
+    length = 3 * MAX_RESENT_TOKENS
     reader = Reader(streams, "ingress", 0)
     reader.assemblers["a"], reader.outputs["a"] = Assembler(), []
     streams.attach("ingress", FakeLine(reader))
@@ -191,16 +193,16 @@ async def test_a_long_output_is_told_again_now_and_then(streams: AsyncEngine, ru
         own += [len(part.delta.token_ids) for part in bundle]
         reader.arrive(bundle, "a")
     assert sum(own) == length
-    assert max(own) < MOST_CARRIED + 200
+    assert max(own) < MAX_RESENT_TOKENS + 200
     assert len(own) < 10
     assert_complete(reader, runner, {"a": length})
 
 
-async def test_readers_have_lines_of_their_own(streams: AsyncEngine) -> None:
+async def test_each_reader_has_its_own_line(streams: AsyncEngine) -> None:
     readers = [Reader(streams, f"ingress-{n}", 0) for n in range(2)]
     lines = [FakeLine(reader) for reader in readers]
     streams.attach("ingress-0", lines[0])
     await asyncio.gather(*(reader.read(f"{reader.name} {n}", 40) for reader in readers for n in range(3)))
     assert lines[0].messages
-    assert readers[1].carried  # by its streams, as it has no line
+    assert readers[1].delivered_for_others  # by its streams, as it has no line
     assert not lines[1].messages

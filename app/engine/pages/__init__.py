@@ -1,1 +1,1 @@
-"""KV pages: the pool, and the names under which they are found again."""
+"""KV pages: the pool, and the names under which cached pages are found."""

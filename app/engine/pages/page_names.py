@@ -1,24 +1,28 @@
-"""Names of prompt pages: which pages of keys and values two requests may share.
+"""Names of full pages: which pages of keys and values two requests may share.
 
-A page's keys and values follow from its tokens and all before them, so its name is a hash of both: a chain of digests,
-one per whole page. The chain begins with a salt that only this engine and this tenant's requests lead to; so no one
-finds another tenant's pages, whatever they ask for, and a name that leaks tells nothing about a text.
+A page's keys and values depend on its tokens and on all tokens before them, so its name is a hash of both: a chain of
+digests, one per full page. The chain begins with a salt that depends on the engine's secret and on the tenant. So no
+tenant can find another's pages, whatever it asks for, and a name that leaks reveals nothing about a text.
 
-Knows neither pages nor where they are kept (kv_blocks.py), nor when they are looked up (scheduler.py).
+Knows neither the pages themselves (page_pool.py) nor when they are looked up (scheduling/scheduler.py).
 """
 
 import hashlib
 import hmac
 from array import array
+from typing import Final
+
+CACHE_SECRET_BYTES: Final = 32
+"""The shortest secret."""
 
 
 def tenant_salt(secret: bytes, tenant: bytes) -> bytes:
-    """Where a tenant's chains begin. `secret`: the engine's cache secret, which is handed to it."""
+    """Where a tenant's chains begin. `secret`: the engine's `cache_secret`, CACHE_SECRET_BYTES at least."""
     return hmac.digest(secret, tenant, "sha256")
 
 
 class PageChain:
-    """One sequence's digests, made when asked for; `tokens` is the engine's list and grows with the output."""
+    """The digests of one sequence's pages, computed on demand. `tokens` is its generation's list, which grows."""
 
     __slots__ = ("_digests", "_page_tokens", "_salt", "_tokens")
 
@@ -29,13 +33,13 @@ class PageChain:
         self._digests: list[bytes] = []
 
     def fork(self, tokens: list[int]) -> "PageChain":
-        """The chain of a list that begins like this one's, or is a beginning of it."""
+        """The chain of `tokens`, of which this chain's tokens are a prefix, or the other way round."""
         chain = PageChain(tokens, self._page_tokens, self._salt)
         chain._digests = self._digests[: len(tokens) // self._page_tokens]
         return chain
 
     def digest(self, index: int) -> bytes:
-        """The name of page `index`, all of whose tokens must be known."""
+        """The name of page `index`, 32 bytes. All tokens of the page must be known."""
         while len(self._digests) <= index:
             begin = len(self._digests) * self._page_tokens
             tokens = array("i", self._tokens[begin : begin + self._page_tokens])

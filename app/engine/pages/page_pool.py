@@ -1,11 +1,11 @@
-"""Which KV pages are free, how many sequences hold each of the others, and which are kept for whoever needs them again.
+"""Which KV pages are free, how many sequences hold each of the others, and which are cached.
 
-A page whose content is known by a digest (prefix_cache.py) outlives its last holder: it stays findable until its place
-is needed, and those unused for longest go first. A count of holders above one means a shared page, which nobody may
-write to; so is one that has a digest.
+A page that was given a digest (page_names.py) stays cached after its last holder releases it: it can be found until
+the space is needed, and the page unused for longest goes first. Nobody may write to a page with a digest, or with more
+than one holder.
 
-Page numbers, counts and digests only: what a page contains, which sequence holds it at which position, and where its
-bytes lie are known to others.
+Handles page numbers, counts and digests only. Does not know what a page contains, where its bytes are, or which
+sequence holds it at which position.
 """
 
 from collections import OrderedDict
@@ -18,7 +18,7 @@ must not raise and must not use the pool."""
 
 
 class PagePool:
-    """The KV cache's pages, numbered from 0: held by one or more sequences, or free, of which some are cached."""
+    """The KV cache's pages, numbered from 0. A page is held by sequences, or free; either kind may be cached."""
 
     __slots__ = ("_cached", "_digests", "_free", "_holders", "_idle", "_on_forgotten", "_repeats")
 
@@ -30,8 +30,8 @@ class PagePool:
         # A stack, so that the pages used last, still in the CPU's caches, are used next.
         self._free = list(range(page_count - 1, -1, -1))
         self._cached: dict[bytes, int] = {}
-        self._digests: dict[int, bytes] = {}  # the inverse
-        self._idle: OrderedDict[int, None] = OrderedDict()  # cached pages that nobody holds, longest unused first
+        self._digests: dict[int, bytes] = {}  # page -> digest
+        self._idle: OrderedDict[int, None] = OrderedDict()  # cached pages without holders, longest unused first
         self._repeats = 0
         self._on_forgotten = on_forgotten
 
@@ -42,12 +42,12 @@ class PagePool:
 
     @property
     def free_count(self) -> int:
-        """Pages that nobody holds, cached ones among them."""
+        """Pages without holders, cached ones included."""
         return len(self._free) + len(self._idle)
 
     @property
     def used_count(self) -> int:
-        """Pages that somebody holds; a shared one counts once."""
+        """Pages with holders; a shared one counts once."""
         return len(self._holders) - len(self._free) - len(self._idle)
 
     @property
@@ -57,7 +57,7 @@ class PagePool:
 
     @property
     def repeat_count(self) -> int:
-        """How many pages sharing saves: holders beyond each page's first."""
+        """How many pages sharing saves: all holders beyond the first of each page."""
         return self._repeats
 
     def holders(self, page: int) -> int:
@@ -65,7 +65,7 @@ class PagePool:
         return self._holders[page]
 
     def take(self, count: int) -> list[int]:
-        """Takes `count` free pages, each held once; there must be that many. Forgets cached ones only if it must."""
+        """Takes `count` free pages, each with one holder; there must be that many. Takes cached ones last."""
         assert 0 <= count <= self.free_count, f"{count} pages taken of {self.free_count} free ones"
         if count == 0:
             return []
@@ -90,7 +90,7 @@ class PagePool:
             self._repeats += 1
 
     def release(self, pages: Iterable[int]) -> None:
-        """Removes a holder from each of `pages`; those without holders are free. Cached ones are lost in this order."""
+        """Removes a holder from each of `pages`, free once it has none. Cached ones are reused in this order."""
         for page in pages:
             holders = self._holders[page] = self._holders[page] - 1
             assert holders >= 0, f"page {page} is released more often than it was taken"
@@ -102,7 +102,7 @@ class PagePool:
                 self._free.append(page)
 
     def keep(self, page: int, digest: bytes) -> None:
-        """Makes a held page, whose content is complete, findable; nothing happens if another is known by `digest`."""
+        """Caches a held, full page under `digest`; does nothing if another page has that digest."""
         assert self._holders[page] > 0, f"page {page} is free and can't be kept"
         if digest not in self._cached:
             assert page not in self._digests, f"page {page} has a digest already"
@@ -110,7 +110,7 @@ class PagePool:
             self._digests[page] = digest
 
     def find(self, digest: bytes) -> int | None:
-        """Takes a further hold of the page known by `digest`; None if there is none."""
+        """Adds a holder to the page cached under `digest` and returns it; None if there is none."""
         page = self._cached.get(digest)
         if page is not None:
             if self._holders[page]:

@@ -1,6 +1,6 @@
-"""A converted model's JSON files: its template, its special tokens, its context length.
+"""Reads a converted model's JSON files: its chat template, its special tokens, its context length.
 
-Reads files and checks their types. Knows neither the tokenizer nor the weights.
+Checks the types of what it reads. Knows neither the tokenizer nor the weights.
 """
 
 import json
@@ -14,7 +14,7 @@ class ChatModelError(ValueError):
 
 
 def read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
-    """The object in a file; empty if an optional one is missing. Raises ChatModelError naming the file."""
+    """The JSON object in a file; empty if the file is optional and missing. Raises ChatModelError naming the file."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -29,7 +29,10 @@ def read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
 
 
 def find_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
-    """In `tokenizer_config.json` (one, or several by name), or, in newer checkpoints, a file of its own."""
+    """The chat template, None without one.
+
+    `tokenizer_config.json` has one, or several by name; newer checkpoints have a file of its own.
+    """
     template = tokenizer_config.get("chat_template")
     if isinstance(template, list):
         template = {entry["name"]: entry["template"] for entry in template}.get("default")
@@ -40,7 +43,7 @@ def find_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | No
 
 
 def token_text(token: Any) -> str | None:
-    """A special token of `tokenizer_config.json`: its text, or an object that has it."""
+    """The text of a special token of `tokenizer_config.json`, which is a string or an object; None if neither."""
     text = token.get("content") if isinstance(token, Mapping) else token
     return text if isinstance(text, str) else None
 
@@ -51,7 +54,7 @@ def end_token_ids(
     tokenizer_config: Mapping[str, Any],
     generation_config: Mapping[str, Any],
 ) -> frozenset[int]:
-    """The tokens that end an answer: those of both configurations, and the one that the tokenizer names."""
+    """The tokens that end an answer: those of both configurations, and the tokenizer's."""
     name = token_text(tokenizer_config.get("eos_token"))
     named = [int(token["id"]) for token in tokenizer.get("added_tokens") or [] if token["content"] == name]
     return frozenset(_token_ids(generation_config.get("eos_token_id")) + _token_ids(config.get("eos_token_id")) + named)
@@ -74,6 +77,6 @@ def _token_ids(value: int | Sequence[int] | None) -> list[int]:
 
 
 def context_tokens(folder: Path, wanted: int | None) -> int:
-    """The longest context: what is wanted, within what the model was trained for."""
+    """The longest context in tokens: `wanted`, but at most what the model was trained for, the default."""
     trained = int(json.loads((folder / "config.json").read_text(encoding="utf-8"))["max_position_embeddings"])
     return min(wanted or trained, trained)

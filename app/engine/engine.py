@@ -247,7 +247,7 @@ class Engine:
                     if sampled:
                         self._append(sequence, token)
             else:
-                taken = self._speculation.harvest(step, tokens)
+                taken = self._speculation.accept(step, tokens)
                 self._scheduler.complete(step)
                 for sequence, several in taken:
                     for token in several:

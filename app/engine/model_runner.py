@@ -1,7 +1,7 @@
-"""What crosses the engine's boundary: requests in, token deltas out, and the batch that the model runs.
+"""What the engine needs of a model: the batch of a step, and the protocols of what computes it.
 
-Frozen and picklable, made of integers and floats: the same objects travel from the ingress through Ray to
-the worker.
+`native_runner.py` implements them with the native engine, tests with a model without weights. Knows nothing of how the
+engine makes its batches.
 """
 
 from collections.abc import Sequence
@@ -15,86 +15,100 @@ from app.messages.outputs import PromptResult
 from app.messages.requests import GenerateRequest, SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """One step's work as arrays, sequences one after another; the contract is `_native.Model.step`."""
-
-    token_ids: NDArray[np.int32]
-    positions: NDArray[np.int32]
-    slots: NDArray[np.int32]
-    query_lengths: NDArray[np.int32]
-    context_lengths: NDArray[np.int32]
-    samplers: Sequence["TokenSampler | None"]
-    readers: Sequence["PromptReader | StateReader | None"] = ()
-    """One per sequence, or none at all."""
-    draft_lengths: NDArray[np.int32] | None = None
-    """How many of a sequence's last tokens are guesses; None: there are none."""
-    prompts: int = 0
-    """How many of the last sequences compute tokens of their prompt, not of their output."""
-
-
 class TokenConstraint(Protocol):
-    """What an output may be, as masks over the vocabulary. Used by one thread at a time."""
+    """Which tokens an output may have, as masks over the vocabulary. Used by one thread at a time."""
 
     error: str | None
-    """Why it can say nothing more; None: all is well."""
+    """Why it can make no further mask; None while it can."""
 
     def fill_mask(self, mask: NDArray[np.uint32]) -> None:
         """Writes [ceil(vocab_size / 32)]: bit t % 32 of word t // 32 is 1 where token t may come next."""
 
     def accept(self, token: int) -> None:
-        """The token was chosen."""
+        """The token was sampled."""
 
 
 class TokenSampler(Protocol):
-    """One request's sampling state; the runner's, or a test's fake."""
+    """One request's sampling state."""
 
     def take_scores(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
-        """TokenScores of the tokens drawn since the last call."""
+        """The arrays of TokenScores for the tokens sampled since the last call: [n], [n, k], [n, k]."""
 
 
 class CandidateSampler(TokenSampler, Protocol):
-    """A search's: it draws nothing and remembers nothing; its scores are the last row's, after penalties and bias."""
+    """A search's sampler. It samples nothing and keeps no history.
+
+    `take_scores` gives the last row's likeliest tokens, after penalties and bias: n is 1.
+    """
 
     def after(self, token: int) -> "CandidateSampler":
-        """A sampler for what follows `token`."""
-
-
-class StateReader(Protocol):
-    """What reads hidden states for a StateHistory; the runner's."""
-
-    @property
-    def similarity(self) -> float:
-        """A candidate's: the largest cosine similarity of its state and one of the history."""
-
-    def choose(self) -> None:
-        """The candidate's state is the history's next."""
-
-
-class StateHistory(Protocol):
-    """The hidden states of one text so far."""
-
-    def writer(self) -> StateReader:
-        """For the text's own sequence: the history gets every state that it does not have."""
-
-    def candidate(self) -> StateReader:
-        """For the sequence of the history's text and one token more."""
+        """A sampler for the text with one token more."""
 
 
 class PromptReader(Protocol):
-    """What gathers a request's PromptResult while its prompt goes through the model; the runner's."""
+    """Gathers a request's PromptResult while its prompt goes through the model."""
 
     def result(self) -> PromptResult:
-        """Complete when the prompt is."""
+        """The result; call it when the whole prompt has been computed."""
+
+
+class StateReader(Protocol):
+    """Reads a sequence's final hidden states for a StateHistory."""
+
+    @property
+    def similarity(self) -> float:
+        """Of a candidate: the largest cosine similarity of its state and a state of the history."""
+
+    def choose(self) -> None:
+        """Appends the candidate's state to the history."""
+
+
+class StateHistory(Protocol):
+    """The final hidden states of one text so far."""
+
+    def writer(self) -> StateReader:
+        """For the text's own sequence: appends every state that the history lacks."""
+
+    def candidate(self) -> StateReader:
+        """For a sequence that continues the text by one token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step's work. n sequences, one after another, have t tokens in all.
+
+    The full contract is that of `_native.Model.step`.
+    """
+
+    token_ids: NDArray[np.int32]
+    """[t]"""
+    positions: NDArray[np.int32]
+    """[t]: each token's position in its text."""
+    slots: NDArray[np.int32]
+    """[n]: each sequence's row of the page table."""
+    query_lengths: NDArray[np.int32]
+    """[n]: how many of the tokens are each sequence's; at least 1."""
+    context_lengths: NDArray[np.int32]
+    """[n]: how many tokens before those are in the sequence's pages."""
+    samplers: Sequence[TokenSampler | None]
+    """[n]; None: no token is sampled."""
+    readers: Sequence[PromptReader | StateReader | None] = ()
+    """[n], or empty if no sequence has one."""
+    draft_lengths: NDArray[np.int32] | None = None
+    """[n]: how many of a sequence's last tokens are guesses; None: there are none."""
+    prompts: int = 0
+    """How many of the sequences, the last ones, compute tokens of their prompt and not of their output."""
 
 
 class ModelRunner(Protocol):
-    """What the engine needs of a model: `_native.Model`, wrapped by `app.engine.runner`, or a test's fake."""
+    """A model with its KV cache. Used by one thread at a time."""
 
     vocab_size: int
     page_tokens: int
+    """Tokens of a KV page."""
     kv_pages: int
     max_sequences: int
+    """Sequences of one step, and rows of the page table."""
     max_step_tokens: int
     max_context_tokens: int
 
@@ -102,35 +116,35 @@ class ModelRunner(Protocol):
     def page_table(self) -> NDArray[np.int32]:
         """[max_sequences, ceil(max_context_tokens / page_tokens)], written by the engine."""
 
-    def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:
-        """A fresh sampler for one request."""
-
-    def constrained(self, sampler: TokenSampler, constraint: TokenConstraint) -> TokenSampler:
-        """The sampler, drawing only what `constraint` allows."""
-
-    def make_candidate_sampler(
-        self, prompt_token_ids: Sequence[int], sampling: SamplingParams, candidates: int, *, penalizes_logprobs: bool
-    ) -> CandidateSampler:
-        """A search's sampler: rows of its so many likeliest tokens."""
-
-    def make_history(self) -> StateHistory:
-        """For the states of one request's text; empty."""
-
-    def make_reader(self, request: GenerateRequest) -> PromptReader | None:
-        """A fresh reader for a request whose prompt is to be read; None for any other."""
-
-    def copy_page(self, source: int, target: int) -> None:
-        """Copies a page."""
-
     @property
     def has_relative_positions(self) -> bool:
         """Whether keys can be moved to other positions."""
 
+    def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:
+        """A new sampler for one request. Raises ValueError naming the option that is out of range."""
+
+    def constrained(self, sampler: TokenSampler, constraint: TokenConstraint) -> TokenSampler:
+        """The sampler, limited to the tokens that `constraint` allows."""
+
+    def make_candidate_sampler(
+        self, prompt_token_ids: Sequence[int], sampling: SamplingParams, candidates: int, *, penalizes_logprobs: bool
+    ) -> CandidateSampler:
+        """A search's sampler, whose rows have the `candidates` likeliest tokens. Raises ValueError."""
+
+    def make_history(self) -> StateHistory:
+        """An empty history, for one request's text."""
+
+    def make_reader(self, request: GenerateRequest) -> PromptReader | None:
+        """A new reader if the request wants a PromptResult, else None. Raises ValueError."""
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copies a page."""
+
     def copy_page_turned(self, source: int, target: int, positions: int) -> None:
-        """Copies a page, its keys as if their tokens stood so many positions later."""
+        """Copies a page, and rotates its keys as if their tokens stood `positions` later."""
 
     def step(self, batch: Batch) -> NDArray[np.int32]:
-        """Runs the batch; one sampled token per sequence, and one for each of its guesses that was right.
+        """Runs the batch; returns [n + number of guesses]: one token per sequence, and one per guess.
 
-        In order, a sequence's guesses after it; -1 where a guess was wrong or there is no sampler.
+        A sequence's guesses come right after it. -1 where a guess was wrong or there is no sampler.
         """

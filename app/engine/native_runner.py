@@ -1,6 +1,6 @@
-"""The ModelRunner of the native engine: a packed model behind the interface that the engine's loop knows.
+"""The ModelRunner of the native engine.
 
-Only translates names and types; it knows nothing of requests, scheduling or pages' owners.
+Translates names and types only. Knows nothing of scheduling or of which sequence holds a page.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ from kernels import _native
 
 
 def kv_pages_within(folder: str, kv_type: str, memory_bytes: int) -> int:
-    """Pages of a packed model's KV cache, of a type that is not "auto", that fit `memory_bytes`.
+    """How many KV pages of a packed model fit `memory_bytes`. `kv_type`: any but "auto".
 
-    Raises ValueError where not even one does, `_native.PackedFileError`, OSError.
+    Raises ValueError if not even one fits, `_native.PackedFileError`, OSError.
     """
     page_bytes = _native.Model.kv_page_bytes(folder, kv_type)
     pages = memory_bytes // page_bytes
@@ -35,7 +35,7 @@ def kv_pages_within(folder: str, kv_type: str, memory_bytes: int) -> int:
 
 
 class NativeRunner:
-    """Owns one `_native.Model`. Not thread-safe: one step at a time, from whichever thread."""
+    """Owns one `_native.Model`. Not thread-safe: any thread may use it, one at a time."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class NativeRunner:
     ) -> None:
         """Loads the packed model in `folder`.
 
-        Arguments, limits and errors are those of `_native.Model`; no cpus: the threads are not pinned.
+        Arguments, limits and errors are those of `_native.Model`. Without `cpus` the threads are not pinned.
         """
         self.model = _native.Model(
             folder,
@@ -73,7 +73,7 @@ class NativeRunner:
             max_step_tokens=max_step_tokens,
             max_context_tokens=max_context_tokens,
         )
-        """The native model: its tier, its threads, its memory and its profile."""
+        """For what the engine does not need: tier, threads, memory, profile."""
         self.vocab_size = self.model.vocab_size
         self.page_tokens = _native.PAGE_TOKENS
         self.kv_pages = kv_pages
@@ -92,16 +92,8 @@ class NativeRunner:
         """Whether keys can be moved to other positions: not with dynamic RoPE."""
         return self.model.has_relative_positions
 
-    def copy_page_turned(self, source: int, target: int, positions: int) -> None:
-        """Copies a page, its keys as if their tokens stood so many positions later. Raises ValueError."""
-        self.model.copy_page_turned(source, target, positions)
-
-    def copy_page(self, source: int, target: int) -> None:
-        """Copies a page."""
-        self.model.copy_page(source, target)
-
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:
-        """A fresh sampler for one request. Raises ValueError naming the option that is out of range."""
+        """A new sampler for one request. Raises ValueError naming the option that is out of range."""
         return _native.Sampler(
             vocab_size=self.vocab_size,
             prompt=prompt_token_ids,
@@ -118,6 +110,13 @@ class NativeRunner:
             end_tokens=sorted(sampling.end_token_ids) if sampling.min_new_tokens else (),
             logprobs=-1 if sampling.logprobs is None else min(sampling.logprobs, self.vocab_size),
         )
+
+    def constrained(self, sampler: TokenSampler, constraint: TokenConstraint) -> TokenSampler:
+        """The sampler, limited to the tokens that `constraint` allows."""
+        native = self._native_sampler(sampler)
+        assert native is not None
+        native.set_masked(True)
+        return _ConstrainedSampler(native, constraint)
 
     def make_candidate_sampler(
         self, prompt_token_ids: Sequence[int], sampling: SamplingParams, candidates: int, *, penalizes_logprobs: bool
@@ -137,18 +136,11 @@ class NativeRunner:
         )
 
     def make_history(self) -> StateHistory:
-        """For the states of one request's text; empty."""
+        """An empty history, for one request's text."""
         return _History(_native.HiddenHistory(hidden_size=self.model.hidden_size))
 
-    def constrained(self, sampler: TokenSampler, constraint: TokenConstraint) -> TokenSampler:
-        """The sampler, drawing only what `constraint` allows."""
-        native = self._native_sampler(sampler)
-        assert native is not None
-        native.set_masked(True)
-        return _ConstrainedSampler(native, constraint)
-
     def make_reader(self, request: GenerateRequest) -> PromptReader | None:
-        """A fresh reader for a request whose prompt is to be read. Raises ValueError."""
+        """A new reader if the request wants a PromptResult, else None. Raises ValueError."""
         prompt = request.prompt_token_ids
         if request.prompt_logprobs is not None:
             top = min(request.prompt_logprobs, self.vocab_size)
@@ -160,8 +152,16 @@ class NativeRunner:
             )
         return None
 
+    def copy_page(self, source: int, target: int) -> None:
+        """Copies a page."""
+        self.model.copy_page(source, target)
+
+    def copy_page_turned(self, source: int, target: int, positions: int) -> None:
+        """Copies a page, and rotates its keys as if their tokens stood `positions` later. Raises ValueError."""
+        self.model.copy_page_turned(source, target, positions)
+
     def step(self, batch: Batch) -> NDArray[np.int32]:
-        """Runs the batch; one sampled token per sequence and guess, -1 where there is none.
+        """Runs the batch; returns one token per sequence and per guess, -1 where there is none.
 
         Raises ValueError naming the array that does not fit.
         """
@@ -171,13 +171,13 @@ class NativeRunner:
         ]
         for _, sampler in constrained:
             sampler.constraint.fill_mask(sampler.native.mask)
-        sampled = self._run(batch, samplers)
+        sampled = self._step_native(batch, samplers)
         for index, sampler in constrained:
             before = 0 if batch.draft_lengths is None else int(batch.draft_lengths[:index].sum())
             sampler.constraint.accept(int(sampled[index + before]))
         return sampled
 
-    def _run(self, batch: Batch, samplers: Sequence[_native.Sampler | None]) -> NDArray[np.int32]:
+    def _step_native(self, batch: Batch, samplers: Sequence[_native.Sampler | None]) -> NDArray[np.int32]:
         return self.model.step(
             batch.token_ids,
             batch.positions,
@@ -200,7 +200,7 @@ class NativeRunner:
 
 
 class _ConstrainedSampler:
-    """A native sampler and what its mask is made from."""
+    """A native sampler, and the constraint that fills its mask."""
 
     __slots__ = ("constraint", "native")
 
@@ -226,7 +226,7 @@ class _History:
 
 
 class _Writer:
-    """Reads the text's own states, which are compared with nothing."""
+    """Appends the text's own states, which are compared with nothing."""
 
     __slots__ = ("native",)
 
@@ -270,7 +270,7 @@ class _Embedder:
         self.native = native
 
     def result(self) -> PromptResult:
-        """The vector, normalized; one without a direction stays as it is."""
+        """The vector, scaled to length 1; a zero vector stays as it is."""
         vector = self.native.embedding()
         length = float(np.linalg.norm(vector.astype(np.float64)))
         return PromptResult(embedding=(vector / np.float32(length)) if length > 0 else vector)

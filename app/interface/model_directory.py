@@ -98,7 +98,7 @@ class ModelDirectory:
         for name in [name for name in self._entries if name not in found]:
             self._drop(self._entries.pop(name))
         for name, application in found.items():
-            if application.runs:
+            if application.has_worker:
                 entry = self._entries.get(name)
                 if entry is None:
                     entry = self._entries[name] = _Entry(self._applications.connect(name))

@@ -1,1 +1,1 @@
-"""What the layers say to each other. Imports nothing else of ours."""
+"""The types that the layers exchange. Imports nothing else of Redoubt."""

@@ -1,9 +1,9 @@
-"""What a message from a worker to an ingress is made of: parts of several requests' outputs.
+"""A message from a worker to an ingress: parts of several requests' outputs.
 
-A message costs many times what a token in it does, so a worker sends what a step made for all requests of one ingress
-together, on one of their streams (`app.engine.stream`). Streams are ordered each for itself only, and one that is given
-up takes with it what was on its way: a part therefore says where in the output it begins, it may come twice or too
-early, and `Assembler` puts an output together. Knows neither Ray nor the engine.
+A message costs many times what a token in it does, so a worker sends the tokens of all requests of one ingress
+together, on one of their streams (`app.engine.stream` says on which). Messages are in order within a stream only, and a
+stream that is closed loses the messages on their way. So a part says where in its output it begins. It may come twice,
+or before parts that precede it, and `Assembler` restores the output. Knows neither Ray nor the engine.
 """
 
 from collections import deque
@@ -13,19 +13,20 @@ from app.messages.outputs import TokenDelta
 
 
 class Part(NamedTuple):
-    """A piece of one request's output; a named tuple, for there is one for every token."""
+    """A piece of one request's output. A named tuple, because there is one for every token."""
 
     request_id: str
     start: int
-    """How many of the output's tokens come before it."""
+    """How many of the output's tokens precede it."""
     delta: TokenDelta
 
 
 Bundle = tuple[Part, ...]
+"""One message."""
 
 
 class Assembler:
-    """One output's parts -> its deltas, every token once and in order."""
+    """Makes one output's parts into its deltas: every token once and in order."""
 
     __slots__ = ("_deltas", "_early", "_tokens")
 
@@ -35,7 +36,7 @@ class Assembler:
         self._early: list[Part] = []
 
     def put(self, part: Part) -> None:
-        """Takes a part in. What is there already is left out; what comes too early waits for what it lacks."""
+        """Adds a part. Tokens that came before are dropped; a part that is early waits for those that precede it."""
         if part.start > self._tokens:
             self._early.append(part)
             return
@@ -52,7 +53,7 @@ class Assembler:
                 self.put(each)
 
     def take(self) -> TokenDelta | None:
-        """The next delta, if it is there."""
+        """The next delta, or None."""
         return self._deltas.popleft() if self._deltas else None
 
     def _append(self, delta: TokenDelta) -> None:

@@ -1,9 +1,9 @@
-"""A Unix socket from a worker to an ingress on the same machine, beside Serve's streams between them.
+"""A direct line: a Unix socket from a worker to an ingress on the same machine, beside Serve's streams between them.
 
-A message over Serve's gRPC takes 0.6 ms more of CPU, both ends together, which the engine lacks. A line brings tokens
-and nothing else: what it has brought, the request's own stream can say again (`app.engine.stream`), so that it
-may be missing (the ingress is on another machine) or break at any time. Sockets lie in a folder of this user's, and
-each side looks that the other is the same user. Knows neither Ray nor the engine.
+A message costs less CPU than over Serve's gRPC, and the engine needs the CPU. A line delivers tokens and nothing else,
+and the request's own stream can resend what it has delivered (`app.engine.stream`). So a line may be missing, when the
+ingress is on another machine, and may break at any time. The sockets are in a folder of this user's, and each side
+checks that the other is a process of the same user. Knows neither Ray nor the engine.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ _CREDENTIALS = struct.Struct("3i")  # unix(7), SO_PEERCRED: process, user, group
 
 
 class Lines:
-    """The ingress' end: a socket to which workers connect, and what they send."""
+    """The ingress' end: a socket to which workers connect."""
 
     def __init__(self, path: Path, put: Callable[[Bundle], None]) -> None:
-        """put: takes what comes. Nothing listens before `open`."""
+        """put: gets every bundle that arrives. Nothing listens before `open`."""
         self._path = path
         self._put = put
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.WriteTransport] = set()
 
     async def open(self) -> None:
-        """Listens, on the running loop. Where that can't be done there are no lines."""
+        """Listens, on the running loop. If that fails, there are no lines and streams deliver everything."""
         with contextlib.suppress(OSError):  # such as a path that is too long
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
             if self._path.parent.stat().st_uid == os.getuid():
@@ -44,7 +44,7 @@ class Lines:
                 self._server = await loop.create_unix_server(receiver, self._path)
 
     def close(self) -> None:
-        """Listens no more, and breaks off what is open."""
+        """Stops listening, and breaks open connections."""
         if self._server is not None:
             self._server.close()
             self._path.unlink(missing_ok=True)
@@ -57,47 +57,47 @@ class Line(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.writable = True
-        """Whether the other side reads as fast as it is sent to."""
+        """Whether the other side reads as fast as this one sends."""
         self.on_writable: Callable[[], None] = _nothing
-        """Called when that is so again."""
+        """Called when it does so again."""
         self.on_lost: Callable[[], None] = _nothing
-        """Called when it has broken off."""
+        """Called when the connection has ended."""
         self._transport: asyncio.WriteTransport | None = None
 
     def send(self, bundle: Bundle) -> None:
-        """Parts that are tokens only."""
+        """Sends parts that have tokens only."""
         assert self._transport is not None
         parts = [(part.request_id, part.start, part.delta.token_ids) for part in bundle]
         self._transport.write(orjson.dumps(parts) + b"\n")
 
     def close(self) -> None:
-        """Breaks it off, with what was not read yet."""
+        """Breaks the connection; what was not read yet is lost."""
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio's."""
+        """Called by asyncio."""
         self._transport = cast(asyncio.WriteTransport, transport)
         if not _is_ours(transport):
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """asyncio's."""
+        """Called by asyncio."""
         self.writable = False
         self.on_lost()
 
     def pause_writing(self) -> None:
-        """asyncio's."""
+        """Called by asyncio."""
         self.writable = False
 
     def resume_writing(self) -> None:
-        """asyncio's."""
+        """Called by asyncio."""
         self.writable = True
         self.on_writable()
 
 
 async def connect(path: Path) -> Line | None:
-    """A line to the ingress that listens there; None: nobody does."""
+    """A line to the ingress that listens at `path`; None if nobody does, or another user's process."""
     try:
         _, line = await asyncio.get_running_loop().create_unix_connection(Line, str(path))
     except OSError:

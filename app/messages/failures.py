@@ -2,11 +2,11 @@
 
 
 class EngineError(Exception):
-    """Base of what the engine refuses; the message is fit for the user."""
+    """Base of all errors of a request; the message is fit for the user."""
 
 
 class InvalidRequestError(EngineError):
-    """A request that says something impossible: an option out of range, a token outside the vocabulary."""
+    """The request asks for something impossible: an option out of range, a token outside the vocabulary."""
 
 
 class RequestTooLongError(EngineError):
@@ -14,7 +14,7 @@ class RequestTooLongError(EngineError):
 
 
 class QueueFullError(EngineError):
-    """No place to wait: try again later."""
+    """The queue is full: try again later."""
 
 
 class EngineStoppedError(EngineError):
@@ -22,10 +22,10 @@ class EngineStoppedError(EngineError):
 
 
 class ConstraintError(InvalidRequestError):
-    """A grammar that can't be compiled, or that became too complex as the output went on.
+    """A grammar that can't be compiled, or that became too complex during the output.
 
-    `reason` may quote the grammar, which is a user's: it is not in the exception's own text, which Ray Serve logs.
-    `definition`: which of the grammar's own definitions it is about, if one by itself is the cause.
+    `reason` may quote the grammar, which is a user's, so it is not in the exception's own text, which Ray Serve logs.
+    `definition`: the name of the grammar's definition that by itself is the cause, if there is one.
     """
 
     def __init__(self, message: str, reason: str = "") -> None:
@@ -35,17 +35,17 @@ class ConstraintError(InvalidRequestError):
 
     @property
     def told(self) -> str:
-        """What the client is to read."""
+        """The message for the client, with the reason."""
         return f"{self}: {self.reason}" if self.reason else str(self)
 
 
 class StepFailedError(EngineError):
-    """The step that held this request failed; the engine may go on with others."""
+    """The engine step with this request failed; the engine may continue with others."""
 
 
 class NoWorkerError(EngineStoppedError):
-    """No worker is up that could take the request; the service is starting, or its workers are lost."""
+    """No worker can take the request: the service is starting, or its workers are lost."""
 
 
 class WorkerLostError(EngineStoppedError):
-    """The worker died with the request; what it had made so far is all there is."""
+    """The worker died while it ran the request; the output so far is all there is."""

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 HEADER = "%llguidance {}\n"
-"""By which such a grammar is told from a JSON schema."""
+"""How such a grammar begins, which no JSON schema does."""
 SPACING: Mapping[str, Any] = {
-    # One space, where people put it: a model that may write white space without end sometimes does.
+    # Exactly one space, where people put it: a model that may write endless white space sometimes does.
     "item_separator": ", ",
     "key_separator": ": ",
     "whitespace_flexible": False,
@@ -15,5 +15,5 @@ SPACING: Mapping[str, Any] = {
 
 
 def schemas_of(grammar: str) -> list[str]:
-    """Its functions' schemas in their order, then the answer's, if it has one."""
+    """The grammar's schemas: its functions' in order, then the answer's, if there is one."""
     return re.findall(r"^(?:arguments_\d+|answer): %json (.*)$", grammar, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What a worker tells a front door of the model it runs. Knows no Ray, and opens no model."""
+"""What a worker tells an ingress about its model. Knows no Ray, and opens no model."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -9,10 +9,10 @@ from app.messages.requests import OnOverflow
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """What must be known to render, tokenize and limit a request."""
+    """What an ingress needs to render, tokenize and limit a request."""
 
     name: str
-    """What clients ask for."""
+    """The name that clients ask for."""
     folder: str
     """The converted model; the same path on every machine."""
     max_context_tokens: int | None
@@ -20,10 +20,10 @@ class ModelCard:
     on_overflow: OnOverflow
 
     def to_wire(self) -> dict[str, Any]:
-        """As JSON types, which is what Serve carries."""
+        """As JSON types, as Ray Serve requires."""
         return asdict(self)
 
     @classmethod
     def from_wire(cls, values: Mapping[str, Any]) -> Self:
-        """Raises TypeError if a field is missing, or one too many."""
+        """Raises TypeError if a field is missing or unknown."""
         return cls(**values)

@@ -1,4 +1,4 @@
-"""What an engine gives back: token deltas, scores, answers."""
+"""What an engine returns: token deltas, scores, answers."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenScores:
-    """Log-probabilities as the model gives them: at temperature 1, before penalties, bias and constraint."""
+    """Log-probabilities of n tokens, at temperature 1, before penalties, bias and constraint."""
 
     logprobs: NDArray[np.float32]
-    """[n]"""
+    """[n]: of the tokens themselves."""
     top_token_ids: NDArray[np.int32]
-    """[n, k], the likeliest first"""
+    """[n, k]: the likeliest tokens at each place, the likeliest first."""
     top_logprobs: NDArray[np.float32]
-    """[n, k]"""
+    """[n, k]: of those."""
 
     @staticmethod
     def joined(parts: Sequence["TokenScores"]) -> "TokenScores | None":
-        """One after the other; None of none."""
+        """The scores of all parts in order; None if there are no parts."""
         if len(parts) < 2:
             return parts[0] if parts else None
         return TokenScores(
@@ -37,37 +37,39 @@ class TokenScores:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptResult:
-    """What came of the prompt; only with a request's first delta."""
+    """What the request wanted of its prompt; only in the first delta."""
 
     scores: TokenScores | None = None
-    """Of prompt tokens 1, 2, ..., if `prompt_logprobs`."""
+    """Of prompt tokens 1, 2, ..., if `prompt_logprobs` was set."""
     embedding: NDArray[np.float32] | None = None
-    """[hidden_size], of length 1, if `pooling`."""
+    """[hidden_size], of length 1, if `pooling` was set."""
 
 
 class TokenDelta(NamedTuple):
-    """Tokens made since the last delta. A slow reader gets fewer, bigger ones; the last has a reason.
+    """Tokens generated since the last delta. A slow reader gets fewer and bigger deltas.
 
-    A named tuple, for the engine makes one per token: half the time of a frozen dataclass.
+    A named tuple, which is made faster than a frozen dataclass: the engine makes one per token.
     """
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
+    """Of the output; in the last delta only."""
     cached_tokens: int = 0
     """Prompt tokens that were found in the prefix cache; in the first delta only."""
     scores: TokenScores | None = None
     """One per token, if the request asked for them."""
     prompt: PromptResult | None = None
+    """In the first delta only, if the request asked for it."""
     more: "tuple[Answer, ...]" = ()
-    """With the last delta of a beam search, which is also its first: the answers after the best, which it is itself."""
+    """In the only delta of a beam search, which is the best answer: the other answers, the best first."""
 
 
 class Answer(NamedTuple):
-    """A finished output, without its end token."""
+    """A complete output, without its end token."""
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
 
 
 Generate = Callable[[GenerateRequest], AsyncGenerator[TokenDelta, None]]
-"""Streams a request's deltas, the last with a finish reason; closing it aborts it. Raises EngineError."""
+"""Streams a request's deltas; the last has a finish reason. Closing it aborts the request. Raises EngineError."""

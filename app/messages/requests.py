@@ -9,7 +9,7 @@ OnOverflow = Literal["refuse", "shift"]
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to choose the next token; the ranges are those of `kernels/sampling.h`."""
+    """How to choose the next token; the ranges are those of `_native.Sampler`."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -22,32 +22,32 @@ class SamplingParams:
     seed: int | None = None
     """None: the engine draws one from the operating system."""
     logprobs: int | None = None
-    """Score every output token, and so many of the likeliest in its place; None: no scores."""
+    """Score every output token, and so many of the likeliest tokens at its place; None: no scores."""
     min_new_tokens: int = 0
-    """Until so many are made, none of `end_token_ids` can be drawn."""
+    """Until the output has so many tokens, none of `end_token_ids` can be sampled."""
     end_token_ids: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class ContextWindow:
-    """How an output goes on where the context ends: some of the oldest tokens leave, and the rest moves up."""
+    """How an output continues when the context is full: some of the oldest tokens are dropped, the rest moves up."""
 
     tokens: int
-    """Tokens that are seen at most; rounded down to whole pages."""
+    """The most tokens that the model sees; rounded down to whole pages."""
     keep_tokens: int
-    """The first tokens, which never leave; rounded up to whole pages."""
+    """How many of the first tokens are never dropped; rounded up to whole pages."""
     discard_tokens: int
-    """Tokens that leave at a time; rounded up to whole pages, at least one."""
+    """How many tokens are dropped at a time; rounded up to whole pages, at least one page."""
 
 
 @dataclass(frozen=True, slots=True)
 class BeamParams:
-    """Beam search, in groups where `groups` is above 1 (search.py); nothing is drawn."""
+    """Beam search, diverse beam search if `groups` is above 1 (`app.engine.searches.methods`). Nothing is sampled."""
 
     beams: int
-    """Of all groups."""
+    """Of all groups together."""
     answers: int = 1
-    """The best so many are the answer, at most `beams`."""
+    """How many of the best outputs to return, at most `beams`."""
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
     groups: int = 1
@@ -57,11 +57,12 @@ class BeamParams:
 
 @dataclass(frozen=True, slots=True)
 class ContrastiveParams:
-    """Contrastive search (search.py); nothing is drawn."""
+    """Contrastive search (`app.engine.searches.methods`). Nothing is sampled."""
 
     candidates: int
+    """How many of the likeliest tokens are compared in each step."""
     alpha: float
-    """0 to 1: how much a candidate's likeness to the text before it counts against it."""
+    """0 to 1: how much similarity to the text before it counts against a candidate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class GenerateRequest:
     prompt_token_ids: tuple[int, ...]
     """At least one token."""
     max_new_tokens: int
-    """0: the prompt only is computed. Prompt and output together fit the model's context, unless there is a window."""
+    """0: only the prompt is computed. Prompt and output together fit the model's context, unless there is a window."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     stop_token_ids: frozenset[int] = frozenset()
     """Tokens that end the output with finish reason "stop"; the stop token itself is not in the output."""
@@ -80,16 +81,17 @@ class GenerateRequest:
     """Whose request it is: only requests with the same value share cached pages. Set by who authenticates the caller,
     never taken from a request's text or fields."""
     window: ContextWindow | None = None
-    """None: what does not fit the context is refused."""
+    """None: a request that does not fit the context is refused."""
     prompt_logprobs: int | None = None
-    """Score every prompt token but the first, and so many of the likeliest in its place; None: no scores."""
+    """Score every prompt token but the first, and so many of the likeliest tokens at its place; None: no scores."""
     pooling: Literal["mean", "last"] | None = None
     """Make one vector of the prompt's final hidden states; not together with prompt_logprobs."""
     grammar: str | None = None
-    """What the output must be, for whoever makes the TokenConstraint that the engine gets; the engine reads none."""
+    """What the output must be: a JSON schema, or several as `app.messages.grammar` writes them. The worker makes a
+    TokenConstraint of it; the engine does not read it."""
     search: BeamParams | ContrastiveParams | None = None
-    """None: each token is drawn. Else without window, scores and grammar; temperature, top_k, top_p, min_p and seed
-    have no part in it."""
+    """None: each token is sampled. A search has neither window nor scores nor grammar, and does not use temperature,
+    top_k, top_p, min_p and seed."""
 
     @property
     def needs_scores(self) -> bool:

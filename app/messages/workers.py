@@ -1,4 +1,4 @@
-"""What workers tell the controller, and what the controller tells an operator."""
+"""What workers report to the controller, and the table that the controller makes of it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -9,10 +9,10 @@ from app.messages.model_card import ModelCard
 
 @dataclass(frozen=True, slots=True)
 class FoundApplication:
-    """Another application of this Serve that has workers of ours, or may have."""
+    """Another Serve application that has Redoubt's workers, or may have."""
 
-    runs: bool
-    """Whether a worker is up; if not it may be starting, or in trouble."""
+    has_worker: bool
+    """Whether a worker is up. If not, the application may be starting or failing."""
 
 
 WorkerState = Literal["alive", "stale", "gone"]
@@ -20,14 +20,14 @@ WorkerState = Literal["alive", "stale", "gone"]
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """What a worker says of itself once, when it is ready (Ray Serve: replica metadata)."""
+    """What a worker reports once, when it is ready (Ray Serve: replica metadata)."""
 
     node: str
     """The machine's name."""
     pid: int
     model: ModelCard
     speed: float
-    """Tokens per second (prompt and output together) that the worker measured in its warm-up."""
+    """Tokens per second, prompt and output together, measured in the worker's warm-up."""
     cpus: tuple[int, ...]
     """The cores it is pinned to."""
     numa_node: int
@@ -35,7 +35,7 @@ class WorkerFacts:
     """The longest prompt and output together."""
 
     def to_wire(self) -> dict[str, Any]:
-        """As JSON types, which is what Serve carries."""
+        """As JSON types, as Ray Serve requires."""
         return {
             "node": self.node,
             "pid": self.pid,
@@ -67,21 +67,21 @@ class WorkerReport:
     heart_beat: float
     """Unix seconds by the worker's clock."""
     running: int
-    """Requests the engine works on."""
+    """Requests in the engine."""
     waiting: int
     """Requests in the worker's queue."""
     kv_pages: int
     kv_pages_free: int
     kv_pages_cached: int = 0
-    """Those that a later prompt may find."""
+    """Pages that a later prompt may find in the prefix cache."""
     computed_tokens: int = 0
-    """Since the start, like the rest: tokens that went through the model."""
+    """Tokens that went through the model; since the start, like the next three."""
     cached_tokens: int = 0
     generated_tokens: int = 0
     preemptions: int = 0
 
     def to_wire(self) -> dict[str, Any]:
-        """As JSON types, which is what Serve carries."""
+        """As JSON types, as Ray Serve requires."""
         return asdict(self)
 
     @classmethod
@@ -101,14 +101,14 @@ class WorkerRow:
     speed: float
     """Tokens per second, measured by the worker in its warm-up."""
     queue_length: int
-    """Requests it has, running and waiting, as routing counts them now."""
+    """Requests of the worker, running and waiting, as the router counts them now."""
     check_heart_beat: bool
-    """Whether it reported within EXPIRATION; only then it gets requests."""
+    """Whether it reported within `expiration_s`; only then does it get requests."""
     last_heart_beat: float
     """Unix seconds by the worker's clock; 0 before the first report."""
     state: WorkerState
     running: int
-    """Of the last report, like the rest: requests in the engine, requests waiting, pages."""
+    """Requests in the engine; of the last report, like the counts that follow."""
     waiting: int
     kv_pages: int
     kv_pages_free: int

@@ -1,1 +1,1 @@
-"""The workers: one engine each, on cores of its own."""
+"""The workers: each owns one engine, on cores of its own."""

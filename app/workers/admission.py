@@ -1,6 +1,6 @@
-"""The worker's semaphore: N requests at a time, a bounded queue before it, and a clear refusal past it.
+"""The worker's semaphore: a bounded number of running requests, a bounded queue, and an error when both are full.
 
-It counts, and knows nothing of what the requests are. For one event loop.
+It counts requests and knows nothing of what they are. For one event loop.
 """
 
 import asyncio
@@ -11,9 +11,10 @@ from app.messages.failures import QueueFullError
 
 
 class Admission:
-    """P on entry, V on every way out."""
+    """Limits the requests that run at a time, and those that wait for it."""
 
     def __init__(self, *, max_concurrent: int, max_queued: int) -> None:
+        """max_concurrent: requests that run at a time. max_queued: requests that may wait."""
         self._semaphore = asyncio.Semaphore(max_concurrent)
         self._max_queued = max_queued
         self._running = 0
@@ -21,17 +22,17 @@ class Admission:
 
     @property
     def running(self) -> int:
-        """Requests inside."""
+        """Requests that run."""
         return self._running
 
     @property
     def waiting(self) -> int:
-        """Requests in the queue."""
+        """Requests that wait."""
         return self._waiting
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """Waits its turn for a place and holds it. Raises QueueFullError at once if too many wait."""
+        """Waits for a place, in order of arrival, and holds it. Raises QueueFullError at once if too many wait."""
         if self._semaphore.locked() and self._waiting >= self._max_queued:
             raise QueueFullError(f"All places are taken and {self._waiting} requests wait. Try again later.")
         self._waiting += 1

@@ -1,8 +1,7 @@
-"""From a JSON schema, or a grammar with calls in it, to the engine's TokenConstraint, by llguidance's matcher.
+"""Compiles JSON schemas, and grammars of several schemas, to the engine's TokenConstraint, with llguidance.
 
-Compiling happens in a thread of its own, within bounds on size and work, and what was compiled is kept for the next
-request with the same schema. A mask takes microseconds and is made in native code without the interpreter's lock.
-Knows nothing of requests, HTTP or Ray.
+Compiling runs in a thread of its own, within limits on size and work. The result is cached for the next request with
+the same schema. Masks are made in native code, without the interpreter lock. Knows nothing of requests, HTTP or Ray.
 """
 
 import asyncio
@@ -28,35 +27,38 @@ if TYPE_CHECKING:
 
 
 MAX_CACHED = 32
-"""Compiled schemas; what a hostile pattern's states take is 7 MiB each at most."""
+"""Compiled schemas in the cache. The limits of `_matcher` bound the memory of each."""
 MAX_USES = 1024
-"""Of one compilation: outputs share what they find out about a schema, and that should not grow for ever."""
+"""Outputs of one compilation: they share states that are added as they run, and those must not grow for ever."""
 MAX_REASON_CHARACTERS = 400
 TRIM_EVERY = 16
-"""Dropped schemas: their memory, in small pieces, goes back to the system only when it is asked for."""
+"""Dropped schemas between two calls of malloc_trim, without which their memory does not go back to the system."""
 MAX_BLAMED = 16
-"""Definitions that are tried one by one to say which is wrong: a compilation each."""
+"""Definitions that are compiled one by one to find the one that is wrong."""
 
 
 class Constraints:
     """Makes the constraints of one model."""
 
     def __init__(self, folder: Path, vocab_size: int) -> None:
-        """Returns at once; the vocabulary is read in the background."""
+        """Returns at once; the vocabulary is read in the background.
+
+        folder: a converted model. vocab_size: the model's, which may be more than the tokenizer's.
+        """
         self._folder = folder
         self.vocab_size = vocab_size
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
         self._tokenizer = self._thread.submit(self._open)
-        # In the thread only.
+        # Used in the thread only.
         self._cache: OrderedDict[str, _Compiled] = OrderedDict()
         self._dropped = 0
 
     async def make(self, schema: str) -> TokenConstraint:
-        """A fresh constraint. Raises ConstraintError with what is wrong with the schema."""
+        """A new constraint for one output. Raises ConstraintError that says what is wrong with the schema."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self.compile, schema)
 
     def compile(self, schema: str) -> TokenConstraint:
-        """The same, in the thread."""
+        """The same, synchronously; to be called in the thread."""
         for old in [key for key, compiled in self._cache.items() if compiled.failed or compiled.uses >= MAX_USES]:
             self._drop(old)
         compiled = self._cache.get(schema)
@@ -94,7 +96,7 @@ class Constraints:
             raise
 
     def _blame_definition(self, schema: str) -> None:
-        """Raises ConstraintError with the name of the first of several definitions that by itself can't be followed."""
+        """Raises ConstraintError naming the first of several definitions that by itself can't be compiled."""
         if schema.startswith(HEADER):
             self._blame_schema(schema)
             return
@@ -111,7 +113,7 @@ class Constraints:
                 raise
 
     def _blame_schema(self, grammar: str) -> None:
-        """The same of a grammar with calls, of the schemas in it."""
+        """The same for a grammar of several schemas."""
         for i, schema in enumerate(schemas_of(grammar)[:MAX_BLAMED]):
             try:
                 self._compiled(schema)
@@ -120,7 +122,7 @@ class Constraints:
                 raise
 
     def _first_mask(self, matcher: llguidance.LLMatcher) -> NDArray[np.uint32]:
-        """The same for every output, and the longest to make: here it costs the engine's thread nothing."""
+        """The first mask, which is the same for every output and takes longest: not the engine's thread makes it."""
         mask = np.zeros(-(-self.vocab_size // 32), np.uint32)
         matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         if matcher.is_error():
@@ -158,17 +160,17 @@ _REFUSED = "The schema can't be followed"
 
 @dataclass(slots=True)
 class _Compiled:
-    """A schema, ready to be followed."""
+    """A compiled schema."""
 
     matcher: llguidance.LLMatcher
     first_mask: NDArray[np.uint32]
     uses: int = 0
     failed: bool = False
-    """Whether it became too complex for an output: its next one would meet the same limit."""
+    """Whether it became too complex for an output; the next output would reach the same limit."""
 
 
 class _Constraint:
-    """One output's way through a schema."""
+    """One output's state in a schema."""
 
     def __init__(self, compiled: _Compiled) -> None:
         self._compiled = compiled

@@ -1,4 +1,8 @@
-"""Loads what a worker runs: the native model on its cores, and the compiler of schemas."""
+"""Loads what a worker runs: the native model on its cores, and the compiler of schemas.
+
+The native extension and the schema compiler are imported inside the functions, because the service's other processes
+import this file too. Knows nothing of requests.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +18,13 @@ if TYPE_CHECKING:
 
 
 RunnerFactory = Callable[[WorkersSettings, Slot, int], ModelRunner]
-"""(settings, cores, threads) -> the loaded model."""
+"""(settings, cores, number of threads) -> the loaded model."""
 
 
 def load_model(settings: WorkersSettings, slot: Slot, threads: int) -> ModelRunner:
     """The native model on these cores, its memory on their node. Raises what `NativeRunner` raises."""
     from app.engine.native_runner import NativeRunner, kv_pages_within
-    from kernels import _native  # here, so that only a worker's process loads the extension
+    from kernels import _native
 
     model, engine = settings.model, settings.engine
     types = engine.compute_type, engine.prompt_compute_type
@@ -49,10 +53,10 @@ def load_model(settings: WorkersSettings, slot: Slot, threads: int) -> ModelRunn
 
 
 def make_constraints(settings: WorkersSettings, runner: ModelRunner) -> "Constraints | None":
-    """What compiles schemas for the model; None for a folder without a tokenizer (a test's)."""
+    """The compiler of schemas for the model; None for a folder without a tokenizer, as tests use."""
     folder = Path(settings.model.folder)
     if not (folder / "tokenizer.json").is_file():
         return None
-    from app.workers.constraints import Constraints  # here, so that only a worker's process loads the library
+    from app.workers.constraints import Constraints
 
     return Constraints(folder, runner.vocab_size)

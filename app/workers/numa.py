@@ -1,7 +1,7 @@
-"""Which cores a worker gets: the machine's NUMA nodes cut into slots, one slot for one worker process.
+"""Which cores a worker gets: the machine's NUMA nodes are divided into slots, one for each worker process.
 
-A slot is claimed with a lock on a file for each of its cores, which the kernel releases when the process ends, however
-it ends. It reads /sys and /proc only; binding memory is the native engine's business.
+A slot is claimed by locking a file for each of its cores; the kernel releases the locks when the process ends, however
+it ends. Reads /sys and /proc only; the native engine binds memory.
 """
 
 import fcntl
@@ -18,7 +18,7 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 
 class NoFreeCoresError(RuntimeError):
-    """Every slot of this machine has its worker."""
+    """Every slot of this machine has a worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +30,16 @@ class Slot:
     cpus: tuple[int, ...]
     """One logical CPU per physical core, ascending on each node."""
     cpu_nodes: tuple[int, ...] = ()
-    """Each CPU's node where they are several, node by node; empty: all on one."""
+    """The node of each CPU, if there are several nodes; empty: all CPUs are on `numa_node`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A slot that is ours until `release`, or until this process ends."""
+    """A slot that this process holds until `release`, or until it ends."""
 
     slot: Slot
     locks: tuple[IO[str], ...]
-    """One a core: workers of several models may cut the machine differently."""
+    """One per core, because workers of several models may divide the machine differently."""
 
     def release(self) -> None:
         """Gives the slot back. Idempotent."""
@@ -48,7 +48,7 @@ class Claim:
 
 
 def parse_cpu_list(text: str) -> list[int]:
-    """The kernel's list format: "0-3,8" is [0, 1, 2, 3, 8]."""
+    """Parses the kernel's list format: "0-3,8" is [0, 1, 2, 3, 8]."""
     cpus: list[int] = []
     for part in text.strip().split(","):
         if part:
@@ -58,7 +58,7 @@ def parse_cpu_list(text: str) -> list[int]:
 
 
 def numa_nodes(allowed_cpus: Sequence[int], sysfs: Path = _SYSFS) -> list[Slot]:
-    """The machine's nodes with their physical cores among `allowed_cpus`; one node where /sys names none."""
+    """The machine's nodes, with their physical cores among `allowed_cpus`; one node if /sys has none."""
     allowed = set(allowed_cpus)
     nodes: list[Slot] = []
     for folder in sorted(sysfs.glob("node/node[0-9]*"), key=lambda path: int(path.name.removeprefix("node"))):
@@ -69,7 +69,7 @@ def numa_nodes(allowed_cpus: Sequence[int], sysfs: Path = _SYSFS) -> list[Slot]:
 
 
 def worker_slots(nodes: Sequence[Slot], cpus_per_worker: int | None) -> list[Slot]:
-    """Cuts the nodes into slots of `cpus_per_worker` cores (none: whole nodes).
+    """Divides the nodes into slots of `cpus_per_worker` cores; None: each node is a slot.
 
     Raises ValueError if no node has that many cores.
     """
@@ -87,7 +87,7 @@ def worker_slots(nodes: Sequence[Slot], cpus_per_worker: int | None) -> list[Slo
 
 
 def spanning_slot(nodes: Sequence[Slot]) -> Slot:
-    """All nodes' cores as one slot for one worker."""
+    """One slot of all nodes' cores."""
     if len(nodes) == 1:
         return nodes[0]
     cpus = tuple(cpu for node in nodes for cpu in node.cpus)
@@ -95,7 +95,7 @@ def spanning_slot(nodes: Sequence[Slot]) -> Slot:
 
 
 def thread_places(slot: Slot, threads: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The CPUs of a worker's threads, at most the slot's, and their nodes: evenly from all nodes of a spanning slot."""
+    """The CPUs of a worker's threads, and their nodes if the slot has several: then evenly from all of them."""
     if not slot.cpu_nodes:
         return slot.cpus[:threads], ()
     ranked: list[tuple[int, int, int]] = []  # (rank on its node, node, cpu)
@@ -110,8 +110,8 @@ def thread_places(slot: Slot, threads: int) -> tuple[tuple[int, ...], tuple[int,
 def claim_slot(slots: Sequence[Slot], folder: Path, timeout_s: float) -> Claim:
     """Claims the first free slot; processes that share `folder` share the slots.
 
-    A worker that is being replaced may take a moment to go, so this waits up to `timeout_s`. Raises
-    NoFreeCoresError then.
+    Waits up to `timeout_s` for a free one, as a worker that is being replaced takes a moment to end. Raises
+    NoFreeCoresError after that.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     deadline_s = time.monotonic() + timeout_s
@@ -124,13 +124,13 @@ def claim_slot(slots: Sequence[Slot], folder: Path, timeout_s: float) -> Claim:
             sizes = "" if len(slots[0].cpus) == 1 else f" of {len(slots[0].cpus)} cores"
             raise NoFreeCoresError(
                 f"all {len(slots)} core slots{sizes} of this machine have a worker already, or one that has some of"
-                " their cores; worker.cpus_per_worker shares a machine out"
+                " their cores; worker.cpus_per_worker divides a machine among workers"
             )
         time.sleep(0.2)
 
 
 def cpu_quota(limit: Path = _CGROUP_LIMIT) -> int | None:
-    """CPUs that the container's quota amounts to, at least 1; none without a quota."""
+    """The container's CPU quota in whole CPUs, at least 1; None without a quota."""
     try:
         quota, period = limit.read_text().split()
     except (OSError, ValueError):
@@ -139,12 +139,12 @@ def cpu_quota(limit: Path = _CGROUP_LIMIT) -> int | None:
 
 
 def pin_this_thread(slot: Slot) -> None:
-    """Binds the calling thread to the slot's cores, and with it the threads that it starts from now on."""
+    """Pins the calling thread to the slot's cores, and the threads that it starts from now on."""
     os.sched_setaffinity(0, slot.cpus)
 
 
 def _one_per_core(cpus: Sequence[int], sysfs: Path) -> tuple[int, ...]:
-    """The first sibling of each core: two threads of one core share the units that kernels fill."""
+    """The first logical CPU of each core: the kernels keep a core's units busy with one thread."""
     first_of_core: dict[str, int] = {}
     for cpu in cpus:
         siblings = sysfs / f"cpu/cpu{cpu}/topology/thread_siblings_list"
@@ -154,7 +154,7 @@ def _one_per_core(cpus: Sequence[int], sysfs: Path) -> tuple[int, ...]:
 
 
 def _try_locks(paths: Sequence[Path]) -> tuple[IO[str], ...] | None:
-    """All of them or none."""
+    """Locks all files, or none: then returns None."""
     locks: list[IO[str]] = []
     for path in paths:
         lock = path.open("w")

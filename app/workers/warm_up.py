@@ -1,7 +1,7 @@
-"""Runs an engine until it is warm, and measures its speed: the first request is as fast as the tenth.
+"""Warms an engine up and measures its speed, so that the first user's request is as fast as the tenth.
 
-The first pass touches every page of the weights and every buffer; the ones after it are timed. It
-knows the engine only, nothing of Ray.
+The first pass touches every page of the weights and every buffer; later passes are timed. Knows the engine only,
+nothing of Ray.
 """
 
 import random
@@ -28,9 +28,13 @@ def warm_up(
 ) -> float:
     """Returns the engine's speed: tokens per second, prompt and output together, of one request alone.
 
-    `engine` is started. `concurrent` requests at once, which share the prompt's length, are run too, untimed,
-    for the batched paths. Prompts are random, and different each time, so that nothing is reused. Raises
-    EngineError if a request fails, TimeoutError.
+    engine: must be started.
+    concurrent: so many requests at once are run too, untimed, to warm up batches; together they have about
+    `prompt_tokens`.
+    timeout_s: for each pass.
+
+    Prompts are random and all different, so that no cached page is used. Raises EngineError if a request fails,
+    TimeoutError.
     """
     rng = random.Random(0)
 
@@ -38,10 +42,10 @@ def warm_up(
         each = max(1, prompt_tokens // count)
         return [_request(rng, vocab_size, each, new_tokens) for _ in range(count)]
 
-    _run(engine, requests(1), timeout_s)
+    _seconds_of(engine, requests(1), timeout_s)
     if concurrent > 1:
-        _run(engine, requests(concurrent), timeout_s)
-    best_s = min(_run(engine, requests(1), timeout_s) for _ in range(_TIMED_PASSES))
+        _seconds_of(engine, requests(concurrent), timeout_s)
+    best_s = min(_seconds_of(engine, requests(1), timeout_s) for _ in range(_TIMED_PASSES))
     return (prompt_tokens + new_tokens) / best_s
 
 
@@ -54,8 +58,8 @@ def _request(rng: random.Random, vocab_size: int, prompt_tokens: int, new_tokens
     )
 
 
-def _run(engine: Engine, requests: Sequence[GenerateRequest], timeout_s: float) -> float:
-    """Seconds until all are done."""
+def _seconds_of(engine: Engine, requests: Sequence[GenerateRequest], timeout_s: float) -> float:
+    """Runs the requests at once; returns the seconds until all have ended."""
     left = {request.request_id for request in requests}
     errors: list[EngineError] = []
     done = threading.Event()

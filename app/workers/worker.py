@@ -1,9 +1,9 @@
-"""The worker: a Serve deployment that owns one engine on one NUMA node's cores, a share of them, or on all nodes'.
+"""The worker: a Serve deployment that owns one engine, on one NUMA node's cores, a share of them, or all nodes' cores.
 
-It pins itself before any compute thread starts (a replica is not built on the main thread, but threads
-inherit the mask of the one that starts them), warms up, measures its speed, and reports to the controller.
-How its streams are called and cancelled is told in `worker_client`. It knows nothing of text, HTTP or of the
-other workers.
+It pins itself before any compute thread starts: a replica is not built on the main thread, but threads inherit the
+affinity of the thread that starts them. Then it loads the model, warms up, measures its speed, and reports to the
+controller. `app.controller.worker_client` says how its streams are called and cancelled. Knows nothing of text or HTTP,
+nor of other workers.
 """
 
 import os
@@ -28,15 +28,15 @@ from app.workers.load import RunnerFactory, load_model, make_constraints
 from app.workers.numa import claim_slot, cpu_quota, numa_nodes, pin_this_thread, spanning_slot, worker_slots
 from app.workers.warm_up import warm_up
 
-# A worker that is being replaced needs a moment to die; past that Serve tries again anyway.
 _CLAIM_TIMEOUT_S = 15.0
+"""A worker that is being replaced needs a moment to end. After this time Serve tries again anyway."""
 
 
 class Worker:
-    """One engine behind a semaphore. `build` makes it a deployment; Serve calls what nobody here does."""
+    """One engine behind a semaphore. `app.deploy` makes it a deployment; Ray Serve calls its methods."""
 
     def __init__(self, settings: WorkersSettings, make_runner: RunnerFactory = load_model) -> None:
-        """Returns when the first request will be as fast as the tenth; raises if the model can't be had."""
+        """Returns when the engine is warm. Raises NoFreeCoresError, ValueError, and what `make_runner` raises."""
         keep_on_loopback()
         worker = settings.worker
         nodes = numa_nodes(sorted(os.sched_getaffinity(0)))
@@ -53,7 +53,7 @@ class Worker:
             prompt_chunk_tokens=settings.engine.prompt_chunk_tokens,
             prompt_pause_s=settings.engine.prompt_pause_s,
             prefix_cache=settings.engine.prefix_cache,
-            cache_secret=os.urandom(CACHE_SECRET_BYTES),  # cached pages end with this process
+            cache_secret=os.urandom(CACHE_SECRET_BYTES),  # so no cached page outlives this process
             guess_tokens=settings.engine.guess_tokens,
         )
         self._engine.start()
@@ -83,9 +83,11 @@ class Worker:
         )
 
     async def generate(self, request: GenerateRequest, reader: str) -> AsyncGenerator[Bundle, None]:
-        """Streams the request's output, and parts of others that `reader` (an ingress) has asked for.
+        """Streams the request's output, and parts of other requests of the same reader.
 
-        Raises QueueFullError, and what `AsyncEngine.stream` raises.
+        reader: the name of the ingress that calls.
+
+        Raises QueueFullError, ConstraintError, and what `AsyncEngine.stream` raises.
         """
         async with self._admission.place():
             constraint = None
@@ -97,7 +99,7 @@ class Worker:
                     yield bundle
 
     async def _connect(self, reader: str) -> None:
-        """A direct line to that ingress, if it is on this machine and has none (or its last one broke)."""
+        """Opens a direct line to that ingress, if it is on this machine and there is none."""
         if reader in self._connecting or self._streams.has_line(reader):
             return
         self._connecting.add(reader)
@@ -113,11 +115,11 @@ class Worker:
             raise EngineStoppedError("the engine has stopped")
 
     def record_replica_metadata(self) -> dict[str, Any]:
-        """What Serve passes on to every router once: WorkerFacts."""
+        """WorkerFacts, which Serve passes on to every router once."""
         return self._facts.to_wire()
 
     def record_routing_stats(self) -> dict[str, Any]:
-        """The heartbeat: Serve polls it, and passes on to every router what changed, which it always does."""
+        """WorkerReport, the heartbeat. Serve polls it and passes it on to every router when it has changed."""
         self.check_health()
         engine = self._engine.statistics()
         return WorkerReport(
@@ -134,7 +136,7 @@ class Worker:
         ).to_wire()
 
     def __del__(self) -> None:
-        """Serve calls this when the worker has to go, after its requests have had time to finish."""
+        """Serve calls this when the worker must end, after its requests have had time to finish."""
         if hasattr(self, "_engine"):
             self._engine.stop()
         if hasattr(self, "_constraints") and self._constraints is not None:

@@ -1,1 +1,1 @@
-"""Speculation without a second model: guesses from the text so far."""
+"""Speculative decoding without a second model: guesses from the text so far."""

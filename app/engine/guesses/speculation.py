@@ -1,11 +1,12 @@
-"""Guessing the next tokens from the text itself, and knowing when that pays.
+"""Speculative decoding: guesses the next tokens from the text itself, where that is faster.
 
-An answer often repeats its prompt, or itself (drafter.py). The model computes a token and the guesses after it in one
-step, the sampler draws at each place as it would have anyway, and the first guess that is not what it drew ends the
-step's harvest: so texts are the same with guesses and without, drawn ones too.
+An output often repeats its prompt, or itself (drafter.py). The model computes a token and the guesses after it in one
+step. The sampler samples at each place as it would have without guesses, and only the tokens up to the first wrong
+guess are taken. So outputs are the same with guesses and without, sampled ones too.
 
-A guess costs a row of a step. What rows take is learned from steps as they run (step_cost.py), and how often guesses
-are right from each request's own text, also while none are made; so it turns itself off where it does not pay.
+A guess costs a row of the step. How long steps take by rows is learned as they run (step_cost.py). How often guesses
+are right is learned from each request's own text, also while no guess is computed. Guesses are computed only where
+these two say that more tokens a second come of it.
 
 Knows neither pages nor the model.
 """
@@ -18,27 +19,29 @@ from app.engine.model_runner import Batch
 from app.engine.scheduling.sequence import SequenceState, Step
 
 MAX_RUNNING = 16
-"""With more requests than this nobody guesses: their rows fill the kernels already."""
+"""With more running sequences than this no guesses are made: their rows fill the kernels already."""
 _LEAST_GAIN = 1.02
-"""In tokens a second, before anybody guesses: less is within what is known of a step's time."""
+"""How many times more tokens a second guesses must promise: a step's time is not known more exactly."""
 
 
 class Speculation:
-    """The engine's guesses: before a step for whom and how many, after it what became of them."""
+    """The engine's guesses: which to compute in a step, and afterwards which of them were right."""
 
     def __init__(self, guess_tokens: int) -> None:
-        """`guess_tokens`: the most guesses of one request in a step."""
+        """`guess_tokens`: the most guesses of one sequence in a step."""
         self._most = guess_tokens
         self._cost = StepCost()
         self.looked_up: list[Generation] = []
-        """Requests for which there were guesses in this step, computed or not."""
+        """Generations with guesses in this step, computed or not."""
         self.guessed_tokens = 0
+        """Guesses that were computed."""
         self.right_guesses = 0
+        """How many of those were right."""
 
     def guess(
         self, running: Sequence[SequenceState], generations: Mapping[SequenceState, Generation], spare: int
     ) -> None:
-        """Sets `drafts` of the sequences that decode, `spare` in all at most."""
+        """Sets `guesses` of the generations and `drafts` of their sequences, in all at most `spare`."""
         for generation in self.looked_up:
             generation.sequence.drafts = 0
         self.looked_up = []
@@ -60,7 +63,7 @@ class Speculation:
             sequence.drafts += 1
 
     def _paying(self, chances: Sequence[float], rows: int) -> int:
-        """How many guesses, the likeliest first, beside `rows` that make a token each give the most tokens a second."""
+        """How many of the guesses, sorted by falling chance, give the most tokens a second beside `rows` other rows."""
         tokens = float(rows)
         most, best = 0, _LEAST_GAIN * tokens / self._cost.seconds(rows)
         for count, chance in enumerate(chances, start=1):
@@ -71,15 +74,15 @@ class Speculation:
         return most
 
     def record(self, step: Step, batch: Batch, seconds: float) -> None:
-        """A step was run: if it was one of decoding, what it cost is of interest."""
+        """Learns from the time of a step, if all of its sequences decoded."""
         rows, sequences = len(batch.token_ids), len(step.sequences)
         if sequences <= MAX_RUNNING:
             guesses = 0 if batch.draft_lengths is None else int(batch.draft_lengths.sum())
             if rows == sequences + guesses:
                 self._cost.record(rows, seconds)
 
-    def harvest(self, step: Step, tokens: Sequence[int]) -> list[tuple[SequenceState, Sequence[int]]]:
-        """What each sampled sequence got; wrong guesses are taken out of the step's `query_lengths`."""
+    def accept(self, step: Step, tokens: Sequence[int]) -> list[tuple[SequenceState, Sequence[int]]]:
+        """The new tokens of each sampled sequence. Subtracts wrong guesses from the step's `query_lengths`."""
         taken: list[tuple[SequenceState, Sequence[int]]] = []
         begin = 0
         for index, (sequence, count) in enumerate(zip(step.sequences, step.query_lengths, strict=True)):

@@ -1,7 +1,7 @@
-"""What a step takes by its number of rows, learned from steps as they run.
+"""How long a step takes by its number of rows, learned from steps as they run.
 
-That is no straight line: while a kernel waits for weights the next rows are nearly free, and from a few rows on each
-costs its multiplications. Where the bend is depends on model and machine. Knows neither requests nor guesses.
+The time is not linear in the rows: while a kernel waits for weights, further rows are nearly free; from a few rows on
+each costs its multiplications. Where the bend is depends on model and machine. Knows neither requests nor guesses.
 """
 
 from bisect import bisect_right
@@ -9,29 +9,31 @@ from collections.abc import Sequence
 
 
 class StepCost:
-    """Seconds by rows: lines between points, which move towards what steps took."""
+    """Seconds by rows: linear between points, each of which moves towards the measured steps near it."""
 
     __slots__ = ("_known", "_seconds")
 
     ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)
     """The points."""
     PRIOR = tuple(1 + 0.1 * min(rows - 1, 3) + 0.2 * max(rows - 4, 0) for rows in ROWS)
-    """Seconds at each, of those of one row, before anything is known."""
+    """The time at each point, relative to one row, before a step was measured."""
     _RATE = 0.15
+    """How far a point moves towards a measurement."""
     _FORGET = 0.003
-    """A step: points that are not seen go back to where they were to be expected, and are tried again some time."""
+    """How far, in each step, the other points move back to the prior. So a number of rows that once took long is tried
+    again some time."""
 
     def __init__(self) -> None:
-        """As if a row took a second."""
+        """Starts with the prior, as if one row took a second."""
         self._seconds = list(self.PRIOR)
         self._known = False
 
     def seconds(self, rows: int) -> float:
-        """Of a step with so many rows."""
+        """The expected time of a step with so many rows."""
         return _between(self._seconds, *self._place(rows))
 
     def record(self, rows: int, seconds: float) -> None:
-        """A step of decoding, and nothing else, took so long."""
+        """A step in which all sequences decoded took so long."""
         low, share = self._place(rows)
         prior = _between(self.PRIOR, low, share)
         if not self._known:
@@ -39,7 +41,7 @@ class StepCost:
             self._seconds = [seconds * value / prior for value in self.PRIOR]
             return
         expected = _between(self._seconds, low, share)
-        error = min(seconds, 2 * expected) - expected  # a stall of the machine tells nothing about rows
+        error = min(seconds, 2 * expected) - expected  # bounded: a stall of the machine says nothing about rows
         forget = self._FORGET * expected / prior
         keep = 1 - self._FORGET
         for point, value in enumerate(self.PRIOR):
@@ -50,7 +52,7 @@ class StepCost:
         self._seconds[low + 1] += share * scale
 
     def _place(self, rows: int) -> tuple[int, float]:
-        """The point at or before `rows`, and how far it is from there to the next."""
+        """The index of the point at or before `rows`, and the share of the way from there to the next point."""
         low = min(bisect_right(self.ROWS, rows), len(self.ROWS) - 1) - 1
         return low, (rows - self.ROWS[low]) / (self.ROWS[low + 1] - self.ROWS[low])
 

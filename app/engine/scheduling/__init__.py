@@ -1,1 +1,1 @@
-"""Which sequence computes how many tokens in the next step."""
+"""Which sequences compute how many tokens in the next step."""

@@ -1,9 +1,9 @@
-"""How much KV memory the running requests will need before they end: what admission looks at.
+"""How much KV memory the running requests will need before they end; admission uses it.
 
 A request may use all of its `max_new_tokens`, but most end long before. Reserving the maximum leaves memory idle;
-reserving nothing admits requests that must soon be thrown out again. So outputs are expected to be as long as recent
-ones were, given how long they already are, and the need is the highest point over time, at which those that end early
-have given their pages back (the idea of Gong et al. 2025, "Past-Future Scheduler").
+reserving nothing admits requests that are soon preempted. So an output is expected to be as long as recent outputs
+were, given how long it already is. The need is the peak over time, as sequences that end give their pages back (Gong
+et al. 2025, "Past-Future Scheduler").
 
 Knows integers only: no requests, no pages.
 """
@@ -14,18 +14,18 @@ from collections.abc import Iterable
 
 
 class OutputForecast:
-    """Expected output lengths, from those of the last requests that ended."""
+    """Expected output lengths, learned from the last requests that ended."""
 
     __slots__ = ("_recent", "_sorted", "_suffix_sums")
 
     def __init__(self, initial_tokens: int, memory: int = 128) -> None:
-        """Until requests have ended, outputs are expected to have `initial_tokens`; the last `memory` ends count."""
+        """Until requests have ended, outputs are expected to have `initial_tokens`; it uses the last `memory` ones."""
         self._recent = deque([initial_tokens], maxlen=memory)
         self._sorted = [initial_tokens]
         self._suffix_sums: list[int] = []
 
     def record(self, output_tokens: int) -> None:
-        """A request has ended (or was given up) after `output_tokens`."""
+        """A request has ended or was aborted after `output_tokens`."""
         if len(self._recent) == self._recent.maxlen:
             self._sorted.remove(self._recent[0])
         self._recent.append(output_tokens)
@@ -33,9 +33,9 @@ class OutputForecast:
         self._suffix_sums = []
 
     def remaining(self, generated_tokens: int) -> int:
-        """Tokens still expected of an output that has `generated_tokens`: at least one.
+        """How many more tokens to expect of an output that has `generated_tokens`: at least one.
 
-        The mean of those recent outputs that were longer; one that outgrew them all is expected to double.
+        The mean of the recent outputs that were longer; an output longer than all of them is expected to double.
         """
         longer_from = bisect_right(self._sorted, generated_tokens)
         longer_count = len(self._sorted) - longer_from
@@ -56,11 +56,11 @@ class OutputForecast:
 
 
 def peak_pages(sequences: Iterable[tuple[int, int]], page_tokens: int) -> int:
-    """The most pages that `sequences`, pairs of (tokens now, tokens still to come), will hold at any one time.
+    """The most pages that `sequences`, pairs of (tokens now, tokens to come), will hold at any one time.
 
-    All grow by a token a step and give their pages back at their end, so the peak is just before one of the ends: when
-    the one with r tokens to come ends, it and all with more have grown by r. Of the last pages' fill only the number
-    of sequences with each is kept, so the work grows with the sequences, not with their square.
+    All grow by a token a step and give their pages back when they end, so the peak is just before one of the ends. When
+    a sequence with r tokens to come ends, it and all with more have grown by r. To sum their pages in one pass, only
+    the number of sequences with each fill of the last page is kept.
     """
     peak = 0
     full_pages = 0

@@ -1,6 +1,6 @@
 """What a step, a sequence and the KV cache can hold, and which requests can never fit.
 
-Numbers only: knows neither sequences nor pages.
+Numbers only: knows neither sequences nor what is in a page.
 """
 
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from app.messages.requests import ContextWindow
 
 @dataclass(frozen=True, slots=True)
 class PageWindow:
-    """An endless output's context in whole pages."""
+    """The context window of an endless output, in whole pages."""
 
     pages: int
     keep: int
-    """The first pages, which stay."""
+    """How many pages stay: the first ones."""
     discard: int
-    """Pages that go when all are full: the oldest after those."""
+    """How many pages are dropped when all are full: the oldest after those that stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class SchedulerLimits:
     """What a step, a sequence and the whole cache can hold."""
 
     step_tokens: int
-    """Tokens of one step."""
+    """The most tokens of one step."""
     max_sequences: int
-    """Sequences with pages at one time: rows of the page table."""
+    """The most sequences that run at one time: rows of the page table."""
     max_context_tokens: int
     page_tokens: int
     page_count: int
@@ -47,16 +47,16 @@ class SchedulerLimits:
         return -(-tokens // self.page_tokens)
 
     def most_pages(self, prompt_tokens: int, max_new_tokens: int, width: int | None = None) -> int:
-        """Pages of a request at its end; `width`: a search's, whose sequences all hold the prompt's full pages."""
+        """Pages of a request at its end. `width`: a search's branches, which share the prompt's full pages."""
         if width is None:
-            # The last token of an output is never read back, so its keys and values are not stored.
+            # The last token of an output is never computed, so it has no keys and values.
             return self.pages_for(max(prompt_tokens + max_new_tokens - 1, prompt_tokens))
         each = self.pages_for(prompt_tokens + max_new_tokens)
         shared = prompt_tokens // self.page_tokens
         return shared + width * (each - shared)
 
     def window(self, prompt_tokens: int, max_new_tokens: int, window: ContextWindow | None) -> PageWindow | None:
-        """A request's window in whole pages; None if it asks for none, or prompt and output fit into it."""
+        """A request's window in whole pages; None if it wants none, or if prompt and output fit into it."""
         if window is None or prompt_tokens + max_new_tokens <= window.tokens // self.page_tokens * self.page_tokens:
             return None
         return PageWindow(
@@ -68,7 +68,7 @@ class SchedulerLimits:
     def check(
         self, prompt_tokens: int, max_new_tokens: int, window: PageWindow | None = None, width: int | None = None
     ) -> None:
-        """Raises RequestTooLongError for a request that could never end, InvalidRequestError for too small a window."""
+        """Raises RequestTooLongError for a request that can never fit, InvalidRequestError for too small a window."""
         if window is not None:
             self._check_window(prompt_tokens, window)
             return

@@ -1,20 +1,21 @@
-"""How many prompt tokens a step may take while others wait for their next token: what is computed in a set time.
+"""How many prompt tokens a step may have while other requests wait for their next token: as many as fit a set time.
 
-A count that suits a small model would pause the streams of a large one for seconds. Time per token is learned from
+A count that suits a small model would pause the streams of a large one for seconds. The time per token is learned from
 steps with many tokens, where it hardly depends on their number. Knows neither sequences nor the model.
 """
 
 from typing import Final
 
 _LEAST_TOKENS: Final = 64
-"""Of a step that is learned from: below, reading the weights is most of its time."""
+"""Of a step to learn from. In a smaller step most of the time goes to reading the weights."""
 _LEAST_CHUNK: Final = 8
-"""Fewer rows at a time would waste the step, whatever the machine's speed."""
+"""The smallest budget: fewer rows would waste the step on any machine."""
 _RATE: Final = 0.3
+"""The weight of a new measurement in the running mean."""
 
 
 class PromptPace:
-    """A budget of prompt tokens, for steps in which others decode."""
+    """A budget of prompt tokens, for steps in which other requests decode."""
 
     __slots__ = ("_most_tokens", "_pause_s", "_seconds_per_token")
 
@@ -31,7 +32,7 @@ class PromptPace:
         self._seconds_per_token = 0.0
 
     def record(self, tokens: int, seconds: float) -> None:
-        """A step of so many tokens took so long."""
+        """A step with so many tokens took so long."""
         if self._pause_s is None or tokens < _LEAST_TOKENS:
             return
         taken = seconds / tokens
@@ -41,7 +42,7 @@ class PromptPace:
 
     @property
     def chunk_tokens(self) -> int:
-        """Prompt tokens that fit the pause."""
+        """The budget: prompt tokens that can be computed within the pause."""
         if self._pause_s is None or not self._seconds_per_token:
             return self._most_tokens
         fitting = max(int(self._pause_s / self._seconds_per_token), _LEAST_CHUNK)

@@ -1,30 +1,30 @@
 """Which tokens the next step computes, and for which sequences: integers in, integers out.
 
-There is no prefill phase and no decode phase. A sequence has a length (tokens known) and a count of those whose keys
-and values are in its pages; what lies between is computed next, one token of a running output or a chunk of a prompt.
+There is no prefill phase and no decode phase. A sequence has a length (its known tokens) and a count of computed tokens
+(those whose keys and values are in its pages). The tokens in between are computed next: the last token of a running
+output, or a chunk of a prompt.
 
-- Budget: a step computes at most `step_tokens`. Sequences with one token to compute (decoding) come first; prompts get
-  the rest, but at most `prompt_chunk_tokens` of it while somebody decodes, which bounds the time between two tokens
-  (pace.py).
-- Fairness: half of what prompts get goes to the oldest of them, so that it surely ends; the rest to those with least
-  left, so that a short prompt overtakes a long one.
+- Budget: a step computes at most `step_tokens`. Sequences that decode (one token to compute) come first. Prompts get
+  the rest, but at most `prompt_chunk_tokens` while a sequence decodes, which bounds the time between two tokens.
+- Fairness: half of the prompts' budget goes to the oldest prompt, so that it ends; the rest goes to the prompts with
+  the fewest tokens left, so that a short prompt overtakes a long one.
 - Admission: in order of arrival, when a slot is free and the expected peak of memory fits (forecast.py).
-- Sharing: a page that is in the prefix cache is not computed again. It is looked up when a prompt comes to it, not only
-  on arrival: of several prompts that begin alike one computes the pages, and the others wait for them. At least one
-  token is always computed, for its logits. A page is known to others once the step that filled it has succeeded.
-- Endless outputs: when a sequence with a window has filled it, whole pages of its oldest tokens leave its page table,
-  but not the first ones, whose keys are turned to where they now stand (kernels/kv_turn.h). It can't be computed again,
-  so it is never preempted: its window is reserved, and others are admitted only where they could end beside it.
-- Searches: the branches of a group share their pages; one that is to write to a page that others hold too gets a copy
-  first. A branch that has computed all of its tokens waits for the others (whoever makes branches, by `fork`). A group
-  is admitted with all of its slots, and preempted as a whole; then what its branches have in common is computed once.
-- Preemption: when an older sequence needs a page and none is free, the youngest gives all of its pages back, waits in
-  front of all others and is computed again, prompt and output as one prompt. A sequence without anybody younger just
-  skips a step. What all of them hold is then already more than there is, so admission lets nobody in until one has
-  ended: requests don't chase each other out.
-  The oldest is never preempted, and fits alone, so every sequence ends.
+- Sharing: a page in the prefix cache is not computed again. It is looked up when a prompt reaches it, not only on
+  arrival: if several prompts begin alike, one computes the pages and the others wait for them. At least one token is
+  always computed, for its logits. A page can be found once the step that filled it has succeeded.
+- Endless outputs: when a sequence has filled its context window, full pages of its oldest tokens leave its page table.
+  The window's first pages stay, with keys rotated to their new positions (`ModelRunner.copy_page_turned`). Such a
+  sequence can't be computed again, so it is never preempted: its window is reserved, and another sequence is admitted
+  only if it could end beside it.
+- Searches: the branches of a group share their pages. A branch that must write to a shared page gets a copy first. A
+  branch whose tokens are all computed waits until `fork` makes the next branches. A group is admitted with all of its
+  slots and preempted as a whole; then the tokens that its branches have in common are computed once.
+- Preemption: when an older sequence needs a page and none is free, the youngest gives all of its pages back, goes to
+  the front of the queue, and is computed again, prompt and output together. A sequence without a younger one skips the
+  step instead. Nothing is admitted after a preemption until a sequence has ended; otherwise sequences would preempt
+  each other in turn. The oldest sequence is never preempted and fits alone, so every sequence ends.
 
-Knows nothing of token ids, samplers, arrays or streams: what a page holds is a digest to it.
+Knows nothing of token ids, samplers, arrays or streams: it knows the contents of a page by digest only.
 """
 
 from collections import deque
@@ -38,7 +38,7 @@ from app.engine.scheduling.sequence import SequenceGroup, SequenceState, Step
 
 
 class Scheduler:
-    """Keeps the waiting and the running sequences, both in order of arrival, all running ones before all waiting."""
+    """Keeps the waiting and the running sequences, both in order of arrival; running ones arrived first."""
 
     def __init__(
         self,
@@ -61,17 +61,14 @@ class Scheduler:
         self._forecast = OutputForecast(expected_output_tokens)
         self._admission_open = True
         self._reserved_pages = 0  # by running sequences with a window
-        self._new_pages: list[tuple[int, int, int]] = []  # of branches since the last step
+        self._new_pages: list[tuple[int, int, int]] = []  # page table entries of branches made since the last step
 
     def add(self, sequence: SequenceState) -> None:
         """Queues a sequence that `limits.check` accepts."""
         self.waiting.append(sequence)
 
     def remove(self, sequence: SequenceState) -> None:
-        """Takes out a sequence that has ended or was aborted, wherever it is; its pages and slot are free at once.
-
-        With it all of its group.
-        """
+        """Removes a sequence that has ended or was aborted, and its whole group; pages and slots are free at once."""
         if sequence.slot >= 0:
             self._stop(sequence)
             if sequence.window is not None:
@@ -82,10 +79,10 @@ class Scheduler:
         self._admission_open = True
 
     def fork(self, group: SequenceGroup, children: Sequence[tuple[SequenceState, int]]) -> list[SequenceState]:
-        """Makes (parent, length) the group's members: each has its parent's pages and so many known tokens.
+        """Replaces the group's members by children, given as (parent, known tokens); returns the new members.
 
-        A parent's first child is the parent itself, gone on; others need a chain of their own. Members without a child
-        are gone. Never needs a page.
+        Each child shares its parent's pages. A parent's first child is the parent's own sequence; further ones are new
+        sequences, and the caller sets their chains. Members without a child are removed. Needs no free page.
         """
         begin = self.running.index(group.members[0])
         parents = {parent for parent, _ in children}
@@ -126,7 +123,7 @@ class Scheduler:
         self._plan(step, prompt_chunk_tokens)
         planned: list[tuple[SequenceState, int]] = []
         index = 0
-        while index < len(self.running):  # it may lose its tail to preemption meanwhile
+        while index < len(self.running):  # preemption may shorten it
             sequence = self.running[index]
             count = sequence.planned
             if count and sequence.group is not None and not self._own_last_page(sequence, step):
@@ -145,10 +142,10 @@ class Scheduler:
         return step
 
     def complete(self, step: Step) -> None:
-        """The step was run: its tokens are in the pages, and full pages may be shared."""
+        """The step has been computed: its tokens are in the pages, and full pages may be shared."""
         for sequence, count in zip(step.sequences, step.query_lengths, strict=True):
             sequence.computed += count
-            if count > 1:  # pages that outputs fill are kept when the next page is claimed, or at the end
+            if count > 1:  # pages that an output fills are cached when it claims its next page, or ends
                 self._keep_pages(sequence)
 
     def _admit(self) -> None:
@@ -169,7 +166,7 @@ class Scheduler:
             self.running.append(sequence)
 
     def _fits(self, candidate: SequenceState) -> bool:
-        """Whether all will fit, as far as one can tell, and each could end beside those that are never preempted."""
+        """Whether the expected peak fits, and each sequence could end beside those that are never preempted."""
         reserved = self._reserved_pages + self._most_pages(candidate)
         if candidate.window is not None:
             others = (self._most_pages(sequence) for sequence in self.running if sequence.window is None)
@@ -198,7 +195,7 @@ class Scheduler:
         return peak_pages(expected, self.limits.page_tokens) - self.pool.repeat_count
 
     def _plan(self, step: Step, prompt_chunk_tokens: int) -> None:
-        """Splits the token budget: sets `planned` of every running sequence. Shared pages go to their readers."""
+        """Splits the token budget: sets `planned` of every running sequence, after it got its cached pages."""
         prompts = []
         for sequence in self.running:
             if sequence.length - sequence.computed > 1 and sequence.chain is not None:
@@ -227,7 +224,7 @@ class Scheduler:
             budget -= more
 
     def _trim_drafts(self) -> None:
-        """Guesses were made for those who ran before; a prompt that the cache had whole is one more to decode."""
+        """Removes guesses beyond the budget, which are too many when a newly admitted sequence decodes at once."""
         excess = sum(sequence.planned for sequence in self.running) - self.limits.step_tokens
         for sequence in reversed(self.running):
             if excess <= 0:
@@ -238,7 +235,7 @@ class Scheduler:
                 excess -= less
 
     def _find_pages(self, sequence: SequenceState, chain: PageChain, step: Step) -> None:
-        """Gives the sequence those of its next pages that are in the prefix cache."""
+        """Adds the sequence's next pages that are in the prefix cache."""
         page_tokens = self.limits.page_tokens
         pages = sequence.pages
         found = 0
@@ -257,7 +254,7 @@ class Scheduler:
                 sequence.cached_tokens += found * page_tokens
 
     def _keep_pages(self, sequence: SequenceState) -> None:
-        """Offers the full pages of the sequence to the prefix cache."""
+        """Caches the full pages of the sequence."""
         full = min(sequence.computed, sequence.length) // self.limits.page_tokens
         if sequence.kept_pages < full and sequence.chain is not None:
             for index in range(sequence.kept_pages, full):
@@ -265,9 +262,9 @@ class Scheduler:
             sequence.kept_pages = full
 
     def _leaders(self, prompts: list[SequenceState]) -> list[SequenceState]:
-        """The prompts without those that had better wait for a page that another one is computing.
+        """The prompts that don't wait for a page that another prompt is computing.
 
-        The oldest never waits, nor does one that is inside a page: it must end it.
+        The oldest never waits, nor does one that has computed part of a page: it must fill the page.
         """
         page_tokens = self.limits.page_tokens
         leaders: list[SequenceState] = []
@@ -282,7 +279,7 @@ class Scheduler:
                 coming.add(sequence.chain.digest(index))
             else:
                 followers.append((sequence, sequence.chain.digest(index)))
-        followers.sort(key=lambda pair: pair[0].length - pair[0].computed)  # the first to end leads
+        followers.sort(key=lambda pair: pair[0].length - pair[0].computed)  # the shortest one computes the page
         for sequence, digest in followers:
             if digest not in coming:
                 coming.add(digest)
@@ -290,9 +287,9 @@ class Scheduler:
         return leaders
 
     def _claim_pages(self, sequence: SequenceState, count: int, step: Step) -> int:
-        """Gets pages for `count` more tokens of `sequence`; returns for how many there is place.
+        """Gets pages for `count` more tokens of `sequence`; returns how many of the tokens have a page.
 
-        A chunk shrinks to the place there is; only if there is none at all does the youngest lose its own.
+        A chunk shrinks to the free pages. Only if there is none at all is the youngest sequence preempted.
         """
         page_tokens = self.limits.page_tokens
         self._keep_pages(sequence)
@@ -312,7 +309,7 @@ class Scheduler:
         return min(count, len(sequence.pages) * self.limits.page_tokens - sequence.computed)
 
     def _shift(self, sequence: SequenceState, window: PageWindow, step: Step) -> bool:
-        """Takes the oldest pages after the first ones out of a full window; False if there is no place for copies."""
+        """Removes the oldest pages of a full window, after those to keep; False if no page is free for the copies."""
         discarded = sequence.pages[window.keep : window.keep + window.discard]
         if not sequence.sinks and window.keep:
             own = sum(self.pool.holders(page) == 1 for page in discarded)
@@ -325,7 +322,7 @@ class Scheduler:
             sequence.pages[: window.keep] = self.pool.take(window.keep)
         del sequence.pages[window.keep : window.keep + window.discard]
         begin, tokens = window.keep * self.limits.page_tokens, window.discard * self.limits.page_tokens
-        sequence.chain = None  # what follows depends on what was dropped
+        sequence.chain = None  # later keys and values depend on the dropped tokens
         sequence.computed -= tokens
         sequence.length -= tokens
         sequence.end_length -= tokens
@@ -339,7 +336,7 @@ class Scheduler:
         return True
 
     def _own_last_page(self, sequence: SequenceState, step: Step) -> bool:
-        """Makes the page that a branch goes on in its own, by a copy if others hold it; False if there is no place."""
+        """Copies the page that a branch will write to, if others hold it too; False if no page is free."""
         index, filled = divmod(sequence.computed, self.limits.page_tokens)
         if not filled or self.pool.holders(sequence.pages[index]) == 1:
             return True
@@ -355,7 +352,7 @@ class Scheduler:
         return True
 
     def _free_by_preemption(self, pages: int, claimant: SequenceState, step: Step) -> None:
-        """Takes pages from those who came after the claimant, the youngest first, until so many are free."""
+        """Preempts sequences younger than the claimant, the youngest first, until `pages` pages are free."""
         index = len(self.running) - 1
         while self.pool.free_count < pages:
             sequence = self.running[index]
@@ -366,7 +363,7 @@ class Scheduler:
                 self._preempt(sequence, step)
 
     def _preempt(self, sequence: SequenceState, step: Step) -> None:
-        """Of a group, all of it."""
+        """Takes all pages of the sequence, and of its whole group, and queues it again."""
         if sequence.computed:
             self.preemptions += 1
         self._stop(sequence)
@@ -378,7 +375,7 @@ class Scheduler:
         self.waiting.appendleft(sequence)
 
     def _stop(self, sequence: SequenceState) -> None:
-        """It, or all of its group, runs no more: pages and slots are free; of cached ones ends are forgotten first."""
+        """Stops the sequence and its whole group: pages and slots are free."""
         group = sequence.group
         for member in [sequence] if group is None else group.members:
             self.running.remove(member)
@@ -389,7 +386,7 @@ class Scheduler:
 
     def _give_back(self, sequence: SequenceState, slots: list[int]) -> None:
         self._keep_pages(sequence)
-        self.pool.release(reversed(sequence.pages))
+        self.pool.release(reversed(sequence.pages))  # the cache loses the last pages first
         self.pool.release(reversed(sequence.sinks))
         sequence.pages = []
         sequence.sinks = []

@@ -1,16 +1,17 @@
-"""Beam search, diverse beams and contrastive search: from the likeliest tokens of some sequences to the next ones.
+"""Beam search, diverse beam search and contrastive search: which sequences continue, and with which tokens.
 
-A method is given a row for each of its sequences (its likeliest next tokens, and what else it asked for) and says which
-sequences go on, each as a continuation of one of them by one token. It begins with one row, that of the prompt.
+A method gets a row for each of its sequences: its likeliest next tokens, and what else it asked for. It returns the
+next sequences, each of which is a present one and one token more. It starts with one row, the prompt's.
 
-- Beam search as transformers defines it (version 5): of all continuations the `beams` best stay; one that ends in an
-  end token among the `beams` best of a step is an answer, scored by log-probability / length ** length_penalty. What
-  `early_stopping` says decides when no better answer is waited for.
-- Diverse beams (Vijayakumar et al. 2016, "Diverse Beam Search"): groups of beams take their step one after another, and
-  a token costs `diversity_penalty` for each beam of an earlier group that just took it. The cost stays in the score.
+- Beam search as transformers defines it (version 5): the `beams` best continuations stay. A continuation by an end
+  token that is among the `beams` best of its step is an answer, scored by log-probability / length ** length_penalty.
+  `early_stopping` decides when the search no longer waits for better answers.
+- Diverse beam search (Vijayakumar et al. 2016, "Diverse Beam Search"): groups of beams take their step one after
+  another. A token costs `diversity_penalty` for each beam of an earlier group that took it in this step. The cost stays
+  in the score.
 - Contrastive search (Su et al. 2022, "A Contrastive Framework for Neural Text Generation"): of the `candidates`
-  likeliest tokens v that with the highest (1 - alpha) * p(v) - alpha * (largest cosine similarity of v's hidden state
-  and one of the text before it).
+  likeliest tokens v it takes the one with the highest (1 - alpha) * p(v) - alpha * (largest cosine similarity of v's
+  hidden state and that of a token before it).
 
 Knows tokens and numbers only: no pages, no requests, no model.
 """
@@ -26,58 +27,59 @@ from app.messages.requests import BeamParams, ContrastiveParams
 
 
 class Row(NamedTuple):
-    """What the model says of one sequence's next token."""
+    """What the model computed for one sequence."""
 
     token_ids: Sequence[int]
-    """The likeliest, first."""
+    """The likeliest next tokens, the likeliest first."""
     logprobs: Sequence[float]
+    """Of each of them."""
     similarity: float = -1.0
-    """The largest cosine similarity of its last token's hidden state and one before it."""
+    """The largest cosine similarity of the last token's hidden state and that of a token before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """What one step came to."""
+    """The outcome of one step of a search."""
 
     children: Sequence[tuple[int, int]] = ()
-    """(sequence, token): the next sequences, each one of the present ones and a token more."""
+    """The next sequences, as (index of a present sequence, token that continues it)."""
     chosen: int | None = None
-    """The sequence that all children continue, its last token being the output's; None: the method isn't like that."""
+    """Contrastive search: the index of the sequence that all children continue; its last token joins the output."""
     token_ids: tuple[int, ...] = ()
-    """Those of the output, or of the best one, that are sure now and were not before."""
+    """New tokens of the output, or of the best output."""
     finish_reason: FinishReason | None = None
-    """None: it goes on."""
+    """None: the search continues."""
     more: tuple[Answer, ...] = ()
     """At the end: the answers after the best."""
 
 
 class SearchMethod(Protocol):
-    """One request's search."""
+    """One request's search method, with its state."""
 
     width: int
     """The most sequences at one time."""
     row_tokens: int
-    """How many of the likeliest tokens a row must have; fewer only if the vocabulary has fewer."""
+    """How many tokens a row must have; fewer only if the vocabulary has fewer."""
     penalizes_logprobs: bool
-    """Whether penalties change log-probabilities (else logits)."""
+    """Whether penalties change log-probabilities; otherwise they change logits."""
     compares_states: bool
     """Whether rows need a similarity."""
 
     def advance(self, rows: Sequence[Row]) -> Advance:
-        """A step; the rows are in the order of the last step's children."""
+        """Makes a step. The rows are in the order of the last step's children."""
 
 
 def make_method(
     params: BeamParams | ContrastiveParams, max_new_tokens: int, end_token_ids: Collection[int]
 ) -> SearchMethod:
-    """A request's method, at its beginning."""
+    """A new request's method."""
     if isinstance(params, ContrastiveParams):
         return ContrastiveSearch(params, max_new_tokens, end_token_ids)
     return BeamSearch(params, max_new_tokens, end_token_ids)
 
 
 class _Link(NamedTuple):
-    """The end of an output: beams share what is before it."""
+    """The last token of an output, linked to those before it, which beams share."""
 
     token: int
     before: "_Link | None"
@@ -93,9 +95,9 @@ def _tokens(link: _Link | None) -> tuple[int, ...]:
 
 class _Beam(NamedTuple):
     score: float
-    """Sum of log-probabilities, and of what diversity cost."""
+    """The sum of log-probabilities, minus what diversity cost."""
     row: int
-    """Before a step: its own; after it: its parent's."""
+    """Index of a row: before a step its own, after it its parent's."""
     output: _Link | None
 
 
@@ -134,12 +136,12 @@ class BeamSearch:
         self._length = 0
         self._groups = [_BeamGroup(params.beams // params.groups) for _ in range(params.groups)]
         self.width = params.beams
-        # Enough that, whatever ends and whatever diversity rules out, a group's best are among them.
+        # Enough for a group's best, whichever tokens are end tokens and whichever diversity makes worse.
         others = params.beams - params.beams // params.groups if params.diversity_penalty else 0
         self.row_tokens = params.beams // params.groups + len(self._ends) + others
 
     def advance(self, rows: Sequence[Row]) -> Advance:
-        """A step of every group, in order."""
+        """Makes a step of every group, in order."""
         self._length += 1
         taken: Counter[int] = Counter()
         children: list[tuple[int, int]] = []
@@ -166,7 +168,7 @@ class BeamSearch:
             for token, logprob in zip(rows[beam.row].token_ids, rows[beam.row].logprobs, strict=True)
             if logprob > -math.inf
         ]
-        candidates.sort(key=lambda candidate: -candidate.score)  # stable: of equals the better beam's, then the row's
+        candidates.sort(key=lambda candidate: -candidate.score)  # stable: among equals the better beam's first
         last = self._length == self._max_new_tokens
         for candidate in candidates[: group.beams]:
             if last or candidate.token in self._ends:
@@ -198,18 +200,18 @@ class BeamSearch:
         return self._normalized(group.running[0].score, length) <= group.finished[-1].score
 
     def _normalized(self, score: float, length: int) -> float:
-        """The end token counts."""
+        """The score of an answer; `length` includes the end token."""
         return score / math.pow(length, self._params.length_penalty)
 
     def _answers(self) -> Sequence[Answer]:
-        """The best of all groups. Of a model that says nothing but NaN there are empty ones."""
+        """The best of all groups, filled up with empty ones where a model gave nothing but NaN."""
         finished = sorted((each for group in self._groups for each in group.finished), key=lambda each: -each.score)
         answers = [each.answer for each in finished[: self._params.answers]]
         return answers + [Answer((), "length")] * (self._params.answers - len(answers))
 
 
 class ContrastiveSearch:
-    """One text, and the likeliest tokens to go on with as sequences of their own."""
+    """One text; each of its likeliest next tokens is tried as a sequence."""
 
     penalizes_logprobs = False
     compares_states = True
@@ -223,14 +225,14 @@ class ContrastiveSearch:
         self.width = self.row_tokens = params.candidates
 
     def advance(self, rows: Sequence[Row]) -> Advance:
-        """Chooses one of the candidates whose rows these are; the first row is the prompt's, and chooses none."""
+        """Chooses one of the candidates, whose rows these are; the first call has the prompt's row and chooses none."""
         if not self._candidates:
             return self._go_on(None, rows[0], ())
         scores = [
             (1 - self._alpha) * probability - self._alpha * row.similarity
             for (_, probability), row in zip(self._candidates, rows, strict=True)
         ]
-        chosen = max(range(len(scores)), key=scores.__getitem__)  # of equals the likelier
+        chosen = max(range(len(scores)), key=scores.__getitem__)  # among equals the likelier
         token = self._candidates[chosen][0]
         if token in self._ends:
             return Advance(finish_reason="stop")
@@ -245,6 +247,6 @@ class ContrastiveSearch:
             for candidate, logprob in zip(row.token_ids, row.logprobs, strict=True)
             if logprob > -math.inf
         ]
-        if not self._candidates:  # of a model that says nothing but NaN
+        if not self._candidates:  # the model gave nothing but NaN
             return Advance(token_ids=token_ids, finish_reason="length")
         return Advance([(chosen or 0, candidate) for candidate, _ in self._candidates], chosen, token_ids)

@@ -86,7 +86,7 @@ async def test_models_come_and_go(card: ModelCard) -> None:
     assert generate == serve.all_workers["b"].generate
 
     serve.put("b", runs=False)  # its worker is being replaced
-    serve.found["c"] = FoundApplication(runs=True)
+    serve.found["c"] = FoundApplication(has_worker=True)
     await directory.look()
     assert list(models) == ["own", "second", "third"]
     del serve.found["b"]

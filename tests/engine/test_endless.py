@@ -51,7 +51,7 @@ def stopping(runner: FakeRunner, **options: Any) -> Iterator[Engine]:
         ContextWindow(32, 12, 16),
     ],
 )
-def test_an_output_goes_on_beyond_its_window(window: ContextWindow, prompt_tokens: int, guess_tokens: int) -> None:
+def test_an_output_continues_beyond_its_window(window: ContextWindow, prompt_tokens: int, guess_tokens: int) -> None:
     runner = FakeRunner(kv_pages=12, max_context_tokens=64, max_sequences=2, vocab_size=40 if guess_tokens else 1000)
     with stopping(runner, guess_tokens=guess_tokens) as engine:
         receiver = Receiver()
@@ -66,7 +66,7 @@ def test_an_output_goes_on_beyond_its_window(window: ContextWindow, prompt_token
         assert len(receiver.tokens("endless")) == 500
 
 
-def test_memory_stays_as_it_is() -> None:
+def test_an_endless_output_takes_no_further_memory() -> None:
     runner = FakeRunner(kv_pages=9, max_context_tokens=32, max_sequences=1)
     most = 0
 
@@ -84,7 +84,7 @@ def test_memory_stays_as_it_is() -> None:
         assert most <= 36
 
 
-def test_what_fits_needs_no_window_and_is_cached_as_ever() -> None:
+def test_a_request_that_fits_needs_no_window_and_is_cached_as_usual() -> None:
     runner = FakeRunner(max_context_tokens=64)
     with stopping(runner) as engine:
         engine.start()
@@ -136,7 +136,7 @@ REQUESTS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(REQUESTS, st.integers(1, 5), st.integers(12, 40), st.integers(0, 16), st.sampled_from([0, 4]))
-def test_endless_ones_and_others_all_end_with_their_text(
+def test_endless_requests_and_others_all_get_their_output(
     requests: list[tuple[int, int, bool, bool]], max_sequences: int, kv_pages: int, more: int, guess_tokens: int
 ) -> None:
     """Endless outputs are never preempted, others are; some are aborted."""

@@ -135,7 +135,9 @@ def test_an_endless_output_is_what_float64_makes_of_the_same_window(tensors: dic
 
 @pytest.mark.parametrize("kv_type", ["fp32", "int16", "bf16", "int8"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_neither_company_nor_guesses_nor_chunks_change_a_token(folder: Path, kv_type: str, temperature: float) -> None:
+def test_neither_other_requests_nor_guesses_nor_chunks_change_a_token(
+    folder: Path, kv_type: str, temperature: float
+) -> None:
     requests = [ask(number, temperature=temperature) for number in range(4)]
     alone = [run(folder, [request], kv_type=kv_type)[0] for request in requests]
     options: dict[str, Any] = {"kv_type": kv_type, "max_step_tokens": 23, "threads": 2}

@@ -181,7 +181,7 @@ def test_the_same_tokens_alone_batched_chunked_and_preempted(
     st.integers(1, 6),
     st.integers(0, 20),
 )
-def test_the_same_tokens_whatever_the_shape_and_whoever_leaves(
+def test_the_same_tokens_whatever_the_shape_and_whichever_are_aborted(
     plans: list[tuple[int, int, int, int]], max_sequences: int, more: int, page_tokens: int, pages: int
 ) -> None:
     runner = FakeRunner(
@@ -258,7 +258,7 @@ def test_a_receiver_is_called_once_per_step_for_all_of_its_requests(start: Start
 
 
 @pytest.mark.parametrize("when", ["queued", "prefill", "decode"])
-def test_an_abort_frees_place_and_pages_within_a_step(when: str, start: Start) -> None:
+def test_an_abort_frees_slot_and_pages_within_a_step(when: str, start: Start) -> None:
     gate = Gate()
     runner = FakeRunner(max_sequences=2, max_step_tokens=8, before_step=gate)
     engine, receiver = start(runner, prompt_chunk_tokens=4), Receiver()
@@ -315,7 +315,7 @@ def test_bad_requests_are_refused_by_name(
     assert len(receiver.tokens("running")) == 3
 
 
-def test_stop_tells_everybody_and_leaves_no_thread() -> None:
+def test_stop_ends_all_requests_with_an_error_and_leaves_no_thread() -> None:
     gate = Gate()
     engine, receiver = Engine(FakeRunner(max_sequences=1, before_step=gate)), Receiver()
     engine.start()
@@ -347,7 +347,7 @@ def test_an_engine_that_never_started_can_be_stopped() -> None:
     assert isinstance(receiver.error("a"), EngineStoppedError)
 
 
-def test_a_failed_step_ends_its_requests_and_the_engine_goes_on(start: Start) -> None:
+def test_a_failed_step_ends_its_requests_and_the_engine_continues(start: Start) -> None:
     failures = iter([None, ValueError("the array is bad")])
 
     def fail(batch: Batch) -> None:
@@ -365,7 +365,7 @@ def test_a_failed_step_ends_its_requests_and_the_engine_goes_on(start: Start) ->
     assert engine.healthy
 
 
-def test_an_engine_whose_every_step_fails_says_so(start: Start) -> None:
+def test_an_engine_whose_every_step_fails_stops(start: Start) -> None:
     def fail(batch: Batch) -> None:
         raise RuntimeError("no memory")
 

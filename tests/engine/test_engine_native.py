@@ -103,7 +103,7 @@ def test_alone_gives_what_the_bare_model_gives(
 
 
 @pytest.mark.parametrize("shape", ["batched", "chunked", "preempted"])
-def test_company_chunks_and_preemption_change_no_token(
+def test_other_requests_chunks_and_preemption_change_no_token(
     shape: str, embedded_model: Path, requests: list[GenerateRequest], alone: dict[str, tuple[int, ...]]
 ) -> None:
     receiver = Receiver()
@@ -118,7 +118,9 @@ def test_company_chunks_and_preemption_change_no_token(
 
 @pytest.mark.skipif("amx_int8" not in _native.available_tiers(), reason="bf16 needs AMX")
 @pytest.mark.parametrize("what", ["prompt_compute_type", "compute_type"])
-def test_nor_in_bf16(embedded_model: Path, requests: list[GenerateRequest], what: str) -> None:
+def test_other_requests_change_no_token_in_bf16_either(
+    embedded_model: Path, requests: list[GenerateRequest], what: str
+) -> None:
     expected = one_after_the_other(embedded_model, requests, **{what: "bf16"})
     for shape in ("batched", "chunked", "preempted"):
         receiver = Receiver()

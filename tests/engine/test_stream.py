@@ -68,7 +68,7 @@ async def test_a_slow_reader_gets_fewer_and_bigger_deltas(engine: Engine, runner
     assert rest[-1].finish_reason == "length"
 
 
-async def test_a_stream_that_nobody_reads_slows_nobody_down(engine: Engine, runner: FakeRunner, gate: Gate) -> None:
+async def test_an_unread_stream_delays_no_other(engine: Engine, runner: FakeRunner, gate: Gate) -> None:
     streams = AsyncEngine(engine)
     silent = lone_stream(streams, make_request("silent", 5, 40))
     first = asyncio.ensure_future(anext(silent))

@@ -56,7 +56,7 @@ async def connected(path: Path) -> AsyncIterator[Line]:
         await lost.wait()
 
 
-async def test_what_is_sent_comes_in_order(end: End) -> None:
+async def test_bundles_arrive_in_order(end: End) -> None:
     sent = [part(f"request-{n % 7}", n, *range(n % 50)) for n in range(5000)]
     async with connected(end.path) as line:
         for n in range(0, len(sent), 10):
@@ -73,7 +73,7 @@ async def test_two_workers_at_one_ingress(end: End) -> None:
     assert sorted(end.parts) == [part("0", 3, 4, 5), part("1", 3, 4, 5)]
 
 
-async def test_a_slow_reader_is_noticed_and_when_it_reads_again(end: End) -> None:
+async def test_a_slow_reader_makes_the_line_unwritable_until_it_reads_again(end: End) -> None:
     async with connected(end.path) as line:
         writable_again = asyncio.Event()
         line.on_writable = writable_again.set
@@ -87,7 +87,7 @@ async def test_a_slow_reader_is_noticed_and_when_it_reads_again(end: End) -> Non
         await end.until(count)
 
 
-async def test_an_ingress_that_dies_is_noticed(end: End) -> None:
+async def test_an_ingress_that_ends_is_reported_as_lost(end: End) -> None:
     async with connected(end.path) as line:
         lost = asyncio.Event()
         line.on_lost = lost.set
@@ -99,7 +99,7 @@ async def test_an_ingress_that_dies_is_noticed(end: End) -> None:
         assert not line.writable
 
 
-async def test_nobody_listens(end: End, tmp_path: Path) -> None:
+async def test_there_is_no_line_where_nobody_listens(end: End, tmp_path: Path) -> None:
     assert await connect(tmp_path / "lines" / "other") is None  # an ingress on another machine
     end.lines.close()
     assert await connect(end.path) is None

@@ -16,7 +16,7 @@ async def settled(*tasks: asyncio.Task[None]) -> None:
         await asyncio.sleep(0)
 
 
-async def test_n_run_q_wait_and_the_next_is_refused() -> None:
+async def test_requests_run_then_wait_then_are_refused() -> None:
     admission, release = Admission(max_concurrent=2, max_queued=3), asyncio.Event()
     tasks = [asyncio.create_task(hold(admission, release)) for _ in range(5)]
     await settled()
@@ -39,7 +39,7 @@ async def test_without_a_queue_the_next_is_refused_at_once() -> None:
     await task
 
 
-async def test_a_place_is_given_back_when_the_work_fails() -> None:
+async def test_a_place_is_free_again_when_the_request_fails() -> None:
     admission = Admission(max_concurrent=1, max_queued=0)
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
@@ -49,7 +49,7 @@ async def test_a_place_is_given_back_when_the_work_fails() -> None:
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-async def test_a_place_is_given_back_when_the_client_goes(victim: int) -> None:
+async def test_a_place_is_free_again_when_the_client_disconnects(victim: int) -> None:
     admission, release = Admission(max_concurrent=1, max_queued=1), asyncio.Event()
     tasks = [asyncio.create_task(hold(admission, release)) for _ in range(2)]
     await settled()
@@ -61,7 +61,7 @@ async def test_a_place_is_given_back_when_the_client_goes(victim: int) -> None:
     assert (admission.running, admission.waiting) == (0, 0)
 
 
-async def test_first_come_first_served() -> None:
+async def test_requests_run_in_order_of_arrival() -> None:
     admission, order = Admission(max_concurrent=1, max_queued=9), list[int]()
 
     async def run(number: int) -> None:

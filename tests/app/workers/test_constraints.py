@@ -57,14 +57,14 @@ def random_output(constraint: TokenConstraint, seed: int, most: int = 300) -> st
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_whatever_is_drawn_follows_the_schema(constraints: Constraints, seed: int) -> None:
+async def test_sampled_outputs_follow_the_schema(constraints: Constraints, seed: int) -> None:
     value = json.loads(random_output(await constraints.make(json.dumps(PERSON)), seed))
     assert value.keys() == {"name", "age"}
     assert isinstance(value["name"], str)
     assert 0 <= value["age"] <= 99
 
 
-async def test_two_outputs_of_one_schema_do_not_meet(constraints: Constraints) -> None:
+async def test_two_outputs_of_one_schema_are_independent(constraints: Constraints) -> None:
     first, second = [await constraints.make('{"enum": ["ab", "cd"]}') for _ in range(2)]
     first.accept(reference_tokenizer().encode('"').ids[0])
     assert allowed(first).tolist() != allowed(second).tolist()
@@ -102,7 +102,7 @@ async def test_the_first_mask_was_made_with_the_schema(constraints: Constraints)
         [],
     ],
 )
-async def test_what_can_not_be_followed_is_refused(constraints: Constraints, schema: Any) -> None:
+async def test_schemas_that_cannot_be_compiled_are_refused(constraints: Constraints, schema: Any) -> None:
     with pytest.raises(ConstraintError, match="can't be followed"):
         await constraints.make(json.dumps(schema))
 
@@ -118,7 +118,7 @@ async def test_what_can_not_be_followed_is_refused(constraints: Constraints, sch
         {"anyOf": [{"type": "object", "properties": {f"k{j}": {"type": "null"} for j in range(i)}} for i in range(60)]},
     ],
 )  # fmt: skip
-async def test_hostile_schemas_are_followed_or_refused(constraints: Constraints, schema: Any) -> None:
+async def test_hostile_schemas_are_compiled_or_refused(constraints: Constraints, schema: Any) -> None:
     try:
         constraint = await constraints.make(json.dumps(schema))
     except ConstraintError:
@@ -131,7 +131,7 @@ async def test_hostile_schemas_are_followed_or_refused(constraints: Constraints,
         constraint.accept(int(random.choice(tokens)))
 
 
-async def test_the_definition_that_is_at_fault_is_named(constraints: Constraints) -> None:
+async def test_the_wrong_definition_is_named(constraints: Constraints) -> None:
     definitions = {"f0": {"type": "string"}, "f1": {"type": "string", "pattern": "(?=a)b"}, "f2": {}}
     schema = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in definitions], "$defs": definitions}
     with pytest.raises(ConstraintError, match="can't be followed") as caught:
@@ -171,7 +171,7 @@ async def test_memory_of_a_thousand_schemas_comes_back(constraints: Constraints)
     assert anonymous_bytes() - before < 64 << 20
 
 
-async def test_a_schema_that_became_too_complex_is_compiled_anew(constraints: Constraints) -> None:
+async def test_a_schema_that_became_too_complex_is_compiled_again(constraints: Constraints) -> None:
     schema = json.dumps({"type": "string", "pattern": "^(.*a.{40}b){50}$"})
     seen = False
     for seed in range(40):

@@ -34,14 +34,14 @@ def test_cpu_lists(text: str, cpus: list[int]) -> None:
     assert parse_cpu_list(text) == cpus
 
 
-def test_nodes_hold_one_cpu_per_core_that_we_may_use(tmp_path: Path) -> None:
+def test_nodes_have_one_cpu_of_each_allowed_core(tmp_path: Path) -> None:
     siblings = {cpu: f"{cpu % 4},{cpu % 4 + 4}" for cpu in range(8)}
     sysfs = fake_sysfs(tmp_path, {0: "0-1,4-5", 1: "2-3,6-7", 10: "8"}, siblings)
     assert numa_nodes(range(8), sysfs) == [Slot(0, (0, 1)), Slot(1, (2, 3))]
     assert numa_nodes([1, 4, 6, 8], sysfs) == [Slot(0, (1, 4)), Slot(1, (6,)), Slot(10, (8,))]
 
 
-def test_a_machine_that_tells_nothing_is_one_node(tmp_path: Path) -> None:
+def test_a_machine_without_numa_information_is_one_node(tmp_path: Path) -> None:
     assert numa_nodes([3, 1], tmp_path) == [Slot(0, (1, 3))]
 
 
@@ -63,7 +63,7 @@ def test_a_slot_of_all_nodes_and_its_threads_evenly_from_each() -> None:
     assert thread_places(TWO_SOCKETS[1], 2) == ((4, 5), ())
 
 
-def test_each_claim_gets_other_cores_until_none_is_left(tmp_path: Path) -> None:
+def test_claims_get_different_cores_until_none_is_left(tmp_path: Path) -> None:
     first = claim_slot(TWO_SOCKETS, tmp_path / "claims", timeout_s=0)
     second = claim_slot(TWO_SOCKETS, tmp_path / "claims", timeout_s=0)
     assert [first.slot, second.slot] == TWO_SOCKETS
@@ -77,7 +77,7 @@ def test_each_claim_gets_other_cores_until_none_is_left(tmp_path: Path) -> None:
     third.release()
 
 
-def test_workers_that_cut_the_machine_differently_share_no_core(tmp_path: Path) -> None:
+def test_workers_that_divide_the_machine_differently_share_no_core(tmp_path: Path) -> None:
     small = claim_slot([Slot(0, (0,)), Slot(0, (1,))], tmp_path, timeout_s=0)
     with pytest.raises(NoFreeCoresError, match=r"of 4 cores.*cpus_per_worker"):
         claim_slot([Slot(0, (0, 1, 2, 3))], tmp_path, timeout_s=0)
@@ -88,7 +88,7 @@ def test_workers_that_cut_the_machine_differently_share_no_core(tmp_path: Path) 
     claim_slot([Slot(0, (0, 1, 2, 3))], tmp_path, timeout_s=0).release()
 
 
-def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
+def test_a_killed_process_releases_its_slot(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib, app.workers.numa as n\n"
         "c = n.claim_slot([n.Slot(0, (0,))], pathlib.Path(sys.argv[1]), 0)\n"

@@ -3,7 +3,7 @@ from app.workers.warm_up import warm_up
 from tests.fakes import FakeRunner
 
 
-def test_measures_tokens_per_second_and_leaves_nothing_behind() -> None:
+def test_warm_up_measures_tokens_per_second_and_leaves_no_page_in_use() -> None:
     runner = FakeRunner()
     engine = Engine(runner)
     engine.start()

@@ -108,7 +108,9 @@ async def test_streams_what_the_engine_makes(worker: Worker) -> None:
     assert deltas[-1].finish_reason == "length"
 
 
-async def test_an_ingress_of_this_machine_gets_tokens_by_a_line(worker: Worker, model: Model, tmp_path: Path) -> None:
+async def test_an_ingress_on_this_machine_gets_tokens_by_a_direct_line(
+    worker: Worker, model: Model, tmp_path: Path
+) -> None:
     model.step_s = 0.003
     by_line: list[Part] = []
     by_stream: list[Part] = []
@@ -134,7 +136,7 @@ async def test_an_ingress_of_this_machine_gets_tokens_by_a_line(worker: Worker, 
     assert sum(len(delta.token_ids) for delta in await read(worker, "ingress")) == 3  # there is no line any more
 
 
-async def test_says_who_it_is(worker: Worker, model: Model) -> None:
+async def test_a_worker_reports_its_facts(worker: Worker, model: Model) -> None:
     facts = WorkerFacts.from_wire(worker.record_replica_metadata())
     assert facts.model.name == "some-model"
     assert facts.pid == os.getpid()
@@ -143,14 +145,14 @@ async def test_says_who_it_is(worker: Worker, model: Model) -> None:
     assert model.threads == len(facts.cpus)
 
 
-async def test_every_heartbeat_is_a_new_one(worker: Worker) -> None:
+async def test_every_heartbeat_is_different(worker: Worker) -> None:
     first = report(worker)
     await asyncio.sleep(0.002)
     assert report(worker).heart_beat > first.heart_beat
     assert abs(first.heart_beat - time.time()) < 60
 
 
-async def test_two_run_one_waits_one_is_refused(worker: Worker, model: Model) -> None:
+async def test_two_requests_run_one_waits_one_is_refused(worker: Worker, model: Model) -> None:
     model.gate.clear()
     tasks = [asyncio.create_task(read(worker, name)) for name in "abc"]
     await asyncio.sleep(0)
@@ -163,7 +165,7 @@ async def test_two_run_one_waits_one_is_refused(worker: Worker, model: Model) ->
 
 
 @pytest.mark.parametrize("victim", [0, 2])
-async def test_a_client_that_goes_frees_its_place_and_pages(worker: Worker, model: Model, victim: int) -> None:
+async def test_a_client_that_disconnects_frees_its_place_and_pages(worker: Worker, model: Model, victim: int) -> None:
     model.gate.clear()
     tasks = [asyncio.create_task(read(worker, name)) for name in "abc"]
     await asyncio.sleep(0)
@@ -182,7 +184,7 @@ async def test_closing_a_stream_aborts_it(worker: Worker) -> None:
     await until_idle(worker)
 
 
-async def test_a_broken_engine_fails_its_health_check_and_is_silent(worker: Worker, model: Model) -> None:
+async def test_a_broken_engine_fails_its_health_check_and_reports_nothing(worker: Worker, model: Model) -> None:
     worker.check_health()
     model.broken = True
     for number in range(9):

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from app.engine.guesses.drafter import NgramDrafter
 
 
-def test_what_followed_the_last_tokens_before_is_guessed() -> None:
+def test_guesses_are_what_followed_the_last_tokens_before() -> None:
     tokens = [1, 2, 3, 4, 5, 6, 9, 1, 2, 3]
     drafter = NgramDrafter(tokens)
     assert drafter.look_up(9) == [4, 5, 6, 9, 1, 2, 3, 4, 5]
@@ -32,7 +32,7 @@ def test_guesses_are_always_a_part_of_the_text_after_its_end(text: list[int], mo
             assert [*tokens[-2:], *guesses] in pieces
 
 
-def test_it_begins_anew_when_tokens_were_taken_out() -> None:
+def test_it_starts_over_when_tokens_were_removed() -> None:
     tokens = [1, 2, 3, 4, 1, 2]
     drafter = NgramDrafter(tokens)
     assert drafter.look_up(1) == [3]
@@ -50,7 +50,7 @@ def follow(drafter: NgramDrafter, tokens: list[int], came: int) -> list[int]:
     return guesses
 
 
-def test_a_copy_with_another_token_goes_on_behind_it() -> None:
+def test_guesses_continue_behind_a_token_that_differs_from_the_source() -> None:
     source = list(range(10, 20))
     tokens = [*source, 1, 10, 11, 12]
     drafter = NgramDrafter(tokens)
@@ -60,14 +60,14 @@ def test_a_copy_with_another_token_goes_on_behind_it() -> None:
     assert follow(drafter, tokens, 17) == [17, 18, 19]
 
 
-def test_a_source_that_fits_nowhere_is_given_up() -> None:
+def test_a_source_is_dropped_after_mismatches() -> None:
     tokens = [*range(10, 30), 1, 10, 11, 12]
     drafter = NgramDrafter(tokens)
     found = [bool(follow(drafter, tokens, 100 + number)) for number in range(8)]
     assert found == [True, True, True, True, False, False, False, False]
 
 
-def test_chances_are_learned_by_what_agrees() -> None:
+def test_chances_are_learned_by_number_of_agreeing_tokens() -> None:
     """Right after three tokens or more, wrong after two: for each its own chance, and a chain's is the product."""
     tokens = list[int]()
     drafter = NgramDrafter(tokens)
@@ -87,7 +87,7 @@ def test_chances_are_learned_by_what_agrees() -> None:
     assert drafter._chances[3] > 0.9
 
 
-def test_chances_fall_while_guesses_are_wrong_and_come_back() -> None:
+def test_chances_fall_while_guesses_are_wrong_and_rise_again() -> None:
     tokens = [1, 2, 3] * 10
     drafter = NgramDrafter(tokens)
     first = []
@@ -101,7 +101,7 @@ def test_chances_fall_while_guesses_are_wrong_and_come_back() -> None:
     assert len(drafter.chances()) == 6
 
 
-def test_what_was_not_sampled_teaches_nothing() -> None:
+def test_nothing_is_learned_without_a_sampled_token() -> None:
     drafter = NgramDrafter([1, 2, 3, 4, 1, 2])
     before = drafter.look_up(2), drafter.chances()
     drafter.learn([])

@@ -9,7 +9,7 @@ from tests.engine.test_engine import Receiver
 from tests.fakes import FakeRunner
 
 
-def test_guesses_are_made_while_their_rows_pay() -> None:
+def test_guesses_are_made_as_long_as_they_give_more_tokens_a_second() -> None:
     """Where rows are cheap up to four, three sure guesses beside one request, and none beside eight."""
     speculation = Speculation(16)
     for number in range(300):
@@ -25,7 +25,7 @@ def test_guesses_are_made_while_their_rows_pay() -> None:
 
 @pytest.mark.parametrize("seed", [None, 3])
 @pytest.mark.parametrize("vocab_size", [2, 3, 1000])
-def test_texts_are_the_same_with_guesses(seed: int | None, vocab_size: int) -> None:
+def test_outputs_are_the_same_with_guesses(seed: int | None, vocab_size: int) -> None:
     """A fake model of two words repeats itself enough for guesses to be right."""
     runner = FakeRunner(vocab_size=vocab_size, kv_pages=96, max_sequences=4)
     engine, receiver = Engine(runner, guess_tokens=6), Receiver()
@@ -55,7 +55,7 @@ def test_texts_are_the_same_with_guesses(seed: int | None, vocab_size: int) -> N
         assert runner.steps < counts.generated_tokens
 
 
-def test_a_guess_never_takes_a_page_from_anybody() -> None:
+def test_guesses_never_preempt() -> None:
     runner = FakeRunner(vocab_size=2, kv_pages=16, max_sequences=4, max_context_tokens=64)
     engine, receiver = Engine(runner, guess_tokens=8, expected_output_tokens=1), Receiver()
     requests = [GenerateRequest(f"{number}", (number % 2,) * 8, 40, SamplingParams(seed=number)) for number in range(4)]

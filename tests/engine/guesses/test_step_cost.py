@@ -10,7 +10,7 @@ def bent(rows: int) -> float:
     return 0.01 * (1 + 0.05 * min(rows - 1, 3) + 0.3 * max(rows - 4, 0))
 
 
-def test_before_anything_is_known_rows_are_cheap_and_then_dearer() -> None:
+def test_the_prior_has_cheap_rows_and_then_expensive_ones() -> None:
     cost = StepCost()
     assert cost.seconds(1) == pytest.approx(1)
     steps = [cost.seconds(rows + 1) - cost.seconds(rows) for rows in range(1, 40)]
@@ -19,7 +19,7 @@ def test_before_anything_is_known_rows_are_cheap_and_then_dearer() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3, 5, 600])
-def test_one_step_gives_the_size(rows: int) -> None:
+def test_one_step_scales_the_prior(rows: int) -> None:
     cost, before = StepCost(), StepCost()
     cost.record(rows, 0.5)
     assert cost.seconds(rows) == pytest.approx(0.5)
@@ -44,7 +44,7 @@ def test_one_stall_changes_little() -> None:
     assert cost.seconds(3) / cost.seconds(1) < before * 1.25
 
 
-def test_what_was_dear_once_is_tried_again_some_time() -> None:
+def test_rows_that_were_slow_once_are_tried_again_some_time() -> None:
     cost = StepCost()
     for number in range(60):
         cost.record((1, 4)[number % 2], (0.01, 0.08)[number % 2])

@@ -37,7 +37,7 @@ def test_a_pool_needs_a_page() -> None:
 
 
 @given(st.lists(st.integers(0, 5)), st.randoms())
-def test_counts_hold_over_any_use(sizes: list[int], random: Random) -> None:
+def test_counts_are_right_after_any_use(sizes: list[int], random: Random) -> None:
     pool = PagePool(16)
     held: list[list[int]] = []
     for size in sizes:

@@ -54,7 +54,7 @@ class Counter:
         return [delta.cached_tokens for delta in deltas if isinstance(delta, TokenDelta)]
 
 
-def test_the_same_prompt_again_computes_what_is_no_whole_page() -> None:
+def test_the_same_prompt_again_computes_only_its_last_partial_page() -> None:
     runner = FakeRunner()
     with running(runner) as engine:
         counter = Counter(engine, runner)
@@ -65,7 +65,7 @@ def test_the_same_prompt_again_computes_what_is_no_whole_page() -> None:
         assert counter.cached("again") == [48] + [0] * 7
 
 
-def test_a_second_turn_computes_only_what_was_said_since() -> None:
+def test_a_second_turn_computes_only_its_new_tokens() -> None:
     runner = FakeRunner()
     with running(runner) as engine:
         counter = Counter(engine, runner)
@@ -87,7 +87,7 @@ def test_another_tenant_computes_everything() -> None:
         assert runner.steps - steps < steps / 4
 
 
-def test_turned_off_it_finds_nothing() -> None:
+def test_without_a_prefix_cache_nothing_is_found() -> None:
     runner = FakeRunner()
     with running(runner, prefix_cache=False) as engine:
         counter = Counter(engine, runner)
@@ -96,7 +96,7 @@ def test_turned_off_it_finds_nothing() -> None:
         assert (counts.pages_cached, counts.cached_tokens) == (0, 0)
 
 
-def test_statistics_count_what_is_kept_and_what_was_found() -> None:
+def test_statistics_count_cached_pages_and_cached_tokens() -> None:
     runner = FakeRunner()
     with running(runner) as engine:
         counter = Counter(engine, runner)
@@ -129,7 +129,7 @@ def test_choices_of_one_prompt_compute_its_pages_once(choices: int) -> None:
         assert sum(runner.step_tokens) - runner.steps <= 48 + 2 * choices  # a token of each step is the first request's
 
 
-def test_whoever_begins_like_a_prompt_in_progress_waits_for_its_pages() -> None:
+def test_a_prompt_that_begins_like_one_in_progress_waits_for_its_pages() -> None:
     gate = Gate()
     runner = FakeRunner(max_step_tokens=10, max_sequences=4, before_step=gate)
     with running(runner) as engine:
@@ -161,7 +161,7 @@ def test_a_preempted_request_finds_its_own_pages() -> None:
     assert sum(runner.step_tokens) == 119 + 89 + 15 * 4
 
 
-def test_a_failed_step_leaves_nothing_to_find() -> None:
+def test_pages_of_a_failed_step_are_not_cached() -> None:
     failures = iter([None, None, ValueError("broken")])
 
     def fail(batch: object) -> None:
@@ -176,7 +176,7 @@ def test_a_failed_step_leaves_nothing_to_find() -> None:
         assert counter.run(ask("again", PROMPT)) == 57 - 16  # of the two steps that had succeeded
 
 
-def test_the_cache_gives_way_to_requests_and_forgets_ends_before_beginnings() -> None:
+def test_requests_evict_cached_pages_and_ends_go_before_beginnings() -> None:
     runner = FakeRunner(kv_pages=20, max_context_tokens=80)
     with running(runner) as engine:
         counter = Counter(engine, runner)
@@ -236,7 +236,7 @@ TURNS = st.lists(
 
 @settings(max_examples=80, deadline=None)
 @given(TURNS, st.integers(1, 8), st.integers(18, 60), st.integers(0, 24))
-def test_texts_never_depend_on_what_is_cached(
+def test_outputs_never_depend_on_the_cache(
     turns: list[tuple[int, int, int, bytes, bool]], max_sequences: int, kv_pages: int, more: int
 ) -> None:
     """Prompts are beginnings of three texts, for two tenants; some are aborted."""

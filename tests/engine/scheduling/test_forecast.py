@@ -18,14 +18,14 @@ def test_outputs_are_expected_to_be_like_recent_longer_ones() -> None:
 
 
 @given(st.lists(st.integers(0, 500)), st.integers(0, 600))
-def test_something_always_remains(ended: list[int], generated: int) -> None:
+def test_at_least_one_token_is_always_expected(ended: list[int], generated: int) -> None:
     forecast = OutputForecast(256, memory=8)
     for output_tokens in ended:
         forecast.record(output_tokens)
     assert forecast.remaining(generated) >= 1
 
 
-def test_an_early_end_makes_room_for_a_late_one() -> None:
+def test_an_early_end_frees_pages_for_a_late_one() -> None:
     # Pages of 1 token. At the end of the first: 10 + 2 + 10 + 2; at the end of the second: 10 + 20.
     assert peak_pages([(10, 2), (10, 20)], 1) == 30
     # 50 + 1 + 10 + 1 against 10 + 20: the peak is at the first end.

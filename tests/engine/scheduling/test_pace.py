@@ -3,27 +3,27 @@ import pytest
 from app.engine.scheduling.pace import PromptPace
 
 
-def test_nothing_is_known_at_first_and_small_steps_teach_nothing() -> None:
+def test_the_budget_is_the_bound_at_first_and_small_steps_do_not_change_it() -> None:
     pace = PromptPace(256, 0.2)
     assert pace.chunk_tokens == 256
     pace.record(63, 10.0)
     assert pace.chunk_tokens == 256
 
 
-def test_the_chunk_is_what_fits_the_pause() -> None:
+def test_the_budget_is_what_fits_the_pause() -> None:
     pace = PromptPace(256, 0.2)
     pace.record(512, 512 / 400)
     assert pace.chunk_tokens == 80
 
 
-def test_a_slow_machine_and_a_fast_one_meet_the_bounds() -> None:
+def test_the_budget_has_a_lower_and_an_upper_bound() -> None:
     slow, fast = PromptPace(256, 0.2), PromptPace(256, 0.2)
     slow.record(64, 64.0)
     fast.record(512, 0.1)
     assert (slow.chunk_tokens, fast.chunk_tokens) == (8, 256)
 
 
-def test_it_follows_the_machine() -> None:
+def test_the_budget_follows_the_measured_steps() -> None:
     pace = PromptPace(256, 0.2)
     pace.record(100, 1.0)
     for _ in range(20):
@@ -31,7 +31,7 @@ def test_it_follows_the_machine() -> None:
     assert 95 <= pace.chunk_tokens <= 100
 
 
-def test_without_a_pause_the_count_binds() -> None:
+def test_without_a_pause_the_budget_is_the_bound() -> None:
     pace = PromptPace(4, None)
     pace.record(512, 100.0)
     assert pace.chunk_tokens == 4

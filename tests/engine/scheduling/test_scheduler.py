@@ -54,7 +54,7 @@ def test_decoding_comes_first_and_prompts_get_a_bounded_chunk() -> None:
     assert reader.generated == 1
 
 
-def test_guesses_give_way_to_whoever_comes_with_one_token_to_compute() -> None:
+def test_guesses_are_trimmed_for_a_new_sequence_that_decodes() -> None:
     scheduler = Scheduler(make_limits(step_tokens=8))
     talker = SequenceState(3, 50)
     scheduler.add(talker)
@@ -65,7 +65,7 @@ def test_guesses_give_way_to_whoever_comes_with_one_token_to_compute() -> None:
     assert step.query_lengths == [7, 1]
 
 
-def test_a_short_prompt_overtakes_a_long_one_which_still_goes_on() -> None:
+def test_a_short_prompt_overtakes_a_long_one_which_still_advances() -> None:
     scheduler = Scheduler(make_limits())
     long, short = SequenceState(200, 5), SequenceState(10, 5)
     scheduler.add(long)
@@ -115,7 +115,7 @@ def test_sequences_with_prompt_tokens_come_last() -> None:
     assert step.samples == [True, True, False]
 
 
-def test_the_youngest_gives_its_pages_back_and_returns_when_somebody_has_ended() -> None:
+def test_the_youngest_is_preempted_and_runs_again_when_another_has_ended() -> None:
     scheduler = Scheduler(make_limits(page_count=6, max_context_tokens=24), expected_output_tokens=1)
     old, young = SequenceState(8, 16), SequenceState(8, 16)
     scheduler.add(old)
@@ -137,7 +137,7 @@ def test_the_youngest_gives_its_pages_back_and_returns_when_somebody_has_ended()
     assert young.generated == generated + 1
 
 
-def test_the_youngest_skips_a_step_rather_than_give_up_its_pages_for_itself() -> None:
+def test_the_youngest_skips_a_step_when_no_page_is_free() -> None:
     scheduler = Scheduler(make_limits(page_count=4, max_context_tokens=16), expected_output_tokens=1)
     old, young = SequenceState(3, 13), SequenceState(4, 12)
     scheduler.add(old)
@@ -242,7 +242,9 @@ def check_memory(scheduler: Scheduler) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(LIMITS, ARRIVALS, st.integers(1, 16))
-def test_everything_ends_and_nothing_leaks(limits: SchedulerLimits, arrivals: list[Arrival], chunk_tokens: int) -> None:
+def test_every_sequence_ends_and_no_page_leaks(
+    limits: SchedulerLimits, arrivals: list[Arrival], chunk_tokens: int
+) -> None:
     scheduler = Scheduler(limits, expected_output_tokens=2)
     plans: dict[SequenceState, Arrival] = {}
     tokens: dict[SequenceState, list[int]] = {}

@@ -47,7 +47,7 @@ def answers(receiver: Receiver, name: str) -> list[tuple[tuple[int, ...], str | 
 
 @pytest.mark.parametrize("shape", ["roomy", "tight", "chunked"])
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
-def test_the_answers_are_the_methods_in_any_company(search: BeamParams | ContrastiveParams, shape: str) -> None:
+def test_answers_are_the_methods_whatever_else_runs(search: BeamParams | ContrastiveParams, shape: str) -> None:
     runner = FakeRunner(
         max_sequences=16, max_step_tokens=17 if shape == "chunked" else 64, kv_pages=64 if shape == "tight" else 256
     )
@@ -68,7 +68,7 @@ def test_the_answers_are_the_methods_in_any_company(search: BeamParams | Contras
 
 @pytest.mark.parametrize("search", [BeamParams(3, answers=3), ContrastiveParams(3, 0.6)], ids=str)
 @pytest.mark.parametrize("prefix_cache", [True, False])
-def test_a_preempted_search_goes_on_where_it_was(prefix_cache: bool, search: BeamParams | ContrastiveParams) -> None:
+def test_a_preempted_search_continues_where_it_was(prefix_cache: bool, search: BeamParams | ContrastiveParams) -> None:
     runner = FakeRunner(max_sequences=6, max_step_tokens=64, kv_pages=32)
     old, young = make_request("old", 45, 75, seed=1), search_request("young", 20, 30, search)
     engine, receiver = Engine(runner, expected_output_tokens=1, prefix_cache=prefix_cache), Receiver()
@@ -222,7 +222,7 @@ PLANS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(PLANS, st.integers(6, 12), st.integers(0, 24), st.integers(1, 6), st.integers(0, 40), st.booleans())
-def test_no_page_is_lost_and_no_answer_changes_whoever_leaves(
+def test_no_page_is_lost_and_no_answer_changes_when_requests_are_aborted(
     plans: list[tuple[int, int, BeamParams | ContrastiveParams | None, int, bytes]],
     max_sequences: int,
     more: int,

@@ -69,7 +69,7 @@ def run(model: Path, requests: list[GenerateRequest], shape: str, kv_type: str) 
 
 
 @pytest.mark.parametrize("kv_type", ["int16", "bf16", "int8"])
-def test_company_chunks_and_preemption_change_no_answer(
+def test_other_requests_chunks_and_preemption_change_no_answer(
     kv_type: str, embedded_model: Path, requests: list[GenerateRequest]
 ) -> None:
     alone, _ = run(embedded_model, requests, "alone", kv_type)

@@ -88,7 +88,7 @@ def generate(
 
 
 @pytest.mark.parametrize("kv_type", ["int16", "bf16", "int8"])
-def test_together_preempted_and_on_two_threads_as_alone(folder: str, kv_type: str) -> None:
+def test_outputs_together_preempted_and_on_two_threads_are_those_alone(folder: str, kv_type: str) -> None:
     alone = {}
     for request in requests():
         alone.update(generate(make_runner(folder, kv_type=kv_type), [request])[0])
@@ -101,7 +101,7 @@ def test_together_preempted_and_on_two_threads_as_alone(folder: str, kv_type: st
     assert crowded == alone
 
 
-def test_every_sampling_option_arrives(folder: str) -> None:
+def test_every_sampling_option_reaches_the_sampler(folder: str) -> None:
     runner = make_runner(folder)
     logits = np.zeros(VOCAB_SIZE, np.float32)
     bias = SamplingParams(temperature=0.0, logit_bias={7: 5.0})
@@ -122,7 +122,7 @@ def test_every_sampling_option_arrives(folder: str) -> None:
             runner.make_sampler([1], bad, seed=0)
 
 
-def test_only_its_own_samplers_are_taken(folder: str) -> None:
+def test_samplers_of_another_runner_are_refused(folder: str) -> None:
     class Other:
         def take_scores(self) -> Any:
             return None
@@ -177,7 +177,7 @@ class OnlyMultiples:
             self.error = "too complex"
 
 
-def test_constraints_hold_through_preemption_and_touch_nobody_else(folder: str) -> None:
+def test_constraints_hold_through_preemption_and_affect_no_other_request(folder: str) -> None:
     alone = generate(make_runner(folder), [requests()[1]])[0]
     crowded, preemptions = generate(
         make_runner(folder, kv_pages=9, step_tokens=40),

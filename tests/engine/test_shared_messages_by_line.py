@@ -9,8 +9,8 @@ import pytest
 from app.engine.engine import Engine
 from app.engine.stream import MAX_RESENT_TOKENS, MAX_WAITING_TOKENS, AsyncEngine
 from app.messages.bundle import Assembler, Bundle
-from tests.engine.test_bundle import Reader, runner, streams
 from tests.engine.test_engine import Gate, make_request
+from tests.engine.test_shared_messages import Reader, runner, streams
 from tests.fakes import FakeRunner
 
 __all__ = ["runner", "streams"]  # fixtures

@@ -16,48 +16,6 @@ from tests.engine.test_engine import TIMEOUT_S, Gate, make_request
 from tests.fakes import FakeRunner
 
 
-def assembled(parts: list[Part]) -> tuple[list[int], list[str]]:
-    """Tokens and finish reasons."""
-    assembler = Assembler()
-    tokens: list[int] = []
-    reasons: list[str] = []
-    for part in parts:
-        assembler.put(part)
-        while (delta := assembler.take()) is not None:
-            tokens += delta.token_ids
-            if delta.finish_reason is not None:
-                reasons.append(delta.finish_reason)
-    return tokens, reasons
-
-
-@pytest.mark.parametrize("seed", range(50))
-def test_parts_make_the_output_whatever_comes_twice_or_early(seed: int) -> None:
-    random = Random(seed)
-    output = list(range(100, 100 + random.randrange(1, 30)))
-    begins = sorted({0, *random.choices(range(len(output)), k=random.randrange(6))})
-    parts = [
-        Part("a", begin, TokenDelta(tuple(output[begin:end]), "stop" if end == len(output) else None))
-        for begin, end in zip(begins, [*begins[1:], len(output)], strict=True)
-    ]
-    for _ in range(random.randrange(6)):
-        begin = random.randrange(len(output))
-        parts.append(Part("a", begin, TokenDelta(tuple(output[begin : begin + random.randrange(1, 9)]))))
-    last = parts.pop(len(begins) - 1)  # a stream's own parts come in order, and this one is its last
-    random.shuffle(parts)
-    assert assembled([*parts, last]) == (output, ["stop"])
-
-
-def test_an_end_without_tokens_is_reported_once() -> None:
-    parts = [Part("a", 0, TokenDelta((1,))), Part("a", 1, TokenDelta((2,))), Part("a", 0, TokenDelta((1, 2), "stop"))]
-    assert assembled(parts) == ([1, 2], ["stop"])
-
-
-def test_cached_tokens_come_with_the_first_delta() -> None:
-    assembler = Assembler()
-    assembler.put(Part("a", 0, TokenDelta((1,), None, 16)))
-    assert assembler.take() == TokenDelta((1,), None, 16)
-
-
 @pytest.fixture
 def runner() -> FakeRunner:
     return FakeRunner(kv_pages=2048, max_sequences=32, max_step_tokens=256, max_context_tokens=8192)
@@ -297,7 +255,7 @@ async def test_a_closed_request_sends_nothing() -> None:
     boxes.tasks["a"].cancel()
 
 
-async def test_a_gate_shows_that_one_step_is_one_message(runner: FakeRunner) -> None:
+async def test_one_step_is_one_message(runner: FakeRunner) -> None:
     gate = Gate()
     engine = Engine(FakeRunner(before_step=gate))
     engine.start()

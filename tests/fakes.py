@@ -1,4 +1,4 @@
-"""A model without weights that notices every mistake of an engine, and its sampler.
+"""A model without weights that detects every mistake of an engine, and its sampler.
 
 The fake keeps tokens in pages, as the real one keeps keys and values, and its "logits" are a hash of all tokens that
 the page table shows it. So a wrong page, position or context length, a page overwritten by another sequence, or a
@@ -19,7 +19,7 @@ _NEVER_WRITTEN = -1
 
 
 class FakeSampler:
-    """Greedy at temperature 0; else the token depends on the seed and on how many were drawn."""
+    """Greedy at temperature 0; otherwise the token depends on the seed and on how many were sampled."""
 
     def __init__(self, vocab_size: int, prompt: Sequence[int], sampling: SamplingParams, seed: int) -> None:
         if sampling.temperature < 0:
@@ -41,7 +41,7 @@ class FakeSampler:
 
 
 class FakeCandidates:
-    """A search's sampler: what is likely depends on all tokens before, and on nothing else."""
+    """A search's sampler: its rows depend on all tokens before, and on nothing else."""
 
     def __init__(self, vocab_size: int, candidates: int, *, alphabet: int) -> None:
         self.vocab_size = vocab_size
@@ -70,7 +70,7 @@ class FakeCandidates:
 
 
 class FakeHistory:
-    """Has the tokens themselves; a similarity is a hash of all of them and the candidate."""
+    """Keeps tokens in place of states; a similarity is a hash of them and the candidate."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -111,7 +111,7 @@ def context_hash(tokens: NDArray[np.int64]) -> int:
 
 
 class FakeRunner:
-    """A `ModelRunner`. `before_step` may block, to hold the engine still, or raise, to fail the step."""
+    """A `ModelRunner`. `before_step` may block, to stop the engine, or raise, to fail the step."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class FakeRunner:
         self._places = np.full((kv_pages, page_tokens), _NEVER_WRITTEN, np.int64)  # positions of those tokens
         self.has_relative_positions = True
         self.search_alphabet = vocab_size
-        """Tokens that a search may find; few of them, and texts end early if one is a stop token."""
+        """Searches find only the first so many tokens: with few of them, stop tokens end outputs early."""
 
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> FakeSampler:
         return FakeSampler(self.vocab_size, prompt_token_ids, sampling, seed)
@@ -236,7 +236,7 @@ class FakeRunner:
             assert array.flags.c_contiguous
 
     def expected_tokens(self, request: GenerateRequest) -> tuple[int, ...]:
-        """What an engine without any mistake makes of a request with a seed (or temperature 0)."""
+        """The right output of a request with a seed, or at temperature 0."""
         assert request.search is None
         sampling = request.sampling
         sampler = self.make_sampler(request.prompt_token_ids, sampling, sampling.seed or 0)
@@ -260,7 +260,7 @@ class FakeRunner:
         return tuple(output)
 
     def expected_answers(self, request: GenerateRequest) -> list[tuple[tuple[int, ...], str]]:
-        """The answers of a search, from its method alone: every row from all tokens before it."""
+        """The right answers of a search, computed without an engine: each row from all tokens before it."""
         assert request.search is not None
         method = make_method(request.search, request.max_new_tokens, request.stop_token_ids)
         sampler = FakeCandidates(self.vocab_size, method.row_tokens, alphabet=self.search_alphabet)

@@ -1,4 +1,4 @@
-"""An engine's streams as somebody sees them who reads each for itself."""
+"""An engine's streams, each read on its own: no messages are shared."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing

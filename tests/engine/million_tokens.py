@@ -22,16 +22,16 @@ from tests.kernels.tiny_model import write_random_model
 
 WINDOW = ContextWindow(tokens=1024, keep_tokens=32, discard_tokens=128)
 GROWTH_BYTES = 1 << 20
-"""What the process may grow by: an allocator's arenas, not ours."""
+"""How much the process may grow, by the allocator's arenas."""
 
 
 def resident_bytes() -> int:
-    """Of this process."""
+    """The resident memory of this process."""
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Watch:
-    """Counts the tokens and looks at memory at every tenth of the way."""
+    """Counts the tokens, and measures memory after every tenth of them."""
 
     def __init__(self, engine: Engine, tokens: int) -> None:
         self.engine, self.tenth = engine, tokens // 10
@@ -55,7 +55,7 @@ class Watch:
 
 
 def main(tokens: int) -> None:
-    """Makes so many tokens."""
+    """Generates the tokens."""
     with tempfile.TemporaryDirectory() as folder:
         runner = NativeRunner(
             str(write_random_model(Path(folder) / "tiny", kind="sym_int4")),

@@ -1,7 +1,7 @@
 """Endless outputs on the real engine, against a float64 model that defines what they should be.
 
 The definition: a token's key (before rotation) and value are computed once, from what the token saw when it came, and
-are kept as long as the token is in the window. Whoever attends sees the window's tokens at positions that follow each
+are kept as long as the token is in the window. A query sees the window's tokens at positions that follow each
 other without a gap. The reference keeps keys unrotated and rotates them anew for every query by their place in the
 window; the engine leaves them where they are and turns the first pages' only, by as much as has been dropped.
 """

@@ -23,7 +23,7 @@ from app.messages.requests import GenerateRequest, SamplingParams
 from tests.fakes import FakeRunner
 
 TIMEOUT_S = 120
-"""Against hanging only: a busy machine may stand still for most of a minute."""
+"""Only so that no test hangs: a busy machine may pause for most of a minute."""
 
 
 class Receiver:
@@ -72,7 +72,7 @@ class Receiver:
 
 
 class Gate:
-    """Holds the engine before each step until the test lets it run some."""
+    """Stops the engine before each step until the test lets it continue."""
 
     def __init__(self) -> None:
         self._steps = threading.Semaphore(0)
@@ -85,7 +85,7 @@ class Gate:
             assert self._steps.acquire(timeout=TIMEOUT_S)
 
     def let_run(self, steps: int) -> None:
-        """Lets the engine run `steps` more steps; returns when it stands before the next one."""
+        """Lets the engine run `steps` more steps; returns when it has stopped before the next one."""
         for _ in range(steps):
             self._steps.release()
             self.wait()

@@ -1,4 +1,4 @@
-"""The real model under the real engine: neither company, nor chunks, nor preemption changes a request's tokens."""
+"""The real model under the real engine: neither other requests, chunks, nor preemption change a request's tokens."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

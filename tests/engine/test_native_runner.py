@@ -1,4 +1,4 @@
-"""The engine on the native model: whatever shares its steps, a request gets the tokens it would get alone."""
+"""The engine on the native model: whatever else is in its steps, a request gets the tokens it would get alone."""
 
 import queue
 from collections.abc import Mapping, Sequence
@@ -147,7 +147,7 @@ def test_int8_pages_are_nearly_twice_as_many(folder: str) -> None:
 
 
 def test_int8_pages_hold_more_requests_in_the_same_memory(folder: str) -> None:
-    """Where bf16 pages make requests give way, as many bytes of int8 pages hold them all."""
+    """With bf16 pages requests are preempted; the same bytes of int8 pages hold them all."""
     budget = 12 * _native.Model.kv_page_bytes(folder, "bf16")
     preemptions = {}
     for kv_type in ("bf16", "int8"):

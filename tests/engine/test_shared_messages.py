@@ -31,7 +31,7 @@ async def streams(runner: FakeRunner) -> AsyncIterator[AsyncEngine]:
 
 
 class Reader:
-    """Reads streams side by side, as an ingress does; a stream that it gives up loses what is on its way."""
+    """Reads several streams at once, as an ingress does; a stream that it closes loses the messages on their way."""
 
     def __init__(self, streams: AsyncEngine, name: str, on_the_way: int) -> None:
         self.streams = streams
@@ -106,7 +106,7 @@ async def test_nothing_is_lost_when_streams_are_given_up(streams: AsyncEngine, r
 
 
 async def test_what_a_lost_delivery_stream_had_on_its_way_is_resent_at_once() -> None:
-    """Not only at the end of the outputs."""
+    """Not only when the outputs end."""
     gate = Gate()
     runner = FakeRunner(kv_pages=256, max_context_tokens=512, before_step=gate)
     engine = Engine(runner)
@@ -245,7 +245,7 @@ async def test_an_unread_delivery_stream_is_replaced(streams: AsyncEngine, runne
 
 
 async def test_a_closed_request_sends_nothing() -> None:
-    """What the engine made of it in the meantime would be another's, if its id were used again."""
+    """Tokens that the engine made meanwhile would go to another request, if the id were used again."""
     boxes = Mailboxes("ab")
     await boxes.step(1, "ab")
     boxes.tasks["b"].cancel()

@@ -98,8 +98,8 @@ class Step:
     copied_pages: list[tuple[int, int]] = field(default_factory=list)
     """(source, target): pages to copy before the step, for branches that write to a page that others hold too."""
     preempted_groups: list[SequenceGroup] = field(default_factory=list)
-    """Groups whose branches were preempted: each has one member now, for what the branches have in common. Whoever
-    knows the tokens sets its length before it runs."""
+    """Groups whose branches were preempted: each has one member now, for what the branches have in common. Its
+    length must be set before it runs."""
     new_pages: list[tuple[int, int, int]] = field(default_factory=list)
     """(slot, index, page): page table entries to write before the step."""
     dropped: list[tuple[SequenceState, int, int]] = field(default_factory=list)

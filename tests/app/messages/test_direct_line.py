@@ -15,7 +15,7 @@ from app.messages.outputs import TokenDelta
 
 
 class End:
-    """An ingress' end, and what came."""
+    """An ingress' end, and the parts that arrived."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -116,11 +116,11 @@ async def test_other_users_are_refused(end: End, monkeypatch: pytest.MonkeyPatch
     assert stat.S_IMODE(end.path.parent.stat().st_mode) == 0o700
     user = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: user + 1)
-    assert await connect(end.path) is None  # the worker's look at the ingress
+    assert await connect(end.path) is None  # the worker checks the ingress
     reader, writer = await asyncio.open_unix_connection(end.path)
     writer.write(b'[["a",0,[1]]]\n')
     with suppress(ConnectionError):
-        assert await reader.read() == b""  # the ingress' look at the worker
+        assert await reader.read() == b""  # the ingress checks the worker
     writer.close()
     monkeypatch.undo()
     async with connected(end.path) as line:

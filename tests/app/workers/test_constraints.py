@@ -1,4 +1,4 @@
-"""Schemas on the tiny tokenizer: what a mask lets through, and hostile ones."""
+"""Schemas on the tiny tokenizer: which tokens their masks allow, and hostile schemas."""
 
 import json
 import pickle
@@ -71,7 +71,7 @@ async def test_two_outputs_of_one_schema_are_independent(constraints: Constraint
 
 
 async def test_the_first_mask_was_made_with_the_schema(constraints: Constraints) -> None:
-    """In the grammars' thread: the engine's only copies it."""
+    """In the compiler's thread: the engine's thread only copies it."""
     schema = '{"enum": ["ab", "cd"], "title": "first mask"}'
     first, second = [await constraints.make(schema) for _ in range(2)]
     matcher = llguidance.LLMatcher(constraints._tokenizer.result(), llguidance.grammar_from("json_schema", schema))

@@ -1,4 +1,4 @@
-"""The worker without Serve and without weights: its places, its heartbeat, its end."""
+"""The worker without Serve and without weights: admission, heartbeat, shutdown."""
 
 import asyncio
 import os
@@ -62,7 +62,7 @@ class Model:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """The worker pins its thread: this test's own is set free again afterwards."""
+    """The worker pins its thread: this test's thread is unpinned afterwards."""
     monkeypatch.setattr("app.workers.worker.session_folder", lambda name: tmp_path / name)
     monkeypatch.setattr("app.workers.worker.keep_on_loopback", lambda: None)
     monkeypatch.setattr("app.workers.worker._CLAIM_TIMEOUT_S", 0.0)

@@ -42,7 +42,7 @@ def test_it_starts_over_when_tokens_were_removed() -> None:
 
 
 def follow(drafter: NgramDrafter, tokens: list[int], came: int) -> list[int]:
-    """Guesses three tokens, after which one came."""
+    """Guesses three tokens; then `came` is sampled."""
     guesses = drafter.look_up(3)
     if guesses:
         drafter.learn([came])
@@ -56,7 +56,7 @@ def test_guesses_continue_behind_a_token_that_differs_from_the_source() -> None:
     drafter = NgramDrafter(tokens)
     assert follow(drafter, tokens, 5) == [13, 14, 15]  # 5 instead of 13
     assert follow(drafter, tokens, 14) == [14, 15, 16]
-    assert follow(drafter, tokens, 16) == [15, 16, 17]  # 15 is left out: it goes on behind 16, which is near
+    assert follow(drafter, tokens, 16) == [15, 16, 17]  # 15 is left out: the source continues behind 16, which is near
     assert follow(drafter, tokens, 17) == [17, 18, 19]
 
 
@@ -68,7 +68,7 @@ def test_a_source_is_dropped_after_mismatches() -> None:
 
 
 def test_chances_are_learned_by_number_of_agreeing_tokens() -> None:
-    """Right after three tokens or more, wrong after two: for each its own chance, and a chain's is the product."""
+    """Guesses after three agreeing tokens are right, after two wrong: each number has its own chance."""
     tokens = list[int]()
     drafter = NgramDrafter(tokens)
     for number in range(200):
@@ -95,7 +95,7 @@ def test_chances_fall_while_guesses_are_wrong_and_rise_again() -> None:
         guesses = drafter.look_up(6)
         chances = drafter.chances()
         first.append(chances[0] if chances else 0.0)
-        drafter.learn([guesses[0] if right else 999])  # none of them is computed, they are looked at all the same
+        drafter.learn([guesses[0] if right else 999])  # no guess is computed, yet chances are learned
     assert max(first[20:30]) < 0.1
     assert first[-1] > 0.9
     assert len(drafter.chances()) == 6

@@ -10,7 +10,7 @@ from tests.fakes import FakeRunner
 
 
 def test_guesses_are_made_as_long_as_they_give_more_tokens_a_second() -> None:
-    """Where rows are cheap up to four, three sure guesses beside one request, and none beside eight."""
+    """If rows are cheap up to four: three likely guesses beside one request, and none beside eight."""
     speculation = Speculation(16)
     for number in range(300):
         rows = (1, 2, 3, 4, 6, 8, 12)[number % 7]
@@ -26,7 +26,7 @@ def test_guesses_are_made_as_long_as_they_give_more_tokens_a_second() -> None:
 @pytest.mark.parametrize("seed", [None, 3])
 @pytest.mark.parametrize("vocab_size", [2, 3, 1000])
 def test_outputs_are_the_same_with_guesses(seed: int | None, vocab_size: int) -> None:
-    """A fake model of two words repeats itself enough for guesses to be right."""
+    """A fake model with two tokens repeats itself often enough for guesses to be right."""
     runner = FakeRunner(vocab_size=vocab_size, kv_pages=96, max_sequences=4)
     engine, receiver = Engine(runner, guess_tokens=6), Receiver()
     sampling = SamplingParams(temperature=0.0 if seed is None else 1.0, seed=seed)

@@ -51,6 +51,6 @@ def test_rows_that_were_slow_once_are_tried_again_some_time() -> None:
     dear = cost.seconds(4) / cost.seconds(1)
     assert dear > 6
     for _ in range(1000):
-        cost.record(1, 0.03)  # longer texts: steps take longer, and nobody guesses
+        cost.record(1, 0.03)  # longer texts: steps take longer, and no guess is made
     assert cost.seconds(1) == pytest.approx(0.03, rel=0.01)
     assert cost.seconds(4) / cost.seconds(1) < 1.7

@@ -1,4 +1,4 @@
-"""Pages computed once: by whom they are found, by whom never, and that no text depends on it."""
+"""Pages computed once: which requests find them, which never do, and that no output depends on it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,13 +37,13 @@ def running(runner: FakeRunner, *, prefix_cache: bool = True, **options: Any) ->
 
 
 class Counter:
-    """What one request after the other costs."""
+    """Counts what each of several requests costs, one after the other."""
 
     def __init__(self, engine: Engine, runner: FakeRunner) -> None:
         self.engine, self.runner, self.receiver = engine, runner, Receiver()
 
     def run(self, request: GenerateRequest) -> int:
-        """Tokens that the model computed for it, its text being right."""
+        """Tokens that the model computed for it; checks its output."""
         before = sum(self.runner.step_tokens)
         self.receiver.submit(self.engine, request)
         assert self.receiver.tokens(request.request_id) == self.runner.expected_tokens(request)
@@ -156,7 +156,7 @@ def test_a_preempted_request_finds_its_own_pages() -> None:
     engine.stop()
     counts = engine.statistics()
     assert counts.preemptions == 1
-    assert counts.cached_tokens == 0  # nobody else's, so nothing to tell the user of
+    assert counts.cached_tokens == 0  # its own pages are not reported as cached
     # The old one took most of the young one's pages, ends before beginnings; the young one found the others.
     assert sum(runner.step_tokens) == 119 + 89 + 15 * 4
 
@@ -189,7 +189,7 @@ def test_requests_evict_cached_pages_and_ends_go_before_beginnings() -> None:
 
 
 def names_of_forgotten_pages(secret: bytes | None) -> list[bytes]:
-    """Fills a small cache with one tenant's pages, and has them all forgotten."""
+    """Fills a small cache with one tenant's pages, then evicts all of them."""
     forgotten: list[bytes] = []
     runner = FakeRunner(kv_pages=20, max_context_tokens=80)
     engine = Engine(runner, cache_secret=secret, on_page_forgotten=lambda page, digest: forgotten.append(digest))

@@ -50,7 +50,7 @@ def test_decoding_comes_first_and_prompts_get_a_bounded_chunk() -> None:
     scheduler.add(reader)
     assert shares(run(scheduler)) == {talker: 1, reader: 8}
     scheduler.remove(talker)
-    assert shares(run(scheduler)) == {reader: 32}  # nobody waits for a token: the whole budget
+    assert shares(run(scheduler)) == {reader: 32}  # no sequence decodes: the whole budget
     assert reader.generated == 1
 
 
@@ -59,7 +59,7 @@ def test_guesses_are_trimmed_for_a_new_sequence_that_decodes() -> None:
     talker = SequenceState(3, 50)
     scheduler.add(talker)
     run(scheduler)
-    talker.drafts = 7  # all of a step, as far as was known
+    talker.drafts = 7  # the whole step, before the other sequence came
     scheduler.add(SequenceState(1, 5))
     step = scheduler.schedule(CHUNK_TOKENS)
     assert step.query_lengths == [7, 1]
@@ -125,7 +125,7 @@ def test_the_youngest_is_preempted_and_runs_again_when_another_has_ended() -> No
     assert scheduler.running == [old]
     assert list(scheduler.waiting) == [young]
     assert (young.computed, young.pages, young.slot) == (0, [], -1)
-    assert young.generated > 0  # what it said is kept
+    assert young.generated > 0  # its output is kept
     generated = young.generated
     while old.generated < old.max_new_tokens:
         assert scheduler.running == [old]

@@ -1,4 +1,4 @@
-"""Searches in the engine: the same answers in any company, and no page is lost, whoever leaves."""
+"""Searches in the engine: the same answers whatever else runs, and no page is lost, whichever requests are aborted."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Searches on the real model: neither company, nor chunks, nor preemption changes an answer, or loses a page."""
+"""Searches on the real model: neither other requests, nor chunks, nor preemption change an answer or lose a page."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def requests(embedded_model: Path) -> list[GenerateRequest]:
 
 
 def run(model: Path, requests: list[GenerateRequest], shape: str, kv_type: str) -> tuple[Answers, int]:
-    """All answers, and how often somebody was preempted."""
+    """All answers, and how often a sequence was preempted."""
     max_sequences, max_step_tokens, prompt_chunk_tokens, kv_pages = SHAPES[shape]
     runner = NativeRunner(
         str(model),

@@ -70,13 +70,13 @@ def read_end_token_ids(folder: Path) -> frozenset[int]:
     )
 
 
-def _token_ids(value: int | Sequence[int] | None) -> list[int]:
-    if value is None:
-        return []
-    return [value] if isinstance(value, int) else list(value)
-
-
 def context_tokens(folder: Path, wanted: int | None) -> int:
     """The longest context in tokens: `wanted`, but at most what the model was trained for, the default."""
     trained = int(json.loads((folder / "config.json").read_text(encoding="utf-8"))["max_position_embeddings"])
     return min(wanted or trained, trained)
+
+
+def _token_ids(value: int | Sequence[int] | None) -> list[int]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, int) else list(value)

@@ -164,6 +164,7 @@ class EngineBench:
                 tuple(self._random.choices(range(self.runner.vocab_size), k=context_tokens)),
                 new_tokens,
                 GREEDY,
+                tenant=b"",
             )
             for stream in range(streams)
         ]

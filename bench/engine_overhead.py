@@ -90,7 +90,7 @@ def measure(sequences: int, new_tokens: int = 600) -> float:
             done.set()
 
     for number in range(sequences):
-        engine.submit(GenerateRequest(f"{number}", (1,) * PROMPT_TOKENS, new_tokens), deliver, number)
+        engine.submit(GenerateRequest(f"{number}", (1,) * PROMPT_TOKENS, new_tokens, tenant=b""), deliver, number)
     engine.start()
     done.wait()
     engine.stop()

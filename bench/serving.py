@@ -149,7 +149,9 @@ class EngineSide:
         start_s = time.perf_counter()
         for i, order in enumerate(orders):
             sampling = SamplingParams(temperature=0.0, seed=0)
-            self._engine.submit(GenerateRequest(f"{i}", order.prompt, order.max_tokens, sampling), deliver, i)
+            self._engine.submit(
+                GenerateRequest(f"{i}", order.prompt, order.max_tokens, sampling, tenant=b""), deliver, i
+            )
         if not done.wait(RUN_TIMEOUT_S):
             raise TimeoutError(f"not done within {RUN_TIMEOUT_S} s")
         if errors:

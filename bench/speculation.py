@@ -110,7 +110,7 @@ def run(
 
     for number in range(scenario.concurrent):
         sampling = SamplingParams(temperature=scenario.temperature, seed=number)
-        request = GenerateRequest(f"{number}", tuple(prompt), scenario.new_tokens, sampling, ends)
+        request = GenerateRequest(f"{number}", tuple(prompt), scenario.new_tokens, sampling, ends, tenant=b"")
         engine.submit(request, deliver, number)
     engine.start()
     done.wait()

@@ -1,8 +1,12 @@
-"""Who asks: API keys, and what a key is worth."""
+"""Who asks: API keys, and the caller that a key stands for.
+
+`KeyCheck` alone makes callers. It knows nothing of what a request asks for.
+"""
 
 import hashlib
 import hmac
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fastapi import Request
@@ -11,23 +15,43 @@ from app.interface import errors
 from app.settings import SettingsError
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request. Planning cannot do without one."""
+
+    tenant: bytes
+    """SHA-256 of the caller's key: only requests of one tenant share cached pages. b"": the service has no keys, and
+    everybody is one tenant."""
+
+
+def caller_of(request: Request) -> Caller:
+    """The caller that `KeyCheck` found.
+
+    Raises RuntimeError on a route without a KeyCheck, so that nobody counts as anonymous by accident.
+    """
+    caller = getattr(request.state, "caller", None)
+    if not isinstance(caller, Caller):
+        raise RuntimeError(f"the route {request.url.path} has no KeyCheck, so who asks is not known")
+    return caller
+
+
 class KeyCheck:
-    """Lets a request through that shows one of the keys (compared in constant time), or all without keys."""
+    """Lets a request through if it shows one of the keys (compared in constant time), or if there are no keys."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
 
     async def __call__(self, request: Request) -> None:
-        """Leaves who calls in `request.state.tenant`: the key's digest, or nothing. Raises ApiError (401)."""
-        request.state.tenant = b""
+        """Leaves the caller in `request.state.caller`, where `caller_of` finds it. Raises ApiError (401)."""
         if not self._digests:
+            request.state.caller = Caller(tenant=b"")
             return
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         shown = hashlib.sha256(key.strip().encode()).digest()
         matches = [hmac.compare_digest(shown, digest) for digest in self._digests]
         if scheme.lower() != "bearer" or not any(matches):
             raise errors.unauthorized()
-        request.state.tenant = shown
+        request.state.caller = Caller(tenant=shown)
 
 
 MIN_API_KEY_CHARACTERS = 16

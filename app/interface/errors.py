@@ -18,6 +18,8 @@ from app.messages.failures import (
     RequestTooLongError,
 )
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(eq=False)
 class ApiError(Exception):
@@ -145,14 +147,11 @@ def _shortened(text: str) -> str:
     return text if len(text) <= 100 else f"{text[:100]}…"
 
 
-_logger = logging.getLogger(__name__)
-
-
 def as_api_error(error: Exception, request_id: str, retry_after_s: int) -> ApiError:
     """What the client is told. A bug of ours is logged by type and place: its message may quote a prompt."""
     known = of_engine(error, retry_after_s)
     if known is not None:
         return known
     frames = "".join(traceback.format_tb(error.__traceback__))
-    _logger.error("request %s failed: %s\n%s", request_id, type(error).__qualname__, frames)
+    logger.error("request %s failed: %s\n%s", request_id, type(error).__qualname__, frames)
     return internal(request_id)

@@ -48,7 +48,9 @@ class Guarded(APIRoute):
             except (ClientGoneError, ClientDisconnect):
                 return Response(status_code=499)  # nobody reads it
             except Exception as error:
-                return error_response(errors.as_api_error(error, f"req-{uuid.uuid4().hex}", retry_after_s=1))
+                return error_response(
+                    errors.as_api_error(error, f"req-{uuid.uuid4().hex}", request.app.state.retry_after_s)
+                )
 
         return guarded
 

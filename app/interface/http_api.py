@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.types import Lifespan
 
 from app.interface import errors
 from app.interface.callers import KeyCheck
@@ -18,6 +19,7 @@ from app.interface.documents.openapi import Route, document
 from app.interface.guard import Guarded, LingeringClose, http_error
 from app.interface.metrics import Metrics, ObservedModels
 from app.interface.reception import Reception
+from app.interface.routes.chat import ChatRoutes
 from app.interface.routes.completions import CompletionRoutes
 from app.interface.routes.documents import DocumentRoutes
 from app.interface.routes.embeddings import EmbeddingRoutes
@@ -36,13 +38,17 @@ from app.interface.wire.tokenization import DetokenizeRequest, DetokenizeRespons
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
-def build_http_app(service: Service) -> FastAPI:
-    """The application without the chat page. No CORS: other sites' pages have no business here."""
-    app = FastAPI(title="Redoubt", docs_url=None, redoc_url=None, openapi_url=None)
+def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
+    """The application without the chat page. There is no CORS: pages of other sites may not use it.
+
+    lifespan: what runs from before the first request until after the last.
+    """
+    app = FastAPI(title="Redoubt", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     metrics = Metrics(service.workers)
-    app.state.metrics = metrics  # where the guards find it
+    app.state.metrics = metrics  # this and the next are for the guards
+    app.state.retry_after_s = service.settings.retry_after_s
     service = replace(service, models=ObservedModels(service.models, metrics))
-    routes = _routes(service, metrics)
+    routes = service_routes(service, metrics)
     described = DocumentRoutes(document(routes, has_keys=bool(service.settings.api_keys)))
     routes = (
         *routes,
@@ -66,16 +72,17 @@ def build_http_app(service: Service) -> FastAPI:
     return app
 
 
-def _routes(service: Service, metrics: Metrics) -> Sequence[Route]:
+def service_routes(service: Service, metrics: Metrics) -> Sequence[Route]:
+    """The endpoints, without the documents that describe them."""
     reception = Reception(service)
-    models, completions = ModelRoutes(service), CompletionRoutes(reception)
+    models, chat, completions = ModelRoutes(service), ChatRoutes(reception), CompletionRoutes(reception)
     responses, embeddings = ResponseRoutes(reception), EmbeddingRoutes(reception)
     tokenization, series = TokenizationRoutes(reception), MetricsRoute(metrics)
     return (
         Route(
             "POST",
             "/v1/chat/completions",
-            completions.chat_completions,
+            chat.chat_completions,
             "Answers a conversation.",
             ChatCompletion,
             ChatCompletionRequest,

@@ -18,7 +18,7 @@ from app.controller.worker_client import Arrivals, WorkerClient
 from app.interface.callers import read_api_keys
 from app.interface.http_api import build_http_app
 from app.interface.model_directory import ModelDirectory
-from app.interface.planning.job import Limits
+from app.interface.planning.limits import Limits
 from app.interface.service import HttpSettings, Service
 from app.ray_internals import keep_on_loopback
 from app.settings import ServiceSettings
@@ -60,8 +60,7 @@ class Ingress:
         """Serve calls this once, after the constructor. The page takes what the routes before it leave."""
         from app.interface.page.page import mount_page  # only this process needs Gradio, which takes seconds to import
 
-        app = build_http_app(self._service)
-        app.router.lifespan_context = self._watching
+        app = build_http_app(self._service, lifespan=self._watching)
         mount_page(app)
         return app
 

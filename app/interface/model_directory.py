@@ -19,7 +19,7 @@ from app.messages.model_card import ModelCard
 from app.messages.outputs import Generate
 from app.messages.workers import FoundApplication, WorkerRow
 
-_log = logging.getLogger("ray.serve")
+logger = logging.getLogger("ray.serve")
 _CARD_LOOKS, _CARD_LOOK_S = 20, 0.1
 
 
@@ -59,7 +59,7 @@ class _Entry:
         """Logs the reason, once."""
         if reason != self.told:
             self.told = reason
-            _log.warning("Application %r is not served: %s", name, reason)
+            logger.warning("Application %r is not served: %s", name, reason)
 
 
 class ModelDirectory:
@@ -87,7 +87,9 @@ class ModelDirectory:
             except Exception as error:  # Serve's controller is being replaced, say: what is served stays served
                 if str(error) != trouble:
                     trouble = str(error)
-                    _log.warning("Other models' applications can't be listed now: %s: %s", type(error).__name__, error)
+                    logger.warning(
+                        "Other models' applications can't be listed now: %s: %s", type(error).__name__, error
+                    )
             if first is not None:
                 first.set()
             await asyncio.sleep(period_s)

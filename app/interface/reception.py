@@ -1,27 +1,38 @@
-"""From the bytes of a request to a typed body and a plan, off the event loop where that takes long.
+"""From a request's bytes to its answer: what all routes that take a body do, whatever the body asks for.
 
-It knows neither paths nor what a request asks for.
+It knows no path and no family of endpoints. Long bodies are parsed, rendered and tokenized off the event loop.
 """
 
 import asyncio
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from fastapi import Request
+from fastapi.responses import Response
 from pydantic import BaseModel
 
 from app.interface import errors
+from app.interface.answers.answer import Answer, WholeAnswer, events
+from app.interface.callers import Caller, caller_of
 from app.interface.errors import ApiError
 from app.interface.service import Service
+from app.interface.streaming import ClientGoneError, EventStream, first_of, until_disconnect
 from app.interface.wire.parse import parse
+
+Body = TypeVar("Body", bound=BaseModel)
+Planned = TypeVar("Planned")
+
+LONG_BODY_BYTES = 16 * 1024
+"""Bodies of this length and more are prepared in a thread, so that other streams go on."""
 
 
 async def read_body(request: Request, limit_bytes: int) -> bytes:
     """The body, if it says that it is JSON and is not too large. Raises ApiError (413, 415)."""
     content_type = request.headers.get("content-type", "").partition(";")[0]
     if content_type.strip().lower() != "application/json":
-        # Another site's page may send other types to a local address without the browser asking us first.
+        # A browser sends other types across sites to a local address without asking that address first.
         raise errors.wrong_content_type()
     declared = request.headers.get("content-length", "0")
     if declared.isdecimal() and (len(declared) > 18 or int(declared) > limit_bytes):
@@ -34,43 +45,72 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
     return bytes(body)
 
 
-Body = TypeVar("Body", bound=BaseModel)
-Planned = TypeVar("Planned")
-
-LONG_BODY_BYTES = 16 * 1024
-"""Bodies from here on are parsed, rendered and tokenized in a thread, so that other streams go on."""
+def _unchanged(error: ApiError) -> ApiError:
+    return error
 
 
 class Reception:
-    """Takes bodies in: reads, validates and plans them, long ones off the event loop."""
+    """Takes requests in and answers them."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        # Two: tokenizing leaves Python's lock, but the cores belong to the workers.
+        # Two: the tokenizer releases Python's lock, but most cores belong to the workers.
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize")
 
     async def take(
-        self, request: Request, body_type: type[Body], plan: Callable[[Body], Planned], *, most_bytes: int | None = None
-    ) -> tuple[Body, Planned]:
-        """The request and what `plan` made of it, maybe in a thread. Raises ApiError (4xx).
+        self,
+        request: Request,
+        body_type: type[Body],
+        plan: Callable[[Body, Caller], Planned],
+        *,
+        max_bytes: int | None = None,
+    ) -> Planned:
+        """What `plan` makes of the request's body and its caller; a long body is planned in a thread.
 
-        most_bytes: of this route's bodies, if that is less than what the service allows.
+        max_bytes: the limit of this route's bodies, if it is less than the service's. Raises ApiError (4xx).
         """
+        caller = caller_of(request)
         limit_bytes = self.service.settings.max_body_bytes
-        raw = await read_body(request, limit_bytes if most_bytes is None else min(limit_bytes, most_bytes))
+        raw = await read_body(request, limit_bytes if max_bytes is None else min(limit_bytes, max_bytes))
 
-        def prepare() -> tuple[Body, Planned]:
-            body = parse(body_type, raw)
-            return body, plan(body)
+        def prepare() -> Planned:
+            return plan(parse(body_type, raw), caller)
 
         if len(raw) < LONG_BODY_BYTES:
             return prepare()
         return await self.in_thread(prepare)
 
-    async def in_thread(self, work: Callable[[], Planned]) -> Planned:
-        """What would keep other streams waiting, off the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+    async def answer(
+        self,
+        request: Request,
+        id_prefix: str,
+        body_type: type[Body],
+        plan: Callable[[Body, Caller, str], Answer],
+        renamed: Callable[[ApiError], ApiError] = _unchanged,
+    ) -> Response:
+        """Answers a request that needs a worker: plans it, then waits for the whole answer, or streams it.
 
-    def as_api_error(self, request_id: str) -> Callable[[Exception], ApiError]:
-        """What a failure of that request is to its client."""
-        return lambda error: errors.as_api_error(error, request_id, self.service.settings.retry_after_s)
+        plan: from the body, the caller and the request's id to the answer. renamed: a failure in the field names of
+        the client's request. Raises ApiError, ClientGoneError.
+        """
+        request_id = f"{id_prefix}{uuid.uuid4().hex}"
+
+        def as_api_error(error: Exception) -> ApiError:
+            return renamed(errors.as_api_error(error, request_id, self.service.settings.retry_after_s))
+
+        try:
+            answer = await self.take(request, body_type, lambda body, caller: plan(body, caller, request_id))
+            if isinstance(answer, WholeAnswer):
+                body = await until_disconnect(request.receive, answer.body())
+                return Response(body, media_type="application/json")
+            # Events begin only after the worker has begun: until then a failure still has an HTTP status.
+            first = await first_of(request.receive, answer.deltas)
+        except (ApiError, ClientGoneError):
+            raise
+        except Exception as error:
+            raise as_api_error(error) from None
+        return EventStream(events(answer.writer, first, answer.deltas, as_api_error), answer.deltas)
+
+    async def in_thread(self, work: Callable[[], Planned]) -> Planned:
+        """Runs `work` off the event loop, so that other streams go on."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)

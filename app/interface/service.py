@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.interface import errors
-from app.interface.planning.job import Limits
+from app.interface.planning.limits import Limits
 from app.interface.text.chat_model import ChatModel
 from app.messages.outputs import Generate
 from app.messages.workers import WorkerRow

@@ -77,9 +77,9 @@ class GenerateRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     stop_token_ids: frozenset[int] = frozenset()
     """Tokens that end the output with finish reason "stop"; the stop token itself is not in the output."""
-    tenant: bytes = b""
-    """Whose request it is: only requests with the same value share cached pages. Set by who authenticates the caller,
-    never taken from a request's text or fields."""
+    tenant: bytes = field(kw_only=True)
+    """Whose request it is: only requests with the same value share cached pages. It comes from the caller's key, never
+    from a request's text or fields, and has no default: b"" says that everybody may share the pages."""
     window: ContextWindow | None = None
     """None: a request that does not fit the context is refused."""
     prompt_logprobs: int | None = None

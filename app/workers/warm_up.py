@@ -55,6 +55,7 @@ def _request(rng: random.Random, vocab_size: int, prompt_tokens: int, new_tokens
         prompt_token_ids=tuple(rng.randrange(vocab_size) for _ in range(prompt_tokens)),
         max_new_tokens=new_tokens,
         sampling=SamplingParams(temperature=0.0),
+        tenant=b"warm-up",
     )
 
 

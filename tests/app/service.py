@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from openai import AsyncOpenAI
 
 from app.interface.http_api import build_http_app
-from app.interface.planning.job import Limits
+from app.interface.planning.limits import Limits
 from app.interface.service import HttpSettings, ServedModel, Service
 from app.interface.text.chat_model import ChatModel
 from app.messages.outputs import Generate

@@ -69,7 +69,7 @@ def main(tokens: int) -> None:
         engine = Engine(runner, guess_tokens=8)
         engine.start()
         watch = Watch(engine, tokens)
-        request = GenerateRequest("endless", (1, 2, 3), tokens, SamplingParams(seed=1), window=WINDOW)
+        request = GenerateRequest("endless", (1, 2, 3), tokens, SamplingParams(seed=1), window=WINDOW, tenant=b"")
         began_s = time.perf_counter()
         engine.submit(request, watch.deliver, None)
         watch.done.wait()

@@ -28,7 +28,7 @@ def ask(
     stops: frozenset[int] = frozenset(),
 ) -> GenerateRequest:
     sampling = SamplingParams(temperature=1.0 if seed is not None else 0.0, seed=seed)
-    return GenerateRequest(name, PROMPT[:prompt_tokens], new_tokens, sampling, stops, window=window)
+    return GenerateRequest(name, PROMPT[:prompt_tokens], new_tokens, sampling, stops, window=window, tenant=b"")
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def test_an_output_continues_beyond_its_window(window: ContextWindow, prompt_tok
         receiver = Receiver()
         request = ask("endless", min(prompt_tokens, 32), 500, window)
         request = GenerateRequest(
-            "endless", tuple(t % 40 for t in request.prompt_token_ids), 500, request.sampling, window=window
+            "endless", tuple(t % 40 for t in request.prompt_token_ids), 500, request.sampling, window=window, tenant=b""
         )
         receiver.submit(engine, request)
         engine.start()
@@ -153,7 +153,9 @@ def test_endless_requests_and_others_all_get_their_output(
         prompt = tuple(token % runner.vocab_size for token in PROMPT[:prompt_tokens])
         new_tokens = new_tokens if endless else min(new_tokens, 48 - prompt_tokens)
         sampling = SamplingParams(seed=number)
-        made.append(GenerateRequest(f"{number}", prompt, new_tokens, sampling, window=window if endless else None))
+        made.append(
+            GenerateRequest(f"{number}", prompt, new_tokens, sampling, window=window if endless else None, tenant=b"")
+        )
     with stopping(runner, prompt_chunk_tokens=5, guess_tokens=guess_tokens) as engine:
         receiver = Receiver()
         for request in made:

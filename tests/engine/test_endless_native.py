@@ -110,7 +110,7 @@ def run(
 
 def ask(number: int, *, temperature: float = 0.0) -> GenerateRequest:
     sampling = SamplingParams(temperature=temperature, seed=number)
-    return GenerateRequest(f"{number}", PROMPTS[number], NEW_TOKENS, sampling, window=WINDOW)
+    return GenerateRequest(f"{number}", PROMPTS[number], NEW_TOKENS, sampling, window=WINDOW, tenant=b"")
 
 
 def test_an_endless_output_is_what_float64_makes_of_the_same_window(tensors: dict[str, F32], folder: Path) -> None:

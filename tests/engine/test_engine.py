@@ -103,7 +103,7 @@ def make_request(
 ) -> GenerateRequest:
     prompt = tuple(Random(f"{name} {prompt_tokens}").choices(range(1000), k=prompt_tokens))
     sampling = SamplingParams(temperature=0.0 if seed is None else 1.0, seed=seed)
-    return GenerateRequest(name, prompt, max_new_tokens, sampling, frozenset(stops))
+    return GenerateRequest(name, prompt, max_new_tokens, sampling, frozenset(stops), tenant=b"")
 
 
 Start = Callable[..., Engine]
@@ -224,7 +224,7 @@ def test_a_stop_token_ends_the_output_and_is_not_in_it(start: Start) -> None:
     receiver.submit(engine, make_request("a", 5, 20, stops=[text[7]]))
     assert receiver.tokens("a") == text[: text.index(text[7])]
     assert receiver.finish_reason("a") == "stop"
-    last = GenerateRequest("b", make_request("a", 5, 20).prompt_token_ids, 8, SamplingParams(temperature=0))
+    last = GenerateRequest("b", make_request("a", 5, 20).prompt_token_ids, 8, SamplingParams(temperature=0), tenant=b"")
     receiver.submit(engine, last)
     assert receiver.tokens("b") == text[:8]
     assert receiver.finish_reason("b") == "length"
@@ -242,7 +242,7 @@ def test_a_stop_token_first_gives_an_empty_output(start: Start) -> None:
 def test_without_a_seed_outputs_differ(start: Start) -> None:
     engine, receiver = start(FakeRunner()), Receiver()
     for name in ("a", "b"):
-        engine.submit(GenerateRequest(name, (1, 2, 3), 20), receiver.deliver, name)
+        engine.submit(GenerateRequest(name, (1, 2, 3), 20, tenant=b""), receiver.deliver, name)
     assert receiver.tokens("a") != receiver.tokens("b")
 
 
@@ -294,13 +294,21 @@ def test_an_abort_frees_slot_and_pages_within_a_step(when: str, start: Start) ->
 @pytest.mark.parametrize(
     ("generate", "error", "message"),
     [
-        (GenerateRequest("a", (), 1), InvalidRequestError, "no tokens"),
-        (GenerateRequest("a", (1,), -1), InvalidRequestError, "max_new_tokens must be at least 0, not -1"),
-        (GenerateRequest("a", (1, 1000, 2), 1), InvalidRequestError, "prompt token 1000 is outside .* of 1000"),
-        (GenerateRequest("a", (1, -1), 1), InvalidRequestError, "prompt token -1"),
-        (GenerateRequest("a", (1,), 1, SamplingParams(temperature=-1)), InvalidRequestError, "temperature"),
-        (GenerateRequest("a", (1,) * 100, 29), RequestTooLongError, "129 together, but the context holds 128"),
-        (GenerateRequest("running", (1,), 1), InvalidRequestError, "'running' is in use"),
+        (GenerateRequest("a", (), 1, tenant=b""), InvalidRequestError, "no tokens"),
+        (GenerateRequest("a", (1,), -1, tenant=b""), InvalidRequestError, "max_new_tokens must be at least 0, not -1"),
+        (
+            GenerateRequest("a", (1, 1000, 2), 1, tenant=b""),
+            InvalidRequestError,
+            "prompt token 1000 is outside .* of 1000",
+        ),
+        (GenerateRequest("a", (1, -1), 1, tenant=b""), InvalidRequestError, "prompt token -1"),
+        (GenerateRequest("a", (1,), 1, SamplingParams(temperature=-1), tenant=b""), InvalidRequestError, "temperature"),
+        (
+            GenerateRequest("a", (1,) * 100, 29, tenant=b""),
+            RequestTooLongError,
+            "129 together, but the context holds 128",
+        ),
+        (GenerateRequest("running", (1,), 1, tenant=b""), InvalidRequestError, "'running' is in use"),
     ],
 )
 def test_bad_requests_are_refused_by_name(

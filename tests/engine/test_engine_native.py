@@ -37,8 +37,8 @@ def requests(embedded_model: Path) -> list[GenerateRequest]:
         prompt = tuple(ids[10 * number : 10 * number + length])
         greedy = SamplingParams(temperature=0.0, repetition_penalty=1.1 if number % 2 else 1.0)
         drawn = SamplingParams(temperature=1.0, top_p=0.95, top_k=100, frequency_penalty=0.2, seed=number)
-        made.append(GenerateRequest(f"greedy {length}", prompt, NEW_TOKENS, greedy))
-        made.append(GenerateRequest(f"drawn {length}", prompt, NEW_TOKENS, drawn))
+        made.append(GenerateRequest(f"greedy {length}", prompt, NEW_TOKENS, greedy, tenant=b""))
+        made.append(GenerateRequest(f"drawn {length}", prompt, NEW_TOKENS, drawn, tenant=b""))
     return made
 
 

@@ -50,7 +50,7 @@ def requests() -> list[GenerateRequest]:
     for number, (prompt_tokens, new_tokens) in enumerate([(5, 110), (20, 100), (33, 90), (90, 30), (1, 120)]):
         prompt = tuple(random.choices(range(VOCAB_SIZE), k=prompt_tokens))
         sampling = SamplingParams(temperature=0.0 if number % 2 else 1.0, top_p=0.9, seed=number)
-        made.append(GenerateRequest(str(number), prompt, new_tokens, sampling))
+        made.append(GenerateRequest(str(number), prompt, new_tokens, sampling, tenant=b""))
     return made
 
 

@@ -51,7 +51,7 @@ def search(
     receiver = Receiver()
     stops = frozenset(STOPS if isinstance(params, BeamParams) and params.groups == 1 else ())
     sampled = SamplingParams(end_token_ids=stops, **sampling)
-    receiver.submit(engine, GenerateRequest("a", tuple(prompt), new_tokens, sampled, stops, search=params))
+    receiver.submit(engine, GenerateRequest("a", tuple(prompt), new_tokens, sampled, stops, search=params, tenant=b""))
     return [list(tokens) for tokens, _ in answers(receiver, "a")]
 
 

@@ -68,7 +68,7 @@ def settings_for(policy: str) -> ServiceSettings:
 
 
 def request(number: int, new_tokens: int) -> GenerateRequest:
-    return GenerateRequest(f"r{number}", (MARK, 1 + number % 900), new_tokens)
+    return GenerateRequest(f"r{number}", (MARK, 1 + number % 900), new_tokens, tenant=b"")
 
 
 async def measure(policy: str, log: Path) -> dict[str, object]:

@@ -9,7 +9,7 @@ from app.interface.functions.call_parser import CallParser, ForcedCall, ToolCall
 from app.interface.planning.job import Job
 from app.interface.text.chat_model import ChatModel
 from app.interface.text.detokenizer import StopStrings
-from app.interface.wire.completions import FinishReason as Finish
+from app.interface.wire.generation import FinishReason
 from app.messages.outputs import TokenDelta, TokenScores
 
 
@@ -20,7 +20,7 @@ class ChoiceDelta:
     index: int
     text: str
     tokens: int
-    finish_reason: Finish | None
+    finish_reason: FinishReason | None
     cached_tokens: int = 0
     """Prompt tokens found in the prefix cache; told once."""
     logprobs: Mapping[str, list[Any]] | None = None
@@ -59,7 +59,7 @@ class Choice:
         new_text, tokens, stopped = self._text.feed(delta)
         scores = self._scored.lists(delta, tokens)
         said = new_text
-        finish_reason: Finish | None = "stop" if stopped else delta.finish_reason
+        finish_reason: FinishReason | None = "stop" if stopped else delta.finish_reason
         found: list[ToolCallDelta] = []
         if self._calls is not None:
             new_text, found = self._calls.feed(new_text)

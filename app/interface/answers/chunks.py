@@ -1,23 +1,28 @@
 """Chunks of streamed chat completions and completions as server-sent events, written as bytes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
+from app.interface.answers.answer import AnswerHead
+from app.interface.answers.choice import ChoiceDelta
+from app.interface.answers.usage import TokenCount
 from app.interface.errors import ApiError
 from app.interface.functions.call_parser import ToolCallDelta
-from app.interface.wire.completions import Usage
+from app.interface.planning.job import Job
+from app.interface.wire.generation import Usage
 
 DONE = b"data: [DONE]\n\n"
 
-# Line ends to Unicode and to no event stream: a client that splits decoded text at every line end (httpx' `iter_lines`,
-# for one) would cut an event in two at them. JSON may hold them as they are, and as escapes.
+# Unicode has line ends that event streams do not have. A client that splits decoded text at every line end (httpx'
+# `iter_lines`, for one) would cut an event in two at them. JSON may hold them as they are or as escapes.
 _LINE_ENDS = [(end.encode(), b"\\u%04x" % ord(end)) for end in "\x85\u2028\u2029"]
 
 
 def event_json(value: Any) -> bytes:
-    """`value` as JSON that is one line to every client, to those too that know more line ends than the standard."""
+    """`value` as JSON that every client reads as one line, whichever line ends it knows."""
     return _one_line(orjson.dumps(value))
 
 
@@ -28,37 +33,38 @@ def _one_line(data: bytes) -> bytes:
     return data
 
 
+@dataclass(frozen=True, slots=True)
+class ChunkShape:
+    """In what chat's chunks and completions' chunks differ; all but `object` are parts of a choice's JSON."""
+
+    object: str
+    opening: bytes
+    """The choice's first chunk; empty: there is none."""
+    text: bytes
+    """New text, with `%b` for it."""
+    empty: bytes
+    """No new text."""
+
+
 class ChunkWriter:
     """Writes the chunks of one stream."""
 
-    def __init__(
-        self,
-        kind: Literal["chat", "completion"],
-        response_id: str,
-        created: int,
-        model: str,
-        *,
-        include_usage: bool,
-    ) -> None:
-        self._is_chat = kind == "chat"
-        head = {
-            "id": response_id,
-            "object": "chat.completion.chunk" if self._is_chat else "text_completion",
-            "created": created,
-            "model": model,
+    def __init__(self, shape: ChunkShape, head: AnswerHead, *, include_usage: bool) -> None:
+        fields = {
+            "id": head.response_id,
+            "object": shape.object,
+            "created": head.created,
+            "model": head.model,
             "system_fingerprint": None,
         }
-        self._head = b"data: " + event_json(head)[:-1] + b',"choices":['
-        # With include_usage every chunk has the field, null but in the last.
+        self._shape = shape
+        self._head = b"data: " + event_json(fields)[:-1] + b',"choices":['
+        # With include_usage every chunk has the field, and it is null in all but the last.
         self._tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
-        self._text = b'"delta":{"content":%b}' if self._is_chat else b'"text":%b'
-        self._empty = b'"delta":{}' if self._is_chat else b'"text":""'
 
     def start(self, index: int) -> bytes:
-        """What opens a choice: in chat its role, in completions nothing."""
-        if not self._is_chat:
-            return b""
-        return self._chunk(index, b'"delta":{"role":"assistant","content":""}', None)
+        """The chunk that opens a choice: in chat its role, in completions none."""
+        return self._chunk(index, self._shape.opening, None) if self._shape.opening else b""
 
     def delta(
         self,
@@ -68,20 +74,20 @@ class ChunkWriter:
         logprobs: Mapping[str, Any] | None = None,
         calls: Sequence[ToolCallDelta] = (),
     ) -> bytes:
-        """New text, scores and calls, and the end of the choice if it has one: none or several chunks."""
+        """The chunks of new text, scores and calls, and of the choice's end; there may be none or several."""
         chunks = b""
         if text or (logprobs is not None and any(logprobs.values())):
-            chunks = self._chunk(index, self._text % event_json(text), None, logprobs)
+            chunks = self._chunk(index, self._shape.text % event_json(text), None, logprobs)
         for call in calls:
             if call.name is None and not call.arguments:
-                continue  # its end, of which chunks don't tell
+                continue  # the call's end, which chunks do not mention
             chunks += self._chunk(index, b'"delta":{"tool_calls":[%b]}' % event_json(_call_delta(call)), None)
         if finish_reason is not None:
-            chunks += self._chunk(index, self._empty, finish_reason)
+            chunks += self._chunk(index, self._shape.empty, finish_reason)
         return chunks
 
     def usage(self, usage: Usage) -> bytes:
-        """The last chunk of a stream that was asked for usage: no choices, and the numbers."""
+        """The last chunk of a stream with include_usage: the numbers, and no choices."""
         return self._head + b'],"usage":' + event_json(usage.model_dump()) + b"}\n\n"
 
     def _chunk(
@@ -98,6 +104,36 @@ class ChunkWriter:
         )
 
 
+class ChunkEvents:
+    """Writes a chat completion or a completion as events; see `EventWriter`."""
+
+    def __init__(self, shape: ChunkShape, head: AnswerHead, job: Job, *, include_usage: bool) -> None:
+        self._writer = ChunkWriter(shape, head, include_usage=include_usage)
+        self._outputs = job.outputs
+        self._count = TokenCount(job)
+        self._include_usage = include_usage
+
+    def begin(self) -> bytes:
+        """Opens all choices."""
+        return b"".join(map(self._writer.start, range(self._outputs)))
+
+    def add(self, deltas: Sequence[ChoiceDelta]) -> bytes:
+        """The chunks of these deltas."""
+        self._count.add(deltas)
+        return b"".join(
+            self._writer.delta(delta.index, delta.text, delta.finish_reason, delta.logprobs, delta.calls)
+            for delta in deltas
+        )
+
+    def end(self) -> bytes:
+        """The usage, if the client asked for it, and OpenAI's end of a stream."""
+        return (self._writer.usage(self._count.usage()) if self._include_usage else b"") + DONE
+
+    def fail(self, error: ApiError) -> bytes:
+        """The error; no end follows it."""
+        return error_event(error)
+
+
 def _call_delta(call: ToolCallDelta) -> dict[str, Any]:
     function = {"arguments": call.arguments}
     if call.name is None:
@@ -106,5 +142,5 @@ def _call_delta(call: ToolCallDelta) -> dict[str, Any]:
 
 
 def error_event(error: ApiError) -> bytes:
-    """An error after the stream has begun, when the status can't say it any more."""
+    """An error after the stream has begun, when the HTTP status is sent already."""
     return b"data: " + _one_line(error.body()) + b"\n\n"

@@ -1,41 +1,42 @@
-"""Texts as vectors: an input's final hidden states, pooled by the engine and of length 1.
+"""Texts as vectors: the engine pools an input's final hidden states and scales the vector to length 1.
 
-Each input is one request to the engine, which makes no token. It knows neither HTTP nor how a vector is written.
+Each input is one request to the engine, which generates no token. It knows nothing of HTTP.
 """
 
 import asyncio
+import base64
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
+from app.interface.wire.embeddings import EmbeddingRequest
 from app.messages.outputs import Generate
 from app.messages.requests import GenerateRequest
 
-AT_ONCE = 4
-"""Inputs of one request that are with the workers at once: a long list must not fill their queues."""
+MAX_CONCURRENT_INPUTS = 4
+"""Inputs of one request that the workers have at once: a long list must not fill their queues."""
 
 
-async def embed(
-    requests: Sequence[GenerateRequest], tenant: bytes, generate: Generate
-) -> Sequence[NDArray[np.float32]]:
-    """The vectors, in the inputs' order, each [hidden_size]. Raises what `generate` raises, and asks no more then."""
+async def embed(requests: Sequence[GenerateRequest], generate: Generate) -> Sequence[NDArray[np.float32]]:
+    """The vectors in the requests' order, each float32 [hidden_size]. Raises what `generate` raises, and stops then."""
     vectors: dict[int, NDArray[np.float32]] = {}
     waiting = iter(enumerate(requests))
 
-    async def work() -> None:
+    async def embed_waiting() -> None:
         for index, request in waiting:
-            vectors[index] = await _embedded(replace(request, tenant=tenant), generate)
+            vectors[index] = await _embedded(request, generate)
 
-    workers = [asyncio.create_task(work()) for _ in range(min(AT_ONCE, len(requests)))]
+    tasks = [asyncio.create_task(embed_waiting()) for _ in range(min(MAX_CONCURRENT_INPUTS, len(requests)))]
     try:
-        await asyncio.gather(*workers)
+        await asyncio.gather(*tasks)
     finally:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     return [vectors[index] for index in range(len(requests))]
 
 
@@ -45,3 +46,20 @@ async def _embedded(request: GenerateRequest, generate: Generate) -> NDArray[np.
             if delta.prompt is not None and delta.prompt.embedding is not None:
                 return delta.prompt.embedding
     raise RuntimeError("the worker ended a stream without an embedding")
+
+
+def embeddings_body(body: EmbeddingRequest, vectors: Sequence[NDArray[np.float32]], tokens: int) -> bytes:
+    """An `EmbeddingResponse` as JSON. orjson writes each float32 with the fewest digits that identify it.
+
+    Each vector is written by a call of its own, because orjson holds the interpreter's lock while it writes.
+    """
+    data = []
+    for i, vector in enumerate(vectors):
+        embedding: Any = np.ascontiguousarray(vector, "<f4")
+        if body.encoding_format == "base64":
+            embedding = base64.b64encode(embedding.tobytes()).decode()
+        entry = {"object": "embedding", "index": i, "embedding": embedding}
+        data.append(orjson.Fragment(orjson.dumps(entry, option=orjson.OPT_SERIALIZE_NUMPY)))
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    answer = {"object": "list", "data": data, "model": body.model, "usage": usage}
+    return orjson.dumps(answer)

@@ -1,18 +1,18 @@
-"""`/v1/responses` without HTTP: a request as the chat completion that it means, and a job's deltas as its events.
+"""A response: as one answer, or as the events that lead to it.
 
-The text of an answer is one message, and each call an item of its own, in the order in which they began; white space
-before a first call is no message. Knows nothing of templates, tokens or the engine.
+The text of an answer is one message and each call is an item, in the order in which they began. White space before a
+first call is no message. It knows nothing of HTTP, templates, tokens or the engine.
 """
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from typing import Any
 
+from app.interface.answers.answer import AnswerHead
 from app.interface.answers.choice import ChoiceDelta
 from app.interface.answers.chunks import event_json
-from app.interface.answers.completions import Deltas, TokenCount
+from app.interface.answers.usage import TokenCount
 from app.interface.errors import ApiError
 from app.interface.planning.job import Job
 from app.interface.wire.responses import (
@@ -30,13 +30,13 @@ from app.interface.wire.responses import (
 )
 
 
-def blank_response(request: ResponseRequest, response_id: str, created: int) -> ResponseObject:
-    """The response before anything came of it."""
+def _blank_response(request: ResponseRequest, head: AnswerHead) -> ResponseObject:
+    """The response before the first delta; it repeats the request's fields."""
     form = request.text.format if request.text else None
     choice = request.tool_choice
     return ResponseObject(
-        id=response_id,
-        created_at=created,
+        id=head.response_id,
+        created_at=head.created,
         instructions=request.instructions,
         max_output_tokens=request.max_output_tokens,
         model=request.model,
@@ -44,7 +44,10 @@ def blank_response(request: ResponseRequest, response_id: str, created: int) -> 
         temperature=1.0 if request.temperature is None else request.temperature,
         text={"format": form.model_dump(by_alias=True, exclude_none=True) if form else {"type": "text"}},
         tool_choice=choice.model_dump() if isinstance(choice, NamedFunctionChoice) else choice or "auto",
-        tools=[_told_again(tool.model_dump(by_alias=True, exclude_none=True)) for tool in request.tools or ()],
+        tools=[
+            {"parameters": None, "strict": False, **tool.model_dump(by_alias=True, exclude_none=True)}
+            for tool in request.tools or ()
+        ],
         top_logprobs=request.top_logprobs or 0,
         top_p=1.0 if request.top_p is None else request.top_p,
         user=request.user,
@@ -54,34 +57,71 @@ def blank_response(request: ResponseRequest, response_id: str, created: int) -> 
     )
 
 
-def _told_again(tool: dict[str, Any]) -> dict[str, Any]:
-    return {"parameters": None, "strict": False, **tool}
+class ResponseBody:
+    """Collects a response."""
+
+    def __init__(self, request: ResponseRequest, head: AnswerHead, job: Job) -> None:
+        self._builder = _ResponseBuilder(request, head, job, streams=False)
+
+    def add(self, deltas: Sequence[ChoiceDelta]) -> None:
+        """Takes what has come since the last call."""
+        self._builder.add(deltas)
+
+    def body(self) -> bytes:
+        """A `ResponseObject` as JSON."""
+        return self._builder.response.model_dump_json().encode()
 
 
-class ResponseWriter:
-    """Turns one choice's deltas into a response and the events that lead to it."""
+class ResponseEvents:
+    """Writes a response as events; see `EventWriter`."""
 
-    def __init__(self, response: ResponseObject, job: Job, *, streams: bool) -> None:
-        """streams: whether anybody wants the events."""
-        self.response = response
+    def __init__(self, request: ResponseRequest, head: AnswerHead, job: Job) -> None:
+        self._builder = _ResponseBuilder(request, head, job, streams=True)
+
+    def begin(self) -> bytes:
+        """`response.created` and `response.in_progress`."""
+        self._builder.begin()
+        return self._builder.take()
+
+    def add(self, deltas: Sequence[ChoiceDelta]) -> bytes:
+        """The events of these deltas; the last delta's end with `response.completed` or `response.incomplete`."""
+        self._builder.add(deltas)
+        return self._builder.take()
+
+    def end(self) -> bytes:
+        """Nothing: the last delta's events are the end."""
+        return b""
+
+    def fail(self, error: ApiError) -> bytes:
+        """The end of the item that was open, and `response.failed`."""
+        self._builder.fail(error)
+        return self._builder.take()
+
+
+class _ResponseBuilder:
+    """Turns one choice's deltas into a response, and into events where they are wanted."""
+
+    def __init__(self, request: ResponseRequest, head: AnswerHead, job: Job, *, streams: bool) -> None:
+        """streams: whether events are wanted."""
+        self.response = _blank_response(request, head)
         self._count = TokenCount(job)
         self._streams = streams
         self._events: list[bytes] = []
         self._number = 0
-        self._message: int | None = None  # its place in the output
-        self._call: int | None = None  # the place of the one whose arguments come
-        self._held = ""  # white space, which is a message only if more follows
+        self._message: int | None = None  # the open message's place in the output
+        self._call: int | None = None  # the open call's place
+        self._held = ""  # white space, which is part of a message only if more text follows
         self._held_logprobs: list[dict[str, Any]] = []
         self._texts: list[str] = []
         self._arguments: list[str] = []
 
     def begin(self) -> None:
-        """The first events."""
+        """Makes the first events."""
         self._whole_event("response.created")
         self._whole_event("response.in_progress")
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> None:
-        """What has come since the last time."""
+        """Takes what has come since the last call."""
         self._count.add(deltas)
         for delta in deltas:
             self._add_text(delta.text, (delta.logprobs or {}).get("content", []))
@@ -98,7 +138,7 @@ class ResponseWriter:
                 self._end(incomplete=delta.finish_reason == "length")
 
     def fail(self, error: ApiError) -> None:
-        """It ends here, with what there is."""
+        """Ends the response with what it has."""
         self._end_call("incomplete")
         self._end_message("incomplete")
         code = {400: "invalid_prompt", 429: "rate_limit_exceeded"}.get(error.status, "server_error")
@@ -107,7 +147,7 @@ class ResponseWriter:
         self._whole_event("response.failed")
 
     def take(self) -> bytes:
-        """The events since the last time."""
+        """The events since the last call."""
         events = b"".join(self._events)
         self._events.clear()
         return events
@@ -167,7 +207,7 @@ class ResponseWriter:
         self._call = None
 
     def _end(self, *, incomplete: bool) -> None:
-        if self._message is None and not self.response.output:  # an answer of nothing, or of white space
+        if self._message is None and not self.response.output:  # the output is empty, or white space
             self._begin_message()
             self._texts.append(self._held)
             self._part(0).logprobs += self._held_logprobs
@@ -216,29 +256,3 @@ class ResponseWriter:
         data = event_json({"type": kind, "sequence_number": self._number, **fields})
         self._events.append(b"event: %b\ndata: %b\n\n" % (kind.encode(), data))
         self._number += 1
-
-
-async def whole(writer: ResponseWriter, deltas: Deltas) -> ResponseObject:
-    """Waits for the end. Raises what the deltas raise."""
-    async with aclosing(deltas):
-        async for batch in deltas:
-            writer.add(batch)
-    return writer.response
-
-
-async def events(
-    writer: ResponseWriter, first: Sequence[ChoiceDelta], rest: Deltas, as_api_error: Callable[[Exception], ApiError]
-) -> AsyncGenerator[bytes, None]:
-    """Server-sent events, as many as there are at once in one piece. A failure is the last of them."""
-    async with aclosing(rest):
-        writer.begin()
-        writer.add(first)
-        yield writer.take()
-        try:
-            async for batch in rest:
-                writer.add(batch)
-                if pieces := writer.take():
-                    yield pieces
-        except Exception as error:
-            writer.fail(as_api_error(error))
-            yield writer.take()

@@ -1,7 +1,7 @@
 """What a request wants when its context is full: to be refused, or to go on without its oldest tokens.
 
-Plans the window that the engine then keeps (`app.messages.requests.ContextWindow`), and cuts a prompt that is longer than
-that. Knows tokens and lengths only: no template, no HTTP, no engine.
+Plans the window that the engine then keeps (`app.messages.requests.ContextWindow`), and cuts a prompt that is longer
+than the window. It knows tokens and lengths only: no template, no HTTP, no engine.
 """
 
 from collections.abc import Sequence

@@ -1,28 +1,16 @@
-"""What planning makes: a request's work for the engine, and the service's limits on it."""
+"""What planning makes of a request: its work for the engine, and what its answer is made from."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from app.interface.functions.wanted import Functions, Grammar
 from app.messages.requests import GenerateRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What the service allows one request."""
-
-    default_max_tokens: int
-    """Output of a chat request that names no limit; less where the context is full before."""
-    max_choices: int
-    """The largest `n`, and the most sequences of a request."""
-    max_beams: int = 8
-    """The largest `num_beams`, and the largest `top_k` with `penalty_alpha`."""
-
-
-@dataclass(frozen=True, slots=True)
 class Job:
     """A request, ready for the engine. Choice i is requests[i]; choices of one prompt are neighbours.
 
-    Of a beam search there is one request per prompt, which gives all of the prompt's choices.
+    A beam search is one request per prompt, which gives all of the prompt's choices.
     """
 
     request_id: str
@@ -31,15 +19,15 @@ class Job:
     """Each prompt counted once, however many choices it has."""
     stops: tuple[str, ...]
     choices: int
-    """Of each prompt."""
+    """Choices of each prompt."""
     starts_text: bool
-    """Whether outputs are texts of their own (chat), or go on where their prompt ends."""
+    """True: an output is a text of its own (chat). False: it continues its prompt."""
     scores: int | None = None
-    """Likely tokens to show beside each; None: no `logprobs`."""
+    """How many likely tokens to report beside each; None: no `logprobs`."""
     echoes: tuple[str, ...] = ()
     """Each prompt's text, where outputs begin with it."""
     answers: int | None = None
-    """Of each prompt's choices so many, the likeliest, are the answer; None: all."""
+    """How many of each prompt's choices, the likeliest, are the answer; None: all."""
     functions: Functions | None = None
     grammar: Grammar | None = None
     beams: bool = False
@@ -51,10 +39,5 @@ class Job:
         return len(self.requests) * (self.choices if self.beams else 1)
 
     def request_of(self, output: int) -> GenerateRequest:
-        """Which one a choice is of."""
+        """The request that a choice belongs to."""
         return self.requests[output // self.choices if self.beams else output]
-
-
-def of_tenant(job: Job, tenant: bytes) -> Job:
-    """The same job as asked by an authenticated caller, who alone may find its pages again."""
-    return replace(job, requests=tuple(replace(request, tenant=tenant) for request in job.requests))

@@ -1,12 +1,19 @@
-"""`/v1/responses` as the chat completion that it means; errors named in the fields of the client's own request."""
+"""From a response request to a job, by way of the chat request that makes the same answer.
+
+Errors name the fields of the client's own request, not those of the chat request.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from app.interface import errors
+from app.interface.callers import Caller
 from app.interface.errors import ApiError
+from app.interface.planning.chat import plan_chat
 from app.interface.planning.job import Job
+from app.interface.planning.limits import Limits
+from app.interface.text.chat_model import ChatModel
 from app.interface.wire.chat import (
     ChatCompletionRequest,
     FunctionCall,
@@ -34,11 +41,22 @@ _FIELDS = {
     "response_format": "text.format",
     "response_format.json_schema.schema": "text.format.schema",
 }
-"""What a chat completion's fields are called here."""
+"""A chat request's fields and their names in a response request."""
+
+
+def plan_response(model: ChatModel, request: ResponseRequest, limits: Limits, caller: Caller, request_id: str) -> Job:
+    """Renders and tokenizes once; takes long for a long conversation. Raises ApiError (400)."""
+    try:
+        job = plan_chat(model, chat_request(request), limits, caller, request_id)
+    except ApiError as error:
+        raise renamed_for_responses(error) from None
+    if job.grammar is None:
+        return job
+    return replace(job, grammar=replace(job.grammar, fields=tuple(map(_field, job.grammar.fields))))
 
 
 def chat_request(request: ResponseRequest) -> ChatCompletionRequest:
-    """The chat completion that makes the same answer. Raises ApiError (400)."""
+    """The chat request that makes the same answer. Raises ApiError (400)."""
     tools = [
         Tool(
             type="function",
@@ -76,19 +94,12 @@ def chat_request(request: ResponseRequest) -> ChatCompletionRequest:
     )
 
 
-def in_our_words(error: ApiError) -> ApiError:
-    """The error with the fields that the client knows."""
+def renamed_for_responses(error: ApiError) -> ApiError:
+    """The error with the response request's field in place of the chat request's."""
     if error.param is None:
         return error
-    ours = _field(error.param)
-    return replace(error, message=error.message.replace(f"'{error.param}'", f"'{ours}'"), param=ours)
-
-
-def told_in_our_words(job: Job) -> Job:
-    """The job, whose errors name the fields that the client knows."""
-    if job.grammar is None:
-        return job
-    return replace(job, grammar=replace(job.grammar, fields=tuple(map(_field, job.grammar.fields))))
+    field = _field(error.param)
+    return replace(error, message=error.message.replace(f"'{error.param}'", f"'{field}'"), param=field)
 
 
 def _field(name: str) -> str:
@@ -114,19 +125,19 @@ def _response_format(form: TextFormat | None) -> ResponseFormat | None:
 
 
 def _messages(request: ResponseRequest) -> list[Message]:
-    """Instructions and leading system messages are one; calls that follow each other are one message's."""
+    """The conversation: instructions and leading system messages become one message, and so do consecutive calls."""
     items = [InputMessage(role="user", content=request.input)] if isinstance(request.input, str) else request.input
     messages: list[Message] = []
     system = [request.instructions] if request.instructions is not None else []
     calls: list[ToolCall] = []
-    said: str | None = None  # by the assistant, right before its calls
+    assistant_text: str | None = None  # what the assistant wrote right before its calls
 
     def end_turn() -> None:
-        nonlocal said
-        if calls or said is not None:
-            messages.append(Message(role="assistant", content=said, tool_calls=list(calls) or None))
+        nonlocal assistant_text
+        if calls or assistant_text is not None:
+            messages.append(Message(role="assistant", content=assistant_text, tool_calls=list(calls) or None))
         calls.clear()
-        said = None
+        assistant_text = None
 
     for item in items:
         match item:
@@ -138,8 +149,8 @@ def _messages(request: ResponseRequest) -> list[Message]:
                 messages.append(Message(role="tool", tool_call_id=item.call_id, content=_text(item.output)))
             case InputMessage(role="assistant"):
                 end_turn()
-                said = _text(item.content)
-            case InputMessage(role="system" | "developer") if not messages and said is None and not calls:
+                assistant_text = _text(item.content)
+            case InputMessage(role="system" | "developer") if not messages and assistant_text is None and not calls:
                 system.append(_text(item.content))
             case InputMessage():
                 end_turn()

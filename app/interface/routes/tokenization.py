@@ -7,10 +7,11 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from app.interface import errors
+from app.interface.callers import Caller
 from app.interface.reception import Reception
 from app.interface.wire.tokenization import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 
-MOST_BODY_BYTES = 4 << 20
+MAX_BODY_BYTES = 4 << 20
 """A text may be longer than the context, for that is what one asks; but other long bodies wait meanwhile."""
 
 
@@ -22,17 +23,15 @@ class TokenizationRoutes:
 
     async def tokenize(self, request: Request) -> Response:
         """`POST /tokenize`."""
-        _, answer = await self._reception.take(request, TokenizeRequest, self._tokenized, most_bytes=MOST_BODY_BYTES)
+        answer = await self._reception.take(request, TokenizeRequest, self._tokenized, max_bytes=MAX_BODY_BYTES)
         return Response(answer, media_type="application/json")
 
     async def detokenize(self, request: Request) -> Response:
         """`POST /detokenize`."""
-        _, answer = await self._reception.take(
-            request, DetokenizeRequest, self._detokenized, most_bytes=MOST_BODY_BYTES
-        )
+        answer = await self._reception.take(request, DetokenizeRequest, self._detokenized, max_bytes=MAX_BODY_BYTES)
         return Response(answer, media_type="application/json")
 
-    def _tokenized(self, body: TokenizeRequest) -> str:
+    def _tokenized(self, body: TokenizeRequest, _: Caller) -> str:
         model = self._reception.service.model(body.model).chat
         if body.messages is not None:
             if body.prompt is not None:
@@ -55,7 +54,7 @@ class TokenizationRoutes:
             token_strs=model.token_names(tokens) if body.return_token_strs else None,
         ).model_dump_json()
 
-    def _detokenized(self, body: DetokenizeRequest) -> str:
+    def _detokenized(self, body: DetokenizeRequest, _: Caller) -> str:
         model = self._reception.service.model(body.model).chat
         model.check_vocabulary(body.tokens, "tokens")
         return DetokenizeResponse(prompt=model.text(body.tokens)).model_dump_json()

@@ -7,15 +7,16 @@ those. It knows nothing of weights, HTTP or Ray.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from app.interface import errors
 from app.interface.text.call_marks import SHOWN_SPECIALS
-from app.interface.text.chat_template import ChatTemplate
+from app.interface.text.chat_template import ChatTemplate, is_system
 from app.interface.text.control_tokens import Aliases
 from app.interface.text.detokenizer import Detokenizer, TokenBytes
 from app.interface.wire.chat import Message, ResponseFormat, Tool
@@ -23,6 +24,15 @@ from app.messages.requests import OnOverflow
 from app.model_folder import ChatModelError, end_token_ids, find_template, read_json, token_text
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A rendered and tokenized conversation, which may be longer than the context."""
+
+    token_ids: list[int]
+    system_tokens: int
+    """How many of the first tokens stay the same whatever is said after the system messages."""
 
 
 class ChatModel:
@@ -93,23 +103,59 @@ class ChatModel:
 
         bounded: refuse at once what can't fit the context.
         """
-        if self._template is None:
-            raise errors.invalid("This model has no chat template; use /v1/completions.", "model")
-        text = self._template.render(messages, tools, form)
-        # The template's control tokens are whole, users' are broken by marks: only the former are renamed.
-        return self._encode(self._aliases.in_text(text).replace(self._template.mark, ""), "messages", bounded=bounded)
+        text = self._rendered(messages, tools, form)
+        if bounded:
+            self._check_length(text, "messages")
+        return self._encode(text).ids
 
-    def system_tokens(
+    def conversation(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), form: ResponseFormat | None = None
-    ) -> int:
-        """How many of the conversation's first tokens are the same whatever is said after its system messages."""
-        leading = list(takewhile(lambda message: message.role in ("system", "developer"), messages))
+    ) -> Conversation:
+        """The conversation as tokens, as `chat_prompt` makes them, and the length of its system prompt.
+
+        Raises ApiError (400), also where the system prompt alone can't fit the context.
+        """
+        leading = list(takewhile(is_system, messages))
         if len(leading) == len(messages):
-            return len(self.chat_prompt(messages, tools, form))
+            token_ids = self.chat_prompt(messages, tools, form)
+            return Conversation(token_ids, len(token_ids))
+        text = self._rendered(messages, tools, form, marks_start=True)
+        assert self._template is not None
+        start = text.find(self._template.start_mark)
+        if start < 0:  # the template does not show the first message's text, or changes it
+            token_ids = self.chat_prompt(messages, tools, form, bounded=False)
+            return Conversation(token_ids, self._probed_system_tokens(leading, tools, form))
+        self._check_length(text[:start], "messages")
+        encoding = self._encode(text.replace(self._template.start_mark, ""))
+        system_tokens = next((i for i, (_, end) in enumerate(encoding.offsets) if end > start), len(encoding.ids))
+        return Conversation(encoding.ids, system_tokens)
+
+    def _probed_system_tokens(
+        self, leading: Sequence[Message], tools: Sequence[Tool], form: ResponseFormat | None
+    ) -> int:
+        """The tokens that two conversations share which differ after their system messages."""
         first, second = (
             self.chat_prompt([*leading, Message(role="user", content=text)], tools, form) for text in ("a", "b")
         )
         return next(i for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
+
+    def _rendered(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool],
+        form: ResponseFormat | None,
+        *,
+        marks_start: bool = False,
+    ) -> str:
+        """The conversation's text, its control tokens under their secret names. Raises ApiError (400).
+
+        marks_start: the template's start mark stands where the first message after the system messages begins.
+        """
+        if self._template is None:
+            raise errors.invalid("This model has no chat template; use /v1/completions.", "model")
+        text = self._template.render(messages, tools, form, marks_start=marks_start)
+        # The template's control tokens are whole, users' are broken by marks: only the former are renamed.
+        return self._aliases.in_text(text).replace(self._template.mark, "")
 
     def raw_prompt(
         self, text: str, field: str = "prompt", *, bounded: bool = True, starts_text: bool = True
@@ -118,7 +164,10 @@ class ChatModel:
 
         starts_text: after BOS, if the model wants one.
         """
-        token_ids = self._encode(self._aliases.in_text(text), field, bounded=bounded)
+        text = self._aliases.in_text(text)
+        if bounded:
+            self._check_length(text, field)
+        token_ids = self._encode(text).ids
         prefix = self._prefix if starts_text else []
         return token_ids if token_ids[: len(prefix)] == prefix else [*prefix, *token_ids]
 
@@ -143,13 +192,14 @@ class ChatModel:
         """A fresh detokenizer for one output; shows_calls: special tokens that mark function calls are in the text."""
         return Detokenizer(self._call_tokens if shows_calls else self.tokens, starts_text=starts_text)
 
-    def _encode(self, text: str, field: str, *, bounded: bool) -> list[int]:
-        # A token covers so many bytes at most: what can't fit is refused without being tokenized.
+    def _check_length(self, text: str, field: str) -> None:
+        """Refuses a text that can't fit the context, without tokenizing it. Raises ApiError (400)."""
         least_tokens = len(text.encode()) // max(self.tokens.longest, self._aliases.longest_bytes)
-        if bounded and least_tokens > self.context_tokens:
+        if least_tokens > self.context_tokens:
             raise errors.context_length_exceeded(least_tokens, 1, self.context_tokens, field, at_least=True)
-        token_ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return token_ids
+
+    def _encode(self, text: str) -> Encoding:
+        return self._tokenizer.encode(text, add_special_tokens=False)
 
     def _prompt_prefix(self, config: Mapping[str, Any], special: Mapping[str, str]) -> list[int]:
         """What goes before a raw prompt: BOS, if the tokenizer's configuration or post-processor says so."""

@@ -19,10 +19,15 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from app.interface import errors
-from app.interface.text.told import definitions, told_in_text, told_of_format
+from app.interface.text.instructions import definitions, with_calls_as_text, with_format_instructions
 from app.interface.wire.chat import Message, ResponseFormat, Tool
 
 _PROBE = "probe"
+
+
+def is_system(message: Message) -> bool:
+    """Whether it instructs the model, as the messages before a conversation do."""
+    return message.role in ("system", "developer")
 
 
 class ChatTemplate:
@@ -38,6 +43,8 @@ class ChatTemplate:
             raise ValueError(f"the chat template is not valid, line {error.lineno}: {error.message}") from error
         self.mark = f"\ue000{secrets.token_hex(8)}\ue001"
         """Stands in the rendered text where a user's string could otherwise be read as a control token."""
+        self.start_mark = f"\ue000{secrets.token_hex(8)}\ue002"
+        """Stands, if asked for, where the first message after the system messages begins."""
         tokens = sorted((token for token in control_tokens if len(token) > 1), key=len, reverse=True)
         self._whole = re.compile("|".join(map(re.escape, tokens)) or r"(?!)")
         self._prefixes = {token[:length] for token in tokens for length in range(1, len(token))}
@@ -46,20 +53,35 @@ class ChatTemplate:
         self._wants_parts = self._detect_parts()
 
     def render(
-        self, messages: Sequence[Message], tools: Sequence[Tool] = (), form: ResponseFormat | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        form: ResponseFormat | None = None,
+        *,
+        marks_start: bool = False,
     ) -> str:
-        """The prompt, up to where the answer begins. Raises ApiError (400) with the template's own words."""
+        """The prompt, up to where the answer begins, with marks in it.
+
+        marks_start: whether `start_mark` is among them. It is not where the first message begins with white
+            space or has no text, or where the template does not show it.
+        Raises ApiError (400) with the template's message.
+        """
         takes_tools = bool(re.search(r"\btools\b", self._source))
         for i, message in enumerate(messages):
             self._check(i, message)
-        messages = told_of_format(messages, form)
+        messages = with_format_instructions(messages, form)
         has_calls = "tool_calls" not in self._source and any(message.tool_calls for message in messages)
         if not takes_tools and (tools or has_calls):
-            messages = told_in_text(messages, tools)
-        told = self._marked(definitions(tools)) if takes_tools and tools else None
+            messages = with_calls_as_text(messages, tools)
+        marked_tools = self._marked(definitions(tools)) if takes_tools and tools else None
         values = [self._value(message) for message in messages]
+        marked = [self._marked(value) | {"role": value["role"]} for value in values]
+        if marks_start:
+            first = next((i for i, message in enumerate(messages) if not is_system(message)), None)
+            if first is not None:
+                marked[first]["content"] = self._with_start_mark(marked[first]["content"])
         try:
-            return self._render([self._marked(value) | {"role": value["role"]} for value in values], told)
+            return self._render(marked, marked_tools)
         except jinja2.TemplateError as error:
             reason = str(error.message or type(error).__name__).replace(self.mark, "")
         except (TypeError, ValueError, LookupError, ArithmeticError, RecursionError, AttributeError) as error:
@@ -114,6 +136,12 @@ class ChatTemplate:
     def _role(self, role: str) -> str:
         """OpenAI's newer name for the system role is unknown to most templates."""
         return "system" if role == "developer" and "developer" not in self._source else role
+
+    def _with_start_mark(self, content: Any) -> Any:
+        """The content after the start mark; without it if there is white space first, which templates may strip."""
+        if isinstance(content, list):
+            return [part | {"text": self._with_start_mark(part["text"])} for part in content]
+        return content if not content[:1].strip() else f"{self.start_mark}{content}"
 
     def _marked(self, value: Any) -> Any:
         if isinstance(value, str):

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.interface.wire.completions import FinishReason, GenerationRequest, Usage
 from app.interface.wire.fields import (
     MAX_CHAT_TOP_LOGPROBS,
     MAX_MESSAGES,
@@ -25,6 +24,7 @@ from app.interface.wire.fields import (
     kind_of,
     only,
 )
+from app.interface.wire.generation import FinishReason, GenerationRequest, Usage
 
 # --- chat completions ---------------------------------------------------------------------------------------
 

@@ -1,19 +1,22 @@
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import httpx2
 import openai
 import pytest
+from fastapi import FastAPI
 
 from app.interface.http_api import build_http_app
-from app.interface.planning.job import Limits
+from app.interface.planning.limits import Limits
 from app.interface.service import HttpSettings, ServedModel, Service
 from app.messages.failures import EngineStoppedError, QueueFullError, RequestTooLongError
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
+from app.messages.workers import WorkerRow
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.service import WORKER, http_app, http_client, never, openai_client
 from tests.app.tiny_model import CONTEXT_TOKENS, reference_tokenizer, tiny_model
@@ -412,3 +415,30 @@ async def test_the_same_seed_gives_the_same_request() -> None:
         return replace(request, request_id="")
 
     assert without_id(worker.requests[0]) == without_id(worker.requests[1])
+
+
+async def test_a_failure_outside_the_generating_routes_says_the_configured_retry_after() -> None:
+    def lost() -> list[WorkerRow]:
+        raise EngineStoppedError("The worker table is lost.")
+
+    settings = HttpSettings(Limits(64, 4), max_body_bytes=1 << 20, retry_after_s=7)
+    async with http_client(build_http_app(Service({}, lost, settings))) as client:
+        response = await client.get("/v1/workers")
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == "7"
+
+
+async def test_the_lifespan_of_the_application_is_the_one_that_was_given() -> None:
+    states: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        states.append("up")
+        yield
+        states.append("down")
+
+    settings = HttpSettings(Limits(64, 4), max_body_bytes=1 << 20, retry_after_s=3)
+    app = build_http_app(Service({}, lambda: [], settings), lifespan=lifespan)
+    async with app.router.lifespan_context(app):
+        assert states == ["up"]
+    assert states == ["up", "down"]

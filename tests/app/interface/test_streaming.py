@@ -7,9 +7,12 @@ import orjson
 import pytest
 
 from app.interface import errors
+from app.interface.answers.answer import AnswerHead
+from app.interface.answers.chat import CHAT_CHUNKS
 from app.interface.answers.chunks import ChunkWriter, error_event
+from app.interface.answers.completions import COMPLETION_CHUNKS
 from app.interface.streaming import ClientGoneError, EventStream, until_disconnect
-from app.interface.wire.completions import Usage
+from app.interface.wire.generation import Usage
 
 
 class Source:
@@ -111,7 +114,8 @@ USAGE = Usage.of(prompt_tokens=2, completion_tokens=3, cached_tokens=1)
 @pytest.mark.parametrize("kind", ["chat", "completion"])
 @pytest.mark.parametrize("include_usage", [False, True])
 def test_chunks_are_the_json_they_should_be(kind: Any, text: str, reason: str | None, include_usage: bool) -> None:
-    writer = ChunkWriter(kind, 'id"%d', 5, "m{}%b", include_usage=include_usage)
+    shape = CHAT_CHUNKS if kind == "chat" else COMPLETION_CHUNKS
+    writer = ChunkWriter(shape, AnswerHead('id"%d', 5, "m{}%b"), include_usage=include_usage)
     raw = writer.start(3) + writer.delta(3, text, reason) + writer.usage(USAGE)
     *events, rest = raw.split(b"\n\n")
     assert rest == b""

@@ -85,7 +85,7 @@ async def worker(machine: None, model: Model) -> AsyncIterator[Worker]:
 
 
 def request(name: str, new_tokens: int = 3) -> GenerateRequest:
-    return GenerateRequest(name, (1, 2, 3), new_tokens)
+    return GenerateRequest(name, (1, 2, 3), new_tokens, tenant=b"")
 
 
 async def read(worker: Worker, name: str) -> list[TokenDelta]:
@@ -118,7 +118,7 @@ async def test_an_ingress_on_this_machine_gets_tokens_by_a_direct_line(
     await lines.open()
     try:
         for name in ("a", "b"):
-            async for bundle in worker.generate(GenerateRequest(name, (1, 2, 3), 40), reader="ingress"):
+            async for bundle in worker.generate(GenerateRequest(name, (1, 2, 3), 40, tenant=b""), reader="ingress"):
                 by_stream += bundle
     finally:
         lines.close()

@@ -37,6 +37,7 @@ def test_outputs_are_the_same_with_guesses(seed: int | None, vocab_size: int) ->
             60 + number,
             sampling,
             frozenset({7}),
+            tenant=b"",
         )
         for number in range(4)
     ]
@@ -58,7 +59,10 @@ def test_outputs_are_the_same_with_guesses(seed: int | None, vocab_size: int) ->
 def test_guesses_never_preempt() -> None:
     runner = FakeRunner(vocab_size=2, kv_pages=16, max_sequences=4, max_context_tokens=64)
     engine, receiver = Engine(runner, guess_tokens=8, expected_output_tokens=1), Receiver()
-    requests = [GenerateRequest(f"{number}", (number % 2,) * 8, 40, SamplingParams(seed=number)) for number in range(4)]
+    requests = [
+        GenerateRequest(f"{number}", (number % 2,) * 8, 40, SamplingParams(seed=number), tenant=b"")
+        for number in range(4)
+    ]
     for request in requests:
         receiver.submit(engine, request)
     engine.start()

@@ -119,7 +119,7 @@ def test_a_second_search_finds_the_pages_of_the_first() -> None:
     engine, receiver = Engine(runner), Receiver()
     engine.start()
     first, again = (search_request(name, 50, 4, BeamParams(2)) for name in ("first", "again"))
-    again = GenerateRequest("again", first.prompt_token_ids, 4, search=first.search)
+    again = GenerateRequest("again", first.prompt_token_ids, 4, search=first.search, tenant=b"")
     receiver.submit(engine, first)
     assert answers(receiver, "first") == runner.expected_answers(first)
     receiver.submit(engine, again)
@@ -194,7 +194,13 @@ def test_impossible_searches_are_refused_by_name(
     search: BeamParams | ContrastiveParams, changes: dict[str, object], message: str
 ) -> None:
     engine, receiver = Engine(FakeRunner(max_sequences=8)), Receiver()
-    fields = {"request_id": "a", "prompt_token_ids": (1, 2), "max_new_tokens": 5, "search": search} | changes
+    fields = {
+        "request_id": "a",
+        "prompt_token_ids": (1, 2),
+        "max_new_tokens": 5,
+        "tenant": b"",
+        "search": search,
+    } | changes
     with pytest.raises(InvalidRequestError, match=message):
         receiver.submit(engine, GenerateRequest(**fields))  # type: ignore[arg-type]
     engine.stop()

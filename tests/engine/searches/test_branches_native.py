@@ -26,18 +26,25 @@ def requests(embedded_model: Path) -> list[GenerateRequest]:
     greedy, drawn = SamplingParams(temperature=0.0), SamplingParams(seed=1)
     penalized = SamplingParams(repetition_penalty=1.2, frequency_penalty=0.3, logit_bias={28: -2.0})
     return [
-        GenerateRequest("beams", tuple(ids[:60]), NEW_TOKENS, greedy, frozenset([2, 30]), search=BeamParams(4, 4)),
-        GenerateRequest("plain", tuple(ids[5:70]), 80, drawn),
-        GenerateRequest("contrastive", tuple(ids[20:84]), NEW_TOKENS, greedy, search=ContrastiveParams(5, 0.6)),
-        GenerateRequest("penalized", tuple(ids[90:121]), NEW_TOKENS, penalized, search=BeamParams(3, 2)),
-        GenerateRequest("also plain", tuple(ids[:7]), 60, drawn),
+        GenerateRequest(
+            "beams", tuple(ids[:60]), NEW_TOKENS, greedy, frozenset([2, 30]), search=BeamParams(4, 4), tenant=b""
+        ),
+        GenerateRequest("plain", tuple(ids[5:70]), 80, drawn, tenant=b""),
+        GenerateRequest(
+            "contrastive", tuple(ids[20:84]), NEW_TOKENS, greedy, search=ContrastiveParams(5, 0.6), tenant=b""
+        ),
+        GenerateRequest("penalized", tuple(ids[90:121]), NEW_TOKENS, penalized, search=BeamParams(3, 2), tenant=b""),
+        GenerateRequest("also plain", tuple(ids[:7]), 60, drawn, tenant=b""),
         GenerateRequest(
             "diverse",
             tuple(ids[60:100]),
             NEW_TOKENS,
             search=BeamParams(6, 6, groups=3, diversity_penalty=1.0, length_penalty=0.5),
+            tenant=b"",
         ),
-        GenerateRequest("unlike", tuple(ids[90:121]), NEW_TOKENS, penalized, search=ContrastiveParams(3, 0.4)),
+        GenerateRequest(
+            "unlike", tuple(ids[90:121]), NEW_TOKENS, penalized, search=ContrastiveParams(3, 0.4), tenant=b""
+        ),
     ]
 
 

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.interface.callers import Caller
 from app.interface.errors import ApiError
 from app.interface.functions.call_grammar import CallableFunction, call_grammar
 from app.interface.functions.call_parser import CallParser
 from app.interface.functions.wanted import functions_of, grammar_of
-from app.interface.planning.job import Limits
-from app.interface.planning.plan import plan_chat
+from app.interface.planning.chat import plan_chat
+from app.interface.planning.limits import Limits
 from app.interface.wire.chat import ChatCompletionRequest
 from app.messages.failures import ConstraintError
 from app.workers.constraints import Constraints
@@ -188,5 +189,5 @@ def test_only_strict_functions_hold_an_output() -> None:
 )
 def test_what_can_not_be_held_is_refused(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(ApiError) as caught:
-        plan_chat(tiny_model(), chat(**fields), Limits(16, 4), "id")
+        plan_chat(tiny_model(), chat(**fields), Limits(16, 4), Caller(tenant=b""), "id")
     assert (caught.value.status, caught.value.param) == (400, param)

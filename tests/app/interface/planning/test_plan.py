@@ -1,8 +1,11 @@
 import pytest
 
+from app.interface.callers import Caller
 from app.interface.errors import ApiError
-from app.interface.planning.job import Job, Limits
-from app.interface.planning.plan import plan_chat, plan_completion
+from app.interface.planning.chat import plan_chat
+from app.interface.planning.completions import plan_completion
+from app.interface.planning.job import Job
+from app.interface.planning.limits import Limits
 from app.interface.wire.chat import ChatCompletionRequest
 from app.interface.wire.completions import CompletionRequest
 from app.messages.requests import SamplingParams
@@ -10,16 +13,17 @@ from tests.app.tiny_model import CONTEXT_TOKENS, EOS_ID, tiny_model
 
 MODEL = tiny_model()
 LIMITS = Limits(default_max_tokens=64, max_choices=4)
+CALLER = Caller(tenant=b"")
 
 
 def chat(**fields: object) -> Job:
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
-    return plan_chat(MODEL, ChatCompletionRequest.model_validate(body), LIMITS, "id")
+    return plan_chat(MODEL, ChatCompletionRequest.model_validate(body), LIMITS, CALLER, "id")
 
 
 def completion(prompt: object, **fields: object) -> Job:
     request = CompletionRequest.model_validate({"model": "m", "prompt": prompt, **fields})
-    return plan_completion(MODEL, request, LIMITS, "id")
+    return plan_completion(MODEL, request, LIMITS, CALLER, "id")
 
 
 def test_a_plain_chat_request() -> None:
@@ -137,4 +141,4 @@ def test_a_request_that_shifts_has_no_end_of_context() -> None:
 def test_whoever_says_nothing_gets_what_the_model_is_set_to() -> None:
     shifting = tiny_model(on_overflow="shift")
     body = CompletionRequest.model_validate({"model": "m", "prompt": [5] * 600})
-    assert plan_completion(shifting, body, LIMITS, "id").requests[0].window is not None
+    assert plan_completion(shifting, body, LIMITS, CALLER, "id").requests[0].window is not None

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from app.interface.errors import ApiError
-from app.interface.planning.plan import plan_completion
+from app.interface.planning.completions import plan_completion
 from app.interface.wire.completions import CompletionRequest
 from app.messages.outputs import Answer, TokenDelta
 from app.messages.requests import BeamParams, ContrastiveParams, GenerateRequest
-from tests.app.interface.planning.test_plan import LIMITS, chat, completion
+from tests.app.interface.planning.test_plan import CALLER, LIMITS, chat, completion
 from tests.app.service import http_app, http_client
 from tests.app.tiny_model import reference_tokenizer, tiny_model
 
@@ -108,7 +108,7 @@ def test_a_completion_search(fields: dict[str, Any], param: str) -> None:
 
 def test_a_model_that_shifts_by_default_does_not_in_a_search() -> None:
     request = CompletionRequest.model_validate({"model": "m", "prompt": "hi", "num_beams": 2})
-    job = plan_completion(tiny_model(on_overflow="shift"), request, LIMITS, "id")
+    job = plan_completion(tiny_model(on_overflow="shift"), request, LIMITS, CALLER, "id")
     assert job.requests[0].window is None
 
 

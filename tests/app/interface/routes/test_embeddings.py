@@ -10,8 +10,7 @@ import openai
 import pytest
 from numpy.typing import NDArray
 
-from app.interface.answers.embeddings import AT_ONCE
-from app.interface.routes import embeddings
+from app.interface.answers.embeddings import MAX_CONCURRENT_INPUTS, embeddings_body
 from app.interface.routes import embeddings as routes
 from app.messages.failures import EngineStoppedError, QueueFullError
 from app.messages.outputs import PromptResult, TokenDelta
@@ -87,7 +86,7 @@ async def test_a_long_list_leaves_room_for_others() -> None:
                 yield delta
 
     await openai_client(http_app(counting)).embeddings.create(model="tiny", input=["cat"] * 50)
-    assert 1 < most <= AT_ONCE
+    assert 1 < most <= MAX_CONCURRENT_INPUTS
     assert worker.running == 0
 
 
@@ -155,13 +154,12 @@ async def test_a_key_is_a_tenant() -> None:
 @pytest.mark.parametrize("form", ["float", "base64"])
 async def test_other_requests_go_on_while_a_long_answer_is_written(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: set[str] = set()
-    write = embeddings._answer
 
     def watched(*arguments: Any) -> bytes:
         threads.add(threading.current_thread().name)
-        return write(*arguments)
+        return embeddings_body(*arguments)
 
-    monkeypatch.setattr(routes, "_answer", watched)
+    monkeypatch.setattr(routes, "embeddings_body", watched)
     monkeypatch.setattr(routes, "MANY_NUMBERS", 4 * HIDDEN_SIZE)
     client = openai_client(http_app(FakeWorker(script).generate))
     for inputs, name in ((["a"] * 3, "MainThread"), (["a"] * 4, "tokenize_0")):

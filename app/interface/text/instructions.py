@@ -1,4 +1,4 @@
-"""Functions and response formats as text for templates that know neither."""
+"""Functions, calls and response formats as text, for chat templates that know none of them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from app.interface.wire.chat import Message, ResponseFormat, Tool
 
 
 def definitions(tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """As templates and models expect them."""
+    """The functions as templates and models expect them."""
     return [
         {
             "type": "function",
@@ -23,24 +23,24 @@ def definitions(tools: Sequence[Tool]) -> list[dict[str, Any]]:
     ]
 
 
-def told_in_text(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
-    """The conversation for a template that knows nothing of functions: our own words, calls and results as text."""
-    told: list[Message] = []
+def with_calls_as_text(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
+    """The conversation for a template that knows no functions, in Hermes' dialect: instructions, calls, results."""
+    written: list[Message] = []
     for message in messages:
         if message.role == "tool":
             text = f"<tool_response>\n{_text(message)}\n</tool_response>"
-            if told and told[-1].role == "user" and _text(told[-1]).startswith("<tool_response>"):
-                told[-1] = Message(role="user", content=f"{_text(told[-1])}\n{text}")
+            if written and written[-1].role == "user" and _text(written[-1]).startswith("<tool_response>"):
+                written[-1] = Message(role="user", content=f"{_text(written[-1])}\n{text}")
             else:
-                told.append(Message(role="user", content=text))
+                written.append(Message(role="user", content=text))
         elif message.tool_calls:
             calls = [
                 f'<tool_call>\n{{"name": "{call.function.name}", "arguments": {call.function.arguments}}}\n</tool_call>'
                 for call in message.tool_calls
             ]
-            told.append(Message(role="assistant", content="\n".join([*filter(None, [_text(message)]), *calls])))
+            written.append(Message(role="assistant", content="\n".join([*filter(None, [_text(message)]), *calls])))
         else:
-            told.append(message)
+            written.append(message)
     if tools:
         listed = "\n".join(orjson.dumps(tool).decode() for tool in definitions(tools))
         words = (
@@ -48,19 +48,19 @@ def told_in_text(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Mes
             '<tool_call>\n{"name": "<its name>", "arguments": {<its arguments>}}\n</tool_call>\n'
             f"These functions can be called:\n{listed}"
         )
-        told = _with_system(told, words)
-    return told
+        written = _with_system(written, words)
+    return written
 
 
-def told_of_format(messages: Sequence[Message], form: ResponseFormat | None) -> Sequence[Message]:
-    """The conversation with what a format says of itself; its schema is only followed."""
+def with_format_instructions(messages: Sequence[Message], form: ResponseFormat | None) -> Sequence[Message]:
+    """The conversation with the format's name and description; the grammar alone holds the answer to its schema."""
     if form is None or form.json_schema is None or not form.json_schema.description:
         return messages
     return _with_system(messages, f"The answer's format is {form.json_schema.name}: {form.json_schema.description}")
 
 
 def _with_system(messages: Sequence[Message], words: str) -> list[Message]:
-    """The same with our own words at the end of the system message, or as one."""
+    """The conversation with these words at the end of its system message, or as one."""
     if messages and messages[0].role in ("system", "developer"):
         return [Message(role="system", content=f"{_text(messages[0])}\n\n{words}"), *messages[1:]]
     return [Message(role="system", content=words), *messages]

@@ -5,7 +5,7 @@ from contextlib import aclosing
 import pytest
 
 from app.interface.answers.choice import ChoiceDelta
-from app.interface.answers.stream import stream
+from app.interface.answers.deltas import choice_deltas
 from app.interface.planning.job import Job
 from app.messages.failures import EngineStoppedError, QueueFullError
 from app.messages.outputs import TokenDelta
@@ -22,7 +22,7 @@ async def run(job: Job, worker: FakeWorker) -> tuple[dict[int, str], dict[int, s
     texts: dict[int, str] = {}
     reasons: dict[int, str | None] = {}
     tokens = 0
-    async with aclosing(stream(job, MODEL, worker.generate)) as batches:
+    async with aclosing(choice_deltas(job, MODEL, worker.generate)) as batches:
         async for batch in batches:
             for delta in batch:
                 texts[delta.index] = texts.get(delta.index, "") + delta.text
@@ -67,7 +67,7 @@ async def test_choices_run_at_once_and_keep_their_places() -> None:
 
 
 async def test_a_slow_reader_gets_fewer_bigger_deltas() -> None:
-    async with aclosing(stream(chat(), MODEL, FakeWorker(lambda _: deltas(TEXT)).generate)) as batches:
+    async with aclosing(choice_deltas(chat(), MODEL, FakeWorker(lambda _: deltas(TEXT)).generate)) as batches:
         first = await anext(batches)
         for _ in range(100):
             await asyncio.sleep(0)
@@ -86,7 +86,7 @@ async def test_an_error_comes_after_the_text_before_it_and_closes_the_other_choi
     texts: list[str] = []
 
     async def read() -> None:
-        async for batch in stream(chat(n=2, seed=1), MODEL, worker.generate):
+        async for batch in choice_deltas(chat(n=2, seed=1), MODEL, worker.generate):
             texts.extend(delta.text for delta in batch if delta.index == 0)
 
     with pytest.raises(EngineStoppedError, match="gone"):
@@ -96,14 +96,14 @@ async def test_an_error_comes_after_the_text_before_it_and_closes_the_other_choi
 
 
 async def test_a_refusal_is_raised_before_any_delta() -> None:
-    batches = stream(chat(n=2), MODEL, FakeWorker(lambda _: [QueueFullError("full")]).generate)
+    batches = choice_deltas(chat(n=2), MODEL, FakeWorker(lambda _: [QueueFullError("full")]).generate)
     with pytest.raises(QueueFullError):
         await anext(batches)
 
 
 async def test_closing_the_stream_closes_every_choice() -> None:
     worker = FakeWorker(lambda _: deltas(TEXT), hang_after=1)
-    batches = stream(chat(n=3), MODEL, worker.generate)
+    batches = choice_deltas(chat(n=3), MODEL, worker.generate)
     await anext(batches)
     await worker.started.wait()
     assert worker.running == 3
@@ -113,7 +113,7 @@ async def test_closing_the_stream_closes_every_choice() -> None:
 
 async def test_cancelling_before_the_first_delta_closes_every_choice() -> None:
     worker = FakeWorker(lambda _: deltas(TEXT), hang_after=0)
-    batches = stream(chat(n=2), MODEL, worker.generate)
+    batches = choice_deltas(chat(n=2), MODEL, worker.generate)
     waiting = asyncio.ensure_future(anext(batches))
     await worker.started.wait()
     waiting.cancel()
@@ -133,7 +133,7 @@ async def test_a_worker_that_gives_up_does_not_leave_the_reader_waiting() -> Non
         yield TokenDelta((TEXT[0],))
         raise asyncio.CancelledError
 
-    batches = stream(chat(), MODEL, cancelled)
+    batches = choice_deltas(chat(), MODEL, cancelled)
     await anext(batches)
     with pytest.raises(EngineStoppedError):
         await anext(batches)

@@ -1,0 +1,94 @@
+"""The procedure that all answers of a worker share: collected into one body, or written as server-sent events.
+
+It knows no family's shapes: those are in the families' files (chat, completions, responses, embeddings).
+"""
+
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from app.interface.answers.choice import ChoiceDelta
+from app.interface.answers.deltas import Deltas
+from app.interface.errors import ApiError
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """What an answer says about itself."""
+
+    response_id: str
+    created: int
+    """Unix seconds."""
+    model: str
+
+
+class BodyWriter(Protocol):
+    """Collects deltas into one answer."""
+
+    def add(self, deltas: Sequence[ChoiceDelta]) -> None:
+        """Takes what has come since the last call."""
+
+    def body(self) -> bytes:
+        """The whole answer as JSON, after the last delta."""
+
+
+class EventWriter(Protocol):
+    """Writes deltas as server-sent events. A stream is begin, add, ..., and then end or fail."""
+
+    def begin(self) -> bytes:
+        """The events before the first delta."""
+
+    def add(self, deltas: Sequence[ChoiceDelta]) -> bytes:
+        """The events of these deltas; may be empty."""
+
+    def end(self) -> bytes:
+        """The events after the last delta; may be empty."""
+
+    def fail(self, error: ApiError) -> bytes:
+        """The events that end a stream which failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeAnswer:
+    """An answer that is sent when it is complete."""
+
+    body: Callable[[], Coroutine[Any, Any, bytes]]
+    """Waits for the worker and gives JSON. Raises what the worker raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedAnswer:
+    """An answer that is sent as events while the worker generates it."""
+
+    deltas: Deltas
+    writer: EventWriter
+
+
+Answer = WholeAnswer | StreamedAnswer
+
+
+async def collected(writer: BodyWriter, deltas: Deltas) -> bytes:
+    """Waits for the last delta and gives the body. Raises what the deltas raise."""
+    async with aclosing(deltas):
+        async for batch in deltas:
+            writer.add(batch)
+    return writer.body()
+
+
+async def events(
+    writer: EventWriter, first: Sequence[ChoiceDelta], rest: Deltas, as_api_error: Callable[[Exception], ApiError]
+) -> AsyncGenerator[bytes, None]:
+    """Server-sent events; all that are ready at once go out in one piece. A failure is the last of them."""
+    async with aclosing(rest):
+        yield writer.begin() + writer.add(first)
+        try:
+            async for batch in rest:
+                # Tokens may come and show nothing: held back text, or the first bytes of a character.
+                if data := writer.add(batch):
+                    yield data
+        except Exception as error:
+            yield writer.fail(as_api_error(error))
+            return
+        if data := writer.end():
+            yield data

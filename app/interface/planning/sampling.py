@@ -1,0 +1,42 @@
+"""How a request's tokens are drawn: from its fields to the engine's sampling parameters. Knows no prompt."""
+
+from app.interface.text.chat_model import ChatModel
+from app.interface.wire.generation import GenerationRequest
+from app.messages.requests import SamplingParams
+
+
+def sampling_params(
+    model: ChatModel,
+    request: GenerationRequest,
+    choice: int,
+    *,
+    scores: int | None,
+    end_token_ids: frozenset[int],
+) -> SamplingParams:
+    """The parameters of one choice. Raises ApiError (400) for a biased token that the vocabulary does not have.
+
+    scores: how many likely tokens to score beside each; None: no scores. end_token_ids: tokens that `min_tokens` keeps
+    back.
+    """
+
+    def given(value: float | None, default: float) -> float:
+        return default if value is None else float(value)
+
+    biases = {int(token): bias for token, bias in (request.logit_bias or {}).items()}
+    model.check_vocabulary(biases, "logit_bias")
+    min_new_tokens = request.min_tokens or 0
+    return SamplingParams(
+        temperature=given(request.temperature, 1.0),
+        top_k=max(request.top_k or 0, 0),
+        top_p=given(request.top_p, 1.0),
+        min_p=given(request.min_p, 0.0),
+        repetition_penalty=given(request.repetition_penalty, 1.0),
+        presence_penalty=given(request.presence_penalty, 0.0),
+        frequency_penalty=given(request.frequency_penalty, 0.0),
+        logit_bias=biases,
+        # The choices of one seed differ, and the same seed gives the same choices again.
+        seed=None if request.seed is None else (request.seed + choice) % 2**64,
+        logprobs=scores,
+        min_new_tokens=min_new_tokens,
+        end_token_ids=end_token_ids if min_new_tokens else frozenset(),
+    )

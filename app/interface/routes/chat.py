@@ -1,0 +1,23 @@
+"""`/v1/chat/completions`."""
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from app.interface.answers.chat import ChatBody, chat_events
+from app.interface.generation import Family, generate
+from app.interface.planning.chat import plan_chat
+from app.interface.reception import Reception
+from app.interface.wire.chat import ChatCompletionRequest
+
+CHAT = Family("chatcmpl-", ChatCompletionRequest, plan_chat, ChatBody, chat_events)
+
+
+class ChatRoutes:
+    """The route, over one service."""
+
+    def __init__(self, reception: Reception) -> None:
+        self._reception = reception
+
+    async def chat_completions(self, request: Request) -> Response:
+        """`POST /v1/chat/completions`."""
+        return await generate(self._reception, request, CHAT)

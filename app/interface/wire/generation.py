@@ -1,0 +1,137 @@
+"""What chat completions and completions share: the fields of a request, and an answer's usage and finish reason."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, Field, StringConstraints, Tag
+
+from app.interface.wire.fields import (
+    MAX_TOKENS,
+    Identifier,
+    MinP,
+    Penalty,
+    RepetitionPenalty,
+    Seed,
+    Temperature,
+    TokenId,
+    TopK,
+    TopP,
+    Wire,
+    at_most,
+    kind_of,
+    only,
+)
+
+MAX_CHOICES = 128
+"""The largest `n`, and the most sequences (prompts x n) of one request; the service may allow fewer."""
+MAX_STOP_CHARS = 512
+MAX_STOPS = 4
+MAX_LOGIT_BIASES = 1024
+StopString = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARS)]
+
+FinishReason = Literal["stop", "length", "tool_calls"]
+
+
+class PromptTokensDetails(BaseModel):
+    """What became of the prompt's tokens."""
+
+    cached_tokens: int
+    """Of them, those that were not computed: the prefix cache had them."""
+
+
+class Usage(BaseModel):
+    """Tokens of a request, all choices together."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+    @classmethod
+    def of(cls, *, prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> Self:
+        """The numbers with their sum."""
+        return cls(
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            total_tokens=prompt_tokens + completion_tokens,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=cached_tokens),
+        )
+
+
+class StreamOptions(Wire):
+    """`stream_options`."""
+
+    include_usage: bool | None = None
+    include_obfuscation: Annotated[bool | None, only(False)] = None
+
+
+class GenerationRequest(Wire):
+    """What chat completions and completions share."""
+
+    model: Identifier
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stop: (
+        Annotated[
+            Annotated[StopString, Tag("one")]
+            | Annotated[list[StopString], Field(max_length=MAX_STOPS, fail_fast=True), Tag("many")],
+            kind_of("should be a string or a list of strings", {str: "one", list: "many"}),
+        ]
+        | None
+    ) = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=256, fail_fast=True)] | None = None
+    """Extension: tokens that end the output; they are not in it."""
+    ignore_eos: bool | None = None
+    """Extension: the output goes on to its limit, whatever the model says."""
+    min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    """Extension: no end, and none of `stop_token_ids`, before so many tokens."""
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    """Extension, like the next two."""
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: (
+        Annotated[
+            dict[
+                Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})$")],
+                Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)],
+            ],
+            at_most(MAX_LOGIT_BIASES),
+        ]
+        | None
+    ) = None
+    """Token id, as a string, to what is added to its logit."""
+    seed: Seed | None = None
+    use_beam_search: bool | None = None
+    """Extension: beam search, as wide as `num_beams`, `best_of` or `n` says."""
+    num_beams: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    """Extension. Above 1: beam search."""
+    length_penalty: Annotated[float, Field(ge=-10, le=10, allow_inf_nan=False)] | None = None
+    early_stopping: bool | Literal["never"] | None = None
+    num_beam_groups: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    diversity_penalty: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] | None = None
+    penalty_alpha: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    """Extension. Above 0: contrastive search among the `top_k` likeliest tokens."""
+    user: Identifier | None = None
+    on_overflow: Literal["refuse", "shift"] | None = None
+    """Extension: where the context is full, refuse, or go on without the oldest tokens; none: as the model is set."""
+    context_window: Annotated[int, Field(ge=256, lt=2**31)] | None = None
+    """Extension, with "shift": tokens that are seen at once, in whole blocks of 128; none: the context."""
+    n_keep: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    """Extension, with "shift": first tokens that stay; -1: the prompt; none: the system prompt."""
+    n_discard: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    """Extension, with "shift": tokens that go at a time; -1 or none: half of what does not stay."""
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with a usage chunk."""
+        return bool(self.stream_options and self.stream_options.include_usage)

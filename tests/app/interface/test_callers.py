@@ -1,0 +1,110 @@
+"""Who asks reaches the worker on every route, and a route that forgets it cannot be written."""
+
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import Response
+
+from app.interface.callers import Caller
+from app.interface.guard import Guarded
+from app.interface.http_api import build_http_app, service_routes
+from app.interface.metrics import Metrics
+from app.interface.planning.chat import plan_chat
+from app.interface.planning.completions import plan_completion
+from app.interface.planning.embeddings import plan_embeddings
+from app.interface.planning.limits import Limits
+from app.interface.planning.responses import plan_response
+from app.interface.reception import Reception
+from app.interface.service import HttpSettings, ServedModel, Service
+from app.interface.wire.chat import ChatCompletionRequest
+from app.interface.wire.completions import CompletionRequest
+from app.interface.wire.embeddings import EmbeddingRequest
+from app.interface.wire.responses import ResponseRequest
+from app.messages.outputs import TokenDelta
+from app.messages.requests import GenerateRequest
+from tests.app.fake_worker import FakeWorker, deltas
+from tests.app.service import WORKER, http_client
+from tests.app.tiny_model import tiny_model
+
+MODEL = tiny_model()
+LIMITS = Limits(64, 4)
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": CHAT,
+    "/v1/completions": {"model": "tiny", "prompt": "hi"},
+    "/v1/responses": {"model": "tiny", "input": "hi"},
+    "/v1/embeddings": {"model": "tiny", "input": "hi"},
+}
+
+
+def service(worker: FakeWorker, *keys: str) -> Service:
+    settings = HttpSettings(LIMITS, max_body_bytes=1 << 20, retry_after_s=3, api_keys=keys)
+    return Service({"tiny": ServedModel(MODEL, worker.generate, created=1)}, lambda: [WORKER], settings)
+
+
+def computing_paths() -> list[str]:
+    """As the application registers them, so that a new route is here by itself."""
+    anything = service(FakeWorker(lambda _: []))
+    return [route.path for route in service_routes(anything, Metrics(anything.workers)) if route.computes]
+
+
+def test_planning_needs_a_caller_and_a_request_needs_a_tenant() -> None:
+    # Each `type: ignore` is checked too: mypy reports one that it does not need.
+    chat = ChatCompletionRequest.model_validate(CHAT)
+    completion = CompletionRequest.model_validate(BODIES["/v1/completions"])
+    response = ResponseRequest.model_validate(BODIES["/v1/responses"])
+    embedding = EmbeddingRequest.model_validate(BODIES["/v1/embeddings"])
+    with pytest.raises(TypeError, match="caller"):
+        plan_chat(MODEL, chat, LIMITS, request_id="id")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="caller"):
+        plan_completion(MODEL, completion, LIMITS, request_id="id")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="caller"):
+        plan_response(MODEL, response, LIMITS, request_id="id")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="caller"):
+        plan_embeddings(MODEL, embedding, request_id="id")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="tenant"):
+        GenerateRequest("id", (1,), 1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="tenant"):
+        Caller()  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("path", computing_paths())
+@pytest.mark.parametrize("stream", [False, True])
+async def test_every_computing_route_tells_the_worker_who_asks(path: str, stream: bool) -> None:
+    def script(request: GenerateRequest) -> list[TokenDelta | Exception]:
+        return [RuntimeError("no vector")] if request.pooling else [*deltas([5, 6])]
+
+    worker = FakeWorker(script)
+    body = BODIES[path] | ({"stream": True} if stream and path != "/v1/embeddings" else {})
+    async with http_client(build_http_app(service(worker, "key-of-ann", "key-of-bob"))) as client:
+        for key in ("key-of-ann", "key-of-bob", "key-of-ann"):
+            await client.post(path, json=body, headers={"Authorization": f"Bearer {key}"})
+    first, second, third = (request.tenant for request in worker.requests)
+    assert first == third != second
+    assert len(first) == len(second) == 32
+
+
+async def test_a_route_without_a_key_check_fails_and_asks_no_worker(caplog: pytest.LogCaptureFixture) -> None:
+    worker = FakeWorker(lambda _: deltas([5]))
+    built = service(worker)
+    reception = Reception(built)
+
+    async def forgetful(request: Request) -> Response:
+        def plan(body: ChatCompletionRequest, caller: Caller) -> Response:
+            raise AssertionError("nobody's request was planned")
+
+        return await reception.take(request, ChatCompletionRequest, plan)
+
+    app = FastAPI()
+    app.state.metrics, app.state.retry_after_s = Metrics(built.workers), 3
+    router = APIRouter(route_class=Guarded)  # and no Depends(KeyCheck(...))
+    router.add_api_route("/forgetful", forgetful, methods=["POST"])
+    app.include_router(router)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as client:
+        answer = await client.post("/forgetful", json=CHAT)
+    assert answer.status_code == 500
+    assert "RuntimeError" in caplog.text
+    assert "caller_of" in caplog.text
+    assert worker.requests == []

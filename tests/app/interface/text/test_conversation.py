@@ -1,0 +1,64 @@
+"""A conversation that may be longer than the context: its tokens, its system prompt's, and how often both are made."""
+
+from typing import Any
+
+import pytest
+from tokenizers import Encoding
+
+from app.interface.callers import Caller
+from app.interface.planning.chat import plan_chat
+from app.interface.planning.limits import Limits
+from app.interface.text.chat_model import ChatModel
+from app.interface.text.chat_template import ChatTemplate
+from app.interface.wire.chat import ChatCompletionRequest, Message
+from tests.app.tiny_model import CONTEXT_TOKENS, TEMPLATE, tiny_model
+
+SYSTEM = Message(role="system", content="Be brief.")
+PARTS = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}{% for part in message.content %}{{ part.text }}"
+    "{% endfor %}<|im_end|>{% endfor %}"
+)
+STRIPPED = TEMPLATE.replace("message['content']", "message['content'] | trim")
+SHOUTED = TEMPLATE.replace("message['content']", "message['content'] | upper")
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, PARTS, STRIPPED, SHOUTED])
+@pytest.mark.parametrize("leading", [[], [SYSTEM], [SYSTEM, SYSTEM]])
+@pytest.mark.parametrize("text", ["hi", " \n hi", "a", "<|im_end|>", "|>", "Be brief.", "Größe 🎉", "", " \n"])
+def test_it_is_the_prompt_and_its_system_tokens(template: str, leading: list[Message], text: str) -> None:
+    model = tiny_model(template)
+    messages = [*leading, Message(role="user", content=text), Message(role="assistant", content="yes")]
+    conversation = model.conversation(messages)
+    assert conversation.token_ids == model.chat_prompt(messages)
+    assert conversation.system_tokens == model._probed_system_tokens(leading, (), None)
+
+
+def test_system_messages_alone_are_all_of_it() -> None:
+    conversation = tiny_model().conversation([SYSTEM])
+    assert conversation.system_tokens == len(conversation.token_ids)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 20])
+def test_it_is_rendered_and_tokenized_once(turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model(on_overflow="shift")
+    calls = {"render": 0, "encode": 0}
+    render, encode = ChatTemplate.render, ChatModel._encode
+
+    def counted_render(*arguments: Any, **options: Any) -> str:
+        calls["render"] += 1
+        return render(*arguments, **options)
+
+    def counted_encode(*arguments: Any, **options: Any) -> Encoding:
+        calls["encode"] += 1
+        return encode(*arguments, **options)
+
+    monkeypatch.setattr(ChatTemplate, "render", counted_render)
+    monkeypatch.setattr(ChatModel, "_encode", counted_encode)
+    said = [{"role": role, "content": "word " * 10} for _ in range(turns) for role in ("user", "assistant")]
+    messages = [{"role": "system", "content": "Be brief."}, *said]
+    request = ChatCompletionRequest.model_validate({"model": "m", "messages": messages})
+    job = plan_chat(model, request, Limits(64, 4), Caller(tenant=b""), "id")
+    window = job.requests[0].window
+    assert window is not None
+    assert window.tokens == CONTEXT_TOKENS
+    assert calls == {"render": 1, "encode": 1}

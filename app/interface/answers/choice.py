@@ -15,23 +15,23 @@ from app.messages.outputs import TokenDelta, TokenScores
 
 @dataclass(frozen=True, slots=True)
 class ChoiceDelta:
-    """What came of one choice since the last delta; the last has a finish reason."""
+    """What one choice has gained since its last delta; the last delta has a finish reason."""
 
     index: int
     text: str
     tokens: int
     finish_reason: FinishReason | None
     cached_tokens: int = 0
-    """Prompt tokens found in the prefix cache; told once."""
+    """Prompt tokens found in the prefix cache; only one of a choice's deltas has them."""
     logprobs: Mapping[str, list[Any]] | None = None
-    """OpenAI's lists, as far as these tokens go."""
+    """OpenAI's lists for these tokens."""
     logprob: float = 0.0
-    """The tokens' log-probability, all together."""
+    """The sum of the tokens' log-probabilities."""
     calls: tuple[ToolCallDelta, ...] = ()
 
 
 class Choice:
-    """One choice's way from tokens to what is told of it."""
+    """Turns one choice's tokens into deltas."""
 
     def __init__(self, index: int, job: Job, model: ChatModel) -> None:
         self._index = index
@@ -42,23 +42,23 @@ class Choice:
         self._echo = job.echoes[index // job.choices] if job.echoes else ""
 
     def feed(self, delta: TokenDelta) -> ChoiceDelta:
-        """What these tokens add to the choice; after a finish reason there is nothing more to feed."""
+        """What these tokens add to the choice. Nothing may be fed after a finish reason."""
         if self._calls is None or delta.scores is None or len(delta.token_ids) < 2:
             return self._feed(delta)
-        # One by one, to know which tokens' scores are a call's.
-        told: ChoiceDelta | None = None
+        # One token at a time, to know which tokens' scores belong to a call.
+        joined: ChoiceDelta | None = None
         for one in _singles(delta):
             new = self._feed(one)
-            told = new if told is None else merged(told, new)
-            if told.finish_reason is not None:
+            joined = new if joined is None else merged(joined, new)
+            if joined.finish_reason is not None:
                 break
-        assert told is not None
-        return told
+        assert joined is not None
+        return joined
 
     def _feed(self, delta: TokenDelta) -> ChoiceDelta:
         new_text, tokens, stopped = self._text.feed(delta)
         scores = self._scored.lists(delta, tokens)
-        said = new_text
+        whole_text = new_text
         finish_reason: FinishReason | None = "stop" if stopped else delta.finish_reason
         found: list[ToolCallDelta] = []
         if self._calls is not None:
@@ -71,7 +71,7 @@ class Choice:
                 finish_reason = "tool_calls" if self._calls.calls and finish_reason == "stop" else finish_reason
             if self._content_scores is not None:
                 entries = scores["content"] if scores is not None else []
-                entries = self._content_scores.feed(entries, said, new_text, self._calls.held_characters)
+                entries = self._content_scores.feed(entries, whole_text, new_text, self._calls.held_characters)
                 if finish_reason is not None and not self._calls.calls:
                     entries += self._content_scores.rest()
                 scores = {"content": entries} if scores is not None or entries else None
@@ -89,7 +89,7 @@ class Choice:
 
 
 def merged(first: ChoiceDelta, second: ChoiceDelta) -> ChoiceDelta:
-    """Two deltas of one choice, the second right after the first, as one."""
+    """Two consecutive deltas of one choice as one."""
     return ChoiceDelta(
         second.index,
         first.text + second.text,
@@ -103,7 +103,7 @@ def merged(first: ChoiceDelta, second: ChoiceDelta) -> ChoiceDelta:
 
 
 def _singles(delta: TokenDelta) -> Iterator[TokenDelta]:
-    """The same, a token at a time."""
+    """The delta as deltas of one token each."""
     scores, last = delta.scores, len(delta.token_ids) - 1
     assert scores is not None
     for i, token in enumerate(delta.token_ids):
@@ -146,7 +146,7 @@ class _Scores:
         self._lists = None if job.starts_text else CompletionLogprobs(model.tokens, job.scores or 0)
 
     def lists(self, delta: TokenDelta, tokens: int) -> Mapping[str, list[Any]] | None:
-        """Of the delta's first tokens; with the first delta those of the prompt, if it is echoed."""
+        """The scores of the delta's first `tokens` tokens; the first delta's also have an echoed prompt's."""
         if not self._wanted:
             return None
         if self._lists is None:
@@ -162,42 +162,42 @@ class _Scores:
 
 
 class _ContentScores:
-    """Which tokens' scores are of content: those of function calls, marks and all, are not told."""
+    """Selects the scores of content; those of function calls and their marks are dropped."""
 
     def __init__(self) -> None:
-        self._unread: list[dict[str, Any]] = []  # of tokens that showed no text yet: half a character, held back
-        self._pieces: list[tuple[int, list[dict[str, Any]]]] = []  # characters that the parser was fed, and scores
+        self._unread: list[dict[str, Any]] = []  # scores of tokens that have shown no text so far
+        self._pieces: list[tuple[int, list[dict[str, Any]]]] = []  # the parser's input: lengths, and scores
 
     def feed(
-        self, entries: list[dict[str, Any]], said: str, content: str, held_characters: int
+        self, entries: list[dict[str, Any]], text: str, content: str, held_characters: int
     ) -> list[dict[str, Any]]:
-        """Those to tell now. `said` went into the parser, which gave `content` and holds the characters after it."""
+        """The scores to report now. The parser got `text`, gave `content`, and holds the characters after it back."""
         self._unread += entries
-        if said:
-            self._pieces.append((len(said), self._unread))
+        if text:
+            self._pieces.append((len(text), self._unread))
             self._unread = []
-        told: list[dict[str, Any]] = []
+        selected: list[dict[str, Any]] = []
         end = sum(length for length, _ in self._pieces) - held_characters
         begin = end - len(content)
         kept, at = [], 0
         for length, scores in self._pieces:
             after = at + length
             if content and at < end and after > begin:
-                told += scores
+                selected += scores
                 scores = []
             if after > end:
                 kept.append((after - max(at, end), scores))
             at = after
         self._pieces = kept
-        return told
+        return selected
 
     def rest(self) -> list[dict[str, Any]]:
-        """Of tokens that showed nothing up to the end."""
+        """The scores of tokens that showed no text up to the end."""
         return self._unread
 
 
 class _ChoiceText:
-    """One choice's way from tokens to text, stop strings cut off."""
+    """Turns one choice's tokens into text, up to a stop string."""
 
     def __init__(self, model: ChatModel, job: Job) -> None:
         self._detokenizer = model.detokenizer(starts_text=job.starts_text, shows_calls=job.functions is not None)
@@ -205,7 +205,7 @@ class _ChoiceText:
         self._has_stops = bool(job.stops)
 
     def feed(self, delta: TokenDelta) -> tuple[str, int, bool]:
-        """The new text, its tokens, and whether a stop string ended it; tokens after that one don't count."""
+        """The new text, the number of its tokens, and whether a stop string ended it; later tokens do not count."""
         finished = delta.finish_reason is not None
         if not self._has_stops:
             text = self._detokenizer.feed(delta.token_ids)

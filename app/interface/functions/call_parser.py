@@ -1,11 +1,7 @@
-"""Function calls in a model's text, found while it is written: Hermes', Llama 3's and Mistral's ways of saying them.
-
-    <tool_call>{"name": "f", "arguments": {...}}</tool_call>      Hermes, Qwen, and our own convention
-    <|python_tag|>{"name": "f", "parameters": {...}}; {...}       Llama 3; the tag may be missing
-    [TOOL_CALLS][{"name": "f", "arguments": {...}}, ...]          Mistral; newer ones write f[ARGS]{...}
+"""Function calls in a model's text, found while it is written, in any dialect (`dialects`).
 
 A call is announced as soon as its name is known, and its arguments are passed on as they come. What turns out to be no
-call of a known function is text. Knows no token and no schema.
+call of a known function is text. It knows no token and no schema.
 """
 
 import re
@@ -14,42 +10,42 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
+from app.interface.functions.dialects import BARE, DIALECTS, Dialect
 from app.interface.functions.json_call import JsonCall
-from app.interface.text.call_marks import MARKERS, bare_head
 
-_BETWEEN = re.compile(r"(?:(?!\[T)(?:\s|[,;\[\]]|</tool_call>))*")
-_MISTRAL_NAME = re.compile(r"([a-zA-Z0-9_.-]{1,64})(?:\[CALL_ID\][a-zA-Z0-9]*)?(?:\[ARGS\])?\s*(?=\{)")
-_MOST_HELD_CHARACTERS = 256
-"""A name must come this soon."""
+_END_MARKS = tuple(dialect.end_mark for dialect in DIALECTS if dialect.end_mark is not None)
+_MARK_STARTS = "|".join(re.escape(dialect.mark[:2]) for dialect in DIALECTS)
+_BETWEEN = re.compile(rf"(?:(?!{_MARK_STARTS})(?:\s|[,;\[\]]|{'|'.join(map(re.escape, _END_MARKS))}))*")
+"""What may stand between calls; a separator may also be a mark's first character."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """A call's beginning, with id and name, or more of its arguments, or only that it is whole."""
+    """A call's beginning, with id and name; or more of its arguments; or its end."""
 
     index: int
     arguments: str
     call_id: str | None = None
     name: str | None = None
     done: bool = False
-    """Whether nothing more comes of it; where a grammar makes the call, only the output's end says so."""
+    """Whether the call is complete; if a grammar makes the whole output a call, only the output's end shows it."""
 
 
 def new_call_id() -> str:
-    """As long as the strictest template (Mistral's, nine letters) lets it be; unique within a conversation."""
+    """An id that is unique within a conversation; nine letters, for Mistral's template allows no other length."""
     return uuid.uuid4().hex[:9]
 
 
 class ForcedCall:
-    """The whole output is one named function's arguments: a grammar saw to it."""
+    """For an output that a grammar makes one named function's arguments."""
 
     def __init__(self, name: str) -> None:
         self._first: ToolCallDelta | None = ToolCallDelta(0, "", new_call_id(), name)
         self.calls = 0
-        self.ended = False  # the grammar says when
+        self.ended = False  # the grammar ends the output
 
     def feed(self, text: str) -> tuple[str, list[ToolCallDelta]]:
-        """Content, and what came of calls."""
+        """Takes more text; gives the content in it, and the calls' deltas."""
         if not text:
             return "", []
         first, self._first = self._first, None
@@ -58,16 +54,16 @@ class ForcedCall:
 
     @property
     def held_characters(self) -> int:
-        """Of the text so far, those at its end of which it is not known whether they are content."""
+        """Characters at the end of the text so far that may or may not be content."""
         return 0
 
     def finish(self) -> tuple[str, list[ToolCallDelta]]:
-        """What was held back."""
+        """Gives what was held back."""
         return "", []
 
 
 class CallParser:
-    """Tells calls from text, however the text is cut."""
+    """Separates calls from content, however the text is cut into pieces."""
 
     def __init__(
         self,
@@ -77,26 +73,27 @@ class CallParser:
         parallel: bool = True,
         bare: Literal["any", "strict", "none"] = "any",
     ) -> None:
-        """only_calls: the output is a list of calls, without a marker: a grammar saw to it. It has no content.
+        """only_calls: a grammar makes the output a list of calls, without a mark and without content.
 
-        parallel: whether there may be several; otherwise nothing is read after the first.
+        parallel: whether there may be several calls; otherwise nothing is read after the first.
 
-        bare: which objects at the output's begin may be calls without a mark: any, those of `bare_head`, or none.
+        bare: which objects at the output's beginning may be calls without a mark: any, those of `BARE.head`, or none.
         """
         self._names = names
         self._parallel = parallel
         self._bare = bare
-        self._is_bare = False  # the call that is read
+        self._is_bare = False  # whether the call that is being read has no mark
         self.calls = 0
         self._held = ""
-        self._raw = ""  # what was read since the marker, should it be no call
+        self._dialect: Dialect | None = None  # of the last mark
+        self._raw = ""  # the text since the last mark, which is content if no call follows
         self._call: JsonCall | None = None
         self._announced = False
         self._only_calls = self._in_calls = only_calls
         self._at_start = True
 
     def feed(self, text: str) -> tuple[str, list[ToolCallDelta]]:
-        """Content, and what came of calls."""
+        """Takes more text; gives the content in it, and the calls' deltas."""
         self._held += text
         content: list[str] = []
         deltas: list[ToolCallDelta] = []
@@ -108,17 +105,17 @@ class CallParser:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more can come: the only call is whole."""
+        """Whether nothing more is read: the only call is complete."""
         return not self._parallel and self.calls > 0 and self._call is None
 
     @property
     def held_characters(self) -> int:
-        """Of the text so far, those at its end of which it is not known whether they are content."""
+        """Characters at the end of the text so far that may or may not be content."""
         read = len(self._raw) if not self._announced or self._call is None else 0
         return read + len(self._held)
 
     def finish(self) -> tuple[str, list[ToolCallDelta]]:
-        """What was held back: text, unless it was a call's."""
+        """Gives what was held back, unless it belongs to a call."""
         unannounced = self._raw if self._call is not None and not self._announced else ""
         if self._call is None and self._in_calls:
             unannounced = self._raw if self.calls == 0 else ""
@@ -128,31 +125,30 @@ class CallParser:
         return "" if self._only_calls else left, []
 
     def _step(self, content: list[str], deltas: list[ToolCallDelta]) -> bool:
-        """One turn; False when more text is needed."""
+        """Reads one piece; False when more text is needed."""
         if self._call is not None:
             return self._read_call(content, deltas)
-        return self._between_calls(content) if self._in_calls else self._look_for_marker(content)
+        return self._between_calls(content) if self._in_calls else self._look_for_mark(content)
 
-    def _look_for_marker(self, content: list[str]) -> bool:
+    def _look_for_mark(self, content: list[str]) -> bool:
         if self._at_start:
             stripped = self._held.lstrip()
             if not stripped:
                 return False
             self._at_start = False
-            if stripped.startswith("{") and self._bare != "none":  # Llama 3 without its tag, and small models
+            if self._bare != "none" and BARE.begins(stripped):
                 self._raw = self._held[: len(self._held) - len(stripped)]
                 self._held = stripped
                 self._begin_call()
                 self._is_bare = True
                 return True
-        found = [(at, marker) for marker in MARKERS if (at := self._held.find(marker)) >= 0]
+        found = [(at, dialect) for dialect in DIALECTS if (at := self._held.find(dialect.mark)) >= 0]
         if found:
-            at, marker = min(found)
+            at, dialect = min(found, key=lambda place: place[0])
             content.append(self._held[:at])
-            self._held, self._raw = self._held[at + len(marker) :], marker
-            self._in_calls = True
+            self._begin_calls(dialect, self._held[at:])
             return True
-        keep = max((_overlap(self._held, marker) for marker in MARKERS), default=0)
+        keep = max(_overlap(self._held, dialect.mark) for dialect in DIALECTS)
         content.append(self._held[: len(self._held) - keep])
         self._held = self._held[len(self._held) - keep :]
         return False
@@ -163,25 +159,26 @@ class CallParser:
         rest = self._held[match.end() :]
         if self._is_between(rest):
             return False
-        for marker in MARKERS:
-            if rest.startswith(marker):
+        for dialect in DIALECTS:
+            if rest.startswith(dialect.mark):
                 if self.calls == 0:
                     content.append(self._raw + self._held[: match.end()])
-                self._held, self._raw = rest[len(marker) :], marker
+                self._begin_calls(dialect, rest)
                 return True
         if rest.startswith("{"):
             self._raw += self._held[: match.end()]
             self._held = rest
             self._begin_call()
             return True
-        named = _MISTRAL_NAME.match(rest) if self._raw == "[TOOL_CALLS]" else None
-        if named is not None:
-            self._raw += rest[: named.end()]
-            self._held = '{"name": "' + named[1] + '", "arguments": ' + rest[named.end() :]
-            self._begin_call(ends_with_arguments=True)
-            return True
-        if self._raw == "[TOOL_CALLS]" and len(rest) < _MOST_HELD_CHARACTERS and "{" not in rest:
-            return False
+        if self._dialect is not None and self._raw == self._dialect.mark:  # nothing but the mark so far
+            named = self._dialect.named_call(rest)
+            if named is not None:
+                self._raw += rest[: named.length]
+                self._held = f'{{"name": "{named.name}", "arguments": {rest[named.length :]}'
+                self._begin_call(ends_with_arguments=True)
+                return True
+            if self._dialect.may_become_named_call(rest):
+                return False
         if self.calls == 0:
             content.append(self._raw)
             rest = self._held
@@ -189,10 +186,15 @@ class CallParser:
         return True
 
     def _is_between(self, text: str) -> bool:
-        """Whether it is nothing but what stands between calls, perhaps cut off in a mark."""
+        """Whether nothing but separators is in it; it may end within a mark."""
         match = _BETWEEN.match(text)
         assert match is not None
-        return any(mark.startswith(text[match.end() :]) for mark in ("</tool_call>", *MARKERS))
+        return any(mark.startswith(text[match.end() :]) for mark in (*_END_MARKS, *(each.mark for each in DIALECTS)))
+
+    def _begin_calls(self, dialect: Dialect, text: str) -> None:
+        """Goes on after a dialect's mark, with which `text` begins."""
+        self._dialect, self._raw, self._held = dialect, dialect.mark, text.removeprefix(dialect.mark)
+        self._in_calls = True
 
     def _begin_call(self, *, ends_with_arguments: bool = False) -> None:
         self._call, self._announced = JsonCall(ends_with_arguments=ends_with_arguments), False
@@ -208,8 +210,8 @@ class CallParser:
         self._held = self._held[taken:]
         known = call.name is not None and call.name in self._names
         if known and not self._announced and self._is_bare and self._bare == "strict":
-            # The name has just come: with its quote ends what was read.
-            known = re.fullmatch(bare_head(re.escape(call.name or "")), self._raw) is not None
+            # The name has just come: what was read so far ends with the quote after it.
+            known = BARE.is_head(call.name or "", self._raw)
         if not self._announced and (
             not call.is_call or (call.name is not None and not known) or (call.done and not known)
         ):
@@ -228,6 +230,6 @@ class CallParser:
         return call.done or bool(self._held)
 
 
-def _overlap(text: str, marker: str) -> int:
-    """Characters at the end of `text` that could begin `marker`."""
-    return next((n for n in range(min(len(text), len(marker) - 1), 0, -1) if text.endswith(marker[:n])), 0)
+def _overlap(text: str, mark: str) -> int:
+    """Characters at the end of `text` that could begin `mark`."""
+    return next((n for n in range(min(len(text), len(mark) - 1), 0, -1) if text.endswith(mark[:n])), 0)

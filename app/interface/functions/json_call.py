@@ -1,11 +1,11 @@
-"""A call whose arguments are JSON, read incrementally."""
+"""A call's JSON object, read character by character: its name, and its arguments as they come."""
 
 import json
 from typing import Literal
 
 
 class _Unescaped:
-    """The value of a JSON string, character by character."""
+    """Decodes a JSON string, character by character."""
 
     def __init__(self) -> None:
         self._escape = ""
@@ -40,19 +40,19 @@ class _Unescaped:
 
 
 class _Arguments:
-    """A call's arguments as clients want them, from the characters of the value that the model writes.
+    """A call's arguments as JSON of an object, from the characters of the value that the model writes.
 
-    Some models write the object's JSON into a string once more: that is undone. Nothing, or null, is an empty object.
+    Some models write the object as a JSON string, which is decoded. No value, or null, becomes an empty object.
     """
 
     def __init__(self) -> None:
         self._kind: Literal["unknown", "plain", "string", "unescaped", "closed"] = "unknown"
-        self._held = ""  # the value so far, until it is clear what it is
+        self._held = ""  # the value so far, until its kind is known
         self._string = _Unescaped()
-        self._text = ""  # the string's so far
+        self._text = ""  # the decoded string so far
 
     def take(self, character: str) -> str:
-        """What may be passed on now."""
+        """The characters of the arguments that are known now."""
         match self._kind:
             case "plain":
                 return character
@@ -63,7 +63,7 @@ class _Arguments:
         return ""
 
     def end(self) -> str:
-        """The rest, when the value is complete."""
+        """The rest, once the value is complete."""
         return "{}" if self._kind in ("unknown", "string") else ""
 
     def _begin(self, character: str) -> str:
@@ -91,13 +91,13 @@ class _Arguments:
 
 
 class JsonCall:
-    """One call's JSON object as it comes: its name, and the text of its arguments."""
+    """Reads one call's JSON object: its name, and the text of its arguments."""
 
     def __init__(self, *, ends_with_arguments: bool = False) -> None:
-        """ends_with_arguments: nothing closes the object itself."""
+        """ends_with_arguments: the object itself has no closing brace."""
         self.name: str | None = None
         self.done = False
-        self.is_call = True  # until it shows that it is none
+        self.is_call = True  # until a key shows that it is not
         self._last_depth = int(ends_with_arguments)
         self._depth = 0
         self._in_string = self._escaped = False
@@ -109,7 +109,7 @@ class JsonCall:
         self._passed: list[str] = []
 
     def feed(self, text: str) -> int:
-        """Takes characters up to the object's end, or to where it shows what it is; returns how many."""
+        """Reads up to the object's end, or to where the name is known or it is no call; returns how many characters."""
         name, is_call = self.name, self.is_call
         for i, character in enumerate(text):
             self._take(character)
@@ -118,7 +118,7 @@ class JsonCall:
         return len(text)
 
     def take_arguments(self) -> str:
-        """More of the arguments' text."""
+        """The arguments' text since the last call."""
         text = "".join(self._passed)
         self._passed.clear()
         return text

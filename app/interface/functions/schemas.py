@@ -1,4 +1,4 @@
-"""JSON schemas as clients send them: bounded in size and depth, and closed where OpenAI's strict mode asks for it."""
+"""JSON schemas of clients: limited in size and depth, and closed to properties that they do not name."""
 
 from typing import Any
 
@@ -38,12 +38,12 @@ def nesting_levels(value: Any) -> int:
 
 
 def closed_schema(schema: Any) -> Any:
-    """The schema without arguments that it doesn't name, unless it speaks of them: small models make some up."""
+    """The schema, allowing only the properties that it names, unless it says otherwise: small models invent some."""
     return schema if _combines(schema) else _with_closed_objects(schema)
 
 
 def _combines(value: Any) -> bool:
-    """Whether objects are put together of several schemas: what one of them does not name another one may."""
+    """Whether objects follow several schemas at once: one may name a property that another does not."""
     if isinstance(value, dict):
         beside = value.keys() & {"$ref", "anyOf", "oneOf"}
         if value.keys() & _COMBINED or (beside and "properties" in value):
@@ -67,7 +67,7 @@ def _with_closed_objects(schema: Any) -> Any:
 
 
 def moved_definitions(value: Any, place: str) -> Any:
-    """The schema with its own references leading to where it is now."""
+    """The schema with its references changed for its new place in a larger schema."""
     if isinstance(value, dict):
         return {
             key: place + item[1:]

@@ -5,7 +5,7 @@
 
 from app.interface import errors
 from app.interface.callers import Caller
-from app.interface.functions.wanted import functions_of, grammar_of
+from app.interface.functions.requested import functions_of, grammar_of
 from app.interface.planning.generation import Wishes, make_job, window_wishes
 from app.interface.planning.job import Job
 from app.interface.planning.limits import BoundedPrompt, Limits, OutputLimit, within_context, within_window

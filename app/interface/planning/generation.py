@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from app.interface import errors
 from app.interface.callers import Caller
-from app.interface.functions.wanted import Functions, Grammar
+from app.interface.functions.requested import Functions, Grammar
 from app.interface.planning.context_window import WindowWishes, shifts
 from app.interface.planning.job import Job
 from app.interface.planning.limits import BoundedPrompt, Limits

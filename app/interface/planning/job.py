@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from app.interface.functions.wanted import Functions, Grammar
+from app.interface.functions.requested import Functions, Grammar
 from app.messages.requests import GenerateRequest
 
 

@@ -1,8 +1,7 @@
-"""A converted model as the ingress sees it: template, tokenizer, context, and the tokens that end an answer.
+"""A converted model as the interface sees it: template, tokenizer, context, and the tokens that end an answer.
 
-Control tokens come from the template, or from a raw prompt, and never from what a user says in a message:
-in the tokenizer that is used here they carry secret names, and only the template's own are written with
-those. It knows nothing of weights, HTTP or Ray.
+Control tokens come from the template or from a raw prompt, never from a message's text: this tokenizer has them under
+secret names, and only those of the template are written with these names. It knows nothing of weights, HTTP or Ray.
 """
 
 import json
@@ -15,7 +14,7 @@ from typing import Any, Self
 from tokenizers import Encoding, Tokenizer
 
 from app.interface import errors
-from app.interface.text.call_marks import SHOWN_SPECIALS
+from app.interface.functions.dialects import SPECIAL_TOKENS
 from app.interface.text.chat_template import ChatTemplate, is_system
 from app.interface.text.control_tokens import Aliases
 from app.interface.text.detokenizer import Detokenizer, TokenBytes
@@ -52,12 +51,12 @@ class ChatModel:
         """The contents of a model folder's JSON files. Raises ValueError naming what is wrong."""
         names = tokenizer_config or {}
         self.tokens = TokenBytes.from_json(tokenizer)
-        self._call_tokens = self.tokens.showing(SHOWN_SPECIALS)
+        self._call_tokens = self.tokens.showing(SPECIAL_TOKENS)
         trained_tokens = int(config["max_position_embeddings"])
         self.context_tokens = min(max_context_tokens or trained_tokens, trained_tokens)
         """The longest prompt and output together."""
         self.on_overflow = on_overflow
-        """What becomes of a request that does not say, where the context is full."""
+        """What happens to a request that does not say, where the context is full."""
         self.vocab_size = int(config["vocab_size"])
         self.hidden_size: int | None = config.get("hidden_size")
         special = {name: text for name in _SPECIAL_NAMES if (text := token_text(names.get(name)))}
@@ -101,7 +100,7 @@ class ChatModel:
     ) -> list[int]:
         """The conversation as tokens, up to where the answer begins. Raises ApiError (400).
 
-        bounded: refuse at once what can't fit the context.
+        bounded: refuse what can't fit the context before it is tokenized.
         """
         text = self._rendered(messages, tools, form)
         if bounded:
@@ -160,9 +159,9 @@ class ChatModel:
     def raw_prompt(
         self, text: str, field: str = "prompt", *, bounded: bool = True, starts_text: bool = True
     ) -> list[int]:
-        """A raw prompt as tokens; control tokens in it count as such.
+        """A raw prompt as tokens; names of control tokens in it become those tokens.
 
-        starts_text: after BOS, if the model wants one.
+        starts_text: whether it begins with BOS, if the model uses BOS. bounded: see `chat_prompt`.
         """
         text = self._aliases.in_text(text)
         if bounded:
@@ -172,12 +171,12 @@ class ChatModel:
         return token_ids if token_ids[: len(prefix)] == prefix else [*prefix, *token_ids]
 
     def token_names(self, token_ids: Iterable[int]) -> list[str]:
-        """The tokens as the vocabulary writes them; one that it does not have is empty."""
+        """The tokens as the vocabulary writes them; an unknown one is empty."""
         names = (self._tokenizer.id_to_token(token) or "" for token in token_ids)
         return [self._aliases.real_name(name) for name in names]
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """What the tokens say, special ones by their names."""
+        """The tokens' text, special tokens by their names."""
         text = b"".join(map(self.tokens.spelled, token_ids)).decode("utf-8", "replace")
         return text.removeprefix(" ") if self.tokens.has_prefix_space else text
 
@@ -189,7 +188,7 @@ class ChatModel:
             raise errors.invalid(message, field, "invalid_value")
 
     def detokenizer(self, *, starts_text: bool, shows_calls: bool = False) -> Detokenizer:
-        """A fresh detokenizer for one output; shows_calls: special tokens that mark function calls are in the text."""
+        """A new detokenizer for one output. shows_calls: whether special tokens that mark function calls are text."""
         return Detokenizer(self._call_tokens if shows_calls else self.tokens, starts_text=starts_text)
 
     def _check_length(self, text: str, field: str) -> None:
@@ -202,7 +201,7 @@ class ChatModel:
         return self._tokenizer.encode(text, add_special_tokens=False)
 
     def _prompt_prefix(self, config: Mapping[str, Any], special: Mapping[str, str]) -> list[int]:
-        """What goes before a raw prompt: BOS, if the tokenizer's configuration or post-processor says so."""
+        """What comes before a raw prompt: BOS, if the tokenizer's configuration or post-processor says so."""
         if config.get("add_bos_token") is False:
             return []
         plain = self._tokenizer.encode("a", add_special_tokens=False).ids

@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from app.interface.functions.dialects import HERMES
 from app.interface.wire.chat import Message, ResponseFormat, Tool
 
 
@@ -34,21 +35,18 @@ def with_calls_as_text(messages: Sequence[Message], tools: Sequence[Tool]) -> li
             else:
                 written.append(Message(role="user", content=text))
         elif message.tool_calls:
-            calls = [
-                f'<tool_call>\n{{"name": "{call.function.name}", "arguments": {call.function.arguments}}}\n</tool_call>'
-                for call in message.tool_calls
-            ]
+            calls = [HERMES.call_text(call.function.name, call.function.arguments) for call in message.tool_calls]
             written.append(Message(role="assistant", content="\n".join([*filter(None, [_text(message)]), *calls])))
         else:
             written.append(message)
     if tools:
         listed = "\n".join(orjson.dumps(tool).decode() for tool in definitions(tools))
-        words = (
+        instructions = (
             "You can call functions. To call one, answer with a JSON object between tags, and nothing else:\n"
-            '<tool_call>\n{"name": "<its name>", "arguments": {<its arguments>}}\n</tool_call>\n'
+            f"{HERMES.call_text('<its name>', '{<its arguments>}')}\n"
             f"These functions can be called:\n{listed}"
         )
-        written = _with_system(written, words)
+        written = _with_system(written, instructions)
     return written
 
 
@@ -59,11 +57,11 @@ def with_format_instructions(messages: Sequence[Message], form: ResponseFormat |
     return _with_system(messages, f"The answer's format is {form.json_schema.name}: {form.json_schema.description}")
 
 
-def _with_system(messages: Sequence[Message], words: str) -> list[Message]:
-    """The conversation with these words at the end of its system message, or as one."""
+def _with_system(messages: Sequence[Message], instructions: str) -> list[Message]:
+    """The conversation with these instructions at the end of its system message, or as one."""
     if messages and messages[0].role in ("system", "developer"):
-        return [Message(role="system", content=f"{_text(messages[0])}\n\n{words}"), *messages[1:]]
-    return [Message(role="system", content=words), *messages]
+        return [Message(role="system", content=f"{_text(messages[0])}\n\n{instructions}"), *messages[1:]]
+    return [Message(role="system", content=instructions), *messages]
 
 
 def _text(message: Message) -> str:

@@ -5,7 +5,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from app.interface.errors import ApiError
-from app.interface.functions.wanted import functions_of, grammar_of
+from app.interface.functions.requested import functions_of, grammar_of
 from app.interface.wire.chat import ChatCompletionRequest
 from app.messages.failures import ConstraintError
 from app.messages.outputs import TokenDelta

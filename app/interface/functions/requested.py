@@ -1,8 +1,7 @@
-"""What a request wants of functions and formats: the text that tells the model of them, and what its output must be.
+"""Which functions a request lets the model call, and which grammar its output has to follow.
 
-A model whose template takes `tools` is told in its own way; any other in a system message of ours, in Hermes' format.
-What the output must be is a JSON schema as text, which the engine's constraint is compiled from elsewhere. Knows
-neither tokens nor templates.
+A grammar crosses to the worker as text, where the engine's constraint is compiled from it. It knows neither tokens nor
+templates: `text` writes the functions into the prompt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,12 +25,12 @@ MAX_FORCED_CALLS = 16
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What an output has to be, and what of the request says so."""
+    """What an output has to follow, and the request's fields that say so."""
 
     schema: str
-    """A JSON schema, or a grammar with calls in it (`app.call_grammar`), as text."""
+    """A JSON schema, or a grammar with calls in it (`call_grammar`), as text."""
     fields: tuple[str, ...]
-    """Whose fault it is if it can't be followed: of several, the i-th is `$defs/f<i>`, or the grammar's i-th schema."""
+    """The fields to name if it can't be followed. The i-th has `$defs/f<i>`, or the grammar's i-th schema."""
 
     def field_of(self, definition: str | None) -> str:
         """The request's field behind one of the schema's definitions."""
@@ -43,7 +42,7 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True)
 class Functions:
-    """How calls are looked for in an output."""
+    """The functions that may be called, and how calls are found in an output."""
 
     names: tuple[str, ...]
     mode: Literal["auto", "list", "named"]
@@ -51,11 +50,11 @@ class Functions:
     parallel: bool = True
     """Whether an output may have several calls."""
     bare: Literal["any", "strict", "none"] = "any"
-    """Which objects at an output's begin may be calls without a mark; not "any": a grammar holds calls to schemas."""
+    """Which objects at an output's beginning may be calls without a mark; except with "any", a grammar has schemas."""
 
 
 def functions_of(request: ChatCompletionRequest) -> Functions | None:
-    """None: the model is to call nothing. Raises ApiError (400)."""
+    """The functions; None: the model may call none. Raises ApiError (400)."""
     choice = request.tool_choice
     names = tuple(tool.function.name for tool in request.tools or ())
     if len(set(names)) < len(names):
@@ -85,9 +84,9 @@ def functions_of(request: ChatCompletionRequest) -> Functions | None:
 def grammar_of(
     request: ChatCompletionRequest, functions: Functions | None, special: Mapping[int, str] | None = None
 ) -> Grammar | None:
-    """What the output has to follow. Raises ApiError (400) naming the field.
+    """What the output has to follow; None: nothing. Raises ApiError (400) naming the field.
 
-    special: the vocabulary's special tokens, of which calls' marks may be some.
+    special: the vocabulary's special tokens by id; marks of calls may be among them.
     """
     form = request.response_format
     schema: Any = None
@@ -127,7 +126,7 @@ def grammar_of(
 
 
 def _callable(tool: Tool, field: str) -> CallableFunction:
-    """Of a function that is not strict, arguments may be any object."""
+    """A function that is not strict takes any object as its arguments."""
     if not tool.function.strict:
         return CallableFunction(tool.function.name, {"type": "object"})
     schema = {"type": "object", "properties": {}} if tool.function.parameters is None else tool.function.parameters
@@ -136,7 +135,7 @@ def _callable(tool: Tool, field: str) -> CallableFunction:
 
 
 def _forced_schema(tools: Sequence[Tool], functions: Functions, parallel: bool) -> dict[str, Any]:
-    """One function's arguments, or a list of calls; each function's schema lies under a name of its own."""
+    """The schema of one function's arguments, or of a list of calls; then each function's schema is a definition."""
     parameters: dict[str, Any] = {}
     for i, tool in enumerate(tools):
         schema = tool.function.parameters

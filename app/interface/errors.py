@@ -1,7 +1,7 @@
-"""What a client is told when a request fails: status, OpenAI's error object, and headers.
+"""How a failure is worded for the client: status, OpenAI's error object, and headers.
 
-It knows OpenAI's names for errors and the engine's exceptions; it knows nothing of FastAPI or Ray, and logs
-nothing.
+It knows OpenAI's names for errors and the engine's exceptions, and nothing of FastAPI or Ray. It logs bugs only, by
+type and place.
 """
 
 import logging
@@ -61,7 +61,7 @@ def no_such_model(name: str) -> ApiError:
 
 
 def no_such_route(method: str, path: str) -> ApiError:
-    """404: a path that is not of this API."""
+    """404: this API has no such path."""
     return ApiError(404, f"Unknown request URL: {method} {_shortened(path)}.", code="unknown_url")
 
 
@@ -71,21 +71,21 @@ def wrong_method(method: str, allowed: str) -> ApiError:
 
 
 def body_too_large(limit_bytes: int) -> ApiError:
-    """413: nothing of the body is kept."""
+    """413: the body is too large; none of it is kept."""
     return ApiError(413, f"The request body is larger than {limit_bytes} bytes.", code="request_too_large")
 
 
 def wrong_content_type() -> ApiError:
-    """415: a body that does not say it is JSON; browsers may send such ones across sites without asking."""
+    """415: the body does not say that it is JSON. Browsers may send such bodies across sites without asking."""
     return ApiError(415, "The request needs the header 'Content-Type: application/json'.")
 
 
 def context_length_exceeded(
     prompt_tokens: int, output_tokens: int, context_tokens: int, param: str, *, at_least: bool = False
 ) -> ApiError:
-    """400: prompt and requested output can't fit; `at_least`: the prompt was too long even to be counted."""
+    """400: prompt and requested output can't fit. at_least: the prompt was refused before its tokens were counted."""
     count = f"at least {prompt_tokens}" if at_least else f"{prompt_tokens}"
-    # OpenAI's own beginning, by which clients (litellm for one) know this error from others.
+    # Clients (litellm, for one) recognize this error by OpenAI's first words.
     return invalid(
         f"This model's maximum context length is {context_tokens} tokens, but {count} in the prompt and "
         f"{output_tokens} for the output were asked for. Shorten the prompt or ask for less output.",
@@ -106,7 +106,7 @@ def queue_full(retry_after_s: int) -> ApiError:
 
 
 def unavailable(retry_after_s: int, message: str = "No worker is up. Try again later.") -> ApiError:
-    """503: nobody is there to do the work."""
+    """503: no worker can do the work."""
     return ApiError(
         503,
         message,
@@ -117,7 +117,7 @@ def unavailable(retry_after_s: int, message: str = "No worker is up. Try again l
 
 
 def internal(request_id: str) -> ApiError:
-    """500: a bug of ours; the id finds it in the log."""
+    """500: a bug of the service; the log has it under this id."""
     return ApiError(
         500,
         f"The server failed on this request (id {request_id}).",
@@ -127,7 +127,7 @@ def internal(request_id: str) -> ApiError:
 
 
 def of_engine(error: Exception, retry_after_s: int) -> ApiError | None:
-    """What an engine's refusal means to the client; None: not a refusal, but a bug of ours."""
+    """An engine's refusal as the client sees it; None: the error is no refusal, so it is a bug."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, QueueFullError):
@@ -148,7 +148,10 @@ def _shortened(text: str) -> str:
 
 
 def as_api_error(error: Exception, request_id: str, retry_after_s: int) -> ApiError:
-    """What the client is told. A bug of ours is logged by type and place: its message may quote a prompt."""
+    """The failure as the client sees it.
+
+    A bug is logged by type and place; its message is not, because it may quote a prompt.
+    """
     known = of_engine(error, retry_after_s)
     if known is not None:
         return known

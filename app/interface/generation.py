@@ -26,16 +26,12 @@ from app.interface.callers import Caller
 from app.interface.errors import ApiError
 from app.interface.planning.job import Job
 from app.interface.planning.limits import Limits
-from app.interface.reception import Reception
+from app.interface.reception import Reception, unchanged
 from app.interface.text.chat_model import ChatModel
 from app.interface.wire.generation import GenerationRequest
 from app.interface.wire.responses import ResponseRequest
 
 Body = TypeVar("Body", bound=GenerationRequest | ResponseRequest)
-
-
-def _unchanged(error: ApiError) -> ApiError:
-    return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +45,7 @@ class Family(Generic[Body]):
     """From (model, body, limits, caller, request id) to a job; may run in a thread. Raises ApiError (400)."""
     body: Callable[[Body, AnswerHead, Job], BodyWriter]
     events: Callable[[Body, AnswerHead, Job], EventWriter]
-    renamed: Callable[[ApiError], ApiError] = _unchanged
+    renamed: Callable[[ApiError], ApiError] = unchanged
     """A failure in the field names of the client's request."""
 
 

@@ -1,7 +1,7 @@
 """The HTTP application: which path leads to which route.
 
-It gets what it serves as plain objects and callables, so it knows nothing of Ray. No prompt and no answer
-is ever logged: a failure is known by its request id, its type and where it happened.
+It gets what it serves as plain objects and callables, so it knows nothing of Ray. Nothing logs a prompt or an answer:
+the log has a failure's request id, type and place.
 """
 
 from collections.abc import Callable, Sequence
@@ -59,7 +59,8 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
     unguarded = APIRouter(route_class=Guarded)
     for route in routes:
         (unguarded if route.open else guarded).add_api_route(route.path, route.endpoint, methods=[route.method])
-    # The chat page is mounted behind these routes and would answer what they don't: they answer all of it.
+    # The chat page is mounted behind these routes. They refuse the methods and paths that they do not have, or else the
+    # page would answer them.
     unknown = _unknown(routes)
     for route in routes:
         if not route.path.startswith("/v1/"):
@@ -129,7 +130,7 @@ def service_routes(service: Service, metrics: Metrics) -> Sequence[Route]:
 
 
 def _unknown(routes: Sequence[Route]) -> Callable[[Request], Any]:
-    """What answers any other path under `/v1`, and any other method."""
+    """The endpoint of any other path under `/v1`, and of any other method."""
 
     async def unknown(request: Request) -> Response:
         path = request.url.path

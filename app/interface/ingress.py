@@ -1,6 +1,6 @@
-"""The front door as a Ray Serve deployment: it opens the models' tokenizers and connects HTTP to the workers.
+"""The interface as a Ray Serve deployment: it opens the models' tokenizers and connects HTTP to the workers.
 
-What the routes do is in `app.http_api` and below, which know nothing of Ray.
+What the routes do is in `app.interface.http_api`, which knows nothing of Ray.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from app.interface.service import HttpSettings, Service
 from app.ray_internals import keep_on_loopback
 from app.settings import ServiceSettings
 
-_FIRST_LOOK_TIMEOUT_S = 10.0
+_FIRST_SEARCH_TIMEOUT_S = 10.0
 
 
 @serve.deployment
 @serve.ingress()
 class Ingress:
-    """Answers HTTP; bound with (settings, handle of the workers of its own model). It finds other models by itself."""
+    """Answers HTTP. Bound with the settings and the handle of its own model's workers; it finds other models itself."""
 
     def __init__(self, settings: ServiceSettings, workers: DeploymentHandle[Any]) -> None:
         """Opens the model's tokenizer, not its weights. Raises ChatModelError naming the wrong file."""
@@ -57,7 +57,7 @@ class Ingress:
         )
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        """Serve calls this once, after the constructor. The page takes what the routes before it leave."""
+        """Serve calls this once, after the constructor. The page answers what the routes before it leave."""
         from app.interface.page.page import mount_page  # only this process needs Gradio, which takes seconds to import
 
         app = build_http_app(self._service, lifespan=self._watching)
@@ -66,12 +66,12 @@ class Ingress:
 
     @asynccontextmanager
     async def _watching(self, app: FastAPI) -> AsyncIterator[None]:
-        """While the application runs, so does the search for other models; the first look is before it is ready."""
+        """Searches for other models while the application runs; the first search ends before it is ready."""
         await self._arrivals.open()
-        looks = self._directory.watch(self._search_period_s, first := asyncio.Event())
-        watch = asyncio.create_task(looks)
+        searching = self._directory.watch(self._search_period_s, first := asyncio.Event())
+        watch = asyncio.create_task(searching)
         with suppress(TimeoutError):
-            await asyncio.wait_for(first.wait(), _FIRST_LOOK_TIMEOUT_S)
+            await asyncio.wait_for(first.wait(), _FIRST_SEARCH_TIMEOUT_S)
         try:
             yield
         finally:

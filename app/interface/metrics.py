@@ -1,8 +1,8 @@
-"""What an operator may know, in Prometheus' text format: counts, times and shares, of nobody in particular.
+"""Metrics for the operator in Prometheus' text format: counts, times and shares.
 
-No series tells of a user, a key, a prompt or an answer: labels are methods, routes, statuses, models, reasons of an end
-and workers only, and none of them takes what a request says. Counts of HTTP are those of this ingress replica; workers
-tell theirs in their heartbeats. Knows neither Ray nor the engine.
+No series is about a user, a key, a prompt or an answer. Labels are methods, routes, statuses, models, finish reasons
+and workers only, and none takes its value from a request's text. HTTP is counted per ingress replica; workers report
+their counts in their heartbeats. It knows neither Ray nor the engine.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
@@ -26,10 +26,10 @@ _NEXT_TOKEN_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0
 
 
 class Metrics:
-    """One ingress replica's series. Any thread may use it: the library locks its series."""
+    """One ingress replica's series. Any thread may use it, because the library locks its series."""
 
     def __init__(self, workers: Callable[[], Sequence[WorkerRow]]) -> None:
-        self._registry = registry = CollectorRegistry()  # Ray's own series are in the library's global one
+        self._registry = registry = CollectorRegistry()  # not the library's global one, which has Ray's series
         self._requests = Counter(
             "redoubt_http_requests", "HTTP requests answered.", ["method", "route", "status"], registry=registry
         )
@@ -73,7 +73,7 @@ class Metrics:
         self._requests.labels(method, route, status).inc()
 
     def observed(self, model: str, generate: Generate) -> Generate:
-        """The same generator, counted."""
+        """The same generator, with its sequences and tokens counted."""
         sequences = {reason: self._sequences.labels(model, reason) for reason in ("stop", "length", "error", "closed")}
         prompt_tokens, cached_tokens = self._prompt_tokens.labels(model), self._cached_tokens.labels(model)
         generated_tokens = self._generated_tokens.labels(model)
@@ -92,7 +92,7 @@ class Metrics:
                         if delta.cached_tokens:
                             cached_tokens.inc(delta.cached_tokens)
                         if isinstance(request.search, BeamParams):
-                            # A beam search's answers, which come all at once: no first token to time.
+                            # A beam search's answers come all at once, so there is no first token to time.
                             made = len(delta.token_ids) + sum(len(answer.token_ids) for answer in delta.more)
                             generated_tokens.inc(made)
                         elif delta.token_ids:
@@ -115,13 +115,13 @@ class Metrics:
 
 
 class _Workers(Collector):
-    """The worker table as series: what each worker told in its last heartbeat."""
+    """The worker table as series: what each worker reported in its last heartbeat."""
 
     def __init__(self, workers: Callable[[], Sequence[WorkerRow]]) -> None:
         self._workers = workers
 
     def collect(self) -> Iterator[Metric]:
-        """One sample per worker that is there."""
+        """One sample for each worker that is not gone."""
         rows = [row for row in self._workers() if row.state != "gone"]
         gauges: dict[str, tuple[str, Callable[[WorkerRow], float]]] = {
             "up": ("Whether it reports, and gets requests.", lambda row: row.check_heart_beat),
@@ -137,20 +137,20 @@ class _Workers(Collector):
             "generated_tokens": ("Tokens made.", lambda row: row.generated_tokens),
             "preemptions": ("Sequences that gave their pages back.", lambda row: row.preemptions),
         }
-        for name, (told, value) in gauges.items():
-            gauge = GaugeMetricFamily(f"redoubt_worker_{name}", told, labels=["worker"])
+        for name, (description, value) in gauges.items():
+            gauge = GaugeMetricFamily(f"redoubt_worker_{name}", description, labels=["worker"])
             for row in rows:
                 gauge.add_metric([row.worker_id], value(row))
             yield gauge
-        for name, (told, value) in counters.items():
-            counter = CounterMetricFamily(f"redoubt_worker_{name}", told, labels=["worker"])
+        for name, (description, value) in counters.items():
+            counter = CounterMetricFamily(f"redoubt_worker_{name}", description, labels=["worker"])
             for row in rows:
                 counter.add_metric([row.worker_id], value(row))
             yield counter
 
 
 class ObservedModels(Mapping[str, ServedModel]):
-    """The models as they are now, for they come and go; what each generates is counted."""
+    """The models that are served now; what each generates is counted."""
 
     def __init__(self, models: Mapping[str, ServedModel], metrics: Metrics) -> None:
         self._models = models

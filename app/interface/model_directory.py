@@ -1,8 +1,8 @@
-"""Which models are served: the front door's own, and those of other applications of the same Serve as they come and go.
+"""Which models are served: the ingress's own, and those of other applications of the same Serve as they come and go.
 
-An application made by `app.deploy.build_model` has workers and no routes. The directory looks for such applications now
-and then, so a model can be added or taken away while conversations with the others go on. It knows nothing of Ray: what
-asks Serve is given to it.
+An application made by `app.deploy.build_model` has workers and no routes. The directory searches for such applications
+periodically, so a model can be added or removed while the others are in use. It knows nothing of Ray: it is given an
+object that asks Serve.
 """
 
 import asyncio
@@ -20,45 +20,45 @@ from app.messages.outputs import Generate
 from app.messages.workers import FoundApplication, WorkerRow
 
 logger = logging.getLogger("ray.serve")
-_CARD_LOOKS, _CARD_LOOK_S = 20, 0.1
+_CARD_TRIES, _CARD_WAIT_S = 20, 0.1
 
 
 class ModelWorkers(Protocol):
-    """The way to one application's workers."""
+    """One application's workers."""
 
     @property
     def generate(self) -> Generate:
         """Streams a request's deltas."""
 
     def workers(self) -> list[WorkerRow]:
-        """Their table."""
+        """Their rows of the worker table."""
 
     def cards(self) -> list[ModelCard]:
-        """What those that live run; several while an application is replaced by another one of its name."""
+        """What the live workers run. There are several while an application replaces another one of its name."""
 
 
 class Applications(Protocol):
     """The other applications of this Serve."""
 
     async def find(self) -> Mapping[str, FoundApplication]:
-        """Those that have workers of ours, or may have, and are not being taken away; by name."""
+        """By name, those that have or may have workers of this project and are not being deleted."""
 
     def connect(self, name: str) -> ModelWorkers:
-        """The way to one's workers, whose cards come a little later."""
+        """One application's workers. Their cards arrive a little later."""
 
 
 @dataclass(slots=True)
 class _Entry:
     workers: ModelWorkers
     card: ModelCard | None = None
-    """Of the model that is served; None: not yet, or refused."""
-    told: str = ""
-    """Why it is not served, when that was last said."""
+    """The card of the model that is served; None: not yet, or refused."""
+    logged_reason: str = ""
+    """Why it is not served, as it was last logged."""
 
-    def tell(self, name: str, reason: str) -> None:
-        """Logs the reason, once."""
-        if reason != self.told:
-            self.told = reason
+    def log_refusal(self, name: str, reason: str) -> None:
+        """Logs why the application is not served, once for each reason."""
+        if reason != self.logged_reason:
+            self.logged_reason = reason
             logger.warning("Application %r is not served: %s", name, reason)
 
 
@@ -66,27 +66,27 @@ class ModelDirectory:
     """The models by name, kept up to date by `watch`. Written on one event loop; read from any thread."""
 
     def __init__(self, card: ModelCard, workers: ModelWorkers, applications: Applications) -> None:
-        """Begins with the front door's own model, whose name nobody else can take. Raises ChatModelError."""
+        """Begins with the ingress's own model, whose name no other model can take. Raises ChatModelError."""
         self._own = workers
         self._applications = applications
         self._entries: dict[str, _Entry] = {}
         self.models: dict[str, ServedModel] = {card.name: _served(card, workers)}
 
     def workers(self) -> list[WorkerRow]:
-        """The worker table of all models, the own one's first."""
+        """The worker table of all models; the ingress's own comes first."""
         others = [entry.workers for entry in list(self._entries.values())]
         return [row for one in (self._own, *others) for row in one.workers()]
 
     async def watch(self, period_s: float, first: asyncio.Event | None = None) -> None:
-        """Looks every `period_s` seconds, until it is cancelled. first: set after the first time, however it went."""
-        trouble = ""
+        """Searches every `period_s` seconds until cancelled. first: set after the first search, even if it failed."""
+        logged_error = ""
         while True:
             try:
                 await self.look()
-                trouble = ""
-            except Exception as error:  # Serve's controller is being replaced, say: what is served stays served
-                if str(error) != trouble:
-                    trouble = str(error)
+                logged_error = ""
+            except Exception as error:  # Serve's controller may be restarting; the served models stay served
+                if str(error) != logged_error:
+                    logged_error = str(error)
                     logger.warning(
                         "Other models' applications can't be listed now: %s: %s", type(error).__name__, error
                     )
@@ -95,7 +95,7 @@ class ModelDirectory:
             await asyncio.sleep(period_s)
 
     async def look(self) -> None:
-        """Takes in what has come, drops what has gone, reads again what runs another model than before."""
+        """Adds new applications, drops deleted ones, and reloads those that run another model than before."""
         found = await self._applications.find()
         for name in [name for name in self._entries if name not in found]:
             self._drop(self._entries.pop(name))
@@ -104,22 +104,22 @@ class ModelDirectory:
                 entry = self._entries.get(name)
                 if entry is None:
                     entry = self._entries[name] = _Entry(self._applications.connect(name))
-                await self._take_in(name, entry)
+                await self._update(name, entry)
 
-    async def _take_in(self, name: str, entry: _Entry) -> None:
-        cards = await _some_cards(entry.workers)
-        if not cards or entry.card in cards:  # the workers are being replaced, or all is as it was
+    async def _update(self, name: str, entry: _Entry) -> None:
+        cards = await _wait_for_cards(entry.workers)
+        if not cards or entry.card in cards:  # the workers are being replaced, or nothing has changed
             return
         self._drop(entry)
         if cards[0].name in self.models:
-            entry.tell(name, f"the model name {cards[0].name!r} is taken")
+            entry.log_refusal(name, f"the model name {cards[0].name!r} is taken")
             return
         try:
             served = await asyncio.get_running_loop().run_in_executor(None, _served, cards[0], entry.workers)
-        except Exception as error:  # this application's trouble; it may be over at the next look
-            entry.tell(name, f"{type(error).__name__}: {error}")
+        except Exception as error:  # concerns this application only; the next search tries again
+            entry.log_refusal(name, f"{type(error).__name__}: {error}")
             return
-        entry.card, entry.told = cards[0], ""
+        entry.card, entry.logged_reason = cards[0], ""
         self.models[entry.card.name] = served
 
     def _drop(self, entry: _Entry) -> None:
@@ -128,12 +128,12 @@ class ModelDirectory:
             entry.card = None
 
 
-async def _some_cards(workers: ModelWorkers) -> list[ModelCard]:
-    """What the workers run; waits a little for a handle that is new."""
-    for _ in range(_CARD_LOOKS):
+async def _wait_for_cards(workers: ModelWorkers) -> list[ModelCard]:
+    """What the workers run. A new handle needs a moment before it has cards."""
+    for _ in range(_CARD_TRIES):
         if cards := workers.cards():
             return cards
-        await asyncio.sleep(_CARD_LOOK_S)
+        await asyncio.sleep(_CARD_WAIT_S)
     return []
 
 

@@ -45,7 +45,8 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
     return bytes(body)
 
 
-def _unchanged(error: ApiError) -> ApiError:
+def unchanged(error: ApiError) -> ApiError:
+    """The error with the fields that it names: for endpoints whose plans name the client's own."""
     return error
 
 
@@ -86,7 +87,7 @@ class Reception:
         id_prefix: str,
         body_type: type[Body],
         plan: Callable[[Body, Caller, str], Answer],
-        renamed: Callable[[ApiError], ApiError] = _unchanged,
+        renamed: Callable[[ApiError], ApiError] = unchanged,
     ) -> Response:
         """Answers a request that needs a worker: plans it, then waits for the whole answer, or streams it.
 

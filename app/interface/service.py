@@ -1,7 +1,4 @@
-"""What every route works with: the models that are served, the settings, and how a body becomes a request.
-
-It knows neither paths nor what a request asks for.
-"""
+"""What every route works with: the served models, the worker table and the settings. It knows no path."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,13 +22,13 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """What of the service's settings concerns HTTP."""
+    """The service's settings that concern HTTP."""
 
     limits: Limits
     max_body_bytes: int
     retry_after_s: int
     api_keys: tuple[str, ...] = ()
-    """Keys of which a client must show one; none: everybody who reaches the address is served."""
+    """A client must show one of these; none: everybody who reaches the address is served."""
 
 
 @dataclass(frozen=True, slots=True)

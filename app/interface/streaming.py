@@ -1,7 +1,6 @@
-"""Server-sent events: OpenAI's chunks as bytes, and the HTTP response that streams them.
+"""Answering while the client listens: work that ends when the client disconnects, and streams of server-sent events.
 
-A chunk differs from the last one in its text only, so everything else is serialized once per stream; what
-queues up while the socket is busy goes out in one write. It knows nothing of tokens, models or Ray.
+It knows nothing of what the events say, nor of tokens, models or Ray.
 """
 
 import asyncio
@@ -15,11 +14,11 @@ Result = TypeVar("Result")
 
 
 class ClientGoneError(Exception):
-    """The client closed the connection; there is nobody to answer."""
+    """The client closed the connection."""
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """Awaits `work`, or cancels it and raises ClientGoneError when the client goes. The body must be read."""
+    """Awaits `work`; cancels it and raises ClientGoneError if the client disconnects. The body must have been read."""
     task: asyncio.Task[Result] = asyncio.create_task(work)
     watcher = asyncio.create_task(_disconnected(receive))
     try:
@@ -32,7 +31,10 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) 
 
 
 async def first_of(receive: Receive, items: AsyncGenerator[Result, None]) -> Result:
-    """The first item; a client that goes before it comes, or an error, closes the generator. Raises ClientGoneError."""
+    """The first item. Closes the generator on an error, and if the client disconnects before.
+
+    Raises ClientGoneError, and what the generator raises.
+    """
 
     async def first() -> Result:
         return await anext(items)
@@ -45,10 +47,10 @@ async def first_of(receive: Receive, items: AsyncGenerator[Result, None]) -> Res
 
 
 class EventStream(StreamingResponse):
-    """Streams ready-made events; a client that goes away closes their generator at once."""
+    """Streams events; their generator is closed as soon as the client disconnects."""
 
     def __init__(self, events: AsyncGenerator[bytes, None], source: AsyncGenerator[Any, None]) -> None:
-        """source: what `events` reads; closed too, for a generator that was never begun closes nothing."""
+        """source: what `events` reads; closed too, because a generator that was never begun does not close it."""
         # no-transform and X-Accel-Buffering: proxies must neither compress nor collect the events.
         headers = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
         super().__init__(events, headers=headers, media_type="text/event-stream")
@@ -56,7 +58,7 @@ class EventStream(StreamingResponse):
         self._source = source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the events until they end or the client is gone."""
+        """Sends the events until they end or the client disconnects."""
         try:
             await until_disconnect(receive, self.stream_response(send))
         except (ClientGoneError, OSError):
@@ -67,11 +69,11 @@ class EventStream(StreamingResponse):
 
 
 async def _disconnected(receive: Receive) -> None:
-    """Returns when the client is gone."""
+    """Returns when the client disconnects."""
     while True:
         try:
             message = await receive()
-        except Exception:  # Serve's proxy lost the connection in its own way
+        except Exception:  # how Serve's proxy reports a lost connection
             return
         if message["type"] == "http.disconnect":
             return

@@ -1,7 +1,7 @@
 """The engine's scores as OpenAI shows them: entries of `logprobs.content` in chat, parallel lists in completions.
 
-The probabilities are the model's own: at temperature 1, before penalties, bias, top-p and any grammar. Knows
-tokens' names, nothing of requests.
+The probabilities are the model's own: at temperature 1, before penalties, bias, top-p and any grammar. It knows tokens'
+names and nothing of requests.
 """
 
 import math
@@ -12,7 +12,7 @@ from app.interface.text.detokenizer import TokenBytes
 from app.messages.outputs import TokenScores
 
 LOWEST = -9999.0
-"""What JSON can say of a token that is impossible."""
+"""Stands for minus infinity, which JSON does not have."""
 
 
 def chat_entries(tokens: TokenBytes, token_ids: Sequence[int], scores: TokenScores) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ class CompletionLogprobs:
     def __init__(self, tokens: TokenBytes, top: int) -> None:
         self._tokens = tokens
         self._top = top
-        self._offset = 0  # characters of the text so far; a token that completes none counts at the next
+        self._offset = 0  # characters of the text so far; a token that completes no character has the next one's offset
         self._pending = b""
         self._clear()
 
@@ -49,7 +49,7 @@ class CompletionLogprobs:
         self._lists: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
 
     def add_unscored(self, token: int) -> None:
-        """A prompt's first token, which nothing comes before."""
+        """A prompt's first token, which has no score."""
         self._add(token, None, None)
 
     def add(self, token_ids: Sequence[int], scores: TokenScores) -> None:
@@ -61,11 +61,11 @@ class CompletionLogprobs:
             for other, its_logprob in pairs if self._top else ():
                 top.setdefault(self._name(other), _finite(its_logprob))
             if self._top:
-                top.setdefault(self._name(token), logprob)  # OpenAI has the chosen token in it, too
+                top.setdefault(self._name(token), logprob)  # OpenAI's have the chosen token too
             self._add(token, logprob, top if self._top else None)
 
     def take(self) -> dict[str, Any]:
-        """The lists since the last time."""
+        """The lists since the last call."""
         lists = self._lists
         self._clear()
         return lists
@@ -83,7 +83,7 @@ class CompletionLogprobs:
         self._offset += len(text)
 
     def _name(self, token: int) -> str:
-        """Two tokens must not share a name: half a character is spelled by its bytes, as OpenAI does."""
+        """Two tokens must not share a name, so a token of half a character is written as its bytes, as OpenAI does."""
         spelled = self._tokens.spelled(token)
         try:
             return spelled.decode()

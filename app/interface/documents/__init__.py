@@ -1,1 +1,1 @@
-"""What the service says of itself: its OpenAPI document, and a page of it."""
+"""The description of the service: its OpenAPI document, and that as a page."""

@@ -62,25 +62,25 @@ _BOUNDS = {
 def page(document: dict[str, Any]) -> str:
     """The whole page."""
     environment = jinja2.Environment(autoescape=True, trim_blocks=True)
-    return environment.from_string(_PAGE).render(document=document, link=_told)
+    return environment.from_string(_PAGE).render(document=document, link=_in_words)
 
 
-def _told(schema: dict[str, Any]) -> str:
-    """A schema in few words."""
+def _in_words(schema: dict[str, Any]) -> str:
+    """A schema as a short phrase."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return Markup('<a href="#{0}">{0}</a>').format(name)
     for choice in ("anyOf", "oneOf"):
         if choice in schema:
-            return Markup(" or ").join(_told(each) for each in schema[choice])
+            return Markup(" or ").join(_in_words(each) for each in schema[choice])
     if "enum" in schema:
         return Markup(" or ").join(Markup("<code>{}</code>").format(_json(value)) for value in schema["enum"])
     if "const" in schema:
         return Markup("<code>{}</code>").format(_json(schema["const"]))
     words = escape(schema.get("type", "anything"))
     if schema.get("type") == "array":
-        words = Markup("list of {}").format(_told(schema.get("items", {})))
-    bounds = [told.format(schema[name]) for name, told in _BOUNDS.items() if name in schema]
+        words = Markup("list of {}").format(_in_words(schema.get("items", {})))
+    bounds = [phrase.format(schema[name]) for name, phrase in _BOUNDS.items() if name in schema]
     return words + (Markup(", {}").format(", ".join(bounds)) if bounds else "")
 
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document, from the same models that validate requests and shape answers; it knows no route's work."""
+"""The OpenAPI document, from the models that validate requests and shape answers. It does not know what routes do."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,15 +38,15 @@ class ErrorAnswer(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One endpoint, and what is to be known of it."""
+    """One endpoint and its description."""
 
     method: str
     path: str
-    """As FastAPI has it: a variable may say `{name:path}`."""
+    """In FastAPI's notation: a variable may be `{name:path}`."""
     endpoint: Callable[..., Any]
     summary: str
     answer: type[BaseModel] | str
-    """Of status 200: JSON of that shape, or the media type of something else."""
+    """The answer of status 200: JSON of that shape, or another media type."""
     request: type[BaseModel] | None = None
     computes: bool = False
     """Whether it asks a worker."""
@@ -56,11 +56,11 @@ class Route:
     """Whether it needs no key."""
 
     unavailable: type[BaseModel] | None = None
-    """Of status 503, where that is no failure."""
+    """The answer of status 503, where that is no failure."""
 
     @property
     def shown_path(self) -> str:
-        """As OpenAPI has it."""
+        """In OpenAPI's notation."""
         return self.path.replace(":path}", "}")
 
 

@@ -1,1 +1,1 @@
-"""From a validated request to what the engine is asked for."""
+"""From a validated request to the requests for the engine, a file a family."""

@@ -1,4 +1,4 @@
-"""What a request wants when its context is full: to be refused, or to go on without its oldest tokens.
+"""What happens when a request's context is full: it is refused, or it goes on without its oldest tokens.
 
 Plans the window that the engine then keeps (`app.messages.requests.ContextWindow`), and cuts a prompt that is longer
 than the window. It knows tokens and lengths only: no template, no HTTP, no engine.
@@ -13,7 +13,7 @@ from app.messages.requests import ContextWindow, OnOverflow
 BLOCK_TOKENS = 128
 """A window is whole blocks: a multiple of every page size."""
 SINK_TOKENS = 4
-"""Kept at least: attention rests on the first tokens, and without them a text falls apart (Xiao et al. 2023)."""
+"""At least so many first tokens are kept: without them the output degenerates (attention sinks, Xiao et al. 2023)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class WindowWishes:
 
 
 def shifts(wishes: WindowWishes, default: OnOverflow) -> bool:
-    """Whether the request goes on. Raises ApiError (400) for fields that say how, where it does not."""
+    """Whether the request goes on. Raises ApiError (400) for a field that says how, if it does not go on."""
     if (wishes.on_overflow or default) == "shift":
         return True
     for field in ("context_window", "n_keep", "n_discard"):
@@ -41,8 +41,8 @@ def plan_window(
 ) -> tuple[Sequence[int], ContextWindow]:
     """The prompt, cut if it is longer than the window, and the window. Raises ApiError (400).
 
-    system_tokens: how many of the prompt's first tokens are the template's system prompt; they are kept unless the
-    request itself says to shift, and to keep fewer.
+    system_tokens: how many of the prompt's first tokens are the template's system prompt. They are kept, unless the
+    request itself asks to shift and to keep fewer.
     """
     tokens = _window_tokens(wishes.context_window, context_tokens)
     keep = max(SINK_TOKENS, system_tokens)
@@ -54,7 +54,7 @@ def plan_window(
     discard = wishes.n_discard
     if discard is None or discard == -1:
         discard = max((tokens - keep) // 2, 1)
-    # Pages round both up, and something must be left of what was said last.
+    # Whole pages round both up, and at least one block of the latest tokens must stay.
     if keep + discard + BLOCK_TOKENS > tokens:
         if wishes.n_keep is None and wishes.n_discard is None:
             raise errors.context_length_exceeded(keep, 2 * BLOCK_TOKENS, tokens, prompt_field)

@@ -1,6 +1,6 @@
-"""Which search a request asks for, in vLLM's and transformers' words, or why it can't have it.
+"""Which search a request asks for, in the fields of vLLM and transformers.
 
-What would have no effect is refused by the field's name, never ignored. Knows neither model nor prompt.
+A field that would have no effect is refused by name, never ignored. It knows neither model nor prompt.
 """
 
 from app.interface import errors
@@ -12,7 +12,7 @@ _Request = ChatCompletionRequest | CompletionRequest
 
 
 def search_of(request: _Request, max_beams: int) -> BeamParams | ContrastiveParams | None:
-    """None: tokens are drawn. Raises ApiError (400). `max_beams`: also the most candidates of contrastive search."""
+    """The search; None: tokens are drawn. max_beams limits contrastive candidates too. Raises ApiError (400)."""
     beams = _width(request)
     if beams is None:
         for field, off in (
@@ -33,7 +33,7 @@ def search_of(request: _Request, max_beams: int) -> BeamParams | ContrastivePara
 
 
 def _width(request: _Request) -> int | None:
-    """How many beams; None: no beam search."""
+    """The number of beams; None: no beam search."""
     best_of = request.best_of if isinstance(request, CompletionRequest) else None
     if request.use_beam_search is False and (request.num_beams or 1) > 1:
         raise _invalid("num_beams", "contradicts 'use_beam_search': false")

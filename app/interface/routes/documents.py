@@ -1,4 +1,4 @@
-"""`/openapi.json` and `/docs`: what the service says of itself, to anybody who reaches it."""
+"""`/openapi.json` and `/docs`: the description of the service, which needs no key."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from app.interface.documents.html import HEADERS, page
 
 
 class DocumentRoutes:
-    """Both forms of one document."""
+    """The two routes, over one document."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self._json = orjson.dumps(document)

@@ -1,4 +1,4 @@
-"""`/metrics`: the series, for who has a key."""
+"""`/metrics`."""
 
 from fastapi.responses import Response
 

@@ -1,4 +1,4 @@
-"""`/v1/models`, `/v1/workers` and `/health`: what is served, and who serves it."""
+"""`/v1/models`, `/v1/workers` and `/health`: the served models and their workers."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from app.interface.wire.models import Model, ModelList
 
 
 class ModelRoutes:
-    """Nothing here computes, or reads a body."""
+    """Three routes, over one service. None asks a worker or reads a body."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

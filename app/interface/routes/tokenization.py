@@ -1,6 +1,6 @@
-"""`/tokenize` and `/detokenize`, as vLLM answers them: the model's own tokens, without a worker's help.
+"""`/tokenize` and `/detokenize`, as vLLM answers them. No worker is asked.
 
-A chat is counted as it will be computed, template and all.
+A chat's tokens are those of its rendered template.
 """
 
 from fastapi import Request
@@ -12,11 +12,11 @@ from app.interface.reception import Reception
 from app.interface.wire.tokenization import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 
 MAX_BODY_BYTES = 4 << 20
-"""A text may be longer than the context, for that is what one asks; but other long bodies wait meanwhile."""
+"""A text may be longer than the context, but other long bodies wait while it is tokenized."""
 
 
 class TokenizationRoutes:
-    """Both directions, over one service."""
+    """Both routes, over one service."""
 
     def __init__(self, reception: Reception) -> None:
         self._reception = reception

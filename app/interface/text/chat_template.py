@@ -1,8 +1,8 @@
 """A model's own chat template: from messages to the text that it was trained on.
 
-The template comes with the model's files and runs in Jinja's sandbox. What users write can't make a control
-token: any place where a user's string holds one, or could become a part of one, is broken by a mark that no
-user can guess; the tokenizer (`app.chat`) takes the marks out again. It knows nothing of token ids.
+The template comes with the model's files and runs in Jinja's sandbox. Users' text can't make a control token: wherever
+a user's string holds one, or could become part of one, a mark that no user can guess is inserted, and `ChatModel`
+removes the marks after it has renamed the template's own control tokens. It knows nothing of token ids.
 """
 
 import json
@@ -94,7 +94,7 @@ class ChatTemplate:
         )
 
     def _detect_parts(self) -> bool:
-        """Whether the template shows content only as a list of parts: it is tried, not guessed."""
+        """Whether the template shows content only if it is a list of parts; found by rendering both."""
 
         def shows(content: object) -> bool:
             try:
@@ -134,7 +134,7 @@ class ChatTemplate:
         return value
 
     def _role(self, role: str) -> str:
-        """OpenAI's newer name for the system role is unknown to most templates."""
+        """The role as the template knows it: most do not know "developer", OpenAI's newer name of the system role."""
         return "system" if role == "developer" and "developer" not in self._source else role
 
     def _with_start_mark(self, content: Any) -> Any:
@@ -153,9 +153,9 @@ class ChatTemplate:
         return value
 
     def _marked_text(self, text: str) -> str:
-        """Breaks control tokens in the text, and its ends where something beside them could complete one."""
+        """Inserts marks into control tokens in the text, and at its ends where the template could complete one."""
         text = self._whole.sub(lambda match: f"{match[0][0]}{self.mark}{match[0][1:]}", text)
-        core = text.strip()  # templates like to strip
+        core = text.strip()  # many templates strip
         start = len(text) - len(text.lstrip())
         end = start + len(core)
         lengths = range(1, min(len(core), self._longest) + 1)
@@ -167,7 +167,7 @@ class ChatTemplate:
 
 
 class _Generation(Extension):
-    """The `{% generation %}` block marks the assistant's words for training; here it is just its body."""
+    """The `{% generation %}` block marks the assistant's text for training; here it is only its body."""
 
     tags = {"generation"}  # noqa: RUF012  (Jinja's own interface)
 
@@ -207,6 +207,6 @@ def _strftime_now(form: str) -> str:
 
 
 def _tool_call(call: dict[str, Any]) -> dict[str, Any]:
-    """Templates write the arguments out themselves, so they get the object and not its JSON."""
+    """Templates write the arguments as JSON themselves, so they get the object."""
     call["function"]["arguments"] = json.loads(call["function"]["arguments"])
     return call

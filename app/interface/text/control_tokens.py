@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Aliases:
-    """Secret names of control tokens: same ids, but no text that a user can think of contains one."""
+    """Secret names of control tokens: the ids stay the same, and no user can guess the names."""
 
     def __init__(self, tokens: Iterable[str]) -> None:
         secret = secrets.token_hex(8)
@@ -24,7 +24,7 @@ class Aliases:
         return self._names.get(token, token)
 
     def real_name(self, name: str) -> str:
-        """What a control token is called outside; any other token is its own name."""
+        """The public name of a control token; any other token is its own name."""
         return self._tokens.get(name, name)
 
     def in_text(self, text: str) -> str:
@@ -32,7 +32,7 @@ class Aliases:
         return self._pattern.sub(lambda match: self._names[match[0]], text)
 
     def in_tokenizer(self, tokenizer: Mapping[str, Any]) -> dict[str, Any]:
-        """`tokenizer.json` with the control tokens renamed, and no merge that could still make one."""
+        """`tokenizer.json` with the control tokens renamed, and without merges that could make one."""
         model = dict(tokenizer["model"])
         if isinstance(model["vocab"], Mapping):
             model["vocab"] = {self.name(token): i for token, i in model["vocab"].items()}

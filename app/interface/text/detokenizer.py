@@ -1,8 +1,7 @@
 """From token ids to text as they are made, and stop strings in that text.
 
-Every token stands for fixed bytes; an incremental UTF-8 decoder turns them into text, so each token costs
-the same however long the output is, and no character is shown before it is whole. It knows
-`tokenizer.json`, not the model.
+Every token stands for fixed bytes, which an incremental UTF-8 decoder turns into text. So each token costs the same
+however long the output is, and no character is shown before it is complete. It knows `tokenizer.json`, not the model.
 """
 
 import codecs
@@ -15,11 +14,11 @@ _SPACE = "\u2581"  # SentencePiece writes a space so
 
 
 class UnsupportedTokenizerError(ValueError):
-    """A tokenizer whose tokens do not stand for fixed bytes, or of a kind that we do not know."""
+    """A tokenizer whose tokens do not stand for fixed bytes, or of an unknown kind."""
 
 
 class TokenBytes:
-    """What each token of a vocabulary stands for. Special tokens stand for nothing."""
+    """The bytes that each token of a vocabulary stands for; special tokens stand for none."""
 
     def __init__(
         self, table: Sequence[bytes], *, has_prefix_space: bool, special: Mapping[int, str] | None = None
@@ -28,23 +27,23 @@ class TokenBytes:
         self.special: Mapping[int, str] = special or {}
         """The names of the special tokens."""
         self.has_prefix_space = has_prefix_space
-        """Whether a first token brings a space that is not the text's (SentencePiece's dummy prefix)."""
+        """Whether a first token begins with a space that is not part of the text (SentencePiece's dummy prefix)."""
         self.longest = max(map(len, table), default=1)
         """Bytes of the longest token."""
 
     def join(self, token_ids: Iterable[int]) -> bytes:
-        """The tokens' bytes. One outside the vocabulary (a model may have spare rows) stands for nothing."""
+        """The tokens' bytes. A token outside the vocabulary (a model may have spare rows) has none."""
         table, size = self._table, len(self._table)
         return b"".join(table[token] for token in token_ids if token < size)
 
     def spelled(self, token: int) -> bytes:
-        """What a reader of scores sees: the token's bytes, or a special token's name."""
+        """The token as scores show it: its bytes, or a special token's name."""
         if token in self.special:
             return self.special[token].encode()
         return self._table[token] if token < len(self._table) else b""
 
     def showing(self, names: Iterable[str]) -> "TokenBytes":
-        """The same, with these special tokens standing for their names."""
+        """A copy in which these special tokens stand for their names."""
         shown = {token: name.encode() for token, name in self.special.items() if name in set(names)}
         if not shown:
             return self
@@ -74,12 +73,12 @@ class TokenBytes:
 
 
 class Detokenizer:
-    """One output's text so far; feed it tokens, it returns the new characters that are whole."""
+    """Turns one output's tokens into text, in complete characters."""
 
     __slots__ = ("_decoder", "_strip", "_tokens")
 
     def __init__(self, tokens: TokenBytes, *, starts_text: bool) -> None:
-        """starts_text: the output is a text of its own; otherwise it continues its prompt, spaces and all."""
+        """starts_text: the output is a text of its own; otherwise it continues its prompt, and a first space counts."""
         self._tokens = tokens
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._strip = starts_text and tokens.has_prefix_space
@@ -93,15 +92,15 @@ class Detokenizer:
         return text
 
     def finish(self) -> str:
-        """What remains at the end: a replacement character if the output stops within one, else nothing."""
+        """The rest: a replacement character if the output ends within a character, else nothing."""
         return self._decoder.decode(b"", final=True)
 
 
 class StopStrings:
-    """Finds the first stop string in a text that comes in pieces, however it is cut.
+    """Finds the first stop string in a text that comes in pieces.
 
-    Text that could be the beginning of a stop string is held back until that is decided. The stop string
-    that is complete first wins, so the result does not depend on the cuts.
+    Text that could begin a stop string is held back until that is decided. The stop string that is complete first wins,
+    so the result does not depend on where the text is cut.
     """
 
     __slots__ = ("_held", "_stops")
@@ -124,7 +123,7 @@ class StopStrings:
         return text[:safe], False
 
     def finish(self) -> str:
-        """What was held back in vain."""
+        """Gives what was held back."""
         held, self._held = self._held, ""
         return held
 

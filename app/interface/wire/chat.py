@@ -1,8 +1,7 @@
-"""The wire: OpenAI's requests as pydantic models. Validation, and nothing else; answers are in `app.answer_types`.
+"""`/v1/chat/completions`: what clients send and read, as pydantic models that validate and do nothing else.
 
-A documented field is honoured, or refused by name: it is never ignored. A field that only describes the
-caller or the call (`user`, `metadata`, ...) is accepted, for there is nothing to do. It knows no tokenizer,
-no model and no HTTP.
+A documented field is honoured, or refused by name: it is never ignored. A field that only describes the caller or the
+call (`user`, `metadata`, ...) is accepted and has no effect. It knows no tokenizer, no model and no HTTP.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -25,8 +24,6 @@ from app.interface.wire.fields import (
     only,
 )
 from app.interface.wire.generation import FinishReason, GenerationRequest, Usage
-
-# --- chat completions ---------------------------------------------------------------------------------------
 
 
 def _only_text(value: object) -> object:

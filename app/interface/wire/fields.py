@@ -1,4 +1,4 @@
-"""Field types that several families of requests share. No request itself."""
+"""Field types that several families of requests share. It has no request."""
 
 import json
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ MAX_MESSAGES = 65536
 MAX_TOOLS = 128
 MAX_CHAT_TOP_LOGPROBS = 20
 MAX_FIELDS = 64
-"""Of one object: pydantic reports every unknown field, and a hostile body could hold a million."""
+"""Fields of one object: pydantic reports every unknown field, and a hostile body could have a million."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class only:  # noqa: N801  # an annotation: it reads as a function
-    """A documented field with some values supported: null, and those that ask for what happens anyway."""
+    """A documented field that supports some values only: null, and those that ask for what happens anyway."""
 
     allowed: tuple[object, ...]
 
@@ -72,7 +72,7 @@ class at_most:  # noqa: N801
 
 
 def kind_of(message: str, kinds: dict[type, str]) -> Discriminator:
-    """Tells a union's members apart by the JSON type, so that an error speaks of the one that was meant."""
+    """Selects a union's member by the JSON type, so that an error is about the member that was meant."""
 
     def kind(value: object) -> str | None:
         return kinds.get(type(value))
@@ -86,9 +86,9 @@ Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]
 TopP = Annotated[float, Field(ge=1e-30, le=1, allow_inf_nan=False)]
 """As float32 it must be above 0."""
 TopK = Annotated[int, Field(ge=-1, lt=2**31)]
-"""0, or -1 as other servers write it: off."""
+"""0 (or -1, as in other servers): off."""
 MinP = Annotated[float, Field(ge=0, le=0.999999, allow_inf_nan=False)]
-"""Tokens less likely than this share of the likeliest one's probability are out."""
+"""Tokens less likely than this share of the likeliest one's probability are not drawn."""
 RepetitionPenalty = Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
 """Over prompt and output; 1: off."""
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -112,11 +112,8 @@ class Wire(BaseModel):
         return value
 
 
-# --- completions --------------------------------------------------------------------------------------------
-
-
 def prompt_kind(value: object) -> str | None:
-    """Which of a prompt's four forms a value means to be."""
+    """Which of a prompt's four forms a value has."""
     if isinstance(value, str):
         return "text"
     if not isinstance(value, list):

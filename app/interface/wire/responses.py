@@ -1,7 +1,7 @@
-"""The wire of `/v1/responses`: its requests and answers as pydantic models. Validation, and nothing else.
+"""`/v1/responses`: what clients send and read, as pydantic models that validate and do nothing else.
 
-Nothing is stored here, so what asks for a stored response, conversation or prompt is refused by name. It knows no
-model and no HTTP.
+The service stores nothing, so a field that asks for a stored response, conversation or prompt is refused by name. It
+knows no model and no HTTP.
 """
 
 from typing import Annotated, Any, Literal

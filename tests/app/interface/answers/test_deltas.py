@@ -11,7 +11,7 @@ from app.messages.failures import EngineStoppedError, QueueFullError
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 from tests.app.fake_worker import FakeWorker, deltas
-from tests.app.interface.planning.test_plan import chat
+from tests.app.interface.planning.test_generation import chat
 from tests.app.tiny_model import reference_tokenizer, tiny_model
 
 MODEL = tiny_model()

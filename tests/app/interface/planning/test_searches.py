@@ -11,7 +11,7 @@ from app.interface.planning.completions import plan_completion
 from app.interface.wire.completions import CompletionRequest
 from app.messages.outputs import Answer, TokenDelta
 from app.messages.requests import BeamParams, ContrastiveParams, GenerateRequest
-from tests.app.interface.planning.test_plan import CALLER, LIMITS, chat, completion
+from tests.app.interface.planning.test_generation import CALLER, LIMITS, chat, completion
 from tests.app.service import http_app, http_client
 from tests.app.tiny_model import reference_tokenizer, tiny_model
 

@@ -1,19 +1,81 @@
-"""Everything of Ray's that is not public and that the service needs, in one file.
+"""Everything that is not public in Ray and that the service needs, in one file.
 
-A test of each piece fails when a new version of Ray has moved it.
+Written for Ray 2.60. Each function says what it relies on, and tests/app/test_ray_internals.py has a test of each that
+fails when a new version of Ray has moved it. Knows nothing of what the service does.
+
+Imports Ray: a process that still has to set Ray's environment variables imports this file only afterwards.
 """
 
 import ipaddress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray import serve
+from ray.serve._private import constants as serve_constants
 from ray.serve._private import replica as serve_replica
 from ray.serve.handle import DeploymentHandle
+from ray.serve.request_router import PendingRequest, RequestRouter
+
+LINES = "lines"
+"""The folder of `app.messages.direct_line`'s sockets, named after ingresses; short, as a socket's path must be."""
+
+# The names that `ray.init` gives the processes whose end leaves a service that can replace nothing.
+_VITAL_PROCESSES = ("gcs_server", "raylet")
+
+
+# --- The local Ray
+
+
+def start_local_ray(*, address: str, folder: Path, **options: Any) -> Any:
+    """`ray.init` of a new Ray that listens on `address` and keeps its files in `folder`; returns Ray's context.
+
+    Ray 2.60: `ray.init` has `_node_ip_address` and `_temp_dir`, which `ray start` has as public options.
+    """
+    return ray.init(address="local", _node_ip_address=address, _temp_dir=str(folder), **options)
+
+
+def ended_vital_processes() -> list[tuple[str, int]]:
+    """Those of GCS and raylet that have ended by themselves: name and exit status (negative: the signal's number).
+
+    Empty where this process has not started Ray. From any thread; asks Ray nothing.
+    Ray 2.60: `Node.dead_processes()` of the node that `ray.init` has started lists (kind, Popen).
+    """
+    node: Any = ray._private.worker._global_node
+    if node is None:
+        return []
+    return [(kind, process.returncode) for kind, process in node.dead_processes() if kind in _VITAL_PROCESSES]
+
+
+def controller_pid(timeout_s: float) -> int | None:
+    """The process id of Serve's controller; None if it does not answer in time.
+
+    Ray 2.60: the controller is an actor of a fixed name and namespace with a method `get_pid`.
+    """
+    try:
+        actor: Any = ray.get_actor(serve_constants.SERVE_CONTROLLER_NAME, serve_constants.SERVE_NAMESPACE)
+        pid: int = ray.get(actor.get_pid.remote(), timeout=timeout_s)
+        return pid
+    except (ValueError, ray.exceptions.RayError):  # there is no such actor for a moment, or it has died
+        return None
+
+
+def session_folder(name: str) -> Path:
+    """A folder of that name, not made yet, in Ray's session; another Ray on the same machine has its own.
+
+    Ray 2.60: `get_session_dir_path` of the node that this process is connected to.
+    """
+    node: Any = ray._private.worker._global_node
+    return Path(node.get_session_dir_path()) / name
 
 
 def keep_on_loopback() -> None:
-    """To be called in a deployment's constructor; does nothing on a node that is part of a real cluster."""
+    """Makes this replica's gRPC server listen on loopback; does nothing on a node that is part of a real cluster.
+
+    To be called in a deployment's constructor. Ray 2.60: the replica opens its port after that, with the module's
+    `add_port_to_grpc_server`, on the address "[::]:port".
+    """
     if not ipaddress.ip_address(ray.util.get_node_ip_address()).is_loopback:  # type: ignore[no-untyped-call]
         return
     replica: Any = serve_replica
@@ -25,18 +87,61 @@ def keep_on_loopback() -> None:
     replica.add_port_to_grpc_server = add_loopback_port
 
 
-LINES = "lines"
-"""The folder of `app.direct_line`'s sockets, whose names are the ingresses'; short, as their paths must be."""
+# --- Serve's applications and handles
 
 
-def session_folder(name: str) -> Path:
-    """A folder of that name, not made yet; another Ray on the same machine has its own."""
-    node: Any = ray._private.worker._global_node  # Ray has no public way to its session's folder (2.60)
-    return Path(node.get_session_dir_path()) / name
+def delete_application(name: str) -> None:
+    """Has Serve take an application away, and does not wait: its requests may go on for as long as a drain takes.
+
+    Ray 2.60: `serve.delete` has `_blocking`.
+    """
+    serve.delete(name, _blocking=False)
+
+
+def handle_of(deployment: str, application: str) -> DeploymentHandle[Any]:
+    """A handle to a deployment, whether it is there or not; asks nobody.
+
+    Ray 2.60: `serve.get_deployment_handle` has `_check_exists`, which asks the controller and blocks.
+    """
+    return serve.get_deployment_handle(deployment, application, _check_exists=False)
+
+
+def streaming_by_value(handle: DeploymentHandle[Any]) -> DeploymentHandle[Any]:
+    """The handle, with answers that stream over Serve's own gRPC and not as objects of Ray's store.
+
+    Ray 2.60: `DeploymentHandle.options` has `_by_reference`.
+    """
+    return handle.options(stream=True, _by_reference=False)
 
 
 def router_of(handle: DeploymentHandle[Any]) -> Any:
-    """The request router behind a handle in this process; None before the handle's first use."""
-    # Serve 2.60 has no public way from a handle to its router: DeploymentHandle -> Router -> AsyncioRouter.
+    """The request router behind a handle in this process; None before the handle's first use.
+
+    Ray 2.60: DeploymentHandle -> Router -> AsyncioRouter -> RequestRouter.
+    """
     router: Any = handle._router
     return router._asyncio_router._request_router if router is not None else None
+
+
+# --- A request router's books
+
+
+def take_waiting_requests(router: RequestRouter) -> Sequence[PendingRequest]:
+    """Empties the router's queues of requests that wait for a replica; some of them may have their answer already.
+
+    Ray 2.60: `_pending_requests_to_fulfill` holds all of them, `_pending_requests_to_route` those without a task.
+    """
+    waiting = list(router._pending_requests_to_fulfill)
+    router._pending_requests_to_fulfill.clear()
+    router._pending_requests_to_route.clear()
+    return waiting
+
+
+def forget_request(router: RequestRouter, request: PendingRequest) -> None:
+    """Drops what the router keeps of a request whose future was failed: its arguments, and so the prompt.
+
+    Ray 2.60: `_choose_replica_for_request` itself drops a request only if it got a replica or was cancelled. Any other
+    stays in an index for ever, and in its routing task until a replica comes, unless that is the task that runs now.
+    """
+    router._cancel_routing_task_for_pending_request(request)
+    router._remove_pending_request_from_indices(request)

@@ -1,4 +1,4 @@
-"""Finds the other models' applications on this Serve: which run, and the way to their workers."""
+"""Finds the applications of further models in this Serve: which of them run, and a client for their workers."""
 
 import asyncio
 from collections.abc import Mapping
@@ -8,6 +8,7 @@ from ray.serve.schema import ApplicationStatusOverview
 
 from app.controller.worker_client import Arrivals, WorkerClient
 from app.messages.workers import FoundApplication
+from app.ray_internals import handle_of
 
 _WORKERS = "Worker"
 _OF_A_MODEL = {"Root", _WORKERS}  # see `app.deploy.build_model`
@@ -15,19 +16,19 @@ _LEAVING = ("DELETING", "NOT_STARTED")
 
 
 class ServeApplications:
-    """The applications of `app.deploy.build_model` in this Serve, for `app.model_directory`."""
+    """The applications of `app.deploy.build_model` in this Serve, for `app.interface.model_directory`."""
 
     def __init__(self, own: str, arrivals: Arrivals) -> None:
-        """own: the application of the front door, which is left out."""
+        """own: the ingress' own application, which is left out."""
         self._own = own
         self._arrivals = arrivals
 
     async def find(self) -> Mapping[str, FoundApplication]:
-        """Asks Serve's controller, in a thread."""
+        """Asks Serve's controller, in a thread. Returns applications by name."""
         status = await asyncio.get_running_loop().run_in_executor(None, serve.status)
-        # An application that is being built anew has no deployments for a moment, though its workers go on.
+        # While Serve rebuilds an application it lists no deployments of it, although its workers go on.
         return {
-            name: FoundApplication(_runs(application))
+            name: FoundApplication(_has_running_worker(application))
             for name, application in status.applications.items()
             if name != self._own
             and set(application.deployments) in (_OF_A_MODEL, set())
@@ -35,10 +36,10 @@ class ServeApplications:
         }
 
     def connect(self, name: str) -> WorkerClient:
-        """A handle; asks nobody."""
-        return WorkerClient(serve.get_deployment_handle(_WORKERS, name, _check_exists=False), self._arrivals)
+        """A client for that application's workers; asks nobody."""
+        return WorkerClient(handle_of(_WORKERS, name), self._arrivals)
 
 
-def _runs(application: ApplicationStatusOverview) -> bool:
+def _has_running_worker(application: ApplicationStatusOverview) -> bool:
     workers = application.deployments.get(_WORKERS)
     return workers is not None and "RUNNING" in workers.replica_states

@@ -1,18 +1,19 @@
 """The controller: LOTTERY and SHORTEST_QUEUE as a Ray Serve request router, and the worker table behind them.
 
-One router lives in each process that holds a handle to the workers (each ingress replica), on a thread of its
-own. It hears of the workers through the Serve controller, which polls `record_routing_stats` and broadcasts
-what changed: the worker's heartbeat. Answers to requests and probes count as reports too, so the service
-outlives a controller that is being replaced. It knows nothing of what a request means.
+One router lives in each process that holds a handle to the workers (each ingress replica). It gets the workers'
+heartbeats through Serve's controller, which polls `record_routing_stats` and broadcasts what changed. Answers to
+requests and probes count as heartbeats too, so that routing goes on while the controller is replaced. It knows nothing
+of what a request means.
 
-Every use of Serve's alpha router API (2.60, pinned) is in this file. What it relies on there: - a rank is one
-replica: inside a rank Serve would prefer the least cached queue length and overrule the policy; -
-`should_backoff` keeps a pass over full workers from being repeated in a tight loop; - an exception set on
-`pending_request.future` reaches the caller; returning a non-empty answer then ends the pass; - FIFOMixin,
-because the choices of one HTTP request share an internal request id, which the base class would match to one
-of them only, leaving the others waiting for ever.
+This file has every use of Serve's public router API (alpha in 2.60, which is pinned). It relies on these points:
 
-Serve pickles this module by value: names that others must recognize (error types, rows) come from elsewhere.
+- A rank holds one replica. Within a rank Serve would prefer the least cached queue length and overrule the policy.
+- `should_backoff` makes Serve wait between two passes over workers that are all full.
+- An exception set on `pending_request.future` reaches the caller, and a non-empty answer then ends the pass.
+- FIFOMixin: the choices of one HTTP request share an internal request id. The base class would match it to one of them
+  only and leave the others waiting for ever.
+
+Serve pickles this module by value, so types that other modules compare (errors, rows) are defined elsewhere.
 """
 
 import asyncio
@@ -30,12 +31,12 @@ from app.controller.worker_table import WorkerTable
 from app.messages.failures import NoWorkerError, QueueFullError
 from app.messages.model_card import ModelCard
 from app.messages.workers import WorkerFacts, WorkerReport, WorkerRow
-from app.ray_internals import router_of
+from app.ray_internals import forget_request, router_of, take_waiting_requests
 
-# A worker's answer takes milliseconds: its event loop never computes.
+# Generous: a worker answers a probe within milliseconds, as its event loop does no computing.
 _PROBE_TIMEOUT_S = 0.5
-# From choosing a worker to sending takes one turn of the loop; a request cancelled between the two never
-# sends.
+# A reservation lasts from choosing a worker to sending, one turn of the loop. It expires because a request that is
+# cancelled in between is never sent.
 _RESERVATION_S = 1.0
 
 
@@ -54,7 +55,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
 
     def rows(self) -> list[WorkerRow]:
         """The worker table; from any thread."""
-        replicas = list(self._replicas.values())
+        replicas = list(self.curr_replicas.values())
         return self._table.rows({_worker_id(r): self._queue_length(r) for r in replicas}, monotonic())
 
     def cards(self) -> list[ModelCard]:
@@ -68,14 +69,13 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         live = await self._live(candidate_replicas)
         if pending_request is not None:
             pending_request.routing_context.should_backoff = True
-            future = pending_request.future
             if not live:
-                error = NoWorkerError("No worker answers. Try again later.")
-                return _refuse(future, error, candidate_replicas)
-            if future in self._tried and all(self._is_full(r) for r in live):
-                full = QueueFullError("All workers' queues are full. Try again later.")
-                return _refuse(future, full, live)
-            self._tried.add(future)
+                self._refuse(pending_request, NoWorkerError("No worker answers. Try again later."))
+                return [candidate_replicas]
+            if pending_request.future in self._tried and all(self._is_full(r) for r in live):
+                self._refuse(pending_request, QueueFullError("All workers' queues are full. Try again later."))
+                return [live]
+            self._tried.add(pending_request.future)
         return self._reserving([live[i] for i in self._order(live)])
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
@@ -117,7 +117,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         live, stale = self._split(replicas)
         if stale and live:
             for replica in stale:
-                self._event_loop.create_task(self._probe(replica))
+                asyncio.get_running_loop().create_task(self._probe(replica))
         elif stale:
             # Nobody reports: the workers are lost, or only the controller that passes on their reports is.
             await asyncio.gather(*(self._probe(replica) for replica in stale))
@@ -155,7 +155,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         routers send to it too.
         """
         worker_id = _worker_id(replica)
-        known = self._replica_queue_len_cache.get(replica.replica_id)
+        known = self.replica_queue_len_cache.get(replica.replica_id)
         if known is None:
             known = self._table.reported_queue_length(worker_id)
         now_s = monotonic()
@@ -165,13 +165,13 @@ class WorkerRouter(FIFOMixin, RequestRouter):
     def _correct(self, replica: RunningReplica) -> None:
         """Lowers a count that is too high: a probe's answer may be older than the end of a request."""
         worker_id = _worker_id(replica)
-        known = self._replica_queue_len_cache.get(replica.replica_id)
+        known = self.replica_queue_len_cache.get(replica.replica_id)
         true_length = max(self._in_flight.get(worker_id, 0), self._table.reported_queue_length(worker_id))
         if known is not None and true_length < known:
-            self._replica_queue_len_cache.update(replica.replica_id, true_length)
+            self.replica_queue_len_cache.update(replica.replica_id, true_length)
 
     def _is_full(self, replica: RunningReplica) -> bool:
-        known = self._replica_queue_len_cache.get(replica.replica_id)
+        known = self.replica_queue_len_cache.get(replica.replica_id)
         return known is not None and known >= replica.max_ongoing_requests
 
     def _reserving(self, replicas: Sequence[RunningReplica]) -> Iterator[list[RunningReplica]]:
@@ -191,10 +191,15 @@ class WorkerRouter(FIFOMixin, RequestRouter):
             self._reserved_until_s.pop(worker_id, None)
 
     def _refuse_all_if_empty(self) -> None:
-        if not self._replicas:
-            for pending in list(self._pending_requests_to_fulfill):
-                if not pending.future.done():
-                    pending.future.set_exception(NoWorkerError("No worker is up. Try again later."))
+        if not self.curr_replicas:
+            for pending_request in take_waiting_requests(self):
+                self._refuse(pending_request, NoWorkerError("No worker is up. Try again later."))
+
+    def _refuse(self, pending_request: PendingRequest, error: Exception) -> None:
+        """Answers a request with an error, unless it has an answer already, and keeps nothing of it."""
+        if not pending_request.future.done():
+            pending_request.future.set_exception(error)
+            forget_request(self, pending_request)
 
 
 def router_kwargs(
@@ -227,11 +232,3 @@ def _parsed(
         stats: Mapping[str, Any] = replica.routing_stats
         report = WorkerReport.from_wire(stats) if stats else None
         yield _worker_id(replica), (WorkerFacts.from_wire(replica.replica_metadata), report)
-
-
-def _refuse(
-    future: "asyncio.Future[Any]", error: Exception, replicas: list[RunningReplica]
-) -> list[list[RunningReplica]]:
-    if not future.done():
-        future.set_exception(error)
-    return [replicas]

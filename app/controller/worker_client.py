@@ -1,18 +1,18 @@
 """How the ingress reaches the workers: one call that streams a request's tokens, and the worker table.
 
-It owns the details of Ray's streaming handles (cancellation, error types); it knows nothing of HTTP or text.
+It owns the details of Ray's streaming handles (cancellation, error types) and knows nothing of HTTP or text.
 
-Tokens come by value, over Serve's own gRPC between replicas (`_by_reference=False`), not as objects of Ray's
-store: a message costs about half as much CPU, which is the engine's. Ray guards that server as it does its
-others (token, RAY_USE_TLS). A message brings what a step made for all requests of this ingress
-(`app.engine.bundle`), on the stream of one of them; from a worker on the same machine it comes by a direct line
-(`app.direct_line`), and on the streams an output's beginning, now and then all since, and its end.
+Tokens come by value over Serve's own gRPC between replicas, and not as objects of Ray's store, which would cost more
+CPU for each message. Ray protects that server like its others (token, RAY_USE_TLS). One message holds what one engine
+step produced for all requests of this ingress (`app.messages.bundle`) and travels on the stream of one of them. A
+worker on the same machine sends tokens over a Unix socket instead (`app.messages.direct_line`); the stream then carries
+the first token, from time to time everything since, and the end.
 
-Cancellation, as read in Ray Serve 2.60: nothing happens to a worker's generator when a streaming response
-object is merely dropped. `DeploymentResponseGenerator.cancel()` must be called: before a worker is chosen it
-cancels the routing task, after that the gRPC call, and Serve raises CancelledError in `Worker.generate`,
-whose `finally` aborts the request in the engine. `cancel()` does not block. Serve cancels the ingress' own
-task when the HTTP client disconnects, so an ingress must close `generate` on its way out:
+Cancellation in Ray Serve 2.60: dropping a streaming response object does not stop the worker's generator.
+`DeploymentResponseGenerator.cancel()` does. Before a worker is chosen it cancels the routing task; after that it
+cancels the gRPC call, and Serve raises CancelledError in `Worker.generate`, whose `finally` aborts the request in the
+engine. `cancel()` does not block. Serve cancels the ingress' own task when the HTTP client disconnects, so an ingress
+must close `generate` on its way out:
 
     async with contextlib.aclosing(client.generate(request)) as deltas:
         async for delta in deltas:
@@ -38,39 +38,40 @@ from app.messages.model_card import ModelCard
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerRow
-from app.ray_internals import LINES, session_folder
+from app.ray_internals import LINES, session_folder, streaming_by_value
 
 
 class Arrivals:
-    """Where the outputs of all workers arrive that one ingress reads, by whatever way; made in its replica."""
+    """Receives the outputs of all workers for one ingress, from streams and sockets; created in its process."""
 
     def __init__(self) -> None:
         self.reader = uuid.uuid4().hex[:16]
-        """The ingress' name, to workers and as a socket's; short, as a socket's path must be."""
-        self.inboxes: dict[str, _Inbox] = {}
+        """The ingress' name, for workers and for its socket; short, as a socket's path must be."""
+        self.outputs: dict[str, _RequestOutputs] = {}
+        """The requests that are being read, by id."""
         self._lines = Lines(session_folder(LINES) / self.reader, self.put)
 
     async def open(self) -> None:
-        """From now on workers of this machine connect."""
+        """Lets workers of this machine connect."""
         await self._lines.open()
 
     def close(self) -> None:
-        """They connect no more."""
+        """Ends these connections; no worker can connect any more."""
         self._lines.close()
 
     def put(self, bundle: Bundle) -> None:
-        """What is of requests that were given up meanwhile is dropped."""
+        """Hands each part to its request; parts of requests that are no longer read are dropped."""
         for part in bundle:
-            if (its := self.inboxes.get(part.request_id)) is not None:
-                its.put(part)
+            if (outputs := self.outputs.get(part.request_id)) is not None:
+                outputs.put(part)
 
 
 class WorkerClient:
-    """The ingress' view of one model's workers, made in its replica from the handle that `build` binds to it."""
+    """Calls one model's workers; created in the ingress' process from a handle to their deployment."""
 
     def __init__(self, handle: DeploymentHandle[Any], arrivals: Arrivals) -> None:
-        """arrivals: one for all of an ingress' clients."""
-        self._handle = handle.options(stream=True, _by_reference=False)
+        """arrivals: shared by all WorkerClients of an ingress."""
+        self._handle = streaming_by_value(handle)
         self._arrivals = arrivals
 
     def workers(self) -> list[WorkerRow]:
@@ -82,7 +83,7 @@ class WorkerClient:
         return worker_cards(self._handle)
 
     def is_ready(self) -> bool:
-        """Whether a request could be given to a worker now (else: 503)."""
+        """Whether a worker is alive to take a request (else: 503)."""
         return any(row.check_heart_beat for row in self.workers())
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
@@ -95,12 +96,12 @@ class WorkerClient:
             raise NoWorkerError("No worker is up: the service is starting, or its workers are lost. Try again later.")
         call = self._handle.generate.remote(request, self._arrivals.reader)
         response = cast(DeploymentResponseGenerator[Bundle], call)
-        inbox = self._arrivals.inboxes[request.request_id] = _Inbox()
-        reading = asyncio.create_task(self._read(request.request_id, response, inbox))
+        outputs = self._arrivals.outputs[request.request_id] = _RequestOutputs()
+        reading = asyncio.create_task(self._read(request.request_id, response, outputs))
         try:
             finished = False
             while not finished:
-                delta = await inbox.take()
+                delta = await outputs.take()
                 finished = delta.finish_reason is not None
                 yield delta
         except RayTaskError as error:
@@ -115,27 +116,29 @@ class WorkerClient:
         except (DeploymentUnavailableError, RequestCancelledError) as error:
             raise NoWorkerError("No worker could take the request. Try again later.") from error
         finally:
-            self._arrivals.inboxes.pop(request.request_id, None)
+            self._arrivals.outputs.pop(request.request_id, None)
             response.cancel()  # type: ignore[no-untyped-call]
-            # That does nothing in the moment in which a worker has been found, but nobody was told; a turn later it
-            # is `_read` that stands in the call, and whose end cancels it.
+            # `cancel` does nothing between the choice of a worker and the news of it. One turn of the loop later
+            # `_read` waits in the call, and cancelling `_read` cancels the call.
             asyncio.get_running_loop().call_soon(reading.cancel)
 
-    async def _read(self, request_id: str, response: DeploymentResponseGenerator[Bundle], inbox: "_Inbox") -> None:
-        """Reads one request's stream, whether its own reader does or not: it may be bringing others' tokens."""
+    async def _read(
+        self, request_id: str, response: DeploymentResponseGenerator[Bundle], outputs: "_RequestOutputs"
+    ) -> None:
+        """Reads one request's stream even if nobody takes its tokens: it may carry other requests' tokens too."""
         try:
             async for bundle in response:
                 self._arrivals.put(bundle)
-            inbox.fail(RuntimeError("the worker ended a stream without a finish reason"))
+            outputs.fail(RuntimeError("the worker ended a stream without a finish reason"))
         except (Exception, asyncio.CancelledError) as error:
-            if self._arrivals.inboxes.get(request_id) is inbox:  # else it was cancelled from here
-                inbox.fail(error)
+            if self._arrivals.outputs.get(request_id) is outputs:  # otherwise `generate` has ended and cancelled this
+                outputs.fail(error)
             if isinstance(error, asyncio.CancelledError):
                 raise
 
 
-class _Inbox:
-    """What came of one request; from any of the worker's streams."""
+class _RequestOutputs:
+    """The outputs of one request, in order, from whichever stream or socket they came."""
 
     def __init__(self) -> None:
         self._assembler = Assembler()
@@ -147,12 +150,12 @@ class _Inbox:
         self._news.set()
 
     def fail(self, error: BaseException) -> None:
-        """The request's own stream has ended."""
+        """Notes why the request's own stream has ended."""
         self._error = error
         self._news.set()
 
     async def take(self) -> TokenDelta:
-        """The next delta; what ended the stream is raised after the last."""
+        """Waits for the next delta. After the last it raises the error that ended the stream."""
         while (delta := self._assembler.take()) is None:
             if self._error is not None:
                 raise self._error

@@ -1,7 +1,9 @@
 """The router in Serve's own routing machinery, with replicas that only count; no cluster."""
 
 import asyncio
+import gc
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -178,6 +180,39 @@ async def test_when_all_are_full_the_client_is_told_to_try_again(make_router: Ma
     assert await send(router) == "b"
 
 
+class Prompt:
+    """An argument of a request; stands for the prompt."""
+
+
+async def prompt_after_refusal(router: WorkerRouter, error: type[Exception]) -> "weakref.ref[Prompt]":
+    """Sends a request with a prompt, which is refused. Nobody here keeps the prompt."""
+    prompt = Prompt()
+    pending = PendingRequest(
+        args=[prompt], kwargs={}, metadata=RequestMetadata(request_id="r", internal_request_id=f"{id(prompt)}")
+    )
+    with pytest.raises(error):
+        await asyncio.wait_for(router._choose_replica_for_request(pending), 5)
+    return weakref.ref(prompt)
+
+
+@pytest.mark.parametrize(("places", "error"), [(1, QueueFullError), (None, NoWorkerError)])
+async def test_a_refused_request_is_not_kept(
+    places: int | None, error: type[Exception], make_router: MakeRouter
+) -> None:
+    """Neither when every queue is full, nor when the last worker is lost while the request waits."""
+    if places is None:
+        router = make_router()
+        asyncio.get_running_loop().call_later(0.05, router.update_replicas, [])
+    else:
+        router = make_router(FakeReplica("a", 10.0, max_ongoing_requests=places))
+        await send(router)
+    prompts = [await prompt_after_refusal(router, error) for _ in range(20 if places else 1)]
+    await asyncio.sleep(0.05)  # the routing tasks end
+    gc.collect()
+    assert [prompt() for prompt in prompts] == [None] * len(prompts)
+    assert router._pending_requests_by_id == {}
+
+
 async def test_stale_workers_get_nothing_until_they_report(
     make_router: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,10 +257,12 @@ async def test_requests_that_wait_are_told_when_the_last_worker_dies(make_router
     router = make_router(replica)
     pending = request()
     router._pending_requests_to_fulfill.append(pending)
+    router._add_pending_request_to_indices(pending)
     router.on_replica_actor_died(replica.replica_id)
     with pytest.raises(NoWorkerError):
         await pending.future
     assert router.rows()[0].state == "gone"
+    assert pending.metadata.internal_request_id not in router._pending_requests_by_id
 
 
 async def test_the_table_is_cheap(make_router: MakeRouter) -> None:

@@ -1,4 +1,7 @@
-"""Deploys the applications of a config file, and follows the file as it changes."""
+"""Deploys the applications of a configuration file, and follows the file as it changes.
+
+It knows how Serve is asked to deploy and delete; how Ray is started and stopped it does not know.
+"""
 
 import contextlib
 import logging
@@ -19,35 +22,38 @@ from app.settings import ServiceSettings, SettingsError
 
 
 class WatchedConfig:
-    """The configuration file after the start: what of it has changed that can be changed while the service runs."""
+    """The configuration file after the start: finds the changes that can be made while the service runs.
+
+    Only applications of further models can come, change and go. The one with the ingress stays as it was.
+    """
 
     def __init__(self, path: Path, config: ServiceConfig) -> None:
         """config: what the file said at the start."""
-        self.runs = {one.name: one for one in config.model_applications}
-        """Further models' applications that run, by name; kept by whoever starts and ends them."""
+        self.deployed = {one.name: one for one in config.model_applications}
+        """Applications of further models that are deployed, by name; `follow` keeps it up to date."""
         self._path = path
         self._seen = self._stamp()
 
     def changes(self) -> tuple[list[str], list[ModelApplicationConfig]]:
-        """What the file says other than what runs, if it was written since the last call.
+        """How the file differs from what is deployed, if it was written since the last call.
 
-        Names to take away, and applications to deploy, those that run in another form first. Raises SettingsError,
-        once for each time the file is wrong.
+        Returns the names of applications to delete, and the applications to deploy: first those that are deployed
+        with other settings, then new ones. Raises SettingsError once for each version of the file that is wrong.
         """
         stamp = self._stamp()
         if stamp == self._seen:
             return [], []
         self._seen = stamp
         wanted = {one.name: one for one in checked_config(self._path).model_applications}
-        changed = [one for name, one in wanted.items() if self.runs.get(name) != one]
-        gone = [name for name in self.runs if name not in wanted]
-        return gone, sorted(changed, key=lambda one: one.name not in self.runs)
+        changed = [one for name, one in wanted.items() if self.deployed.get(name) != one]
+        gone = [name for name in self.deployed if name not in wanted]
+        return gone, sorted(changed, key=lambda one: one.name not in self.deployed)
 
     def _stamp(self) -> tuple[int, int] | None:
         try:
             status = self._path.stat()
         except OSError:
-            return None  # editors replace files
+            return None  # for a moment there is no file: editors replace files
         return status.st_mtime_ns, status.st_size
 
 
@@ -58,21 +64,22 @@ def deploy(config: ServiceConfig, share: int | None) -> None:
     log_options = config.logging_config.model_dump()
     http_options = config.http_options.model_dump()
     if os.environ[USE_HAPROXY] == "1":
-        http_options["host"] = LOOPBACK  # for what HAProxy has behind it; its own address `app.reverse_proxy` gives it
-    logging.getLogger("ray.serve").setLevel(config.logging_config.log_level)  # this process' part of it
+        # Serve's own proxy and the ingress are behind HAProxy, to which `reverse_proxy` gives the public address.
+        http_options["host"] = LOOPBACK
+    logging.getLogger("ray.serve").setLevel(config.logging_config.log_level)  # of Serve in this process
     serve.start(
         proxy_location=config.proxy_location,
         http_options=http_options,
         logging_config=log_options,
     )
-    # The front door last: when it answers, everything does.
+    # The ingress last: when it answers, every model does.
     for application in config.model_applications:
-        _run(application, share, log_options)
-    _run(config.application, share, log_options)
+        _deploy_application(application, share, log_options)
+    _deploy_application(config.application, share, log_options)
 
 
-def _run(application: AnyApplicationConfig, share: int | None, log_options: dict[str, Any]) -> None:
-    """Deploys it and waits until it runs. share: of cores, for workers that don't say."""
+def _deploy_application(application: AnyApplicationConfig, share: int | None, log_options: dict[str, Any]) -> None:
+    """Deploys it and waits until it runs. share: cores of each worker that does not say how many it wants."""
     from ray import serve
 
     from app.deploy import build, build_model
@@ -88,8 +95,8 @@ def _run(application: AnyApplicationConfig, share: int | None, log_options: dict
 
 
 def follow(watched: WatchedConfig, share: int | None, logging_options: LoggingOptions) -> None:
-    """Deploys and takes away what the configuration file says now. What fails is told, and the service goes on."""
-    from ray import serve
+    """Deploys and deletes applications as the file says now. Reports what fails; the service goes on."""
+    from app.ray_internals import delete_application
 
     try:
         gone, changed = watched.changes()
@@ -97,34 +104,34 @@ def follow(watched: WatchedConfig, share: int | None, logging_options: LoggingOp
         print(f"The configuration is wrong now, and nothing changes:\n{error}", file=sys.stderr, flush=True)
         return
     for name in gone:
-        serve.delete(name, _blocking=False)  # conversations may go on for as long as a drain takes
-        del watched.runs[name]
+        delete_application(name)
+        del watched.deployed[name]
         say(f"Taken away: {name}.")
     log_options = logging_options.model_dump()
     for application in changed:
-        before = watched.runs.get(application.name)
-        if _runs(application, share, log_options):
-            watched.runs[application.name] = application
+        before = watched.deployed.get(application.name)
+        if _try_to_deploy(application, share, log_options):
+            watched.deployed[application.name] = application
             say(f"{'Added' if before is None else 'Changed'}: {application.args.model.name}.")
         elif before is None:
-            serve.delete(application.name, _blocking=False)
-        elif _runs(before, share, log_options):
-            say(f"{before.name} is what it was before.")
+            delete_application(application.name)
+        elif _try_to_deploy(before, share, log_options):
+            say(f"{before.name} has its earlier settings again.")
 
 
-def _runs(application: AnyApplicationConfig, share: int | None, log_options: dict[str, Any]) -> bool:
-    """Deploys it and says whether that worked; if not, it has told why."""
+def _try_to_deploy(application: AnyApplicationConfig, share: int | None, log_options: dict[str, Any]) -> bool:
+    """Deploys it and returns whether that worked; if not, it has printed why."""
     try:
-        _run(application, share, log_options)
-    except Exception as error:  # a user's mistake comes as whatever Serve makes of it
-        told = [f"{application.name} is not deployed: {error}", *causes(application.name)]
-        print("\n".join(told), file=sys.stderr, flush=True)
+        _deploy_application(application, share, log_options)
+    except Exception as error:  # Serve raises many types for a user's mistake
+        reasons = [f"{application.name} is not deployed: {error}", *causes(application.name)]
+        print("\n".join(reasons), file=sys.stderr, flush=True)
         return False
     return True
 
 
 def causes(name: str) -> list[str]:
-    """What each deployment that failed says at the end of its traceback."""
+    """The last line of the traceback of each deployment of the application that has failed."""
     import ray
     from ray import serve
 
@@ -137,6 +144,6 @@ def causes(name: str) -> list[str]:
 
 
 def say(text: str) -> None:
-    """Prints a line for whoever started the service."""
-    with contextlib.suppress(BrokenPipeError):  # whoever reads may have gone: no reason to leave things behind
+    """Prints a line for the user who has started the service."""
+    with contextlib.suppress(BrokenPipeError):  # nobody reads it any more, which is no reason to stop half-way
         print(text, flush=True)

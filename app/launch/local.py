@@ -1,34 +1,32 @@
 """Runs the whole service on this machine, in the foreground: a private Ray, our application, a clean end.
 
-It owns what `serve run` leaves to its user: that the configuration is checked before anything starts, that
-Ray is ours alone and listens on loopback, and that no process is left. It knows nothing of what the
-application does.
+It owns what `serve run` leaves to its user: the configuration is checked before anything starts, Ray is ours alone and
+listens on loopback, its processes are watched, and none is left at the end. It knows nothing of what the application
+does.
 """
 
 import contextlib
 import http.client
 import logging
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from app.launch.config_file import HttpOptions, ServiceConfig, checked_config, core_share
 from app.launch.deployments import WatchedConfig, causes, deploy, follow, say
+from app.launch.private_folder import PrivateFolder
+from app.launch.process_watch import ControllerWatch, VitalProcessWatch
 from app.launch.ray_environment import LOOPBACK, USE_HAPROXY, haproxy_environment, ray_environment
 from app.settings import SettingsError
 from app.workers.numa import numa_nodes
 
-# Tokens are small and pass through it one by one; prompts too.
+# Ray's store of shared objects, which hardly anything uses: requests and tokens travel by value.
 _OBJECT_STORE_BYTES = 100 << 20
-# A Unix socket's path holds 107 characters, of which HAProxy's takes 90 below the folder, Ray's longest about 70.
-_LONGEST_TEMP_PATH = 16
 _LOOK_PERIOD_S = 1.0
 _ANSWER_TIMEOUT_S = 60.0
 
@@ -47,80 +45,103 @@ def serve_local(
 ) -> int:
     """Starts a private Ray, deploys the file with these overrides, prints the address, waits, cleans up.
 
-    While it waits, further models' applications that the file gains or loses are deployed or taken away. Returns the
-    process' exit status: 0 after SIGINT, SIGTERM or SIGHUP, 1 if the service did not start. Raises SettingsError for a
-    wrong configuration before anything is started. Call it on the main thread.
+    While it waits, applications of further models that the file gains or loses are deployed or taken away. Returns the
+    process' exit status: 0 after SIGINT, SIGTERM or SIGHUP; 1 if the service did not start, or lost a process of Ray's
+    that it cannot do without. Raises SettingsError for a wrong configuration before anything is started. Call it on
+    the main thread.
 
-    dashboard: Ray's too, eleven more processes that take CPU from the engine even while nobody looks.
+    dashboard: starts Ray's dashboard too, eleven more processes, which use CPU even if nobody looks at it.
     """
     config = checked_config(config_path, host=host, port=port, model_folders=model_folders)
-    _check_port(config.http_options)
-    nodes = [len(node.cpus) for node in numa_nodes(sorted(os.sched_getaffinity(0)))]
-    share = core_share(config, nodes) if config.model_applications else None
-    folder = _private_folder()
+    folder = PrivateFolder()  # this ends what a dead service has left, which may hold the port
+    keep_logs = False
     try:
-        os.environ.update(ray_environment(folder, os.environ))
+        _check_port(config.http_options)
+        nodes = [len(node.cpus) for node in numa_nodes(sorted(os.sched_getaffinity(0)))]
+        share = core_share(config, nodes) if config.model_applications else None
+        os.environ.update(folder.environment)
+        os.environ.update(ray_environment(folder.path, os.environ))
         if os.environ.setdefault(USE_HAPROXY, "1") == "1":
-            os.environ.update(haproxy_environment(folder, config.http_options))
-    except SettingsError:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    # With models from the command line the file's are not served, whatever it says later.
-    watched = None if model_folders else WatchedConfig(config_path, config)
-    status = _serve(config, share, watched, folder, dashboard=dashboard)
-    if status:
-        print(f"The service did not start. Ray's logs: {folder}/ray/session_latest/logs", file=sys.stderr)
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
-    return status
+            os.environ.update(haproxy_environment(folder.path, config.http_options))
+        # With models from the command line the file's are not served, whatever it says later.
+        watched = None if model_folders else WatchedConfig(config_path, config)
+        keep_logs = True
+        status = _serve(config, share, watched, folder.path, dashboard=dashboard)
+        keep_logs = status != 0
+        return status
+    finally:
+        folder.close(keep_logs=keep_logs)
+        if keep_logs:
+            _complain(f"Ray's logs: {folder.path}/ray/session_latest/logs")
 
 
 def _serve(
     config: ServiceConfig, share: int | None, watched: WatchedConfig | None, folder: Path, *, dashboard: bool
 ) -> int:
+    """Runs the service until a signal comes or it fails; returns the exit status. Ray has ended then."""
     # Only now, because Ray reads its environment when it is imported.
     import ray
 
+    from app.ray_internals import start_local_ray
+
     started_s = time.monotonic()
     previous = _handle_signals(_stop)
+    watch = VitalProcessWatch()
     try:
         say("Starting Ray ...")
-        context = ray.init(
-            address="local",
+        context = start_local_ray(
+            address=LOOPBACK,
+            folder=folder / "ray",
             namespace="serve",
             include_dashboard=dashboard,
             dashboard_host=LOOPBACK,
             object_store_memory=_OBJECT_STORE_BYTES,
             logging_level=logging.WARNING,
-            _node_ip_address=LOOPBACK,
-            _temp_dir=str(folder / "ray"),
         )
         _handle_signals(_stop)  # ray.init has put its own handler there
+        watch.start()
         say("Loading the model, and warming up ...")
         deploy(config, share)
         if config.proxy_location != "Disabled":
             _wait_for_answer(config.http_options)
         _print_ready(config, context.dashboard_url if dashboard else None, time.monotonic() - started_s)
-        while True:
-            time.sleep(_LOOK_PERIOD_S)
-            if watched is not None:
-                follow(watched, share, config.logging_config)
+        _run_until_stopped(config, share, watched)
     except _StopRequested:
-        say("Stopping ...")
-        return 0
+        _handle_signals(signal.SIG_IGN)
+        if (loss := watch.loss()) is None:
+            say("Stopping ...")
+            return 0
+        _complain(loss)
+        return 1
     except (RuntimeError, ray.exceptions.RayError) as error:  # what Serve raises for a failed deployment
-        print(
-            "\n".join([str(error), *(cause for one in config.applications for cause in causes(one.name))]),
-            file=sys.stderr,
-            flush=True,
-        )
+        _handle_signals(signal.SIG_IGN)
+        if (loss := watch.loss()) is None:
+            reasons = [str(error), *(cause for one in config.applications for cause in causes(one.name))]
+            loss = "\n".join([*reasons, "The service did not start."])
+        _complain(loss)
         return 1
     finally:
         _handle_signals(signal.SIG_IGN)
         # The Ray is ours alone, so ending it ends every process of the service; nobody waits for a drain.
         ray.shutdown()
+        watch.stop()
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _run_until_stopped(config: ServiceConfig, share: int | None, watched: WatchedConfig | None) -> NoReturn:
+    """Follows the configuration file, if that is watched, and reports the loss of Serve's controller."""
+    controller = ControllerWatch()
+    while True:
+        time.sleep(_LOOK_PERIOD_S)
+        if watched is not None:
+            follow(watched, share, config.logging_config)
+        if (news := controller.news()) is not None:
+            _complain(news)
+
+
+def _complain(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _check_port(http: HttpOptions) -> None:
@@ -170,9 +191,3 @@ def _stop(signal_number: int, frame: object) -> None:
 def _handle_signals(handler: Any) -> dict[int, Any]:
     """Sets the handler of the signals that end a program; returns the ones before."""
     return {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-
-
-def _private_folder() -> Path:
-    """A folder that only this user can read."""
-    base = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="redoubt-", dir=base if len(base) <= _LONGEST_TEMP_PATH else "/tmp"))

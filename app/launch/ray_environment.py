@@ -26,6 +26,8 @@ def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, s
     variables = {
         "PYTHONPATH": f"{package_root}{os.pathsep}{python_path}" if python_path else package_root,
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray's processes set their titles, which may overwrite their environment where others read it: `cleanup` does.
+        "SPT_NOENV": "1",
         # A late callback of Serve's, just after a shutdown, would otherwise start another Ray and hang in it.
         "RAY_ENABLE_AUTO_CONNECT": "0",
         # Ray's servers listen on all addresses unless the node's own is loopback, and it takes loopback for

@@ -10,11 +10,13 @@ Runs as a program for every reload: knows the standard library and nothing else.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import re
 import resource
 import shlex
+import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -76,8 +78,11 @@ def proxy_environment(
         # One moves more tokens than any number of cores computes.
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         "RAY_SERVE_HAPROXY_MAXCONN": str(max(16, min(_MOST_CONNECTIONS, (most_files - _SPARE_FILES) // 2))),
-        # The third that fails has Serve start HAProxy anew.
+        # Serve starts HAProxy anew after three failed checks.
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",
+        # Serve kills a proxy that is not up in time, three times, and then the start fails; by default after 5 s, which
+        # is not enough while other processes of the service start on the same few cores.
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",
         # Serve would warn of nodes that can't reach this one, and of an autoscaling that a model's workers don't have.
         "RAY_DEDUP_LOGS_SKIP_REGEX": "connections from HAProxy on other nodes|Cannot deregister autoscaling state",
     }
@@ -145,8 +150,25 @@ def _with(configuration: str, directive: str, value: str) -> str:
     return result
 
 
+def end_with_parent() -> None:
+    """Has the kernel kill this process, and what it becomes by `exec`, when its parent ends. Exits if that is too late.
+
+    The parent is Serve's HAProxyManager. The kernel looks at the thread that has started this process, and not at the
+    whole parent: it is the actor's event loop, which runs as long as the actor does (Ray 2.60). Without this, HAProxy
+    would hold the port for ever and answer 503.
+    """
+    parent = os.getppid()
+    pr_set_pdeathsig = 1
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(pr_set_pdeathsig, int(signal.SIGKILL), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if parent == 1 or os.getppid() != parent:
+        sys.exit("the process that has started HAProxy is gone")
+
+
 def main() -> None:
     """Confines the configuration that `-f` names, and becomes HAProxy with the same arguments."""
+    end_with_parent()
     arguments = sys.argv[1:]
     path = Path(arguments[arguments.index("-f") + 1])
     configuration = path.read_text(encoding="utf-8")

@@ -78,27 +78,38 @@ def write_config(path: Path, changes: Mapping[str, Mapping[str, Any]]) -> Path:
 
 
 @contextmanager
-def started_service(config: Path, log: Path, model: str, *options: str) -> Iterator[RunningService]:
-    """Yields it when it says that it is ready. Where all went well no process may be left at the end.
+def starting_service(
+    config: Path, log: Path, model: str, *options: str, new_group: bool = False
+) -> Iterator[RunningService]:
+    """Yields it when it says that it is ready, and ends it if it still runs then.
 
-    model: the name to ask for. options: further ones of `redoubt serve`.
+    model: the name to ask for. options: further ones of `redoubt serve`. new_group: it leads a group of processes.
     """
     port = free_port()
     command = [sys.executable, "-m", "app.cli", "serve", "--config", str(config), "--port", str(port), *options]
     with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, process_group=0 if new_group else None
+        )
     try:
         wait_until(lambda: b"is ready" in log.read_bytes() or process.poll() is not None, "ready", START_TIMEOUT_S)
         assert process.poll() is None, log.read_text()
         yield RunningService(f"http://127.0.0.1:{port}", model, process, log)
-        family = descendants(process.pid)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0, log.read_text()
-        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), "no process left")
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             process.wait(30)
+
+
+@contextmanager
+def started_service(config: Path, log: Path, model: str, *options: str) -> Iterator[RunningService]:
+    """The same, stopped by Ctrl-C at the end. Where all went well no process may be left then."""
+    with starting_service(config, log, model, *options) as running:
+        yield running
+        family = descendants(running.process.pid)
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(30) == 0, log.read_text()
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), "no process left")
 
 
 @contextmanager

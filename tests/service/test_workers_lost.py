@@ -145,6 +145,8 @@ def test_the_controller_dies(service: RunningService) -> None:
     heart_beat = max(row["last_heart_beat"] for row in service.rows())
     # Until the table comes again, a busy machine's workers may all be stale.
     wait_until(lambda: sum(row["last_heart_beat"] > heart_beat for row in service.alive()) == 2, "heartbeats again", 60)
+    told = f"Serve's controller (process {controller}) was lost, and Serve has started another"
+    wait_until(lambda: told in service.log.read_text(), "whoever runs the service is told", 30)
 
 
 @pytest.mark.timeout(120)

@@ -88,7 +88,7 @@ def test_further_models_come_and_go_with_the_file(model: Path, tmp_path: Path) -
     write("new", "a", cores=10)
     gone, changed = watched.changes()
     assert (gone, [one.name for one in changed]) == ([], ["a", "new"])  # "new" failed: it is tried again, and last
-    watched.runs = {one.name: one for one in changed}
+    watched.deployed = {one.name: one for one in changed}
     write("new", cores=10)
     assert watched.changes() == (["a"], [])
 

@@ -1,8 +1,11 @@
 """The configuration is Serve's own, and HAProxy is real: a new Ray that writes another one is noticed here."""
 
 import http.client
+import os
+import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -159,6 +162,46 @@ def test_a_client_that_leaves_is_noticed(pieces: int, length: int, backend: int,
         assert Backend.left.empty()
         client.close()
         assert Backend.left.get(timeout=10) == b""
+
+
+PARENT = """
+import os, subprocess, sys, threading
+def start():
+    print(subprocess.Popen(sys.argv[1:]).pid, flush=True)
+    sys.stdin.read()
+# As Serve does it: in a thread that lives as long as its process.
+threading.Thread(target=start).start()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_it_ends_with_the_process_that_started_it(number: signal.Signals, backend: int, tmp_path: Path) -> None:
+    port = free_port()
+    environment = proxy_environment(tmp_path, {}, binary=Path(get_haproxy_binary()), host="127.0.0.1", port=port)
+    configuration = serves_configuration(tmp_path, port, backend)
+    command = [environment["RAY_SERVE_HAPROXY_BINARY_PATH"], "-db", "-f", str(configuration), "-dR"]
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, *command], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        proxy = int(parent.stdout.readline())
+        try:
+            wait_until(lambda: listens("127.0.0.1", port), "HAProxy listens")
+            parent.send_signal(number)
+            parent.wait()
+            wait_until(lambda: not listens("127.0.0.1", port), "HAProxy is gone", 5)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(proxy, signal.SIGKILL)
+
+
+def test_it_does_not_start_when_its_parent_is_gone() -> None:
+    code = (
+        "import os; from app.launch import reverse_proxy; ids = iter([{}]);"
+        "reverse_proxy.os.getppid = lambda: next(ids); reverse_proxy.end_with_parent()"
+    )
+    for parents, status in (("7, 7", 0), ("7, 1", 1), ("1, 1", 1)):
+        assert subprocess.run([sys.executable, "-c", code.format(parents)], stderr=subprocess.PIPE).returncode == status
 
 
 def test_an_ingress_that_is_not_known_yet_may_come(tmp_path: Path) -> None:

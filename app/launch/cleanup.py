@@ -1,0 +1,70 @@
+"""Ends what is left of a service when its main process has gone, in whatever way: its processes, then its folder.
+
+Runs as a program of its own beside the main process (`python -I cleanup.py FOLDER`), because after SIGKILL the main
+process can do nothing any more. It waits on a pipe that only the main process holds open; the pipe's end is the sign.
+Every process of a service has the variable `MARK` in its environment. So none is forgotten, whoever its parent is now,
+and nothing else is touched, such as an editor that shows a log of the service.
+
+Knows the standard library and nothing else, so that it starts in milliseconds and costs little memory.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+MARK = "REDOUBT_SERVICE_FOLDER"
+"""The environment variable that a service's processes have; its value is the service's private folder."""
+KEEP_LOGS = b"keep logs\n"
+"""What the main process writes into the pipe if Ray's logs are to stay in the folder."""
+
+_TOKEN = "ray_token"
+_LOCK = "lock"
+_GIVE_UP_S = 10.0
+_LOOK_PERIOD_S = 0.05
+
+
+def processes_of(folder: Path) -> list[int]:
+    """The processes of the service whose private folder this is, but for its main process and this program."""
+    mark = f"{MARK}={folder}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # it has ended, or is another user's
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+def end_processes(folder: Path) -> None:
+    """Kills the service's processes, and those that they start meanwhile; gives up after ten seconds."""
+    give_up_s = time.monotonic() + _GIVE_UP_S
+    while (left := processes_of(folder)) and time.monotonic() < give_up_s:
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_LOOK_PERIOD_S)
+
+
+def remove(folder: Path, *, keep_logs: bool) -> None:
+    """Removes the folder; with `keep_logs` only its token and its lock."""
+    if not keep_logs:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for name in (_TOKEN, _LOCK):
+        (folder / name).unlink(missing_ok=True)
+
+
+def main() -> None:
+    """Waits for the end of the main process, which holds standard input open, and clears up."""
+    folder = Path(sys.argv[1])
+    last_words = sys.stdin.buffer.read()
+    end_processes(folder)
+    remove(folder, keep_logs=last_words == KEEP_LOGS)
+
+
+if __name__ == "__main__":
+    main()

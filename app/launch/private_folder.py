@@ -1,0 +1,99 @@
+"""The private folder of a local service, and who clears it up: the service at its end, or the next one at its start.
+
+Knows nothing of what lies in the folder, but for its lock. The lock is held as long as the main process or its cleanup
+process lives, and the kernel releases it however they end: a folder with a free lock belongs to a dead service.
+"""
+
+import fcntl
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from app.launch import cleanup
+
+_PREFIX = "redoubt-"
+# A Unix socket's path has at most 107 characters. Below the folder HAProxy's sockets take 90, Ray's about 70.
+_LONGEST_BASE = 16
+_CLEANUP_TIMEOUT_S = 15.0
+
+
+class PrivateFolder:
+    """A folder that only this user can read, and a process that clears up after the service.
+
+    Processes of the service must have `environment` in theirs: it tells them from all others.
+    """
+
+    def __init__(self) -> None:
+        """Makes the folder. Folders of dead services are removed first, with the processes that such a service left."""
+        base = tempfile.gettempdir()
+        base = base if len(base) <= _LONGEST_BASE else "/tmp"
+        remove_stale(Path(base))
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+        self.environment = {cleanup.MARK: str(self.path)}
+        self._lock = _create_lock(self.path)
+        self._cleanup = _start_cleanup(self.path, self._lock)
+
+    def close(self, *, keep_logs: bool) -> None:
+        """Ends what is left of the service's processes, and removes the folder or all but its logs."""
+        assert self._cleanup.stdin is not None
+        with suppress(OSError, subprocess.TimeoutExpired):
+            self._cleanup.communicate(cleanup.KEEP_LOGS if keep_logs else b"", timeout=_CLEANUP_TIMEOUT_S)
+        os.close(self._lock)
+
+
+def remove_stale(base: Path) -> None:
+    """Removes the folders in `base` of this user's services that are dead, and ends processes that these left."""
+    for folder in base.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            if _is_ours(folder) and _is_free(folder / "lock"):
+                cleanup.end_processes(folder)
+                cleanup.remove(folder, keep_logs=False)
+
+
+def _start_cleanup(folder: Path, lock: int) -> "subprocess.Popen[bytes]":
+    """Starts the cleanup process, which shares the lock.
+
+    Signals that end the service must not end it: it has a session of its own, and these signals blocked from the start.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-I", cleanup.__file__, str(folder)],
+            stdin=subprocess.PIPE,
+            pass_fds=[lock],
+            start_new_session=True,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether it is a real folder that this user owns, and nobody else may open."""
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
+
+
+def _create_lock(folder: Path) -> int:
+    """A locked file; there is no moment in which it is there and free."""
+    unfinished = folder / "lock.new"
+    descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    unfinished.rename(folder / "lock")
+    return descriptor
+
+
+def _is_free(lock: Path) -> bool:
+    """Whether nobody holds the lock. Raises OSError if there is none."""
+    descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

@@ -1,0 +1,91 @@
+"""Watches Ray's GCS and raylet and Serve's controller: without them a local service replaces nothing that it loses.
+
+Without GCS or raylet requests are still answered for a while, but a worker that is lost stays lost. So the watch ends
+the service, and whoever supervises it can start it again. A lost controller is restarted by Serve, and the watch says
+so. It knows nothing of how the service is stopped.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+_PERIOD_S = 0.5
+_STOP_TIMEOUT_S = 15.0
+_CONTROLLER_PERIOD_S = 5.0
+_CONTROLLER_TIMEOUT_S = 2.0
+# As many looks without an answer are worth a line: half a minute.
+_CONTROLLER_MISSES = 6
+_NAMES = {"gcs_server": "GCS", "raylet": "raylet"}
+
+
+class VitalProcessWatch:
+    """Sends the main thread a SIGTERM when a vital process of Ray ends, from `start` to `stop`.
+
+    If `stop` is not called within 15 s after that, because the main thread is stuck in Ray, the process exits.
+    """
+
+    def __init__(self) -> None:
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="vital-process-watch", daemon=True)
+
+    def start(self) -> None:
+        """To be called once Ray runs."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """To be called when Ray has ended; also if the watch was never started."""
+        self._stopped.set()
+
+    def loss(self) -> str | None:
+        """Which process has ended, and how, for the user; None as long as all run, or none was started."""
+        from app.ray_internals import ended_vital_processes
+
+        ended = ended_vital_processes()
+        if not ended:
+            return None
+        kind, status = ended[0]
+        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        return f"Ray's {_NAMES[kind]} {how}. The service cannot go on without it, and stops."
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(_PERIOD_S):
+            loss = self.loss()
+            if loss is None:
+                continue
+            main_thread = threading.main_thread().ident
+            assert main_thread is not None
+            signal.pthread_kill(main_thread, signal.SIGTERM)
+            if not self._stopped.wait(_STOP_TIMEOUT_S):
+                print(f"{loss} It did not stop in order.", file=sys.stderr, flush=True)
+                os._exit(1)  # the cleanup process ends the others
+            return
+
+
+class ControllerWatch:
+    """Notices that Serve's controller was lost and is back; used by the thread that uses Ray."""
+
+    def __init__(self) -> None:
+        self._pid: int | None = None
+        self._misses = 0
+        self._next_look_s = 0.0
+
+    def news(self) -> str | None:
+        """A line for the user, if there is one. Looks every five seconds, and waits for two at the most."""
+        from app.ray_internals import controller_pid
+
+        if time.monotonic() < self._next_look_s:
+            return None
+        pid = controller_pid(_CONTROLLER_TIMEOUT_S)
+        self._next_look_s = time.monotonic() + _CONTROLLER_PERIOD_S
+        if pid is None:
+            self._misses += 1
+            if self._misses == _CONTROLLER_MISSES:
+                return "Serve's controller does not answer: until it does, nothing that is lost is replaced."
+            return None
+        missed, self._misses = self._misses, 0
+        before, self._pid = self._pid, pid
+        if before is not None and before != pid:
+            return f"Serve's controller (process {before}) was lost, and Serve has started another (process {pid})."
+        return "Serve's controller answers again." if missed >= _CONTROLLER_MISSES else None

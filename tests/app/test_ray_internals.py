@@ -1,0 +1,159 @@
+"""A test of each thing that the service uses and that is not public in Ray: notices a new Ray that has moved one."""
+
+import asyncio
+import inspect
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+from ray import serve
+from ray.serve._private import constants, controller, replica, router
+from ray.serve._private.common import DeploymentHandleSource, DeploymentID, RequestMetadata
+from ray.serve.handle import DeploymentHandle
+from ray.serve.request_router import FIFOMixin, PendingRequest, RequestRouter
+
+from app import ray_internals
+from app.launch.config_file import HttpOptions
+from app.launch.ray_environment import haproxy_environment, ray_environment
+
+LOCAL_RAY = """
+import os, signal, sys, time
+from pathlib import Path
+from app import ray_internals
+
+folder = Path(sys.argv[1])
+assert ray_internals.ended_vital_processes() == []
+ray_internals.start_local_ray(
+    address="127.0.0.1", folder=folder, include_dashboard=False, num_cpus=1, object_store_memory=80 << 20
+)
+assert ray_internals.ended_vital_processes() == []
+assert ray_internals.session_folder("lines").parent.parent == folder
+assert ray_internals.controller_pid(1.0) is None  # there is no Serve
+for name, process in (("raylet", "raylet/raylet"), ("gcs_server", "gcs/gcs_server")):
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    (pid,) = (int(child) for child in children if process in Path(f"/proc/{child}/cmdline").read_text())
+    os.kill(pid, signal.SIGKILL)
+    deadline_s = time.monotonic() + 10
+    while (name, -9) not in ray_internals.ended_vital_processes():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+print("all found")
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """Ray's sockets lie in it."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="t", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def test_a_local_ray_and_its_processes(short_path: Path) -> None:
+    command = [sys.executable, "-c", LOCAL_RAY, str(short_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert "all found" in done.stdout, done.stdout + done.stderr
+
+
+def test_serves_controller_tells_its_process() -> None:
+    assert constants.SERVE_CONTROLLER_NAME
+    assert constants.SERVE_NAMESPACE == "serve"  # which `launch.local` gives `ray.init`
+    assert callable(controller.ServeController.get_pid)
+
+
+def test_a_replica_opens_its_port_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def add_port(server: object, address: str) -> int:
+        opened.append(address)
+        return 1
+
+    assert 'add_port_to_grpc_server(self._server, "[::]:0")' in inspect.getsource(replica)
+    module: Any = replica
+    monkeypatch.setattr(module, "add_port_to_grpc_server", add_port)
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "10.0.0.1")
+    ray_internals.keep_on_loopback()
+    module.add_port_to_grpc_server(None, "[::]:1")
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
+    ray_internals.keep_on_loopback()
+    module.add_port_to_grpc_server(None, "[::]:1")
+    assert opened == ["[::]:1", "127.0.0.1:1"]
+
+
+def test_applications_and_handles(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "_blocking" in inspect.signature(serve.delete).parameters
+    assert "_check_exists" in inspect.signature(serve.get_deployment_handle).parameters
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(serve, "delete", lambda name, _blocking: asked.append((name, _blocking)))
+    monkeypatch.setattr(serve, "get_deployment_handle", lambda *names, _check_exists: (*names, _check_exists))
+    ray_internals.delete_application("a")
+    assert asked == [("a", False)]
+    found: object = ray_internals.handle_of("Worker", "a")
+    assert found == ("Worker", "a", False)
+
+
+def test_a_handle_streams_by_value_and_has_a_router() -> None:
+    unused: DeploymentHandle[Any] = DeploymentHandle("Worker", "a")
+    assert ray_internals.router_of(unused) is None
+    behind = SimpleNamespace(_asyncio_router=SimpleNamespace(_request_router="its router"))
+    used: DeploymentHandle[Any] = DeploymentHandle("Worker", "a", _router=behind)  # type: ignore[arg-type]
+    assert ray_internals.router_of(used) == "its router"
+    options: Any = ray_internals.streaming_by_value(used).handle_options
+    assert options.stream
+    assert not options._by_reference
+    for kind in (router.CurrentLoopRouter, router.SingletonThreadRouter):
+        assert "self._asyncio_router = " in inspect.getsource(kind)
+    assert "self._request_router" in inspect.getsource(router.AsyncioRouter)
+
+
+class NoReplicaRouter(FIFOMixin, RequestRouter):
+    """A router of Serve's to which nobody has given a replica."""
+
+    async def choose_replicas(self, *_: object, **__: object) -> Any:
+        return []
+
+
+async def test_a_routers_books() -> None:
+    books: Any = NoReplicaRouter(  # type: ignore[no-untyped-call]
+        deployment_id=DeploymentID(name="Worker", app_name="a"), handle_source=DeploymentHandleSource.REPLICA
+    )
+    pending = PendingRequest(args=[], kwargs={}, metadata=RequestMetadata(request_id="r", internal_request_id="i"))
+    choice = asyncio.create_task(books._choose_replica_for_request(pending))
+    await asyncio.sleep(0)
+    assert books._pending_requests_by_id == {"i": pending}
+    assert ray_internals.take_waiting_requests(books) == [pending]
+    assert ray_internals.take_waiting_requests(books) == []
+    ray_internals.forget_request(books, pending)
+    assert books._pending_requests_by_id == {}
+    pending.future.set_exception(KeyError("refused"))
+    with pytest.raises(KeyError):  # the reason why somebody has to forget it
+        await choice
+
+
+def test_ray_knows_every_variable_that_we_set(tmp_path: Path) -> None:
+    """A name that Ray has given up would be ignored without a word."""
+    names = {*ray_environment(tmp_path, {}), *haproxy_environment(tmp_path, HttpOptions())}
+    package = Path(ray.__file__).parent
+    python = b"".join(
+        path.read_bytes()
+        for folder in ("_private", "_common", "serve/_private", "dashboard", "includes")
+        for path in (package / folder).rglob("*")
+        if path.suffix in (".py", ".pxi", ".pxd")
+    )
+    native = (package / "_raylet.so").read_bytes()
+    others = {"PYTHONPATH", "REDOUBT_PROXY_BIND", "REDOUBT_PROXY_BINARY", "REDOUBT_PROXY_ERROR_FILE"}
+    unknown = [
+        name
+        for name in names - others
+        if name.encode() not in python
+        and name.encode() not in native
+        and name.removeprefix("RAY_").encode() not in native  # a setting of Ray's C++ part
+    ]
+    assert unknown == []

@@ -1,4 +1,4 @@
-"""Builds the Serve application; the only place that binds deployments, and that knows Serve's own options.
+"""Builds the Serve applications; the only place that binds deployments and sets Serve's options for them.
 
 No `from __future__ import annotations` here: Serve reads the type of `build`'s argument at run time.
 """
@@ -11,14 +11,14 @@ from ray.serve.deployment import Application, Deployment
 
 from app.controller.router import router_kwargs
 from app.interface.ingress import Ingress
-from app.settings import ServiceSettings, WorkersSettings
+from app.settings import ModelApplicationSettings, ServiceSettings
 from app.workers.worker import Worker
 
 _DRAIN_POLL_S = 0.2
 
 
 def build(args: ServiceSettings) -> Application:
-    """The ingress, which holds a handle to the workers. Serve makes `args` from the config file."""
+    """The ingress with the workers of one model. Serve makes `args` from the configuration file."""
     workers = worker_deployment(args).bind(args)
     ingress = args.ingress
     return (
@@ -35,22 +35,25 @@ def build(args: ServiceSettings) -> Application:
     )
 
 
-def build_model(args: WorkersSettings) -> Application:
-    """A further model's workers, without routes: the ingress of the application that `build` makes finds them."""
+def build_model(args: ModelApplicationSettings) -> Application:
+    """The workers of a further model, without routes. The ingress that `build` makes finds them by itself."""
     none_at_all = {"min_replicas": 0, "max_replicas": 1, "initial_replicas": 0}
     root = serve.deployment(name="Root", autoscaling_config=none_at_all)(Root)
     return root.bind(worker_deployment(args).bind(args))
 
 
 class Root:
-    """Has no replicas: an application wants a first deployment, and behind HAProxy it may have no router of its own."""
+    """A deployment without replicas, to which the workers are bound.
+
+    Serve wants one deployment that has the others, and behind HAProxy it may have no request router of its own.
+    """
 
     def __init__(self, workers: Any) -> None:
         pass
 
 
-def worker_deployment(settings: WorkersSettings) -> Deployment:
-    """The worker as a deployment, to be bound with (settings)."""
+def worker_deployment(settings: ModelApplicationSettings) -> Deployment:
+    """The workers' deployment, still to be bound with the settings."""
     worker, router = settings.worker, settings.router
     routing: dict[str, Any] = {
         "request_router_class": "app.controller.router.WorkerRouter",
@@ -62,7 +65,7 @@ def worker_deployment(settings: WorkersSettings) -> Deployment:
     }
     decorate = serve.deployment(
         name="Worker",
-        # The worker's semaphore and its queue: Serve sends no more than both hold, and tries the next worker.
+        # Running and queued requests together: Serve sends a worker no more than that, and tries the next one.
         max_ongoing_requests=worker.max_concurrent_requests + worker.max_queued_requests,
         health_check_period_s=worker.health_check_period_s,
         health_check_timeout_s=worker.health_check_timeout_s,
@@ -75,7 +78,7 @@ def worker_deployment(settings: WorkersSettings) -> Deployment:
     return decorate(Worker)
 
 
-def _scale(settings: WorkersSettings) -> dict[str, Any]:
+def _scale(settings: ModelApplicationSettings) -> dict[str, Any]:
     scaling = settings.worker.autoscaling
     if scaling is None:
         return {"num_replicas": settings.worker.count}

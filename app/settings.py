@@ -1,8 +1,9 @@
-"""Every knob of the service, typed: an unknown or ill-typed one is refused by name before anything starts.
+"""Every knob of the service, typed: one that does not exist or has the wrong type is refused by name.
 
-The same models check the `args` of our application (Ray hands them to `app.deploy.build`) and the whole Serve
-config file, because Ray itself ignores top-level keys that it does not know. This file knows nothing of Ray,
-and opens no model.
+The same classes check the `args` of our applications, which Ray passes to `app.deploy`, and as part of
+`app.launch.config_file` the whole Serve configuration file, because Ray ignores top-level keys that it does not know.
+The docstrings below the fields are the table of docs/configuration.md. This file knows nothing of Ray and opens no
+model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from app.messages.model_card import ModelCard
 
 
 class SettingsError(ValueError):
-    """The configuration is wrong; the message names the file, the knob and the reason, one line each."""
+    """The configuration is wrong. The message has a line for each mistake: the file, the knob and the reason."""
 
 
 class Knobs(BaseModel):
@@ -29,55 +30,57 @@ class ModelSettings(Knobs):
     """Which model is served."""
 
     folder: str = Field(min_length=1)
-    """A converted model (`redoubt convert`). A relative path is seen from where the service is started."""
+    """The folder of a converted model (`redoubt convert`), absolute or relative to where the service is started."""
     served_name: str | None = Field(default=None, min_length=1)
-    """The name clients ask for; none: the folder's name."""
+    """The model's name in the API; none: the folder's name."""
 
     on_overflow: Literal["refuse", "shift"] = "refuse"
-    """Of requests that don't say: "refuse" what does not fit the context, or "shift": go on without the oldest tokens,
-    but with the system prompt."""
+    """What happens when a request does not fit the context and says nothing about it: "refuse" it, or "shift": drop
+    the oldest tokens and keep the system prompt."""
 
     @property
     def name(self) -> str:
-        """The name clients ask for."""
+        """The model's name in the API."""
         return self.served_name or Path(self.folder).absolute().name
 
 
 class EngineSettings(Knobs):
-    """How a worker runs the model. Memory: the weights + kv_memory_bytes + activations of one step."""
+    """How a worker runs the model. It needs memory for the weights, kv_memory_bytes and the activations of a step."""
 
     compute_type: Literal["auto", "int8", "bf16", "fp32"] = "auto"
-    """Activations in the integer matrix products: "bf16", nearer to fp32, for processors with AMX; "int8" by group,
-    with which a few cores there give up to five answers at a time faster, and more of them slower; "auto": "bf16" where
-    the processor has AMX, else "int8"; or "fp32" (slow; for comparison)."""
+    """The type of activations in matrix products with quantized weights. "bf16": closest to fp32, for processors with
+    AMX. "int8": one scale per group; on AMX processors with few cores faster for up to five concurrent answers, and
+    slower for more. "fp32": slow, for comparison. "auto": "bf16" if the processor has AMX, otherwise "int8"."""
     prompt_compute_type: Literal["auto", "same", "bf16"] = "auto"
-    """The same of prompts, with their attention. "bf16": for processors with AMX, which compute prompts 1.5 to 3 times
-    as fast with it as with int8; "auto": that, where it can be had; "same": as answers, so that not even the last bits
-    of an answer depend on what of its prompt was cached."""
+    """The type of activations in prefill, including attention. "bf16": for processors with AMX, where prefill is 1.5 to
+    3 times as fast with it as with int8. "same": as `compute_type`, so that an answer is the same to the last bit
+    whether its prompt was cached or not. "auto": "bf16" where that is possible, otherwise "same"."""
     kv_type: Literal["auto", "int16", "bf16", "int8", "fp32"] = "auto"
-    """How keys and values are kept. "int16": 12 bits and a sign, with a scale per token and head; takes about 1 % more
-    memory than "bf16", loses less, and is multiplied faster, except by AMX. "int8", with such scales too, fits nearly
-    twice the tokens of either. "auto": "bf16" where prompt_compute_type makes prompts' attention that, else "int16"."""
+    """The type of the KV cache. "int16": 12 bits and a sign, with a scale per token and head; takes about 1 % more
+    memory than "bf16", is more exact, and faster except with AMX. "int8": such scales too, and room for nearly twice as
+    many tokens. "fp32": for comparison. "auto": "bf16" if prefill attention runs in bf16, otherwise "int16"."""
     weight_memory: Literal["auto", "mapped", "huge_pages"] = "auto"
-    """"mapped": the file's own pages, which all workers share. "huge_pages": a copy of each worker's own, on its node,
-    for faster decoding. "auto": a copy, if memory suffices, where nodes are several or the file is in small pages."""
+    """Where a worker reads the weights. "mapped": from the file's pages in memory, which all workers share.
+    "huge_pages": from its own copy on its NUMA node, for faster decoding. "auto": a copy if there is enough memory, and
+    the machine has several nodes or keeps the file in small pages."""
     kv_memory_bytes: int = Field(default=1 << 30, ge=1 << 20)
-    """Memory for keys and values, cut into pages. When it is full, the youngest request waits."""
+    """Memory of the KV cache, divided into pages. When it is full, the youngest request is preempted."""
     max_step_tokens: int = Field(default=512, ge=1, le=1 << 20)
-    """Tokens of one step, all requests together: decoding ones first, then prompt chunks into the rest."""
+    """The most tokens in one engine step: one for each decoding request, and the rest for prompts."""
     prompt_chunk_tokens: int = Field(default=PROMPT_CHUNK_TOKENS, ge=1, le=1 << 20)
-    """The most prompt tokens of a step in which others wait for their next token."""
+    """The most prompt tokens in a step while other requests decode."""
     prompt_pause_s: float = Field(default=0.2, gt=0, le=60)
-    """How long prompts may hold up those others, about: a slow model takes smaller chunks. Learned as it runs."""
+    """About how long prompt tokens may delay the next token of decoding requests. The engine measures its speed and
+    takes smaller chunks of a slow model's prompts."""
     max_context_tokens: int | None = Field(default=None, ge=16)
-    """The longest prompt and output together; none: what the model was trained for."""
+    """The most tokens of prompt and answer together; none: as many as the model was trained for."""
 
     guess_tokens: int = Field(default=16, ge=0, le=64)
-    """The most tokens of an answer guessed at once, from what the conversation has said before; only where that pays.
+    """Speculative decoding: the most tokens to guess at once from the conversation so far, as long as guesses pay off.
     0: none."""
     prefix_cache: bool = True
-    """Keep pages of prompts and answers while memory lasts: the same API key's next request that begins alike does not
-    compute them. Without keys all callers count as one."""
+    """Keep pages of prompts and answers as long as there is memory, so that a later request with the same beginning and
+    the same API key does not compute it again. Without keys all callers share their pages."""
 
     @model_validator(mode="after")
     def _chunk_fits_step(self) -> Self:
@@ -87,18 +90,18 @@ class EngineSettings(Knobs):
 
 
 class AutoscalingSettings(Knobs):
-    """Workers come and go with the load (running and waiting requests)."""
+    """The number of workers follows the load (running and waiting requests)."""
 
     min_workers: int = Field(default=1, ge=1)
-    """Workers that stay when nothing is asked."""
+    """The fewest workers, also without any load."""
     max_workers: int = Field(ge=1)
     """The most workers."""
     target_ongoing_requests: float = Field(default=16.0, gt=0)
-    """Requests per worker that scaling aims at: more of them call for another worker."""
+    """Running and waiting requests per worker to aim at: with more a worker is added, with fewer one is removed."""
     upscale_delay_s: float = Field(default=10.0, ge=0)
     """How long the load must be too high before a worker is added."""
     downscale_delay_s: float = Field(default=300.0, ge=0)
-    """How long the load must be low before a worker goes."""
+    """How long the load must be too low before a worker is removed."""
 
     @model_validator(mode="after")
     def _bounds_are_ordered(self) -> Self:
@@ -108,41 +111,42 @@ class AutoscalingSettings(Knobs):
 
 
 class WorkerSettings(Knobs):
-    """A worker owns one engine on one NUMA node's cores, or on a share of them."""
+    """A worker runs one engine on the cores of one NUMA node, or on some of them."""
 
     count: int = Field(default=1, ge=1)
-    """How many workers; not used where `autoscaling` is given."""
+    """The number of workers; ignored if `autoscaling` is given."""
     autoscaling: AutoscalingSettings | None = None
-    """Workers come and go with the load; none: `count` workers, always."""
+    """Lets the number of workers follow the load; none: always `count` workers."""
     numa: Literal["node", "all"] = "node"
-    """"node": a worker has one NUMA node's cores, or a share. "all": one worker has all nodes of its machine, and each
-    node computes its own slice of every weight, from its own memory: for few streams, or large models."""
+    """"node": a worker has the cores of one NUMA node, or some of them. "all": one worker has all nodes of its machine,
+    and each node computes its slice of every weight from its own memory; for few concurrent answers or large models."""
     cpus_per_worker: int | None = Field(default=None, ge=1)
-    """Cores of a worker, all on one node; none: a whole NUMA node. No two workers share a core."""
+    """Cores of a worker, all on one NUMA node; none: all cores of a node. No two workers share a core."""
     threads: int | None = Field(default=None, ge=1)
     """Compute threads; none: one per core. Fewer leave cores to the ingress and to Ray."""
     bind_memory: bool = True
-    """Allocate on the worker's own NUMA node only; with numa "all": slices on their nodes, the rest in turns on all."""
+    """Allocate memory on the worker's own NUMA node only. With numa "all": slices of weights on their nodes, everything
+    else interleaved over all nodes."""
     max_concurrent_requests: int = Field(default=32, ge=1, le=4096)
-    """N: requests the engine works on at once. The next wait in the worker's queue."""
+    """N: the requests that the engine computes at the same time. More wait in the worker's queue."""
     max_queued_requests: int = Field(default=64, ge=0, le=65536)
-    """Places in the worker's queue. If all queues are full a client is told to try again later (429)."""
+    """Places in the worker's queue. If the queues of all workers are full, a request is refused (429)."""
     ray_num_cpus: float = Field(default=1.0, ge=0)
-    """Ray's logical CPUs a worker reserves: placement only, it binds nothing."""
+    """Logical CPUs that Ray reserves for a worker. They decide on placement only, not on which cores it runs."""
     ray_resources: dict[str, float] = Field(default_factory=dict)
-    """Custom Ray resources a worker reserves, such as {"numa_node": 1.0}: one worker per such resource."""
+    """Custom Ray resources that a worker reserves. {"numa_node": 1.0} allows one worker per such resource."""
     heartbeat_period_s: float = Field(default=1.0, ge=0.1, le=60)
-    """How often a worker reports to the controller."""
+    """How often a worker reports its state to the controller."""
     warm_up_prompt_tokens: int = Field(default=128, ge=1)
-    """Prompt of the warm-up, which also measures the worker's speed."""
+    """Prompt tokens of the warm-up, which also measures the worker's speed."""
     warm_up_new_tokens: int = Field(default=16, ge=2)
     """Tokens generated in the warm-up."""
     drain_timeout_s: float = Field(default=20.0, ge=0)
-    """How long a worker that has to go may finish its requests."""
+    """How long a worker that is being removed may take to finish its requests."""
     health_check_period_s: float = Field(default=5.0, gt=0)
-    """How often Ray Serve asks a worker whether it is well."""
+    """How often Ray Serve checks a worker's health."""
     health_check_timeout_s: float = Field(default=30.0, gt=0)
-    """A worker that does not answer its health check for so long is replaced."""
+    """A worker that does not answer a health check within this time is replaced."""
 
     @model_validator(mode="after")
     def _spanning_worker_has_all_cores(self) -> Self:
@@ -155,40 +159,42 @@ class RouterSettings(Knobs):
     """How the controller chooses a worker for a request."""
 
     policy: Literal["LOTTERY", "SHORTEST_QUEUE"] = "SHORTEST_QUEUE"
-    """LOTTERY: with probability speed / sum(speed). SHORTEST_QUEUE: the least queue_length / speed."""
+    """LOTTERY: a random worker, with probability speed / sum(speed). SHORTEST_QUEUE: the one with the smallest
+    queue_length / speed."""
     expiration_s: float = Field(default=10.0, gt=0)
-    """EXPIRATION: a worker that has not reported for so long gets no request until it reports again."""
+    """EXPIRATION: a worker that has not reported for this time gets no requests until it reports again."""
     forget_after_s: float = Field(default=60.0, ge=0)
-    """How long a worker that is gone stays visible in the worker table."""
+    """How long a lost worker stays in the worker table (`GET /v1/workers`)."""
 
 
 class IngressSettings(Knobs):
-    """The HTTP side: how many replicas, and what a request gets that does not say."""
+    """The HTTP interface: its replicas, its limits, and defaults of requests."""
 
     count: int = Field(default=1, ge=1)
     """Ingress replicas. With more than one the chat page needs sticky sessions; the API does not."""
     ray_num_cpus: float = Field(default=0.1, ge=0)
-    """Ray's logical CPUs an ingress replica reserves: placement only."""
+    """Logical CPUs that Ray reserves for an ingress replica. They decide on placement only."""
     max_ongoing_requests: int = Field(default=512, ge=1)
-    """HTTP requests one ingress replica holds open at once."""
+    """The most HTTP requests that one ingress replica handles at the same time."""
     default_max_tokens: int = Field(default=1024, ge=1)
-    """Output tokens of a request that names no limit (less where the context is full before)."""
+    """The most output tokens of a request that sets no limit itself; fewer if the context is full before."""
     max_choices: int = Field(default=8, ge=1)
-    """The largest `n`."""
+    """The largest `n` of a request."""
     max_beams: int = Field(default=8, ge=1)
-    """The largest `num_beams`, and `top_k` of contrastive search; no more than `max_concurrent_requests` either."""
+    """The largest `num_beams` of a request, and the largest `top_k` of contrastive search; `max_concurrent_requests`
+    limits both too."""
     retry_after_s: int = Field(default=1, ge=1)
-    """Retry-After of a 429 or 503."""
+    """The Retry-After header of a 429 or 503, in seconds."""
     max_body_bytes: int = Field(default=8 << 20, ge=1024)
-    """The largest request body; a larger one is refused (413), and what still comes of it thrown away."""
+    """The largest request body. A larger one is refused (413), and the rest of it is discarded."""
     model_search_period_s: float = Field(default=10.0, ge=0.1, le=3600)
-    """How often the front door looks for other models' applications that have come or gone."""
+    """How often the ingress looks for applications of further models that have been added or removed."""
     api_key_file: str | None = None
-    """A file of keys, one a line; clients must show one (`Authorization: Bearer <key>`); none: none is asked for."""
+    """A file of API keys, one per line. Clients must send one (`Authorization: Bearer <key>`); none: no key needed."""
 
 
-class WorkersSettings(Knobs):
-    """The `args` of a further model's application, which has workers only: what `app.deploy.build_model` needs."""
+class ModelApplicationSettings(Knobs):
+    """The `args` of a model's application without an ingress: what `app.deploy.build_model` needs."""
 
     model: ModelSettings
     engine: EngineSettings = Field(default_factory=EngineSettings)
@@ -196,7 +202,7 @@ class WorkersSettings(Knobs):
     router: RouterSettings = Field(default_factory=RouterSettings)
 
     def model_card(self) -> ModelCard:
-        """What these workers tell an ingress of their model."""
+        """How these workers describe their model to an ingress."""
         folder = str(Path(self.model.folder).absolute())
         return ModelCard(self.model.name, folder, self.engine.max_context_tokens, self.model.on_overflow)
 
@@ -213,14 +219,14 @@ class WorkersSettings(Knobs):
         return self
 
 
-class ServiceSettings(WorkersSettings):
-    """The `args` of our application: everything that `app.deploy.build` needs."""
+class ServiceSettings(ModelApplicationSettings):
+    """The `args` of the application with the ingress: what `app.deploy.build` needs."""
 
     ingress: IngressSettings = Field(default_factory=IngressSettings)
 
 
 def parse_settings(values: Mapping[str, Any]) -> ServiceSettings:
-    """The application's `args` as settings. Raises SettingsError naming each wrong knob."""
+    """The `args` of the application with the ingress as settings. Raises SettingsError that names each wrong knob."""
     return validated(ServiceSettings, values, "args")
 
 
@@ -228,7 +234,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def validated(model: type[Model], values: Mapping[str, Any], source: str) -> Model:
-    """The values as settings. Raises SettingsError: the source, each wrong knob and why, a line each."""
+    """The values as settings. Raises SettingsError with a line for each wrong knob: source, knob, reason."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -237,7 +243,7 @@ def validated(model: type[Model], values: Mapping[str, Any], source: str) -> Mod
 
 
 def _knob(location: Sequence[str | int]) -> str:
-    # An application's import_path stands in its location, because it says which knobs there are.
+    # Pydantic puts an application's import_path, which selects its class, into the location.
     parts = [str(part) for part in location if not str(part).startswith("app.deploy:")]
     return ".".join(parts) or "settings"
 

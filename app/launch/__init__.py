@@ -1,1 +1,1 @@
-"""Starts the service on this machine, or as a Ray Serve configuration."""
+"""Starts the service on this machine: configuration, a private Ray, the proxy, a clean end."""

@@ -1,4 +1,7 @@
-"""The Serve config file: its own options and our applications, checked before anything starts."""
+"""The Serve configuration file: Serve's own options and our applications, checked before anything starts.
+
+Knows which keys a file may have and how the command line overrides them. Starts nothing, and imports no Ray.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml  # type: ignore[import-untyped]
 from pydantic import Field, model_validator
 
-from app.settings import Knobs, ServiceSettings, SettingsError, WorkersSettings, validated
+from app.settings import Knobs, ModelApplicationSettings, ServiceSettings, SettingsError, validated
 
 MODEL_IMPORT_PATH = "app.deploy:build_model"
 
@@ -16,30 +19,30 @@ class HttpOptions(Knobs):
     """Ray Serve's `http_options`: where the service listens."""
 
     host: str = "127.0.0.1"
-    """The address the proxy listens on; the default is reachable from this machine only."""
+    """The address to listen on. The default is reachable from this machine only."""
     port: int = Field(default=8000, ge=1, le=65535)
     """The port of the API and the page."""
     request_timeout_s: float | None = Field(default=None, gt=0)
-    """A request that takes longer is ended; none: no limit."""
+    """The longest time of a request, after which it is aborted; none: no limit."""
     keep_alive_timeout_s: int = Field(default=60, ge=0)
-    """How long an idle connection is kept open."""
+    """How long a connection without requests stays open."""
 
 
 class LoggingOptions(Knobs):
     """Ray Serve's `logging_config`."""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """Of Ray Serve and its replicas."""
+    """The lowest level that Ray Serve and its replicas log."""
     encoding: Literal["TEXT", "JSON"] = "TEXT"
-    """How a line of the log looks."""
+    """The format of log lines."""
     logs_dir: str | None = None
-    """Where replicas write their logs; none: Ray's session folder."""
+    """The folder of the replicas' logs; none: Ray's session folder."""
     enable_access_log: bool = True
-    """One line per HTTP request at INFO: method, path, status, time."""
+    """Log each HTTP request at INFO: method, path, status, time."""
 
 
 class ApplicationConfig(Knobs):
-    """The entry of Ray Serve's `applications` that has the front door, and one model's workers."""
+    """The entry of Ray Serve's `applications` with the ingress and the workers of one model."""
 
     name: str = "redoubt"
     route_prefix: str = "/"
@@ -49,13 +52,13 @@ class ApplicationConfig(Knobs):
 
 
 class ModelApplicationConfig(Knobs):
-    """A further entry: another model's workers. The front door finds them."""
+    """An entry with the workers of a further model; the ingress finds them."""
 
     name: str = Field(min_length=1)
     route_prefix: None
-    """Written out as null: Serve would give it a route otherwise."""
+    """Must be null in the file: without the key Serve would set a route."""
     import_path: Literal["app.deploy:build_model"]
-    args: WorkersSettings
+    args: ModelApplicationSettings
     runtime_env: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -63,7 +66,7 @@ AnyApplicationConfig = Annotated[ApplicationConfig | ModelApplicationConfig, Fie
 
 
 class ServiceConfig(Knobs):
-    """A whole config file: the knobs above, and of Ray Serve's own those that are named here."""
+    """A whole configuration file; no other top-level keys of Ray Serve's are allowed."""
 
     proxy_location: Literal["HeadOnly", "EveryNode", "Disabled"] = "HeadOnly"
     http_options: HttpOptions = Field(default_factory=HttpOptions)
@@ -71,7 +74,7 @@ class ServiceConfig(Knobs):
     applications: list[AnyApplicationConfig] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _one_front_door_and_no_name_twice(self) -> Self:
+    def _one_ingress_and_unique_names(self) -> Self:
         if sum(isinstance(one, ApplicationConfig) for one in self.applications) != 1:
             raise ValueError("applications: exactly one has import_path app.deploy:build")
         for what, names in (
@@ -84,17 +87,17 @@ class ServiceConfig(Knobs):
 
     @property
     def application(self) -> ApplicationConfig:
-        """The one with the front door."""
+        """The one with the ingress."""
         return next(one for one in self.applications if isinstance(one, ApplicationConfig))
 
     @property
     def model_applications(self) -> list[ModelApplicationConfig]:
-        """The others, in the file's order."""
+        """Those of further models, in the file's order."""
         return [one for one in self.applications if isinstance(one, ModelApplicationConfig)]
 
 
 def load_config(path: Path) -> ServiceConfig:
-    """Reads and checks a config file. Raises SettingsError naming the file and each wrong knob."""
+    """Reads and checks a configuration file. Raises SettingsError that names the file and each wrong knob."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -113,10 +116,10 @@ def with_overrides(
     port: int | None = None,
     model_folders: Sequence[str] = (),
 ) -> ServiceConfig:
-    """The same configuration with what the command line says instead. Raises SettingsError.
+    """The configuration with the values from the command line. Raises SettingsError.
 
-    model_folders: replace the file's models; each beyond the first becomes an application of its own, with the front
-    door's settings.
+    model_folders: replace all models of the file. The first takes the place of the file's first model; each further
+    one becomes an application of its own with the same settings.
     """
     values = config.model_dump(exclude_unset=True)
     http = values.setdefault("http_options", {})
@@ -125,7 +128,7 @@ def with_overrides(
     if port is not None:
         http["port"] = port
     if model_folders:
-        # The names in the file are the other models'.
+        # Nothing else of the file's `model` sections stays: their names are those of other models.
         front = config.application.model_dump(exclude_unset=True)
         front["args"]["model"] = {"folder": model_folders[0]}
         args = {name: knobs for name, knobs in front["args"].items() if name != "ingress"}
@@ -137,10 +140,10 @@ def with_overrides(
 
 
 def core_share(config: ServiceConfig, node_cores: Sequence[int]) -> int | None:
-    """Cores for each worker, where they are more than the machine's NUMA nodes and none says how many it wants.
+    """How many cores each worker gets if there are more workers than NUMA nodes and no worker has a number set.
 
-    node_cores: of each node of this machine. None: each has a node, or what it says. Raises SettingsError if there are
-    more workers than cores.
+    node_cores: the number of cores of each NUMA node. Returns None if that is not so: each worker then has a whole node
+    or the cores that are set. Raises SettingsError if there are more workers than cores.
     """
     asked = [one.args.worker for one in config.applications]
     workers = sum(one.count if one.autoscaling is None else one.autoscaling.max_workers for one in asked)
@@ -155,7 +158,7 @@ def core_share(config: ServiceConfig, node_cores: Sequence[int]) -> int | None:
 def checked_config(
     config_path: Path, *, host: str | None = None, port: int | None = None, model_folders: Sequence[Path] = ()
 ) -> ServiceConfig:
-    """The configuration with its overrides, and its models there. Raises SettingsError."""
+    """The file's configuration with these overrides. Raises SettingsError, also if a model's folder is not there."""
     folders = [str(folder.absolute()) for folder in model_folders]
     config = with_overrides(load_config(config_path), host=host, port=port, model_folders=folders)
     for application in config.applications:

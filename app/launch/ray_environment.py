@@ -1,4 +1,8 @@
-"""The variables that a private Ray's processes read."""
+"""The environment variables of a private Ray's processes.
+
+Ray reads them when it is imported, so they must be set before. What the user has set is kept. Knows nothing of how Ray
+is started.
+"""
 
 import os
 import secrets
@@ -16,10 +20,10 @@ USE_HAPROXY = "RAY_SERVE_ENABLE_HA_PROXY"
 
 
 def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables that Ray's processes read: no usage reports, and nobody without our token gets in.
+    """Variables of every Ray process: no usage reports, and every port of Ray asks for a token.
 
-    The token guards every port of Ray, for on a shared machine loopback is everybody's. RAY_AUTH_MODE and a
-    token that are set already are kept.
+    folder: where the token's file is written, readable for this user only. Other users of the machine can reach
+    loopback, so Ray needs a token there too. RAY_AUTH_MODE and a token in `environment` are kept.
     """
     package_root = str(Path(__file__).resolve().parents[2])
     python_path = environment.get("PYTHONPATH", "")
@@ -28,36 +32,34 @@ def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, s
         "RAY_USAGE_STATS_ENABLED": "0",
         # Ray's processes set their titles, which may overwrite their environment where others read it: `cleanup` does.
         "SPT_NOENV": "1",
-        # A late callback of Serve's, just after a shutdown, would otherwise start another Ray and hang in it.
+        # Otherwise a late callback of Serve's after a shutdown starts another Ray and hangs in it.
         "RAY_ENABLE_AUTO_CONNECT": "0",
-        # Ray's servers listen on all addresses unless the node's own is loopback, and it takes loopback for
-        # the node's address only where it has no clusters, as on macOS and Windows: this says that this is
-        # such a node.
+        # Without clusters Ray accepts loopback as the node's address, and its servers listen on that address only. On
+        # Linux it takes clusters for possible, unless this is set.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_AUTH_MODE": environment.get("RAY_AUTH_MODE", "token"),
-        # From the ingress to the HTTP proxy by value too, as `worker_client` does it.
+        # The ingress sends to Serve's HTTP proxy by value, as the workers do to the ingress (`worker_client`).
         "RAY_SERVE_PROXY_USE_GRPC": environment.get("RAY_SERVE_PROXY_USE_GRPC", "1"),
-        # Of gRPC's 4 MiB a thousand embeddings are more, and so are a long prompt's log-probabilities.
+        # gRPC's limit of 4 MiB is too small for a thousand embeddings or a long prompt's log-probabilities.
         "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": environment.get(
             "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH", str(1 << 30)
         ),
-        # One event loop a process: Serve's own, the router's and ours in three threads hand every token from one to
-        # the next, which costs the engine 3 to 5 % of its speed and a first token 10 ms. Nothing of ours blocks it.
+        # One event loop per process. By default Serve, the router and our code have a thread each and pass every token
+        # on between them, which costs CPU and time. Our code does not block the loop.
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": environment.get(
             "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD", "0"
         ),
         "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": environment.get("RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP", "0"),
-        # Serve's controller looks over everything ten times a second otherwise, with nothing to do.
+        # How often Serve's controller compares wanted and actual state; by default ten times a second.
         "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": environment.get("RAY_SERVE_CONTROL_LOOP_INTERVAL_S", "0.5"),
-        # Each process' gauges, once a second rather than ten times: each wake-up stops one of the engine's threads,
-        # and the others wait for it.
+        # Once a second instead of ten times: each wake-up interrupts one compute thread, and the others wait for it.
         "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": environment.get("RAY_SERVE_METRICS_EXPORT_INTERVAL_MS", "1000"),
-        # Counts for a log file: every look of Ray's, and each process looks a hundred times a second, pays for them.
+        # Statistics of Ray's own event loops, for its log files; they cost CPU in every process.
         "RAY_event_stats": environment.get("RAY_event_stats", "0"),
-        # Whoever passes logs on would list their folder ten times a second: every two seconds.
+        # Ray's log monitor lists the log folder every two seconds instead of ten times a second.
         "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": environment.get("RAY_LOG_MONITOR_MANY_FILES_THRESHOLD", "0"),
         "LOG_NAME_UPDATE_INTERVAL_S": environment.get("LOG_NAME_UPDATE_INTERVAL_S", "2"),
-        # A model is one mapped file; Ray's memory monitor would count its page cache against us.
+        # Ray's memory monitor counts the page cache of the mapped weights as used memory, and would kill workers.
         "RAY_memory_monitor_refresh_ms": environment.get("RAY_memory_monitor_refresh_ms", "0"),
     }
     has_token = "RAY_AUTH_TOKEN" in environment or "RAY_AUTH_TOKEN_PATH" in environment
@@ -70,11 +72,11 @@ def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, s
 
 
 def haproxy_environment(folder: Path, listens: HttpOptions) -> dict[str, str]:
-    """Raises SettingsError if there is no HAProxy, or none can be started."""
+    """Variables with which Serve uses HAProxy. Raises SettingsError if there is no HAProxy, or it cannot be started."""
     sockets = folder / "p"
     sockets.mkdir()
     try:
         binary = Path(get_haproxy_binary())
         return proxy_environment(sockets, os.environ, binary=binary, host=listens.host, port=listens.port)
     except OSError as error:
-        raise SettingsError(f"HAProxy: {error} ({USE_HAPROXY}=0 has Serve's own, slower proxy instead)") from error
+        raise SettingsError(f"HAProxy: {error} ({USE_HAPROXY}=0 uses Serve's own, slower proxy instead)") from error

@@ -1,12 +1,12 @@
 """The local service's HTTP front: HAProxy as Ray Serve runs it, confined to what the service needs of it.
 
-Serve's own proxy is a Python process, through which every token passes; HAProxy takes a sixth of its time and talks to
-the ingress directly. But as Serve 2.60 configures it, it opens pages with statistics on every address of the machine
-and sends a line per request to whoever listens for syslog. So Serve is given this program in HAProxy's place: it
-rewrites the configuration that Serve wrote, and becomes HAProxy. Everything behind it listens on loopback, whatever
-address the service itself has.
+Serve's own proxy is a Python process through which every token passes; HAProxy needs much less CPU and talks to the
+ingress directly. But as Serve 2.60 configures it, it serves pages of statistics on every address of the machine and
+sends a syslog line for each request. So Serve starts this program instead of HAProxy: it rewrites the configuration
+that Serve wrote and then becomes HAProxy by `exec`. HAProxy alone listens on the service's address; everything behind
+it listens on loopback.
 
-Runs as a program for every reload: knows the standard library and nothing else.
+Serve runs it at every start and reload of HAProxy. It knows the standard library and nothing of the rest of `app`.
 """
 
 import contextlib
@@ -28,11 +28,11 @@ _ERRORS = "REDOUBT_PROXY_ERROR_FILE"
 _UNWANTED = ("frontend prometheus", "listen stats")
 _SECTION = re.compile(r"^(?:global|defaults|frontend|backend|listen)\b.*$", re.MULTILINE)
 _MOST_CONNECTIONS = 4096
-# Each client's connection has one to the ingress; the rest is for listeners and checks.
+# Each connection of a client needs a second one to the ingress. These file descriptors are for everything else.
 _SPARE_FILES = 256
 _FIRST_INGRESS_PORT = 30000
-_FIRST_FALLBACK_PORT = 31001  # above those that Serve gives ingresses, below those that systems give anybody
-# For as long as no ingress is there, or when one is lost before it has answered.
+_FIRST_FALLBACK_PORT = 31001  # above Serve's range for ingresses, below the systems' range of ephemeral ports
+# The error of a 503 while there is no ingress, or when one is lost before it has answered.
 _UNAVAILABLE = {
     "message": "The service is not there for the moment. Try again.",
     "type": "server_error",
@@ -41,23 +41,28 @@ _UNAVAILABLE = {
 }
 _LONGEST_SILENCE_S = 3600
 _LONGEST_HEAD_S = 60
-# After a reload the old process ends once its last stream has, or is ended after this; an answer may take hours.
+# After a reload the old process serves its last streams, at most this long; an answer may take hours.
 _LONGEST_ANSWER_S = 86400
 
 
 class UnknownConfigurationError(ValueError):
-    """Serve writes another configuration than the one this was made for."""
+    """Serve's configuration is not the one that this program was written for."""
 
 
 def proxy_environment(
     folder: Path, environment: Mapping[str, str], *, binary: Path, host: str, port: int
 ) -> dict[str, str]:
-    """Variables with which Serve uses HAProxy, listening on host:port; give Serve itself loopback as its host.
+    """Variables with which Serve uses HAProxy, listening on host:port; Serve's own host must be loopback.
 
-    folder: private, present, its path short (Unix sockets lie in it). environment: what is set already; of that, how
-    much HAProxy takes on and how it is watched is kept. binary: HAProxy's. Writes the program that Serve starts in its
-    place. Ports that are free now are named for the ingress and for Serve's own proxy, which stands in while no ingress
-    is there. Raises OSError if the folder allows no programs.
+    Writes the program that Serve starts instead of HAProxy, and chooses free ports for the ingress and for Serve's own
+    proxy, which takes over while there is no ingress. Raises OSError if programs in the folder cannot be executed.
+
+    Args:
+        folder: private and present; its path is short, because Unix sockets are in it.
+        environment: the present variables; those on HAProxy's threads, connections and health checks are kept.
+        binary: HAProxy.
+        host: the address to listen on.
+        port: the port to listen on.
     """
     body = json.dumps({"error": _UNAVAILABLE})
     unavailable = folder / "unavailable.http"
@@ -75,7 +80,7 @@ def proxy_environment(
     if most_files == resource.RLIM_INFINITY:
         most_files = sys.maxsize
     wishes = {
-        # One moves more tokens than any number of cores computes.
+        # One thread is enough: it moves more tokens than a machine's cores compute.
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         "RAY_SERVE_HAPROXY_MAXCONN": str(max(16, min(_MOST_CONNECTIONS, (most_files - _SPARE_FILES) // 2))),
         # Serve starts HAProxy anew after three failed checks.
@@ -83,7 +88,7 @@ def proxy_environment(
         # Serve kills a proxy that is not up in time, three times, and then the start fails; by default after 5 s, which
         # is not enough while other processes of the service start on the same few cores.
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",
-        # Serve would warn of nodes that can't reach this one, and of an autoscaling that a model's workers don't have.
+        # Two warnings of Serve's that do not apply: there are no other nodes, and a model may have no autoscaling.
         "RAY_DEDUP_LOGS_SKIP_REGEX": "connections from HAProxy on other nodes|Cannot deregister autoscaling state",
     }
     return {name: environment.get(name, wish) for name, wish in wishes.items()} | {
@@ -98,7 +103,7 @@ def proxy_environment(
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "server-state"),
         "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",  # ours are at /metrics
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(_LONGEST_ANSWER_S),
-        # The next ingress may have the last one's port, where an older HAProxy that serves its last streams finds it.
+        # A new ingress may have its predecessor's port at once: an old HAProxy that serves its last streams finds it.
         "RAY_SERVE_PORT_QUARANTINE_S": "0",
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(_free_port(_FIRST_FALLBACK_PORT)),
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(_free_port(_FIRST_INGRESS_PORT)),
@@ -106,7 +111,7 @@ def proxy_environment(
 
 
 def _free_port(first: int) -> int:
-    """A port of loopback's that nobody has, from `first` on."""
+    """A free port on loopback, the first from `first` on."""
     while True:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", first))
@@ -115,9 +120,10 @@ def _free_port(first: int) -> int:
 
 
 def confined(configuration: str, bind: str, error_file: str) -> str:
-    """Serve's configuration of HAProxy with `bind` (address:port) as its only address, and without logs.
+    """Serve's configuration of HAProxy with one address to listen on, and without logs.
 
-    error_file: the answer in place of its own, where there is no ingress to answer. Raises UnknownConfigurationError.
+    bind: that address, with its port. error_file: the file with the whole HTTP response for the case that no ingress
+    can answer. Raises UnknownConfigurationError.
     """
     starts = [found.start() for found in _SECTION.finditer(configuration)]
     sections = [configuration[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
@@ -125,17 +131,17 @@ def confined(configuration: str, bind: str, error_file: str) -> str:
     if len(sections) - len(kept) != len(_UNWANTED):
         raise UnknownConfigurationError(f"not one section each of {' and '.join(_UNWANTED)}")
     result = re.sub(r"(?m)^ +log .*\n", "", "".join(kept))
-    # With splice-request, HAProxy 2.8 may not see that a client leaves before its answer begins, if the request came in
-    # pieces.
+    # With splice-request HAProxy 2.8 may miss that a client disconnects before its response begins, if the request came
+    # in several pieces.
     result = re.sub(r"(?m)^ +option splice-request\n", "", result)
-    # A connection that had a request before and breaks has HAProxy drop its client without a word, not answer with the
-    # error file: each request has a new one.
+    # If a reused connection to the ingress breaks, HAProxy closes the client's connection and does not send the error
+    # file. So each request gets a new connection.
     result = re.sub(r"(?m)^( +http-reuse ).*$", r"\1never\n    option http-server-close", result)
     result = _with(result, "bind", f"{bind} proto h1")
-    # As long as a client may stay silent within an answer, but not before it has asked.
+    # A client may be silent for long during a response, but not before it has sent its request's head.
     result = _with(result, "timeout client", f"{_LONGEST_SILENCE_S}s\n    timeout http-request {_LONGEST_HEAD_S}s")
     result = _with(result, r"errorfile \d+", error_file)
-    if not re.search(r"(?m)^\s*use_backend ", result):  # before the ingress is known, which is not for ever
+    if not re.search(r"(?m)^\s*use_backend ", result):  # Serve does not know an ingress yet
         result = _with(result, "http-request return status(?= 404 )", "503 default-errorfiles")
     if len(re.findall(r"(?m)^\s*bind\b", result)) != 1:
         raise UnknownConfigurationError("not one address to listen on")
@@ -143,7 +149,7 @@ def confined(configuration: str, bind: str, error_file: str) -> str:
 
 
 def _with(configuration: str, directive: str, value: str) -> str:
-    """The configuration with this value wherever the directive (a regular expression) stands."""
+    """The configuration with this value for every occurrence of the directive, which is a regular expression."""
     result, found = re.subn(rf"(?m)^(\s*{directive} ).*$", lambda line: line[1] + value, configuration)
     if not found:
         raise UnknownConfigurationError(f"there is no {directive}")
@@ -167,7 +173,7 @@ def end_with_parent() -> None:
 
 
 def main() -> None:
-    """Confines the configuration that `-f` names, and becomes HAProxy with the same arguments."""
+    """Rewrites the configuration that `-f` names, and becomes HAProxy with the same arguments."""
     end_with_parent()
     arguments = sys.argv[1:]
     path = Path(arguments[arguments.index("-f") + 1])

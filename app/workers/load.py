@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 from app.engine.model_runner import ModelRunner
 from app.model_folder import context_tokens
-from app.settings import WorkersSettings
+from app.settings import ModelApplicationSettings
 from app.workers.numa import Slot, thread_places
 
 if TYPE_CHECKING:
     from app.workers.constraints import Constraints
 
 
-RunnerFactory = Callable[[WorkersSettings, Slot, int], ModelRunner]
+RunnerFactory = Callable[[ModelApplicationSettings, Slot, int], ModelRunner]
 """(settings, cores, number of threads) -> the loaded model."""
 
 
-def load_model(settings: WorkersSettings, slot: Slot, threads: int) -> ModelRunner:
+def load_model(settings: ModelApplicationSettings, slot: Slot, threads: int) -> ModelRunner:
     """The native model on these cores, its memory on their node. Raises what `NativeRunner` raises."""
     from app.engine.native_runner import NativeRunner, kv_pages_within
     from kernels import _native
@@ -52,7 +52,7 @@ def load_model(settings: WorkersSettings, slot: Slot, threads: int) -> ModelRunn
     )
 
 
-def make_constraints(settings: WorkersSettings, runner: ModelRunner) -> "Constraints | None":
+def make_constraints(settings: ModelApplicationSettings, runner: ModelRunner) -> "Constraints | None":
     """The compiler of schemas for the model; None for a folder without a tokenizer, as tests use."""
     folder = Path(settings.model.folder)
     if not (folder / "tokenizer.json").is_file():

@@ -22,7 +22,7 @@ from app.messages.failures import EngineStoppedError
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerFacts, WorkerReport
 from app.ray_internals import LINES, keep_on_loopback, session_folder
-from app.settings import WorkersSettings
+from app.settings import ModelApplicationSettings
 from app.workers.admission import Admission
 from app.workers.load import RunnerFactory, load_model, make_constraints
 from app.workers.numa import claim_slot, cpu_quota, numa_nodes, pin_this_thread, spanning_slot, worker_slots
@@ -35,7 +35,7 @@ _CLAIM_TIMEOUT_S = 15.0
 class Worker:
     """One engine behind a semaphore. `app.deploy` makes it a deployment; Ray Serve calls its methods."""
 
-    def __init__(self, settings: WorkersSettings, make_runner: RunnerFactory = load_model) -> None:
+    def __init__(self, settings: ModelApplicationSettings, make_runner: RunnerFactory = load_model) -> None:
         """Returns when the engine is warm. Raises NoFreeCoresError, ValueError, and what `make_runner` raises."""
         keep_on_loopback()
         worker = settings.worker

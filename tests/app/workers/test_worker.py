@@ -18,7 +18,7 @@ from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerFacts, WorkerReport
 from app.ray_internals import LINES
-from app.settings import WorkersSettings, parse_settings
+from app.settings import ModelApplicationSettings, parse_settings
 from app.workers.numa import NoFreeCoresError, Slot
 from app.workers.worker import Worker
 from tests.fakes import FakeRunner
@@ -45,7 +45,7 @@ class Model:
         self.step_s = 0.0
         self.threads = 0
 
-    def make(self, settings: WorkersSettings, slot: Slot, threads: int) -> ModelRunner:
+    def make(self, settings: ModelApplicationSettings, slot: Slot, threads: int) -> ModelRunner:
         self.threads = threads
         return FakeRunner(
             max_sequences=settings.worker.max_concurrent_requests,

@@ -1,7 +1,7 @@
-"""The `redoubt` command: reads the command line, calls the part that does the work, and words its errors.
+"""The `redoubt` command: reads the command line, calls the function that does the work, and prints its errors.
 
-A user's mistake is one clear line on stderr and exit status 2 (1 if the work itself failed), never a
-traceback. Every part is imported inside its command: `redoubt --help` loads neither Ray nor the engine.
+A user's mistake is one clear line on stderr and exit status 2 (1 if the work itself failed), never a traceback. Each
+command imports what it needs itself: `redoubt --help` loads neither Ray nor the engine.
 """
 
 import sys
@@ -24,7 +24,7 @@ cli = typer.Typer(
 
 
 class QType(StrEnum):
-    """How matrices are stored; `auto` keeps a GGUF's own 4-bit codes and is sym_int4 for everything else."""
+    """How weight matrices are stored; `auto` keeps the 4-bit codes of a GGUF file and is sym_int4 otherwise."""
 
     AUTO = "auto"
     SYM_INT4 = "sym_int4"
@@ -37,7 +37,7 @@ class QType(StrEnum):
 
 
 class GroupSize(StrEnum):
-    """Weights that share a scale."""
+    """The number of weights that share a scale."""
 
     G32 = "32"
     G64 = "64"
@@ -47,7 +47,7 @@ class GroupSize(StrEnum):
 
 
 class Method(StrEnum):
-    """How 4-bit codes are chosen; all but `rtn` look at the inputs that a text brings about."""
+    """How 4-bit codes are chosen; all but `rtn` use activations that are computed from a calibration text."""
 
     AUTO = "auto"
     RTN = "rtn"
@@ -58,7 +58,7 @@ class Method(StrEnum):
 
 
 class Shape(StrEnum):
-    """Models whose shape `synth` knows."""
+    """Models that `synth` can imitate."""
 
     LLAMA2_7B = "llama2-7b"
     TINYLLAMA_1_1B = "tinyllama-1.1b"
@@ -67,19 +67,20 @@ class Shape(StrEnum):
 @cli.command()
 def serve(
     config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("ray_configs/local.yaml"),
-    host: Annotated[str | None, typer.Option(help="Listen on this address, not the file's.")] = None,
-    port: Annotated[int | None, typer.Option(help="Listen on this port, not the file's.", min=0, max=65535)] = None,
+    host: Annotated[str | None, typer.Option(help="The address to listen on, instead of the file's.")] = None,
+    port: Annotated[int | None, typer.Option(help="The port, instead of the file's.", min=0, max=65535)] = None,
     model: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Serve this converted model, not the file's; again for each further one.", show_default=False
+            help="The converted model to serve, instead of the file's; repeat it for several models.",
+            show_default=False,
         ),
     ] = None,
-    dashboard: Annotated[bool, typer.Option("--dashboard", help="Run Ray's dashboard too.")] = False,
+    dashboard: Annotated[bool, typer.Option("--dashboard", help="Start Ray's dashboard too.")] = False,
 ) -> None:
     """Serve models: the OpenAI API under /v1, the chat page at /. Ctrl-C stops it.
 
-    A model that is added to the configuration file, or taken out, comes or goes while the service runs.
+    While the service runs, models that are added to the configuration file are started, and removed ones are stopped.
     """
     from app.launch.local import serve_local
     from app.settings import SettingsError
@@ -91,15 +92,16 @@ def serve(
 
 @cli.command()
 def convert(
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="A Hugging Face folder, or a GGUF file.")],
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="A Hugging Face model folder or a GGUF file.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
     qtype: Annotated[
-        QType, typer.Option(help="How to store the matrices. auto: a GGUF's own 4-bit codes, else sym_int4.")
+        QType,
+        typer.Option(help="How to store weight matrices. auto: the codes of a GGUF file, otherwise sym_int4."),
     ] = QType.AUTO,
     group_size: Annotated[
         GroupSize | None,
         typer.Option(
-            help="Weights that share a scale; channel (a row) and tensor are for comparison, by rtn."
+            help="Number of weights that share a scale; channel (one row) and tensor are for comparison, with rtn only."
             " [default: 64; 32 for kept codes]",
             show_default=False,
         ),
@@ -107,24 +109,26 @@ def convert(
     method: Annotated[
         Method,
         typer.Option(
-            help="How 4-bit codes are chosen: rtn (to nearest), scale (scales that the inputs want), gptq, signround;"
-            " tuned: gptq, then scales and norms by the unquantized model's answers."
-            " auto: tuned up to two billion weights, else gptq."
+            help="How 4-bit codes are chosen: rtn (round to nearest), scale (scales weighted by activations), gptq,"
+            " signround; tuned: gptq, then scales and norms fitted to the outputs of the unquantized model."
+            " auto: tuned up to two billion weights, otherwise gptq."
         ),
     ] = Method.AUTO,
     calibrate: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Calibrate on this text. [default: one that ships]", show_default=False),
+        typer.Option(
+            metavar="FILE", help="The calibration text. [default: the one that comes with Redoubt]", show_default=False
+        ),
     ] = None,
     bits: Annotated[
         float | None,
         typer.Option(
-            help="Bits a weight of the layers, which int8 and other groups are spread over: up to 8.25, from 4.125"
-            " (asym_int4: 4.25) where groups of 128 fit the model.",
+            help="Average bits per weight of the layers, reached by storing some matrices as int8 or with other groups:"
+            " up to 8.25, and from 4.125 (asym_int4: 4.25) if the model allows groups of 128.",
             show_default=False,
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace OUT where it is a converted model.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is a converted model.")] = False,
 ) -> None:
     """Quantize a model and pack it for the engine."""
     from quant.conversion.convert import convert as convert_model
@@ -162,10 +166,10 @@ class ExportType(StrEnum):
 def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a converted model.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
-    dtype: Annotated[ExportType, typer.Option(help="fp32 holds every weight exactly.")] = ExportType.FP32,
-    force: Annotated[bool, typer.Option("--force", help="Replace OUT where it is an earlier export.")] = False,
+    dtype: Annotated[ExportType, typer.Option(help="fp32 keeps every weight exactly.")] = ExportType.FP32,
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is an earlier export.")] = False,
 ) -> None:
-    """Write a converted model's weights as plain floats, which transformers loads."""
+    """Write the weights of a converted model as floats, in a folder that transformers can load."""
     from quant.conversion.export import export as export_model
     from quant.errors import QuantError
 
@@ -178,9 +182,9 @@ def export(
 def synth(
     shape: Annotated[Shape, typer.Argument(metavar="SHAPE", help="llama2-7b or tinyllama-1.1b.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace OUT where it is a converted model.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is a converted model.")] = False,
 ) -> None:
-    """Write a packed model of a known shape with random weights: for measuring, not for talking to."""
+    """Write a converted model of a known shape with random weights, for measurements."""
     from quant.conversion.synth import synth as synthesize
     from quant.errors import QuantError
 
@@ -190,13 +194,13 @@ def synth(
 
 @cli.command()
 def chat(
-    url: Annotated[str, typer.Option(help="Where the service is.")] = "http://127.0.0.1:8000",
-    model: Annotated[str | None, typer.Option(help="A served model; by default the first one.")] = None,
+    url: Annotated[str, typer.Option(help="The address of the service.")] = "http://127.0.0.1:8000",
+    model: Annotated[str | None, typer.Option(help="The model to use; the first one by default.")] = None,
     system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.", min=0, max=2)] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="The longest answer, in tokens.", min=1)] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="The most tokens of an answer.", min=1)] = None,
     api_key: Annotated[
-        str | None, typer.Option(envvar="REDOUBT_API_KEY", help="The key, if the service asks for one.")
+        str | None, typer.Option(envvar="REDOUBT_API_KEY", help="The API key, if the service needs one.")
     ] = None,
 ) -> None:
     """Chat in the terminal. Ctrl-C stops an answer; exit, quit or Ctrl-D ends the chat."""
@@ -213,10 +217,10 @@ def bench(
     context: typer.Context,
     what: Annotated[str, typer.Argument(metavar="engine|kernels|structured|serving|compare")] = "--help",
 ) -> None:
-    """Measure the engine, its kernels, the service, or others beside us: `redoubt bench engine --help`."""
+    """Measure the engine, its kernels, structured output, the service, or other engines for comparison."""
     if what == "--help":
         typer.echo(
-            "Usage: redoubt bench engine|kernels|structured|serving|compare [OPTIONS]\n\nEach has a --help of its own."
+            "Usage: redoubt bench engine|kernels|structured|serving|compare [OPTIONS]\n\nEach has its own --help."
         )
         raise typer.Exit
     if what == "engine":
@@ -251,7 +255,7 @@ def main() -> None:
 
 @contextmanager
 def _one_line_errors(*expected: type[Exception]) -> Iterator[None]:
-    """Words errors that are the user's to mend; anything else is a bug and keeps its traceback."""
+    """Prints the errors that a user can correct in one line; any other is a bug and keeps its traceback."""
     try:
         yield
     except expected as error:

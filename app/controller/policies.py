@@ -1,6 +1,6 @@
 """The two ways to choose a worker, as pure functions of speeds and queue lengths; no Ray, no clock, no state.
 
-Routing needs an order, not only a first choice: the next in order gets the request if the first has no place.
+Routing needs an order and not only a first choice: if the first worker has no place, the next one gets the request.
 """
 
 import random

@@ -59,7 +59,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         return self._table.rows({_worker_id(r): self._queue_length(r) for r in replicas}, monotonic())
 
     def cards(self) -> list[ModelCard]:
-        """What the live workers run; from any thread."""
+        """The models of the live workers; from any thread."""
         return self._table.cards(monotonic())
 
     async def choose_replicas(  # type: ignore[override]  # Serve only iterates, as its own routers know
@@ -79,7 +79,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         return self._reserving([live[i] for i in self._order(live)])
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
-        """Serve's news: the workers that run now, with their facts and last reports."""
+        """Takes Serve's list of the running workers, with their facts and last reports."""
         super().update_replicas(replicas)
         reported = self._table.update(dict(_parsed(replicas)), monotonic())
         for replica in replicas:
@@ -88,14 +88,14 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         self._refuse_all_if_empty()
 
     def on_send_request(self, replica_id: ReplicaID) -> None:
-        """Queue_length += 1, which from here on replaces the reservation."""
+        """Counts the request as in flight, which replaces its reservation."""
         super().on_send_request(replica_id)
         worker_id = replica_id.unique_id
         self._in_flight[worker_id] = self._in_flight.get(worker_id, 0) + 1
         self._unreserve(worker_id)
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
-        """Queue_length -= 1, on every way out."""
+        """Counts the request as ended, however it ended."""
         super().on_request_completed(replica_id, internal_request_id)
         worker_id = replica_id.unique_id
         self._in_flight[worker_id] = max(0, self._in_flight.get(worker_id, 0) - 1)
@@ -119,7 +119,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
             for replica in stale:
                 asyncio.get_running_loop().create_task(self._probe(replica))
         elif stale:
-            # Nobody reports: the workers are lost, or only the controller that passes on their reports is.
+            # No worker has reported: all are lost, or only the controller is, which passes their reports on.
             await asyncio.gather(*(self._probe(replica) for replica in stale))
             live, _ = self._split(replicas)
         return live
@@ -138,7 +138,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
             answer = replica.get_queue_len(deadline_s=_PROBE_TIMEOUT_S)
             self.on_new_queue_len_info(replica.replica_id, await asyncio.wait_for(answer, _PROBE_TIMEOUT_S))
         except Exception:
-            pass  # whatever the reason, it did not report
+            pass  # for whatever reason, it did not answer
         finally:
             self._probing.discard(worker_id)
 
@@ -181,7 +181,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
             held = [until_s for until_s in self._reserved_until_s.get(worker_id, ()) if until_s > now_s]
             self._reserved_until_s[worker_id] = [*held, now_s + _RESERVATION_S]
             yield [replica]
-            self._unreserve(worker_id)  # it had no place, or Serve would not have come back
+            self._unreserve(worker_id)  # Serve asks for the next worker because this one had no place
 
     def _unreserve(self, worker_id: str) -> None:
         held = self._reserved_until_s.get(worker_id)
@@ -216,7 +216,7 @@ def worker_rows(handle: DeploymentHandle[Any]) -> list[WorkerRow]:
 
 
 def worker_cards(handle: DeploymentHandle[Any]) -> list[ModelCard]:
-    """What the handle's live workers run, as its router in this process knows it. Any thread."""
+    """The models of the handle's live workers, as its router in this process knows them. Any thread."""
     request_router = router_of(handle)
     return request_router.cards() if request_router is not None else []
 

@@ -79,7 +79,7 @@ class WorkerClient:
         return worker_rows(self._handle)
 
     def cards(self) -> list[ModelCard]:
-        """What the live workers run. Any thread."""
+        """The models of the live workers. Any thread."""
         return worker_cards(self._handle)
 
     def is_ready(self) -> bool:

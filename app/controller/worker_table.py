@@ -1,7 +1,7 @@
-"""The worker table: what the controller knows of each worker, who is alive, and what routing is told.
+"""The worker table: what the controller knows of each worker, and which workers are alive.
 
-Pure: no Ray, no clock of its own (callers pass seconds of a monotonic clock). A report is news only if its
-heartbeat changed, and its age is measured by the reader's clock: the clocks of two machines need not agree.
+No Ray, and no clock of its own: callers pass seconds of a monotonic clock. A report counts only if its heartbeat has
+changed, and its age is measured by the reader's clock, so the clocks of two machines need not agree.
 """
 
 from collections.abc import Mapping
@@ -28,9 +28,9 @@ class WorkerTable:
         self._entries: dict[str, _Entry] = {}
 
     def update(self, workers: Mapping[str, tuple[WorkerFacts, WorkerReport | None]], now_s: float) -> set[str]:
-        """Takes the present list: newcomers enter, a changed heartbeat is a report, absent ones are gone.
+        """Takes Serve's present list of workers: adds new ones, notes reports, and marks absent ones as gone.
 
-        Returns the ids of those that have reported.
+        Returns the ids of the workers that have reported since the last call.
         """
         reported: set[str] = set()
         for worker_id, (facts, report) in workers.items():
@@ -50,24 +50,24 @@ class WorkerTable:
         return reported
 
     def heard(self, worker_id: str, now_s: float) -> None:
-        """The worker answered a request or a probe: that is a report too."""
+        """Notes that the worker answered a request or a probe, which counts as a report."""
         entry = self._entries.get(worker_id)
         if entry is not None:
             entry.heard_at_s = now_s
 
     def lost(self, worker_id: str) -> None:
-        """The worker's process has died."""
+        """Notes that the worker's process has died."""
         entry = self._entries.get(worker_id)
         if entry is not None:
             entry.present = False
 
     def is_alive(self, worker_id: str, now_s: float) -> bool:
-        """Whether the worker is there and has reported within EXPIRATION."""
+        """Whether the worker is in Serve's list and has reported within EXPIRATION."""
         entry = self._entries.get(worker_id)
         return entry is not None and entry.present and now_s - entry.heard_at_s <= self._expiration_s
 
     def cards(self, now_s: float) -> list[ModelCard]:
-        """What each live worker runs."""
+        """The model of each live worker."""
         entries = list(self._entries.items())
         return [entry.facts.model for worker_id, entry in entries if self.is_alive(worker_id, now_s)]
 

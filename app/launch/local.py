@@ -155,7 +155,7 @@ def _check_port(http: HttpOptions) -> None:
 
 
 def _wait_for_answer(http_options: HttpOptions) -> None:
-    """Until the front door knows the way to an ingress. Raises RuntimeError if it does not learn it."""
+    """Waits until the proxy knows an ingress. Raises RuntimeError if that takes longer than a minute."""
     give_up_s = time.monotonic() + _ANSWER_TIMEOUT_S
     while True:
         connection = http.client.HTTPConnection(_reachable_host(http_options), http_options.port, timeout=1)

@@ -1,10 +1,16 @@
 """The command line: what reaches the parts behind it, and how mistakes are worded."""
 
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from ray.scripts.scripts import cli as ray_command
+from ray.serve.scripts import cli as serve_command
 from typer.testing import CliRunner
 
 from app.cli import cli
@@ -84,3 +90,42 @@ def test_help_loads_neither_ray_nor_the_engine() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def commands_in_comments(path: Path) -> list[list[str]]:
+    """The commands that a configuration file's comments show: on lines of their own, or between backticks."""
+    comments = "\n".join(line for line in path.read_text().splitlines() if line.lstrip().startswith("#"))
+    own_lines = re.findall(r"(?m)^#   (\S.*?)(?:   .*)?$", comments)
+    within = re.findall(r"`((?:redoubt|make|serve|ray) .*?)`", comments)
+    return [shlex.split(command) for command in [*own_lines, *within]]
+
+
+CONFIGS = sorted((ROOT / "ray_configs").glob("*.yaml"))
+
+
+COMMANDS: dict[str, Any] = {"redoubt": typer.main.get_command(cli), "serve": serve_command, "ray": ray_command}
+
+
+def assert_parses(command: Any, arguments: list[str]) -> None:
+    """Raises SystemExit or a UsageError if the command refuses its arguments. Runs nothing."""
+    if hasattr(command, "commands"):
+        assert_parses(command.commands[arguments[0]], arguments[1:])
+    else:
+        command.make_context(command.name, list(arguments))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_the_commands_that_config_files_show_are_right(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    commands = commands_in_comments(path)
+    assert [command for command in commands if path.relative_to(ROOT).as_posix() in command]
+    for name, *arguments in commands:
+        if name == "make":
+            targets = re.findall(r"(?m)^([a-z]+):", (ROOT / "Makefile").read_text())
+            assert arguments == [] or arguments[0] in targets
+        elif name == "redoubt" and arguments == ["convert"]:
+            continue  # the name of a command, not a whole one
+        else:
+            assert_parses(COMMANDS[name], arguments)
+        for argument in arguments:
+            assert (ROOT / argument).is_file() or not argument.startswith("ray_configs/")

@@ -56,6 +56,7 @@ def short_path() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.service
 def test_a_local_ray_and_its_processes(short_path: Path) -> None:
     command = [sys.executable, "-c", LOCAL_RAY, str(short_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

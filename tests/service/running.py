@@ -78,19 +78,15 @@ def write_config(path: Path, changes: Mapping[str, Mapping[str, Any]]) -> Path:
 
 
 @contextmanager
-def starting_service(
-    config: Path, log: Path, model: str, *options: str, new_group: bool = False
-) -> Iterator[RunningService]:
+def starting_service(config: Path, log: Path, model: str, *options: str) -> Iterator[RunningService]:
     """Yields it when it says that it is ready, and ends it if it still runs then.
 
-    model: the name to ask for. options: further ones of `redoubt serve`. new_group: it leads a group of processes.
+    model: the name to ask for. options: further ones of `redoubt serve`.
     """
     port = free_port()
     command = [sys.executable, "-m", "app.cli", "serve", "--config", str(config), "--port", str(port), *options]
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, process_group=0 if new_group else None
-        )
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
     try:
         wait_until(lambda: b"is ready" in log.read_bytes() or process.poll() is not None, "ready", START_TIMEOUT_S)
         assert process.poll() is None, log.read_text()

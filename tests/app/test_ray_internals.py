@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import re
 import subprocess
 import sys
 import tempfile
@@ -158,3 +159,15 @@ def test_ray_knows_every_variable_that_we_set(tmp_path: Path) -> None:
         and name.removeprefix("RAY_").encode() not in native  # a setting of Ray's C++ part
     ]
     assert unknown == []
+
+
+def test_nothing_private_in_ray_is_used_elsewhere() -> None:
+    """By an import, an attribute or a parameter."""
+    private = re.compile(
+        r"\bray(\.\w+)*\._|\bserve\._|\b_(by_reference|blocking|check_exists|node_ip_address|temp_dir)="
+        r"|\._(pending_requests|asyncio_router|request_router|remove_pending|replica_queue_len_cache|replicas\b|event_loop)"
+    )
+    app = Path(ray_internals.__file__).parent
+    files = [path for path in app.rglob("*.py") if path != Path(ray_internals.__file__)]
+    found = [f"{path}: {line}" for path in files for line in path.read_text().splitlines() if private.search(line)]
+    assert found == []

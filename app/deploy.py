@@ -11,6 +11,7 @@ from ray.serve.deployment import Application, Deployment
 
 from app.controller.router import router_kwargs
 from app.interface.ingress import Ingress
+from app.interface.places import RESERVED_PLACES
 from app.settings import ModelApplicationSettings, ServiceSettings
 from app.workers.worker import Worker
 
@@ -26,7 +27,7 @@ def build(args: ServiceSettings) -> Application:
         .options(
             name="Ingress",
             num_replicas=ingress.count,
-            max_ongoing_requests=ingress.max_ongoing_requests,
+            max_ongoing_requests=ingress.max_ongoing_requests + RESERVED_PLACES,
             graceful_shutdown_timeout_s=args.worker.drain_timeout_s,
             graceful_shutdown_wait_loop_s=_DRAIN_POLL_S,
             ray_actor_options={"num_cpus": ingress.ray_num_cpus},

@@ -75,6 +75,11 @@ def body_too_large(limit_bytes: int) -> ApiError:
     return ApiError(413, f"The request body is larger than {limit_bytes} bytes.", code="request_too_large")
 
 
+def body_too_slow() -> ApiError:
+    """408: the body stopped coming, or comes too slowly."""
+    return ApiError(408, "The request body did not arrive in time.", code="request_timeout")
+
+
 def wrong_content_type() -> ApiError:
     """415: the body does not say that it is JSON. Browsers may send such bodies across sites without asking."""
     return ApiError(415, "The request needs the header 'Content-Type: application/json'.")

@@ -1,6 +1,6 @@
-"""What stands around every route: the key, the body's limits, and failures in OpenAI's shape.
+"""What stands around every route: failures in OpenAI's shape, counts, and answers that arrive before the body ended.
 
-It knows nothing of what the routes do.
+It knows nothing of what the routes do. How many requests may be open, and for how long, is in `places.py`.
 """
 
 import asyncio
@@ -23,8 +23,14 @@ from app.interface.metrics import Metrics
 from app.interface.streaming import ClientGoneError
 
 _LONGEST_LINGER_S, _LONGEST_SILENCE_S = 10.0, 1.0
-"""How long what is left of a request's body is read, and thrown away, after its answer: in all, and without any coming.
-Whoever has no key must not keep a place in the ingress for long."""
+"""How long the rest of a request's body is read and thrown away after the answer: in all, and while nothing comes.
+A client without a key must not hold a place in the ingress for long."""
+_MOST_LINGERING = 16
+"""Connections that are read from in this way at once; others are closed right after their answer."""
+
+
+_CLIENT_GONE = 499
+"""The status by which proxies count a client that closed its connection before the answer."""
 
 
 class Guarded(APIRoute):
@@ -35,8 +41,12 @@ class Guarded(APIRoute):
         handle = super().get_route_handler()
 
         async def guarded(request: Request) -> Response:
-            response = await answered(request)
             metrics: Metrics = request.app.state.metrics
+            try:
+                response = await answered(request)
+            except asyncio.CancelledError:  # Serve ends a request whose client has gone
+                metrics.answered(request.method, self.path, _CLIENT_GONE)
+                raise
             metrics.answered(request.method, self.path, response.status_code)
             return response
 
@@ -46,7 +56,7 @@ class Guarded(APIRoute):
             except ApiError as error:
                 return error_response(error)
             except (ClientGoneError, ClientDisconnect):
-                return Response(status_code=499)  # nobody reads it
+                return Response(status_code=_CLIENT_GONE)  # nobody reads it
             except Exception as error:
                 return error_response(
                     errors.as_api_error(error, f"req-{uuid.uuid4().hex}", request.app.state.retry_after_s)
@@ -56,20 +66,20 @@ class Guarded(APIRoute):
 
 
 class LingeringClose:
-    """Lets an answer that came before the whole request was read (401, 413) arrive.
+    """Makes an answer arrive that is sent before the whole request was read (401, 413).
 
-    A connection that is closed with bytes of the client unread is reset, and a reset takes the answer with it where it
-    has not been read yet (RFC 9112, section 9.6): in the proxy, or in a client that sends on. So the answer's end waits
-    for the body's.
+    A connection that is closed while bytes of the client are unread is reset. The reset discards an answer that the
+    proxy or the client has not read yet (RFC 9112, section 9.6). So the answer's end waits for the body's end.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         """An ASGI middleware."""
         self._app = app
+        self._lingering = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes everything on, an answer's last message perhaps later."""
-        if scope["type"] != "http" or not _announces_a_body(scope):
+        """Passes everything on; the last message of an answer may be delayed."""
+        if scope["type"] != "http" or not announces_a_body(scope):
             await self._app(scope, receive, send)
             return
         is_read = False
@@ -81,25 +91,31 @@ class LingeringClose:
             return message
 
         async def answer(message: Message) -> None:
-            if is_read or message["type"] != "http.response.body" or message.get("more_body", False):
+            is_last = message["type"] == "http.response.body" and not message.get("more_body", False)
+            if is_read or not is_last or self._lingering >= _MOST_LINGERING:
                 await send(message)
                 return
             await send({**message, "more_body": True})
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LONGEST_LINGER_S):
-                    while not is_read:
-                        await asyncio.wait_for(watched(), _LONGEST_SILENCE_S)
+            self._lingering += 1
+            try:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LONGEST_LINGER_S):
+                        while not is_read:
+                            await asyncio.wait_for(watched(), _LONGEST_SILENCE_S)
+            finally:
+                self._lingering -= 1
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
         await self._app(scope, watched, answer)
 
 
-def _announces_a_body(scope: Scope) -> bool:
+def announces_a_body(scope: Scope) -> bool:
+    """Whether the request's headers say that a body follows."""
     return any(name in (b"content-length", b"transfer-encoding") and value != b"0" for name, value in scope["headers"])
 
 
 async def http_error(_: Request, error: Exception) -> Response:
-    """A path outside `/v1` that nobody answers."""
+    """The answer to a path that no route has."""
     assert isinstance(error, HTTPException)
     return error_response(ApiError(error.status_code, str(error.detail)))
 

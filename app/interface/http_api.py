@@ -18,6 +18,7 @@ from app.interface.callers import KeyCheck
 from app.interface.documents.openapi import Route, document
 from app.interface.guard import Guarded, LingeringClose, http_error
 from app.interface.metrics import Metrics, ObservedModels
+from app.interface.places import BodyDeadline, OpenRequests
 from app.interface.reception import Reception
 from app.interface.routes.chat import ChatRoutes
 from app.interface.routes.completions import CompletionRoutes
@@ -69,6 +70,12 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
     app.include_router(unguarded)
     app.include_router(guarded)
     app.add_exception_handler(HTTPException, http_error)
+    settings = service.settings
+    # The last one added is the outermost.
+    app.add_middleware(
+        BodyDeadline, slow_limit=max(1, settings.max_open_requests // 4), retry_after_s=settings.retry_after_s
+    )
+    app.add_middleware(OpenRequests, limit=settings.max_open_requests, retry_after_s=settings.retry_after_s)
     app.add_middleware(LingeringClose)
     return app
 

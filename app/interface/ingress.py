@@ -53,6 +53,7 @@ class Ingress:
                 max_body_bytes=ingress.max_body_bytes,
                 retry_after_s=ingress.retry_after_s,
                 api_keys=() if ingress.api_key_file is None else read_api_keys(Path(ingress.api_key_file)),
+                max_open_requests=ingress.max_ongoing_requests,
             ),
         )
 
@@ -61,7 +62,8 @@ class Ingress:
         from app.interface.page.page import mount_page  # only this process needs Gradio, which takes seconds to import
 
         app = build_http_app(self._service, lifespan=self._watching)
-        mount_page(app)
+        http = self._service.settings
+        mount_page(app, max_open_requests=http.max_open_requests, max_body_bytes=http.max_body_bytes)
         return app
 
     @asynccontextmanager

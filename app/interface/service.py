@@ -29,6 +29,8 @@ class HttpSettings:
     retry_after_s: int
     api_keys: tuple[str, ...] = ()
     """A client must show one of these; none: everybody who reaches the address is served."""
+    max_open_requests: int = 512
+    """Requests that may be open at once; further ones are refused (503). `GET /health` is not counted."""
 
 
 @dataclass(frozen=True, slots=True)

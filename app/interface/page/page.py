@@ -1,47 +1,91 @@
-"""The chat page: Gradio components whose only way to the service is its own `/v1`, over HTTP.
+"""The chat page: Gradio components that reach the service only through its own `/v1`, over HTTP.
 
 A conversation lives in the browser and travels with each request; the process keeps nothing of it. Nothing on
 the page comes from, or goes to, another host: fonts are the system's, and a Content-Security-Policy makes the
 browser refuse what a model's answer might try to load. Knows nothing of Ray, engines or tokens.
 """
 
+import logging
 import os
+import sys
+import traceback
 from typing import Any
 
 import gradio as gr
+import gradio.queueing
+import gradio.routes
 from fastapi import FastAPI
+from starlette.routing import Mount
 
 from app.interface.page.conversation import Conversations, idle_box, new_chat
+from app.interface.page.gate import PageGate
 from app.interface.page.policy import PagePolicy
 from app.interface.page.style import CSS, theme
 
+logger = logging.getLogger(__name__)
+
 QUEUE_LOOK_S = 0.05
-"""How often Gradio looks for the page's events, as on Windows. Its millisecond elsewhere wakes the ingress a thousand
-times a second."""
+"""How often Gradio looks for new events of the page, as on Windows. Elsewhere it looks every millisecond, which wakes
+the ingress a thousand times a second."""
 PROGRESS_LOOK_S = 1.0
 """How often it looks for progress bars, of which the page has none."""
+MOST_SESSIONS = 1000
+"""Sessions of which Gradio keeps the menu of models, about 30 KB each; the oldest ones go."""
 
 
-def mount_page(app: FastAPI, base_url: str | None = None) -> None:
+def mount_page(
+    app: FastAPI,
+    base_url: str | None = None,
+    *,
+    max_open_requests: int = 512,
+    max_body_bytes: int = 8 << 20,
+    retry_after_s: int = 1,
+) -> None:
     """Puts the page at `/` of an application that has its other routes already.
 
     Args:
         app: serves `/v1` too.
         base_url: where `/v1` is, such as "http://127.0.0.1:8000"; None: at the address and port on which the
             page's own request came in (the server's, not what the client's Host header says).
+        max_open_requests: that the whole application takes; the page takes half of them.
+        max_body_bytes: of the largest conversation that the page may send.
+        retry_after_s: of an answer 503.
     """
+    page = build_page(base_url)
+    for module in (gradio.queueing, gradio.routes):
+        vars(module)["traceback"] = _QuietTraceback
     gr.mount_gradio_app(
         app,
-        build_page(base_url),
+        page,
         path="/",
         footer_links=[],
         run_history=False,  # it would keep conversations in the browser after the page is closed
-        max_file_size=1,  # bytes: the page takes no files, so Gradio's upload route must not either
         show_error=True,
         theme=theme(),
         css=CSS,
     )
+    mounted = app.router.routes.pop()
+    assert isinstance(mounted, Mount)
+    gate = PageGate(
+        mounted.app,
+        page,
+        max_open_requests=max_open_requests,
+        max_body_bytes=max_body_bytes,
+        retry_after_s=retry_after_s,
+    )
+    app.mount("/", gate)
     app.add_middleware(PagePolicy)
+
+
+class _QuietTraceback:
+    """What Gradio finds in place of Python's `traceback`: it prints errors, whose messages quote prompts and keys."""
+
+    @staticmethod
+    def print_exc() -> None:
+        """Logs an error by its type and place."""
+        error = sys.exception()
+        frames = "".join(traceback.format_tb(None if error is None else error.__traceback__))
+        logger.error("the page failed: %s\n%s", type(error).__qualname__, frames)
 
 
 def build_page(base_url: str | None = None) -> gr.Blocks:
@@ -86,13 +130,16 @@ def build_page(base_url: str | None = None) -> gr.Blocks:
         streamed = {"outputs": [question, chat], "concurrency_limit": None, **private}
         answer = question.submit(service.answer, [question, chat, *knobs], **streamed)
         again = chat.retry(service.answer_again, [chat, *knobs], **streamed)
-        # Cancelling drops the request to `/v1`, and that ends the work on the server.
+        # Cancelling closes the request to `/v1`, which ends the work on the server.
         question.stop(idle_box, None, question, cancels=[answer, again], queue=False, **private)
-        # Emptied only once nothing streams any more: a late piece of an answer would bring the old chat back.
+        # The chat is emptied after its streams have ended: a late piece of an answer would bring it back.
         ended = clear.click(None, None, None, cancels=[answer, again], queue=False, **private)
         ended.then(new_chat, None, [question, chat], queue=False, **private)
         gr.on([page.load, key.change], service.models, key, model, concurrency_limit=None, **private)
     page.queue(max_size=None, api_open=False)
+    page.state_session_capacity = MOST_SESSIONS
     page._queue.sleep_when_free = QUEUE_LOOK_S
     page._queue.progress_update_sleep_when_free = PROGRESS_LOOK_S
+    # Statistics of the page's events, for a page of Gradio's that is not there: they would load pandas.
+    vars(page._queue)["compute_analytics_summary"] = lambda records: {"functions": {}}
     return page

@@ -1,0 +1,110 @@
+"""What stands before Gradio: the few routes that the page uses, and how much they may hold.
+
+All other routes of Gradio (uploads, files, its API, heartbeats) are unknown here. Gradio gets neither headers nor
+bodies as they came, only what was checked. So it sees no `Origin`, to which it would answer with CORS headers, and no
+`X-Forwarded-*`, from which it would take the page's address. Knows nothing of `/v1`.
+"""
+
+import contextlib
+from collections.abc import Iterable
+from urllib.parse import parse_qs
+
+import gradio as gr
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocketClose
+
+from app.interface import errors
+from app.interface.errors import ApiError
+from app.interface.guard import error_response
+from app.interface.page import calls
+from app.interface.page.events import Events
+from app.interface.places import Places
+from app.interface.reception import read_body
+from app.interface.streaming import ClientGoneError
+
+_FILES = frozenset({"/", "/favicon.ico", "/manifest.json", "/robots.txt", "/theme.css", "/gradio_api/app_id"})
+_FOLDERS = ("/assets/", "/static/")
+_STREAM = "/gradio_api/queue/data"
+_JOIN, _RUN = "/gradio_api/queue/join", "/gradio_api/run/predict"
+_CANCEL, _RESET = "/gradio_api/cancel", "/gradio_api/reset"
+_HEADERS = frozenset(
+    {b"accept", b"accept-encoding", b"accept-language", b"host", b"if-modified-since", b"if-none-match", b"range"}
+)
+"""Request headers that Gradio gets."""
+
+
+class PageGate:
+    """Gradio's ASGI application, bounded. The page may hold half of the ingress' places, its streams a quarter."""
+
+    def __init__(
+        self, gradio: ASGIApp, page: gr.Blocks, *, max_open_requests: int, max_body_bytes: int, retry_after_s: int
+    ) -> None:
+        self._gradio = gradio
+        self._page = page
+        self._max_body_bytes = max_body_bytes
+        self._retry_after_s = retry_after_s
+        self._places = Places(max(1, max_open_requests // 2))
+        self._events = Events(page._queue, max(1, max_open_requests // 4), retry_after_s)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request for the page, or for anything that no other route has."""
+        if scope["type"] != "http":
+            await WebSocketClose()(scope, receive, send)
+            return
+        try:
+            with self._places.held(self._retry_after_s, "requests of the page"):
+                await self._answer(scope, receive, send)
+        except ApiError as error:
+            await error_response(error)(scope, receive, send)
+        except ClientGoneError:
+            await Response(status_code=499)(scope, receive, send)  # nobody reads it
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method, path = scope["method"], scope["path"]
+        if method in ("GET", "HEAD") and (path in _FILES or path.startswith(_FOLDERS)):
+            await self._gradio(_inner(scope, ()), _Body(receive), send)
+        elif method == "GET" and path == _STREAM:
+            query = parse_qs(scope["query_string"].decode("latin-1"))
+            session = calls.session(query.get("session_hash", [""])[0])
+            with self._events.streaming(session):
+                await self._gradio(_inner(scope, ()), _Body(receive), send)
+        elif method == "POST" and path in (_JOIN, _RUN, _CANCEL, _RESET):
+            raw = await read_body(Request(scope, receive), self._max_body_bytes)
+            session, body = "", b""
+            if path == _CANCEL:
+                body = calls.cancel(raw)
+            elif path == _RESET:
+                body = calls.reset(raw)
+            else:
+                session, body = calls.call(self._page.fns, raw, queued=path == _JOIN)
+            headers = ((b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)))
+            with self._events.joining(session) if path == _JOIN else contextlib.nullcontext():
+                await self._gradio(_inner(scope, headers), _Body(receive, body), send)
+        else:
+            raise errors.no_such_route(method, path)
+
+
+def _inner(scope: Scope, headers: Iterable[tuple[bytes, bytes]]) -> Scope:
+    """The request as Gradio sees it."""
+    kept = [(name, value) for name, value in scope["headers"] if name in _HEADERS]
+    return {**scope, "scheme": "http", "headers": [*kept, *headers]}
+
+
+class _Body:
+    """ASGI's `receive` with this body, and nothing after it but the client's leaving."""
+
+    def __init__(self, receive: Receive, body: bytes = b"") -> None:
+        self._receive = receive
+        self._body: bytes | None = body
+
+    async def __call__(self) -> Message:
+        """The body once, then, when the client has gone, that."""
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        with contextlib.suppress(ApiError, ClientGoneError):  # a body where none belongs
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+        return {"type": "http.disconnect"}

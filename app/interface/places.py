@@ -1,0 +1,155 @@
+"""How many requests may be open at once, and how long a request's body may take to arrive.
+
+ASGI middlewares around the whole application. They know no route but `/health`, which is always let in.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.interface import errors
+from app.interface.guard import announces_a_body, error_response
+from app.interface.metrics import Metrics
+from app.interface.streaming import ClientGoneError
+
+RESERVED_PLACES = 32
+"""Requests that Serve lets into an ingress on top of `max_ongoing_requests`: for `/health`, and for refusals, which are
+short. Without them a full ingress would not even say that it is full."""
+
+_QUICK_BODY_S = 2.0
+"""A body that takes longer than this needs one of a limited number of places."""
+_LONGEST_SILENCE_S = 15.0
+"""How long nothing of a body may come."""
+_SLOWEST_BYTES_PER_S, _GRACE_S = 256, 30.0
+"""How fast a body must come on average, after the first seconds."""
+
+
+class Places:
+    """At most `limit` holders at once."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.taken = 0
+
+    @contextlib.contextmanager
+    def held(self, retry_after_s: int, what: str) -> Iterator[None]:
+        """Holds a place. Raises ApiError (503) if none is free; `what`: of which there are too many."""
+        self.take(retry_after_s, what)
+        try:
+            yield
+        finally:
+            self.taken -= 1
+
+    def take(self, retry_after_s: int, what: str) -> None:
+        """Takes a place, to be given back by `taken -= 1`. Raises ApiError (503)."""
+        if self.taken >= self.limit:
+            raise errors.unavailable(retry_after_s, f"Too many {what} are open. Try again later.")
+        self.taken += 1
+
+
+class OpenRequests:
+    """Refuses (503) a request while `limit` others are open. `GET /health` is not counted, and never refused."""
+
+    def __init__(self, app: ASGIApp, limit: int, retry_after_s: int) -> None:
+        """An ASGI middleware."""
+        self._app = app
+        self._places = Places(limit)
+        self._retry_after_s = retry_after_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes the request on, or answers it."""
+        if scope["type"] != "http" or (scope["path"] == "/health" and scope["method"] in ("GET", "HEAD")):
+            await self._app(scope, receive, send)
+            return
+        try:
+            self._places.take(self._retry_after_s, "requests")
+        except errors.ApiError as error:
+            metrics: Metrics = scope["app"].state.metrics
+            metrics.answered(scope["method"], "any", error.status)
+            await error_response(error)(scope, receive, send)
+            return
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._places.taken -= 1
+
+
+class BodyDeadline:
+    """Ends the wait for a body that does not arrive: whoever reads it gets ApiError (408), or ClientGoneError.
+
+    A body may be slow as long as it moves. Of bodies that take longer than a moment only `slow_limit` are waited for at
+    once; one more is refused (503), so that half-sent requests cannot hold every place.
+    """
+
+    def __init__(self, app: ASGIApp, slow_limit: int, retry_after_s: int) -> None:
+        """An ASGI middleware."""
+        self._app = app
+        self._slow = Places(slow_limit)
+        self._retry_after_s = retry_after_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes the request on with a `receive` that has a deadline."""
+        if scope["type"] != "http" or not announces_a_body(scope):
+            await self._app(scope, receive, send)
+            return
+        body = _Body(receive, self._slow, self._retry_after_s)
+        try:
+            await self._app(scope, body.receive, send)
+        finally:
+            body.end()
+
+
+class _Body:
+    """One request's body as it arrives."""
+
+    def __init__(self, receive: Receive, slow: Places, retry_after_s: int) -> None:
+        self._receive = receive
+        self._slow = slow
+        self._retry_after_s = retry_after_s
+        self._is_slow = self._is_read = False
+        self._bytes = 0
+        self._began_s = self._moved_s = -1.0
+
+    async def receive(self) -> Message:
+        """ASGI's `receive`. Raises ApiError (408, 503), or ClientGoneError if the client goes before the end."""
+        if self._is_read:
+            return await self._receive()
+        now_s = asyncio.get_running_loop().time
+        if self._began_s < 0:
+            self._began_s = self._moved_s = now_s()
+        message = await self._next()
+        if message["type"] == "http.disconnect":
+            self.end()
+            raise ClientGoneError
+        self._moved_s = now_s()
+        self._bytes += len(message.get("body", b""))
+        if not message.get("more_body", False):
+            self._is_read = True
+            self.end()
+        return message
+
+    async def _next(self) -> Message:
+        loop = asyncio.get_running_loop()
+        deadline_s = min(
+            self._moved_s + _LONGEST_SILENCE_S, self._began_s + _GRACE_S + self._bytes / _SLOWEST_BYTES_PER_S
+        )
+        if not self._is_slow:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(min(deadline_s, self._began_s + _QUICK_BODY_S)):
+                    return await self._receive()
+            if loop.time() < deadline_s:
+                self._slow.take(self._retry_after_s, "slow uploads")
+                self._is_slow = True
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                return await self._receive()
+        except TimeoutError:
+            raise errors.body_too_slow() from None
+
+    def end(self) -> None:
+        """Gives back its place, if it has one."""
+        if self._is_slow:
+            self._is_slow = False
+            self._slow.taken -= 1

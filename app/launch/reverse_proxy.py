@@ -40,7 +40,7 @@ _UNAVAILABLE = {
     "code": None,
 }
 _LONGEST_SILENCE_S = 3600
-_LONGEST_HEAD_S = 60
+_LONGEST_HEAD_S = 60  # of a request, with its body or the first 16 KiB of it
 # After a reload the old process serves its last streams, at most this long; an answer may take hours.
 _LONGEST_ANSWER_S = 86400
 
@@ -138,8 +138,13 @@ def confined(configuration: str, bind: str, error_file: str) -> str:
     # file. So each request gets a new connection.
     result = re.sub(r"(?m)^( +http-reuse ).*$", r"\1never\n    option http-server-close", result)
     result = _with(result, "bind", f"{bind} proto h1")
-    # A client may be silent for long during a response, but not before it has sent its request's head.
-    result = _with(result, "timeout client", f"{_LONGEST_SILENCE_S}s\n    timeout http-request {_LONGEST_HEAD_S}s")
+    # A client may be silent for long during a response, but not before it has sent its request. A request goes to the ingress only
+    # with its body, or a buffer full of it: half-sent requests hold no place there.
+    result = _with(
+        result,
+        "timeout client",
+        f"{_LONGEST_SILENCE_S}s\n    timeout http-request {_LONGEST_HEAD_S}s\n    option http-buffer-request",
+    )
     result = _with(result, r"errorfile \d+", error_file)
     if not re.search(r"(?m)^\s*use_backend ", result):  # Serve does not know an ingress yet
         result = _with(result, "http-request return status(?= 404 )", "503 default-errorfiles")

@@ -30,6 +30,7 @@ class Backend(BaseHTTPRequestHandler):
     Of a POST it tells how long its body was, and then what came after it: nothing, once its client is gone.
     """
 
+    begun: SimpleQueue[None]
     asked: SimpleQueue[int]
     left: SimpleQueue[bytes]
 
@@ -45,6 +46,7 @@ class Backend(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         asked, left = self.asked, self.left
+        self.begun.put(None)
         asked.put(len(self.rfile.read(int(self.headers["Content-Length"]))))
         rest = b""
         with suppress(ConnectionError):
@@ -57,7 +59,7 @@ class Backend(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def backend() -> Iterator[int]:
-    Backend.asked, Backend.left = SimpleQueue(), SimpleQueue()
+    Backend.begun, Backend.asked, Backend.left = SimpleQueue(), SimpleQueue(), SimpleQueue()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Backend)
     Thread(target=server.serve_forever).start()
     yield server.server_port
@@ -202,6 +204,16 @@ def test_it_does_not_start_when_its_parent_is_gone() -> None:
     )
     for parents, status in (("7, 7", 0), ("7, 1", 1), ("1, 1", 1)):
         assert subprocess.run([sys.executable, "-c", code.format(parents)], stderr=subprocess.PIPE).returncode == status
+
+
+def test_half_a_request_does_not_reach_the_ingress(backend: int, tmp_path: Path) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: proxy\r\nContent-Length: 200\r\n\r\n"
+    with started(tmp_path, "127.0.0.1", backend) as (port, _), closing(connected(port)) as client:
+        client.sendall(head + b" " * 100)
+        time.sleep(0.5)
+        assert Backend.begun.empty()
+        client.sendall(b" " * 100)
+        assert Backend.asked.get(timeout=10) == 200
 
 
 def test_an_ingress_that_is_not_known_yet_may_come(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@ import contextlib
 import json
 import socket
 import threading
+import time
 from asyncio import Event, sleep
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -198,3 +200,99 @@ def test_an_answer_does_not_wait_for_the_body(monkeypatch: pytest.MonkeyPatch, l
         assert first.split()[1] == b"413"
         assert error["error"]["code"] == "request_too_large"
         assert connection.recv(1) == b"", "a body that never comes is not waited for long"
+
+
+def half_sent(address: str, stack: contextlib.ExitStack) -> socket.socket:
+    """A connection on which half a request was sent."""
+    connection = stack.enter_context(connected(address))
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    connection.sendall(f"{head}Content-Length: 1000\r\n\r\n".encode() + b'{"model":')
+    return connection
+
+
+def requests_of(address: str) -> dict[str, int]:
+    """How many chat completions were answered, by status."""
+    lines = httpx.get(f"{address}/metrics", timeout=WAIT_S).text.splitlines()
+    counts = [line for line in lines if line.startswith("redoubt_http_requests_total{") and "chat" in line]
+    return {line.partition('status="')[2][:3]: int(float(line.rpartition(" ")[2])) for line in counts}
+
+
+@pytest.mark.parametrize("route", ["chat/completions", "completions", "responses", "embeddings"])
+def test_an_aborted_upload_is_no_failure_of_ours(route: str, caplog: pytest.LogCaptureFixture) -> None:
+    with loopback_server(http_app(SteppedWorker(0).generate)) as address:
+        with connected(address) as connection:
+            head = f"POST /v1/{route} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            connection.sendall(f"{head}Content-Length: 1000\r\n\r\n".encode() + b'{"model":')
+            time.sleep(0.2)
+        counted = f'redoubt_http_requests_total{{method="POST",route="/v1/{route}",status="499"}} 1.0'
+        deadline = time.monotonic() + WAIT_S
+        while counted not in (text := httpx.get(f"{address}/metrics", timeout=WAIT_S).text):
+            assert time.monotonic() < deadline, text
+            assert 'status="500"' not in text, caplog.text
+    assert "failed" not in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def test_a_body_that_stops_coming_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.interface.places._LONGEST_SILENCE_S", 0.5, raising=False)
+    with loopback_server(http_app(SteppedWorker(0).generate)) as address, contextlib.ExitStack() as stack:
+        connection = half_sent(address, stack)
+        connection.settimeout(5)
+        first, error = read_answer(connection)
+        assert first.split()[1] == b"408"
+        assert error["error"]["code"] == "request_timeout"
+        assert requests_of(address) == {"408": 1}
+
+
+@pytest.mark.parametrize("pause_s", [0.05, 0.2], ids=["quick", "too slow"])
+def test_a_slow_body_must_move(monkeypatch: pytest.MonkeyPatch, pause_s: float) -> None:
+    """It may take as long as it likes, as long as it is as fast as the slowest that is allowed."""
+    monkeypatch.setattr("app.interface.places._QUICK_BODY_S", 0.1, raising=False)
+    monkeypatch.setattr("app.interface.places._LONGEST_SILENCE_S", 5.0, raising=False)
+    monkeypatch.setattr("app.interface.places._GRACE_S", 1.0, raising=False)
+    monkeypatch.setattr("app.interface.places._SLOWEST_BYTES_PER_S", 100.0, raising=False)
+    content = json.dumps(CHAT | {"user": "x" * 200, "nonsense": 1}).encode()
+    with loopback_server(http_app(SteppedWorker(0).generate)) as address, connected(address) as connection:
+        connection.settimeout(10)
+        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        connection.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode())
+        with contextlib.suppress(ConnectionError):
+            for start in range(0, len(content), 10):
+                connection.sendall(content[start : start + 10])
+                time.sleep(pause_s)
+        first, _ = read_answer(connection)
+        assert first.split()[1] == (b"400" if pause_s < 0.1 else b"408")
+
+
+def test_half_sent_requests_leave_places_to_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.interface.places._QUICK_BODY_S", 0.3, raising=False)
+    app = http_app(SteppedWorker(0).generate, max_open_requests=8)  # two of them for slow bodies
+    with loopback_server(app) as address, contextlib.ExitStack() as stack:
+        connections = [half_sent(address, stack) for _ in range(6)]
+        time.sleep(1)
+        assert requests_of(address) == {"503": 4}
+        refused = httpx.post(f"{address}/v1/chat/completions", json=CHAT | {"nonsense": 1}, timeout=WAIT_S)
+        assert refused.status_code == 400, "a whole request is looked at"
+        for connection in connections:
+            connection.close()
+
+
+def test_health_answers_when_all_places_are_taken() -> None:
+    worker = SteppedWorker(0)
+    with loopback_server(http_app(worker.generate, max_open_requests=2)) as address:
+        with (
+            posted(address, "/v1/chat/completions", CHAT | {"stream": True}),
+            posted(address, "/v1/chat/completions", CHAT | {"stream": True}),
+        ):
+            for _ in range(2):
+                assert worker.reached.acquire(timeout=WAIT_S)
+            for path in ("/v1/models", "/metrics", "/nowhere"):
+                refused = httpx.get(address + path, timeout=WAIT_S)
+                assert refused.status_code == 503
+                assert refused.headers["retry-after"] == "3"
+                assert refused.json()["error"]["code"] == "service_unavailable"
+            assert httpx.get(f"{address}/health", timeout=WAIT_S).status_code == 200
+        for _ in range(2):
+            assert worker.left.acquire(timeout=WAIT_S)
+        text = httpx.get(f"{address}/metrics", timeout=WAIT_S).text
+    assert 'redoubt_http_requests_total{method="GET",route="any",status="503"} 3.0' in text

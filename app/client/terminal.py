@@ -6,8 +6,10 @@ Line editing and history are readline's; what was typed is kept in memory only.
 import contextlib
 from collections.abc import Iterator
 
-from openai import APIConnectionError, APIStatusError, OpenAI, OpenAIError, Timeout, omit
+from openai import APIConnectionError, APIStatusError, OpenAIError, omit
 from openai.types.chat import ChatCompletionMessageParam
+
+from app.client import v1
 
 LEAVE = frozenset({"exit", "quit"})
 DIM, PLAIN = "\033[2m", "\033[0m"
@@ -33,10 +35,7 @@ class TerminalChat:
         self._url = url.rstrip("/").removesuffix("/v1")
         if not self._url.startswith(("http://", "https://")):
             raise ChatError(f"--url {url}: not an address such as http://127.0.0.1:8000")
-        # The library insists on a key. No time limit once connected: CPUs may be slow.
-        self._client = OpenAI(
-            base_url=f"{self._url}/v1", api_key=api_key or "none", timeout=Timeout(None, connect=5), max_retries=0
-        )
+        self._client = v1.connect(self._url, api_key)
         self._temperature = omit if temperature is None else temperature
         self._max_tokens = omit if max_tokens is None else max_tokens
         self._messages: list[ChatCompletionMessageParam] = []
@@ -91,12 +90,12 @@ class TerminalChat:
             max_tokens=self._max_tokens,
         ) as chunks:
             for chunk in chunks:
-                if chunk.choices and (text := chunk.choices[0].delta.content):
+                if text := v1.text_of(chunk):
                     yield text
 
     def _choose_model(self, wanted: str | None) -> str:
         try:
-            served = [model.id for model in self._client.models.list()]
+            served = v1.models(self._client)
         except OpenAIError as error:
             raise ChatError(_reason(error, self._url)) from error
         if not served:
@@ -110,8 +109,5 @@ def _reason(error: OpenAIError, url: str) -> str:
     if isinstance(error, APIConnectionError):
         return f"no answer from {url}: is the service running? (`redoubt serve`)"
     if isinstance(error, APIStatusError):
-        body = error.body
-        if isinstance(body, dict) and isinstance(body.get("message"), str):
-            return f"{url} says: {body['message']}"
-        return f"{url} answered {error.status_code}: is that a Redoubt service?"
-    return str(error)
+        return f"{url} says: {v1.reason(error)}"
+    return v1.reason(error)

@@ -18,7 +18,7 @@ RESERVED_PLACES = 32
 """Requests that Serve lets into an ingress on top of `max_ongoing_requests`: for `/health`, and for refusals, which are
 short. Without them a full ingress would not even say that it is full."""
 
-_QUICK_BODY_S = 2.0
+_QUICK_BODY_S = 0.5
 """A body that takes longer than this needs one of a limited number of places."""
 _LONGEST_SILENCE_S = 15.0
 """How long nothing of a body may come."""

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
-from openai import APIConnectionError, APIStatusError, AsyncOpenAI, OpenAIError, Timeout, omit
+from openai import AsyncOpenAI, OpenAIError, omit
 from openai.types.chat import ChatCompletionMessageParam
+
+from app.client import v1
 
 Turn = dict[str, Any]
 """A chatbot message: {"role": "user" | "assistant", "content": text, or its parts}."""
@@ -19,7 +21,7 @@ REDRAW_S = 0.04
 
 @dataclass(frozen=True, slots=True)
 class _Knobs:
-    """What the settings say, in the order of their components."""
+    """The values of the settings, in the order of their components."""
 
     model: str | None
     system: str | None
@@ -41,9 +43,9 @@ class Conversations:
         names: list[str] = []
         async with self._client(request, key) as client:
             try:
-                names = await _served(client)
+                names = await v1.models_async(client)
             except OpenAIError as error:
-                gr.Warning(_reason(error), title="The service is not ready")
+                gr.Warning(v1.reason(error), title="The service is not ready")
         return gr.update(choices=names, value=names[0] if names else None)
 
     async def answer(
@@ -90,7 +92,8 @@ class Conversations:
         async with self._client(request, knobs.key) as client:
             try:
                 stream = await client.chat.completions.create(
-                    model=knobs.model or next(iter(await _served(client)), ""),  # asked before the menu was there
+                    model=knobs.model
+                    or next(iter(await v1.models_async(client)), ""),  # asked before the menu was there
                     messages=_messages(conversation, knobs.system),
                     stream=True,
                     temperature=knobs.temperature,
@@ -100,28 +103,18 @@ class Conversations:
                 )
                 async with stream:
                     async for chunk in stream:
-                        if chunk.choices and (piece := chunk.choices[0].delta.content):
+                        if piece := v1.text_of(chunk):
                             text += piece
                             if time.monotonic() - shown_at_s >= REDRAW_S:
                                 yield text
                                 shown, shown_at_s = text, time.monotonic()
             except OpenAIError as error:
-                gr.Warning(_reason(error), title="The answer broke off" if text else "No answer")
+                gr.Warning(v1.reason(error), title="The answer broke off" if text else "No answer")
         if text != shown:
             yield text
 
     def _client(self, request: gr.Request, key: str | None) -> AsyncOpenAI:
-        # The library insists on a key. No time limit once connected: CPUs may be slow.
-        return AsyncOpenAI(
-            base_url=f"{self._base_url or _own_address(request)}/v1",
-            api_key=key or "none",
-            timeout=Timeout(None, connect=5),
-            max_retries=0,
-        )
-
-
-async def _served(client: AsyncOpenAI) -> list[str]:
-    return [model.id async for model in client.models.list()]
+        return v1.connect_async(self._base_url or _own_address(request), key)
 
 
 def _own_address(request: gr.Request) -> str:
@@ -163,11 +156,3 @@ def idle_box(**changes: Any) -> dict[str, Any]:
 def new_chat() -> tuple[dict[str, Any], list[Turn]]:
     """An empty box and an empty conversation."""
     return idle_box(), []
-
-
-def _reason(error: OpenAIError) -> str:
-    if isinstance(error, APIStatusError) and isinstance(error.body, dict):
-        return str(error.body.get("message") or error)
-    if isinstance(error, APIConnectionError):
-        return "The service does not answer. Is it still running?"
-    return str(error)

@@ -82,8 +82,10 @@ class _QuietTraceback:
 
     @staticmethod
     def print_exc() -> None:
-        """Logs an error by its type and place."""
+        """Logs an error by its type and place. One that the page shows to its user is none of ours."""
         error = sys.exception()
+        if isinstance(error, gr.Error):
+            return
         frames = "".join(traceback.format_tb(None if error is None else error.__traceback__))
         logger.error("the page failed: %s\n%s", type(error).__qualname__, frames)
 

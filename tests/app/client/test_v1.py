@@ -1,0 +1,52 @@
+"""What the page and the terminal share, against a `/v1` on a real socket."""
+
+import socket
+
+import pytest
+from openai import OpenAIError
+
+from app.client import v1
+from tests.fake_v1 import FakeV1, running
+
+
+async def test_both_clients_list_the_models() -> None:
+    with running(FakeV1(key="open sesame")) as fake:
+        with v1.connect(fake.url, "open sesame") as client:
+            assert v1.models(client) == ["fake-model"]
+        async with v1.connect_async(fake.url, "open sesame") as client_async:
+            assert await v1.models_async(client_async) == ["fake-model"]
+
+
+def test_the_chunks_are_the_text() -> None:
+    with running(FakeV1()) as fake, v1.connect(fake.url, None) as client:
+        chunks = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}], stream=True)
+        assert "".join(map(v1.text_of, chunks)) == "Hello from the fake."
+
+
+def test_an_error_is_in_the_services_words() -> None:
+    with (
+        running(FakeV1(key="open sesame")) as fake,
+        v1.connect(fake.url, "wrong") as client,
+        pytest.raises(OpenAIError) as caught,
+    ):
+        v1.models(client)
+    assert v1.reason(caught.value) == "Show a key."
+
+
+def test_nobody_answers() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))  # not listening: connections are refused
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with v1.connect(address, None) as client, pytest.raises(OpenAIError) as caught:
+            v1.models(client)
+    assert "does not answer" in v1.reason(caught.value)
+
+
+def test_another_service_answers() -> None:
+    with (
+        running(FakeV1()) as fake,
+        v1.connect(f"{fake.url}/elsewhere", None) as client,
+        pytest.raises(OpenAIError) as caught,
+    ):
+        v1.models(client)
+    assert v1.reason(caught.value) == "Status 404: is that a Redoubt service?"

@@ -138,8 +138,8 @@ def confined(configuration: str, bind: str, error_file: str) -> str:
     # file. So each request gets a new connection.
     result = re.sub(r"(?m)^( +http-reuse ).*$", r"\1never\n    option http-server-close", result)
     result = _with(result, "bind", f"{bind} proto h1")
-    # A client may be silent for long during a response, but not before it has sent its request. A request goes to the ingress only
-    # with its body, or a buffer full of it: half-sent requests hold no place there.
+    # A client may be silent for long during a response, but not before it has sent its request. A request goes to the
+    # ingress only with its body, or a buffer full of it: half-sent requests hold no place there.
     result = _with(
         result,
         "timeout client",

@@ -46,7 +46,7 @@ lint: $(TEST_ENV)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/clang-format --dry-run -Werror kernels/*.h kernels/*.cc
+	@$(BIN)/clang-format --dry-run -Werror $$(find kernels -name '*.h' -o -name '*.cc')
 
 # ARGS go to `redoubt bench engine`: make bench ARGS="--batch 1,8"
 bench: build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
@@ -61,7 +61,7 @@ build: $(SERVE_ENV)
 model: $(EMBEDDED_MODEL)/config.json
 
 # Converted again when the layout or the converter changed.
-$(EMBEDDED_MODEL)/config.json: kernels/packed_matrix.h $(shell find quant -name '*.py') | build
+$(EMBEDDED_MODEL)/config.json: kernels/contract/packed_matrix.h $(shell find quant -name '*.py') | build
 	@$(BIN)/python -m quant.conversion.embedded_model $(dir $(EMBEDDED_MODEL))
 	@touch $@
 

@@ -27,7 +27,7 @@ from quant.packed.packed_file import PackedFile
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 INT16_LARGEST = 4079
-"""kernels/ops_numbers.h, largest_code"""
+"""kernels/contract/attention.h, largest_code"""
 Rounding = Callable[[F32], F32]
 """Keys or values of one layer [tokens, kv_heads, head_dim] -> the same, rounded."""
 

@@ -45,7 +45,7 @@ def measure_barrier_ns(threads: int, cpus: Sequence[int] = ..., rounds: int = 10
 # --- packing: used by quant.packed only --------------------------------------------------------------
 
 def packed_bytes(weight_type: str, rows: int, cols: int, group: int) -> int:
-    """Bytes of a packed matrix (layout: packed_matrix.h). ValueError for a shape the layout can't hold."""
+    """Bytes of a packed matrix (layout: contract/packed_matrix.h). ValueError for a shape the layout can't hold."""
 
 def pack_int4(codes: U8, scales: NDArray[np.float16], minima: NDArray[np.float16] | None) -> U8:
     """Packs codes [rows, cols] in 0..15, scales and minima [rows, cols // group] to [tiles, tile_bytes].
@@ -100,7 +100,7 @@ class LinearRunner:
 # --- running ----------------------------------------------------------------------------------------------
 
 class Sampler:
-    """One request's sampling state: options, seed and the tokens seen (sampling.h has the order)."""
+    """One request's sampling state: options, seed and the tokens seen (sampling/sampler.h has the order)."""
 
     def __init__(
         self,
@@ -215,9 +215,9 @@ class Model:
         prompt_compute_type: of prompts' tokens, the "same", or "bf16", in attention too, which needs AMX; "auto" is the
         faster of the two.
         weight_memory: "mapped" uses the file's own pages, which processes share; "huge_pages" copies it into memory
-        of its own; "auto" is the better of the two on this machine (weight_memory.h).
+        of its own; "auto" is the better of the two on this machine (weights/weight_memory.h).
         nodes: each thread's NUMA node, where the engine spans several: every node's threads compute output tiles of
-        their own, whose weights, if copied, lie on their node (node_slices.h); bind_weights: by mbind(2).
+        their own, whose weights, if copied, lie on their node (weights/node_slices.h); bind_weights: by mbind(2).
         kv_pages: pages of PAGE_TOKENS tokens. max_step_tokens: the most tokens of one step.
         """
 

@@ -30,7 +30,7 @@ def emulate_tdpbf16ps(a: U16, b: U16, c: F32) -> None:
 def quantize_rows(
     x: F32, group: int, tier: str, terms: int = 1, block_rows: int = 1 << 30, block_cols: int = 1 << 30
 ) -> tuple[I8, I8 | None, F32, I32, F32]:
-    """X [rows, cols], rows at any distance, to one term or two (kernel_table.h), a block at a time.
+    """X [rows, cols], rows at any distance, to one term or two (contract/linear.h), a block at a time.
 
     Returns values and low_values [rows, cols], low_values None for one term; scales, starts and offsets
     [rows, cols // group].
@@ -61,7 +61,7 @@ def linear_int8(
 def round_rows(x: F32, tier: str, block_rows: int = 1 << 30, block_cols: int = 1 << 30) -> U16:
     """X [rows, cols], rows at any distance, to bf16's bits as linear_bf16 takes them, a block at a time.
 
-    Returns [blocks * height, cols], which is [blocks, cols // 32, height, 32] in memory (kernel_table.h, Bf16Rows).
+    Returns [blocks * height, cols], which is [blocks, cols // 32, height, 32] in memory (contract/linear.h, Bf16Rows).
     """
 
 def linear_bf16(

@@ -41,7 +41,7 @@ def dequantize_int8(matrix: QuantizedMatrix) -> F32:
 
 
 def quantize_activations(x: F32, group: int) -> tuple[NDArray[np.int8], F32, NDArray[np.int32]]:
-    """Quantizes activations [rows, cols] by group, as kernel_table.h's QuantizedRows defines it.
+    """Quantizes activations [rows, cols] by group, as contract/linear.h's QuantizedRows defines it.
 
     Returns int8 values [rows, cols], fp32 scales and int32 sums of the values, both [rows, cols // group].
     """

@@ -92,7 +92,7 @@ def make_sequence(
 
 
 def exponential_error(kv_type: str, *, bf16: bool) -> float:
-    """The largest relative error of 2^x, as kernels/ops_numbers.h has it."""
+    """The largest relative error of 2^x, as kernels/simd/numbers.h has it."""
     if bf16:
         return 1.1e-4
     return 3e-6 if kv_type in LARGEST_CODE else 2 * ROUNDING

@@ -140,7 +140,7 @@ def dequantized(case: LinearCase, weights: Weights) -> F64:
 
 
 def packed_by_definition(case: LinearCase, weights: Weights) -> NDArray[np.uint8]:
-    """The layout as packed_matrix.h words it, one array operation for each sentence."""
+    """The layout as contract/packed_matrix.h words it, one array operation for each sentence."""
     tiles, pad = -(-case.rows // 32), -case.rows % 32
     if weights.values is not None:
         exact = np.pad(dequantized(case, weights).astype(np.float32), ((0, pad), (0, 0)))

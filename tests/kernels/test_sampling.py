@@ -30,7 +30,7 @@ def softmax(logits: F32, temperature: float = 1.0) -> F64:
 
 
 def kept(logits: F32, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> F64:
-    """The distribution that is left of each token, by the definitions in sampling.h."""
+    """The distribution that is left of each token, by the definitions in sampling/sampler.h."""
     p = softmax(logits, temperature)
     if top_k:
         p[logits < np.sort(logits)[-top_k]] = 0

@@ -1,4 +1,4 @@
-"""packed_matrix.h in NumPy, written from its text alone: what the native packer is held to."""
+"""contract/packed_matrix.h in NumPy, written from its text alone: what the native packer is held to."""
 
 from typing import Any
 

@@ -1,0 +1,379 @@
+// Python's view of Model: checks dtypes and shapes, releases the GIL, calls. What the numbers must be is
+// checked by Model itself.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <x86intrin.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/module.h"
+#include "sampling/prompt_reader.h"
+#include "sampling/sampler.h"
+#include "step/model.h"
+
+namespace nb = nanobind;
+
+namespace redoubt {
+namespace {
+
+using Array = nb::ndarray<nb::ro>;
+
+ComputeType compute_type_from_name(const std::string& name) {
+  if (name == "auto") return ComputeType::kAuto;
+  if (name == "int8") return ComputeType::kInt8;
+  if (name == "bf16") return ComputeType::kBf16;
+  if (name == "fp32") return ComputeType::kFp32;
+  throw std::invalid_argument("compute_type: '" + name + "' is not auto, int8, bf16 or fp32");
+}
+
+PromptComputeType prompt_compute_type_from_name(const std::string& name) {
+  if (name == "same") return PromptComputeType::kSame;
+  if (name == "bf16") return PromptComputeType::kBf16;
+  if (name == "auto") return PromptComputeType::kAuto;
+  throw std::invalid_argument("prompt_compute_type: '" + name + "' is not same, bf16 or auto");
+}
+
+// "auto": of pages of 16 bits, those that the attention of prompts is made for.
+KvType chosen_kv_type(const std::string& folder, const std::string& name, const std::string& compute_type,
+                      const std::string& prompt_compute_type) {
+  const Bf16Uses bf16 = bf16_uses(compute_type_from_name(compute_type),
+                                  prompt_compute_type_from_name(prompt_compute_type), default_tier());
+  if (name != "auto") return kv_type_from_name(name);
+  const int32_t head_dim = read_model_config(folder + "/config.json").head_dim;
+  return bf16.prompts && can_attend_in_bf16(KvType::kBf16, head_dim) ? KvType::kBf16 : KvType::kInt16;
+}
+
+const int32_t* checked_int32(const char* name, const Array& array, size_t length) {
+  const bool contiguous = array.ndim() == 1 && (array.shape(0) < 2 || array.stride(0) == 1);
+  if (array.device_type() != nb::device::cpu::value || array.dtype() != nb::dtype<int32_t>() || !contiguous) {
+    throw std::invalid_argument(std::string(name) + ": not a contiguous int32 array of one dimension");
+  }
+  if (array.shape(0) != length) {
+    throw std::invalid_argument(std::string(name) + ": length " + std::to_string(array.shape(0)) + ", not " +
+                                std::to_string(length));
+  }
+  return static_cast<const int32_t*>(array.data());
+}
+
+size_t length_of(const Array& array) { return array.ndim() == 0 ? 0 : array.shape(0); }
+
+Batch checked_batch(const Array& token_ids, const Array& positions, const Array& slots,
+                    const Array& query_lengths, const Array& context_lengths) {
+  constexpr size_t kMost = 1 << 24;  // Model knows the real limits; this keeps lengths in their type
+  const size_t tokens = std::min(length_of(token_ids), kMost), sequences = std::min(length_of(slots), kMost);
+  Batch batch;
+  batch.tokens = int32_t(tokens);
+  batch.sequences = int32_t(sequences);
+  batch.token_ids = checked_int32("token_ids", token_ids, tokens);
+  batch.positions = checked_int32("positions", positions, tokens);
+  batch.slots = checked_int32("slots", slots, sequences);
+  batch.query_lengths = checked_int32("query_lengths", query_lengths, sequences);
+  batch.context_lengths = checked_int32("context_lengths", context_lengths, sequences);
+  return batch;
+}
+
+std::vector<Sampler*> checked_samplers(const nb::sequence& items, size_t sequences, int32_t vocab_size) {
+  if (nb::len(items) != sequences) {
+    throw std::invalid_argument("samplers: length " + std::to_string(nb::len(items)) + ", not " +
+                                std::to_string(sequences));
+  }
+  std::vector<Sampler*> samplers;
+  for (const nb::handle item : items) {
+    Sampler* sampler = nullptr;
+    if (!item.is_none() && !nb::try_cast(item, sampler)) {
+      throw std::invalid_argument("samplers: neither a Sampler nor None");
+    }
+    if (sampler != nullptr && sampler->vocab_size() != vocab_size) {
+      throw std::invalid_argument("samplers: one has a vocabulary of " +
+                                  std::to_string(sampler->vocab_size()) + ", the model of " +
+                                  std::to_string(vocab_size));
+    }
+    if (sampler != nullptr && std::find(samplers.begin(), samplers.end(), sampler) != samplers.end()) {
+      throw std::invalid_argument("samplers: one is there twice");
+    }
+    samplers.push_back(sampler);
+  }
+  return samplers;
+}
+
+std::vector<PromptReader*> checked_readers(const nb::sequence& items, size_t sequences,
+                                           const ModelConfig& config) {
+  std::vector<PromptReader*> readers;
+  if (nb::len(items) == 0) return readers;
+  if (nb::len(items) != sequences) {
+    throw std::invalid_argument("readers: length " + std::to_string(nb::len(items)) + ", not 0 or " +
+                                std::to_string(sequences));
+  }
+  for (const nb::handle item : items) {
+    PromptReader* reader = nullptr;
+    if (!item.is_none() && !nb::try_cast(item, reader)) {
+      throw std::invalid_argument("readers: neither a PromptReader nor None");
+    }
+    if (reader != nullptr &&
+        reader->row_size() != (reader->reads_logits() ? config.vocab_size : config.hidden_size)) {
+      throw std::invalid_argument("readers: one is for rows of " + std::to_string(reader->row_size()) +
+                                  ", which are not the model's");
+    }
+    if (reader != nullptr && std::find(readers.begin(), readers.end(), reader) != readers.end()) {
+      throw std::invalid_argument("readers: one is there twice");
+    }
+    readers.push_back(reader);
+  }
+  return readers;
+}
+
+// A new NumPy array, not initialized.
+template <typename T>
+nb::ndarray<nb::numpy, T> new_array(std::initializer_list<size_t> shape) {
+  size_t count = 1;
+  for (const size_t size : shape) count *= size;
+  auto memory = std::make_unique<T[]>(count);
+  T* data = memory.release();
+  nb::capsule owner(data, [](void* pointer) noexcept { delete[] static_cast<T*>(pointer); });
+  return nb::ndarray<nb::numpy, T>(data, shape, owner);
+}
+
+class BoundModel {
+ public:
+  explicit BoundModel(const ModelOptions& options) : model_(options) {}
+
+  Model& model() { return model_; }
+
+  nb::ndarray<nb::numpy, int32_t> step(const Array& token_ids, const Array& positions, const Array& slots,
+                                       const Array& query_lengths, const Array& context_lengths,
+                                       const nb::sequence& samplers, const nb::sequence& readers,
+                                       const std::optional<Array>& draft_lengths, int32_t prompts) {
+    Batch batch = checked_batch(token_ids, positions, slots, query_lengths, context_lengths);
+    batch.prompts = prompts;
+    size_t places = size_t(batch.sequences);
+    std::vector<int32_t> drafts;  // a copy: the places depend on them
+    if (draft_lengths) {
+      const int32_t* given = checked_int32("draft_lengths", *draft_lengths, places);
+      drafts.assign(given, given + places);
+      batch.draft_lengths = drafts.data();
+      // Model rejects what is clamped.
+      for (const int32_t count : drafts) places += size_t(std::clamp(count, 0, batch.tokens));
+    }
+    const std::vector<Sampler*> checked =
+        checked_samplers(samplers, size_t(batch.sequences), model_.config().vocab_size);
+    const std::vector<PromptReader*> reading =
+        checked_readers(readers, size_t(batch.sequences), model_.config());
+    auto sampled = new_array<int32_t>({places});
+    run(batch, {.samplers = checked.data(),
+                .sampled = sampled.data(),
+                .readers = reading.empty() ? nullptr : reading.data()});
+    return sampled;
+  }
+
+  nb::ndarray<nb::numpy, float> logits(const Array& token_ids, const Array& positions, const Array& slots,
+                                       const Array& query_lengths, const Array& context_lengths) {
+    Batch batch = checked_batch(token_ids, positions, slots, query_lengths, context_lengths);
+    batch.prompts = batch.sequences;
+    auto out = new_array<float>({size_t(batch.tokens), size_t(model_.config().vocab_size)});
+    run(batch, {.logits = out.data()});
+    return out;
+  }
+
+  nb::ndarray<nb::numpy, float> hidden_states(const Array& token_ids, const Array& positions,
+                                              const Array& slots, const Array& query_lengths,
+                                              const Array& context_lengths) {
+    Batch batch = checked_batch(token_ids, positions, slots, query_lengths, context_lengths);
+    batch.prompts = batch.sequences;
+    const ModelConfig& config = model_.config();
+    auto out =
+        new_array<float>({size_t(config.layers) + 2, size_t(batch.tokens), size_t(config.hidden_size)});
+    run(batch, {.hidden_states = out.data()});
+    return out;
+  }
+
+  nb::ndarray<nb::numpy, int32_t> page_table() {
+    return nb::ndarray<nb::numpy, int32_t>(
+        model_.page_table(), {size_t(model_.options().max_sequences), size_t(model_.pages_per_sequence())},
+        nb::find(*this));
+  }
+
+  void copy_page_turned(int32_t source, int32_t target, int32_t positions) {
+    const nb::gil_scoped_release unlocked;
+    const Exclusive exclusive(busy_);
+    model_.copy_page_turned(source, target, positions);
+  }
+
+  void copy_page(int32_t source, int32_t target) {
+    const Exclusive exclusive(busy_);
+    model_.kv_cache().copy_page(source, target);
+  }
+
+  std::map<std::string, size_t> resident_bytes() const {
+    return {{"weights", model_.weights_bytes()},
+            {"kv", const_cast<Model&>(model_).kv_cache().bytes()},
+            {"activations", model_.activation_bytes()}};
+  }
+
+  std::map<std::string, double> profile() const {
+    const std::chrono::duration<double> lived = std::chrono::steady_clock::now() - created_;
+    const double seconds_per_tick = lived.count() / double(__rdtsc() - created_ticks_);
+    std::map<std::string, double> seconds;
+    for (int stage = 0; stage < kStages; ++stage) {
+      seconds[kStageNames[size_t(stage)]] =
+          double(model_.profile().stage_ticks[size_t(stage)]) * seconds_per_tick;
+    }
+    seconds["barriers"] = double(model_.profile().barrier_ticks) * seconds_per_tick;
+    return seconds;
+  }
+
+ private:
+  // A model is not thread-safe; without the GIL, nothing else would notice a second caller.
+  class Exclusive {
+   public:
+    explicit Exclusive(std::atomic_flag& busy) : busy_(busy) {
+      if (busy.test_and_set()) throw std::runtime_error("the model is running a step in another thread");
+    }
+    ~Exclusive() { busy_.clear(); }
+    Exclusive(const Exclusive&) = delete;
+    Exclusive& operator=(const Exclusive&) = delete;
+
+   private:
+    std::atomic_flag& busy_;
+  };
+
+  void run(const Batch& batch, const StepOutputs& outputs) {
+    const nb::gil_scoped_release unlocked;
+    const Exclusive exclusive(busy_);
+    model_.run(batch, outputs);
+  }
+
+  Model model_;
+  std::atomic_flag busy_;
+  std::chrono::steady_clock::time_point created_ = std::chrono::steady_clock::now();
+  uint64_t created_ticks_ = __rdtsc();
+};
+
+void construct(BoundModel* self, const std::string& folder, int32_t threads, const std::vector<int>& cpus,
+               const std::string& compute_type, const std::string& prompt_compute_type,
+               const std::string& kv_type, const std::string& weight_memory, const std::vector<int>& nodes,
+               bool bind_weights, int32_t kv_pages, int32_t max_sequences, int32_t max_step_tokens,
+               int32_t max_context_tokens) {
+  const ModelOptions options = {.folder = folder,
+                                .threads = threads,
+                                .cpus = cpus,
+                                .nodes = nodes,
+                                .bind_weights = bind_weights,
+                                .compute_type = compute_type_from_name(compute_type),
+                                .prompt_compute_type = prompt_compute_type_from_name(prompt_compute_type),
+                                .kv_type = chosen_kv_type(folder, kv_type, compute_type, prompt_compute_type),
+                                .weight_memory = weight_memory_from_name(weight_memory),
+                                .kv_pages = kv_pages,
+                                .max_sequences = max_sequences,
+                                .max_step_tokens = max_step_tokens,
+                                .max_context_tokens = max_context_tokens};
+  const nb::gil_scoped_release unlocked;
+  new (self) BoundModel(options);
+}
+
+size_t kv_page_bytes(const std::string& folder, const std::string& kv_type) {
+  const ModelConfig config = read_model_config(folder + "/config.json");
+  return KvCache::page_bytes(kv_type_from_name(kv_type), config.layers, config.kv_heads, config.head_dim);
+}
+
+// Tensors as (bytes, tiles), one after the other in a file; see testing.pyi.
+nb::list planned_slices(const std::vector<std::pair<size_t, int>>& tensors, int threads,
+                        const std::vector<int>& system_nodes) {
+  const ThreadNodes nodes(threads, system_nodes);
+  std::vector<SliceSource> sources;
+  size_t file_bytes = 0;
+  for (const auto& [bytes, tiles] : tensors) {
+    sources.push_back({.file_begin = file_bytes, .bytes = bytes, .tiles = tiles});
+    file_bytes += bytes;
+  }
+  const SlicePlan plan = plan_slices(sources, file_bytes, nodes);
+  nb::list arenas;
+  for (const SlicePlan::Arena& arena : plan.arenas) {
+    nb::list pieces, begins;
+    for (const SlicePlan::Piece& piece : arena.pieces) {
+      pieces.append(nb::make_tuple(piece.file_begin, piece.memory_begin, piece.bytes));
+    }
+    for (const std::vector<size_t>& begin : plan.begins) begins.append(begin[size_t(arena.node)]);
+    arenas.append(nb::make_tuple(nodes.system_node(arena.node), arena.begin, arena.bytes, pieces, begins));
+  }
+  return arenas;
+}
+
+std::string chosen_weight_memory(const std::string& wanted, size_t file_bytes, size_t other_bytes,
+                                 size_t mapped_huge_bytes, const std::vector<int>& bound_nodes,
+                                 const std::string& root) {
+  return weight_memory_name(
+      choose_weight_memory(weight_memory_from_name(wanted), {.file_bytes = file_bytes,
+                                                             .other_bytes = other_bytes,
+                                                             .mapped_huge_bytes = mapped_huge_bytes,
+                                                             .bound_nodes = bound_nodes,
+                                                             .root = root}));
+}
+
+}  // namespace
+
+void bind_model(nb::module_& module) {
+  nb::exception<PackedFileError>(module, "PackedFileError", PyExc_ValueError);
+
+  const auto token_ids = nb::arg("token_ids"), positions = nb::arg("positions"), slots = nb::arg("slots"),
+             query_lengths = nb::arg("query_lengths"), context_lengths = nb::arg("context_lengths");
+  nb::class_<BoundModel>(module, "Model")
+      .def("__init__", &construct, nb::arg("folder"), nb::kw_only(), nb::arg("threads"),
+           nb::arg("cpus") = std::vector<int>{}, nb::arg("compute_type") = "int8",
+           nb::arg("prompt_compute_type") = "same", nb::arg("kv_type") = "auto",
+           nb::arg("weight_memory") = "auto", nb::arg("nodes") = std::vector<int>{},
+           nb::arg("bind_weights") = true, nb::arg("kv_pages"), nb::arg("max_sequences"),
+           nb::arg("max_step_tokens"), nb::arg("max_context_tokens"))
+      .def_static("kv_page_bytes", &kv_page_bytes, nb::arg("folder"), nb::arg("kv_type"))
+      .def_static(
+          "chosen_kv_type",
+          [](const std::string& folder, const std::string& name, const std::string& compute,
+             const std::string& prompts) {
+            return kv_type_name(chosen_kv_type(folder, name, compute, prompts));
+          },
+          nb::arg("folder"), nb::arg("kv_type"), nb::arg("compute_type"), nb::arg("prompt_compute_type"))
+      .def_prop_ro("kv_type", [](BoundModel& self) { return kv_type_name(self.model().options().kv_type); })
+      .def_prop_ro("tier", [](BoundModel& self) { return std::string(tier_name(self.model().tier())); })
+      .def_prop_ro("weight_memory",
+                   [](BoundModel& self) { return weight_memory_name(self.model().weight_memory()); })
+      .def_prop_ro("vocab_size", [](BoundModel& self) { return self.model().config().vocab_size; })
+      .def_prop_ro("hidden_size", [](BoundModel& self) { return self.model().config().hidden_size; })
+      .def_prop_ro("layers", [](BoundModel& self) { return self.model().config().layers; })
+      .def_prop_ro("has_bf16_prompts", [](BoundModel& self) { return self.model().has_bf16_prompts(); })
+      .def_prop_ro("threads", [](BoundModel& self) { return self.model().options().threads; })
+      .def_prop_ro("page_table", &BoundModel::page_table)
+      .def("step", &BoundModel::step, token_ids, positions, slots, query_lengths, context_lengths,
+           nb::arg("samplers"), nb::arg("readers") = nb::tuple(), nb::arg("draft_lengths") = nb::none(),
+           nb::arg("prompts") = 0)
+      .def("logits", &BoundModel::logits, token_ids, positions, slots, query_lengths, context_lengths)
+      .def("hidden_states", &BoundModel::hidden_states, token_ids, positions, slots, query_lengths,
+           context_lengths)
+      .def("copy_page", &BoundModel::copy_page, nb::arg("source"), nb::arg("target"))
+      .def("copy_page_turned", &BoundModel::copy_page_turned, nb::arg("source"), nb::arg("target"),
+           nb::arg("positions"))
+      .def_prop_ro("has_relative_positions",
+                   [](BoundModel& self) { return self.model().has_relative_positions(); })
+      .def("resident_bytes", &BoundModel::resident_bytes)
+      .def("profile", &BoundModel::profile)
+      .def("reset_profile", [](BoundModel& self) { self.model().reset_profile(); });
+
+  nb::module_ testing = module.def_submodule("testing");
+  testing.def("plan_slices", &planned_slices, nb::arg("tensors"), nb::arg("threads"), nb::arg("nodes"));
+  testing.def("choose_weight_memory", &chosen_weight_memory, nb::arg("wanted"), nb::arg("file_bytes"),
+              nb::arg("other_bytes"), nb::arg("mapped_huge_bytes"), nb::arg("bound_nodes"), nb::arg("root"));
+}
+
+}  // namespace redoubt

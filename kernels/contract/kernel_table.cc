@@ -1,0 +1,151 @@
+// Fills one table per tier, from scalar upwards, and chooses among them. Knows no kernel itself.
+#include "contract/kernel_table.h"
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+#include "machine/cpu.h"
+
+namespace redoubt {
+namespace {
+
+constexpr Tier kTiers[] = {Tier::kScalar, Tier::kAvx2, Tier::kAvxVnni, Tier::kAvx512Vnni, Tier::kAmxInt8};
+
+bool granted(Tier tier) {
+  static const CpuFeatures features = detect_cpu_features();
+  switch (tier) {
+    case Tier::kScalar:
+      return true;
+    case Tier::kAvx2:
+      return features.avx2;
+    case Tier::kAvxVnni:
+      return features.avx_vnni;
+    case Tier::kAvx512Vnni:
+      return features.avx512_vnni;
+    case Tier::kAmxInt8: {
+      static const bool permitted = features.amx && request_amx_permission();
+      return permitted;
+    }
+  }
+  return false;
+}
+
+std::string granted_names() {
+  std::string names;
+  for (Tier tier : available_tiers()) names += (names.empty() ? "" : ", ") + std::string(tier_name(tier));
+  return names;
+}
+
+KernelTable make_table(Tier tier) {
+  KernelTable table{};
+  table.tier = tier;
+  fill_linear_scalar(table);
+  fill_ops_scalar(table);
+  if (tier >= Tier::kAvx2) {
+    fill_linear_avx2(table);
+    fill_ops_avx2(table);
+  }
+  if (tier >= Tier::kAvxVnni) fill_linear_avx_vnni(table);
+  if (tier >= Tier::kAvx512Vnni) {
+    fill_linear_avx512_vnni(table);
+    fill_ops_avx512(table);
+  }
+  if (tier >= Tier::kAmxInt8) {
+    fill_linear_amx_int8(table);
+    fill_linear_amx_bf16(table);
+    fill_attention_amx_bf16(table);
+  }
+  return table;
+}
+
+}  // namespace
+
+const char* tier_name(Tier tier) {
+  switch (tier) {
+    case Tier::kScalar:
+      return "scalar";
+    case Tier::kAvx2:
+      return "avx2";
+    case Tier::kAvxVnni:
+      return "avx_vnni";
+    case Tier::kAvx512Vnni:
+      return "avx512_vnni";
+    case Tier::kAmxInt8:
+      return "amx_int8";
+  }
+  return "?";
+}
+
+Tier tier_from_name(std::string_view name) {
+  for (Tier tier : kTiers) {
+    if (name == tier_name(tier)) return tier;
+  }
+  throw std::invalid_argument("unknown kernel tier '" + std::string(name) +
+                              "'; this machine has: " + granted_names());
+}
+
+std::vector<Tier> available_tiers() {
+  std::vector<Tier> tiers;
+  for (Tier tier : kTiers) {
+    if (granted(tier)) tiers.push_back(tier);
+  }
+  return tiers;
+}
+
+const KernelTable& kernel_table(Tier tier) {
+  if (!granted(tier)) {
+    throw std::invalid_argument("kernel tier '" + std::string(tier_name(tier)) +
+                                "' is not granted by this CPU and OS; this machine has: " + granted_names());
+  }
+  static const KernelTable tables[] = {make_table(Tier::kScalar), make_table(Tier::kAvx2),
+                                       make_table(Tier::kAvxVnni), make_table(Tier::kAvx512Vnni),
+                                       make_table(Tier::kAmxInt8)};
+  return tables[size_t(tier)];
+}
+
+const KernelTable& emulated_amx_table() {
+  static const KernelTable emulated = [] {
+    KernelTable table = kernel_table(Tier::kAvx512Vnni);
+    fill_linear_amx_int8_emulated(table);
+    if (detect_cpu_features().avx512_bf16) {
+      fill_linear_amx_bf16_emulated(table);
+      fill_attention_amx_bf16_emulated(table);
+    }
+    return table;
+  }();
+  return emulated;
+}
+
+const KernelTable& evex_avx_vnni_table() {
+  static const KernelTable evex = [] {
+    kernel_table(Tier::kAvx512Vnni);  // granted?
+    KernelTable table = kernel_table(Tier::kAvx2);
+    fill_linear_avx_vnni_evex(table);
+    return table;
+  }();
+  return evex;
+}
+
+const KernelTable& other_avx512_vnni_table() {
+  static const KernelTable other = [] {
+    KernelTable table = kernel_table(Tier::kAvx512Vnni);
+    fill_linear_avx512_vnni_other(table);
+    return table;
+  }();
+  return other;
+}
+
+Tier default_tier() {
+  const char* forced = std::getenv("REDOUBT_ISA");
+  if (forced == nullptr || *forced == '\0') return available_tiers().back();
+  try {
+    const Tier tier = tier_from_name(forced);
+    kernel_table(tier);
+    return tier;
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(std::string("REDOUBT_ISA: ") + error.what());
+  }
+}
+
+}  // namespace redoubt

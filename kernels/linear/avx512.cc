@@ -1,0 +1,14 @@
+// The AVX-512 VNNI tier of the linear kernels: the table's entries.
+#include "linear/avx512.h"
+
+namespace redoubt {
+
+void fill_linear_avx512_vnni(KernelTable& table) {
+  table.quantize_rows = avx512_vnni::quantize_rows;
+  table.linear_int8 = avx512_vnni::linear_int8;
+  table.linear_fp32 = avx512_vnni::linear_fp32;
+}
+
+void fill_linear_avx512_vnni_other(KernelTable& table) { table.linear_int8 = avx512_vnni::linear_int8_other; }
+
+}  // namespace redoubt

@@ -1,0 +1,79 @@
+// What the AVX-512 VNNI linear kernels share: the tier's functions, and loads and stores of the packed
+// layout. The results are those of linear/scalar.cc, bit for bit.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "contract/kernel_table.h"
+#include "linear/weight_stream.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,f16c")
+
+namespace redoubt::avx512_vnni {
+
+void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
+                 int tile_end);
+// The same, gone about as on other makers' processors: for tests and measurements.
+void linear_int8_other(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
+                       int tile_end);
+void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
+                 int tile_end);
+void quantize_rows(const FloatRows& x, const QuantizedRows& out, int row, int col);
+
+// One row or two are bound by memory.
+constexpr Prefetch prefetch_for(int rows) { return rows <= 2 ? Prefetch::kNear : Prefetch::kFar; }
+
+#define REDOUBT_INLINE [[gnu::always_inline]] inline
+
+// 64 bytes of codes.
+REDOUBT_INLINE __m512i load_codes(const uint8_t* codes) { return _mm512_loadu_si512(codes); }
+
+// 16 fp16 values as fp32.
+REDOUBT_INLINE __m512 load_halves(const uint8_t* halves) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves)));
+}
+
+// The 16 entries of a lut4 matrix.
+REDOUBT_INLINE __m128i load_table(const PackedMatrix& w) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(w.table.data()));
+}
+
+// Four int8 activations, in every lane.
+REDOUBT_INLINE __m512i broadcast_inputs(const int8_t* values) {
+  int32_t word;
+  __builtin_memcpy(&word, values, 4);
+  return _mm512_set1_epi32(word);
+}
+
+// sum += dot products of four unsigned codes and four signed inputs, lane by lane. As text, because GCC 12
+// keeps the intrinsic's result and its sum in two registers, and with 24 sums in flight spills them.
+REDOUBT_INLINE void add_dot(__m512i& sum_i32x16, __m512i codes_u8x64, __m512i inputs_i8x64) {
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(sum_i32x16) : "v"(codes_u8x64), "v"(inputs_i8x64));
+}
+
+// Asks for a cache line that will be written, which may be in another core's cache. As text, because GCC
+// makes the builtin an ordinary prefetch unless the target says prfchw.
+REDOUBT_INLINE void prefetch_to_write(const float* line) { __asm__ volatile("prefetchw %0" ::"m"(*line)); }
+
+// The lanes of the 16 outputs from `output` on that exist.
+REDOUBT_INLINE __mmask16 real_outputs(const PackedMatrix& w, int output) {
+  const int left = w.rows - output;
+  return left >= 16 ? __mmask16(0xffff) : left > 0 ? __mmask16((1u << left) - 1) : __mmask16(0);
+}
+
+// Finishes 16 outputs of a row: bias, accumulation, store.
+REDOUBT_INLINE void write_outputs(const PackedMatrix& w, const LinearOutput& y, int row, int output,
+                                  __m512 acc_f32x16) {
+  const __mmask16 real = real_outputs(w, output);
+  float* out = y.values + row * y.stride + output;
+  if (y.bias != nullptr) acc_f32x16 = _mm512_add_ps(acc_f32x16, _mm512_maskz_loadu_ps(real, y.bias + output));
+  if (y.accumulate) acc_f32x16 = _mm512_add_ps(acc_f32x16, _mm512_maskz_loadu_ps(real, out));
+  _mm512_mask_storeu_ps(out, real, acc_f32x16);
+}
+
+}  // namespace redoubt::avx512_vnni
+
+#pragma GCC pop_options

@@ -1,0 +1,40 @@
+// linear/bf16_amx-inl.h on emulated tiles and fp16 arithmetic, for tests on processors without. In a file of
+// its own, as it needs not be fast and is compiled in less time without optimization's last passes
+// (CMakeLists.txt).
+#include <immintrin.h>
+
+#include <algorithm>
+
+#include "linear/avx512.h"
+#include "machine/thread_pool.h"
+#include "ops/vector.h"
+#include "simd/amx_tiles.h"
+#include "simd/fp16_lanes.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16,fma,f16c")
+
+namespace redoubt::amx_bf16 {
+namespace {
+
+#include "linear/bf16_amx-inl.h"
+
+struct Emulation {
+  using Tiles = EmulatedTiles;
+  using Lanes = EmulatedFp16Lanes;
+};
+
+}  // namespace
+}  // namespace redoubt::amx_bf16
+
+#pragma GCC pop_options
+
+namespace redoubt {
+
+void fill_linear_amx_bf16_emulated(KernelTable& table) {
+  table.round_rows = amx_bf16::round_rows;
+  table.linear_bf16 = amx_bf16::linear_bf16<amx_bf16::Emulation>;
+  table.gate_up_bf16 = amx_bf16::gate_up_bf16<amx_bf16::Emulation>;
+}
+
+}  // namespace redoubt

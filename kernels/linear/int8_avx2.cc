@@ -1,0 +1,146 @@
+// Integer weights times int8 activations with AVX2: how many rows go through many tiles. What is multiplied
+// in a pass of a few rows, and how, is known by linear/int8_avx2_nibbles.cc and linear/int8_avx2_bytes.cc.
+//
+// Rows are taken in chunks, whose inputs are first copied in the order in which passes use them: a pass then
+// reads one stream, where rows of a model are often a power of two apart and would displace each other in the
+// first-level cache. A part of a tile stays there while all passes of a chunk go through it (but int8's,
+// twice as large, in the second level); each chunk reads all of its tiles' weights again. Inputs are copied
+// some at a time, so that a chunk of any model fits a small second-level cache; where that is not all of
+// them, sums of several tiles wait for the next.
+#include <immintrin.h>
+
+#include <algorithm>
+
+#include "linear/int8_avx2_pass.h"
+#include "linear/row_passes.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+
+namespace redoubt::avx2 {
+namespace {
+
+constexpr int kFewestInputs = 32;   // of a group, and of a term's that share a start
+constexpr int kRangeInputs = 2048;  // of a whole chunk, and a multiple of every group; fewer rows take more
+constexpr int kRangeGroups = kRangeInputs / kFewestInputs;
+constexpr int kChunkRows = 64;  // of inputs of one byte, or half as many of two
+constexpr int kBlockTiles = 8;
+constexpr int kPartInputs = 1024;  // whose weights all passes of a chunk multiply one after the other
+
+// Some groups of a chunk's rows, as Pass wants them: each pass' part after those of the passes before. A
+// quarter of a megabyte of stack.
+struct Chunk {
+  alignas(64) int8_t inputs[kRangeInputs * kChunkRows];           // as IntegerKernels::fill orders them
+  alignas(64) int32_t starts[kRangeGroups * kChunkRows];          // likewise
+  alignas(64) float scales[kRangeGroups * kChunkRows];            // [group][row]
+  alignas(64) float offsets[kRangeGroups * kChunkRows];           // [group][row], asym_int4
+  alignas(64) float sums[kBlockTiles][kChunkRows][kTileOutputs];  // [tile][row]
+};
+
+// A matrix times a chunk of rows.
+class ChunkPasses {
+ public:
+  ChunkPasses(const PackedMatrix& w, const QuantizedRows& x, const IntegerKernels& kernels, int first_row,
+              int rows, Chunk& chunk)
+      : w_(w), x_(x), kernels_(kernels), first_row_(first_row), rows_(rows), chunk_(chunk) {}
+
+  void multiply(const LinearOutput& y, int tile_begin, int tile_end) {
+    const int groups = w_.cols / w_.group;
+    const int most = kRangeInputs * kChunkRows / (rows_ * kernels_.input_bytes) / w_.group;
+    const bool at_once = groups <= most;
+    if (at_once) fill(0, groups);
+    const int block = at_once ? 1 : kBlockTiles;
+    for (int begin = tile_begin; begin < tile_end; begin += block) {
+      const int end = std::min(begin + block, tile_end);
+      for (int first = 0; first < groups; first += most) {
+        if (!at_once) fill(first, std::min(most, groups - first));
+        for (int tile = begin; tile < end; ++tile) multiply_tile(y, tile, first, chunk_.sums[tile - begin]);
+      }
+    }
+  }
+
+ private:
+  // Groups [first, first + groups) of all rows.
+  void fill(int first, int groups) {
+    range_groups_ = groups;
+    in_passes(rows_, kernels_.most_rows, [&](int begin, int end) {
+      const int row = first_row_ + begin, rows = end - begin, before = begin * groups;
+      kernels_.fill(x_, row, rows, first, groups, inputs_after(before), starts_after(before));
+      for (int r = 0; r < rows; ++r) {
+        const int64_t from = int64_t(row + r) * (x_.cols / x_.group) + first;
+        for (int j = 0; j < groups; ++j) {
+          chunk_.scales[before + j * rows + r] = x_.scales[from + j];
+        }
+        for (int j = 0; w_.type == WeightType::kAsymInt4 && j < groups; ++j) {
+          chunk_.offsets[before + j * rows + r] = x_.offsets[from + j];
+        }
+      }
+    });
+  }
+
+  // Where the inputs and the starts begin that follow those of so many groups, counted for each row.
+  int8_t* inputs_after(int row_groups) {
+    return chunk_.inputs + row_groups * w_.group * kernels_.input_bytes;
+  }
+  int32_t* starts_after(int row_groups) { return chunk_.starts + row_groups * kernels_.starts_per_group; }
+
+  // Adds to a tile's sums what the groups give that were filled in, of which the first one is `first`; and
+  // writes them if the last one is the matrix' last.
+  void multiply_tile(const LinearOutput& y, int tile, int first, float (*sums)[kTileOutputs]) {
+    const int most = rows_ > kernels_.most_rows ? kPartInputs / w_.group : range_groups_;
+    in_passes(range_groups_, most, [&](int from, int from_end) {
+      in_passes(rows_, kernels_.most_rows, [&](int begin, int end) {
+        const int count = end - begin;
+        for (int r = begin; first + from == 0 && r < end; ++r) std::fill_n(sums[r], kTileOutputs, 0.0f);
+        const int before = begin * range_groups_ + from * count;
+        kernels_.by_rows[count - 1]({.weights = w_.tile(tile) + w_.block_bytes() * size_t(first + from),
+                                     .inputs = inputs_after(before),
+                                     .starts = starts_after(before),
+                                     .x_scales = chunk_.scales + before,
+                                     .x_offsets = chunk_.offsets + before,
+                                     .sums = sums + begin,
+                                     .groups = from_end - from,
+                                     .matrix = &w_,
+                                     .ahead = first_row_ + begin == 0});
+        if (first + from_end == w_.blocks()) write(y, tile, begin, end, sums);
+      });
+    });
+  }
+
+  // Of rows [begin, end).
+  void write(const LinearOutput& y, int tile, int begin, int end, const float (*sums)[kTileOutputs]) const {
+    for (int r = begin; r < end; ++r) {
+#pragma GCC unroll 4
+      for (int c = 0; c < kColumns; ++c) {
+        write_outputs(w_, y, first_row_ + r, tile * kTileOutputs + c * 8, _mm256_load_ps(sums[r] + c * 8));
+      }
+    }
+  }
+
+  const PackedMatrix& w_;
+  const QuantizedRows& x_;
+  const IntegerKernels& kernels_;
+  const int first_row_, rows_;
+  int range_groups_ = 0;  // that are filled in
+  Chunk& chunk_;
+};
+
+IntegerKernels kernels_for(const PackedMatrix& w, const QuantizedRows& x) {
+  if (w.type == WeightType::kInt8 || w.type == WeightType::kLut4) return linear_bytes_kernels(w.type);
+  return linear_int4_kernels(w.type, x.low_values == nullptr ? 1 : 2, w.group);
+}
+
+}  // namespace
+
+void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
+                 int tile_end) {
+  const IntegerKernels kernels = kernels_for(w, x);
+  Chunk chunk;
+  in_passes(x.rows, kChunkRows / kernels.input_bytes, [&](int begin, int end) {
+    ChunkPasses(w, x, kernels, begin, end - begin, chunk).multiply(y, tile_begin, tile_end);
+  });
+}
+
+}  // namespace redoubt::avx2
+
+#pragma GCC pop_options

@@ -1,0 +1,47 @@
+// How kernels that hold the sums of a few rows go over all rows of many tiles.
+#pragma once
+
+#include "contract/kernel_table.h"
+
+namespace redoubt {
+
+// Calls pass(begin, end) for all rows in order, `most` at most and nearly the same number each time.
+template <typename Function>
+[[gnu::always_inline]] inline void in_passes(int rows, int most, const Function& pass) {
+  const int passes = (rows + most - 1) / most;
+  for (int i = 0; i < passes; ++i) pass(rows * i / passes, rows * (i + 1) / passes);
+}
+
+// A tile times so many rows, from `row` on, as the kernel is made for.
+template <typename InputRows>
+using TileKernel = void (*)(const PackedMatrix&, const InputRows&, const LinearOutput&, int tile, int row);
+
+// Tiles [tile_begin, tile_end) times all rows, in passes of nearly the same size, of at most `most` rows: a
+// tile's second pass finds it in the second-level cache. kernels: by rows less one.
+template <typename InputRows>
+void multiply_in_passes(const TileKernel<InputRows>* kernels, int most, const PackedMatrix& w,
+                        const InputRows& x, const LinearOutput& y, int tile_begin, int tile_end) {
+  for (int tile = tile_begin; tile < tile_end; ++tile) {
+    in_passes(x.rows, most, [&](int begin, int end) { kernels[end - begin - 1](w, x, y, tile, begin); });
+  }
+}
+
+// The kernels of one type of integer weights: by rows less one, for one term and for two, which count as two
+// rows.
+template <int kPassRows>
+struct TermKernels {
+  TileKernel<QuantizedRows> one_term[kPassRows];
+  TileKernel<QuantizedRows> two_terms[kPassRows / 2];
+};
+
+template <int kPassRows>
+void multiply_in_passes(const TermKernels<kPassRows>& kernels, const PackedMatrix& w, const QuantizedRows& x,
+                        const LinearOutput& y, int tile_begin, int tile_end) {
+  if (x.low_values != nullptr) {
+    multiply_in_passes(kernels.two_terms, kPassRows / 2, w, x, y, tile_begin, tile_end);
+  } else {
+    multiply_in_passes(kernels.one_term, kPassRows, w, x, y, tile_begin, tile_end);
+  }
+}
+
+}  // namespace redoubt

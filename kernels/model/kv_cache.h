@@ -1,0 +1,50 @@
+// The pool of KV pages. A page holds kPageTokens tokens of all layers and heads together, so that one page is
+// one piece of memory to copy; the block inside is laid out as contract/kernel_table.h says. Which page
+// belongs to whom is not known here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "contract/kernel_table.h"
+#include "machine/aligned_memory.h"
+
+namespace redoubt {
+
+struct NamedKvType {
+  KvType type;
+  const char* name;
+};
+inline constexpr NamedKvType kKvTypes[] = {
+    {KvType::kInt16, "int16"}, {KvType::kBf16, "bf16"}, {KvType::kInt8, "int8"}, {KvType::kFp32, "fp32"}};
+
+// Throws std::invalid_argument for a name that no type has.
+KvType kv_type_from_name(std::string_view name);
+const char* kv_type_name(KvType type);
+
+class KvCache {
+ public:
+  KvCache(KvType type, int32_t layers, int32_t kv_heads, int32_t head_dim, int32_t pages);
+
+  static size_t page_bytes(KvType type, int32_t layers, int32_t kv_heads, int32_t head_dim) {
+    return kv_block_bytes(type, head_dim) * size_t(layers) * size_t(kv_heads);
+  }
+  KvType type() const { return type_; }
+  int32_t pages() const { return pages_; }
+  size_t bytes() const { return memory_.bytes(); }
+  // page_table's entries are the caller's to check: 0 .. pages().
+  KvView view(int32_t layer, int32_t kv_head, const int32_t* page_table) const;
+  // Throws std::invalid_argument for a page that is not there.
+  void copy_page(int32_t source, int32_t target);
+
+ private:
+  KvType type_;
+  int32_t kv_heads_;
+  int32_t head_dim_;
+  int32_t pages_;
+  size_t page_bytes_;
+  AlignedMemory<std::byte> memory_;
+};
+
+}  // namespace redoubt

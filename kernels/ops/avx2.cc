@@ -1,0 +1,40 @@
+// Norm, SiLU, RoPE, KV writes and the passes over logits on AVX2 and FMA; puts the tier's kernels in the
+// table.
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "ops/vector.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+
+namespace redoubt::avx2 {
+namespace {
+#include "simd/vector_avx2-inl.h"
+
+#include "simd/exp2-inl.h"
+
+#include "ops/silu-inl.h"
+
+#include "ops/rows-inl.h"
+}  // namespace
+}  // namespace redoubt::avx2
+
+#pragma GCC pop_options
+
+namespace redoubt {
+
+void fill_ops_avx2(KernelTable& table) {
+  table.rms_norm = avx2::rms_norm;
+  table.silu_mul = avx2::silu_mul;
+  table.rope = avx2::rope;
+  table.write_kv = avx2::write_kv;
+  table.block_maxima = avx2::block_maxima;
+  table.softmax_weights = avx2::softmax_weights;
+  avx2::fill_attention(table);
+}
+
+}  // namespace redoubt

@@ -1,0 +1,30 @@
+// What sampling does to every logit, scalar: defines the result. Which token is chosen is
+// sampling/sampler.cc's business.
+#include <algorithm>
+#include <limits>
+
+#include "ops/scalar.h"
+
+namespace redoubt::scalar {
+
+void block_maxima(const float* logits, int n, float* maxima) {
+  for (int begin = 0; begin < n; begin += kLogitBlock) {
+    float max = -std::numeric_limits<float>::infinity();
+    for (int i = begin; i < std::min(n, begin + kLogitBlock); ++i) max = logits[i] > max ? logits[i] : max;
+    maxima[begin / kLogitBlock] = max;
+  }
+}
+
+void softmax_weights(float* logits, int n, float max, float scale, float* sums) {
+  for (int begin = 0; begin < n; begin += kLogitBlock) {
+    float lanes[kSoftmaxLanes] = {};
+    for (int i = begin; i < std::min(n, begin + kLogitBlock); ++i) {
+      const float x = (logits[i] - max) * scale;
+      logits[i] = x >= kExp2Smallest ? exp2_nonpositive(x) : 0.0f;
+      lanes[i % kSoftmaxLanes] += logits[i];
+    }
+    sums[begin / kLogitBlock] = sum_lanes(lanes);
+  }
+}
+
+}  // namespace redoubt::scalar

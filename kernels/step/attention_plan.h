@@ -1,0 +1,38 @@
+// How a step's attention is cut into pieces that threads can take. Plain arithmetic on lengths; the cut never
+// changes a result (contract/kernel_table.h), only who computes it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "step/model.h"
+
+namespace redoubt {
+
+// Some query tokens and heads of one kv head's group, over all their keys or over one partition of them.
+struct AttentionItem {
+  int32_t sequence = 0;
+  int32_t kv_head = 0;
+  int32_t query_begin = 0;  // in the sequence's new tokens
+  int32_t query_tokens = 0;
+  int32_t head_begin = 0;  // in the group
+  int32_t heads = 0;
+  int32_t partition = -1;   // -1: all keys
+  size_t states_begin = 0;  // of its merge, in floats
+  int64_t cost = 0;
+};
+
+struct AttentionPlan {
+  std::vector<AttentionItem> items;   // thread by thread, dearest first
+  std::vector<size_t> first_item;     // of each thread's, and the end
+  std::vector<AttentionItem> merges;  // of the items that are partitions; done after all items
+  size_t states_floats = 0;
+};
+
+AttentionPlan plan_attention(const Batch& batch, const ModelConfig& config, int32_t threads);
+
+// Partitions that the keys up to and including the item's last query token make.
+int32_t partition_count(const Batch& batch, const AttentionItem& item);
+
+}  // namespace redoubt

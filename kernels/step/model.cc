@@ -1,0 +1,206 @@
+// Loads a packed model and checks every batch. How a step is computed is in step/forward.cc.
+#include "step/model.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "model/kv_turn.h"
+#include "sampling/sampler.h"
+#include "step/forward.h"
+#include "step/workspace.h"
+
+namespace redoubt {
+namespace {
+
+[[noreturn]] void reject(const std::string& name, const std::string& reason) {
+  throw std::invalid_argument(name + ": " + reason);
+}
+
+void check_option(const char* name, int32_t value, int32_t most) {
+  if (value < 1 || value > most) {
+    reject(name, std::to_string(value) + " is not in 1 .. " + std::to_string(most));
+  }
+}
+
+ModelOptions checked(ModelOptions options) {
+  constexpr int32_t kMost = 1 << 24;
+  check_option("threads", options.threads, 1024);
+  check_option("kv_pages", options.kv_pages, kMost);
+  check_option("max_sequences", options.max_sequences, 1 << 16);
+  check_option("max_step_tokens", options.max_step_tokens, 1 << 20);
+  check_option("max_context_tokens", options.max_context_tokens, kMost);
+  if (options.max_step_tokens < options.max_sequences) {
+    reject("max_step_tokens", std::to_string(options.max_step_tokens) + " is less than max_sequences");
+  }
+  return options;
+}
+
+ModelConfig checked(ModelConfig config, const ModelOptions& options) {
+  if (config.sliding_window_tokens != 0 && options.max_context_tokens > config.sliding_window_tokens) {
+    reject("max_context_tokens",
+           std::to_string(options.max_context_tokens) + " is more than the model's sliding window, " +
+               std::to_string(config.sliding_window_tokens) + ", and windowed attention is not supported");
+  }
+  return config;
+}
+
+size_t kv_bytes(const ModelConfig& config, const ModelOptions& options) {
+  return size_t(options.kv_pages) *
+         KvCache::page_bytes(options.kv_type, config.layers, config.kv_heads, config.head_dim);
+}
+
+std::vector<ModelWeights> find_weights_by_node(const PackedFile& file, const ModelConfig& config,
+                                               const ThreadNodes& nodes) {
+  std::vector<ModelWeights> weights;
+  for (int node = 0; node < nodes.nodes(); ++node) weights.push_back(find_model_weights(file, config, node));
+  return weights;
+}
+
+// The best tier's kernels; where heads don't fill its vectors, the scalar ones work on them.
+KernelTable choose_kernels(const ModelConfig& config) {
+  KernelTable table = kernel_table(default_tier());
+  if (config.head_dim % 16 != 0 || config.rope.rotary_dim % 16 != 0) {
+    const KernelTable& scalar = kernel_table(Tier::kScalar);
+    table.rope = scalar.rope;
+    table.write_kv = scalar.write_kv;
+    table.attention = scalar.attention;
+    table.attention_partition = scalar.attention_partition;
+    table.attention_merge = scalar.attention_merge;
+    table.attention_scratch_bytes = scalar.attention_scratch_bytes;
+  }
+  return table;
+}
+
+// Refuses kernels that have no bf16 but the scalar tier's, which is for tests.
+void require_bf16(Tier tier, const char* option) {
+  if (tier == Tier::kAmxInt8 || tier == Tier::kScalar) return;
+  reject(option,
+         std::string("bf16 needs a processor with AMX; the kernels here are ") + tier_name(tier) + "'s");
+}
+
+}  // namespace
+
+Bf16Uses bf16_uses(ComputeType type, PromptComputeType prompts, Tier tier) {
+  if (type == ComputeType::kFp32) {
+    if (prompts == PromptComputeType::kBf16) {
+      reject("prompt_compute_type", "bf16 does not go with compute_type fp32");
+    }
+    return {};
+  }
+  if (type == ComputeType::kBf16) require_bf16(tier, "compute_type");
+  if (prompts == PromptComputeType::kBf16) require_bf16(tier, "prompt_compute_type");
+  const bool is_fast = tier == Tier::kAmxInt8;
+  return {.prompts = prompts == PromptComputeType::kBf16 || (prompts == PromptComputeType::kAuto && is_fast),
+          .all = type == ComputeType::kBf16 || (type == ComputeType::kAuto && is_fast)};
+}
+
+Model::Model(const ModelOptions& options)
+    : options_(checked(options)),
+      config_(checked(read_model_config(options.folder + "/config.json"), options)),
+      kernels_(choose_kernels(config_)),
+      bf16_(bf16_uses(options_.compute_type, options_.prompt_compute_type, kernels_.tier)),
+      pool_(options.threads, options.cpus),
+      nodes_(options.threads, options.nodes),
+      file_(options.folder + "/model.safetensors", options.weight_memory, kv_bytes(config_, options), pool_,
+            nodes_, options.bind_weights && !options.nodes.empty()),
+      weights_(find_weights_by_node(file_, config_, nodes_)),
+      rope_angles_(config_.rope),
+      kv_cache_(options.kv_type, config_.layers, config_.kv_heads, config_.head_dim, options.kv_pages),
+      pages_per_sequence_((options.max_context_tokens + kPageTokens - 1) / kPageTokens),
+      page_table_(size_t(options.max_sequences) * size_t(pages_per_sequence_)),
+      batch_page_table_(size_t(options.max_sequences) * size_t(pages_per_sequence_)),
+      slot_taken_(size_t(options.max_sequences)),
+      workspace_(std::make_unique<Workspace>(config_, options.max_step_tokens, options.max_sequences,
+                                             options.threads)) {}
+
+Model::~Model() = default;
+
+size_t Model::activation_bytes() const { return workspace_->bytes(); }
+
+void Model::run(const Batch& batch, const StepOutputs& outputs) {
+  check_batch(batch);
+  copy_page_table(batch);
+  if (batch.sequences == 0) return;
+  const ForwardContext context = {.config = config_,
+                                  .weights = weights_,
+                                  .nodes = nodes_,
+                                  .kernels = kernels_,
+                                  .rope_angles = rope_angles_,
+                                  .kv_cache = kv_cache_,
+                                  .compute_type = options_.compute_type,
+                                  .bf16 = bf16_,
+                                  .page_tables = batch_page_table_.data(),
+                                  .pages_per_sequence = pages_per_sequence_,
+                                  .pool = pool_,
+                                  .workspace = *workspace_,
+                                  .profile = profile_};
+  ForwardPass(context, batch, outputs).run();
+}
+
+void Model::copy_page_turned(int32_t source, int32_t target, int32_t positions) {
+  redoubt::copy_page_turned(kv_cache_, config_, rope_angles_, source, target, positions);
+}
+
+void Model::check_batch(const Batch& batch) {
+  if (batch.sequences > options_.max_sequences) {
+    reject("slots", std::to_string(batch.sequences) + " sequences, more than max_sequences");
+  }
+  if (batch.prompts < 0 || batch.prompts > batch.sequences) {
+    reject("prompts",
+           std::to_string(batch.prompts) + " of " + std::to_string(batch.sequences) + " sequences");
+  }
+  if (batch.tokens > options_.max_step_tokens) {
+    reject("token_ids", std::to_string(batch.tokens) + " tokens, more than max_step_tokens");
+  }
+  for (int32_t t = 0; t < batch.tokens; ++t) {
+    if (batch.token_ids[t] < 0 || batch.token_ids[t] >= config_.vocab_size) {
+      reject("token_ids", std::to_string(batch.token_ids[t]) + " is not in the vocabulary");
+    }
+    if (batch.positions[t] < 0) reject("positions", std::to_string(batch.positions[t]) + " is negative");
+  }
+  std::fill(slot_taken_.begin(), slot_taken_.end(), false);
+  int64_t tokens = 0;
+  for (int32_t s = 0; s < batch.sequences; ++s) {
+    const int32_t slot = batch.slots[s], queries = batch.query_lengths[s], context = batch.context_lengths[s];
+    if (slot < 0 || slot >= options_.max_sequences)
+      reject("slots", std::to_string(slot) + " is out of range");
+    if (slot_taken_[size_t(slot)]) reject("slots", std::to_string(slot) + " is there twice");
+    slot_taken_[size_t(slot)] = true;
+    if (queries < 1) reject("query_lengths", std::to_string(queries) + " is less than 1");
+    if (context < 0) reject("context_lengths", std::to_string(context) + " is negative");
+    if (int64_t(context) + queries > options_.max_context_tokens) {
+      reject("context_lengths", std::to_string(context) + " and " + std::to_string(queries) +
+                                    " new tokens are more than max_context_tokens");
+    }
+    tokens += queries;
+    const int32_t drafts = batch.drafts(s);
+    if (drafts < 0 || drafts >= queries) {
+      reject("draft_lengths",
+             std::to_string(drafts) + " guesses in " + std::to_string(queries) + " new tokens");
+    }
+  }
+  if (tokens != batch.tokens) {
+    reject("query_lengths", "they add up to " + std::to_string(tokens) + ", but there are " +
+                                std::to_string(batch.tokens) + " tokens");
+  }
+}
+
+// The step reads its own copy: the caller's table may change while the step runs without the interpreter's
+// lock.
+void Model::copy_page_table(const Batch& batch) {
+  for (int32_t s = 0; s < batch.sequences; ++s) {
+    const int32_t pages = (batch.context_lengths[s] + batch.query_lengths[s] + kPageTokens - 1) / kPageTokens;
+    const int32_t* from = page_table_.data() + int64_t(batch.slots[s]) * pages_per_sequence_;
+    int32_t* to = batch_page_table_.data() + int64_t(s) * pages_per_sequence_;
+    for (int32_t i = 0; i < pages; ++i) {
+      to[i] = from[i];
+      if (to[i] < 0 || to[i] >= options_.kv_pages) {
+        reject("page_table", "slot " + std::to_string(batch.slots[s]) + ", page " + std::to_string(i) +
+                                 " is " + std::to_string(to[i]) + ", not in 0 .. " +
+                                 std::to_string(options_.kv_pages));
+      }
+    }
+  }
+}
+
+}  // namespace redoubt

@@ -1,0 +1,141 @@
+// The memory that a step works in, allocated once for the largest step. Knows sizes only.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "contract/kernel_table.h"
+#include "machine/aligned_memory.h"
+#include "model/config.h"
+#include "model/weights.h"
+
+namespace redoubt {
+
+// Floats from one row of activations to the next: whole cache lines, and never a multiple of 1 KiB, which
+// would put a column's rows all into the same few sets of the L1 cache.
+inline constexpr int64_t padded_stride(int64_t cols) {
+  const int64_t stride = (cols + 15) / 16 * 16;
+  return stride % 256 == 0 ? stride + 16 : stride;
+}
+
+// Up to this many rows every thread normalizes and quantizes all rows for itself: that costs less than the
+// barrier which sharing them would need.
+inline constexpr int kPrivateRows = 4;
+// Gate and up are computed this many floats at a time, so that SiLU finds them in the L2 cache.
+inline constexpr int64_t kGateChunkFloats = 32 * 1024;
+// The same in bf16: AMX's processors have 2 MiB there, and each chunk takes all of a part's rows once.
+inline constexpr int64_t kBf16GateChunkFloats = 128 * 1024;
+
+// Rows are normalized this many floats at a time, then quantized: from the first-level cache, and 16 groups
+// at once.
+inline constexpr int64_t kNormalizedFloats = 4096;
+
+// Rows of logits that there is room for at least: scoring a prompt with fewer would read the head too often.
+inline constexpr int32_t kFewestLogitsRows = 16;
+
+// The stages of a layer in which threads claim pieces of work from a counter.
+enum class Claim : uint8_t { kQkv, kQueries, kAttention, kOutput, kGateUp, kDown };
+inline constexpr int kClaimsPerLayer = 6;
+
+// Which pieces of each stage's work are taken already. Every thread has a counter of its own for each claim,
+// which others may use as well: as a common one, or to help it out with its share.
+class ClaimCounters {
+ public:
+  ClaimCounters(int claims, int threads)
+      : claims_(size_t(claims)), counters_(size_t(threads) * stride(claims_)) {}
+
+  std::atomic<int>& of(int claim, int thread) {
+    return counters_[size_t(thread) * stride(claims_) + size_t(claim)];
+  }
+  void reset(int thread) {
+    for (size_t i = 0; i < claims_; ++i) of(int(i), thread).store(0, std::memory_order_relaxed);
+  }
+
+ private:
+  // Whole cache lines, with one between two threads'.
+  static size_t stride(size_t claims) { return (claims + 31) / 16 * 16; }
+
+  size_t claims_;
+  std::vector<std::atomic<int>> counters_;
+};
+
+// Memory of quantized rows, for any group.
+struct IntegerRows {
+  AlignedMemory<int8_t> values;
+  AlignedMemory<int8_t> low_values;  // the second of two terms
+  AlignedMemory<float> scales;
+  AlignedMemory<int32_t> starts;
+  AlignedMemory<float> offsets;
+
+  IntegerRows() = default;
+  IntegerRows(int64_t rows, int64_t cols)
+      : values(size_t(rows * cols)),
+        low_values(size_t(rows * cols)),
+        scales(size_t(rows * (cols / kSmallestGroup + 1))),
+        starts(size_t(rows * (cols / kSmallestGroup + 1))),
+        offsets(size_t(rows * (cols / kSmallestGroup + 1))) {}
+  QuantizedRows view(int32_t rows, int32_t cols, int32_t group, bool two_terms) const {
+    return {.values = values.data(),
+            .low_values = two_terms ? low_values.data() : nullptr,
+            .scales = scales.data(),
+            .starts = starts.data(),
+            .offsets = offsets.data(),
+            .rows = rows,
+            .cols = cols,
+            .group = group};
+  }
+  size_t bytes() const {
+    return values.bytes() + low_values.bytes() + scales.bytes() + starts.bytes() + offsets.bytes();
+  }
+
+  static constexpr int64_t kSmallestGroup = 32;
+};
+
+// Rows of activations in the forms that a linear kernel may take.
+struct InputRows {
+  AlignedMemory<float> floats;  // [rows][cols]
+  IntegerRows one_term;
+  IntegerRows two_terms;
+  AlignedMemory<uint16_t> rounded;  // of Bf16Rows
+
+  InputRows() = default;
+  InputRows(int64_t rows, int64_t cols)
+      : floats(size_t(rows * cols)),
+        one_term(rows, cols),
+        two_terms(rows, cols),
+        rounded(size_t(Bf16Rows::size(rows, cols))) {}
+  size_t bytes() const { return floats.bytes() + one_term.bytes() + two_terms.bytes() + rounded.bytes(); }
+};
+
+// What one thread has for itself.
+struct ThreadWorkspace {
+  InputRows input;            // [kPrivateRows][widest input]
+  AlignedMemory<float> rows;  // normalized ones: kNormalizedFloats, at least one [widest input]
+  AlignedMemory<float> gate;  // a chunk of gate_proj's output
+  AlignedMemory<float> up;    // the same of up_proj's
+  AlignedMemory<std::byte> attention_scratch;
+};
+
+struct Workspace {
+  int64_t hidden_stride, qkv_stride, attention_stride, logits_stride;
+  AlignedMemory<float> hidden;     // [tokens] rows of hidden_size, the residual stream
+  AlignedMemory<float> qkv;        // [tokens] rows of qkv_dim
+  AlignedMemory<float> attention;  // [tokens] rows of query_dim
+  AlignedMemory<float> angles;     // [tokens][rotary_dim]
+  AlignedMemory<float> logits;     // [logits_rows] rows of vocab_size
+  AlignedMemory<float> states;     // partial states of attention, grown as needed
+  InputRows input;                 // [tokens][widest of hidden_size and query_dim]
+  InputRows inner;                 // [tokens][intermediate_size]
+  std::vector<ThreadWorkspace> threads;
+  int32_t logits_rows;   // of `logits`: the head computes so many rows at a time
+  ClaimCounters claims;  // [layers * kClaimsPerLayer + 2], the head's at the end
+
+  Workspace(const ModelConfig& config, int32_t max_tokens, int32_t max_sequences, int32_t thread_count);
+  size_t bytes() const;
+  // Makes sure that every thread's scratch memory, and that of the partial states, is large enough.
+  void reserve_attention(size_t scratch_bytes, size_t states);
+};
+
+}  // namespace redoubt

@@ -1,0 +1,93 @@
+// The one reader of a packed model's weights: validates the safetensors header once, maps the file or reads
+// it into memory, and from then on only hands out views. Knows nothing of layers; sizes that follow from the
+// configuration are its caller's to ask for.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "contract/packed_matrix.h"
+#include "machine/aligned_memory.h"
+#include "machine/thread_pool.h"
+#include "weights/node_slices.h"
+#include "weights/weight_memory.h"
+
+namespace redoubt {
+
+class Json;
+
+// A packed model that is not what it claims to be.
+class PackedFileError : public std::runtime_error {
+ public:
+  PackedFileError(const std::string& file, const std::string& reason)
+      : std::runtime_error(file + ": " + reason) {}
+  PackedFileError(const std::string& file, const std::string& tensor, const std::string& reason)
+      : std::runtime_error(file + ": tensor '" + tensor + "': " + reason) {}
+};
+
+// Reads a whole small file (config.json). Throws std::system_error, or PackedFileError if it is too large.
+std::string read_text_file(const std::string& path);
+
+class PackedFile {
+ public:
+  // Opens `path` and takes it into `wanted` memory, with the pool's threads: a copy is cut into the nodes'
+  // slices, each bound to its node if `bind`. The process will take other_bytes besides. Throws
+  // PackedFileError for every way in which the file can be wrong, std::invalid_argument for memory that can't
+  // be had, std::system_error from the OS.
+  PackedFile(const std::string& path, WeightMemory wanted, size_t other_bytes, ThreadPool& pool,
+             const ThreadNodes& nodes, bool bind);
+  ~PackedFile();
+  PackedFile(const PackedFile&) = delete;
+  PackedFile& operator=(const PackedFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  size_t bytes() const { return size_; }
+  // kMapped or kHugePages.
+  WeightMemory memory() const { return memory_; }
+  bool has(std::string_view name) const { return tensors_.find(name) != tensors_.end(); }
+  // The packed matrix of that name and shape, in place, for the threads of a node, which may read their own
+  // tiles only. Throws PackedFileError.
+  PackedMatrix matrix(const std::string& name, int32_t rows, int32_t cols, int node) const;
+  // The F32 vector of that name and length, in place. Throws PackedFileError.
+  const float* vector(const std::string& name, int32_t length) const;
+
+ private:
+  struct Tensor {
+    std::string dtype;
+    std::vector<uint64_t> shape;
+    uint64_t begin = 0;  // in the data section
+    uint64_t end = 0;
+    std::vector<size_t> copied_at;  // in copied_, by node (SlicePlan::begins); empty where the file is mapped
+  };
+  [[noreturn]] void fail(const std::string& reason) const { throw PackedFileError(path_, reason); }
+  [[noreturn]] void fail(const std::string& tensor, const std::string& reason) const {
+    throw PackedFileError(path_, tensor, reason);
+  }
+  void unmap();
+  void copy(int file, ThreadPool& pool, const ThreadNodes& nodes, bool bind);
+  void read_header();
+  Tensor read_tensor(const std::string& name, const Json& entry) const;
+  void check_coverage() const;
+  void read_metadata(const Json* metadata);
+  void add_matrix(const std::string& name, const Json& entry);
+  void check_aligned(const std::string& name, const Tensor& tensor) const;
+  const uint8_t* data(const Tensor& tensor, int node) const;
+  const Tensor& find(const std::string& name) const;
+
+  std::string path_;
+  WeightMemory memory_ = WeightMemory::kMapped;
+  const uint8_t* bytes_ = nullptr;  // the file as it is mapped, or copied_
+  AlignedMemory<uint8_t> copied_;
+  size_t size_ = 0;
+  uint64_t data_begin_ = 0;  // bytes before the data section
+  std::map<std::string, Tensor, std::less<>> tensors_;
+  std::map<std::string, PackedMatrix, std::less<>> matrices_;  // without their data
+};
+
+}  // namespace redoubt

@@ -6,7 +6,11 @@
 #include <type_traits>
 #include <utility>
 
-#include "ops/vector.h"
+#include "contract/attention.h"
+#include "contract/float_formats.h"
+#include "contract/kernel_table.h"
+#include "simd/inline.h"
+#include "simd/numbers.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
@@ -25,14 +29,17 @@ namespace {
 
 #include "attention/task-inl.h"
 }  // namespace
-
-void fill_attention(KernelTable& table) {
-  table.attention = attention;
-  table.attention_partition = attention_partition;
-  table.attention_merge = attention_merge;
-  table.attention_scratch_bytes = attention_scratch_bytes;
-}
-
 }  // namespace redoubt::avx512
 
 #pragma GCC pop_options
+
+namespace redoubt {
+
+void fill_attention_avx512(KernelTable& table) {
+  table.attention = avx512::attention;
+  table.attention_partition = avx512::attention_partition;
+  table.attention_merge = avx512::attention_merge;
+  table.attention_scratch_bytes = avx512::attention_scratch_bytes;
+}
+
+}  // namespace redoubt

@@ -15,8 +15,11 @@
 #include <limits>
 #include <utility>
 
-#include "ops/vector.h"
+#include "contract/attention.h"
+#include "contract/kernel_table.h"
 #include "simd/amx_tiles.h"
+#include "simd/inline.h"
+#include "simd/numbers.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")

@@ -12,8 +12,8 @@
 #include <cmath>
 #include <limits>
 
-#include "contract/float_formats.h"
-#include "ops/scalar.h"
+#include "attention/scalar.h"
+#include "simd/scalar.h"
 
 namespace redoubt::scalar {
 namespace {

@@ -15,8 +15,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "attention/scalar.h"
 #include "model/config.h"
-#include "ops/scalar.h"
+#include "simd/scalar.h"
 
 namespace redoubt::scalar {
 namespace {

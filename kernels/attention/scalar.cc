@@ -10,8 +10,10 @@
 // products what attention/bf16_scalar.cc says.
 #include <limits>
 
-#include "contract/float_formats.h"
-#include "ops/scalar.h"
+#include "contract/kernel_table.h"
+#include "simd/scalar.h"
+
+#include "attention/scalar.h"
 
 namespace redoubt::scalar {
 namespace {
@@ -168,3 +170,17 @@ size_t attention_scratch_bytes(const AttentionTask& task) {
 }
 
 }  // namespace redoubt::scalar
+
+namespace redoubt {
+
+void fill_attention_scalar(KernelTable& table) {
+  table.attention = scalar::attention;
+  table.attention_partition = scalar::attention_partition;
+  table.attention_merge = scalar::attention_merge;
+  table.attention_scratch_bytes = scalar::attention_scratch_bytes;
+  table.attention_bf16 = scalar::attention_bf16;
+  table.attention_bf16_partition = scalar::attention_bf16_partition;
+  table.attention_bf16_scratch_bytes = scalar::attention_scratch_bytes;
+}
+
+}  // namespace redoubt

@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "bindings/module.h"
-#include "contract/kernel_table.h"
 #include "machine/thread_pool.h"
 #include "simd/amx_tiles.h"
 #include "testing/measure.h"

@@ -10,7 +10,6 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "contract/kernel_table.h"
 #include "contract/packed_matrix.h"
 #include "machine/cpu.h"
 #include "machine/numa.h"

@@ -17,7 +17,6 @@
 #include <utility>
 
 #include "bindings/module.h"
-#include "contract/kernel_table.h"
 #include "model/kv_cache.h"
 #include "sampling/hidden_history.h"
 #include "sampling/prompt_reader.h"

@@ -8,6 +8,13 @@
 
 namespace redoubt {
 
+// Numbers whose largest magnitude is less become all 0 where they are quantized, so that neither their scale
+// nor its inverse leaves the normal range.
+inline constexpr float kSmallestQuantized = 0x1p-100f;
+
+// Magnitudes compare as their bits do, and what is not finite comes last.
+inline constexpr uint32_t kMagnitudeBits = 0x7fffffff;
+
 inline float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(uint32_t(bits) << 16); }
 
 inline uint16_t float_to_bf16(float value) {

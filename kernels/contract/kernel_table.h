@@ -10,208 +10,28 @@
 // of keys. A request gives the same tokens alone, batched, chunked or after preemption.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
-#include "contract/packed_matrix.h"
-
 namespace redoubt {
+
+// What kernels take: contract/packed_matrix.h, linear.h and attention.h.
+struct PackedMatrix;
+struct QuantizedRows;
+struct Bf16Rows;
+struct FloatRows;
+struct LinearOutput;
+struct GateUp;
+struct KvView;
+struct AttentionTask;
 
 enum class Tier : uint8_t { kScalar, kAvx2, kAvxVnni, kAvx512Vnni, kAmxInt8 };
 
-// Activations quantized by group, as every linear kernel of integer weights takes them: x = d * n, where the
-// integer n is one int8 term or two:
-//   one:  n = q            d = max|x| / 127     n = round_to_nearest_even(x * (127 / max|x|))
-//   two:  n = 256 q + l    d = max|x| / 32512   n = round_to_nearest_even(x * (32512 / max|x|)),
-//         q in -127 .. 127, l in -128 .. 127
-// Two cost up to twice the multiplications, but no more reading of weights, and leave no more of the rounding
-// than a 256th. All is 0 where max|x| < kSmallestQuantized, so that neither quotient leaves the normal range.
-// The sum s of a group's n is kept in the two forms that the kernels take it in.
-inline constexpr float kSmallestQuantized = 0x1p-100f;
-struct QuantizedRows {
-  int8_t* values = nullptr;      // [rows][cols], q
-  int8_t* low_values = nullptr;  // [rows][cols], l; null: one term
-  float* scales = nullptr;       // [rows][cols / group], d
-  int32_t* starts = nullptr;     // [rows][cols / group], -8 s: sym_int4's zero point in the sum of products
-  float* offsets = nullptr;      // [rows][cols / group], float(s) * d: what multiplies asym_int4's minimum
-  int32_t rows = 0;
-  int32_t cols = 0;
-  int32_t group = 0;
-
-  // n, at an index into the values.
-  int32_t integer(int64_t at) const {
-    return low_values == nullptr ? values[at] : 256 * values[at] + low_values[at];
-  }
-  // Rows [begin, end) alone.
-  QuantizedRows part(int32_t begin, int32_t end) const {
-    const int64_t value = int64_t(begin) * cols, of_group = int64_t(begin) * (cols / group);
-    return {.values = values + value,
-            .low_values = low_values == nullptr ? nullptr : low_values + value,
-            .scales = scales + of_group,
-            .starts = starts + of_group,
-            .offsets = offsets + of_group,
-            .rows = end - begin,
-            .cols = cols,
-            .group = group};
-  }
-};
-
-// Activations as AMX's tiles take them: x * kBf16InputFactor, no further from 0 than kLargestBf16, rounded to
-// bf16 (to nearest even). Of each eight inputs the even ones come first. Rows lie in
-// blocks of one height, at most 16; the last block may have fewer rows, and what is there in their place is
-// never looked at.
-struct Bf16Rows {
-  uint16_t* values = nullptr;  // [blocks][cols / kStepInputs][height][kStepInputs]
-  int32_t rows = 0;
-  int32_t cols = 0;    // a multiple of kStepInputs
-  int32_t height = 1;  // of a block
-
-  static constexpr int kStepInputs = 32;
-  static constexpr int kMostHeight = 16;
-
-  Bf16Rows() = default;
-  Bf16Rows(uint16_t* values, int32_t rows, int32_t cols) : values(values), rows(rows), cols(cols) {
-    const int32_t count = std::max(1, (rows + kMostHeight - 1) / kMostHeight);
-    height = std::max(1, (rows + count - 1) / count);
-  }
-
-  int32_t blocks() const { return (rows + height - 1) / height; }
-  // The rows of blocks [begin, end) alone, in blocks of the same height.
-  Bf16Rows part(int32_t begin, int32_t end) const {
-    Bf16Rows result = *this;
-    result.values = step(begin, 0);
-    result.rows = std::min(rows, end * height) - begin * height;
-    return result;
-  }
-  // The inputs of a block's rows from kStepInputs * step on.
-  uint16_t* step(int32_t block, int32_t step) const {
-    return values + (int64_t(block) * (cols / kStepInputs) + step) * height * kStepInputs;
-  }
-  // The inputs of one row there.
-  uint16_t* row(int32_t row, int32_t step) const {
-    return this->step(row / height, step) + row % height * kStepInputs;
-  }
-  // Values that so many rows, or fewer, take.
-  static constexpr int64_t size(int64_t rows, int64_t cols) {
-    return (rows + (rows + kMostHeight - 1) / kMostHeight) * cols;
-  }
-};
-
-// linear_bf16 has a weight w as the bf16 number whose bits are those of fp16(f w), but for the last three of
-// the mantissa, which are cut off: fp16's exponent in bf16's place stands for 2^-112 of it. So activations
-// are multiplied by 2^112 / f, and by what the mean number, whose mantissa is 1 / ln 2, is to what cutting
-// leaves of it: 7 / 16 of a last bit less. f is no power of two, so that scales of few bits don't stay such:
-// the last bits of their products would not have that mean.
-inline constexpr float kBf16WeightFactor = 32.0625f;
-inline constexpr float kBf16InputFactor = 0x1p112f / kBf16WeightFactor * (1.0f + 0x7p-11f * 0.6931472f);
-inline constexpr float kLargestBf16 = 0x1.fep127f;
-
-// Scales and minima further from 0 are taken for these, fp16's bits, so that no weight becomes infinite:
-// 255.375 times a code of -8 .. 7; of lut4 and int8, 15.9921875 times -127 .. 127; of asym_int4, 63.96875
-// times -8 .. 7, and 511.75.
-inline constexpr uint16_t largest_bf16_scale(WeightType type) {
-  return type == WeightType::kSymInt4 ? 0x5bfb : type == WeightType::kAsymInt4 ? 0x53ff : 0x4bff;
-}
-inline constexpr uint16_t kLargestBf16Minimum = 0x5fff;
-
-struct FloatRows {
-  const float* values = nullptr;  // [rows], `stride` floats apart
-  int64_t stride = 0;
-  int32_t rows = 0;
-  int32_t cols = 0;
-};
-
-// Where a linear kernel writes: y[r][n] = acc, plus bias[n] where there is one, plus y's old value if
-// `accumulate` (linear_bf16 begins with these two). Padded outputs (n >= w.rows) are never written.
-struct LinearOutput {
-  float* values = nullptr;  // [rows], `stride` floats apart
-  int64_t stride = 0;
-  const float* bias = nullptr;  // [w.rows] or null
-  bool accumulate = false;
-  bool elsewhere = false;  // another core may have y's cache lines: worth asking for them early
-};
-
-// Gate and up of an MLP, of one type, group and shape without padded outputs. gates, ups: where their
-// products may be kept meanwhile, and their biases; accumulate is false.
-struct GateUp {
-  PackedMatrix gate;
-  PackedMatrix up;
-  LinearOutput gates;
-  LinearOutput ups;
-};
-
-enum class KvType : uint8_t { kFp32, kBf16, kInt16, kInt8 };
-
-// Whether keys and values are integers, with a scale per token.
-inline constexpr bool is_fixed_point(KvType type) { return type >= KvType::kInt16; }
-
-// Keys and values live in pages of kPageTokens tokens. For each (layer, page, kv head) a block holds the keys
-// transposed, so that a score for 16 tokens is a row of broadcast multiplications, and then the values:
-//   fp32:        K[head_dim][kPageTokens]            then V[kPageTokens][head_dim]
-//   bf16:        K[head_dim / 2][kPageTokens][2]     then V[kPageTokens][head_dim]
-//   int16, int8: K[head_dim / 2][kPageTokens][2]     then V[kPageTokens / 2][head_dim][2]
-//                then bf16 scales of the keys [kPageTokens], and of the values [kPageTokens]
-// A token's integer key (or value) x has a scale of its own: d = bf16(max|x| / largest_code(type)),
-// q = round(x * (1 / d)), both to nearest even; all 0 where max|x| < kSmallestQuantized; d NaN and q 0 where
-// x is not finite. int16 has 12 bits and a sign, so that sums of products fit 32 bits (simd/numbers.h): pages
-// of bf16's size, more exact, and with VNNI multiplied twice as fast.
-inline constexpr int kPageTokens = 32;
-// Attention takes partitions of this many keys separately (all scores, then one softmax, then the values) and
-// merges them in ascending order, whoever computes them: long contexts can be split over threads and still
-// give the same bits.
-inline constexpr int kPartitionTokens = 512;
-
-inline constexpr size_t kv_number_bytes(KvType type) {
-  return type == KvType::kFp32 ? 4 : type == KvType::kInt8 ? 1 : 2;
-}
-inline constexpr size_t kv_block_bytes(KvType type, int head_dim) {
-  const size_t values = size_t(2) * head_dim * kPageTokens * kv_number_bytes(type);
-  return values + (is_fixed_point(type) ? 4 * kPageTokens : 0);
-}
-
+// Logits whose maxima and sums are kept together.
 inline constexpr int kLogitBlock = 128;
 
-// One sequence's keys and values of one (layer, kv head).
-struct KvView {
-  std::byte* base = nullptr;            // block of page 0 for this layer and head
-  int64_t page_stride = 0;              // bytes from one page's block to the next page's
-  const int32_t* page_table = nullptr;  // page_table[t / kPageTokens] holds token t
-  KvType type = KvType::kFp32;
-  int32_t head_dim = 0;  // even; a multiple of 16 for the vector tiers, else the caller uses the scalar tier
-};
-
-// Whether attention_bf16 can read such pages.
-inline bool can_attend_in_bf16(KvType type, int head_dim) {
-  return (type == KvType::kBf16 || type == KvType::kInt8) && head_dim % 32 == 0 && head_dim <= 128;
-}
-
-// Some pages of it.
-struct KvPages {
-  KvView kv;
-  int32_t first = 0;
-  int32_t count = 0;
-};
-
-// Attention of one kv head's query group. Query token i (0 <= i < query_tokens) sees keys 0 .. context_before
-// + i.
-struct AttentionTask {
-  const float* queries = nullptr;  // token i, head h of the group: queries + i * token_stride + h * head_dim
-  float* output = nullptr;         // same shape and strides as queries, may not alias them
-  int64_t query_token_stride = 0;
-  int64_t output_token_stride = 0;
-  int32_t query_tokens = 0;
-  int32_t group_heads = 0;
-  int32_t context_before = 0;
-  float scale = 1.0f;
-  KvView kv;
-  KvPages upcoming;  // whose keys are asked for towards the end: what the thread attends to next, if anything
-};
-
-// The state of one partition for one (query token, head): maximum, sum, and unnormalized output[head_dim].
-// Partial states are laid out [query_tokens * group_heads][head_dim + 2]: max, sum, output.
 struct KernelTable {
   Tier tier;
 
@@ -231,8 +51,8 @@ struct KernelTable {
   // on.
   void (*round_rows)(const FloatRows& x, const Bf16Rows& out, int row, int col);
   // Output tiles [tile_begin, tile_end) of y = x W^T for integer weights. With s = f d, t = f m,
-  // f = kBf16WeightFactor, d and m clamped as above, and every operation in fp16, rounded to nearest even, a
-  // weight is bf16's number of the bits of
+  // f = kBf16WeightFactor, d and m clamped (linear.h), and every operation in fp16, rounded to nearest even,
+  // a weight is bf16's number of the bits of
   //   sym_int4: s * (q - 8)    lut4: s * table[q]    asym_int4: fma(s, q - 8, fma(s, 8, t))
   //   int8: s * (u - 128)
   // moved right by three bits, with the sign in its place. acc is y's old value if
@@ -297,11 +117,14 @@ void fill_linear_amx_int8(KernelTable& table);
 void fill_linear_amx_int8_emulated(KernelTable& table);
 void fill_linear_amx_bf16(KernelTable& table);
 void fill_linear_amx_bf16_emulated(KernelTable& table);
-void fill_attention_amx_bf16(KernelTable& table);
-void fill_attention_amx_bf16_emulated(KernelTable& table);
-void fill_ops_scalar(KernelTable& table);  // norm, silu, rope, kv, attention, logits
+void fill_ops_scalar(KernelTable& table);  // norm, silu, rope, kv, logits
 void fill_ops_avx2(KernelTable& table);
 void fill_ops_avx512(KernelTable& table);
+void fill_attention_scalar(KernelTable& table);
+void fill_attention_avx2(KernelTable& table);
+void fill_attention_avx512(KernelTable& table);
+void fill_attention_amx_bf16(KernelTable& table);
+void fill_attention_amx_bf16_emulated(KernelTable& table);
 
 // The table for a tier. Throws std::invalid_argument if this machine (CPU and OS) does not grant the tier.
 const KernelTable& kernel_table(Tier tier);

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "contract/kernel_table.h"
+#include "contract/linear.h"
 #include "linear/weight_stream.h"
 
 #pragma GCC push_options

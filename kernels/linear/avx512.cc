@@ -1,6 +1,8 @@
 // The AVX-512 VNNI tier of the linear kernels: the table's entries.
 #include "linear/avx512.h"
 
+#include "contract/kernel_table.h"
+
 namespace redoubt {
 
 void fill_linear_avx512_vnni(KernelTable& table) {

@@ -6,8 +6,9 @@
 
 #include <cstdint>
 
-#include "contract/kernel_table.h"
+#include "contract/linear.h"
 #include "linear/weight_stream.h"
+#include "simd/inline.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,f16c")
@@ -25,8 +26,6 @@ void quantize_rows(const FloatRows& x, const QuantizedRows& out, int row, int co
 
 // One row or two are bound by memory.
 constexpr Prefetch prefetch_for(int rows) { return rows <= 2 ? Prefetch::kNear : Prefetch::kFar; }
-
-#define REDOUBT_INLINE [[gnu::always_inline]] inline
 
 // 64 bytes of codes.
 REDOUBT_INLINE __m512i load_codes(const uint8_t* codes) { return _mm512_loadu_si512(codes); }

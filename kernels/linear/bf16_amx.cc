@@ -3,11 +3,12 @@
 
 #include <algorithm>
 
+#include "contract/kernel_table.h"
 #include "linear/avx512.h"
 #include "machine/thread_pool.h"
-#include "ops/vector.h"
 #include "simd/amx_tiles.h"
 #include "simd/fp16_lanes.h"
+#include "simd/numbers.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16,fma,f16c")

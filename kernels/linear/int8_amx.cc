@@ -15,6 +15,7 @@
 #include <array>
 #include <utility>
 
+#include "contract/kernel_table.h"
 #include "linear/avx512.h"
 #include "machine/thread_pool.h"
 #include "simd/amx_tiles.h"

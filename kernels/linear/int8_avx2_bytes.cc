@@ -8,14 +8,13 @@
 #include <utility>
 
 #include "linear/int8_avx2_pass.h"
+#include "simd/inline.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")
 
 namespace redoubt::avx2 {
 namespace {
-
-#define REDOUBT_INLINE [[gnu::always_inline]] inline
 
 // The fastest that were measured; of more rows too many sums have no register.
 constexpr int most_rows(WeightType type) { return type == WeightType::kLut4 ? 4 : 6; }

@@ -15,14 +15,13 @@
 #include <utility>
 
 #include "linear/int8_avx2_pass.h"
+#include "simd/inline.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")
 
 namespace redoubt::avx2 {
 namespace {
-
-#define REDOUBT_INLINE [[gnu::always_inline]] inline
 
 constexpr int kPassRows = 6;  // of one term: 12 sums of two columns, and four registers for operands
 

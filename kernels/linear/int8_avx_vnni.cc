@@ -6,8 +6,10 @@
 // accumulators live in memory.
 #include <immintrin.h>
 
+#include "contract/kernel_table.h"
 #include "linear/avx2.h"
 #include "linear/row_passes.h"
+#include "simd/inline.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")
@@ -24,8 +26,6 @@ using avx2::write_outputs;
 constexpr int kPassRows = 4;     // of one term: two terms of a row count as two rows
 constexpr int kStepInputs = 32;  // every group is a multiple
 constexpr int kSpan = 2;         // columns at once
-
-#define REDOUBT_INLINE [[gnu::always_inline]] inline
 
 // The inputs of a pass: the rows' first terms, then their second.
 template <int kCount>

@@ -157,14 +157,3 @@ void dequantize_row(const PackedMatrix& w, int32_t row, float* out) {
 }  // namespace redoubt::avx2
 
 #pragma GCC pop_options
-
-namespace redoubt {
-
-void fill_linear_avx2(KernelTable& table) {
-  table.quantize_rows = avx2::quantize_rows;
-  table.linear_int8 = avx2::linear_int8;
-  table.linear_fp32 = avx2::linear_fp32;
-  table.dequantize_row = avx2::dequantize_row;
-}
-
-}  // namespace redoubt

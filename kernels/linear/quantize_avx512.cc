@@ -1,5 +1,6 @@
 // Activations to int8, with AVX-512: 16 groups at a time, so that what is one number a group (largest,
 // quotients, sum) is one vector for all of them. linear/scalar.cc defines the result.
+#include "contract/float_formats.h"
 #include "linear/avx512.h"
 
 #pragma GCC push_options

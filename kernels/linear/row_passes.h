@@ -1,7 +1,7 @@
 // How kernels that hold the sums of a few rows go over all rows of many tiles.
 #pragma once
 
-#include "contract/kernel_table.h"
+#include "contract/linear.h"
 
 namespace redoubt {
 

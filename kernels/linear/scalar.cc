@@ -5,8 +5,8 @@
 #include <cstring>
 #include <vector>
 
-#include "contract/float_formats.h"
 #include "contract/kernel_table.h"
+#include "contract/linear.h"
 #include "ops/scalar.h"
 
 namespace redoubt::scalar {

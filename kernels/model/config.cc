@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <optional>
 
+#include "contract/attention.h"
 #include "weights/json.h"
 #include "weights/packed_file.h"
 

@@ -3,11 +3,8 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 namespace redoubt {
-
-inline constexpr int kMaxHeadDim = 1024;
 
 enum class RopeType : uint8_t { kDefault, kLinear, kDynamic, kLlama3, kYarn };
 
@@ -52,23 +49,5 @@ struct ModelConfig {
 // Reads `path`, a config.json. Throws PackedFileError naming the key that is missing, out of range or not
 // supported.
 ModelConfig read_model_config(const std::string& path);
-
-// Cosines and sines of token positions, the layout of KernelTable::rope.
-class RopeAngles {
- public:
-  explicit RopeAngles(const RopeConfig& config);
-  int32_t rotary_dim() const { return config_.rotary_dim; }
-  // out: [rotary_dim / 2] cosines, then as many sines. Angles are computed in double.
-  void fill(int32_t position, float* out) const;
-  // Whether a key's place can be changed afterwards: frequencies are the same at all positions.
-  bool is_relative() const { return config_.type != RopeType::kDynamic; }
-  // What turns a rotated key by so many positions more. Same layout; no attention factor, which the key has
-  // already.
-  void fill_turn(int32_t positions, float* out) const;
-
- private:
-  RopeConfig config_;
-  std::vector<double> frequencies_;  // radians a position, [rotary_dim / 2]
-};
 
 }  // namespace redoubt

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "contract/kernel_table.h"
+#include "contract/attention.h"
 #include "machine/aligned_memory.h"
 
 namespace redoubt {

@@ -10,6 +10,7 @@
 
 #include "model/config.h"
 #include "model/kv_cache.h"
+#include "model/rope_angles.h"
 
 namespace redoubt {
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "model/config.h"
+#include "model/rope_angles.h"
 
 namespace redoubt {
 namespace {

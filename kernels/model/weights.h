@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "contract/packed_matrix.h"
 #include "model/config.h"
 #include "weights/packed_file.h"
 

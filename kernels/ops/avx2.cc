@@ -6,7 +6,11 @@
 #include <cstring>
 #include <limits>
 
-#include "ops/vector.h"
+#include "contract/attention.h"
+#include "contract/float_formats.h"
+#include "contract/kernel_table.h"
+#include "simd/inline.h"
+#include "simd/numbers.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")
@@ -34,7 +38,6 @@ void fill_ops_avx2(KernelTable& table) {
   table.write_kv = avx2::write_kv;
   table.block_maxima = avx2::block_maxima;
   table.softmax_weights = avx2::softmax_weights;
-  avx2::fill_attention(table);
 }
 
 }  // namespace redoubt

@@ -6,7 +6,11 @@
 #include <cstring>
 #include <limits>
 
-#include "ops/vector.h"
+#include "contract/attention.h"
+#include "contract/float_formats.h"
+#include "contract/kernel_table.h"
+#include "simd/inline.h"
+#include "simd/numbers.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
@@ -34,7 +38,6 @@ void fill_ops_avx512(KernelTable& table) {
   table.write_kv = avx512::write_kv;
   table.block_maxima = avx512::block_maxima;
   table.softmax_weights = avx512::softmax_weights;
-  avx512::fill_attention(table);
 }
 
 }  // namespace redoubt

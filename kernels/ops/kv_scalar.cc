@@ -1,7 +1,6 @@
 // Stores one token's key and value in its page, scalar: defines the bytes. Reads keys back and replaces them.
 #include <algorithm>
 
-#include "contract/float_formats.h"
 #include "ops/scalar.h"
 
 namespace redoubt::scalar {

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "contract/kernel_table.h"
 #include "ops/scalar.h"
+#include "simd/scalar.h"
 
 namespace redoubt::scalar {
 

@@ -1,5 +1,6 @@
 // RMS norm (Zhang and Sennrich 2019), scalar: defines the result.
 #include "ops/scalar.h"
+#include "simd/scalar.h"
 
 namespace redoubt::scalar {
 

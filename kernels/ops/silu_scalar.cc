@@ -1,5 +1,6 @@
 // silu(gate) * up, where silu(x) = x / (1 + e^-x) (Elfwing et al. 2017), scalar: defines the result.
 #include "ops/scalar.h"
+#include "simd/scalar.h"
 
 namespace redoubt::scalar {
 namespace {

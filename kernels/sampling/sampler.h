@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "contract/kernel_table.h"
 #include "sampling/token_scores.h"
 
 namespace redoubt {

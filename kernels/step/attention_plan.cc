@@ -10,6 +10,7 @@
 #include <queue>
 #include <utility>
 
+#include "contract/attention.h"
 #include "machine/thread_pool.h"
 
 namespace redoubt {

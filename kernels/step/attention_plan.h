@@ -6,7 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "step/model.h"
+#include "model/config.h"
+#include "step/batch.h"
 
 namespace redoubt {
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "simd/numbers.h"
 #include "step/forward.h"
 
 namespace redoubt {

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "sampling/prompt_reader.h"
 #include "sampling/sampler.h"
 
 namespace redoubt {

@@ -9,10 +9,17 @@
 #include <initializer_list>
 #include <vector>
 
-#include "sampling/prompt_reader.h"
+#include "contract/attention.h"
+#include "contract/kernel_table.h"
+#include "contract/linear.h"
+#include "machine/thread_pool.h"
+#include "model/kv_cache.h"
+#include "model/rope_angles.h"
+#include "sampling/token_scores.h"
 #include "step/attention_plan.h"
-#include "step/model.h"
+#include "step/batch.h"
 #include "step/workspace.h"
+#include "weights/node_slices.h"
 
 namespace redoubt {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "contract/kernel_table.h"
+#include "contract/linear.h"
 #include "machine/aligned_memory.h"
 #include "model/config.h"
 #include "model/weights.h"

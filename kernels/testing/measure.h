@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "contract/kernel_table.h"
-#include "contract/packed_matrix.h"
+#include "contract/linear.h"
 #include "machine/thread_pool.h"
 
 namespace redoubt {
@@ -37,8 +37,6 @@ ComputeLimits measure_compute(ThreadPool& pool);
 // kernel that reads as many bytes can reach at most. Needs AVX2.
 std::vector<PassTime> time_read(ThreadPool& pool, size_t bytes, int repeats, size_t cold_bytes,
                                 bool huge_pages);
-
-enum class Activations { kInt8, kInt8TwoTerms, kBf16, kFp32 };
 
 // `repeats` calls of a linear layer with `batch` rows, its tiles shared out over the pool. Calls go round
 // through as many copies of the matrix as make up `cold_bytes` (at least one), so that with a figure of

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "contract/kernel_table.h"
+#include "contract/attention.h"
 #include "machine/thread_pool.h"
 #include "testing/measure.h"
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from kernels import _native
-from kernels._native import testing
 
 ROOT: Final = Path(__file__).parent.parent
 """The repository."""
@@ -79,11 +78,15 @@ def time_reads(
 
     Returns the wall seconds of each, and the CPU seconds of its busiest thread.
     """
+    from bench.testing_kernels import testing  # wheels lack it, and most of this file does without
+
     return testing.time_read(size_bytes, repeats, cold_bytes, huge_pages, threads, pinned_cpus(threads))
 
 
 def compute_peaks(threads: int) -> Mapping[str, float]:
     """Multiply-adds a second by instruction ("vnni_macs_per_s", ...); 0 for those that the CPU lacks."""
+    from bench.testing_kernels import testing
+
     return testing.measure_compute(threads, pinned_cpus(threads))
 
 

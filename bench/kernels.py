@@ -24,8 +24,8 @@ import numpy as np
 
 from bench.common import best_cpu_s, compute_peaks, machine, number_list, pinned_cpus, time_reads
 from bench.kernel_cases import MODEL_CASES, ODD_CASES, LinearCase, make_weights
+from bench.testing_kernels import testing
 from kernels import _native
-from kernels._native import testing
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 512)
 COLD_BYTES = 256 << 20

@@ -16,8 +16,9 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from bench.common import READ_BYTES, best_cpu_s, compute_peaks, machine, pinned_cpus, time_reads
+from bench.testing_kernels import testing
 from kernels import _native
-from kernels._native import Sampler, testing
+from kernels._native import Sampler
 
 KV_BYTES = {"int16": 2, "bf16": 2, "fp32": 4, "int8": 1}
 SCALE_BYTES = {"int16": 2, "int8": 2}

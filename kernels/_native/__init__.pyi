@@ -39,9 +39,6 @@ def bind_memory_to_node(node: int) -> None:
 def interleave_memory(nodes: Sequence[int]) -> None:
     """Sets the calling process' memory policy to MPOL_INTERLEAVE over NUMA nodes. Raises OSError."""
 
-def measure_barrier_ns(threads: int, cpus: Sequence[int] = ..., rounds: int = 10000) -> float:
-    """Nanoseconds that a barrier of the thread pool takes. Raises OSError for a CPU that can't be had."""
-
 # --- packing: used by quant.packed only --------------------------------------------------------------
 
 def packed_bytes(weight_type: str, rows: int, cols: int, group: int) -> int:

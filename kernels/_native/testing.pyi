@@ -1,4 +1,4 @@
-"""Single kernels of a named tier, for tests and measurements. The engine never calls these."""
+"""Single kernels of a named tier, for tests and measurements. The engine never calls these, and wheels lack them."""
 
 from collections.abc import Sequence
 
@@ -10,6 +10,9 @@ I32 = NDArray[np.int32]
 I8 = NDArray[np.int8]
 U8 = NDArray[np.uint8]
 U16 = NDArray[np.uint16]
+
+def measure_barrier_ns(threads: int, cpus: Sequence[int] = ..., rounds: int = 10000) -> float:
+    """Nanoseconds that a barrier of the thread pool takes. Raises OSError for a CPU that can't be had."""
 
 def linear_tiers() -> list[str]:
     """Names that the linear kernels below take: the tiers and, where AVX-512 VNNI can run, three more.

@@ -289,40 +289,6 @@ size_t kv_page_bytes(const std::string& folder, const std::string& kv_type) {
   return KvCache::page_bytes(kv_type_from_name(kv_type), config.layers, config.kv_heads, config.head_dim);
 }
 
-// Tensors as (bytes, tiles), one after the other in a file; see testing.pyi.
-nb::list planned_slices(const std::vector<std::pair<size_t, int>>& tensors, int threads,
-                        const std::vector<int>& system_nodes) {
-  const ThreadNodes nodes(threads, system_nodes);
-  std::vector<SliceSource> sources;
-  size_t file_bytes = 0;
-  for (const auto& [bytes, tiles] : tensors) {
-    sources.push_back({.file_begin = file_bytes, .bytes = bytes, .tiles = tiles});
-    file_bytes += bytes;
-  }
-  const SlicePlan plan = plan_slices(sources, file_bytes, nodes);
-  nb::list arenas;
-  for (const SlicePlan::Arena& arena : plan.arenas) {
-    nb::list pieces, begins;
-    for (const SlicePlan::Piece& piece : arena.pieces) {
-      pieces.append(nb::make_tuple(piece.file_begin, piece.memory_begin, piece.bytes));
-    }
-    for (const std::vector<size_t>& begin : plan.begins) begins.append(begin[size_t(arena.node)]);
-    arenas.append(nb::make_tuple(nodes.system_node(arena.node), arena.begin, arena.bytes, pieces, begins));
-  }
-  return arenas;
-}
-
-std::string chosen_weight_memory(const std::string& wanted, size_t file_bytes, size_t other_bytes,
-                                 size_t mapped_huge_bytes, const std::vector<int>& bound_nodes,
-                                 const std::string& root) {
-  return weight_memory_name(
-      choose_weight_memory(weight_memory_from_name(wanted), {.file_bytes = file_bytes,
-                                                             .other_bytes = other_bytes,
-                                                             .mapped_huge_bytes = mapped_huge_bytes,
-                                                             .bound_nodes = bound_nodes,
-                                                             .root = root}));
-}
-
 }  // namespace
 
 void bind_model(nb::module_& module) {
@@ -369,11 +335,6 @@ void bind_model(nb::module_& module) {
       .def("resident_bytes", &BoundModel::resident_bytes)
       .def("profile", &BoundModel::profile)
       .def("reset_profile", [](BoundModel& self) { self.model().reset_profile(); });
-
-  nb::module_ testing = module.def_submodule("testing");
-  testing.def("plan_slices", &planned_slices, nb::arg("tensors"), nb::arg("threads"), nb::arg("nodes"));
-  testing.def("choose_weight_memory", &chosen_weight_memory, nb::arg("wanted"), nb::arg("file_bytes"),
-              nb::arg("other_bytes"), nb::arg("mapped_huge_bytes"), nb::arg("bound_nodes"), nb::arg("root"));
 }
 
 }  // namespace redoubt

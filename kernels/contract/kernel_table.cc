@@ -107,38 +107,6 @@ const KernelTable& kernel_table(Tier tier) {
   return tables[size_t(tier)];
 }
 
-const KernelTable& emulated_amx_table() {
-  static const KernelTable emulated = [] {
-    KernelTable table = kernel_table(Tier::kAvx512Vnni);
-    fill_linear_amx_int8_emulated(table);
-    if (detect_cpu_features().avx512_bf16) {
-      fill_linear_amx_bf16_emulated(table);
-      fill_attention_amx_bf16_emulated(table);
-    }
-    return table;
-  }();
-  return emulated;
-}
-
-const KernelTable& evex_avx_vnni_table() {
-  static const KernelTable evex = [] {
-    kernel_table(Tier::kAvx512Vnni);  // granted?
-    KernelTable table = kernel_table(Tier::kAvx2);
-    fill_linear_avx_vnni_evex(table);
-    return table;
-  }();
-  return evex;
-}
-
-const KernelTable& other_avx512_vnni_table() {
-  static const KernelTable other = [] {
-    KernelTable table = kernel_table(Tier::kAvx512Vnni);
-    fill_linear_avx512_vnni_other(table);
-    return table;
-  }();
-  return other;
-}
-
 Tier default_tier() {
   const char* forced = std::getenv("REDOUBT_ISA");
   if (forced == nullptr || *forced == '\0') return available_tiers().back();

@@ -110,13 +110,9 @@ struct KernelTable {
 void fill_linear_scalar(KernelTable& table);
 void fill_linear_avx2(KernelTable& table);
 void fill_linear_avx_vnni(KernelTable& table);
-void fill_linear_avx_vnni_evex(KernelTable& table);
 void fill_linear_avx512_vnni(KernelTable& table);
-void fill_linear_avx512_vnni_other(KernelTable& table);
 void fill_linear_amx_int8(KernelTable& table);
-void fill_linear_amx_int8_emulated(KernelTable& table);
 void fill_linear_amx_bf16(KernelTable& table);
-void fill_linear_amx_bf16_emulated(KernelTable& table);
 void fill_ops_scalar(KernelTable& table);  // norm, silu, rope, kv, logits
 void fill_ops_avx2(KernelTable& table);
 void fill_ops_avx512(KernelTable& table);
@@ -124,19 +120,9 @@ void fill_attention_scalar(KernelTable& table);
 void fill_attention_avx2(KernelTable& table);
 void fill_attention_avx512(KernelTable& table);
 void fill_attention_amx_bf16(KernelTable& table);
-void fill_attention_amx_bf16_emulated(KernelTable& table);
 
 // The table for a tier. Throws std::invalid_argument if this machine (CPU and OS) does not grant the tier.
 const KernelTable& kernel_table(Tier tier);
-// amx_int8's with its tile registers emulated, for tests: no tier, so neither listed nor chosen. Throws
-// std::invalid_argument without avx512_vnni, which it is built on.
-const KernelTable& emulated_amx_table();
-// avx_vnni's in the encoding of AVX-512, for tests on processors that have that one only. The same in all
-// else.
-const KernelTable& evex_avx_vnni_table();
-// avx512_vnni with int8 activations multiplied as on processors of another maker, for tests and measurements.
-// Throws as emulated_amx_table does.
-const KernelTable& other_avx512_vnni_table();
 // The best tier granted, or the one REDOUBT_ISA names ("scalar", "avx2", "avx_vnni", "avx512_vnni",
 // "amx_int8"); an unknown or missing tier there throws std::invalid_argument naming it.
 Tier default_tier();

@@ -11,6 +11,4 @@ void fill_linear_avx512_vnni(KernelTable& table) {
   table.linear_fp32 = avx512_vnni::linear_fp32;
 }
 
-void fill_linear_avx512_vnni_other(KernelTable& table) { table.linear_int8 = avx512_vnni::linear_int8_other; }
-
 }  // namespace redoubt

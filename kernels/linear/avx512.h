@@ -17,9 +17,11 @@ namespace redoubt::avx512_vnni {
 
 void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end);
-// The same, gone about as on other makers' processors: for tests and measurements.
-void linear_int8_other(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
-                       int tile_end);
+// The same. keeps: whether the first pass of many rows keeps unpacked int4 weights for the others.
+void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
+                 int tile_end, bool keeps);
+// Whether this processor unpacks in the pipes that multiply: then keeping is faster.
+bool unpacks_in_multipliers();
 void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end);
 void quantize_rows(const FloatRows& x, const QuantizedRows& out, int row, int col);

@@ -1,10 +1,10 @@
 // Integer weights times bf16 activations in AMX tiles. A tile of outputs' weights are unpacked to bf16,
 // scale and minimum included, and multiplied with all rows; sums never leave the tiles between one group and
-// the next, as they must where groups are scaled after the product (linear/int8_amx.cc). Between gate and up
-// and down, SiLU is computed while tiles multiply the next rows.
+// the next, as they must where groups are scaled after the product (linear/int8_amx-inl.h). Between gate and
+// up and down, SiLU is computed while tiles multiply the next rows.
 //
 // Included inside the namespace and target region of linear/bf16_amx.cc, for the processor's tiles and fp16
-// arithmetic, and of linear/bf16_amx_emulated.cc; Machine, below, is either.
+// arithmetic, and of testing/linear_bf16_amx_emulated.cc; Machine, below, is either.
 
 using avx512_vnni::load_codes;  // for linear/bf16_weights-inl.h
 using avx512_vnni::load_table;

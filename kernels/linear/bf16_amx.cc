@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "contract/float_formats.h"
 #include "contract/kernel_table.h"
 #include "linear/avx512.h"
 #include "machine/thread_pool.h"

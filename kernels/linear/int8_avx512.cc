@@ -286,12 +286,6 @@ PassKernel tile_kernel(Weights weights, int rows) {
   return tile_kernel<kType, kTerms, Weights::kPacked>(rows, kRows);
 }
 
-// Whether unpacking takes the time of multiplications.
-bool unpacks_in_multipliers() {
-  static const bool is_intel = is_intel_cpu();
-  return is_intel;
-}
-
 // One tile times rows [begin, begin + rows), at most kPanelRows.
 template <WeightType kType, int kTerms>
 void multiply_unpacked(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile,
@@ -343,9 +337,15 @@ void multiply_tiles(const PackedMatrix& w, const QuantizedRows& x, const LinearO
   }
 }
 
-// keeps: whether the first pass of many rows keeps int4 weights for the others.
-void multiply_tiles(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
-                    int tile_end, bool keeps) {
+}  // namespace
+
+bool unpacks_in_multipliers() {
+  static const bool is_intel = is_intel_cpu();
+  return is_intel;
+}
+
+void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
+                 int tile_end, bool keeps) {
   switch (w.type) {
     case WeightType::kSymInt4:
       return multiply_tiles<WeightType::kSymInt4>(w, x, y, tile_begin, tile_end, keeps);
@@ -358,16 +358,9 @@ void multiply_tiles(const PackedMatrix& w, const QuantizedRows& x, const LinearO
   }
 }
 
-}  // namespace
-
 void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end) {
-  multiply_tiles(w, x, y, tile_begin, tile_end, unpacks_in_multipliers());
-}
-
-void linear_int8_other(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
-                       int tile_end) {
-  multiply_tiles(w, x, y, tile_begin, tile_end, !unpacks_in_multipliers());
+  linear_int8(w, x, y, tile_begin, tile_end, unpacks_in_multipliers());
 }
 
 }  // namespace redoubt::avx512_vnni

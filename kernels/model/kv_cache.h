@@ -1,5 +1,5 @@
 // The pool of KV pages. A page holds kPageTokens tokens of all layers and heads together, so that one page is
-// one piece of memory to copy; the block inside is laid out as contract/kernel_table.h says. Which page
+// one piece of memory to copy; the block inside is laid out as contract/attention.h says. Which page
 // belongs to whom is not known here.
 #pragma once
 

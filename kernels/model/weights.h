@@ -13,7 +13,7 @@ namespace redoubt {
 struct Linear {
   PackedMatrix weight;
   const float* bias = nullptr;
-  // Whether quantized inputs have two int8 terms (contract/kernel_table.h) rather than one.
+  // Whether quantized inputs have two int8 terms (contract/linear.h) rather than one.
   bool two_terms = false;
 };
 

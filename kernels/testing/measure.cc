@@ -6,11 +6,14 @@
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <new>
 #include <stdexcept>
+#include <utility>
 
 #include "linear/weight_stream.h"
 #include "machine/cpu.h"
@@ -328,6 +331,24 @@ std::vector<PassTime> time_linear(ThreadPool& pool, const KernelTable& table, co
   });
   times.erase(times.begin());
   return times;
+}
+
+double measure_barrier_ns(int threads, std::vector<int> cpus, int rounds) {
+  ThreadPool pool(threads, std::move(cpus));
+  std::vector<int> rounds_done(size_t(threads) * 16, 0);  // a cache line each
+  std::atomic<bool> failed{false};
+  const auto begin = std::chrono::steady_clock::now();
+  pool.run([&](int thread) {
+    const int next = (thread + 1) % threads;
+    for (int round = 1; round <= rounds; ++round) {
+      rounds_done[size_t(thread) * 16] = round;
+      pool.barrier();
+      if (rounds_done[size_t(next) * 16] < round) failed = true;
+    }
+  });
+  const std::chrono::duration<double, std::nano> elapsed = std::chrono::steady_clock::now() - begin;
+  if (failed) throw std::logic_error("a thread passed the barrier before the others had arrived");
+  return elapsed.count() / rounds;
 }
 
 }  // namespace redoubt

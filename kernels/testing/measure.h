@@ -46,4 +46,8 @@ std::vector<PassTime> time_linear(ThreadPool& pool, const KernelTable& table, co
                                   Activations activations, int batch, int repeats, size_t cold_bytes,
                                   bool huge_pages);
 
+// Nanoseconds per barrier of a pool, and proof that it is one: throws std::logic_error if a thread ever
+// passes early.
+double measure_barrier_ns(int threads, std::vector<int> cpus, int rounds);
+
 }  // namespace redoubt

@@ -1,6 +1,5 @@
-// linear/bf16_amx-inl.h on emulated tiles and fp16 arithmetic, for tests on processors without. In a file of
-// its own, as it needs not be fast and is compiled in less time without optimization's last passes
-// (CMakeLists.txt).
+// linear/bf16_amx-inl.h on emulated tiles and fp16 arithmetic, for tests on processors without. Compiled
+// with few optimizations (CMakeLists.txt): it need not be fast.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -8,9 +7,10 @@
 #include "contract/kernel_table.h"
 #include "linear/avx512.h"
 #include "machine/thread_pool.h"
-#include "simd/amx_tiles.h"
-#include "simd/fp16_lanes.h"
 #include "simd/numbers.h"
+#include "testing/emulated_fp16_lanes.h"
+#include "testing/emulated_tiles.h"
+#include "testing/tables.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16,fma,f16c")

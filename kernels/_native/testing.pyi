@@ -14,6 +14,15 @@ U16 = NDArray[np.uint16]
 def measure_barrier_ns(threads: int, cpus: Sequence[int] = ..., rounds: int = 10000) -> float:
     """Nanoseconds that a barrier of the thread pool takes. Raises OSError for a CPU that can't be had."""
 
+def row_passes(rows: int, most: int) -> tuple[int, int, int]:
+    """How kernels go over `rows` rows in passes of at most `most`: rows of the smallest, of the largest, their number.
+
+    RuntimeError where passes do not follow each other from the first row to the last.
+    """
+
+def share(count: int, index: int, shares: int) -> tuple[int, int]:
+    """Begin and end of one of `shares` equal shares of `count` items, as threads divide a stage's work."""
+
 def linear_tiers() -> list[str]:
     """Names that the linear kernels below take: the tiers and, where AVX-512 VNNI can run, three more.
 

@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "linear/avx512.h"
+#include "linear/row_passes.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,f16c")
@@ -169,16 +170,14 @@ const RowsKernel* rows_kernels(WeightType type) {
 void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end) {
   const RowsKernel* kernels = rows_kernels(w.type);
-  const int passes = (x.rows + kPassRows - 1) / kPassRows;
   const int together = tiles_at_once(w.type, x.rows);
   int tiles = together;
   for (int tile = tile_begin; tile < tile_end; tile += tiles) {
     tiles = tile + together <= tile_end ? together : 1;
-    for (int pass = 0; pass < passes; ++pass) {
-      const int begin = x.rows * pass / passes, end = x.rows * (pass + 1) / passes;
+    in_passes(x.rows, kPassRows, [&](int begin, int end) {
       const RowsKernel& kernel = kernels[end - begin - 1];
       (tiles > 1 ? kernel.several_tiles : kernel.one_tile)(w, x, y, tile, begin);
-    }
+    });
   }
 }
 

@@ -2,14 +2,18 @@
 #pragma once
 
 #include "contract/linear.h"
+#include "machine/shares.h"
 
 namespace redoubt {
 
 // Calls pass(begin, end) for all rows in order, `most` at most and nearly the same number each time.
 template <typename Function>
 [[gnu::always_inline]] inline void in_passes(int rows, int most, const Function& pass) {
-  const int passes = (rows + most - 1) / most;
-  for (int i = 0; i < passes; ++i) pass(rows * i / passes, rows * (i + 1) / passes);
+  const int passes = shares_of_at_most(rows, most);
+  for (int i = 0; i < passes; ++i) {
+    const Range range = share(rows, i, passes);
+    pass(range.begin, range.end);
+  }
 }
 
 // A tile times so many rows, from `row` on, as the kernel is made for.

@@ -8,6 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include "machine/shares.h"
+
 namespace redoubt {
 
 // Memory that a thread will read soon, from the front.
@@ -46,14 +48,5 @@ class ThreadPool {
   struct State;
   std::unique_ptr<State> state_;
 };
-
-// [begin, end) of `count` items for one of `threads` threads: contiguous, sizes differ by at most one.
-struct Range {
-  int begin;
-  int end;
-};
-inline Range share(int count, int thread, int threads) {
-  return {int(int64_t(count) * thread / threads), int(int64_t(count) * (thread + 1) / threads)};
-}
 
 }  // namespace redoubt

@@ -9,10 +9,10 @@ namespace redoubt {
 void ForwardPass::rope_and_store(int thread, int layer, const LayerRows& rows, Range heads) {
   const ModelConfig& config = context_.config;
   const LayerWeights& weights = weights_of(thread).layers[size_t(layer)];
-  const int count = heads.end - heads.begin;
-  const Range range = share(rows.batch.tokens * count, thread, threads_);
-  for (int unit = range.begin; unit < range.end; ++unit) {
-    const int row = unit / count, head = heads.begin + unit % count;
+  const int64_t count = heads.end - heads.begin;
+  const BasicRange<int64_t> range = share(rows.batch.tokens * count, thread, threads_);
+  for (int64_t unit = range.begin; unit < range.end; ++unit) {
+    const int row = int(unit / count), head = heads.begin + int(unit % count);
     float* vector = workspace_.qkv.data() + row * workspace_.qkv_stride + int64_t(head) * config.head_dim;
     const float* angles = workspace_.angles.data() + int64_t(row) * config.rope.rotary_dim;
     if (head < config.heads) {

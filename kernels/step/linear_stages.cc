@@ -264,7 +264,7 @@ ForwardPass::LinearInput ForwardPass::LinearInput::part(int index, int parts) co
   if (rounded.rows > 0) {
     const int blocks = rounded.blocks(), rows = quantized_rows + rounded.rows;
     const auto blocks_before = [&](int part) {
-      const int first = int(int64_t(rows) * part / parts) - quantized_rows;
+      const int first = share(rows, part, parts).begin - quantized_rows;
       return part == parts ? blocks : std::clamp(first / rounded.height, 0, blocks);
     };
     const int begin = blocks_before(index);

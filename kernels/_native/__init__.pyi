@@ -221,6 +221,9 @@ class Model:
     @property
     def tier(self) -> str: ...
     @property
+    def attention_tier(self) -> str:
+        """The tier whose kernels write and read keys and values: "scalar" where heads don't fill a vector."""
+    @property
     def kv_type(self) -> str:
         """Of the pages: never "auto"."""
     @property

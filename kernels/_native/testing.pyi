@@ -1,9 +1,11 @@
 """Single kernels of a named tier, for tests and measurements. The engine never calls these, and wheels lack them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kernels._native import PromptReader
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
@@ -254,3 +256,19 @@ def plan_slices(
     Per node: its number, begin and bytes of its memory, pieces as (begin in the file, begin in memory, bytes), and for
     each tensor where its tile 0 would be.
     """
+
+class CallbackReader(PromptReader):
+    """A reader that calls Python from inside a step, on whichever thread reads.
+
+    rows_wanted(context, queries): how many of the last rows are read; it is called after the batch was checked and
+    before it is computed. read(index): the row of token `index` is there. What they raise ends the step as RuntimeError.
+    """
+
+    def __init__(
+        self,
+        *,
+        reads_logits: bool,
+        row_size: int,
+        rows_wanted: Callable[[int, int], int],
+        read: Callable[[int], None],
+    ) -> None: ...

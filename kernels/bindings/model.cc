@@ -313,6 +313,8 @@ void bind_model(nb::module_& module) {
           nb::arg("folder"), nb::arg("kv_type"), nb::arg("compute_type"), nb::arg("prompt_compute_type"))
       .def_prop_ro("kv_type", [](BoundModel& self) { return kv_type_name(self.model().options().kv_type); })
       .def_prop_ro("tier", [](BoundModel& self) { return std::string(tier_name(self.model().tier())); })
+      .def_prop_ro("attention_tier",
+                   [](BoundModel& self) { return std::string(tier_name(self.model().attention_tier())); })
       .def_prop_ro("weight_memory",
                    [](BoundModel& self) { return weight_memory_name(self.model().weight_memory()); })
       .def_prop_ro("vocab_size", [](BoundModel& self) { return self.model().config().vocab_size; })

@@ -115,6 +115,10 @@ Model::Model(const ModelOptions& options)
 
 Model::~Model() = default;
 
+Tier Model::attention_tier() const {
+  return kernels_.attention == kernel_table(kernels_.tier).attention ? kernels_.tier : Tier::kScalar;
+}
+
 size_t Model::activation_bytes() const { return workspace_->bytes(); }
 
 void Model::run(const Batch& batch, const StepOutputs& outputs) {

@@ -52,6 +52,8 @@ class Model {
   const ModelConfig& config() const { return config_; }
   const ModelOptions& options() const { return options_; }
   Tier tier() const { return kernels_.tier; }
+  // The tier whose kernels write and read keys and values: kScalar where heads don't fill a vector.
+  Tier attention_tier() const;
   bool has_bf16_prompts() const { return bf16_.prompts; }
   int32_t pages_per_sequence() const { return pages_per_sequence_; }
   int32_t* page_table() { return page_table_.data(); }

@@ -50,6 +50,7 @@ void bind_testing(nb::module_& module) {
   bind_linear_kernels(testing);
   bind_row_kernels(testing);
   bind_weight_plans(testing);
+  bind_step(testing);
 }
 
 }  // namespace redoubt

@@ -11,5 +11,6 @@ void bind_testing(nanobind::module_& module);
 void bind_linear_kernels(nanobind::module_& testing);
 void bind_row_kernels(nanobind::module_& testing);
 void bind_weight_plans(nanobind::module_& testing);
+void bind_step(nanobind::module_& testing);
 
 }  // namespace redoubt

@@ -30,7 +30,7 @@ class HiddenHistory {
   std::vector<float> states_;
 };
 
-// Appends the rows that the history does not have yet.
+// Appends the rows that the history does not have yet. In a step it is the history's only reader.
 class HistoryWriter final : public PromptReader {
  public:
   explicit HistoryWriter(std::shared_ptr<HiddenHistory> history) : history_(std::move(history)) {}
@@ -39,6 +39,7 @@ class HistoryWriter final : public PromptReader {
   bool reads_logits() const override { return false; }
   int32_t row_size() const override { return history_->hidden_size(); }
   void read(int32_t index, float* row, TokenScorer& scorer) override;
+  Shared shared() const override { return {.object = history_.get(), .changes = true}; }
 
  private:
   std::shared_ptr<HiddenHistory> history_;
@@ -54,6 +55,7 @@ class CandidateReader final : public PromptReader {
   bool reads_logits() const override { return false; }
   int32_t row_size() const override { return history_->hidden_size(); }
   void read(int32_t index, float* row, TokenScorer& scorer) override;
+  Shared shared() const override { return {.object = history_.get(), .changes = false}; }
 
   float similarity() const { return similarity_; }  // of the row that was read last
   // The candidate was chosen: the history has its row. Throws std::logic_error if none was read.

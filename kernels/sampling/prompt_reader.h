@@ -24,6 +24,14 @@ class PromptReader {
   // The row of token `index` (from 0). Rows of logits come in any order, from several threads, and may be
   // overwritten; rows of hidden states come in order, from one thread.
   virtual void read(int32_t index, float* row, TokenScorer& scorer) = 0;
+
+  // What it has in common with other readers, if anything. Readers of one step may have the same object,
+  // unless one of them changes it.
+  struct Shared {
+    const void* object = nullptr;
+    bool changes = false;
+  };
+  virtual Shared shared() const { return {}; }
 };
 
 // The log-probability of each prompt token but the first, given those before it, and the likeliest tokens in

@@ -1,9 +1,10 @@
-// What one step of the model takes, gives and takes its time for. Knows neither the model nor how it is
-// computed.
+// What one step of the model takes and returns, and where its time goes. Knows neither the model nor how it
+// is computed.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 namespace redoubt {
 
@@ -39,6 +40,18 @@ struct Batch {
 
   int32_t answers() const { return sequences - prompts; }
   int32_t drafts(int32_t sequence) const { return draft_lengths == nullptr ? 0 : draft_lengths[sequence]; }
+};
+
+// A batch with arrays of its own, which nobody else can change between their check and their use.
+class BatchCopy {
+ public:
+  // Holds until the next call. The sizes are the caller's to check.
+  const Batch& copy(const Batch& given);
+
+ private:
+  Batch batch_;
+  std::vector<int32_t> token_ids_, positions_;
+  std::vector<int32_t> slots_, query_lengths_, context_lengths_, draft_lengths_;
 };
 
 // What a step is to return; null where it is not wanted.

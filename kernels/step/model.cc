@@ -1,12 +1,17 @@
-// Loads a packed model and checks every batch. How a step is computed is in step/forward.cc.
+// Loads a packed model and checks every batch. How a step is computed is in step/decoder.cc.
 #include "step/model.h"
 
+#include <x86intrin.h>
+
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <stdexcept>
 
 #include "model/kv_turn.h"
-#include "sampling/sampler.h"
-#include "step/forward.h"
+#include "sampling/prompt_reader.h"
+#include "step/decoder.h"
+#include "step/plan.h"
 #include "step/workspace.h"
 
 namespace redoubt {
@@ -56,12 +61,12 @@ std::vector<ModelWeights> find_weights_by_node(const PackedFile& file, const Mod
   return weights;
 }
 
-// The best tier's kernels; where heads don't fill its vectors, the scalar ones work on them.
+// The best tier's kernels; where heads don't fill its vectors, the scalar ones write and read keys and
+// values. Rotation takes heads, and parts of them, of any size.
 KernelTable choose_kernels(const ModelConfig& config) {
   KernelTable table = kernel_table(default_tier());
-  if (config.head_dim % 16 != 0 || config.rope.rotary_dim % 16 != 0) {
+  if (config.head_dim % 16 != 0) {
     const KernelTable& scalar = kernel_table(Tier::kScalar);
-    table.rope = scalar.rope;
     table.write_kv = scalar.write_kv;
     table.attention = scalar.attention;
     table.attention_partition = scalar.attention_partition;
@@ -69,6 +74,25 @@ KernelTable choose_kernels(const ModelConfig& config) {
     table.attention_scratch_bytes = scalar.attention_scratch_bytes;
   }
   return table;
+}
+
+// What is changed by one reader must not be used by another at the same time.
+void check_readers(const Batch& batch, const StepOutputs& outputs) {
+  if (outputs.readers == nullptr) return;
+  std::vector<PromptReader::Shared> shared;
+  for (int32_t s = 0; s < batch.sequences; ++s) {
+    if (outputs.readers[s] == nullptr) continue;
+    const PromptReader::Shared of_reader = outputs.readers[s]->shared();
+    if (of_reader.object != nullptr) shared.push_back(of_reader);
+  }
+  std::sort(shared.begin(), shared.end(), [](const auto& a, const auto& b) {
+    return std::less<>()(a.object, b.object) || (a.object == b.object && a.changes > b.changes);
+  });
+  for (size_t i = 1; i < shared.size(); ++i) {
+    if (shared[i - 1].object == shared[i].object && shared[i - 1].changes) {
+      reject("readers", "one appends to a history that another one uses in the same step");
+    }
+  }
 }
 
 // Refuses kernels that have no bf16 but the scalar tier's, which is for tests.
@@ -121,31 +145,42 @@ Tier Model::attention_tier() const {
 
 size_t Model::activation_bytes() const { return workspace_->bytes(); }
 
-void Model::run(const Batch& batch, const StepOutputs& outputs) {
-  check_batch(batch);
+void Model::run(const Batch& given, const StepOutputs& outputs) {
+  check_sizes(given);
+  const Batch& batch = batch_.copy(given);
+  check_tokens(batch);
+  check_sequences(batch);
+  check_readers(batch, outputs);
   copy_page_table(batch);
   if (batch.sequences == 0) return;
-  const ForwardContext context = {.config = config_,
-                                  .weights = weights_,
-                                  .nodes = nodes_,
-                                  .kernels = kernels_,
-                                  .rope_angles = rope_angles_,
-                                  .kv_cache = kv_cache_,
-                                  .compute_type = options_.compute_type,
-                                  .bf16 = bf16_,
-                                  .page_tables = batch_page_table_.data(),
-                                  .pages_per_sequence = pages_per_sequence_,
-                                  .pool = pool_,
-                                  .workspace = *workspace_,
-                                  .profile = profile_};
-  ForwardPass(context, batch, outputs).run();
+  const StepPlan plan(batch, outputs, config_, options_.threads);
+  FirstFailure failure;
+  run_step({.config = config_,
+            .weights = weights_,
+            .nodes = nodes_,
+            .kernels = kernels_,
+            .rope_angles = rope_angles_,
+            .kv_cache = kv_cache_,
+            .compute_type = options_.compute_type,
+            .bf16 = bf16_,
+            .page_tables = batch_page_table_.data(),
+            .pages_per_sequence = pages_per_sequence_,
+            .attention_scale = float(1.0 / std::sqrt(double(config_.head_dim))),
+            .pool = pool_,
+            .workspace = *workspace_,
+            .profile = profile_,
+            .batch = batch,
+            .outputs = outputs,
+            .plan = plan,
+            .failure = failure,
+            .began_ticks = __rdtsc()});
 }
 
 void Model::copy_page_turned(int32_t source, int32_t target, int32_t positions) {
   redoubt::copy_page_turned(kv_cache_, config_, rope_angles_, source, target, positions);
 }
 
-void Model::check_batch(const Batch& batch) {
+void Model::check_sizes(const Batch& batch) const {
   if (batch.sequences > options_.max_sequences) {
     reject("slots", std::to_string(batch.sequences) + " sequences, more than max_sequences");
   }
@@ -156,18 +191,25 @@ void Model::check_batch(const Batch& batch) {
   if (batch.tokens > options_.max_step_tokens) {
     reject("token_ids", std::to_string(batch.tokens) + " tokens, more than max_step_tokens");
   }
+}
+
+void Model::check_tokens(const Batch& batch) const {
   for (int32_t t = 0; t < batch.tokens; ++t) {
     if (batch.token_ids[t] < 0 || batch.token_ids[t] >= config_.vocab_size) {
       reject("token_ids", std::to_string(batch.token_ids[t]) + " is not in the vocabulary");
     }
     if (batch.positions[t] < 0) reject("positions", std::to_string(batch.positions[t]) + " is negative");
   }
+}
+
+void Model::check_sequences(const Batch& batch) {
   std::fill(slot_taken_.begin(), slot_taken_.end(), false);
   int64_t tokens = 0;
   for (int32_t s = 0; s < batch.sequences; ++s) {
     const int32_t slot = batch.slots[s], queries = batch.query_lengths[s], context = batch.context_lengths[s];
-    if (slot < 0 || slot >= options_.max_sequences)
+    if (slot < 0 || slot >= options_.max_sequences) {
       reject("slots", std::to_string(slot) + " is out of range");
+    }
     if (slot_taken_[size_t(slot)]) reject("slots", std::to_string(slot) + " is there twice");
     slot_taken_[size_t(slot)] = true;
     if (queries < 1) reject("query_lengths", std::to_string(queries) + " is less than 1");
@@ -189,8 +231,7 @@ void Model::check_batch(const Batch& batch) {
   }
 }
 
-// The step reads its own copy: the caller's table may change while the step runs without the interpreter's
-// lock.
+// Checks the copy: the caller's table may change while the step runs without the interpreter's lock.
 void Model::copy_page_table(const Batch& batch) {
   for (int32_t s = 0; s < batch.sequences; ++s) {
     const int32_t pages = (batch.context_lengths[s] + batch.query_lengths[s] + kPageTokens - 1) / kPageTokens;

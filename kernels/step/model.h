@@ -1,5 +1,5 @@
 // A packed model, ready to run: configuration, weights, KV pages, threads and working memory. Checks
-// what it is given to run. How a step is computed is in step/forward.h.
+// what it is given to run. How a step is computed is in step/decoder.h.
 #pragma once
 
 #include <cstdint>
@@ -68,12 +68,15 @@ class Model {
   void copy_page_turned(int32_t source, int32_t target, int32_t positions);
   bool has_relative_positions() const { return rope_angles_.is_relative(); }
 
-  // Runs a batch and returns what `outputs` asks for. Throws std::invalid_argument naming the array that does
-  // not fit.
-  void run(const Batch& batch, const StepOutputs& outputs);
+  // Runs a batch and returns what `outputs` asks for. The batch's arrays and the page table are copied first,
+  // so that the caller's may change meanwhile. Throws std::invalid_argument naming the array that does not
+  // fit, and what a sampler or a reader threw.
+  void run(const Batch& given, const StepOutputs& outputs);
 
  private:
-  void check_batch(const Batch& batch);
+  void check_sizes(const Batch& batch) const;
+  void check_tokens(const Batch& batch) const;
+  void check_sequences(const Batch& batch);
   void copy_page_table(const Batch& batch);
 
   ModelOptions options_;
@@ -87,9 +90,9 @@ class Model {
   RopeAngles rope_angles_;
   KvCache kv_cache_;
   int32_t pages_per_sequence_;
-  AlignedMemory<int32_t> page_table_;  // the caller's
-  AlignedMemory<int32_t>
-      batch_page_table_;  // the checked rows of the running batch: the caller's may change meanwhile
+  AlignedMemory<int32_t> page_table_;        // the caller's
+  AlignedMemory<int32_t> batch_page_table_;  // the running batch's rows of it, copied and checked
+  BatchCopy batch_;
   std::vector<bool> slot_taken_;
   std::unique_ptr<Workspace> workspace_;
   StepProfile profile_;

@@ -3,27 +3,52 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
-#include "machine/thread_pool.h"
+#include "machine/shares.h"
 
 namespace redoubt {
 
-// Each thread has a share, then takes pieces of others': of the tiles, the same in every step, or of the
-// rows, if they are very many. A share is taken from front to back in pieces that halve: the first are long,
-// as every call of a kernel begins with putting all its rows in order (5 to 11 % of a 32-token prompt of the
-// embedded model on Zen 3 when all pieces were eighths), the last short, so that all threads end together.
+// Up to this many rows every thread normalizes and quantizes all rows for itself: that costs less than the
+// barrier which sharing them would need.
+inline constexpr int kPrivateRows = 4;
+
+// A stage of matrix products, as far as it decides how the work is cut. Where a stage's products have several
+// inputs, the one with most rows decides.
+struct SharedWork {
+  int items = 0;          // tiles of outputs, or units of them
+  size_t item_bytes = 0;  // of weights
+  int32_t rows = 0;
+  int32_t rounded_rows = 0;  // of these, in bf16
+  // Whether all products have the same rows, quantized or rounded: only then can threads share rows.
+  bool rows_can_be_shared = false;
+};
+
+// One of some parts of about as many rows.
+struct RowPart {
+  int index = 0;
+  int count = 1;
+};
+
+// Each thread has a share of the tiles, the same in every step, and takes it from front to back in pieces;
+// then it takes pieces of others' shares. Pieces halve: the first are long, as every call of a kernel begins
+// with putting all its rows in order; the last are short, so that all threads end together.
 inline constexpr int kSmallestPiecePart = 4;  // of a share
-// With few rows, which cost nothing to begin with.
+// The smallest piece with few rows, which cost nothing to begin with.
 inline constexpr size_t kSmallestPieceBytes = 256 << 10;  // of weights: a piece's first bytes come late
-// In bf16 a piece's tiles are multiplied with the same inputs one after the other (linear/bf16_amx-inl.h):
-// equal pieces.
+// In bf16 a piece's tiles are multiplied with the same inputs one after the other (linear/bf16_amx-inl.h), so
+// pieces are equal.
 inline constexpr int kBf16PiecesPerShare = 4;
 // With at least so many rows a thread, the threads of one node share rows instead of tiles, though each then
-// reads and unpacks all weights: a core's rows stay in its caches from one stage to the next. On two cores of
-// a Xeon with AMX 512 rows of SmolLM2-135M take 0.85 of the time, of a model of 1.1 billion weights 0.9. Many
-// threads would ask too much of the memory.
+// reads and unpacks all weights: a core's rows stay in its caches from one stage to the next. Many threads
+// would ask too much of the memory.
 inline constexpr int kFewestOwnRows = 96;
 inline constexpr int kMostRowSharers = 8;
+
+inline bool shares_rows(const SharedWork& work, int threads) {
+  const int64_t rows = work.rounded_rows > 0 ? work.rounded_rows : work.rows;
+  return work.rows_can_be_shared && threads <= kMostRowSharers && rows >= int64_t(threads) * kFewestOwnRows;
+}
 
 // Piece `index` of `all`: half of what is left, as long as the other half is not fewer than `fewest`. Empty
 // after the last.
@@ -34,8 +59,18 @@ inline Range halving_piece(Range all, int index, int fewest) {
 }
 
 inline Range equal_piece(Range all, int index, int size) {
-  const int begin = std::min(all.begin + index * size, all.end);
-  return {begin, std::min(begin + size, all.end)};
+  const int64_t begin = std::min<int64_t>(all.begin + int64_t(index) * size, all.end);
+  return {int(begin), int(std::min<int64_t>(begin + size, all.end))};
+}
+
+// Piece `index` of a share of the work. Empty after the last.
+inline Range piece_of(const SharedWork& work, Range share, int index) {
+  const int size = share.end - share.begin;
+  if (work.rows <= kPrivateRows) {
+    return halving_piece(share, index, int(std::max<size_t>(1, kSmallestPieceBytes / work.item_bytes)));
+  }
+  if (work.rounded_rows > 0) return equal_piece(share, index, std::max(1, size / kBf16PiecesPerShare));
+  return halving_piece(share, index, std::max(1, size / kSmallestPiecePart));
 }
 
 inline Range intersect(Range a, Range b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }

@@ -9,7 +9,7 @@
 #include "contract/linear.h"
 #include "machine/aligned_memory.h"
 #include "model/config.h"
-#include "model/weights.h"
+#include "step/sharing.h"
 
 namespace redoubt {
 
@@ -20,9 +20,6 @@ inline constexpr int64_t padded_stride(int64_t cols) {
   return stride % 256 == 0 ? stride + 16 : stride;
 }
 
-// Up to this many rows every thread normalizes and quantizes all rows for itself: that costs less than the
-// barrier which sharing them would need.
-inline constexpr int kPrivateRows = 4;
 // Gate and up are computed this many floats at a time, so that SiLU finds them in the L2 cache.
 inline constexpr int64_t kGateChunkFloats = 32 * 1024;
 // The same in bf16: AMX's processors have 2 MiB there, and each chunk takes all of a part's rows once.
@@ -38,9 +35,12 @@ inline constexpr int32_t kFewestLogitsRows = 16;
 // The stages of a layer in which threads claim pieces of work from a counter.
 enum class Claim : uint8_t { kQkv, kQueries, kAttention, kOutput, kGateUp, kDown };
 inline constexpr int kClaimsPerLayer = 6;
+inline constexpr int claim_of(int layer, Claim claim) { return layer * kClaimsPerLayer + int(claim); }
+// Chunks of the head take turns with two, which come after the layers'.
+inline constexpr int head_claim(int layers, int chunk) { return layers * kClaimsPerLayer + chunk % 2; }
 
 // Which pieces of each stage's work are taken already. Every thread has a counter of its own for each claim,
-// which others may use as well: as a common one, or to help it out with its share.
+// which others use as well, to take pieces of its share.
 class ClaimCounters {
  public:
   ClaimCounters(int claims, int threads)

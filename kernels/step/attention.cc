@@ -1,0 +1,140 @@
+// Rotation, KV pages and attention (contract: step/attention.h).
+#include "step/attention.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "contract/attention.h"
+
+namespace redoubt {
+namespace {
+
+KvView pages_of_sequence(const StepContext& context, int layer, int kv_head, int32_t sequence) {
+  return context.kv_cache.view(layer, kv_head,
+                               context.page_tables + int64_t(sequence) * context.pages_per_sequence);
+}
+
+AttentionTask attention_task(const StepContext& context, const AttentionItem& item, int layer,
+                             const LayerRows& rows) {
+  const ModelConfig& config = context.config;
+  const Workspace& workspace = context.workspace;
+  const int64_t row = rows.first_row[size_t(item.sequence)] + item.query_begin;
+  const int64_t head = int64_t(item.kv_head) * config.group_heads() + item.head_begin;
+  AttentionTask task;
+  task.queries = workspace.qkv.data() + row * workspace.qkv_stride + head * config.head_dim;
+  task.output = workspace.attention.data() + row * workspace.attention_stride + head * config.head_dim;
+  task.query_token_stride = workspace.qkv_stride;
+  task.output_token_stride = workspace.attention_stride;
+  task.query_tokens = item.query_tokens;
+  task.group_heads = item.heads;
+  task.context_before = rows.batch.context_lengths[item.sequence] + item.query_begin;
+  task.scale = context.attention_scale;
+  task.kv = pages_of_sequence(context, layer, item.kv_head, item.sequence);
+  return task;
+}
+
+bool attends_in_bf16(const StepContext& context, const AttentionItem& item) {
+  return context.bf16.prompts && item.sequence >= context.batch.answers() &&
+         can_attend_in_bf16(context.kv_cache.type(), context.config.head_dim);
+}
+
+}  // namespace
+
+void Attention::reserve(const StepContext& context, const LayerRows& rows) {
+  const KernelTable& kernels = context.kernels;
+  size_t scratch_bytes = 0;
+  for (const AttentionItem& item : rows.attention.items) {
+    const auto bytes_of = attends_in_bf16(context, item) ? kernels.attention_bf16_scratch_bytes
+                                                         : kernels.attention_scratch_bytes;
+    scratch_bytes = std::max(scratch_bytes, bytes_of(attention_task(context, item, 0, rows)));
+  }
+  context.workspace.reserve_attention(scratch_bytes, rows.attention.states_floats);
+}
+
+void Attention::rope_and_store(int layer, const LayerRows& rows, Range heads) {
+  const int64_t count = heads.end - heads.begin;
+  team_.once([&] {
+    const int64_t all = rows.batch.tokens * count;
+    const BasicRange<int64_t> mine = share(all, team_.thread(), team_.threads());
+    for (int64_t i = mine.begin; i < mine.end; ++i) {
+      rope_and_store_one(layer, i / count, heads.begin + int(i % count));
+    }
+  });
+  team_.finish_stage(Stage::kRope);
+}
+
+void Attention::rope_and_store_one(int layer, int64_t row, int head) {
+  const ModelConfig& config = context_.config;
+  const Workspace& workspace = context_.workspace;
+  const LayerWeights& weights = team_.weights().layers[size_t(layer)];
+  float* const vector = workspace.qkv.data() + row * workspace.qkv_stride + int64_t(head) * config.head_dim;
+  const float* const angles = workspace.angles.data() + row * config.rope.rotary_dim;
+  if (head < config.heads) return rotate(vector, weights.query_norm, angles);
+  rotate(vector, weights.key_norm, angles);
+  const int32_t sequence = context_.plan.sequence_of(int32_t(row));
+  const int32_t position = context_.batch.context_lengths[sequence] + int32_t(row) -
+                           context_.plan.all().first_row[size_t(sequence)];
+  context_.kernels.write_kv(pages_of_sequence(context_, layer, head - config.heads, sequence), position,
+                            vector, vector + config.kv_dim());
+}
+
+void Attention::rotate(float* head, const float* norm, const float* angles) const {
+  const ModelConfig& config = context_.config;
+  if (norm != nullptr) {
+    float normalized[kMaxHeadDim];
+    context_.kernels.rms_norm(head, norm, config.rms_norm_epsilon, config.head_dim, normalized);
+    std::memcpy(head, normalized, size_t(config.head_dim) * sizeof(float));
+  }
+  context_.kernels.rope(head, angles, config.rope.rotary_dim);
+}
+
+KvPages Attention::pages_of(const AttentionItem& item, int layer, const LayerRows& rows) const {
+  const AttentionTask task = attention_task(context_, item, layer, rows);
+  const int32_t keys = visible_keys(task, task.query_tokens - 1);
+  const int32_t pages = (keys + kPageTokens - 1) / kPageTokens;
+  const int32_t first = std::max(item.partition, 0) * (kPartitionTokens / kPageTokens);
+  return {task.kv, first, pages - first};
+}
+
+void Attention::attend_item(const AttentionItem& item, const KvPages& upcoming, int layer,
+                            const LayerRows& rows) {
+  const KernelTable& kernels = context_.kernels;
+  std::byte* const scratch = team_.own().attention_scratch.data();
+  AttentionTask task = attention_task(context_, item, layer, rows);
+  task.upcoming = upcoming;
+  const bool bf16 = attends_in_bf16(context_, item);
+  if (item.partition < 0) return (bf16 ? kernels.attention_bf16 : kernels.attention)(task, scratch);
+  const size_t queries = size_t(item.query_tokens) * size_t(item.heads);
+  const size_t state = size_t(item.partition) * queries * size_t(state_floats(context_.config.head_dim));
+  const auto attend_partition = bf16 ? kernels.attention_bf16_partition : kernels.attention_partition;
+  attend_partition(task, item.partition, context_.workspace.states.data() + item.states_begin + state,
+                   scratch);
+}
+
+// A thread's items are sorted by falling cost, so that others can help with the last ones, and it knows what
+// it will read next.
+void Attention::attend(int layer, const LayerRows& rows) {
+  const AttentionPlan& plan = rows.attention;
+  team_.take_pieces(claim_of(layer, Claim::kAttention), [&](int owner, int piece) {
+    const size_t at = plan.first_item[size_t(owner)] + size_t(piece);
+    const size_t end = plan.first_item[size_t(owner) + 1];
+    if (at >= end) return false;
+    const KvPages upcoming = at + 1 < end ? pages_of(plan.items[at + 1], layer, rows) : KvPages{};
+    attend_item(plan.items[at], upcoming, layer, rows);
+    return true;
+  });
+  if (!plan.merges.empty()) {
+    team_.barrier();
+    team_.share(int(plan.merges.size()), [&](Range mine) {
+      for (int i = mine.begin; i < mine.end; ++i) {
+        const AttentionItem& item = plan.merges[size_t(i)];
+        context_.kernels.attention_merge(attention_task(context_, item, layer, rows),
+                                         context_.workspace.states.data() + item.states_begin,
+                                         partition_count(rows.batch, item));
+      }
+    });
+  }
+  team_.finish_stage(Stage::kAttention);
+}
+
+}  // namespace redoubt

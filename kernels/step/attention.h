@@ -1,0 +1,32 @@
+// The stages between query, key and value and the output projection: rotation, KV pages, attention by the
+// plan.
+#pragma once
+
+#include <cstdint>
+
+#include "step/team.h"
+
+namespace redoubt {
+
+class Attention {
+ public:
+  Attention(const StepContext& context, Team& team) : context_(context), team_(team) {}
+
+  // Makes room for what the rows' attention needs beside its inputs and outputs. Before any thread starts.
+  static void reserve(const StepContext& context, const LayerRows& rows);
+
+  // Rotates `heads` of each row (its query heads, then its key/value heads), and stores keys and values.
+  void rope_and_store(int layer, const LayerRows& rows, Range heads);
+  void attend(int layer, const LayerRows& rows);
+
+ private:
+  void rope_and_store_one(int layer, int64_t row, int head);
+  void rotate(float* head, const float* norm, const float* angles) const;
+  void attend_item(const AttentionItem& item, const KvPages& upcoming, int layer, const LayerRows& rows);
+  KvPages pages_of(const AttentionItem& item, int layer, const LayerRows& rows) const;
+
+  const StepContext& context_;
+  Team& team_;
+};
+
+}  // namespace redoubt

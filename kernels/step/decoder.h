@@ -1,0 +1,47 @@
+// One step of a Llama-family model (Touvron et al. 2023): every thread of the pool runs the same sequence of
+// stages, takes its share of each, and meets the others at barriers. Here is only the order of the stages.
+#pragma once
+
+#include "step/attention.h"
+#include "step/context.h"
+#include "step/feed_forward.h"
+#include "step/inputs.h"
+#include "step/products.h"
+#include "step/projections.h"
+#include "step/residual.h"
+#include "step/results.h"
+#include "step/team.h"
+
+namespace redoubt {
+
+// What one thread does in a step. It lives on that thread's stack, and nothing in it is another thread's.
+class Decoder {
+ public:
+  Decoder(const StepContext& context, int thread);
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+
+  void run();
+
+ private:
+  void run_layer(int layer);
+  void run_last_layer(int layer);
+  void attend_and_finish_layer(int layer, const LayerRows& rows);
+  void run_head();
+
+  const StepContext& context_;
+  Team team_;
+  Inputs inputs_;
+  Products products_;
+  Residual residual_;
+  Projections projections_;
+  Attention attention_;
+  FeedForward feed_forward_;
+  Results results_;
+};
+
+// Runs a step on the pool. Rethrows what failed first on any thread: a sampler or a reader, as a rule. The
+// outputs are then of no use, but the model is.
+void run_step(const StepContext& context);
+
+}  // namespace redoubt

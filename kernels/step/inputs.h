@@ -1,0 +1,62 @@
+// In which form rows of activations get to matrix products: as fp32, quantized to int8, or rounded to bf16.
+// Knows no layer and no stage.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "contract/linear.h"
+#include "step/context.h"
+#include "step/team.h"
+
+namespace redoubt {
+
+// Rows as linear kernels take them: in fp32; or the first quantized to one term or two, and the rest,
+// prompts' or all, rounded to bf16.
+struct LinearInput {
+  bool quantized = false;  // or rounded
+  QuantizedRows one_term;  // empty where no user takes one term
+  QuantizedRows two_terms;
+  Bf16Rows rounded;
+  FloatRows floats;
+  int32_t quantized_rows = 0;
+  int32_t first_row = 0;  // of a part, counted from the whole's
+
+  int32_t rows() const { return floats.rows; }
+  // A part of a quantized input; `floats` has only the number of its rows. If rows are rounded, part 0 has
+  // all quantized ones. A part may be empty.
+  LinearInput part(RowPart part) const;
+};
+
+class Inputs {
+ public:
+  // Rows of fp32 in memory, one after another or by an index.
+  struct Source {
+    const float* first;
+    int64_t stride;  // floats
+    const int32_t* row_index =
+        nullptr;  // row r is at first + row_index[r] * stride; null: at first + r * stride
+  };
+
+  Inputs(const StepContext& context, Team& team) : context_(context), team_(team) {}
+
+  // Normalizes rows (unless `norm` is null) and brings them into the form in which `users`, the matrices that
+  // take them, want them. With more than kPrivateRows rows the threads share that work, and meet at a
+  // barrier.
+  LinearInput prepare(const Source& source, RowCounts rows, int32_t cols, const float* norm,
+                      std::initializer_list<const Linear*> users);
+  // The input of `down`, still empty: take_rows fills it, from any thread.
+  LinearInput inner(RowCounts rows, const Linear& down) const;
+  // Quantizes or rounds x, which are the input's rows from `row` and columns from `col` on.
+  void take_rows(const FloatRows& x, const LinearInput& input, int32_t row, int32_t col) const;
+
+ private:
+  LinearInput view(const InputRows& memory, RowCounts rows, int32_t cols,
+                   std::initializer_list<const Linear*> users) const;
+  void fill(const Source& source, const float* norm, const LinearInput& input, float* floats, Range rows);
+
+  const StepContext& context_;
+  Team& team_;
+};
+
+}  // namespace redoubt

@@ -1,0 +1,78 @@
+// Lists a step's rows (contract: step/plan.h).
+#include "step/plan.h"
+
+#include <algorithm>
+
+#include "sampling/prompt_reader.h"
+
+namespace redoubt {
+
+StepPlan::StepPlan(const Batch& batch, const StepOutputs& outputs, const ModelConfig& config,
+                   int32_t threads) {
+  list_sequences(batch, outputs);
+  all_.batch = wanted_.batch = batch;
+  wanted_.batch.tokens = int32_t(wanted_tokens_.size());
+  if (batch.prompts == 0) {
+    all_.answer_rows = batch.tokens;
+    wanted_.answer_rows = wanted_.batch.tokens;
+  }
+  wanted_.batch.query_lengths = wanted_.query_lengths.data();
+  wanted_.batch.context_lengths = wanted_.context_lengths.data();
+  ends_early_ =
+      outputs.logits == nullptr && outputs.hidden_states == nullptr && wanted_.batch.tokens < batch.tokens;
+  list_head_places(batch, outputs);
+  all_.attention = plan_attention(all_.batch, config, threads);
+  if (ends_early_) wanted_.attention = plan_attention(wanted_.batch, config, threads);
+}
+
+void StepPlan::list_sequences(const Batch& batch, const StepOutputs& outputs) {
+  int32_t* place = outputs.sampled;
+  for (int32_t sequence = 0; sequence < batch.sequences; ++sequence) {
+    const int32_t queries = batch.query_lengths[sequence], first_token = int32_t(sequence_of_token_.size());
+    if (sequence == batch.answers()) {
+      all_.answer_rows = first_token;
+      wanted_.answer_rows = int32_t(wanted_tokens_.size());
+    }
+    all_.first_row.push_back(first_token);
+    wanted_.first_row.push_back(int32_t(wanted_tokens_.size()));
+    const int32_t wanted = list_wanted_rows(batch, outputs, sequence, first_token);
+    wanted_.query_lengths.push_back(wanted);
+    wanted_.context_lengths.push_back(batch.context_lengths[sequence] + queries - wanted);
+    sequence_of_token_.insert(sequence_of_token_.end(), size_t(queries), sequence);
+    if (outputs.samplers == nullptr) continue;
+    sampled_of_.push_back(place);
+    for (int32_t i = 0; i <= batch.drafts(sequence); ++i) *place++ = -1;
+  }
+}
+
+// Lists which of a sequence's last rows are wanted after the last layer, and for what; returns how many.
+int32_t StepPlan::list_wanted_rows(const Batch& batch, const StepOutputs& outputs, int32_t sequence,
+                                   int32_t first_token) {
+  const int32_t queries = batch.query_lengths[sequence], context = batch.context_lengths[sequence];
+  const bool samples = outputs.samplers != nullptr && outputs.samplers[sequence] != nullptr;
+  const PromptReader* reader = outputs.readers != nullptr ? outputs.readers[sequence] : nullptr;
+  const int32_t read = reader != nullptr ? std::clamp(reader->rows_wanted(context, queries), 0, queries) : 0;
+  const int32_t sampled_rows = samples ? 1 + batch.drafts(sequence) : 0;
+  const int32_t count = std::max(sampled_rows, read), first_row = int32_t(wanted_tokens_.size());
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t query = queries - count + i;
+    wanted_tokens_.push_back(first_token + query);
+    const int32_t guesses = i - (count - sampled_rows);
+    const bool sampled = samples && guesses >= 0;
+    if (sampled || (reader != nullptr && reader->reads_logits())) {
+      head_rows_.push_back({sequence, first_row + i, sampled ? -1 : context + query, guesses});
+    }
+  }
+  if (read > 0 && !reader->reads_logits()) {
+    hidden_reads_.push_back({sequence, first_row + count - read, context + queries - read, read});
+  }
+  return count;
+}
+
+void StepPlan::list_head_places(const Batch& batch, const StepOutputs& outputs) {
+  for (const HeadRow& row : head_rows_) head_places_.push_back(place_of(row.wanted_row));
+  if (outputs.logits == nullptr) return;
+  for (int32_t token = 0; token < batch.tokens; ++token) head_places_.push_back(token);
+}
+
+}  // namespace redoubt

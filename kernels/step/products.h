@@ -1,0 +1,47 @@
+// Products of rows with the matrices of a stage: which thread multiplies which tiles of which matrix. Knows
+// neither what the matrices are nor where they stand in a layer.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "model/weights.h"
+#include "step/inputs.h"
+#include "step/team.h"
+
+namespace redoubt {
+
+// Where a product goes: row r at values + r * stride.
+struct Target {
+  float* values;
+  int64_t stride;
+  bool accumulate = false;
+  bool elsewhere = true;  // as in LinearOutput
+};
+
+// One matrix of a stage: y = x W^T + bias.
+struct Segment {
+  const Linear& linear;
+  const LinearInput& input;
+  Target target;
+};
+
+class Products {
+ public:
+  Products(const StepContext& context, Team& team) : context_(context), team_(team) {}
+
+  // This thread's part of all segments, which are cut as one: their tiles count on from each other.
+  void run(std::span<const Segment> segments, int claim);
+  // Tiles of one matrix, by this thread alone.
+  void multiply(const LinearInput& input, const Linear& linear, const Target& target, Range tiles) const;
+
+ private:
+  SharedWork work_of(std::span<const Segment> segments) const;
+  // What lies in `mine` of the segments' tiles on this thread's node.
+  void multiply_range(std::span<const Segment> segments, Range mine, RowPart part) const;
+
+  const StepContext& context_;
+  Team& team_;
+};
+
+}  // namespace redoubt

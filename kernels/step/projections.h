@@ -1,0 +1,37 @@
+// The stages that are products alone: query, key and value, the output projection, and the head.
+#pragma once
+
+#include <cstdint>
+
+#include "step/inputs.h"
+#include "step/products.h"
+#include "step/team.h"
+
+namespace redoubt {
+
+class Projections {
+ public:
+  Projections(const StepContext& context, Team& team, Inputs& inputs, Products& products)
+      : context_(context), team_(team), inputs_(inputs), products_(products) {}
+
+  // Of all rows.
+  void query_key_value(int layer);
+  void key_value(int layer);
+  // Of the wanted rows.
+  void query(int layer);
+  // Adds what attention gives to the residual stream.
+  void output(int layer, RowCounts rows);
+  // Logits of some of the plan's head_places. Chunks are counted from 0 and take turns with two claims; the
+  // caller comes to a barrier before the next one.
+  void head(Range rows, int chunk);
+
+ private:
+  LinearInput normalized(int layer, RowCounts rows, std::initializer_list<const Linear*> users);
+
+  const StepContext& context_;
+  Team& team_;
+  Inputs& inputs_;
+  Products& products_;
+};
+
+}  // namespace redoubt

@@ -1,0 +1,31 @@
+// The residual stream: the row of activations of each token that every layer adds to.
+#pragma once
+
+#include "step/team.h"
+
+namespace redoubt {
+
+class Residual {
+ public:
+  Residual(const StepContext& context, Team& team) : context_(context), team_(team) {}
+
+  // Fills it with the tokens' embeddings, and computes the angles of their positions.
+  void embed();
+  // Moves the wanted rows, and their angles, to the front.
+  void keep_wanted_rows();
+  // Copies it for the caller, if hidden states are wanted: as what goes into layer `index`, or comes out of
+  // the last one.
+  void copy_hidden(int index);
+  // Copies it after the final norm, likewise.
+  void copy_final_norm();
+
+ private:
+  float* row(int64_t r) const;
+  // Where the caller gets row r of hidden states.
+  float* output_row(int index, int64_t r) const;
+
+  const StepContext& context_;
+  Team& team_;
+};
+
+}  // namespace redoubt

@@ -1,10 +1,11 @@
-// What linear kernels take and give: activations in the forms that are multiplied, and outputs. Knows no
+// What linear kernels take and return: activations in the forms that are multiplied, and outputs. Knows no
 // kernel and no tier.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 
 #include "contract/packed_matrix.h"
 
@@ -18,9 +19,9 @@ enum class Activations { kInt8, kInt8TwoTerms, kBf16, kFp32 };
 //   one:  n = q            d = max|x| / 127     n = round_to_nearest_even(x * (127 / max|x|))
 //   two:  n = 256 q + l    d = max|x| / 32512   n = round_to_nearest_even(x * (32512 / max|x|)),
 //         q in -127 .. 127, l in -128 .. 127
-// Two cost up to twice the multiplications, but no more reading of weights, and leave no more of the rounding
-// than a 256th. All is 0 where max|x| < kSmallestQuantized, so that neither quotient leaves the normal range.
-// The sum s of a group's n is kept in the two forms that the kernels take it in.
+// Two terms cost up to twice the multiplications, but weights are read once, and the rounding error is a
+// 256th. All is 0 where max|x| < kSmallestQuantized, so that neither quotient leaves the normal range. The
+// sum s of a group's n is kept in the two forms that the kernels take it in.
 struct QuantizedRows {
   int8_t* values = nullptr;      // [rows][cols], q
   int8_t* low_values = nullptr;  // [rows][cols], l; null: one term
@@ -51,8 +52,7 @@ struct QuantizedRows {
 
 // Activations as AMX's tiles take them: x * kBf16InputFactor, no further from 0 than kLargestBf16, rounded to
 // bf16 (to nearest even). Of each eight inputs the even ones come first. Rows lie in
-// blocks of one height, at most 16; the last block may have fewer rows, and what is there in their place is
-// never looked at.
+// blocks of one height, at most 16. The last block may have fewer rows; the rest of it is never read.
 struct Bf16Rows {
   uint16_t* values = nullptr;  // [blocks][cols / kStepInputs][height][kStepInputs]
   int32_t rows = 0;
@@ -99,11 +99,23 @@ inline constexpr float kBf16WeightFactor = 32.0625f;
 inline constexpr float kBf16InputFactor = 0x1p112f / kBf16WeightFactor * (1.0f + 0x7p-11f * 0.6931472f);
 inline constexpr float kLargestBf16 = 0x1.fep127f;
 
-// Scales and minima further from 0 are taken for these, fp16's bits, so that no weight becomes infinite:
+// Scales and minima are clamped to these, given as fp16's bits, so that no weight becomes infinite:
 // 255.375 times a code of -8 .. 7; of lut4 and int8, 15.9921875 times -127 .. 127; of asym_int4, 63.96875
 // times -8 .. 7, and 511.75.
 inline constexpr uint16_t largest_bf16_scale(WeightType type) {
-  return type == WeightType::kSymInt4 ? 0x5bfb : type == WeightType::kAsymInt4 ? 0x53ff : 0x4bff;
+  switch (type) {
+    case WeightType::kSymInt4:
+      return 0x5bfb;
+    case WeightType::kAsymInt4:
+      return 0x53ff;
+    case WeightType::kLut4:
+    case WeightType::kInt8:
+      return 0x4bff;
+    case WeightType::kBf16:
+    case WeightType::kFp32:
+      break;
+  }
+  std::abort();
 }
 inline constexpr uint16_t kLargestBf16Minimum = 0x5fff;
 
@@ -121,7 +133,7 @@ struct LinearOutput {
   int64_t stride = 0;
   const float* bias = nullptr;  // [w.rows] or null
   bool accumulate = false;
-  bool elsewhere = false;  // another core may have y's cache lines: worth asking for them early
+  bool elsewhere = false;  // another core may have y's cache lines, so they are prefetched
 };
 
 // Gate and up of an MLP, of one type, group and shape without padded outputs. gates, ups: where their

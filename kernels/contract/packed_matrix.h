@@ -23,28 +23,106 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <type_traits>
 
 namespace redoubt {
 
+// Every choice by type is a switch without default, here and in with_integer_type: so a type that is added
+// does not compile before each choice knows it.
 enum class WeightType : uint8_t { kSymInt4, kAsymInt4, kLut4, kInt8, kBf16, kFp32 };
 
 inline constexpr int kTileOutputs = 32;
 
-// Bytes of one block: a group of inputs (integer types), two inputs (bf16) or one (fp32), for 32 outputs.
-constexpr size_t packed_block_bytes(WeightType type, int32_t group) {
+// Whether weights are codes of groups that share a scale.
+constexpr bool is_integer_type(WeightType type) {
   switch (type) {
     case WeightType::kSymInt4:
-    case WeightType::kLut4:
-      return size_t(group) * 16 + 64;
     case WeightType::kAsymInt4:
-      return size_t(group) * 16 + 128;
+    case WeightType::kLut4:
     case WeightType::kInt8:
-      return size_t(group) * 32 + 64;
+      return true;
+    case WeightType::kBf16:
+    case WeightType::kFp32:
+      return false;
+  }
+  std::abort();
+}
+
+// Bytes of a block's weights, which come first: a group of inputs (integer types), two inputs (bf16) or one
+// (fp32), for 32 outputs.
+constexpr size_t code_bytes(WeightType type, int32_t group) {
+  switch (type) {
+    case WeightType::kSymInt4:
+    case WeightType::kAsymInt4:
+    case WeightType::kLut4:
+      return size_t(group) * (kTileOutputs / 2);
+    case WeightType::kInt8:
+      return size_t(group) * kTileOutputs;
     case WeightType::kBf16:
     case WeightType::kFp32:
       return 128;
   }
-  return 0;
+  std::abort();
+}
+
+// Bytes of the fp16 numbers that follow: scales, then asym_int4's minima.
+constexpr size_t scale_bytes(WeightType type) {
+  switch (type) {
+    case WeightType::kSymInt4:
+    case WeightType::kLut4:
+    case WeightType::kInt8:
+      return 2 * kTileOutputs;
+    case WeightType::kAsymInt4:
+      return 4 * kTileOutputs;
+    case WeightType::kBf16:
+    case WeightType::kFp32:
+      return 0;
+  }
+  std::abort();
+}
+
+constexpr size_t packed_block_bytes(WeightType type, int32_t group) {
+  return code_bytes(type, group) + scale_bytes(type);
+}
+
+template <WeightType kType>
+using WeightTypeConstant = std::integral_constant<WeightType, kType>;
+
+// Returns work(WeightTypeConstant) of an integer type. Floats are the caller's mistake and end the process.
+template <typename Work>
+decltype(auto) with_integer_type(WeightType type, const Work& work) {
+  switch (type) {
+    case WeightType::kSymInt4:
+      return work(WeightTypeConstant<WeightType::kSymInt4>());
+    case WeightType::kAsymInt4:
+      return work(WeightTypeConstant<WeightType::kAsymInt4>());
+    case WeightType::kLut4:
+      return work(WeightTypeConstant<WeightType::kLut4>());
+    case WeightType::kInt8:
+      return work(WeightTypeConstant<WeightType::kInt8>());
+    case WeightType::kBf16:
+    case WeightType::kFp32:
+      break;
+  }
+  std::abort();
+}
+
+// The same for every type.
+template <typename Work>
+decltype(auto) with_weight_type(WeightType type, const Work& work) {
+  switch (type) {
+    case WeightType::kBf16:
+      return work(WeightTypeConstant<WeightType::kBf16>());
+    case WeightType::kFp32:
+      return work(WeightTypeConstant<WeightType::kFp32>());
+    case WeightType::kSymInt4:
+    case WeightType::kAsymInt4:
+    case WeightType::kLut4:
+    case WeightType::kInt8:
+      break;
+  }
+  return with_integer_type(type, work);
 }
 
 struct PackedMatrix {
@@ -55,7 +133,7 @@ struct PackedMatrix {
   const uint8_t* data = nullptr;   // tiles() * tile_bytes() bytes, 64-byte aligned
   std::array<int8_t, 16> table{};  // lut4
 
-  bool is_integer() const { return type <= WeightType::kInt8; }
+  bool is_integer() const { return is_integer_type(type); }
   int32_t tiles() const { return (rows + kTileOutputs - 1) / kTileOutputs; }
   size_t block_bytes() const { return packed_block_bytes(type, group); }
   int32_t blocks() const { return is_integer() ? cols / group : type == WeightType::kBf16 ? cols / 2 : cols; }

@@ -14,8 +14,6 @@ namespace {
 constexpr int kPassRows =
     2;  // 8 sums, decoding and inputs in the other 8 registers; 3 rows were measured, and spill
 
-constexpr bool is_integer(WeightType type) { return type <= WeightType::kInt8; }
-
 // Inputs that lie together in the packed bytes, and how many bytes they take for the 32 outputs of a tile.
 constexpr int step_inputs(WeightType type) {
   switch (type) {
@@ -25,9 +23,12 @@ constexpr int step_inputs(WeightType type) {
       return 2;
     case WeightType::kFp32:
       return 1;
-    default:
+    case WeightType::kSymInt4:
+    case WeightType::kAsymInt4:
+    case WeightType::kLut4:
       return 8;
   }
+  std::abort();
 }
 constexpr int kStepBytes = 128;
 
@@ -66,8 +67,8 @@ template <WeightType kType, int kRows>
 void multiply_tile(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile, int row) {
   constexpr int kStepInputs = step_inputs(kType);
   const int64_t stride = x.stride;
-  const int runs = is_integer(kType) ? w.blocks() : 1;  // of inputs with one scale
-  const int steps = (is_integer(kType) ? w.group : w.cols) / kStepInputs;
+  const int runs = is_integer_type(kType) ? w.blocks() : 1;  // of inputs with one scale
+  const int steps = (is_integer_type(kType) ? w.group : w.cols) / kStepInputs;
   const uint8_t* packed = w.tile(tile);
   const __m256i table = load_table(w);
   const float* values = x.values + row * stride;
@@ -75,7 +76,7 @@ void multiply_tile(const PackedMatrix& w, const FloatRows& x, const LinearOutput
   __m256 acc[kRows][kColumns] = {};
   for (int run = 0; run < runs; ++run) {
     __m256 scale[kColumns] = {}, minimum[kColumns] = {};
-    if constexpr (is_integer(kType)) {
+    if constexpr (is_integer_type(kType)) {
 #pragma GCC unroll 4
       for (int c = 0; c < kColumns; ++c) {
         scale[c] = load_halves(packed + steps * kStepBytes + c * 16);
@@ -99,7 +100,7 @@ void multiply_tile(const PackedMatrix& w, const FloatRows& x, const LinearOutput
         }
       }
     }
-    if constexpr (is_integer(kType)) packed += kType == WeightType::kAsymInt4 ? 128 : 64;
+    packed += scale_bytes(kType);
   }
 #pragma GCC unroll 2
   for (int r = 0; r < kRows; ++r) {
@@ -112,20 +113,7 @@ template <WeightType kType>
 constexpr TileKernel<FloatRows> kTileKernels[kPassRows] = {multiply_tile<kType, 1>, multiply_tile<kType, 2>};
 
 const TileKernel<FloatRows>* tile_kernels(WeightType type) {
-  switch (type) {
-    case WeightType::kSymInt4:
-      return kTileKernels<WeightType::kSymInt4>;
-    case WeightType::kAsymInt4:
-      return kTileKernels<WeightType::kAsymInt4>;
-    case WeightType::kLut4:
-      return kTileKernels<WeightType::kLut4>;
-    case WeightType::kInt8:
-      return kTileKernels<WeightType::kInt8>;
-    case WeightType::kBf16:
-      return kTileKernels<WeightType::kBf16>;
-    default:
-      return kTileKernels<WeightType::kFp32>;
-  }
+  return with_weight_type(type, [](auto constant) { return &kTileKernels<constant()>[0]; });
 }
 
 }  // namespace

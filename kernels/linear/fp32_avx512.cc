@@ -14,12 +14,10 @@ namespace {
 
 constexpr int kPassRows = 8;
 
-constexpr bool is_integer(WeightType type) { return type <= WeightType::kInt8; }
-
 // An output is one chain of fused multiply-adds, four cycles each, so a core needs at least four columns of
 // 16 outputs in flight: few rows take several tiles at once.
 constexpr int tiles_at_once(WeightType type, int rows) {
-  return !is_integer(type) || rows > 2 ? 1 : 4 / rows;
+  return !is_integer_type(type) || rows > 2 ? 1 : 4 / rows;
 }
 
 // Inputs that lie together in the packed bytes, and how many bytes they take for the 32 outputs of a tile.
@@ -68,8 +66,8 @@ template <WeightType kType, int kTiles, int kRows>
 void multiply_tiles(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile, int row) {
   constexpr int kColumns = kTiles * 2, kStepInputs = step_inputs(kType), kStepBytes = step_bytes(kType);
   const int64_t tile_bytes = int64_t(w.tile_bytes()), stride = x.stride;
-  const int runs = is_integer(kType) ? w.blocks() : 1;  // of inputs with one scale
-  const int run_inputs = is_integer(kType) ? w.group : w.cols;
+  const int runs = is_integer_type(kType) ? w.blocks() : 1;  // of inputs with one scale
+  const int run_inputs = is_integer_type(kType) ? w.group : w.cols;
   const uint8_t* packed = w.tile(tile);
   const __m512 code_value = code_values<kType>(w);
   const float* values = x.values + row * stride;
@@ -97,7 +95,7 @@ void multiply_tiles(const PackedMatrix& w, const FloatRows& x, const LinearOutpu
   };
   for (int run = 0; run < runs; ++run) {
     __m512 scale[kColumns] = {}, minimum[kColumns] = {};
-    if constexpr (is_integer(kType)) {
+    if constexpr (is_integer_type(kType)) {
 #pragma GCC unroll 8
       for (int c = 0; c < kColumns; ++c) {
         const uint8_t* halves =
@@ -117,9 +115,9 @@ void multiply_tiles(const PackedMatrix& w, const FloatRows& x, const LinearOutpu
 #pragma GCC unroll 8
       for (int i = 0; i < kStepInputs; ++i) add_input(i, scale, minimum);
     }
-    if constexpr (is_integer(kType)) packed += kType == WeightType::kAsymInt4 ? 128 : 64;
+    packed += scale_bytes(kType);
   }
-  if constexpr (!is_integer(kType)) {
+  if constexpr (!is_integer_type(kType)) {
 #pragma GCC unroll 8
     for (int i = 0; i < kStepInputs; ++i) {
       if (i < run_inputs % kStepInputs) add_input(i, {}, {});
@@ -149,20 +147,7 @@ constexpr RowsKernel kRowsKernels[kPassRows] = {
     kRowsKernel<kType, 5>, kRowsKernel<kType, 6>, kRowsKernel<kType, 7>, kRowsKernel<kType, 8>};
 
 const RowsKernel* rows_kernels(WeightType type) {
-  switch (type) {
-    case WeightType::kSymInt4:
-      return kRowsKernels<WeightType::kSymInt4>;
-    case WeightType::kAsymInt4:
-      return kRowsKernels<WeightType::kAsymInt4>;
-    case WeightType::kLut4:
-      return kRowsKernels<WeightType::kLut4>;
-    case WeightType::kInt8:
-      return kRowsKernels<WeightType::kInt8>;
-    case WeightType::kBf16:
-      return kRowsKernels<WeightType::kBf16>;
-    default:
-      return kRowsKernels<WeightType::kFp32>;
-  }
+  return with_weight_type(type, [](auto constant) { return &kRowsKernels<constant()>[0]; });
 }
 
 }  // namespace

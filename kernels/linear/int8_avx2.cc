@@ -10,6 +10,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "linear/int8_avx2_pass.h"
 #include "linear/row_passes.h"
@@ -126,8 +127,18 @@ class ChunkPasses {
 };
 
 IntegerKernels kernels_for(const PackedMatrix& w, const QuantizedRows& x) {
-  if (w.type == WeightType::kInt8 || w.type == WeightType::kLut4) return linear_bytes_kernels(w.type);
-  return linear_int4_kernels(w.type, x.low_values == nullptr ? 1 : 2, w.group);
+  switch (w.type) {
+    case WeightType::kInt8:
+    case WeightType::kLut4:
+      return linear_bytes_kernels(w.type);
+    case WeightType::kSymInt4:
+    case WeightType::kAsymInt4:
+      return linear_int4_kernels(w.type, x.low_values == nullptr ? 1 : 2, w.group);
+    case WeightType::kBf16:
+    case WeightType::kFp32:
+      break;
+  }
+  std::abort();
 }
 
 }  // namespace

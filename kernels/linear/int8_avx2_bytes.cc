@@ -106,7 +106,6 @@ void multiply_pass(const Pass& pass) {
   // On Zen 3 2 to 4 rows of int8 take 0.88 to 0.99 of the time that they take with kFar, 6 and 8 up to 1.03.
   constexpr Prefetch kPrefetch = kRows > 4 ? Prefetch::kFar : Prefetch::kNear;
   const int group = pass.matrix->group;
-  const size_t code_bytes = size_t(group) * (kType == WeightType::kInt8 ? 32 : 16);
   // Flipping the top bit adds 128.
   const __m256i table = _mm256_xor_si256(load_table(*pass.matrix), _mm256_set1_epi8(int8_t(0x80)));
   const int8_t* inputs = pass.inputs;
@@ -115,8 +114,8 @@ void multiply_pass(const Pass& pass) {
   float (*const sums)[kTileOutputs] = pass.sums;
   const uint8_t* codes = pass.weights;
   for (int j = 0; j < pass.groups; ++j) {
-    const uint8_t* halves = codes + code_bytes;
-    const uint8_t* block_end = halves + 64;
+    const uint8_t* halves = codes + code_bytes(kType, group);
+    const uint8_t* block_end = halves + scale_bytes(kType);
     for (int column = 0; column < kColumns; column += kWidth) {
       if (pass.ahead) prefetch_part<kPrefetch>(codes, block_end, column / kWidth, kColumns / kWidth);
       __m256i dot[kRows][kWidth];

@@ -138,8 +138,8 @@ void multiply_pass(const Pass& pass) {
   __m256 held[kColumns];  // the sums of one row of one term: there are registers for them
   for (int c = 0; kCount == 1 && c < kColumns; ++c) held[c] = _mm256_load_ps(sums[0] + c * 8);
   for (int j = 0; j < pass.groups; ++j) {
-    const uint8_t* halves = codes + group * 16;
-    const uint8_t* block_end = halves + (kType == WeightType::kAsymInt4 ? 128 : 64);
+    const uint8_t* halves = codes + code_bytes(kType, group);
+    const uint8_t* block_end = halves + scale_bytes(kType);
     for (int column = 0; column < kColumns; column += kWidth) {
       if (pass.ahead) prefetch_part<kPrefetch>(codes, block_end, column / kWidth, kColumns / kWidth);
       // The compiler knows no more what it read for the columns before: it would keep that in memory.

@@ -346,16 +346,7 @@ bool unpacks_in_multipliers() {
 
 void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end, bool keeps) {
-  switch (w.type) {
-    case WeightType::kSymInt4:
-      return multiply_tiles<WeightType::kSymInt4>(w, x, y, tile_begin, tile_end, keeps);
-    case WeightType::kAsymInt4:
-      return multiply_tiles<WeightType::kAsymInt4>(w, x, y, tile_begin, tile_end, keeps);
-    case WeightType::kLut4:
-      return multiply_tiles<WeightType::kLut4>(w, x, y, tile_begin, tile_end, keeps);
-    default:
-      return multiply_tiles<WeightType::kInt8>(w, x, y, tile_begin, tile_end, keeps);
-  }
+  with_integer_type(w.type, [&](auto type) { multiply_tiles<type()>(w, x, y, tile_begin, tile_end, keeps); });
 }
 
 void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,

@@ -86,7 +86,7 @@ void dequantize_row_int4(const PackedMatrix& w, int32_t row, float* out) {
   const bool asymmetric = w.type == WeightType::kAsymInt4;
   const __m256i table = load_table(w);
   for (int32_t j = 0; j < w.blocks(); ++j, block += w.block_bytes()) {
-    const uint8_t* halves = block + w.group * 16;
+    const uint8_t* halves = block + code_bytes(w.type, w.group);
     const __m256 scale = _mm256_set1_ps(half_at(halves, lane));
     const __m256 minimum = _mm256_set1_ps(asymmetric ? half_at(halves + 64, lane) : 0.0f);
     for (int kb = 0; kb < w.group / 8; ++kb, out += 8) {
@@ -112,7 +112,7 @@ void dequantize_row_int8(const PackedMatrix& w, int32_t row, float* out) {
   const int lane = row % kTileOutputs;
   const uint8_t* block = w.tile(row / kTileOutputs);
   for (int32_t j = 0; j < w.blocks(); ++j, block += w.block_bytes()) {
-    const __m128 scale = _mm_set1_ps(half_at(block + w.group * 32, lane));
+    const __m128 scale = _mm_set1_ps(half_at(block + code_bytes(w.type, w.group), lane));
     for (int kb = 0; kb < w.group / 4; ++kb, out += 4) {
       const __m128i codes = _mm_cvtepu8_epi32(_mm_cvtsi32_si128(int(word_at(block + kb * 128 + lane * 4))));
       _mm_storeu_ps(out, _mm_mul_ps(scale, _mm_cvtepi32_ps(_mm_sub_epi32(codes, _mm_set1_epi32(128)))));

@@ -2,6 +2,7 @@
 // contract/kernel_table.h writes down. Made to be read; the other tiers are made to be fast.
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -33,8 +34,10 @@ struct Block {
   }
   float scale(int lane) const { return fp16_to_float(scale_bits(lane)); }
   float minimum(int lane) const { return fp16_to_float(minimum_bits(lane)); }
-  uint16_t scale_bits(int lane) const { return half(size_t(matrix.group) * (is_int8() ? 32 : 16), lane); }
-  uint16_t minimum_bits(int lane) const { return half(size_t(matrix.group) * 16 + 64, lane); }  // asym_int4
+  uint16_t scale_bits(int lane) const { return half(code_bytes(matrix.type, matrix.group), lane); }
+  uint16_t minimum_bits(int lane) const {  // asym_int4
+    return half(code_bytes(matrix.type, matrix.group) + size_t(kTileOutputs) * 2, lane);
+  }
 
   uint16_t half(size_t offset, int lane) const {
     uint16_t bits;
@@ -56,9 +59,20 @@ float dequantize(const PackedMatrix& w, const uint8_t* tile, int lane, int k) {
   }
   const Block block{w, tile + w.block_bytes() * size_t(k / w.group)};
   const int code = block.code(lane, k % w.group);
-  if (w.type == WeightType::kLut4) return block.scale(lane) * float(w.table[size_t(code)]);
-  if (w.type == WeightType::kAsymInt4) return std::fma(block.scale(lane), float(code), block.minimum(lane));
-  return block.scale(lane) * float(code - (w.type == WeightType::kInt8 ? 128 : 8));
+  switch (w.type) {
+    case WeightType::kSymInt4:
+      return block.scale(lane) * float(code - 8);
+    case WeightType::kAsymInt4:
+      return std::fma(block.scale(lane), float(code), block.minimum(lane));
+    case WeightType::kLut4:
+      return block.scale(lane) * float(w.table[size_t(code)]);
+    case WeightType::kInt8:
+      return block.scale(lane) * float(code - 128);
+    case WeightType::kBf16:
+    case WeightType::kFp32:
+      break;
+  }
+  std::abort();
 }
 
 void write(const LinearOutput& y, int row, int32_t n, float sum) {

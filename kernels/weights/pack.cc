@@ -126,7 +126,7 @@ void pack_int4(const PackedMatrix& matrix, const uint8_t* codes, const uint16_t*
         const uint8_t* source = codes + size_t(output) * stride + size_t(block) * size_t(matrix.group);
         seen |= pack_nibbles(source, stride, lanes, matrix.group, out + column * 64);
       }
-      uint8_t* halves = out + size_t(matrix.group) * 16;
+      uint8_t* halves = out + code_bytes(matrix.type, matrix.group);
       pack_halves(matrix, scales, first, block, halves);
       if (matrix.type == WeightType::kAsymInt4) pack_halves(matrix, minima, first, block, halves + 64);
     }
@@ -148,7 +148,7 @@ void pack_int8(const PackedMatrix& matrix, const uint8_t* codes, const uint16_t*
         const uint8_t* source = codes + size_t(output) * stride + size_t(block) * size_t(matrix.group);
         zeros |= pack_bytes(source, stride, lanes, matrix.group, out + column * 64);
       }
-      pack_halves(matrix, scales, first, block, out + size_t(matrix.group) * 32);
+      pack_halves(matrix, scales, first, block, out + code_bytes(matrix.type, matrix.group));
     }
   }
   if (zeros != 0) reject("codes: an int8 code is 0, not in 1 .. 255");

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kStep = 32;  // addends of one product of tiles
 
-// Keys and values of the page that holds a token, as products take them.
+// Keys and values of the page that holds a token, as the products use them.
 class Page {
  public:
   Page(const KvView& kv, int token)

@@ -1,8 +1,7 @@
 // A tile of rows and one partition of pages of integers; attention/fixed_scalar.cc defines the result.
 // Included inside the tier's namespace and target region, after attention/float-inl.h, which has the tile and
-// how rows and keys are gone through. Products are of pairs of int16, exact in int32: of queries in fixed
-// point, and of weights in fixed point, with keys and values that are int16 or, widened as they are loaded,
-// int8.
+// the loops over rows and keys. Products are of pairs of int16, exact in int32: of queries in fixed point,
+// and of weights in fixed point, with keys and values that are int16 or, widened as they are loaded, int8.
 
 // Bytes of a pair of keys or values.
 template <KvType kType>
@@ -62,7 +61,7 @@ REDOUBT_INLINE void fixed_score_vectors(const Tile& tile, int first) {
     add_dots(query, 1, key, dots);
 #pragma GCC unroll 4
     for (int p = 0; p < kPages; ++p) {
-      // As much of the next page's keys, and of this page's values, which can wait in the second level.
+      // Prefetches as much of the next page's keys, and of this page's values into the second-level cache.
 #pragma GCC unroll 2
       for (int line = 0; line < kOwnBytes; line += 64) {
         _mm_prefetch(ahead[p] + line, _MM_HINT_T0);
@@ -95,8 +94,8 @@ REDOUBT_INLINE void fixed_score_all(const Tile& tile, int first, int end) {
   }
 }
 
-// A row's weights on their way: the lanes of their sum; of weights times their value's scale the largest and,
-// for int16 pages, the lanes of their sum.
+// What is collected while a row's scores become weights: the lanes of the weights' sum; the largest weight
+// times its value's scale; and for int16 pages the lanes of the sum of those products.
 struct FixedWeights {
   F32s sums[kSoftmaxLanes / kLanes];
   F32s scaled_sums[kSoftmaxLanes / kLanes];
@@ -138,8 +137,8 @@ REDOUBT_INLINE void fix_row(float* scaled, FixedPoint fixed, int keys, int end) 
 }
 
 // Scores become weights times their value's scale, in fixed point as int16, in their rows' places; 0 from a
-// row's last key to `end`. Writes the rows' maxima and sums, and the weights' scales. A row's passes wait for
-// one another, so each is done for all rows before the next.
+// row's last key to `end`. Writes the rows' maxima and sums, and the weights' scales. Each pass is done for
+// all rows before the next one, because a row's passes depend on one another.
 template <KvType kType>
 void fixed_softmax(Tile& tile, int rows, int end, float* scales) {
   float maxima[kMaxTileRows];
@@ -173,7 +172,7 @@ REDOUBT_INLINE void fixed_value_vectors(const Tile& tile, const float (&scales)[
   for (int page = 0; page < pages; ++page) {
     const int at = column * kPairBytes<kType>;
     const std::byte* values = tile.blocks[page] + tile.values_offset + at;
-    // As much of the next keys, so that memory is read at the same rate throughout.
+    // Prefetches as much of the next keys, so that memory is read at the same rate throughout.
     const std::byte* ahead = tile.blocks[kPartitionPages + page] + at;
     for (int pair = 0; pair < kPageTokens / 2; ++pair, ++weights) {
 #pragma GCC unroll 8

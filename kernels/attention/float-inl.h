@@ -15,7 +15,7 @@ inline constexpr int kScoreStride = kPartitionTokens + 16;
 inline constexpr int kPartitionPages = kPartitionTokens / kPageTokens;
 inline constexpr int kPageVectors = kPageTokens / kLanes;
 inline constexpr int kMaxVectors = 8;  // of keys or outputs at once
-// Tiles that take turns on a partition while it is in the L2 cache.
+// Tiles that work on a partition one after another while it is in the second-level cache.
 inline constexpr int kBlockTiles = 8;
 inline constexpr int kBlockRows = kBlockTiles * kMaxTileRows;
 
@@ -97,8 +97,8 @@ REDOUBT_INLINE void score_vectors(const Tile& tile, int first) {
     query += kStep * kRows;
 #pragma GCC unroll 4
     for (int p = 0; p < kPages; ++p) {
-      // Two lines of a row of keys, which the first level of the cache should hold when the next page begins,
-      // and as much of this page's values, which can wait in the second.
+      // Prefetches two lines of a row of the next page's keys into the first-level cache, and as much of this
+      // page's values into the second.
       const auto* values = reinterpret_cast<const std::byte*>(keys[p]) + tile.values_offset;
 #pragma GCC unroll 2
       for (int line = 0; line < 2; ++line) {
@@ -128,7 +128,7 @@ REDOUBT_INLINE void score_all(const Tile& tile, int first, int end) {
 }
 
 // One row of values. bf16 values come in pairs of vectors, of even and of odd columns, so that widening one
-// takes one operation; load_outputs and store_outputs put them right.
+// takes one operation; load_outputs and store_outputs restore the order.
 template <KvType kType, int kVectors, typename Element>
 REDOUBT_INLINE void load_values(const Element* values, F32s (&x)[kVectors]) {
 #pragma GCC unroll 8
@@ -185,7 +185,7 @@ REDOUBT_INLINE void value_vectors(const Tile& tile, int first_row, int begin, in
     const int stop = end < begin - slot + kPageTokens ? end : begin - slot + kPageTokens;
     const int at = slot * tile.head_dim + column;
     const auto* values = reinterpret_cast<const Element*>(tile.blocks[page] + tile.values_offset) + at;
-    // As much of the next keys, so that memory is read at the same rate throughout.
+    // Prefetches as much of the next keys, so that memory is read at the same rate throughout.
     const auto* ahead = reinterpret_cast<const Element*>(tile.blocks[kPartitionPages + page]) + at;
     for (; begin < stop; ++begin, values += tile.head_dim, ahead += tile.head_dim) {
 #pragma GCC unroll 8
@@ -229,7 +229,7 @@ float max_score(const float* scores, int keys) {
 }
 
 // Calls weigh(t, n, j) for vectors of n <= kLanes keys from t on, all `keys`; j: the vector of the lanes of a
-// sum. The last may be short.
+// sum. The last vector may have fewer keys.
 template <typename Weigh>
 REDOUBT_INLINE void for_vectors(int keys, const Weigh& weigh) {
   constexpr int kVectors = kSoftmaxLanes / kLanes;
@@ -251,7 +251,7 @@ void softmax_row(float* scores, int keys, float* maximum, float* sum) {
     const F32s score = n < kLanes ? load_first(scores + t, n, lowest) : load(scores + t);
     const F32s weight = exp2_nonpositive(sub(score, max));
     store(scores + t, weight);
-    // Where the maximum is -infinity too, the difference is NaN: lanes past the last key must not be counted.
+    // If the maximum is -infinity the difference is NaN, so lanes past the last key must not be counted.
     sums[j] = add(sums[j], n < kLanes ? keep_first(weight, n) : weight);
   });
   *sum = sum_of_lanes(sums);

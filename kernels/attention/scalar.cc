@@ -139,7 +139,7 @@ void attention_merge(const AttentionTask& task, const float* states, int count) 
   }
 }
 
-// One row at a time, so that the states fit the scratch memory whatever the task.
+// One row at a time, so that the states fit the scratch memory for every task.
 template <typename Partition>
 static void attend_rows(const AttentionTask& task, void* scratch, const Partition& partition) {
   const int head_dim = task.kv.head_dim;

@@ -66,8 +66,8 @@ Tile empty_tile(const KvView& kv, const Scratch& scratch) {
   return tile;
 }
 
-// The blocks of partition p as far as `keys` keys of the sequence reach, then those after it: of the next
-// partition, or what is upcoming.
+// The pages of partition p up to the sequence's first `keys` keys, and the pages after them, which are
+// prefetched: the next partition's, or the task's upcoming ones.
 void find_blocks(const AttentionTask& task, int p, int keys, Tile& tile) {
   const int pages = (keys + kPageTokens - 1) / kPageTokens, first = p * kPartitionPages;
   const auto own = [&](int page) { return page_block(task.kv, page < pages ? page : pages - 1); };
@@ -83,7 +83,7 @@ void find_blocks(const AttentionTask& task, int p, int keys, Tile& tile) {
   }
 }
 
-// Rows of one block, whose first partition goes to the task's output at once.
+// Rows of one block. The first partition writes to the task's output directly.
 void attend_block(const AttentionTask& task, const Tiling& tiling, int64_t first_tile, int64_t end_tile,
                   const Scratch& scratch) {
   const int head_dim = task.kv.head_dim;

@@ -1,4 +1,4 @@
-// What attention kernels take and give: pages of keys and values, a task, the states of partitions, and the
+// What attention kernels take and return: pages of keys and values, a task, the states of partitions, and the
 // fixed-point numbers of pages of integers. Knows no kernel and no tier.
 #pragma once
 
@@ -26,12 +26,12 @@ inline constexpr bool is_fixed_point(KvType type) { return type >= KvType::kInt1
 //                then bf16 scales of the keys [kPageTokens], and of the values [kPageTokens]
 // A token's integer key (or value) x has a scale of its own: d = bf16(max|x| / largest_code(type)),
 // q = round(x * (1 / d)), both to nearest even; all 0 where max|x| < kSmallestQuantized; d NaN and q 0 where
-// x is not finite. int16 has 12 bits and a sign, so that sums of products fit 32 bits (below): pages
-// of bf16's size, more exact, and with VNNI multiplied twice as fast.
+// x is not finite. int16 has 12 bits and a sign, so that sums of products fit 32 bits (below). Its pages are
+// of bf16's size and more exact.
 inline constexpr int kPageTokens = 32;
 // Attention takes partitions of this many keys separately (all scores, then one softmax, then the values) and
-// merges them in ascending order, whoever computes them: long contexts can be split over threads and still
-// give the same bits.
+// merges them in ascending order, whichever thread computes them: so long contexts can be split over threads
+// and still give the same bits.
 inline constexpr int kPartitionTokens = 512;
 
 inline constexpr size_t kv_number_bytes(KvType type) {
@@ -75,7 +75,7 @@ struct AttentionTask {
   int32_t context_before = 0;
   float scale = 1.0f;
   KvView kv;
-  KvPages upcoming;  // whose keys are asked for towards the end: what the thread attends to next, if anything
+  KvPages upcoming;  // of the thread's next task, if any: their keys are prefetched towards the end
 };
 
 // The state of one partition for one (query token, head): maximum (of scores times log2(e)), sum, and
@@ -133,11 +133,11 @@ inline FixedPoint kv_fixed_point(KvType type, uint32_t largest_bits) {
   return fixed;
 }
 
-// What such keys and values are multiplied with, queries and weights, is 16-bit fixed point too, of a scale
-// such that int32 sums can't overflow. Over int8 pages the number of products alone sees to that:
-// kPartitionTokens, and head_dim. Over int16 pages the sum of the codes does: it is kLargestSum at most but
-// for half a code each and its own rounding. That is 512 times 1016: equal weights of a full partition are
-// whole codes.
+// Such keys and values are multiplied with queries and weights that are 16-bit fixed point too. Their scale
+// is such that int32 sums can't overflow. Over int8 pages the number of products is small enough for that:
+// kPartitionTokens, and head_dim. Over int16 pages the sum of the codes is bounded: it is kLargestSum at most
+// but for half a code each and its own rounding. That is 512 times 1016: equal weights of a full partition
+// are whole codes.
 inline constexpr int32_t kLargestFactor = 32767;
 inline constexpr int32_t kLargestSum = 520192;
 static_assert(int64_t(kLargestFactor) * largest_code(KvType::kInt8) * kPartitionTokens < int64_t(1) << 31);

@@ -12,19 +12,19 @@ namespace redoubt {
 // nor its inverse leaves the normal range.
 inline constexpr float kSmallestQuantized = 0x1p-100f;
 
-// Magnitudes compare as their bits do, and what is not finite comes last.
+// The bits of a float's magnitude. Magnitudes compare as these bits do; infinity and NaN are the largest.
 inline constexpr uint32_t kMagnitudeBits = 0x7fffffff;
 
 inline float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(uint32_t(bits) << 16); }
 
 inline uint16_t float_to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t(bits >> 16 | 0x40u);  // a NaN stays one, quiet
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t(bits >> 16 | 0x40u);  // NaN becomes a quiet NaN
   return uint16_t((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-// 0, of the same sign, in place of a subnormal number: what instructions on bf16 do with what they take and
-// give.
+// Replaces a subnormal number by 0 of the same sign, as instructions on bf16 do with their inputs and
+// results.
 inline float flush_subnormal(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   return (bits & 0x7f800000u) == 0 ? std::bit_cast<float>(bits & 0x80000000u) : value;
@@ -59,7 +59,7 @@ inline uint16_t double_to_fp16(double value) {
 
 // a * b + c, rounded once; of finite numbers.
 inline uint16_t fp16_multiply_add(uint16_t a, uint16_t b, uint16_t c) {
-  // What the sum may lose is far less than half a step of c.
+  // The error of the sum in double is far less than half a step of c.
   return double_to_fp16(double(fp16_to_float(a)) * double(fp16_to_float(b)) + double(fp16_to_float(c)));
 }
 

@@ -1,5 +1,5 @@
-// Zeroed memory for activations, KV pages and weights, straight from the kernel: page aligned, in whole huge
-// pages from half of one on, resident only once it is touched. Knows nothing of what it holds.
+// Zeroed memory for activations, KV pages and weights, from mmap(2): page aligned, in whole huge pages if it
+// is at least half of one, and resident only once it is touched. Knows nothing of what it holds.
 #pragma once
 
 #include <sys/mman.h>
@@ -42,7 +42,7 @@ class AlignedMemory {
   size_t bytes() const { return bytes_; }
 
  private:
-  // Newer kernels align large mappings by themselves; a huge page fits in those of older ones only if we do.
+  // Newer kernels align large mappings themselves; older ones do not, and a huge page needs it.
   void* map(size_t alignment) const {
     const size_t mapped_bytes = bytes_ + alignment;
     void* mapped = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE,
@@ -53,7 +53,7 @@ class AlignedMemory {
     const size_t before = (alignment - reinterpret_cast<uintptr_t>(begin) % alignment) % alignment;
     if (before != 0) munmap(begin, before);
     munmap(begin + before + bytes_, alignment - before);
-    madvise(begin + before, bytes_, MADV_HUGEPAGE);  // a wish: refusal only costs time
+    madvise(begin + before, bytes_, MADV_HUGEPAGE);  // if it is refused, that only costs time
     return begin + before;
   }
 

@@ -1,5 +1,5 @@
-// set_mempolicy(2) and mbind(2) by their system calls: libnuma would be a dependency for one number. Knows
-// nothing of CPUs or threads.
+// set_mempolicy(2) and mbind(2) by their system calls, without a dependency on libnuma. Knows nothing of CPUs
+// or threads.
 #include "machine/numa.h"
 
 #include <sys/syscall.h>

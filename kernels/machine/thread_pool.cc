@@ -2,10 +2,10 @@
 // number that is watched with pauses for a while, then with yields, then in a futex. Knows nothing of what is
 // run.
 //
-// Time in a barrier is bounded by the slowest thread, and on a shared machine a thread can lose its core for
-// milliseconds. So nobody keeps a core from others for longer than a barrier plausibly takes. But waking
-// takes a sleeper 100 us in a virtual machine, each step, so that a waiting thread stays awake, yielding, for
-// longer than usually lies between two steps.
+// On a shared machine a thread can lose its core for milliseconds, and the others wait for it in the barrier.
+// So a waiting thread spins only for as long as a barrier usually takes, and then yields its core to others.
+// It goes on yielding for longer than there usually is between two steps, and sleeps only then, because
+// waking it takes long in a virtual machine. Measured in docs/tuning.md.
 #include "machine/thread_pool.h"
 
 #include <linux/futex.h>
@@ -27,12 +27,12 @@
 namespace redoubt {
 namespace {
 
-// A pause is 20 to 50 ns: spinning lasts 20 to 50 us, longer than one linear layer of a small model takes.
+// Spinning lasts longer than one linear layer of a small model takes.
 constexpr int kSpinPauses = 1000;
 constexpr auto kYieldingTime = std::chrono::microseconds(1000);
-// Asked for on arrival: even the last one has other work to do before it reads them.
+// Prefetched on arrival: even the thread that comes last has other work to do before it reads them.
 constexpr size_t kArrivalBytes = 4096;
-// Asked for between two looks at the barrier.
+// Prefetched between two looks at the barrier.
 constexpr size_t kWaitBytes = 256;
 
 inline void pause_cpu() { __builtin_ia32_pause(); }
@@ -43,7 +43,7 @@ class alignas(64) Generation {
   uint32_t load() const { return value_.load(std::memory_order_acquire); }
 
   void advance() {
-    // seq_cst, as in sleep(): either the waker sees the sleeper, or the sleeper sees the new value.
+    // seq_cst, as in wait_while(): either this thread sees the sleeper, or the sleeper sees the new value.
     value_.fetch_add(1, std::memory_order_seq_cst);
     if (sleepers_.load(std::memory_order_seq_cst) != 0) {
       syscall(SYS_futex, &value_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
@@ -163,7 +163,7 @@ struct ThreadPool::State {
     }
   }
 
-  // Starts the next worker and waits until it is where it belongs.
+  // Starts the next worker and waits until it is pinned.
   void start(int thread) {
     workers.emplace_back([this, thread] { work(thread); });
     started.wait(thread - 1);

@@ -1,4 +1,4 @@
-// The pool of KV pages: addresses only. Which page belongs to whom is not known here.
+// The pool of KV pages: addresses only. Does not know which sequence has which page.
 #include "model/kv_cache.h"
 
 #include <cstring>

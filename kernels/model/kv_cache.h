@@ -1,6 +1,6 @@
 // The pool of KV pages. A page holds kPageTokens tokens of all layers and heads together, so that one page is
-// one piece of memory to copy; the block inside is laid out as contract/attention.h says. Which page
-// belongs to whom is not known here.
+// one piece of memory to copy. The blocks inside are laid out as contract/attention.h says. Does not know
+// which sequence has which page.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ class KvCache {
   KvType type() const { return type_; }
   int32_t pages() const { return pages_; }
   size_t bytes() const { return memory_.bytes(); }
-  // page_table's entries are the caller's to check: 0 .. pages().
+  // The caller has checked that page_table's entries are in 0 .. pages().
   KvView view(int32_t layer, int32_t kv_head, const int32_t* page_table) const;
   // Throws std::invalid_argument for a page that is not there.
   void copy_page(int32_t source, int32_t target);

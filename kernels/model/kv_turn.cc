@@ -1,4 +1,4 @@
-// Scalar: it is done once in hundreds of tokens.
+// Turns keys with scalar code: it is done once in hundreds of tokens.
 #include "model/kv_turn.h"
 
 #include <stdexcept>

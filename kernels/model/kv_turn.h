@@ -1,9 +1,8 @@
-// Moves a page's keys to later positions: what an endless chat does with its first tokens when others are
-// dropped.
+// Moves a page's keys to later positions. An endless chat does so with its first tokens when it drops later
+// ones.
 //
-// A rotary key at position p + n is the one at p, rotated by n more; values have no position. So a page of
-// kept tokens is copied once, and its keys are turned from the original's each time: whatever was rounded, it
-// was rounded once more, not once more each time.
+// A rotary key at position p + n is the key at p, rotated by n more; values have no position. Each time the
+// keys are turned from the original page, not from the last copy, so that rounding errors do not add up.
 #pragma once
 
 #include <cstdint>

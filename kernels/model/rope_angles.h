@@ -15,7 +15,7 @@ class RopeAngles {
   int32_t rotary_dim() const { return config_.rotary_dim; }
   // out: [rotary_dim / 2] cosines, then as many sines. Angles are computed in double.
   void fill(int32_t position, float* out) const;
-  // Whether a key's place can be changed afterwards: frequencies are the same at all positions.
+  // Whether frequencies are the same at all positions, so that a stored key can be moved to another one.
   bool is_relative() const { return config_.type != RopeType::kDynamic; }
   // What turns a rotated key by so many positions more. Same layout; no attention factor, which the key has
   // already.

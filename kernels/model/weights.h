@@ -36,15 +36,12 @@ struct ModelWeights {
 // Finds and checks every tensor that `config` demands. Throws PackedFileError. The views live as long as
 // `file`. For the threads of one node, which may read their own tiles only (weights/node_slices.h).
 //
-// Two-term inputs go where a small model's outputs are touched most for the work they cost: into query, key
-// and value of every layer; the first two layers, where activations of thousands of times the usual size
-// arise (Sun et al. 2024, "Massive Activations in Large Language Models"); the last layer, of which a prompt
-// computes one row; and the head. In models at least kWideHiddenSize wide the rounding of a sum's many terms
-// averages out, and every input has one term. (Embedded model, 768 tokens of prose and chat, mean KL
-// divergence from fp32 activations: 0.0028 with one term everywhere, 0.0021 with two into the head, 0.0015
-// into the last layer too, 0.0008 into keys and values too, 0.0007 into the first two layers too. On 768
-// tokens of WikiText-2 from there to all of this: 0.00078 to 0.00055; and the spread, over eight like
-// roundings, of the difference of two nearly equal logits after a chat's prompt 0.09 to 0.04.)
+// In a small model these take inputs of two terms, because there the rounding of inputs changes the output
+// most for the work that a second term costs: query, key and value of every layer; the first two layers,
+// where activations of thousands of times the usual size arise (Sun et al. 2024, "Massive Activations in
+// Large Language Models"); the last layer, of which a prompt computes one row; and the head. In models at
+// least kWideHiddenSize wide the rounding errors of a sum's many terms average out, and every input has one
+// term. Measured in docs/tuning.md.
 inline constexpr int32_t kWideHiddenSize = 1024;
 ModelWeights find_model_weights(const PackedFile& file, const ModelConfig& config, int node);
 

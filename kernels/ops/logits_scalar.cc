@@ -1,5 +1,4 @@
-// What sampling does to every logit, scalar: defines the result. Which token is chosen is
-// sampling/sampler.cc's business.
+// What sampling does to every logit, scalar: defines the result. sampling/sampler.cc chooses the token.
 #include <algorithm>
 #include <limits>
 

@@ -58,12 +58,12 @@ FixedPoint fixed_point_of(KvType type, const float* x, int n) {
   for (int i = 0; i < n; i += kLanes) largest = max_bits(largest, magnitude_bits(load(x + i)));
   return kv_fixed_point(type, max_bits_of_lanes(largest));
 }
-// x * inverse as integers; 0 where the inverse is, whatever x.
+// x * inverse, to be rounded to integers; 0 if inverse is 0, whatever x is.
 REDOUBT_INLINE F32s codes_of(const float* x, float inverse) {
   return inverse == 0.0f ? set(0.0f) : mul(load(x), set(inverse));
 }
 
-// Code: of pages of integers.
+// For pages of integers; Code is their type.
 template <typename Code>
 void write_codes(KvType type, std::byte* block, int slot, int head_dim, const float* key,
                  const float* value) {

@@ -9,7 +9,7 @@
 namespace redoubt {
 namespace {
 
-// Sums in lanes of fixed number, so that the result is the same on every processor.
+// Sums in a fixed number of lanes, so that the result is the same on every processor.
 float dot(const float* a, const float* b, size_t size) {
   constexpr size_t kLanes = 16;
   std::array<float, kLanes> sums{};

@@ -1,6 +1,6 @@
-// The hidden states of a text so far, and how much a candidate for its next token resembles them: what
-// contrastive search (Su et al. 2022, "A Contrastive Framework for Neural Text Generation") asks of the model
-// beside probabilities. States are those after the final norm. Knows no tokens, pages or requests.
+// The hidden states of a text so far, and how similar a candidate for its next token is to them, for
+// contrastive search (Su et al. 2022, "A Contrastive Framework for Neural Text Generation"). States are those
+// after the final norm. Knows no tokens, pages or requests.
 #pragma once
 
 #include <cstdint>

@@ -27,7 +27,7 @@ PromptScorer::PromptScorer(int32_t vocab_size, std::vector<int32_t> prompt, int3
   scores_.top_logprobs.resize(count * size_t(top));
 }
 
-// The row of the prompt's last token tells of what follows it, which is not the prompt's.
+// The row of the prompt's last token predicts the first token of the answer, which is not scored.
 int32_t PromptScorer::rows_wanted(int32_t context, int32_t queries) const {
   return context + 1 < int32_t(prompt_.size()) ? queries : 0;
 }

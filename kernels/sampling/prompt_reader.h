@@ -1,6 +1,6 @@
-// What a request wants of its prompt beside keys and values: the log-probability of every token of it, or one
-// vector for all of it. A reader belongs to one request and is given its rows as they are computed, in
-// chunks; a request that is computed again from its beginning (after preemption) gives the same.
+// Readers get rows of a prompt as a step computes them, and make something of them: the log-probability of
+// every token, or one vector for the whole prompt. A reader belongs to one request. Its rows come in chunks;
+// after preemption they come again from the first, and the result is the same.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ class PromptReader {
  public:
   virtual ~PromptReader() = default;
 
-  // Of the `queries` tokens after the first `context`, how many of the last it reads.
+  // How many of the last rows it reads, of a step with `queries` tokens after the first `context`.
   virtual int32_t rows_wanted(int32_t context, int32_t queries) const = 0;
   // Whether it reads logits (else hidden states after the final norm).
   virtual bool reads_logits() const = 0;

@@ -16,8 +16,8 @@ namespace redoubt {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-// Weights are relative to the largest, which is 1. Candidates of top-p are gathered down to this one, which
-// is most often enough, and only if it is not all of them.
+// Weights are relative to the largest, which is 1. For top-p, candidates are gathered down to this weight
+// first. That is usually enough; if not, all of them are gathered.
 constexpr float kFirstThreshold = 0x1p-10f;
 // Weights of one sixteenth of an octave share a bucket.
 constexpr int kBucketShift = 19;
@@ -159,7 +159,7 @@ void Sampler::apply_penalties(float* logits) const {
   for (const auto& [token, bias] : options_.logit_bias) logits[token] += bias;
 }
 
-// What the grammar forbids, and the ends that would come too early. Words that allow all are skipped.
+// Bars what the mask forbids, and end tokens before min_tokens. Words of the mask that allow all are skipped.
 void Sampler::bar_tokens(float* logits) const {
   if (masked_) {
     for (size_t word = 0; word < mask_.size(); ++word) {
@@ -232,7 +232,7 @@ int32_t Sampler::first_equal(const float* logits, float value) const {
 
 // Turns n logits into weights relative to the largest logit, and returns their sum.
 double Sampler::weigh(float* logits, float max, int32_t n) {
-  // Bounded, so that 0 times it is 0 at the smallest temperature too.
+  // Bounded, so that 0 * scale is 0 at the smallest temperature too.
   const float scale = std::min(kLog2eHigh / options_.temperature, 1e30f);
   block_sums_.resize(blocks_of(n));
   kernels_->softmax_weights(logits, n, max, scale, block_sums_.data());
@@ -249,8 +249,8 @@ int32_t Sampler::draw_from_all(const float* weights, double total) {
     if (rest < block_sums_[block]) break;
     rest -= block_sums_[block];
   }
-  // Rounding may leave a little past the last block, or past a block's last token: then it is the last that
-  // can be.
+  // Rounding may leave a rest after the last block, or after a block's last token. Then the last possible
+  // token is drawn.
   const int32_t begin = int32_t(last) * kLogitBlock, end = std::min(vocab_size_, begin + kLogitBlock);
   int32_t chosen = begin;
   for (int32_t token = begin; token < end; ++token) {
@@ -305,8 +305,8 @@ void Sampler::keep_top_k(const float* logits, float max) {
   for (size_t i = 0; i < candidates_.size(); ++i) candidates_[i].weight = values_[i];
 }
 
-// Makes the candidates of all tokens of at least this value; NaN never is. Without a branch per token, for
-// none could be foretold.
+// Makes the candidates of all tokens of at least this value; NaN never is. There is no branch per token,
+// because it could not be predicted.
 void Sampler::gather(const float* values, float at_least) {
   size_t count = 0;
   for (size_t block = 0; block < block_maxima_.size(); ++block) {
@@ -321,9 +321,9 @@ void Sampler::gather(const float* values, float at_least) {
   candidates_.resize(count);
 }
 
-// The last candidate, in the order of falling weight, then id, that is needed to reach `mass`. Buckets of
-// like weights (those of positive floats ascend as their bits do) say where that is; only its bucket is put
-// in order.
+// The last candidate, in the order of falling weight, then id, that is needed to reach `mass`. Candidates are
+// counted in buckets of similar weights (positive floats ascend as their bits do); only the bucket in which
+// the mass is reached is sorted.
 Sampler::Candidate Sampler::top_p_cut(double mass) {
   bucket_masses_.assign(kBuckets, 0.0);
   for (const Candidate& candidate : candidates_)

@@ -71,7 +71,7 @@ float TokenScorer::find_maxima(const float* logits, int32_t vocab_size) {
   return *std::max_element(block_maxima_.begin(), block_maxima_.end());
 }
 
-// The k-th largest of the blocks' maxima is a bound that k tokens reach at least.
+// At least k tokens reach the k-th largest of the blocks' maxima.
 void TokenScorer::find_top(const float* logits, int32_t vocab_size, int32_t top) {
   best_.clear();
   if (top == 0) return;
@@ -91,7 +91,7 @@ void TokenScorer::find_top(const float* logits, int32_t vocab_size, int32_t top)
   const auto before = [](const auto& a, const auto& b) {
     return a.first > b.first || (a.first == b.first && a.second < b.second);
   };
-  // NaN is in no order, and was left out; where so few are left, the lowest ids without a number fill up.
+  // NaN was left out. If fewer than `top` numbers are left, the NaN logits of lowest id fill up.
   for (int32_t token = 0; best_.size() < size_t(top); ++token) {
     if (std::isnan(logits[token])) best_.emplace_back(-kInfinity, token);
   }

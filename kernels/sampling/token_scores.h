@@ -1,5 +1,5 @@
 // Log-probabilities of tokens under a row of logits, as the model gives them: at temperature 1, before any
-// penalty, bias or mask. Knows no request; what is kept is the caller's.
+// penalty, bias or mask. Knows no request, and keeps no scores.
 #pragma once
 
 #include <cstdint>

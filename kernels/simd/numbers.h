@@ -21,14 +21,14 @@ inline constexpr float kExp2ToFixed[] = {0x1.62e12ap-1f, 0x1.ec0382p-3f, 0x1.c9f
 inline constexpr float kExp2ToBf16[] = {0x1.640ea4p-1f, 0x1.cf7ac2p-3f, 0x1.409564p-4f};
 // Below this, weights of attention are 0: 2^x would leave the normal numbers.
 inline constexpr float kExp2Smallest = -125.0f;
-// With fixed point weights are 0 below this, and with bf16 products x is no less: times a small value's scale
-// weights would leave the normal numbers, which costs Intel's processors more than a hundred cycles each.
+// With fixed-point products weights below this are 0, and with bf16 products x is not less than this:
+// otherwise a weight times a small scale would be subnormal, which is slow on Intel's processors.
 inline constexpr float kExp2SmallestScaled = -100.0f;
 
 // log2(e) as a sum of two floats.
 inline constexpr float kLog2eHigh = 0x1.715476p+0f;
 inline constexpr float kLog2eLow = 0x1.4ae0c0p-26f;
-// silu takes e^-gate no further than 2^+-this: past it silu is gate, or below 1e-35 in magnitude.
+// silu clamps the exponent of e^-gate to +-this: beyond it silu is gate, or below 1e-35 in magnitude.
 inline constexpr float kSiluClamp = 125.0f;
 
 // Lane l of a sum takes elements l, l + lanes, ... in ascending order; then the upper half of the lanes is

@@ -1,7 +1,7 @@
 // AVX2's vector of floats for the kernels written once for all vector tiers (ops/rows-inl.h,
 // attention/float-inl.h). Included inside the tier's namespace and target region, after all other headers; so
-// no include guard and no includes. Bits: each function is one IEEE operation, so tiers agree. Where an
-// operand may be NaN the order matters.
+// no include guard and no includes. Each function is one IEEE operation, so that tiers agree bit for bit.
+// Where an operand may be NaN the order of operands matters.
 
 using F32s = __m256;
 using Bits = __m256i;
@@ -16,11 +16,11 @@ REDOUBT_INLINE void store(float* to, F32s x) { _mm256_storeu_ps(to, x); }
 REDOUBT_INLINE Bits first(int n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
-// Of the first n < kLanes elements; the others are `fill`, and are not read.
+// Loads the first n < kLanes elements; the other lanes are `fill`, and their memory is not read.
 REDOUBT_INLINE F32s load_first(const float* x, int n, F32s fill) {
   return _mm256_blendv_ps(fill, _mm256_maskload_ps(x, first(n)), _mm256_castsi256_ps(first(n)));
 }
-// The first n < kLanes lanes; 0 in the others.
+// Loads the first n < kLanes lanes; the others are 0.
 REDOUBT_INLINE F32s keep_first(F32s x, int n) { return _mm256_and_ps(x, _mm256_castsi256_ps(first(n))); }
 REDOUBT_INLINE void store_first(float* to, F32s x, int n) { _mm256_maskstore_ps(to, first(n), x); }
 
@@ -93,12 +93,13 @@ REDOUBT_INLINE Bits load_int8_pairs(const void* x) {
 REDOUBT_INLINE Bits set_pair(int32_t pair) { return _mm256_set1_epi32(pair); }
 REDOUBT_INLINE Bits add_dot(Bits sum, Bits x, Bits y) {
   sum = _mm256_add_epi32(sum, _mm256_madd_epi16(x, y));
-  // Or the compiler makes a tile's products first, and for want of registers keeps its sums in memory.
+  // Without this the compiler computes a tile's products first, runs out of registers and keeps sums in
+  // memory.
   __asm__("" : "+x"(sum));
   return sum;
 }
 REDOUBT_INLINE F32s to_float(Bits x) { return _mm256_cvtepi32_ps(x); }
-// Rounds to nearest even; the results fit. At `to` there may be what x was loaded from.
+// Rounds to nearest even; the results must fit. `to` may be where x was loaded from.
 REDOUBT_INLINE void store_integers(int16_t* to, F32s x) {
   const Bits words = _mm256_cvtps_epi32(x);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
@@ -109,7 +110,7 @@ REDOUBT_INLINE void store_integers(int8_t* to, F32s x) {
   const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi16(halves, halves));
 }
-// To every second place; those between stay as they are.
+// Writes every second place; those between stay as they are.
 template <typename Integer>
 REDOUBT_INLINE void store_apart(Integer* to, F32s x) {
   alignas(16) Integer codes[kLanes];
@@ -129,7 +130,7 @@ REDOUBT_INLINE uint32_t max_bits_of_lanes(Bits x) {
   return uint32_t(_mm_cvtsi128_si32(_mm_max_epu32(x4, _mm_shuffle_epi32(x4, 0xb1))));
 }
 
-// Halves of the lanes, the upper onto the lower, until one is left.
+// Adds the upper half of the lanes to the lower until one is left.
 REDOUBT_INLINE float sum_of_lanes(F32s x) {
   __m128 x4 = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
   x4 = _mm_add_ps(x4, _mm_movehl_ps(x4, x4));

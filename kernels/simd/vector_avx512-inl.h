@@ -1,7 +1,7 @@
 // AVX-512's vector of floats for the kernels written once for all vector tiers (ops/rows-inl.h,
 // attention/float-inl.h). Included inside the tier's namespace and target region, after all other headers; so
-// no include guard and no includes. Bits: each function is one IEEE operation, so tiers agree. Where an
-// operand may be NaN the order matters.
+// no include guard and no includes. Each function is one IEEE operation, so that tiers agree bit for bit.
+// Where an operand may be NaN the order of operands matters.
 
 using F32s = __m512;
 using Bits = __m512i;
@@ -14,11 +14,11 @@ REDOUBT_INLINE F32s set(float x) { return _mm512_set1_ps(x); }
 REDOUBT_INLINE F32s load(const float* x) { return _mm512_loadu_ps(x); }
 REDOUBT_INLINE void store(float* to, F32s x) { _mm512_storeu_ps(to, x); }
 REDOUBT_INLINE __mmask16 first(int n) { return __mmask16((1u << n) - 1); }
-// Of the first n < kLanes elements; the others are `fill`, and are not read.
+// Loads the first n < kLanes elements; the other lanes are `fill`, and their memory is not read.
 REDOUBT_INLINE F32s load_first(const float* x, int n, F32s fill) {
   return _mm512_mask_loadu_ps(fill, first(n), x);
 }
-// The first n < kLanes lanes; 0 in the others.
+// Loads the first n < kLanes lanes; the others are 0.
 REDOUBT_INLINE F32s keep_first(F32s x, int n) { return _mm512_maskz_mov_ps(first(n), x); }
 REDOUBT_INLINE void store_first(float* to, F32s x, int n) { _mm512_mask_storeu_ps(to, first(n), x); }
 
@@ -91,14 +91,14 @@ REDOUBT_INLINE Bits add_dot(Bits sum, Bits x, Bits y) {
   return sum;
 }
 REDOUBT_INLINE F32s to_float(Bits x) { return _mm512_cvtepi32_ps(x); }
-// Rounds to nearest even; the results fit. At `to` there may be what x was loaded from.
+// Rounds to nearest even; the results must fit. `to` may be where x was loaded from.
 REDOUBT_INLINE void store_integers(int16_t* to, F32s x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(x)));
 }
 REDOUBT_INLINE void store_integers(int8_t* to, F32s x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
 }
-// To every second place; those between stay as they are.
+// Writes every second place; those between stay as they are.
 REDOUBT_INLINE void store_apart(int8_t* to, F32s x) {
   const __m256i words = _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(x));
   _mm256_mask_storeu_epi8(to, 0x55555555, words);
@@ -115,7 +115,7 @@ REDOUBT_INLINE Bits magnitude_bits(F32s x) {
 REDOUBT_INLINE Bits max_bits(Bits a, Bits b) { return _mm512_max_epu32(a, b); }
 REDOUBT_INLINE uint32_t max_bits_of_lanes(Bits x) { return _mm512_reduce_max_epu32(x); }
 
-// Halves of the lanes, the upper onto the lower, until one is left.
+// Adds the upper half of the lanes to the lower until one is left.
 REDOUBT_INLINE float sum_of_lanes(F32s x) {
   const __m256 x8 = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
   __m128 x4 = _mm_add_ps(_mm256_castps256_ps128(x8), _mm256_extractf128_ps(x8, 1));

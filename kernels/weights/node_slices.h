@@ -14,11 +14,12 @@
 
 namespace redoubt {
 
-// The threads of a pool by node. Nodes are counted from 0 in the order of their threads.
+// Which threads of a pool are on which node. Nodes are counted from 0 in the order of their threads.
 class ThreadNodes {
  public:
-  // system_nodes: each thread's NUMA node; empty: one node, and no matter which. Throws std::invalid_argument
-  // for another number of nodes than threads, and for a node whose threads are not neighbours.
+  // system_nodes: each thread's NUMA node; empty: all threads on one node, whichever it is. Throws
+  // std::invalid_argument for another number of nodes than threads, and for a node whose threads are not
+  // neighbours.
   ThreadNodes(int threads, const std::vector<int>& system_nodes);
 
   int nodes() const { return int(first_thread_.size()) - 1; }
@@ -27,11 +28,11 @@ class ThreadNodes {
   Range threads_of(int node) const { return {first_thread_[size_t(node)], first_thread_[size_t(node) + 1]}; }
   // The system's number of a node; -1 where it does not matter.
   int system_node(int node) const { return system_nodes_[size_t(node)]; }
-  // A node's own of a matrix' tiles: in proportion to its threads, in whole multiples of kSliceTiles.
+  // A node's own tiles of a matrix: in proportion to its threads, in whole multiples of kSliceTiles.
   Range tiles_of(int node, int tiles) const { return nodes() == 1 ? Range{0, tiles} : slice_of(node, tiles); }
   int owner_of(int tile, int tiles) const;
 
-  // The columns of any group that activations are quantized in belong to one node: 4 tiles of 32 are 128.
+  // 4 tiles of 32 are 128 columns, the largest group: so no group of quantized activations is cut.
   static constexpr int kSliceTiles = 4;
 
  private:
@@ -42,7 +43,7 @@ class ThreadNodes {
   std::vector<int> system_nodes_;  // [nodes]
 };
 
-// A tensor of the file: tiles that are shared out, or one piece for the first node.
+// A tensor of the file: tiles that are distributed over the nodes, or one piece for the first node.
 struct SliceSource {
   size_t file_begin = 0;
   size_t bytes = 0;
@@ -60,8 +61,8 @@ struct SlicePlan {
     std::vector<Piece> pieces;
   };
   std::vector<Arena> arenas;  // one a node, in order
-  // By source and node: where its tile 0 would be if the node had all of its tiles. Inside the memory, too,
-  // as the arenas before hold at least the tiles before.
+  // By source and node: where tile 0 of the source would be if the node had all of its tiles. That is inside
+  // the memory, because the arenas of earlier nodes hold at least the earlier tiles.
   std::vector<std::vector<size_t>> begins;
   size_t bytes = 0;  // of all arenas
 };

@@ -70,7 +70,7 @@ bool unsigned_integer(const Json* json, uint64_t& out) {
   return true;
 }
 
-// A weight type's table; one that is no array of integers gives one entry, which no table has.
+// A weight type's table. What is no array of integers gives a table of one entry, which is refused later.
 std::vector<int64_t> table_entries(const Json* json) {
   std::vector<int64_t> entries;
   if (json == nullptr) return entries;
@@ -136,7 +136,7 @@ void PackedFile::unmap() {
 }
 
 void PackedFile::copy(int file, ThreadPool& pool, const ThreadNodes& nodes, bool bind) {
-  unmap();  // first: the two together may be too much
+  unmap();  // first, as there may not be memory for both
   std::vector<SliceSource> sources;
   for (const auto& [name, tensor] : tensors_) {
     const auto matrix = matrices_.find(name);

@@ -1,6 +1,6 @@
 // The one reader of a packed model's weights: validates the safetensors header once, maps the file or reads
-// it into memory, and from then on only hands out views. Knows nothing of layers; sizes that follow from the
-// configuration are its caller's to ask for.
+// it into memory, and from then on only returns views. Knows nothing of layers: the caller says which sizes
+// the configuration demands.
 #pragma once
 
 #include <cstddef>

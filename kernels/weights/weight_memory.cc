@@ -1,5 +1,6 @@
-// The choice reads /proc/meminfo, the cgroup's files and transparent_hugepage's switch. The copy is pread(2):
-// a mapping copied from would count as this process' memory too, and a file cut short would be a signal.
+// The choice reads /proc/meminfo, the cgroup's files and transparent_hugepage's switch. The copy is made with
+// pread(2): the pages of a mapping would count as this process' memory too, and a file that is cut short
+// would raise a signal.
 #include "weights/weight_memory.h"
 
 #include <sys/mman.h>
@@ -23,7 +24,7 @@
 namespace redoubt {
 namespace {
 
-// For all that is not counted: Python, the interpreter's libraries, other processes that are just starting.
+// For what is not counted: Python and its libraries, and other processes that are just starting.
 constexpr size_t kSpareBytes = size_t(256) << 20;
 
 std::string read_file(const std::string& path) {
@@ -170,7 +171,8 @@ WeightMemory choose_weight_memory(WeightMemory wanted, const WeightMemoryFacts& 
 const uint8_t* map_file(int file, size_t bytes) {
   void* mapped = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0);
   if (mapped == MAP_FAILED) return nullptr;
-  madvise(mapped, bytes, MADV_HUGEPAGE);  // the cache is filled in huge pages then; a refusal changes nothing
+  // The page cache is then filled in huge pages. If it is refused, nothing changes.
+  madvise(mapped, bytes, MADV_HUGEPAGE);
   return static_cast<const uint8_t*>(mapped);
 }
 
@@ -182,7 +184,7 @@ void populate_mapping(const uint8_t* begin, size_t bytes, ThreadPool& pool) {
     const Range mine = share(pieces, thread, pool.threads());
     const size_t first = size_t(mine.begin) * kHugePageBytes;
     const size_t end = std::min(bytes, size_t(mine.end) * kHugePageBytes);
-    // Where the kernel can't (before 5.14), pages come at their first touch.
+    // Kernels before 5.14 refuse it; there pages are read when they are first touched.
     if (first < end) madvise(const_cast<uint8_t*>(begin) + first, end - first, kPopulateRead);
   });
 }

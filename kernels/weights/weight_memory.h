@@ -21,8 +21,8 @@ enum class WeightMemory : uint8_t { kAuto, kMapped, kHugePages };
 WeightMemory weight_memory_from_name(std::string_view name);
 const char* weight_memory_name(WeightMemory memory);
 
-// What memory the weights may have, and what the file's own pages are like. `root` stands before the paths in
-// /proc and /sys that are read: tests have other ones.
+// What memory the weights may have, and which pages the file has. `root` is put before the paths in /proc and
+// /sys that are read, so that tests can have their own.
 struct WeightMemoryFacts {
   size_t file_bytes = 0;
   size_t other_bytes = 0;        // that the process will take besides
@@ -41,10 +41,10 @@ WeightMemory choose_weight_memory(WeightMemory wanted, const WeightMemoryFacts& 
 
 // Maps `bytes` bytes of a file, in huge pages where the page cache has them. Returns null with errno set.
 const uint8_t* map_file(int file, size_t bytes);
-// Reads what the page cache lacks of a mapping and maps all of it, with all threads, if memory is there for
-// it.
+// Reads the parts of a mapping that are not in the page cache, and maps all of it, with all threads, if there
+// is enough memory.
 void populate_mapping(const uint8_t* begin, size_t bytes, ThreadPool& pool);
-// Bytes of the mapping at `begin` that are in huge pages; 0 where the system does not tell.
+// Bytes of the mapping at `begin` that are in huge pages; 0 where the system does not say.
 size_t huge_bytes_of_mapping(const uint8_t* begin);
 
 // Bytes that this process can take before the system, or the limit of its cgroup, runs out: free ones and

@@ -1,4 +1,4 @@
-// The contract of every kernel, and the table through which the model reaches them.
+// The contract of every kernel, and the table through which the model calls them.
 //
 // The scalar tier fills the whole table and defines every result; each higher tier overwrites what it does
 // better. A kernel does no allocation, takes no lock, starts no thread and knows nothing of layers or

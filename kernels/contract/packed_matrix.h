@@ -89,7 +89,8 @@ constexpr size_t packed_block_bytes(WeightType type, int32_t group) {
 template <WeightType kType>
 using WeightTypeConstant = std::integral_constant<WeightType, kType>;
 
-// Returns work(WeightTypeConstant) of an integer type. Floats are the caller's mistake and end the process.
+// Returns work(WeightTypeConstant) of an integer type. Another type is a mistake of the caller and ends the
+// process.
 template <typename Work>
 decltype(auto) with_integer_type(WeightType type, const Work& work) {
   switch (type) {

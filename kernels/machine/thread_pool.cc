@@ -84,6 +84,9 @@ int pin_this_thread(int cpu) {
   return pthread_setaffinity_np(pthread_self(), sizeof set, &set);
 }
 
+// An exception would leave the other threads waiting, so it ends the process on every thread.
+void call(const std::function<void(int)>& body, int thread) noexcept { body(thread); }
+
 // Pins the calling thread for a scope, then gives it back the CPUs that it had.
 class ScopedPin {
  public:
@@ -158,7 +161,7 @@ struct ThreadPool::State {
     for (uint32_t run = 0;; ++run) {
       runs.wait_while(run);
       if (stopping) return;
-      (*body)(thread);
+      call(*body, thread);
       barrier({});
     }
   }
@@ -198,7 +201,7 @@ void ThreadPool::run(const std::function<void(int)>& body) {
     s.body = &body;
     s.runs.advance();
   }
-  body(0);
+  call(body, 0);
   s.barrier({});
 }
 

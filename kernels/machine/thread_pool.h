@@ -17,7 +17,7 @@ struct Upcoming {
   const uint8_t* begin = nullptr;
   size_t bytes = 0;
 
-  // Asks for its first bytes, at most so many, into the second-level cache, and moves past them.
+  // Prefetches its first bytes, at most so many, into the second-level cache, and moves past them.
   void request(size_t most_bytes) {
     constexpr int kSecondLevelCache = 2;
     const size_t now = most_bytes < bytes ? most_bytes : bytes;
@@ -38,9 +38,10 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int threads() const;
-  // Runs body(thread) on every thread and returns when all are done. Not reentrant. body must not throw.
+  // Runs body(thread) on every thread and returns when all are done. Not reentrant. body must not throw:
+  // the process would end.
   void run(const std::function<void(int)>& body);
-  // Inside run(): waits until every thread of the pool has arrived. Meanwhile it asks for what the thread
+  // Inside run(): waits until every thread of the pool has arrived. Meanwhile it prefetches what the thread
   // will read next, as far as there is time.
   void barrier(Upcoming upcoming = {});
 

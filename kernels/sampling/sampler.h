@@ -28,10 +28,10 @@ struct SamplingOptions {
   int32_t min_tokens = 0;  // until so many are drawn, none of end_tokens can be
   std::vector<int32_t> end_tokens;
   int32_t logprobs = -1;  // at least 0: keeps each token's log-probability, and those of so many likeliest
-  int32_t candidates =
-      0;  // above 0: nothing is drawn; a row's so many likeliest tokens are kept for a search
-  // Penalties, bias and bars change log-probabilities, which then add up to 1 no more (a beam search's, as
-  // transformers has it), not the logits.
+  // Above 0: nothing is drawn; the scores of so many likeliest tokens of a row are kept for a search.
+  int32_t candidates = 0;
+  // Penalties, bias and bars change log-probabilities instead of logits, as transformers' beam search does.
+  // They then no longer add up to 1.
   bool penalize_logprobs = false;
 };
 
@@ -41,20 +41,19 @@ class Sampler {
   Sampler(SamplingOptions options, int32_t vocab_size, const std::vector<int32_t>& prompt);
 
   // Chooses a token and remembers it. `logits` [vocab_size] is used as working space. In this order:
-  //   what scores() keeps is taken of the logits as they came
+  //   scores are taken of the unchanged logits
   //   repetition penalty: a positive logit of a seen token is divided by it, another multiplied
   //   presence and frequency penalties: logit -= presence + frequency * times, for tokens in the output
   //   bias, the mask and min_tokens (what is barred gets -infinity), then temperature
   //   top-k: keeps all logits >= the k-th largest (ties stay)
   //   top-p: of what is left, renormalized, the fewest likeliest tokens whose probabilities reach top_p (at
-  //   least one;
-  //     equals in order of id)
+  //     least one; equals in order of id)
   //   min-p: of these, the tokens with at least min_p times the largest probability
   // and the draw. NaN never wins; where all logits are NaN or -infinity the answer is 0, and where one is
   // +infinity it is the lowest such id.
   //
-  // With `candidates` it is the likeliest one after penalties, bias and bars, the scores kept are those of
-  // this row alone, after all that, and nothing is remembered: `after` is how a search goes on.
+  // With `candidates` the result is the likeliest token after penalties, bias and bars. The scores kept are
+  // those of this row alone, after all that. Nothing is remembered: a search goes on with `after`.
   int32_t sample(float* logits);
 
   // A sampler with the same options that has seen and drawn what this one has, and then `token`. Throws
@@ -63,8 +62,7 @@ class Sampler {
 
   int32_t vocab_size() const { return vocab_size_; }
 
-  // One bit per token, the lowest of a word first; 0: it can't be drawn. Only looked at where
-  // set_masked(true).
+  // One bit per token, the lowest of a word first; 0: it can't be drawn. Only used after set_masked(true).
   std::vector<uint32_t>& mask();
   void set_masked(bool masked) { masked_ = masked; }
 

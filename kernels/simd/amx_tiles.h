@@ -26,9 +26,9 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// The processor's registers, configured from construction to destruction. Instructions as text: the
-// compiler's intrinsics don't say which memory they read, so that stores before them may be dropped or come
-// too late.
+// The processor's registers, configured from construction to destruction. Instructions are
+// written as text, because the compiler's intrinsics do not say which memory they read: it could drop or
+// delay stores before them.
 class AmxTiles {
  public:
   explicit AmxTiles(const TileConfig& config) { __asm__ volatile("ldtilecfg %0" : : "m"(config) : "memory"); }

@@ -8,7 +8,8 @@
 
 namespace redoubt {
 
-// As text: to grant the instructions to the compiler would be to let it use them where they are emulated.
+// Instructions are written as text: if the compiler were allowed to use them, it would do so where they are
+// emulated, too.
 struct Fp16Lanes {
   [[gnu::always_inline]] static __m512i multiply(__m512i a, __m512i b) {
     __m512i product;

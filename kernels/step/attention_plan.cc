@@ -1,6 +1,6 @@
-// Cuts by query tokens first, which costs nothing; if that gives too few pieces for the threads, long
+// Cuts by query tokens first, which costs nothing. If that gives too few pieces for the threads, long
 // contexts are cut by partition and short ones by head. As far as shares stay even, a thread gets pieces of
-// those rows that it has in its cache.
+// rows that are in its cache.
 #include "step/attention_plan.h"
 
 #include <algorithm>
@@ -16,18 +16,18 @@
 namespace redoubt {
 namespace {
 
-// Enough pieces per thread for the dearest-first order to balance them.
+// Enough pieces per thread to balance them, in the order of falling cost.
 constexpr int kItemsPerThread = 4;
-// Query tokens of one piece: enough rows, of a token and a head each, to share a widened page of keys, few
-// enough tokens to make many pieces.
+// Query tokens of one piece: enough rows (a token and a head each) to share the work of widening a page of
+// keys, and few enough tokens to make many pieces.
 constexpr int kEnoughRows = 128;
 constexpr int kUsualQueryTokens = 32;
 constexpr int kMostQueryTokens = 128;
 constexpr int kFewestQueryTokens = 8;
-// What reading and widening a key costs beside multiplying it with one row: heads that share a key share
-// that.
+// The cost of reading and widening a key, where multiplying it with one row costs 1. Heads of a group pay it
+// once.
 constexpr int64_t kKeyCost = 2;
-// Partial states are kept out of main memory's way: 64 MiB at most.
+// Of partial states: 64 MiB at most.
 constexpr size_t kMaxStatesFloats = 16 << 20;
 
 class Planner {
@@ -106,8 +106,7 @@ class Planner {
     }
   }
 
-  // Whose rows an item has, as the stages before and after attention share them (machine/thread_pool.h,
-  // share).
+  // Which thread has an item's rows in the stages before and after attention (machine/shares.h, share).
   std::vector<size_t> owners_of_rows() const {
     std::vector<int64_t> first_row;
     int64_t rows = 0;
@@ -123,8 +122,8 @@ class Planner {
     return owners;
   }
 
-  // Gives each item to the owner of its rows, if that makes no more than an even share, else to whoever has
-  // least.
+  // Gives each item to the owner of its rows, unless that makes more than an even share; then to the thread
+  // with the least work.
   void assign_items() {
     const size_t threads = size_t(threads_), count = plan_.items.size();
     int64_t total = 0;
@@ -160,7 +159,7 @@ class Planner {
     plan_.items = std::move(items);
   }
 
-  // Into how many pieces to cut a group's heads, so that the thread with most of them is done soonest, if all
+  // Into how many pieces to cut a group's heads so that the thread with the most of them ends soonest, if all
   // items are like this one.
   int head_pieces(const AttentionItem& item) const {
     int best = 1;

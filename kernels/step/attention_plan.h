@@ -25,8 +25,8 @@ struct AttentionItem {
 };
 
 struct AttentionPlan {
-  std::vector<AttentionItem> items;   // thread by thread, dearest first
-  std::vector<size_t> first_item;     // of each thread's, and the end
+  std::vector<AttentionItem> items;   // thread by thread, by falling cost
+  std::vector<size_t> first_item;     // of each thread, and the end
   std::vector<AttentionItem> merges;  // of the items that are partitions; done after all items
   size_t states_floats = 0;
 };

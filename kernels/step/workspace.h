@@ -14,22 +14,23 @@
 namespace redoubt {
 
 // Floats from one row of activations to the next: whole cache lines, and never a multiple of 1 KiB, which
-// would put a column's rows all into the same few sets of the L1 cache.
+// would put all rows of a column into the same few sets of the first-level cache.
 inline constexpr int64_t padded_stride(int64_t cols) {
   const int64_t stride = (cols + 15) / 16 * 16;
   return stride % 256 == 0 ? stride + 16 : stride;
 }
 
-// Gate and up are computed this many floats at a time, so that SiLU finds them in the L2 cache.
+// Gate and up are computed this many floats at a time, so that SiLU finds them in the second-level cache.
 inline constexpr int64_t kGateChunkFloats = 32 * 1024;
-// The same in bf16: AMX's processors have 2 MiB there, and each chunk takes all of a part's rows once.
+// The same in bf16: processors with AMX have a larger one, and each chunk reads all rows once.
 inline constexpr int64_t kBf16GateChunkFloats = 128 * 1024;
 
 // Rows are normalized this many floats at a time, then quantized: from the first-level cache, and 16 groups
 // at once.
 inline constexpr int64_t kNormalizedFloats = 4096;
 
-// Rows of logits that there is room for at least: scoring a prompt with fewer would read the head too often.
+// The fewest rows of logits that there is room for: with fewer, scoring a prompt would read the head too
+// often.
 inline constexpr int32_t kFewestLogitsRows = 16;
 
 // The stages of a layer in which threads claim pieces of work from a counter.
@@ -39,7 +40,7 @@ inline constexpr int claim_of(int layer, Claim claim) { return layer * kClaimsPe
 // Chunks of the head take turns with two, which come after the layers'.
 inline constexpr int head_claim(int layers, int chunk) { return layers * kClaimsPerLayer + chunk % 2; }
 
-// Which pieces of each stage's work are taken already. Every thread has a counter of its own for each claim,
+// Counts which pieces of each stage's work are taken. Every thread has a counter of its own for each claim,
 // which others use as well, to take pieces of its share.
 class ClaimCounters {
  public:
@@ -54,7 +55,7 @@ class ClaimCounters {
   }
 
  private:
-  // Whole cache lines, with one between two threads'.
+  // Whole cache lines, with an unused one between two threads.
   static size_t stride(size_t claims) { return (claims + 31) / 16 * 16; }
 
   size_t claims_;

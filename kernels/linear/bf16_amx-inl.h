@@ -456,16 +456,8 @@ void multiply_groups(const PackedMatrix& w, const Bf16Rows& x, const LinearOutpu
 template <typename Machine>
 void linear_bf16(const PackedMatrix& w, const Bf16Rows& x, const LinearOutput& y, int tile_begin,
                  int tile_end) {
-  switch (w.type) {
-    case WeightType::kSymInt4:
-      return multiply_groups<WeightType::kSymInt4, Machine>(w, x, y, tile_begin, tile_end);
-    case WeightType::kAsymInt4:
-      return multiply_groups<WeightType::kAsymInt4, Machine>(w, x, y, tile_begin, tile_end);
-    case WeightType::kLut4:
-      return multiply_groups<WeightType::kLut4, Machine>(w, x, y, tile_begin, tile_end);
-    default:
-      return multiply_groups<WeightType::kInt8, Machine>(w, x, y, tile_begin, tile_end);
-  }
+  with_integer_type(w.type,
+                    [&](auto type) { multiply_groups<type(), Machine>(w, x, y, tile_begin, tile_end); });
 }
 
 template <WeightType kType, typename Machine>
@@ -493,16 +485,7 @@ void gate_up_few(const GateUp& layer, const Bf16Rows& x, const Bf16Rows& out, in
 template <typename Machine>
 void gate_up_bf16(const GateUp& layer, const Bf16Rows& x, const Bf16Rows& out, int col) {
   if (x.blocks() <= kBlocksTogether) return gate_up_few<Machine>(layer, x, out, col);
-  switch (layer.gate.type) {
-    case WeightType::kSymInt4:
-      return gate_up_groups<WeightType::kSymInt4, Machine>(layer, x, out, col);
-    case WeightType::kAsymInt4:
-      return gate_up_groups<WeightType::kAsymInt4, Machine>(layer, x, out, col);
-    case WeightType::kLut4:
-      return gate_up_groups<WeightType::kLut4, Machine>(layer, x, out, col);
-    default:
-      return gate_up_groups<WeightType::kInt8, Machine>(layer, x, out, col);
-  }
+  with_integer_type(layer.gate.type, [&](auto type) { gate_up_groups<type(), Machine>(layer, x, out, col); });
 }
 
 void round_rows(const FloatRows& x, const Bf16Rows& out, int row, int col) {

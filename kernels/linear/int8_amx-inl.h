@@ -220,7 +220,7 @@ class Pass {
     const uint8_t* codes = w_.tile(tile) + size_t(group) * w_.block_bytes();
     const int slot = slot_of(group);
     unpack<kType>(codes, table_, w_.group, codes_[slot]);
-    const uint8_t* halves = codes + w_.group * (kType == WeightType::kInt8 ? 32 : 16);
+    const uint8_t* halves = codes + code_bytes(kType, w_.group);
     for (int c = 0; c < 2; ++c) {
       prefetch_weights<Prefetch::kFar>(halves + 64 * c);
       _mm512_store_ps(&scales_[slot][16 * c], load_halves(halves + 32 * c));
@@ -366,14 +366,6 @@ void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutp
   if (!kAnyRows && x.rows < fewest_rows(w.group)) {
     return avx512_vnni::linear_int8(w, x, y, tile_begin, tile_end);
   }
-  switch (w.type) {
-    case WeightType::kSymInt4:
-      return multiply_terms<WeightType::kSymInt4, Tiles>(w, x, y, tile_begin, tile_end);
-    case WeightType::kAsymInt4:
-      return multiply_terms<WeightType::kAsymInt4, Tiles>(w, x, y, tile_begin, tile_end);
-    case WeightType::kLut4:
-      return multiply_terms<WeightType::kLut4, Tiles>(w, x, y, tile_begin, tile_end);
-    default:
-      return multiply_terms<WeightType::kInt8, Tiles>(w, x, y, tile_begin, tile_end);
-  }
+  with_integer_type(w.type,
+                    [&](auto type) { multiply_terms<type(), Tiles>(w, x, y, tile_begin, tile_end); });
 }

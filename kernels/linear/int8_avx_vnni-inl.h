@@ -123,7 +123,7 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
         }
       }
     }
-    codes = scales + (kType == WeightType::kAsymInt4 ? 128 : 64);
+    codes = scales + scale_bytes(kType);
   }
   for (int r = 0; r < kRows; ++r) {
     for (int c = 0; c < kColumns; ++c) write_outputs(w, y, row + r, tile * kTileOutputs + c * 8, acc[r][c]);
@@ -138,16 +138,7 @@ constexpr TermKernels<kPassRows> kTileKernels = {
 
 template <typename Encoding>
 const TermKernels<kPassRows>& tile_kernels(WeightType type) {
-  switch (type) {
-    case WeightType::kSymInt4:
-      return kTileKernels<Encoding, WeightType::kSymInt4>;
-    case WeightType::kAsymInt4:
-      return kTileKernels<Encoding, WeightType::kAsymInt4>;
-    case WeightType::kLut4:
-      return kTileKernels<Encoding, WeightType::kLut4>;
-    default:
-      return kTileKernels<Encoding, WeightType::kInt8>;
-  }
+  return *with_integer_type(type, [](auto constant) { return &kTileKernels<Encoding, constant()>; });
 }
 
 template <typename Encoding>

@@ -261,7 +261,7 @@ class CallbackReader(PromptReader):
     """A reader that calls Python from inside a step, on whichever thread reads.
 
     rows_wanted(context, queries): how many of the last rows are read; it is called after the batch was checked and
-    before it is computed. read(index): the row of token `index` is there. What they raise ends the step as RuntimeError.
+    before it is computed. read(index): the row of token `index` is there. If they raise, the step raises RuntimeError.
     """
 
     def __init__(

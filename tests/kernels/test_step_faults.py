@@ -1,4 +1,4 @@
-"""Steps in which something goes wrong or changes meanwhile: readers that raise, arrays that change, shared histories."""
+"""Steps in which something goes wrong or changes: readers that raise, arrays that change, shared histories."""
 
 import json
 import subprocess
@@ -31,9 +31,7 @@ def reader(
     rows_wanted: Callable[[int, int], int] = lambda _, queries: queries,
 ) -> testing.CallbackReader:
     row_size = VOCAB if reads_logits else HIDDEN
-    return testing.CallbackReader(
-        reads_logits=reads_logits, row_size=row_size, rows_wanted=rows_wanted, read=read
-    )
+    return testing.CallbackReader(reads_logits=reads_logits, row_size=row_size, rows_wanted=rows_wanted, read=read)
 
 
 def step_with_a_failing_reader(folder: str, threads: int, failing: int, reads_logits: bool) -> None:
@@ -93,7 +91,7 @@ def test_what_is_checked_is_what_is_computed(make: MakeModel, change: Callable[[
         model = make(threads=2)
         table = model.model.page_table
         pages = table.copy()
-        arrays = list(model.arrays({0: first, 1: second}))
+        arrays = model.arrays({0: first, 1: second})
 
         def rows_wanted(context: int, queries: int) -> int:
             change([*arrays, table])
@@ -124,7 +122,7 @@ def test_a_history_that_is_written_is_read_by_no_other_in_the_same_step(make: Ma
         [candidate(history), None, writer(history)],
         [writer(history), writer(history)],
     ):
-        with pytest.raises(ValueError, match="^readers: .* history"):
+        with pytest.raises(ValueError, match=r"^readers: .* history"):
             step(*shared)
     assert history.tokens == 0
     step(candidate(history), candidate(history), writer(other))

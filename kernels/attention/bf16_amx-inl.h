@@ -6,9 +6,8 @@
 // of keys past a row's last are computed, perhaps from garbage, but never counted; values past the last that
 // any row sees are zero.
 //
-// The three are apart because on the Xeon where this was measured an instruction on tiles leaves vectors half
-// of their floating-point operations a cycle for the next 400 cycles or so, while tiles that were idle for
-// a few thousand take 2,000 to be as fast as before.
+// The three are apart, because an instruction on tiles slows down vectors for some time after it, and tiles
+// that were idle for longer take some time to be fast again. Measured in docs/tuning.md.
 //
 // Included inside the namespace and target region of attention/bf16_amx.cc and of
 // testing/attention_bf16_amx_emulated.cc; Tiles, below, are the processor's or emulated ones.
@@ -176,7 +175,7 @@ Partition take_partition(const AttentionTask& task, int p, int keys, const Scrat
 }
 
 // Queries of rows first .. end as tiles have them, the last tile filled up with zeros. Another core may have
-// had them last: those of the next tile are asked for.
+// had them last: those of the next tile are prefetched.
 void pack_queries(const AttentionTask& task, int64_t first, int64_t end, uint16_t* packed) {
   const F32s factor = set(task.scale * kLog2eHigh);
   const int head_dim = task.kv.head_dim;
@@ -377,8 +376,8 @@ class Attention {
   }
 
   // A page's weights: 0 for keys that a row doesn't see. They are added to `sums` before they are scaled and
-  // rounded. In steps, as the processor does not look far enough ahead to overlap one vector's with
-  // another's.
+  // rounded. This goes in steps, as the processor does not look far enough ahead to overlap the work on one
+  // vector with that on another.
   template <bool kMasked>
   REDOUBT_INLINE void weigh(float* scores, int page, const int (&keys)[kTileRows], const float* maxima,
                             Vectors& sums) const {

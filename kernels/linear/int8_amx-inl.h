@@ -366,6 +366,5 @@ void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutp
   if (!kAnyRows && x.rows < fewest_rows(w.group)) {
     return avx512_vnni::linear_int8(w, x, y, tile_begin, tile_end);
   }
-  with_integer_type(w.type,
-                    [&](auto type) { multiply_terms<type(), Tiles>(w, x, y, tile_begin, tile_end); });
+  with_integer_type(w.type, [&](auto type) { multiply_terms<type(), Tiles>(w, x, y, tile_begin, tile_end); });
 }

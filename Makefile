@@ -12,8 +12,16 @@ THREADS ?= $(shell nproc)
 
 VENV := .venv
 BIN := $(VENV)/bin
+BUILD_ENV := $(VENV)/.build
 SERVE_ENV := $(VENV)/.serve
 TEST_ENV := $(VENV)/.test
+# The packages come in one pass: with a goal that needs those of the tests, the other goals wait for that pass too.
+ENV := $(if $(filter test conformance lint,$(MAKECMDGOALS)),$(TEST_ENV),$(SERVE_ENV))
+# The installed package is this folder's path alone: the import hook that comes with it would win over PYTHONPATH, so that
+# a second working tree with the same environment would import the first one's code.
+install_with = $(PIP_INSTALL) --no-build-isolation --editable '.[$(1)]' && \
+  sed -i '/^import /d' $(VENV)/lib/python3.*/site-packages/_editable_skbc_redoubt.pth
+COMMA := ,
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock
 
 export PYTHONPATH := $(CURDIR)
@@ -23,23 +31,25 @@ SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-.PHONY: help serve test conformance lint bench build model docs lock clean
+.PHONY: help serve test conformance lint bench build model chromium docs lock clean
 
 help:
 	@sed -n '1,3s/^# \{0,1\}//p' Makefile
 
 # Starts the service and prints its address when it answers. Ctrl-C stops it.
-serve: build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
+serve: $(ENV) build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
 	@exec $(BIN)/python -m app.cli serve --config $(CONFIG) --port $(PORT) --model $(MODEL)
 
 # ARGS go to pytest: make test ARGS="tests/quant -k gguf"
-test: $(TEST_ENV) build model
-	@tools/system_packages chromium=chromium
-	@REDOUBT_TEST_ALL=1 $(BIN)/python -m pytest $(ARGS)
+test: $(TEST_ENV) build model chromium
+	@REDOUBT_TEST_ALL=1 $(BIN)/python -m tests.run $(ARGS)
 
-# Clients that others wrote, in environments of their own: make conformance ARGS="openai litellm"
+# Clients that others wrote, in environments of their own: make conformance ARGS="openai litellm". Without ARGS also the
+# schemas, of which `make test` tries fewer.
 conformance: $(TEST_ENV) build model
 	@$(BIN)/python -m tests.conformance.run $(ARGS)
+	$(if $(ARGS),,@REDOUBT_TEST_ALL=1 REDOUBT_TEST_FULL=1 $(BIN)/python -m pytest \
+	  tests/app/workers/test_constraints.py tests/service/test_schemas.py)
 
 lint: $(TEST_ENV)
 	@$(BIN)/ruff check .
@@ -49,11 +59,12 @@ lint: $(TEST_ENV)
 	@$(BIN)/clang-format --dry-run -Werror $$(find kernels -name '*.h' -o -name '*.cc')
 
 # ARGS go to `redoubt bench engine`: make bench ARGS="--batch 1,8"
-bench: build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
+bench: $(ENV) build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
 	@$(BIN)/python -m app.cli bench engine $(MODEL) --threads $(THREADS) $(ARGS)
 
 # The native engine, in place: kernels/_native*.so. Ninja rebuilds what changed.
-build: $(SERVE_ENV)
+build: $(BUILD_ENV)
+	@mkdir -p build
 	@cmake -S kernels -B build/native -G Ninja -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
 	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/kernels -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >build/cmake.log || { cat build/cmake.log; exit 1; }
 	@cmake --build build/native --parallel $(JOBS)
@@ -61,7 +72,7 @@ build: $(SERVE_ENV)
 model: $(EMBEDDED_MODEL)/config.json
 
 # Converted again when the layout or the converter changed.
-$(EMBEDDED_MODEL)/config.json: kernels/contract/packed_matrix.h $(shell find quant -name '*.py') | build
+$(EMBEDDED_MODEL)/config.json: kernels/contract/packed_matrix.h $(shell find quant -name '*.py') | $(ENV) build
 	@$(BIN)/python -m quant.conversion.embedded_model $(dir $(EMBEDDED_MODEL))
 	@touch $@
 
@@ -73,22 +84,28 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || tools/system_packages venv=python3-venv
 	$(PYTHON) -m venv $(VENV)
 
-$(SERVE_ENV): pyproject.toml requirements.lock | $(BIN)/python
+$(BUILD_ENV): pyproject.toml requirements.lock | $(BIN)/python
 	@tools/system_packages g++=g++
-	@echo "Installing what serving needs into $(VENV)"
-	@$(PIP_INSTALL) scikit-build-core
-	@$(PIP_INSTALL) --no-build-isolation --editable '.[build]'
-	@mkdir -p build && touch $@
-
-$(TEST_ENV): $(SERVE_ENV)
-	@echo "Installing what the tests need into $(VENV)"
-	@$(PIP_INSTALL) --no-build-isolation --editable '.[build,test,parity,lint]'
+	@$(PIP_INSTALL) cmake nanobind ninja scikit-build-core
 	@touch $@
+
+$(SERVE_ENV): $(BUILD_ENV)
+	@echo "Installing what serving needs into $(VENV)"
+	@$(call install_with,build)
+	@touch $@
+
+$(TEST_ENV): $(BUILD_ENV)
+	@echo "Installing what serving and the tests need into $(VENV)"
+	@$(call install_with,build$(COMMA)test$(COMMA)parity$(COMMA)lint)
+	@touch $(SERVE_ENV) $@
 else
-.PHONY: $(SERVE_ENV) $(TEST_ENV)
-$(SERVE_ENV) $(TEST_ENV):
-	@mkdir -p build
+.PHONY: $(BUILD_ENV) $(SERVE_ENV) $(TEST_ENV)
+$(BUILD_ENV) $(SERVE_ENV) $(TEST_ENV): ;
 endif
+
+# What the browser tests drive. Not beside the compiler's installation: apt-get runs once at a time.
+chromium: | $(BUILD_ENV)
+	@tools/system_packages chromium=chromium
 
 # Writes docs/configuration.md's tables from app/settings.py; a test holds them equal.
 docs: $(SERVE_ENV)

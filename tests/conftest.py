@@ -9,19 +9,36 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 EMBEDDED = Path(__file__).parents[1] / "models" / "smollm2-135m-instruct"
 
+# A machine may be busy: how long an example takes says nothing.
+settings.register_profile("redoubt", deadline=None)
+settings.load_profile("redoubt")
+
 
 def pytest_configure() -> None:
     # A shell starts background jobs with Ctrl-C ignored, and everything below would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tells xdist which tests one process runs: those of a module, and all that load transformers and its models."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        if "PYTEST_XDIST_WORKER" in os.environ and any(map(item.get_closest_marker, ("service", "browser"))):
+            raise pytest.UsageError(f"{item.nodeid} runs alone: tests.run.ALONE should have it")
+        group = "transformers" if item.get_closest_marker("parity") else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def _missing(reason: str) -> NoReturn:
@@ -46,6 +63,15 @@ def embedded_gguf() -> Path:
 def embedded_model() -> Path:
     """The folder of the converted model."""
     return _needed(EMBEDDED / "config.json").parent
+
+
+@pytest.fixture(scope="session")
+def embedded_tokenizer(embedded_gguf: Path) -> Any:
+    """transformers' own tokenizer of the embedded GGUF."""
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    return transformers.AutoTokenizer.from_pretrained(embedded_gguf.parent, gguf_file=embedded_gguf.name)
 
 
 @pytest.fixture(scope="module")

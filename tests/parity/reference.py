@@ -5,6 +5,8 @@ belongs to the reference, not to the engine, so it is removed here.
 """
 
 import copy
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,10 @@ from numpy.typing import NDArray
 class Reference:
     """The model twice: in float64 (the truth) and in float32 (what rounding alone does)."""
 
-    def __init__(self, gguf: Path) -> None:
+    def __init__(self, gguf: Path, tokenizer: Any) -> None:
         import torch
         import transformers
 
-        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         self._torch = torch
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             gguf.parent, gguf_file=gguf.name, dtype=torch.float32, attn_implementation="eager"
@@ -28,8 +29,12 @@ class Reference:
         self._models: dict[str, Any] = {"float32": model, "float64": copy.deepcopy(model).double()}
         for each in self._models.values():
             _use_double_angles(torch, each)
+        # Several tests ask for the same texts.
+        self._pass: Callable[[tuple[int, ...], str], tuple[NDArray[np.floating], NDArray[np.floating]]] = (
+            functools.lru_cache(maxsize=32)(self._run)
+        )
         self._predicted: dict[tuple[int, ...], tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
-        self._tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        self._tokenizer = tokenizer
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without special tokens."""
@@ -37,39 +42,36 @@ class Reference:
 
     def logits(self, ids: list[int], dtype: str) -> NDArray[np.float64]:
         """[tokens, vocabulary]."""
-        with self._torch.no_grad():
-            output = self._models[dtype](self._torch.tensor([ids]))
-        return np.asarray(output.logits[0].double().numpy())
+        return self._pass(tuple(ids), dtype)[1].astype(np.float64)
 
     def hidden_states(self, ids: list[int], dtype: str) -> NDArray[np.float64]:
         """[layers + 2, tokens, hidden]: embeddings, every layer's output, the final norm."""
+        return self._pass(tuple(ids), dtype)[0].astype(np.float64)
+
+    def _run(self, ids: tuple[int, ...], dtype: str) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+        """Hidden states and logits, as above, in the model's own precision."""
         seen: list[Any] = []
-        model = self._models[dtype].model
+        model = self._models[dtype]
+        base = model.model
 
         def keep(_module: Any, _arguments: Any, output: Any) -> None:
             seen.append((output[0] if isinstance(output, tuple) else output).detach())
 
-        hooks = [m.register_forward_hook(keep) for m in (model.embed_tokens, *model.layers, model.norm)]
+        hooks = [m.register_forward_hook(keep) for m in (base.embed_tokens, *base.layers, base.norm)]
         try:
             with self._torch.no_grad():
-                model(self._torch.tensor([ids]))
+                logits = model(self._torch.tensor([ids]), use_cache=False).logits[0]
         finally:
             for hook in hooks:
                 hook.remove()
-        return np.stack([s.reshape(len(ids), -1).double().numpy() for s in seen])
+        return np.stack([s.reshape(len(ids), -1).numpy() for s in seen]), logits.numpy()
 
-    def greedy(self, ids: list[int], count: int) -> list[int]:
-        """The `count` tokens of highest probability after `ids`, no stop token."""
-        output: list[int] = []
-        cache = None
-        new = ids
-        for _ in range(count):
-            with self._torch.no_grad():
-                result = self._models["float32"](self._torch.tensor([new]), past_key_values=cache, use_cache=True)
-            cache = result.past_key_values
-            output.append(int(result.logits[0, -1].argmax()))
-            new = output[-1:]
-        return output
+    def most_probable(self, ids: list[int]) -> list[int]:
+        """After each token the one of highest probability.
+
+        A text that goes on with these is greedy, so one pass over a finished text tells whether it is.
+        """
+        return [int(token) for token in self.logits(ids, "float32").argmax(axis=-1)]
 
     def predict(self, ids: list[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Log-probabilities of the next token [vocabulary] and hidden states after the final norm [tokens, hidden]."""

@@ -1,0 +1,63 @@
+"""`make test`: every test, in two runs of pytest at the same time.
+
+    python -m tests.run [ARGUMENTS OF PYTEST]
+
+One run has the services and the browser, one test after the other: they wait for the clock much of the time. The other
+has everything else, on a worker a core, and lets the first one go before it; what it prints is shown at the end. With
+arguments there is one ordinary run, of what they say. Knows nothing of what is tested.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+ALONE = ("tests/service", "tests/app/interface/page/test_page.py")
+PYTEST = (sys.executable, "-m", "pytest")
+LOG = ROOT / "build" / "tests-beside.log"
+TMPFS = Path("/dev/shm")
+TMPFS_LEAST_BYTES = 4 << 30
+
+
+def main(arguments: Sequence[str]) -> int:
+    """pytest's exit status; of two, one that failed."""
+    environment = {**os.environ, **_temporary_folders()}
+    if arguments:
+        return subprocess.run([*PYTEST, *arguments], cwd=ROOT, env=environment, check=False).returncode
+    LOG.parent.mkdir(exist_ok=True)
+    with LOG.open("wb") as log:
+        beside = subprocess.Popen(
+            _beside(), cwd=ROOT, env=environment | _one_thread(), stdout=log, stderr=subprocess.STDOUT
+        )
+    alone = subprocess.Popen([*PYTEST, *ALONE], cwd=ROOT, env=environment)
+    try:  # Ctrl-C reaches both of them too
+        alone.wait()
+    finally:
+        beside.wait()
+        sys.stdout.write(LOG.read_text(errors="replace"))
+    return beside.returncode or alone.returncode
+
+
+def _beside() -> list[str]:
+    workers = len(os.sched_getaffinity(0))
+    ignored = [f"--ignore={path}" for path in ALONE]
+    return ["nice", *PYTEST, f"--numprocesses={workers}", "--dist=loadgroup", *ignored]
+
+
+def _one_thread() -> dict[str, str]:
+    """For libraries whose threads wait for each other at full speed: the cores have work already."""
+    return {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def _temporary_folders() -> dict[str, str]:
+    """Where pytest puts them: into memory if it has room, as models are written and synchronized all the time."""
+    if TMPFS.is_dir() and os.access(TMPFS, os.W_OK) and shutil.disk_usage(TMPFS).free >= TMPFS_LEAST_BYTES:
+        return {"PYTEST_DEBUG_TEMPROOT": str(TMPFS)}
+    return {}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

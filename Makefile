@@ -22,7 +22,8 @@ ENV := $(if $(filter test conformance lint,$(MAKECMDGOALS)),$(TEST_ENV),$(SERVE_
 install_with = $(PIP_INSTALL) --no-build-isolation --editable '.[$(1)]' && \
   sed -i '/^import /d' $(VENV)/lib/python3.*/site-packages/_editable_skbc_redoubt.pth
 COMMA := ,
-PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock
+# Python compiles what it imports, a small part of all that comes.
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint requirements.lock
 
 export PYTHONPATH := $(CURDIR)
 export PATH := $(CURDIR)/$(BIN):$(PATH)

@@ -42,7 +42,7 @@ class Runner:
     def __init__(self, folder: Path, compute_type: str, kv_type: str) -> None:
         self.model = _native.Model(
             str(folder),
-            threads=2,
+            threads=1,
             compute_type=compute_type,
             kv_type=kv_type,
             kv_pages=64,

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.parity
 def engine(folder: Path, compute_type: str, kv_type: str) -> Iterator[Engine]:
     runner = NativeRunner(
         str(folder),
-        threads=2,
+        threads=1,
         compute_type=compute_type,
         kv_type=kv_type,
         kv_pages=64,

@@ -25,7 +25,7 @@ STOPS = [2, 28, 30]
 def engine(embedded_model: Path) -> Iterator[Engine]:
     runner = NativeRunner(
         str(embedded_model),
-        threads=2,
+        threads=1,
         compute_type="fp32",
         kv_type="fp32",
         kv_pages=64,

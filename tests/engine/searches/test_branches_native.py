@@ -13,8 +13,8 @@ from tests.engine.test_engine import Receiver
 
 TEXT = Path(__file__).parents[2] / "data" / "alice.txt"
 NEW_TOKENS = 24
-# max_sequences, max_step_tokens, prompt_chunk_tokens, kv_pages
-SHAPES = {"alone": (6, 256, 256, 64), "batched": (24, 256, 256, 128), "preempted": (12, 23, 7, 10)}
+# threads, max_sequences, max_step_tokens, prompt_chunk_tokens, kv_pages
+SHAPES = {"alone": (1, 6, 256, 256, 64), "batched": (2, 24, 256, 256, 128), "preempted": (1, 12, 23, 7, 10)}
 
 Answers = dict[str, list[tuple[tuple[int, ...], str | None]]]
 
@@ -50,10 +50,10 @@ def requests(embedded_model: Path) -> list[GenerateRequest]:
 
 def run(model: Path, requests: list[GenerateRequest], shape: str, kv_type: str) -> tuple[Answers, int]:
     """All answers, and how often a sequence was preempted."""
-    max_sequences, max_step_tokens, prompt_chunk_tokens, kv_pages = SHAPES[shape]
+    threads, max_sequences, max_step_tokens, prompt_chunk_tokens, kv_pages = SHAPES[shape]
     runner = NativeRunner(
         str(model),
-        threads=2,
+        threads=threads,
         kv_type=kv_type,
         kv_pages=kv_pages,
         max_sequences=max_sequences,

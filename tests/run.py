@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[1]
 ALONE = ("tests/service", "tests/app/interface/page/test_page.py")
 PYTEST = (sys.executable, "-m", "pytest")
 LOG = ROOT / "build" / "tests-beside.log"
+MOST_WORKERS = 8
+"""Each collects all tests and imports what they need."""
 TMPFS = Path("/dev/shm")
 TMPFS_LEAST_BYTES = 4 << 30
 
@@ -42,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _beside() -> list[str]:
-    workers = len(os.sched_getaffinity(0))
+    workers = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
     ignored = [f"--ignore={path}" for path in ALONE]
     return ["nice", *PYTEST, f"--numprocesses={workers}", "--dist=loadgroup", *ignored]
 

@@ -9,6 +9,7 @@ import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,12 +73,18 @@ def _error(status: int, message: str) -> JSONResponse:
     return JSONResponse(body, status_code=status)
 
 
+async def _prepared(app: FastAPI, prepare: Callable[[FastAPI], None]) -> None:
+    """Inside an event loop, as Serve does it: where none runs, Gradio makes some that it never closes."""
+    prepare(app)
+
+
 @contextmanager
 def running(fake: FakeV1, prepare: Callable[[FastAPI], None] | None = None) -> Iterator[FakeV1]:
     """Serves the fake on a free port of the loopback interface, with what `prepare` adds to its routes."""
     app = fake.app()
     if prepare is not None:
-        prepare(app)
+        with ThreadPoolExecutor(max_workers=1) as thread_of_its_own:
+            thread_of_its_own.submit(asyncio.run, _prepared(app, prepare)).result()
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

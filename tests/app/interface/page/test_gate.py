@@ -18,9 +18,6 @@ from starlette.routing import Mount, Route
 from app.interface.page.page import mount_page
 from tests.fake_v1 import FakeV1, running
 
-# Gradio makes event loops that it never closes.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 SECRET = "sk-secret-marker-0123456789"
 ANSWER, ANSWER_AGAIN, NEW_CHAT, MODELS = 0, 1, 6, 7
 """The page's functions, by Gradio's numbers."""

@@ -1,16 +1,13 @@
-"""What benches share: this machine and its limits, the commit that runs, option types, and the end of a command.
+"""What benches share: this machine, the commit that runs, option types, and the end of a command.
 
-The limits are two rates of pinned threads together: streaming reads from memory, and multiply-adds. On a shared machine
-they drift, so they are sampled again and again during a run and the best sample counts. Knows no engine and no model.
+Knows no engine and no model, and not what the machine can do at most (`bench.rates`).
 """
 
 import argparse
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -19,11 +16,6 @@ from kernels import _native
 
 ROOT: Final = Path(__file__).parent.parent
 """The repository."""
-READ_BYTES: Final = 128 << 20
-"""Of one sample of the read rate."""
-COLD_BYTES: Final = 512 << 20
-"""Memory that a sample goes through: several times any last-level cache, so that reads come from memory."""
-READS: Final = 8
 
 
 def commit() -> str:
@@ -54,78 +46,6 @@ def process_resident_bytes() -> int:
 def available_memory_bytes() -> int:
     """Memory that the kernel says is available without swapping."""
     return memory_bytes("/proc/meminfo", "MemAvailable")
-
-
-def pinned_cpus(threads: int) -> tuple[int, ...]:
-    """The CPUs that as many pinned threads run on: the first ones that this process may use."""
-    return tuple(sorted(os.sched_getaffinity(0)))[:threads]
-
-
-def best_cpu_s(times: Sequence[tuple[float, float]]) -> float:
-    """The best call's CPU seconds, of (wall, CPU) seconds as `testing` returns them."""
-    return min(cpu_s for _, cpu_s in times)
-
-
-def time_reads(
-    threads: int,
-    size_bytes: int = READ_BYTES,
-    *,
-    repeats: int = READS,
-    cold_bytes: int = COLD_BYTES,
-    huge_pages: bool = True,
-) -> list[tuple[float, float]]:
-    """Streaming reads of `size_bytes` each, going round through `cold_bytes`.
-
-    Returns the wall seconds of each, and the CPU seconds of its busiest thread.
-    """
-    from bench.testing_kernels import testing  # wheels lack it, and most of this file does without
-
-    return testing.time_read(size_bytes, repeats, cold_bytes, huge_pages, threads, pinned_cpus(threads))
-
-
-def compute_peaks(threads: int) -> Mapping[str, float]:
-    """Multiply-adds a second by instruction ("vnni_macs_per_s", ...); 0 for those that the CPU lacks."""
-    from bench.testing_kernels import testing
-
-    return testing.measure_compute(threads, pinned_cpus(threads))
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """One sample of both limits. macs_per_s is 0 where nothing could be measured."""
-
-    read_bytes_per_s: float
-    macs_per_s: float
-    instruction: str
-    """Whose rate macs_per_s is."""
-
-
-def sample_rates(threads: int) -> Rates:
-    """Both limits, in about half a second.
-
-    The multiply-adds are those of tdpbf16ps, of vpdpbusd where the CPU lacks it, of vpmaddubsw where it lacks both, and
-    else of fp32. tdpbssd's rate is twice tdpbf16ps', but the sums of groups have to leave the tiles for it, and no
-    engine comes near.
-    """
-    read_bytes_per_s = READ_BYTES / best_cpu_s(time_reads(threads))
-    peaks = compute_peaks(threads)
-    names = ("amx_bf16_macs_per_s", "vnni_macs_per_s", "maddubs_macs_per_s", "fma_fp32_macs_per_s")
-    name = next(name for name in names if peaks[name])
-    return Rates(read_bytes_per_s, peaks[name], name.partition("_macs")[0])
-
-
-def best_rates(samples: Sequence[Rates]) -> Rates:
-    """The best of each rate."""
-    return Rates(
-        max(rates.read_bytes_per_s for rates in samples),
-        max(rates.macs_per_s for rates in samples),
-        samples[0].instruction,
-    )
-
-
-def rates_json(samples: Sequence[Rates]) -> dict[str, Any]:
-    """The best rates and all samples."""
-    return {**asdict(best_rates(samples)), "samples": [asdict(rates) for rates in samples]}
 
 
 def at_least(least: int) -> Callable[[str], int]:

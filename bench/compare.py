@@ -28,11 +28,12 @@ from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from bench.common import ROOT, Rates, available_memory_bytes, best_rates, machine, number_list, rates_json, sample_rates
+from bench.common import ROOT, available_memory_bytes, machine, number_list
 from bench.limits import Demand
 from bench.models import NAMES, BenchModel, bench_model
 from bench.peers import InstallError, Peer
 from bench.process import Contender, CrashError
+from bench.rates import Rates, best_rates, rates_json, sample_rates
 from bench.report import table
 from bench.work import CLOCKS, NotSupportedError, Work, works
 from kernels import _native

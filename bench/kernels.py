@@ -22,8 +22,9 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from bench.common import best_cpu_s, compute_peaks, machine, number_list, pinned_cpus, time_reads
+from bench.common import machine, number_list
 from bench.kernel_cases import MODEL_CASES, ODD_CASES, LinearCase, make_weights
+from bench.rates import best_cpu_s, compute_peaks, pinned_cpus, time_reads
 from bench.testing_kernels import testing
 from kernels import _native
 

@@ -3,13 +3,13 @@
 The demand is that of our own packed model, so that all engines are held against one limit. A step reads all matrices
 once, and every key and value. It makes one multiply-add for each weight and token, and for attention two for each key
 and element of a query, counted at the same peak. The head is needed at a prompt's last position alone. Knows no engine;
-the rates that a machine reaches are `bench.common`'s.
+the rates that a machine reaches are those of `bench.rates`.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.common import Rates
+from bench.rates import Rates
 from bench.work import Work
 from kernels import _native
 from quant.files.json_file import read_json_object

@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from bench.common import READ_BYTES, best_cpu_s, compute_peaks, machine, pinned_cpus, time_reads
+from bench.common import machine
+from bench.rates import READ_BYTES, best_cpu_s, compute_peaks, pinned_cpus, time_reads
 from bench.testing_kernels import testing
 from kernels import _native
 from kernels._native import Sampler

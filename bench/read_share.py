@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app.messages.failures import EngineError
-from bench.common import READ_BYTES, at_least, machine, print_result, time_reads
+from bench.common import at_least, machine, print_result
 from bench.engine import EngineBench
 from bench.limits import Demand
+from bench.rates import READ_BYTES, time_reads
 from bench.work import works
 from kernels import _native
 from quant.errors import SourceError

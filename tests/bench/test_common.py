@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from bench.common import Rates, at_least, best_rates, machine, memory_bytes, number_list, pinned_cpus, print_result
+from bench.common import at_least, machine, memory_bytes, number_list, print_result
+from bench.rates import Rates, best_rates, pinned_cpus
 
 
 @pytest.mark.parametrize("text", ["", "x", "0", "1,0", "-3", "2,2", "1,,2"])

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.common import ROOT, Rates
+from bench.common import ROOT
 from bench.compare import MOST_TIMES, Comparison, shortened
 from bench.limits import Demand
 from bench.process import Contender, CrashError
+from bench.rates import Rates
 from bench.report import table
 from bench.work import About, Work, works
 

@@ -15,7 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ALONE = ("tests/service", "tests/app/interface/page/test_page.py")
+ALONE = (
+    "tests/service",
+    "tests/app/interface/page/test_page.py",
+    "tests/app/launch/test_lost_processes.py",
+    "tests/app/test_ray_internals.py",
+)
 PYTEST = (sys.executable, "-m", "pytest")
 LOG = ROOT / "build" / "tests-beside.log"
 MOST_WORKERS = 8

@@ -58,12 +58,18 @@ class Ingress:
         )
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        """Serve calls this once, after the constructor. The page answers what the routes before it leave."""
-        from app.interface.page.page import mount_page  # only this process needs Gradio, which takes seconds to import
+        """Serve calls this once, after the constructor. The page gets the requests that no route before it takes."""
+        # Here, because importing Gradio takes seconds and only this process needs it.
+        from app.interface.page_gate.mount import mount_page
 
         app = build_http_app(self._service, lifespan=self._watching)
         http = self._service.settings
-        mount_page(app, max_open_requests=http.max_open_requests, max_body_bytes=http.max_body_bytes)
+        mount_page(
+            app,
+            max_open_requests=http.max_open_requests,
+            max_body_bytes=http.max_body_bytes,
+            retry_after_s=http.retry_after_s,
+        )
         return app
 
     @asynccontextmanager

@@ -5,24 +5,12 @@ the page comes from, or goes to, another host: fonts are the system's, and a Con
 browser refuse what a model's answer might try to load. Knows nothing of Ray, engines or tokens.
 """
 
-import logging
 import os
-import sys
-import traceback
 from typing import Any
 
 import gradio as gr
-import gradio.queueing
-import gradio.routes
-from fastapi import FastAPI
-from starlette.routing import Mount
 
 from app.interface.page.conversation import Conversations, idle_box, new_chat
-from app.interface.page.gate import PageGate
-from app.interface.page.policy import PagePolicy
-from app.interface.page.style import CSS, theme
-
-logger = logging.getLogger(__name__)
 
 QUEUE_LOOK_S = 0.05
 """How often Gradio looks for new events of the page, as on Windows. Elsewhere it looks every millisecond, which wakes
@@ -33,65 +21,12 @@ MOST_SESSIONS = 1000
 """Sessions of which Gradio keeps the menu of models, about 30 KB each; the oldest ones go."""
 
 
-def mount_page(
-    app: FastAPI,
-    base_url: str | None = None,
-    *,
-    max_open_requests: int = 512,
-    max_body_bytes: int = 8 << 20,
-    retry_after_s: int = 1,
-) -> None:
-    """Puts the page at `/` of an application that has its other routes already.
-
-    Args:
-        app: serves `/v1` too.
-        base_url: where `/v1` is, such as "http://127.0.0.1:8000"; None: at the address and port on which the
-            page's own request came in (the server's, not what the client's Host header says).
-        max_open_requests: that the whole application takes; the page takes half of them.
-        max_body_bytes: of the largest conversation that the page may send.
-        retry_after_s: of an answer 503.
-    """
-    page = build_page(base_url)
-    for module in (gradio.queueing, gradio.routes):
-        vars(module)["traceback"] = _QuietTraceback
-    gr.mount_gradio_app(
-        app,
-        page,
-        path="/",
-        footer_links=[],
-        run_history=False,  # it would keep conversations in the browser after the page is closed
-        show_error=True,
-        theme=theme(),
-        css=CSS,
-    )
-    mounted = app.router.routes.pop()
-    assert isinstance(mounted, Mount)
-    gate = PageGate(
-        mounted.app,
-        page,
-        max_open_requests=max_open_requests,
-        max_body_bytes=max_body_bytes,
-        retry_after_s=retry_after_s,
-    )
-    app.mount("/", gate)
-    app.add_middleware(PagePolicy)
-
-
-class _QuietTraceback:
-    """What Gradio finds in place of Python's `traceback`: it prints errors, whose messages quote prompts and keys."""
-
-    @staticmethod
-    def print_exc() -> None:
-        """Logs an error by its type and place. One that the page shows to its user is none of ours."""
-        error = sys.exception()
-        if isinstance(error, gr.Error):
-            return
-        frames = "".join(traceback.format_tb(None if error is None else error.__traceback__))
-        logger.error("the page failed: %s\n%s", type(error).__qualname__, frames)
-
-
 def build_page(base_url: str | None = None) -> gr.Blocks:
-    """The page's components and events; see `mount_page`."""
+    """The page's components and events.
+
+    base_url: where `/v1` is, such as "http://127.0.0.1:8000"; None: at the address and port on which the page's own
+    request came in (the server's, not what the client's Host header says).
+    """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     service = Conversations(base_url)
     page = gr.Blocks(title="Redoubt", analytics_enabled=False, fill_height=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Browser, expect
 
-from app.interface.page.page import mount_page
+from app.interface.page_gate.mount import mount_page
 from tests.browser import answers, ask, open_page
 from tests.fake_v1 import FakeV1, running
 

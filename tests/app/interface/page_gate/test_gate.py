@@ -15,7 +15,7 @@ import pytest
 from fastapi import APIRouter, FastAPI
 from starlette.routing import Mount, Route
 
-from app.interface.page.page import mount_page
+from app.interface.page_gate.mount import mount_page
 from tests.fake_v1 import FakeV1, running
 
 SECRET = "sk-secret-marker-0123456789"
@@ -228,7 +228,7 @@ def test_forwarded_headers_do_not_move_the_page(page: FakeV1, name: str) -> None
 
 
 def test_events_that_nobody_reads_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.interface.page.events.ABANDONED_AFTER_S", 3.0, raising=False)
+    monkeypatch.setattr("app.interface.page_gate.events.ABANDONED_AFTER_S", 3.0, raising=False)
     with running(endless(), mount_page) as fake:
         for number in range(5):
             assert join(fake, f"s{number}", [*ASKED[:2], None, *ASKED[3:]]).status_code == 200
@@ -237,7 +237,7 @@ def test_events_that_nobody_reads_are_dropped(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_events_that_somebody_reads_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.interface.page.events.ABANDONED_AFTER_S", 2.0, raising=False)
+    monkeypatch.setattr("app.interface.page_gate.events.ABANDONED_AFTER_S", 2.0, raising=False)
     with running(endless(), mount_page) as fake:
         assert join(fake, "s", [*ASKED[:2], None, *ASKED[3:]]).status_code == 200
         with httpx.stream("GET", f"{fake.url}/gradio_api/queue/data?session_hash=s", timeout=10) as stream:
@@ -257,8 +257,8 @@ def test_a_session_has_few_events() -> None:
 
 
 def test_all_sessions_together_have_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.interface.page.events.MOST_EVENTS", 3)
-    monkeypatch.setattr("app.interface.page.events.ABANDONED_AFTER_S", 3.0)
+    monkeypatch.setattr("app.interface.page_gate.events.MOST_EVENTS", 3)
+    monkeypatch.setattr("app.interface.page_gate.events.ABANDONED_AFTER_S", 3.0)
     with running(endless(), mount_page) as fake:
         answers = [join(fake, f"s{i}") for i in range(4)]
         assert [answer.status_code for answer in answers] == [200] * 3 + [503]
@@ -284,8 +284,8 @@ def test_streams_hold_a_quarter_of_the_places() -> None:
 
 async def test_the_whole_page_holds_half_of_the_places() -> None:
     """Also where its files are not read: Gradio never comes to an end here."""
-    from app.interface.page.gate import PageGate
     from app.interface.page.page import build_page
+    from app.interface.page_gate.gate import PageGate
 
     async def stuck(*_: Any) -> None:
         await asyncio.Event().wait()

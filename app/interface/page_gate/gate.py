@@ -18,8 +18,8 @@ from starlette.websockets import WebSocketClose
 from app.interface import errors
 from app.interface.errors import ApiError
 from app.interface.guard import error_response
-from app.interface.page import calls
-from app.interface.page.events import Events
+from app.interface.page_gate import calls
+from app.interface.page_gate.events import Events
 from app.interface.places import Places
 from app.interface.reception import read_body
 from app.interface.streaming import ClientGoneError

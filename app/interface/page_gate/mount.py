@@ -1,0 +1,78 @@
+"""Mounts the chat page in the ingress: behind the gate, and with a Content-Security-Policy.
+
+It also replaces how Gradio logs errors. It knows neither the page's components nor Ray.
+"""
+
+import logging
+import sys
+import traceback
+
+import gradio as gr
+import gradio.queueing
+import gradio.routes
+from fastapi import FastAPI
+from starlette.routing import Mount
+
+from app.interface.page.page import build_page
+from app.interface.page.style import CSS, theme
+from app.interface.page_gate.gate import PageGate
+from app.interface.page_gate.policy import PagePolicy
+
+logger = logging.getLogger(__name__)
+
+
+def mount_page(
+    app: FastAPI,
+    base_url: str | None = None,
+    *,
+    max_open_requests: int = 512,
+    max_body_bytes: int = 8 << 20,
+    retry_after_s: int = 1,
+) -> None:
+    """Puts the page at `/` of an application that has its other routes already.
+
+    Args:
+        app: serves `/v1` too.
+        base_url: where `/v1` is, such as "http://127.0.0.1:8000"; None: at the address and port on which the
+            page's own request came in (the server's, not what the client's Host header says).
+        max_open_requests: that the whole application takes; the page takes half of them.
+        max_body_bytes: of the largest conversation that the page may send.
+        retry_after_s: of an answer 503.
+    """
+    page = build_page(base_url)
+    for module in (gradio.queueing, gradio.routes):
+        vars(module)["traceback"] = _QuietTraceback
+    gr.mount_gradio_app(
+        app,
+        page,
+        path="/",
+        footer_links=[],
+        run_history=False,  # it would keep conversations in the browser after the page is closed
+        show_error=True,
+        theme=theme(),
+        css=CSS,
+    )
+    mounted = app.router.routes.pop()
+    assert isinstance(mounted, Mount)
+    gate = PageGate(
+        mounted.app,
+        page,
+        max_open_requests=max_open_requests,
+        max_body_bytes=max_body_bytes,
+        retry_after_s=retry_after_s,
+    )
+    app.mount("/", gate)
+    app.add_middleware(PagePolicy)
+
+
+class _QuietTraceback:
+    """What Gradio finds in place of Python's `traceback`: it prints errors, whose messages quote prompts and keys."""
+
+    @staticmethod
+    def print_exc() -> None:
+        """Logs an error by its type and place. One that the page shows to its user is none of ours."""
+        error = sys.exception()
+        if isinstance(error, gr.Error):
+            return
+        frames = "".join(traceback.format_tb(None if error is None else error.__traceback__))
+        logger.error("the page failed: %s\n%s", type(error).__qualname__, frames)

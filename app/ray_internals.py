@@ -18,9 +18,6 @@ from ray.serve._private import replica as serve_replica
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import PendingRequest, RequestRouter
 
-LINES = "lines"
-"""The folder of `app.messages.direct_line`'s sockets, named after ingresses; short, as a socket's path must be."""
-
 # The names that `ray.init` gives the processes whose end leaves a service that can replace nothing.
 _VITAL_PROCESSES = ("gcs_server", "raylet")
 

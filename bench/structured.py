@@ -136,7 +136,7 @@ def measure_hostile(constraints: Constraints, schema: Any) -> dict[str, Any]:
         try:
             constraints.compile(json.dumps(schema))
         except ConstraintError as error:
-            refused = error.told[:100]
+            refused = error.message_for_client[:100]
         took_s = time.perf_counter() - began_s
     return {"ms": round(took_s * 1e3, 1), "refused": refused, "longest_gap_beside_ms": round(gap.longest_ms, 1)}
 

@@ -32,13 +32,13 @@ from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
 from app.controller.router import worker_cards, worker_rows
 from app.messages.bundle import Assembler, Bundle, Part
-from app.messages.direct_line import Lines
+from app.messages.direct_line import LINES_FOLDER, Lines
 from app.messages.failures import EngineError, NoWorkerError, QueueFullError, WorkerLostError
 from app.messages.model_card import ModelCard
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerRow
-from app.ray_internals import LINES, session_folder, streaming_by_value
+from app.ray_internals import session_folder, streaming_by_value
 
 
 class Arrivals:
@@ -49,7 +49,7 @@ class Arrivals:
         """The ingress' name, for workers and for its socket; short, as a socket's path must be."""
         self.outputs: dict[str, _RequestOutputs] = {}
         """The requests that are being read, by id."""
-        self._lines = Lines(session_folder(LINES) / self.reader, self.put)
+        self._lines = Lines(session_folder(LINES_FOLDER) / self.reader, self.put)
 
     async def open(self) -> None:
         """Lets workers of this machine connect."""

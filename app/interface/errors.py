@@ -121,6 +121,11 @@ def unavailable(retry_after_s: int, message: str = "No worker is up. Try again l
     )
 
 
+def of_framework(status: int, detail: str) -> ApiError:
+    """A refusal of the web framework's own: its status, and its words for it."""
+    return ApiError(status, detail)
+
+
 def internal(request_id: str) -> ApiError:
     """500: a bug of the service; the log has it under this id."""
     return ApiError(
@@ -140,7 +145,7 @@ def of_engine(error: Exception, retry_after_s: int) -> ApiError | None:
     if isinstance(error, RequestTooLongError):
         return invalid(str(error), code="context_length_exceeded")
     if isinstance(error, ConstraintError):
-        return invalid(error.told, "response_format", "invalid_value")
+        return invalid(error.message_for_client, "response_format", "invalid_value")
     if isinstance(error, InvalidRequestError):
         return invalid(str(error))
     if isinstance(error, EngineStoppedError):

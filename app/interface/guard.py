@@ -115,9 +115,9 @@ def announces_a_body(scope: Scope) -> bool:
 
 
 async def http_error(_: Request, error: Exception) -> Response:
-    """The answer to a path that no route has."""
+    """The answer to a request that the web framework itself refuses, such as a path that no route has."""
     assert isinstance(error, HTTPException)
-    return error_response(ApiError(error.status_code, str(error.detail)))
+    return error_response(errors.of_framework(error.status_code, str(error.detail)))
 
 
 def error_response(error: ApiError) -> Response:

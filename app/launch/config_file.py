@@ -165,7 +165,7 @@ def checked_config(
         model = Path(application.args.model.folder)
         for name in ("config.json", "model.safetensors"):
             if not (model / name).is_file():
-                raise SettingsError(f"model.folder: {model} is no converted model: it has no {name}")
+                raise SettingsError(f"model.folder: {model} is not a converted model: it has no {name}")
         if application.runtime_env:
             raise SettingsError(f"{config_path}: {application.name}: runtime_env is for clusters (`serve deploy`) only")
     return config

@@ -21,6 +21,9 @@ import orjson
 from app.messages.bundle import Bundle, Part
 from app.messages.outputs import TokenDelta
 
+LINES_FOLDER = "lines"
+"""The folder of the sockets, in Ray's session folder. Each is named after its ingress. Short, as a socket's path is."""
+
 _CREDENTIALS = struct.Struct("3i")  # unix(7), SO_PEERCRED: process, user, group
 
 

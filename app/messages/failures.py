@@ -34,7 +34,7 @@ class ConstraintError(InvalidRequestError):
         self.definition: str | None = None
 
     @property
-    def told(self) -> str:
+    def message_for_client(self) -> str:
         """The message for the client, with the reason."""
         return f"{self}: {self.reason}" if self.reason else str(self)
 

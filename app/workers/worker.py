@@ -17,11 +17,11 @@ from app.engine.engine import Engine
 from app.engine.pages.page_names import CACHE_SECRET_BYTES
 from app.engine.stream import AsyncEngine
 from app.messages.bundle import Bundle
-from app.messages.direct_line import connect
+from app.messages.direct_line import LINES_FOLDER, connect
 from app.messages.failures import EngineStoppedError
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerFacts, WorkerReport
-from app.ray_internals import LINES, keep_on_loopback, session_folder
+from app.ray_internals import keep_on_loopback, session_folder
 from app.settings import ModelApplicationSettings
 from app.workers.admission import Admission
 from app.workers.load import RunnerFactory, load_model, make_constraints
@@ -104,7 +104,7 @@ class Worker:
             return
         self._connecting.add(reader)
         try:
-            if (line := await connect(session_folder(LINES) / reader)) is not None:
+            if (line := await connect(session_folder(LINES_FOLDER) / reader)) is not None:
                 self._streams.attach(reader, line)
         finally:
             self._connecting.remove(reader)

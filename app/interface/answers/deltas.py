@@ -88,6 +88,6 @@ async def _run_request(index: int, job: Job, model: ChatModel, generate: Generat
         raise
     except ConstraintError as error:
         field = job.grammar.field_of(error.definition) if job.grammar is not None else None
-        buffer.fail(errors.invalid(error.told, field, "invalid_value"))
+        buffer.fail(errors.invalid(error.message_for_client, field, "invalid_value"))
     except Exception as error:
         buffer.fail(error)

@@ -45,7 +45,7 @@ def test_a_link_keeps_its_own_name(model: Path, port: int, tmp_path: Path) -> No
 
 def test_a_folder_that_is_no_model(model: Path) -> None:
     (model / "model.safetensors").unlink()
-    with pytest.raises(SettingsError, match=r"some-model is no converted model: it has no model\.safetensors"):
+    with pytest.raises(SettingsError, match=r"some-model is not a converted model: it has no model\.safetensors"):
         checked_config(LOCAL, model_folders=[model])
 
 

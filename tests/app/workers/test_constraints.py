@@ -138,9 +138,9 @@ async def test_the_wrong_definition_is_named(constraints: Constraints) -> None:
     with pytest.raises(ConstraintError, match="can't be followed") as caught:
         await constraints.make(json.dumps(schema))
     assert caught.value.definition == "f1"
-    assert "(?=a)" in caught.value.told
+    assert "(?=a)" in caught.value.message_for_client
     assert "(?=a)" not in str(caught.value)  # Ray Serve logs what a worker raises
-    assert pickle.loads(pickle.dumps(caught.value)).told == caught.value.told
+    assert pickle.loads(pickle.dumps(caught.value)).told == caught.value.message_for_client
     assert pickle.loads(pickle.dumps(caught.value)).definition == "f1"
 
 

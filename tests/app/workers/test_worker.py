@@ -12,12 +12,11 @@ import pytest
 
 from app.engine.model_runner import Batch, ModelRunner
 from app.messages.bundle import Assembler, Part
-from app.messages.direct_line import Lines
+from app.messages.direct_line import LINES_FOLDER, Lines
 from app.messages.failures import EngineStoppedError, QueueFullError
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerFacts, WorkerReport
-from app.ray_internals import LINES
 from app.settings import ModelApplicationSettings, parse_settings
 from app.workers.numa import NoFreeCoresError, Slot
 from app.workers.worker import Worker
@@ -114,7 +113,7 @@ async def test_an_ingress_on_this_machine_gets_tokens_by_a_direct_line(
     model.step_s = 0.003
     by_line: list[Part] = []
     by_stream: list[Part] = []
-    lines = Lines(tmp_path / LINES / "ingress", by_line.extend)
+    lines = Lines(tmp_path / LINES_FOLDER / "ingress", by_line.extend)
     await lines.open()
     try:
         for name in ("a", "b"):

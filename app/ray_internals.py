@@ -36,7 +36,7 @@ def start_local_ray(*, address: str, folder: Path, **options: Any) -> Any:
 def ended_vital_processes() -> list[tuple[str, int]]:
     """Those of GCS and raylet that have ended by themselves: name and exit status (negative: the signal's number).
 
-    Empty where this process has not started Ray. From any thread; asks Ray nothing.
+    Empty where this process has not started Ray. From any thread; makes no remote call.
     Ray 2.60: `Node.dead_processes()` of the node that `ray.init` has started lists (kind, Popen).
     """
     node: Any = ray._private.worker._global_node
@@ -88,7 +88,7 @@ def keep_on_loopback() -> None:
 
 
 def delete_application(name: str) -> None:
-    """Has Serve take an application away, and does not wait: its requests may go on for as long as a drain takes.
+    """Makes Serve delete an application, and does not wait: its requests may run until the drain ends.
 
     Ray 2.60: `serve.delete` has `_blocking`.
     """
@@ -96,7 +96,7 @@ def delete_application(name: str) -> None:
 
 
 def handle_of(deployment: str, application: str) -> DeploymentHandle[Any]:
-    """A handle to a deployment, whether it is there or not; asks nobody.
+    """A handle to a deployment, whether it is there or not; makes no remote call.
 
     Ray 2.60: `serve.get_deployment_handle` has `_check_exists`, which asks the controller and blocks.
     """
@@ -120,7 +120,7 @@ def router_of(handle: DeploymentHandle[Any]) -> Any:
     return router._asyncio_router._request_router if router is not None else None
 
 
-# --- A request router's books
+# --- A request router's queues
 
 
 def take_waiting_requests(router: RequestRouter) -> Sequence[PendingRequest]:

@@ -1,4 +1,4 @@
-"""Headless Chromium for tests of the page, and an eye on everything the page asks for."""
+"""Headless Chromium for tests of the page, and a record of every request that the page makes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,7 @@
 """A stand-in for the service's `/v1`, on a real socket: for the parts that are its HTTP clients.
 
-It answers each chat with the words it was told to, one chunk a word, and records what it was asked and which
-answers were cut off by their client.
+It answers each chat with given words, one chunk a word, and records the requests and which answers their client cut
+off.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 @dataclass
 class FakeV1:
-    """What to answer, and what happened."""
+    """The answers to give, and a record of the requests."""
 
     words: list[str] = field(default_factory=lambda: ["Hello", " from", " the", " fake", "."])
     pause_s: float = 0.0

@@ -3,8 +3,8 @@
     python -m tests.run [ARGUMENTS OF PYTEST]
 
 One run has the services and the browser, one test after the other: they wait for the clock much of the time. The other
-has everything else, on a worker a core, and lets the first one go before it; what it prints is shown at the end. With
-arguments there is one ordinary run, of what they say. Knows nothing of what is tested.
+has everything else, with one pytest worker a core and at a lower priority; its output is shown at the end. With
+arguments there is one ordinary run with these. Knows nothing of what is tested.
 """
 
 import os

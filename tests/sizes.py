@@ -1,4 +1,4 @@
-"""How much of the same the tests try: in `make conformance` more than in `make test`, which has every kind once.
+"""How many cases of one kind the tests try: `make test` has each kind once, `make conformance` has more.
 
 Knows nothing of what is tried.
 """

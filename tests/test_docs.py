@@ -1,4 +1,4 @@
-"""The documentation says what the code does, where a test can tell."""
+"""The documentation agrees with the code, where a test can check it."""
 
 import re
 from pathlib import Path

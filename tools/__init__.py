@@ -1,1 +1,1 @@
-"""What the Makefile runs that is no part of the product."""
+"""Programs of the Makefile that are not part of the product."""

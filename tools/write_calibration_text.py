@@ -1,4 +1,4 @@
-"""Writes the generated part of the default calibration text: the embedded model continues openings of ours.
+"""Writes the generated part of the default calibration text: the embedded model continues given openings.
 
 The same model, seed and openings give the same text on every machine, since the engine's results do not depend on
 batches or tiers. Documents are separated by a form feed; a chat is written as alternating turns, each after a line

@@ -36,7 +36,7 @@ class ServeApplications:
         }
 
     def connect(self, name: str) -> WorkerClient:
-        """A client for that application's workers; asks nobody."""
+        """A client for that application's workers; makes no remote call."""
         return WorkerClient(handle_of(_WORKERS, name), self._arrivals)
 
 

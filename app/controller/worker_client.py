@@ -118,14 +118,14 @@ class WorkerClient:
         finally:
             self._arrivals.outputs.pop(request.request_id, None)
             response.cancel()  # type: ignore[no-untyped-call]
-            # `cancel` does nothing between the choice of a worker and the news of it. One turn of the loop later
-            # `_read` waits in the call, and cancelling `_read` cancels the call.
+            # `cancel` has no effect after the router has chosen a worker and before the response knows it. One turn of
+            # the loop later `_read` waits in the call, and cancelling `_read` cancels the call.
             asyncio.get_running_loop().call_soon(reading.cancel)
 
     async def _read(
         self, request_id: str, response: DeploymentResponseGenerator[Bundle], outputs: "_RequestOutputs"
     ) -> None:
-        """Reads one request's stream even if nobody takes its tokens: it may carry other requests' tokens too."""
+        """Reads one request's stream to its end, because it may carry other requests' tokens too."""
         try:
             async for bundle in response:
                 self._arrivals.put(bundle)
@@ -150,7 +150,7 @@ class _RequestOutputs:
         self._news.set()
 
     def fail(self, error: BaseException) -> None:
-        """Notes why the request's own stream has ended."""
+        """Records why the request's own stream has ended."""
         self._error = error
         self._news.set()
 

@@ -28,7 +28,7 @@ class WorkerTable:
         self._entries: dict[str, _Entry] = {}
 
     def update(self, workers: Mapping[str, tuple[WorkerFacts, WorkerReport | None]], now_s: float) -> set[str]:
-        """Takes Serve's present list of workers: adds new ones, notes reports, and marks absent ones as gone.
+        """Takes Serve's present list of workers: adds new ones, records reports, and marks absent ones as gone.
 
         Returns the ids of the workers that have reported since the last call.
         """
@@ -50,13 +50,13 @@ class WorkerTable:
         return reported
 
     def heard(self, worker_id: str, now_s: float) -> None:
-        """Notes that the worker answered a request or a probe, which counts as a report."""
+        """Records that the worker answered a request or a probe, which counts as a report."""
         entry = self._entries.get(worker_id)
         if entry is not None:
             entry.heard_at_s = now_s
 
     def lost(self, worker_id: str) -> None:
-        """Notes that the worker's process has died."""
+        """Records that the worker's process has died."""
         entry = self._entries.get(worker_id)
         if entry is not None:
             entry.present = False

@@ -60,9 +60,9 @@ class Engine:
         expected_output_tokens: how long admission expects outputs to be, until some have ended.
         prefix_cache: whether pages of prompts and outputs are kept for later requests of the same tenant.
         cache_secret: at least 32 random bytes that all names of cached pages depend on. Two engines with the same
-            secret give the same tokens of the same tenant the same names; whoever lacks it can't compute a name. None:
+            secret give the same tokens of the same tenant the same names; without it no name can be computed. None:
             drawn at random, so that no name means anything beyond this engine.
-        on_page_forgotten: told of each cached page before it is used for something else; see OnPageForgotten.
+        on_page_forgotten: called with each cached page before it is used for something else; see OnPageForgotten.
         guess_tokens: the most next tokens of an output that are guessed at once (guesses/speculation.py); 0: none.
         prompt_pause_s: how long, about, a step's prompt tokens may delay others' next tokens, in seconds
             (scheduling/pace.py); None: only prompt_chunk_tokens limits them.

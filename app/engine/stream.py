@@ -9,9 +9,9 @@ ingress) travel together, in one message (a `Bundle`) on one of their streams: t
 direct connection to the reader is open (a `Line`), it takes that part instead. Always on the request's own stream go
 its first tokens, its last, and whatever is more than tokens: scores, embeddings, errors.
 
-Nobody knows whether the last messages of a delivery stream were read. Each request therefore keeps the tokens that
-others have delivered for it since its own stream's last message. It resends them on its own stream when the delivery
-stream ends, when they become many, and with its own end; the reader drops what it has already (`Assembler`).
+A worker cannot know whether the last messages of a delivery stream were read. Each request therefore keeps the tokens
+that others have delivered for it since its own stream's last message. It resends them on its own stream when the
+delivery stream ends, when they become many, and with its own end; the reader drops what it has already (`Assembler`).
 
 Knows nothing of text, HTTP or Ray.
 """
@@ -68,8 +68,8 @@ class AsyncEngine:
     ) -> AsyncGenerator[Bundle, None]:
         """Yields parts of the request's output, and of others of the same reader; the request's last part ends it.
 
-        reader: names who reads several streams and tells their parts apart. It must read all of them all the time, or
-        close them: a delivery stream that it leaves unread delays the others by MAX_WAITING_TOKENS tokens.
+        reader: the name of the ingress that reads the stream. It must read all its streams all the time, or close them:
+        a delivery stream that it leaves unread delays the others by MAX_WAITING_TOKENS tokens.
 
         Raises EngineError, as `Engine.submit` does, or later.
         """

@@ -1,4 +1,4 @@
-"""Who asks: API keys, and the caller that a key stands for.
+"""Authentication: API keys, and the caller that a key stands for.
 
 `KeyCheck` alone makes callers. It knows nothing of what a request asks for.
 """
@@ -27,11 +27,11 @@ class Caller:
 def caller_of(request: Request) -> Caller:
     """The caller that `KeyCheck` found.
 
-    Raises RuntimeError on a route without a KeyCheck, so that nobody counts as anonymous by accident.
+    Raises RuntimeError on a route without a KeyCheck, so that no caller counts as anonymous by accident.
     """
     caller = getattr(request.state, "caller", None)
     if not isinstance(caller, Caller):
-        raise RuntimeError(f"the route {request.url.path} has no KeyCheck, so who asks is not known")
+        raise RuntimeError(f"the route {request.url.path} has no KeyCheck, so its caller is not known")
     return caller
 
 

@@ -1,6 +1,8 @@
 """The one procedure of the endpoints that generate text: plan a job, run it, write its answer.
 
-A family of endpoints (chat, completions, responses) adds a `Family`; it knows none of them.
+`reception` reads and parses the body and calls `plan` here. `answers/deltas.py` runs the job, through the `generate` of
+`controller/worker_client.py`. A family of endpoints (chat, completions, responses) adds a `Family`, and this file knows
+none of them.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""What stands around every route: failures in OpenAI's shape, counts, and answers that arrive before the body ended.
+"""Wraps every route: failures get OpenAI's shape, answers are counted, and an answer arrives before the body has ended.
 
 It knows nothing of what the routes do. How many requests may be open, and for how long, is in `places.py`.
 """
@@ -56,7 +56,7 @@ class Guarded(APIRoute):
             except ApiError as error:
                 return error_response(error)
             except (ClientGoneError, ClientDisconnect):
-                return Response(status_code=_CLIENT_GONE)  # nobody reads it
+                return Response(status_code=_CLIENT_GONE)  # for the metrics; the client has gone
             except Exception as error:
                 return error_response(
                     errors.as_api_error(error, f"req-{uuid.uuid4().hex}", request.app.state.retry_after_s)

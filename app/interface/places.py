@@ -16,7 +16,7 @@ from app.interface.streaming import ClientGoneError
 
 RESERVED_PLACES = 32
 """Requests that Serve lets into an ingress on top of `max_ongoing_requests`: for `/health`, and for refusals, which are
-short. Without them a full ingress would not even say that it is full."""
+short. Without them a full ingress could not answer 503."""
 
 _QUICK_BODY_S = 0.5
 """A body that takes longer than this needs one of a limited number of places."""
@@ -77,7 +77,7 @@ class OpenRequests:
 
 
 class BodyDeadline:
-    """Ends the wait for a body that does not arrive: whoever reads it gets ApiError (408), or ClientGoneError.
+    """Limits how long a body may take: after that `receive` raises ApiError (408), or ClientGoneError without a client.
 
     A body may be slow as long as it moves. Of bodies that take longer than a moment only `slow_limit` are waited for at
     once; one more is refused (503), so that half-sent requests cannot hold every place.

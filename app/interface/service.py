@@ -16,6 +16,7 @@ class ServedModel:
 
     chat: ChatModel
     generate: Generate
+    """`app.controller.worker_client.WorkerClient.generate`."""
     created: int
     """Unix seconds: when it was loaded."""
 
@@ -28,7 +29,7 @@ class HttpSettings:
     max_body_bytes: int
     retry_after_s: int
     api_keys: tuple[str, ...] = ()
-    """A client must show one of these; none: everybody who reaches the address is served."""
+    """A client must send one of these; empty: every client is served."""
     max_open_requests: int = 512
     """Requests that may be open at once; further ones are refused (503). `GET /health` is not counted."""
 

@@ -2,7 +2,7 @@
 
 Runs as a program of its own beside the main process (`python -I cleanup.py FOLDER`), because after SIGKILL the main
 process can do nothing any more. It waits on a pipe that only the main process holds open; the pipe's end is the sign.
-Every process of a service has the variable `MARK` in its environment. So none is forgotten, whoever its parent is now,
+Every process of a service has the variable `MARK` in its environment. So each is found, whatever its parent is by now,
 and nothing else is touched, such as an editor that shows a log of the service.
 
 Knows the standard library and nothing else, so that it starts in milliseconds and costs little memory.

@@ -145,5 +145,5 @@ def causes(name: str) -> list[str]:
 
 def say(text: str) -> None:
     """Prints a line for the user who has started the service."""
-    with contextlib.suppress(BrokenPipeError):  # nobody reads it any more, which is no reason to stop half-way
+    with contextlib.suppress(BrokenPipeError):  # the output is closed, which is no reason to stop
         print(text, flush=True)

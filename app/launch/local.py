@@ -50,7 +50,7 @@ def serve_local(
     that it cannot do without. Raises SettingsError for a wrong configuration before anything is started. Call it on
     the main thread.
 
-    dashboard: starts Ray's dashboard too, eleven more processes, which use CPU even if nobody looks at it.
+    dashboard: starts Ray's dashboard too, eleven more processes, which use CPU even while it is not open.
     """
     config = checked_config(config_path, host=host, port=port, model_folders=model_folders)
     folder = PrivateFolder()  # this ends what a dead service has left, which may hold the port
@@ -72,7 +72,7 @@ def serve_local(
     finally:
         folder.close(keep_logs=keep_logs)
         if keep_logs:
-            _complain(f"Ray's logs: {folder.path}/ray/session_latest/logs")
+            _print_error(f"Ray's logs: {folder.path}/ray/session_latest/logs")
 
 
 def _serve(
@@ -111,18 +111,18 @@ def _serve(
         if (loss := watch.loss()) is None:
             say("Stopping ...")
             return 0
-        _complain(loss)
+        _print_error(loss)
         return 1
     except (RuntimeError, ray.exceptions.RayError) as error:  # what Serve raises for a failed deployment
         _handle_signals(signal.SIG_IGN)
         if (loss := watch.loss()) is None:
             reasons = [str(error), *(cause for one in config.applications for cause in causes(one.name))]
             loss = "\n".join([*reasons, "The service did not start."])
-        _complain(loss)
+        _print_error(loss)
         return 1
     finally:
         _handle_signals(signal.SIG_IGN)
-        # The Ray is ours alone, so ending it ends every process of the service; nobody waits for a drain.
+        # The Ray is ours alone, so ending it ends every process of the service, without a drain.
         ray.shutdown()
         watch.stop()
         for number, handler in previous.items():
@@ -136,11 +136,11 @@ def _run_until_stopped(config: ServiceConfig, share: int | None, watched: Watche
         time.sleep(_LOOK_PERIOD_S)
         if watched is not None:
             follow(watched, share, config.logging_config)
-        if (news := controller.news()) is not None:
-            _complain(news)
+        if (message := controller.message()) is not None:
+            _print_error(message)
 
 
-def _complain(text: str) -> None:
+def _print_error(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The private folder of a local service, and who clears it up: the service at its end, or the next one at its start.
+"""The private folder of a local service. The service removes it at its end, or the next service at its start.
 
 Knows nothing of what lies in the folder, but for its lock. The lock is held as long as the main process or its cleanup
 process lives, and the kernel releases it however they end: a folder with a free lock belongs to a dead service.
@@ -73,7 +73,7 @@ def _start_cleanup(folder: Path, lock: int) -> "subprocess.Popen[bytes]":
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether it is a real folder that this user owns, and nobody else may open."""
+    """Whether it is a real folder that this user owns, and no other user may open."""
     status = folder.lstat()
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
 
@@ -88,7 +88,7 @@ def _create_lock(folder: Path) -> int:
 
 
 def _is_free(lock: Path) -> bool:
-    """Whether nobody holds the lock. Raises OSError if there is none."""
+    """Whether the lock is free. Raises OSError if there is none."""
     descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
 """Watches Ray's GCS and raylet and Serve's controller: without them a local service replaces nothing that it loses.
 
 Without GCS or raylet requests are still answered for a while, but a worker that is lost stays lost. So the watch ends
-the service, and whoever supervises it can start it again. A lost controller is restarted by Serve, and the watch says
+the service, and a supervisor can start it again. A lost controller is restarted by Serve, and the watch says
 so. It knows nothing of how the service is stopped.
 """
 
@@ -71,7 +71,7 @@ class ControllerWatch:
         self._misses = 0
         self._next_look_s = 0.0
 
-    def news(self) -> str | None:
+    def message(self) -> str | None:
         """A line for the user, if there is one. Looks every five seconds, and waits for two at the most."""
         from app.ray_internals import controller_pid
 

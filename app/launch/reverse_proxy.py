@@ -79,7 +79,7 @@ def proxy_environment(
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most_files == resource.RLIM_INFINITY:
         most_files = sys.maxsize
-    wishes = {
+    defaults = {
         # One thread is enough: it moves more tokens than a machine's cores compute.
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         "RAY_SERVE_HAPROXY_MAXCONN": str(max(16, min(_MOST_CONNECTIONS, (most_files - _SPARE_FILES) // 2))),
@@ -91,7 +91,7 @@ def proxy_environment(
         # Two warnings of Serve's that do not apply: there are no other nodes, and a model may have no autoscaling.
         "RAY_DEDUP_LOGS_SKIP_REGEX": "connections from HAProxy on other nodes|Cannot deregister autoscaling state",
     }
-    return {name: environment.get(name, wish) for name, wish in wishes.items()} | {
+    return {name: environment.get(name, value) for name, value in defaults.items()} | {
         _BIND: f"[{host}]:{port}" if ":" in host else f"ipv4@{host}:{port}",
         _BINARY: str(binary),
         _ERRORS: str(unavailable),

@@ -100,7 +100,7 @@ class Line(asyncio.Protocol):
 
 
 async def connect(path: Path) -> Line | None:
-    """A line to the ingress that listens at `path`; None if nobody does, or another user's process."""
+    """A line to the ingress that listens at `path`; None if no process does, or one of another user."""
     try:
         _, line = await asyncio.get_running_loop().create_unix_connection(Line, str(path))
     except OSError:

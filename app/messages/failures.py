@@ -1,8 +1,8 @@
-"""How a request can fail, in words fit for the user."""
+"""How a request can fail. Every message may be shown to the user."""
 
 
 class EngineError(Exception):
-    """Base of all errors of a request; the message is fit for the user."""
+    """Base of all errors of a request; the message may be shown to the user."""
 
 
 class InvalidRequestError(EngineError):

@@ -1,7 +1,7 @@
 """One packed matrix: what the file's header says of it, and its bytes from codes and back.
 
-The layout is `kernels/packed_matrix.h`'s. The native engine packs; unpacking is NumPy and shares no code with it, for
-tests, evaluation and export. Does not know where in a file a matrix lies.
+The layout is `kernels/contract/packed_matrix.h`'s. The native engine packs. Unpacking is NumPy and
+shares no code with it; tests, evaluation and export unpack. Does not know where in a file a matrix lies.
 """
 
 from dataclasses import dataclass, replace

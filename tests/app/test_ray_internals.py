@@ -64,7 +64,7 @@ def test_a_local_ray_and_its_processes(short_path: Path) -> None:
     assert "all found" in done.stdout, done.stdout + done.stderr
 
 
-def test_serves_controller_tells_its_process() -> None:
+def test_serves_controller_has_a_process_id() -> None:
     assert constants.SERVE_CONTROLLER_NAME
     assert constants.SERVE_NAMESPACE == "serve"  # which `launch.local` gives `ray.init`
     assert callable(controller.ServeController.get_pid)
@@ -116,26 +116,26 @@ def test_a_handle_streams_by_value_and_has_a_router() -> None:
 
 
 class NoReplicaRouter(FIFOMixin, RequestRouter):
-    """A router of Serve's to which nobody has given a replica."""
+    """A router of Serve's that has no replica."""
 
     async def choose_replicas(self, *_: object, **__: object) -> Any:
         return []
 
 
-async def test_a_routers_books() -> None:
-    books: Any = NoReplicaRouter(  # type: ignore[no-untyped-call]
+async def test_a_routers_queues() -> None:
+    router: Any = NoReplicaRouter(  # type: ignore[no-untyped-call]
         deployment_id=DeploymentID(name="Worker", app_name="a"), handle_source=DeploymentHandleSource.REPLICA
     )
     pending = PendingRequest(args=[], kwargs={}, metadata=RequestMetadata(request_id="r", internal_request_id="i"))
-    choice = asyncio.create_task(books._choose_replica_for_request(pending))
+    choice = asyncio.create_task(router._choose_replica_for_request(pending))
     await asyncio.sleep(0)
-    assert books._pending_requests_by_id == {"i": pending}
-    assert ray_internals.take_waiting_requests(books) == [pending]
-    assert ray_internals.take_waiting_requests(books) == []
-    ray_internals.forget_request(books, pending)
-    assert books._pending_requests_by_id == {}
+    assert router._pending_requests_by_id == {"i": pending}
+    assert ray_internals.take_waiting_requests(router) == [pending]
+    assert ray_internals.take_waiting_requests(router) == []
+    ray_internals.forget_request(router, pending)
+    assert router._pending_requests_by_id == {}
     pending.future.set_exception(KeyError("refused"))
-    with pytest.raises(KeyError):  # the reason why somebody has to forget it
+    with pytest.raises(KeyError):  # the reason why `forget_request` exists
         await choice
 
 

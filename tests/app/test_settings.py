@@ -133,7 +133,7 @@ def test_two_models_share_a_machine_of_one_node(nodes: list[int], share: int | N
     assert core_share(config, nodes) == share
 
 
-def test_cores_are_shared_out_only_where_nobody_says_how(tmp_path: Path) -> None:
+def test_cores_are_shared_out_only_where_no_setting_says_how(tmp_path: Path) -> None:
     config = with_overrides(load_config(CONFIGS / "local.yaml"), model_folders=["a", "b", "c"])
     assert core_share(config, [8, 6]) == 3
     with pytest.raises(SettingsError, match="3 workers are more than the 2 cores"):

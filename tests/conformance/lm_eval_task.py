@@ -1,7 +1,7 @@
-"""A small task for lm_eval, from a text that ships, and what our own evaluation makes of it on the same model.
+"""A small task for lm_eval from a text of this repository, and the numbers of our own evaluation on the same model.
 
-No hub of data sets can be reached, so the questions are places of a book: which of four ends comes next? The
-likelihoods that `redoubt eval` computes without any HTTP are those that lm_eval has to find over it.
+Tests download no data set, so each question is a place in a book: which of four endings comes next? lm_eval has to find
+over HTTP the likelihoods that `redoubt eval` computes directly.
 """
 
 import json

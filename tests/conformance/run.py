@@ -1,11 +1,10 @@
-"""`make conformance`: clients that none of us wrote, against a real service with the embedded model.
+"""`make conformance`: clients of other projects, against a real service with the embedded model.
 
     python -m tests.conformance.run [CLIENT...] [--url http://...] [--model NAME] [--no-write]
 
-Each client has an environment of its own (build/conformance/CLIENT), for their requirements contradict each other, and
-a file of tests in clients/, which pytest runs there. What came out goes to results.json and, as a table, to
-docs/api.md. With --url no service is started. Knows of every client its name and its packages, and nothing of what it
-asks.
+Each client has an environment of its own (build/conformance/CLIENT), because their requirements contradict each other,
+and a file of tests in clients/, which pytest runs there. The results go to results.json and, as a table, to
+docs/api.md. With --url no service is started. Knows the name and the packages of each client, and nothing of its tests.
 """
 
 import argparse
@@ -38,7 +37,7 @@ class Client:
 
     name: str
     packages: tuple[str, ...]
-    """Whose versions are told."""
+    """The packages whose versions go into the results."""
     pytest_options: tuple[str, ...] = ()
 
 

@@ -1,4 +1,4 @@
-"""The table in docs/api.md of what foreign clients found, from results.json. Knows nothing of how they ran."""
+"""Writes results.json as a table into docs/api.md. Knows nothing of how the clients ran."""
 
 import json
 import re

@@ -391,7 +391,7 @@ def test_a_receiver_that_fails_loses_its_requests_only(start: Start) -> None:
     engine, receiver = start(FakeRunner()), Receiver()
 
     def broken(events: Sequence[tuple[object, Event]]) -> None:
-        raise RuntimeError("nobody listens")
+        raise RuntimeError("the receiver has failed")
 
     engine.submit(make_request("lost", 3, 100), broken, "lost")
     receiver.submit(engine, make_request("kept", 3, 20))

@@ -1,4 +1,4 @@
-"""A real service as its users and its operator see it: started as they do, and stopped by Ctrl-C.
+"""A real service, started and stopped as a user does: by a command and by Ctrl-C.
 
 Knows nothing of pytest's fixtures: `tests/conformance` starts one too.
 """
@@ -46,7 +46,7 @@ class RunningService:
         return [row for row in self.rows() if row["state"] == "alive"]
 
     def is_idle(self) -> bool:
-        """Every place and every page is free, in the router's books and in the workers'."""
+        """Every place and every page is free, by the router's counts and by the workers'."""
         return all(
             row["queue_length"] == row["running"] == row["waiting"] == 0 and row["kv_pages_free"] == row["kv_pages"]
             for row in self.alive()

@@ -1,6 +1,6 @@
 """Attacks on the real service: it stays up, others' streams go on meanwhile, and memory and places come back.
 
-What is refused before a worker is asked is in `tests/app/test_attacks.py`.
+Requests that are refused before they reach a worker are in `tests/app/interface/test_attacks.py`.
 """
 
 import json
@@ -134,8 +134,8 @@ def test_answers_of_many_megabytes(service: RunningService, bystander: Bystander
     repeated(service, attack, 3)
 
 
-def test_absurd_wishes(service: RunningService, bystander: Bystander) -> None:
-    wishes: list[dict[str, Any]] = [
+def test_absurd_options(service: RunningService, bystander: Bystander) -> None:
+    bodies: list[dict[str, Any]] = [
         *[{field: -1} for field in ("n", "best_of", "max_tokens", "num_beams", "num_beam_groups", "logprobs")],
         {"n": 10**9},
         {"best_of": 128, "n": 128},
@@ -153,7 +153,7 @@ def test_absurd_wishes(service: RunningService, bystander: Bystander) -> None:
         {"prompt": [49152]},
         {"prompt": ""},
     ]
-    for body in wishes:
+    for body in bodies:
         answer = post(service, "completions", {"prompt": "x"} | body)
         expected = (200, 400) if body == {"prompt": ""} else (400,)  # a model with a token to begin from goes on
         assert answer.status_code in expected, (body, answer.text)

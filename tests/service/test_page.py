@@ -1,4 +1,4 @@
-"""The page before the real service: what a person sees, and what the engine is left with."""
+"""The page against the real service: what it shows, and what stays in the engine afterwards."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A client that leaves, in whatever state its request is, gives back its place and its pages."""
+"""A client that disconnects frees its place and its pages, whatever the state of its request."""
 
 import asyncio
 import json
@@ -82,7 +82,7 @@ async def test_leaving_the_queue(service: RunningService, http: httpx.AsyncClien
     await asyncio.to_thread(service.wait_until_idle)
 
 
-async def test_a_full_house_says_when_to_come_back(service: RunningService, http: httpx.AsyncClient) -> None:
+async def test_a_full_service_says_when_to_retry(service: RunningService, http: httpx.AsyncClient) -> None:
     readers = [Reader(http, service.endless()) for _ in range(PLACES)]
     await wait_for(service, running=4, waiting=4)
     refused = await http.post("/v1/completions", json=service.endless() | {"stream": False})

@@ -1,6 +1,6 @@
 """Outputs that are held to a schema, by the real model and sampler: whatever is drawn, whole ones are valid.
 
-That a mask lets through only what a schema allows is in `tests/app/test_constraints.py`.
+That a mask lets through only what a schema allows is in `tests/app/workers/test_constraints.py`.
 """
 
 import json

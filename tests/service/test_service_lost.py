@@ -1,4 +1,4 @@
-"""The service as a whole is lost: nothing of it stays behind, and who supervises it learns of it.
+"""The whole service is lost: no process of it stays, and a supervisor sees its exit status.
 
 `tests/app/launch/test_lost_processes.py` has more of this, with a Ray but without a model.
 """

@@ -1,4 +1,4 @@
-"""Workers that are silent, and whatever else dies: the service goes on with the others, or comes back."""
+"""Workers are silent, or a process of the service dies: the service goes on with the others, or recovers."""
 
 import asyncio
 import json
@@ -120,7 +120,7 @@ def test_the_ingress_dies(service: RunningService) -> None:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", ["haproxy\0-db", "ray::HAProxyManager"])
 def test_the_proxy_dies(service: RunningService, name: str) -> None:
-    """Nobody is told anything final before it is back."""
+    """No client sees a final error before it is back."""
     dying = processes(service, name)  # HAProxy may have an older one, which serves its last
     assert dying
     for pid in dying:
@@ -145,12 +145,12 @@ def test_the_controller_dies(service: RunningService) -> None:
     heart_beat = max(row["last_heart_beat"] for row in service.rows())
     # Until the table comes again, a busy machine's workers may all be stale.
     wait_until(lambda: sum(row["last_heart_beat"] > heart_beat for row in service.alive()) == 2, "heartbeats again", 60)
-    told = f"Serve's controller (process {controller}) was lost, and Serve has started another"
-    wait_until(lambda: told in service.log.read_text(), "whoever runs the service is told", 30)
+    message = f"Serve's controller (process {controller}) was lost, and Serve has started another"
+    wait_until(lambda: message in service.log.read_text(), "the message in the log", 30)
 
 
 @pytest.mark.timeout(120)
-def test_without_any_worker_clients_are_told_at_once(service: RunningService) -> None:
+def test_without_any_worker_requests_fail_at_once(service: RunningService) -> None:
     wait_until(lambda: len(service.alive()) == 2, "two workers", 60)
     for row in service.alive():
         os.kill(row["pid"], signal.SIGKILL)

@@ -23,7 +23,7 @@ class PagePool:
     __slots__ = ("_cached", "_digests", "_free", "_holders", "_idle", "_on_forgotten", "_repeats")
 
     def __init__(self, page_count: int, on_forgotten: OnPageForgotten | None = None) -> None:
-        """All pages are free. Raises ValueError. `on_forgotten`: told of each page that leaves the cache."""
+        """All pages are free. Raises ValueError. `on_forgotten`: called with each page that leaves the cache."""
         if page_count < 1:
             raise ValueError(f"a KV cache has at least one page, not {page_count}")
         self._holders = [0] * page_count

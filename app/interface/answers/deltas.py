@@ -83,7 +83,7 @@ async def _run_request(index: int, job: Job, model: ChatModel, generate: Generat
                     return
         raise RuntimeError("the worker ended a stream without a finish reason")
     except asyncio.CancelledError:
-        # Either the reader is gone, or the worker's side cancelled: then the reader has to learn of it here.
+        # Either the reader has gone, or the worker has cancelled the request: then the reader gets an error.
         buffer.fail(EngineStoppedError("The worker gave this request up. Try again."))
         raise
     except ConstraintError as error:

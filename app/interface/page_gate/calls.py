@@ -1,4 +1,4 @@
-"""What the browser may ask of the page's functions: bodies are checked here and written anew for Gradio.
+"""Checks the browser's calls of the page's functions, and writes their bodies anew for Gradio.
 
 Gradio quotes a call that it cannot use in its tracebacks, with prompts and keys. So a malformed call never reaches it.
 Only known fields pass, with values of the types that the page's components take. Knows nothing of HTTP.

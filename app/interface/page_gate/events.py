@@ -1,4 +1,4 @@
-"""The page's events in Gradio's queue: how many there may be, and that nobody's events are dropped.
+"""Bounds the page's events in Gradio's queue, and drops those of a session that reads no results.
 
 An event is one run of a function of the page. Its results wait for the session's event stream (`/queue/data`). Gradio
 runs events whether or not their session ever reads them. Knows nothing of HTTP and of what the functions do.
@@ -22,7 +22,7 @@ MOST_EVENTS_OF_A_SESSION = 4
 MOST_STREAMS_OF_A_SESSION = 2
 """A tab has one, and for a moment a second one when it reopens it."""
 ABANDONED_AFTER_S = 5.0
-"""How long the events of a session stay that no stream reads. A browser opens it right after its call."""
+"""How long a session's events stay while it has no stream open. A browser opens one right after its call."""
 
 
 class Events:

@@ -1,8 +1,8 @@
-"""What stands before Gradio: the few routes that the page uses, and how much they may hold.
+"""The only way to Gradio: lets through the few routes that the page uses, and bounds what they hold.
 
 All other routes of Gradio (uploads, files, its API, heartbeats) are unknown here. Gradio gets neither headers nor
-bodies as they came, only what was checked. So it sees no `Origin`, to which it would answer with CORS headers, and no
-`X-Forwarded-*`, from which it would take the page's address. Knows nothing of `/v1`.
+bodies as they came, only what was checked. Gradio answers an `Origin` with CORS headers, and takes the
+page's address from `X-Forwarded-*`: it sees neither. Knows nothing of `/v1`.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ class PageGate:
         except ApiError as error:
             await error_response(error)(scope, receive, send)
         except ClientGoneError:
-            await Response(status_code=499)(scope, receive, send)  # nobody reads it
+            await Response(status_code=499)(scope, receive, send)  # the client has gone
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]
@@ -93,14 +93,14 @@ def _inner(scope: Scope, headers: Iterable[tuple[bytes, bytes]]) -> Scope:
 
 
 class _Body:
-    """ASGI's `receive` with this body, and nothing after it but the client's leaving."""
+    """ASGI's `receive` with this body. After it comes only the client's disconnect."""
 
     def __init__(self, receive: Receive, body: bytes = b"") -> None:
         self._receive = receive
         self._body: bytes | None = body
 
     async def __call__(self) -> Message:
-        """The body once, then, when the client has gone, that."""
+        """The body, once; after that waits until the client disconnects."""
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}

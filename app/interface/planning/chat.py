@@ -1,4 +1,4 @@
-"""From a chat request to a job: wishes, then the prompt, then the limits.
+"""From a chat request to a job: its options, then its prompt, then the limits (`planning/generation.py`).
 
 `functions` says which functions may be called and by which grammar; `answers` makes text of the engine's tokens.
 """
@@ -6,7 +6,7 @@
 from app.interface import errors
 from app.interface.callers import Caller
 from app.interface.functions.requested import functions_of, grammar_of
-from app.interface.planning.generation import Wishes, make_job, window_wishes
+from app.interface.planning.generation import GenerationOptions, make_job, window_options
 from app.interface.planning.job import Job
 from app.interface.planning.limits import BoundedPrompt, Limits, OutputLimit, within_context, within_window
 from app.interface.planning.searches import search_of
@@ -16,12 +16,12 @@ from app.interface.wire.chat import ChatCompletionRequest
 
 def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, caller: Caller, request_id: str) -> Job:
     """Renders and tokenizes once; takes long for a long conversation. Raises ApiError (400)."""
-    wishes = _wishes(model, request, limits)
-    prompt = _prompt(model, request, limits, wishes)
-    return make_job(model, request, limits, caller, request_id, wishes=wishes, prompts=[prompt], starts_text=True)
+    options = _options(model, request, limits)
+    prompt = _prompt(model, request, limits, options)
+    return make_job(model, request, limits, caller, request_id, options=options, prompts=[prompt], starts_text=True)
 
 
-def _wishes(model: ChatModel, request: ChatCompletionRequest, limits: Limits) -> Wishes:
+def _options(model: ChatModel, request: ChatCompletionRequest, limits: Limits) -> GenerationOptions:
     if request.max_tokens is not None and request.max_completion_tokens not in (None, request.max_tokens):
         raise errors.invalid("'max_tokens' and 'max_completion_tokens' contradict each other.", "max_completion_tokens")
     if request.top_logprobs is not None and not request.logprobs:
@@ -29,21 +29,23 @@ def _wishes(model: ChatModel, request: ChatCompletionRequest, limits: Limits) ->
     functions = functions_of(request)
     grammar = grammar_of(request, functions, model.tokens.special)
     search = search_of(request, limits.max_beams)
-    return Wishes(search, window_wishes(model, request, search), functions, grammar)
+    return GenerationOptions(search, window_options(model, request, search), functions, grammar)
 
 
-def _prompt(model: ChatModel, request: ChatCompletionRequest, limits: Limits, wishes: Wishes) -> BoundedPrompt:
-    tools = (request.tools or ()) if wishes.functions is not None else ()
+def _prompt(
+    model: ChatModel, request: ChatCompletionRequest, limits: Limits, options: GenerationOptions
+) -> BoundedPrompt:
+    tools = (request.tools or ()) if options.functions is not None else ()
     tokens, field = request.output_limit
     limit = OutputLimit(tokens, limits.default_max_tokens, field)
-    if wishes.window is None:
+    if options.window is None:
         token_ids = model.chat_prompt(request.messages, tools, request.response_format)
         return within_context(token_ids, limit, model.context_tokens, "messages")
     conversation = model.conversation(request.messages, tools, request.response_format)
     return within_window(
         conversation.token_ids,
         limit,
-        wishes.window,
+        options.window,
         context_tokens=model.context_tokens,
         system_tokens=conversation.system_tokens,
         prompt_field="messages",

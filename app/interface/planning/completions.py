@@ -1,10 +1,10 @@
-"""From a completion request to a job: wishes, then the prompts, then the limits."""
+"""From a completion request to a job: its options, then its prompts, then the limits (`planning/generation.py`)."""
 
 from collections.abc import Sequence
 
 from app.interface import errors
 from app.interface.callers import Caller
-from app.interface.planning.generation import Wishes, make_job, window_wishes
+from app.interface.planning.generation import GenerationOptions, make_job, window_options
 from app.interface.planning.job import Job
 from app.interface.planning.limits import BoundedPrompt, Limits, OutputLimit, within_context, within_window
 from app.interface.planning.searches import search_of
@@ -19,27 +19,27 @@ def plan_completion(
     model: ChatModel, request: CompletionRequest, limits: Limits, caller: Caller, request_id: str
 ) -> Job:
     """Tokenizes the prompts that are text; may take long. Raises ApiError (400)."""
-    wishes = _wishes(model, request, limits)
+    options = _options(model, request, limits)
     prompts = [
-        _bounded(model, request, wishes, _token_ids(model, prompt, i, bounded=wishes.window is None))
+        _bounded(model, request, options, _token_ids(model, prompt, i, bounded=options.window is None))
         for i, prompt in enumerate(request.prompts)
     ]
     echoes = tuple(_text(model, prompt) for prompt in request.prompts) if request.echo else ()
     return make_job(
-        model, request, limits, caller, request_id, wishes=wishes, prompts=prompts, starts_text=False, echoes=echoes
+        model, request, limits, caller, request_id, options=options, prompts=prompts, starts_text=False, echoes=echoes
     )
 
 
-def _wishes(model: ChatModel, request: CompletionRequest, limits: Limits) -> Wishes:
+def _options(model: ChatModel, request: CompletionRequest, limits: Limits) -> GenerationOptions:
     if request.best_of is not None and request.best_of < (request.n or 1):
         raise errors.invalid("'best_of' is less than 'n'.", "best_of", "invalid_value")
     search = search_of(request, limits.max_beams)
     if search is None and request.best_of not in (None, request.n or 1) and request.stream:
         raise errors.invalid("'best_of' does not go with 'stream'.", "best_of", "invalid_value")
-    window = window_wishes(model, request, search)
+    window = window_options(model, request, search)
     if window is not None and request.echo:
         raise errors.invalid("'echo' does not go with a context that shifts.", "echo", "invalid_value")
-    return Wishes(search, window)
+    return GenerationOptions(search, window)
 
 
 def _token_ids(model: ChatModel, prompt: str | Sequence[int], number: int, *, bounded: bool) -> Sequence[int]:
@@ -55,14 +55,16 @@ def _token_ids(model: ChatModel, prompt: str | Sequence[int], number: int, *, bo
     return token_ids
 
 
-def _bounded(model: ChatModel, request: CompletionRequest, wishes: Wishes, token_ids: Sequence[int]) -> BoundedPrompt:
+def _bounded(
+    model: ChatModel, request: CompletionRequest, options: GenerationOptions, token_ids: Sequence[int]
+) -> BoundedPrompt:
     limit = OutputLimit(request.max_tokens, DEFAULT_MAX_TOKENS, "max_tokens")
-    if wishes.window is None:
+    if options.window is None:
         return within_context(token_ids, limit, model.context_tokens, "prompt")
     return within_window(
         token_ids,
         limit,
-        wishes.window,
+        options.window,
         context_tokens=model.context_tokens,
         system_tokens=0,
         prompt_field="prompt",

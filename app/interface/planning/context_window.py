@@ -17,7 +17,7 @@ SINK_TOKENS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class WindowWishes:
+class WindowOptions:
     """A request's fields; None: not given."""
 
     on_overflow: OnOverflow | None = None
@@ -26,39 +26,39 @@ class WindowWishes:
     n_discard: int | None = None
 
 
-def shifts(wishes: WindowWishes, default: OnOverflow) -> bool:
+def shifts(options: WindowOptions, default: OnOverflow) -> bool:
     """Whether the request goes on. Raises ApiError (400) for a field that says how, if it does not go on."""
-    if (wishes.on_overflow or default) == "shift":
+    if (options.on_overflow or default) == "shift":
         return True
     for field in ("context_window", "n_keep", "n_discard"):
-        if getattr(wishes, field) is not None:
+        if getattr(options, field) is not None:
             raise errors.invalid(f'\'{field}\' is for "on_overflow": "shift".', field, "invalid_value")
     return False
 
 
 def plan_window(
-    wishes: WindowWishes, context_tokens: int, prompt: Sequence[int], system_tokens: int, prompt_field: str
+    options: WindowOptions, context_tokens: int, prompt: Sequence[int], system_tokens: int, prompt_field: str
 ) -> tuple[Sequence[int], ContextWindow]:
     """The prompt, cut if it is longer than the window, and the window. Raises ApiError (400).
 
     system_tokens: how many of the prompt's first tokens are the template's system prompt. They are kept, unless the
     request itself asks to shift and to keep fewer.
     """
-    tokens = _window_tokens(wishes.context_window, context_tokens)
+    tokens = _window_tokens(options.context_window, context_tokens)
     keep = max(SINK_TOKENS, system_tokens)
-    if wishes.n_keep is not None:
-        keep = len(prompt) if wishes.n_keep == -1 else wishes.n_keep
-        if keep < system_tokens and wishes.on_overflow is None:
+    if options.n_keep is not None:
+        keep = len(prompt) if options.n_keep == -1 else options.n_keep
+        if keep < system_tokens and options.on_overflow is None:
             message = f"'n_keep' is less than the {system_tokens} tokens of the system prompt, which would be lost."
             raise errors.invalid(message, "n_keep", "invalid_value")
-    discard = wishes.n_discard
+    discard = options.n_discard
     if discard is None or discard == -1:
         discard = max((tokens - keep) // 2, 1)
     # Whole pages round both up, and at least one block of the latest tokens must stay.
     if keep + discard + BLOCK_TOKENS > tokens:
-        if wishes.n_keep is None and wishes.n_discard is None:
+        if options.n_keep is None and options.n_discard is None:
             raise errors.context_length_exceeded(keep, 2 * BLOCK_TOKENS, tokens, prompt_field)
-        field = "n_keep" if wishes.n_keep is not None else "n_discard"
+        field = "n_keep" if options.n_keep is not None else "n_discard"
         message = f"{keep} tokens to keep, {discard} to discard and {BLOCK_TOKENS} to go on are more than {tokens}."
         raise errors.invalid(f"'{field}': {message}", field, "invalid_value")
     if len(prompt) > tokens:

@@ -1,7 +1,7 @@
-"""What chat and completions plan in common: from wishes and prompts to a job.
+"""What chat and completions plan in common: from options and prompts to a job.
 
-Planning has three stages: the wishes, which need the request's fields only; the prompts, which are rendered and
-tokenized once; the limits, which need both.
+Planning has three stages: the options, from the request's fields alone; the prompts, which are rendered and tokenized
+once; the limits, which need both. `app.interface.generation` then runs the job.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from app.interface import errors
 from app.interface.callers import Caller
 from app.interface.functions.requested import Functions, Grammar
-from app.interface.planning.context_window import WindowWishes, shifts
+from app.interface.planning.context_window import WindowOptions, shifts
 from app.interface.planning.job import Job
 from app.interface.planning.limits import BoundedPrompt, Limits
 from app.interface.planning.sampling import sampling_params
@@ -23,23 +23,23 @@ Search = BeamParams | ContrastiveParams
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class GenerationOptions:
     """What a request asks for, as far as its fields alone say."""
 
     search: Search | None
     """None: tokens are drawn."""
-    window: WindowWishes | None
+    window: WindowOptions | None
     """How the request goes on where its context is full; None: what does not fit is refused."""
     functions: Functions | None = None
     grammar: Grammar | None = None
 
 
-def window_wishes(
+def window_options(
     model: ChatModel, request: ChatCompletionRequest | CompletionRequest, search: Search | None
-) -> WindowWishes | None:
-    """The wishes of a request that goes on where its context is full, else None. Raises ApiError (400)."""
-    wishes = WindowWishes(request.on_overflow, request.context_window, request.n_keep, request.n_discard)
-    return wishes if search is None and shifts(wishes, model.on_overflow) else None
+) -> WindowOptions | None:
+    """The options of a request that goes on where its context is full, else None. Raises ApiError (400)."""
+    options = WindowOptions(request.on_overflow, request.context_window, request.n_keep, request.n_discard)
+    return options if search is None and shifts(options, model.on_overflow) else None
 
 
 def make_job(
@@ -49,14 +49,14 @@ def make_job(
     caller: Caller,
     request_id: str,
     *,
-    wishes: Wishes,
+    options: GenerationOptions,
     prompts: Sequence[BoundedPrompt],
     starts_text: bool,
     echoes: tuple[str, ...] = (),
 ) -> Job:
     """A request to the engine for each sequence. Raises ApiError (400) for what the limits do not allow."""
     answers = choices = request.n or 1
-    if wishes.search is None and isinstance(request, CompletionRequest):
+    if options.search is None and isinstance(request, CompletionRequest):
         choices = max(answers, request.best_of or 0)
     limits.check_choices(len(prompts), choices, "n" if choices == answers else "best_of")
     stop_token_ids = _stop_token_ids(model, request)
@@ -64,7 +64,7 @@ def make_job(
         raise errors.invalid("'min_tokens' is more than may be generated.", "min_tokens", "invalid_value")
     # Choices are ranked by their scores, whether the client asks for scores or not.
     scores = request.scores if choices == answers else request.scores or 0
-    beams = isinstance(wishes.search, BeamParams)
+    beams = isinstance(options.search, BeamParams)
     requests_each = 1 if beams else choices
     requests = tuple(
         GenerateRequest(
@@ -75,9 +75,9 @@ def make_job(
             stop_token_ids=stop_token_ids,
             tenant=caller.tenant,
             prompt_logprobs=request.scores if echoes else None,
-            grammar=wishes.grammar.schema if wishes.grammar is not None else None,
+            grammar=options.grammar.schema if options.grammar is not None else None,
             window=prompt.window,
-            search=wishes.search,
+            search=options.search,
         )
         for number, prompt in enumerate(prompts)
         for choice in range(requests_each)
@@ -92,9 +92,9 @@ def make_job(
         scores=request.scores,
         echoes=echoes,
         answers=None if choices == answers else answers,
-        functions=wishes.functions,
+        functions=options.functions,
         beams=beams,
-        grammar=wishes.grammar,
+        grammar=options.grammar,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.interface import errors
-from app.interface.planning.context_window import WindowWishes, plan_window
+from app.interface.planning.context_window import WindowOptions, plan_window
 from app.interface.wire.fields import MAX_TOKENS
 from app.messages.requests import ContextWindow
 
@@ -69,7 +69,7 @@ def within_context(
 def within_window(
     token_ids: Sequence[int],
     limit: OutputLimit,
-    wishes: WindowWishes,
+    options: WindowOptions,
     *,
     context_tokens: int,
     system_tokens: int,
@@ -79,7 +79,7 @@ def within_window(
 
     system_tokens: how many of the first tokens are the template's system prompt.
     """
-    token_ids, window = plan_window(wishes, context_tokens, token_ids, system_tokens, prompt_field)
+    token_ids, window = plan_window(options, context_tokens, token_ids, system_tokens, prompt_field)
     tokens = limit.default if limit.tokens is None else limit.tokens
     # The engine counts positions in 32 bits.
     return BoundedPrompt(token_ids, min(tokens, MAX_TOKENS - len(token_ids)), window)

@@ -81,7 +81,7 @@ def _contrastive(request: _Request, max_beams: int) -> ContrastiveParams:
 
 
 def _refuse_what_has_no_effect(request: _Request) -> None:
-    """Nothing is drawn; temperatures of 0 and 1 are what clients send who mean nothing by it."""
+    """Refuses fields that a search does not use. Many clients always send a temperature, so 0 and 1 are accepted."""
     for field, harmless in (("temperature", (None, 0, 1)), ("top_p", (None, 1)), ("min_p", (None, 0))):
         if getattr(request, field) not in harmless:
             raise _invalid(field, "does not go with a search, which draws nothing")

@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`."""
+"""`/v1/chat/completions`: what the family adds to the procedure of `app.interface.generation`."""
 
 from fastapi import Request
 from fastapi.responses import Response

@@ -302,7 +302,7 @@ class IncompleteDetails(BaseModel):
 
 
 class ResponseObject(BaseModel):
-    """A response, finished or as far as it is; what was asked is told again."""
+    """A response, complete or so far. It repeats the fields of its request."""
 
     id: str
     object: Literal["response"] = "response"

@@ -94,7 +94,7 @@ def test_an_unknown_model_is_named(fake: FakeV1) -> None:
         TerminalChat(fake.url, model="gpt-9")
 
 
-def test_nobody_there() -> None:
+def test_no_service_at_the_address() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))  # not listening: connections are refused
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -102,6 +102,6 @@ def test_nobody_there() -> None:
             TerminalChat(url)
 
 
-def test_no_address() -> None:
+def test_a_url_that_is_not_an_address() -> None:
     with pytest.raises(ChatError, match="localhost:8000"):
         TerminalChat("localhost:8000")

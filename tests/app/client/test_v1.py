@@ -33,7 +33,7 @@ def test_an_error_is_in_the_services_words() -> None:
     assert v1.reason(caught.value) == "Show a key."
 
 
-def test_nobody_answers() -> None:
+def test_no_service_answers() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))  # not listening: connections are refused
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"

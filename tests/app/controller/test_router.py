@@ -169,7 +169,7 @@ async def test_a_full_worker_is_passed_over(make_router: MakeRouter) -> None:
     assert [await send(router) for _ in range(3)] == ["fast", "fast", "slow"]
 
 
-async def test_when_all_are_full_the_client_is_told_to_try_again(make_router: MakeRouter) -> None:
+async def test_when_all_are_full_a_request_is_refused(make_router: MakeRouter) -> None:
     replicas = [FakeReplica(name, 10.0, max_ongoing_requests=1) for name in "ab"]
     router = make_router(*replicas)
     assert {await send(router), await send(router)} == {"a", "b"}
@@ -241,7 +241,7 @@ async def test_workers_outlive_a_controller_that_is_silent(
     assert all(row.state == "alive" for row in router.rows())
 
 
-async def test_nobody_answers(make_router: MakeRouter, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_worker_answers(make_router: MakeRouter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.controller.router._PROBE_TIMEOUT_S", 0.01)
     clock = Clock(monkeypatch)
     silent = FakeReplica("silent", 1.0)
@@ -252,7 +252,7 @@ async def test_nobody_answers(make_router: MakeRouter, monkeypatch: pytest.Monke
         await send(router)
 
 
-async def test_requests_that_wait_are_told_when_the_last_worker_dies(make_router: MakeRouter) -> None:
+async def test_waiting_requests_fail_when_the_last_worker_dies(make_router: MakeRouter) -> None:
     replica = FakeReplica("a", 1.0)
     router = make_router(replica)
     pending = request()

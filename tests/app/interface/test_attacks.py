@@ -1,6 +1,6 @@
 """Hostile requests against the whole HTTP application: refused by name, in few words, and no worker is asked.
 
-What needs real workers is in `tests/service/test_attacks.py`; bytes that are no request in `test_openai_types.py` and
+What needs real workers is in `tests/service/test_attacks.py`; bytes that are not a request in
 `test_ingress_fuzz.py`; hostile schemas in `test_constraints.py`; sockets in `test_ingress_sockets.py`.
 """
 
@@ -146,7 +146,7 @@ def test_ten_megabytes_elsewhere() -> None:
     "field", ["chat_template", "chat_template_kwargs", "documents", "add_generation_prompt", "continue_final_message"]
 )
 @pytest.mark.parametrize("path", ["chat/completions", "completions", "responses"])
-def test_nobody_brings_a_template(path: str, field: str) -> None:
+def test_a_request_cannot_bring_a_template(path: str, field: str) -> None:
     for value in ("{{ ''.__class__.__mro__ }}", {"a": 1}, None):
         error = refusal(path, BODIES[path] | {field: value})
         assert error["param"] == field

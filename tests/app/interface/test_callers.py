@@ -1,4 +1,4 @@
-"""Who asks reaches the worker on every route, and a route that forgets it cannot be written."""
+"""Every route passes its caller to the worker, and a route without a caller cannot be written."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ def test_planning_needs_a_caller_and_a_request_needs_a_tenant() -> None:
 
 @pytest.mark.parametrize("path", computing_paths())
 @pytest.mark.parametrize("stream", [False, True])
-async def test_every_computing_route_tells_the_worker_who_asks(path: str, stream: bool) -> None:
+async def test_every_computing_route_passes_its_caller_to_the_worker(path: str, stream: bool) -> None:
     def script(request: GenerateRequest) -> list[TokenDelta | Exception]:
         return [RuntimeError("no vector")] if request.pooling else [*deltas([5, 6])]
 
@@ -93,7 +93,7 @@ async def test_a_route_without_a_key_check_fails_and_asks_no_worker(caplog: pyte
 
     async def forgetful(request: Request) -> Response:
         def plan(body: ChatCompletionRequest, caller: Caller) -> Response:
-            raise AssertionError("nobody's request was planned")
+            raise AssertionError("a request without a caller was planned")
 
         return await reception.take(request, ChatCompletionRequest, plan)
 

@@ -109,7 +109,7 @@ def test_text_is_sent_before_the_answer_is_complete() -> None:
             assert text == "HHH"
 
 
-def test_a_reader_that_never_reads_disturbs_nobody() -> None:
+def test_a_reader_that_never_reads_disturbs_no_other_client() -> None:
     worker, other = EndlessWorker(), SteppedWorker(3)
 
     def choose(request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:

@@ -113,7 +113,7 @@ async def test_an_application_that_runs_another_model_is_read_again(card: ModelC
     assert serve.connected == ["b"]
 
 
-async def test_a_taken_name_and_a_model_that_can_t_be_opened_are_told_once(
+async def test_a_taken_name_and_a_model_that_can_t_be_opened_are_logged_once(
     card: ModelCard, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     serve = FakeApplications()

@@ -49,7 +49,7 @@ def test_a_folder_that_is_no_model(model: Path) -> None:
         checked_config(LOCAL, model_folders=[model])
 
 
-def test_a_port_that_somebody_has(model: Path) -> None:
+def test_a_port_that_is_in_use(model: Path) -> None:
     refused = pytest.raises(SettingsError, match=r"cannot listen on 127\.0\.0\.1:\d+: Address already in use")
     with socket.create_server(("127.0.0.1", 0)) as other, refused:
         serve_local(LOCAL, port=other.getsockname()[1], model_folders=[model])
@@ -84,7 +84,7 @@ def test_further_models_come_and_go_with_the_file(model: Path, tmp_path: Path) -
     path.write_text("applications: [")
     with pytest.raises(SettingsError, match="not YAML"):
         watched.changes()
-    assert watched.changes() == ([], [])  # told once
+    assert watched.changes() == ([], [])  # reported once
     write("new", "a", cores=10)
     gone, changed = watched.changes()
     assert (gone, [one.name for one in changed]) == ([], ["a", "new"])  # "new" failed: it is tried again, and last

@@ -25,9 +25,9 @@ from tests.service.running import free_port, wait_until
 
 
 class Backend(BaseHTTPRequestHandler):
-    """Says what was asked; hangs up on who asks for that; answers no POST.
+    """Answers a GET with its path, or closes the connection if the path asks for that. It never answers a POST.
 
-    Of a POST it tells how long its body was, and then what came after it: nothing, once its client is gone.
+    Of a POST it records the length of the body, and of what came after it: 0 when the client has gone.
     """
 
     begun: SimpleQueue[None]
@@ -121,7 +121,7 @@ def get(host: str, port: int, path: str) -> http.client.HTTPResponse:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
-def test_it_listens_where_it_was_told_and_nowhere_else(host: str, backend: int, tmp_path: Path) -> None:
+def test_it_listens_on_its_address_and_no_other(host: str, backend: int, tmp_path: Path) -> None:
     with started(tmp_path, host, backend) as (port, pid):
         assert len(listening_addresses([pid])) == 1
         response = get(host, port, "/v1/models")
@@ -133,7 +133,7 @@ def test_it_listens_where_it_was_told_and_nowhere_else(host: str, backend: int, 
                 get("127.0.0.1", port, "/")
 
 
-def test_an_ingress_that_is_lost_is_told_as_the_api_tells_errors(backend: int, tmp_path: Path) -> None:
+def test_a_lost_ingress_is_an_error_in_the_shape_of_the_api(backend: int, tmp_path: Path) -> None:
     with started(tmp_path, "127.0.0.1", backend) as (port, _):
         assert_unavailable(get("127.0.0.1", port, "/hang-up"))
         with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as kept:
@@ -236,13 +236,13 @@ def test_what_an_operator_has_set_is_kept(tmp_path: Path) -> None:
     assert Path(environment["RAY_SERVE_HAPROXY_BINARY_PATH"]).parent == tmp_path
 
 
-def test_a_folder_without_programs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_allows_no_programs_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(PermissionError, match="allows no programs"):
         proxy_environment(tmp_path, {}, binary=Path("/bin/haproxy"), host="::1", port=8000)
 
 
-def test_nobody_is_sent_a_log(tmp_path: Path) -> None:
+def test_no_log_is_sent(tmp_path: Path) -> None:
     configuration = serves_configuration(tmp_path, 8000, 30000).read_text()
     assert " log 127.0.0.1:514 " in configuration
     kept = confined(configuration, "127.0.0.1:8000", "/e.http")

@@ -99,7 +99,7 @@ async def test_an_ingress_that_ends_is_reported_as_lost(end: End) -> None:
         assert not line.writable
 
 
-async def test_there_is_no_line_where_nobody_listens(end: End, tmp_path: Path) -> None:
+async def test_there_is_no_line_without_a_listener(end: End, tmp_path: Path) -> None:
     assert await connect(tmp_path / "lines" / "other") is None  # an ingress on another machine
     end.lines.close()
     assert await connect(end.path) is None

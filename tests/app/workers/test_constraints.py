@@ -140,7 +140,7 @@ async def test_the_wrong_definition_is_named(constraints: Constraints) -> None:
     assert caught.value.definition == "f1"
     assert "(?=a)" in caught.value.message_for_client
     assert "(?=a)" not in str(caught.value)  # Ray Serve logs what a worker raises
-    assert pickle.loads(pickle.dumps(caught.value)).told == caught.value.message_for_client
+    assert pickle.loads(pickle.dumps(caught.value)).message_for_client == caught.value.message_for_client
     assert pickle.loads(pickle.dumps(caught.value)).definition == "f1"
 
 

@@ -1,4 +1,4 @@
-"""What a client is told: where the service is and what it serves. Runs in the client's own environment."""
+"""Fixtures with the service's address and its model. Runs in the client's own environment."""
 
 import os
 from pathlib import Path

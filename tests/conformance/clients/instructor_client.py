@@ -1,4 +1,4 @@
-"""instructor: typed answers, in each of its ways that does not lean on a larger model's knowledge."""
+"""instructor: typed answers, in each of its modes that a small model can follow."""
 
 import asyncio
 from typing import Any, Literal

@@ -1,6 +1,6 @@
 """lm_eval's `local-completions`: its likelihoods over HTTP are those that our own evaluation computes without.
 
-The tasks and what to expect of them were prepared by `lm_eval_task.py`; the tokenizer is the model folder's.
+`lm_eval_task.py` prepares the tasks and the expected numbers; the tokenizer is the model folder's.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""OpenAI's own package: every call of it that a route of ours answers."""
+"""OpenAI's own package: each of its calls that the service has a route for."""
 
 import asyncio
 import json

@@ -54,7 +54,7 @@ def test_a_page_that_leaves_the_cache_is_reported_before_it_is_used_again() -> N
     forgotten: list[tuple[int, bytes]] = []
 
     def listen(page: int, digest: bytes) -> None:
-        assert pool.holders(page) == 0, "nobody may have the page yet"
+        assert pool.holders(page) == 0, "no sequence may hold the page yet"
         forgotten.append((page, digest))
 
     pool = PagePool(3, listen)

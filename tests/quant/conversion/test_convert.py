@@ -40,7 +40,7 @@ UP = "model.layers.0.mlp.up_proj.weight"
 
 
 def convert(source: Path, out: Path, **options: Any) -> ConversionReport:
-    """By rounding to nearest: tests/quant/test_calibrated.py has the methods that calibrate."""
+    """By rounding to nearest: tests/quant/conversion/test_calibrated.py has the methods that calibrate."""
     return convert_by(source, out, **{"method": "rtn", **options})
 
 

@@ -48,8 +48,8 @@ class Client:
         self.worker.requests.clear()
         response = self.http.post(path, json=body)
         asked = [re.sub(r"-[0-9a-f]{32}|_[0-9a-f]{32}", "", repr(request)) for request in self.worker.requests]
-        told = re.sub(r'[a-z]+[-_][0-9a-f]{32}|"(created|created_at|completed_at)":[0-9]+', "", response.text)
-        return response.status_code, asked, told
+        answered = re.sub(r'[a-z]+[-_][0-9a-f]{32}|"(created|created_at|completed_at)":[0-9]+', "", response.text)
+        return response.status_code, asked, answered
 
 
 CLIENT = Client()
@@ -188,7 +188,7 @@ NOTHING_ELSE: list[tuple[str, Any]] = [
 
 
 def samples(hint: Any) -> list[Any]:
-    """Values that the client's type allows, as far as they can be told from it."""
+    """Values that the client's type allows, as far as it shows them."""
     if get_origin(hint) is Literal:
         return list(get_args(hint))
     if hint is bool:
@@ -228,14 +228,14 @@ def references(value: Any) -> Iterator[str]:
 
 
 def test_every_reference_leads_somewhere() -> None:
-    told = document()
-    names = {reference.removeprefix("#/components/schemas/") for reference in references(told)}
-    assert names <= told["components"]["schemas"].keys()
+    described = document()
+    names = {reference.removeprefix("#/components/schemas/") for reference in references(described)}
+    assert names <= described["components"]["schemas"].keys()
 
 
-def test_every_path_and_field_is_told() -> None:
-    told = document()
-    assert set(told["paths"]) == {
+def test_every_path_and_field_is_documented() -> None:
+    described = document()
+    assert set(described["paths"]) == {
         "/v1/chat/completions",
         "/v1/completions",
         "/v1/responses",
@@ -249,8 +249,8 @@ def test_every_path_and_field_is_told() -> None:
         "/health",
     }
     for path, (resource, _, _) in PATHS.items():
-        reference = told["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
-        schema = told["components"]["schemas"][reference.rpartition("/")[2]]
+        reference = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+        schema = described["components"]["schemas"][reference.rpartition("/")[2]]
         assert schema["additionalProperties"] is False
         documented = schema["properties"].keys()
         for name in inspect.signature(resource.create).parameters.keys() - TRANSPORT - documented:
@@ -258,19 +258,19 @@ def test_every_path_and_field_is_told() -> None:
             assert response.json()["error"]["code"] == "unknown_parameter", name
 
 
-def test_what_is_not_supported_is_told_so() -> None:
+def test_unsupported_fields_are_documented_as_such() -> None:
     properties = document()["components"]["schemas"]["ChatCompletionRequest"]["properties"]
     assert properties["audio"]["type"] == "null"
     assert properties["store"]["enum"] == [False, None]
 
 
-def test_a_key_is_told_where_it_is_needed() -> None:
+def test_a_key_is_documented_where_it_is_needed() -> None:
     with TestClient(http_app(FakeWorker(script).generate, api_keys=("key",))) as client:
-        told = client.get("/openapi.json").json()
+        described = client.get("/openapi.json").json()
         assert client.get("/docs").status_code == 200
-    assert told["paths"]["/v1/models"]["get"]["security"] == [{"key": []}]
-    assert "security" not in told["paths"]["/health"]["get"]
-    assert "401" in told["paths"]["/v1/completions"]["post"]["responses"]
+    assert described["paths"]["/v1/models"]["get"]["security"] == [{"key": []}]
+    assert "security" not in described["paths"]["/health"]["get"]
+    assert "401" in described["paths"]["/v1/completions"]["post"]["responses"]
 
 
 def test_the_page_loads_nothing_and_names_every_object() -> None:

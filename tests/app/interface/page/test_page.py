@@ -1,4 +1,4 @@
-"""The page in headless Chromium, before a `/v1` that says what the test wants."""
+"""The page in headless Chromium, against a fake `/v1`."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What stands before Gradio, on a real socket: hostile calls, and pages that hold what they don't use."""
+"""The gate before Gradio, on a real socket: hostile calls, and sessions that hold events they do not read."""
 
 import asyncio
 import io
@@ -227,7 +227,7 @@ def test_forwarded_headers_do_not_move_the_page(page: FakeV1, name: str) -> None
     assert f'"root":"{page.url}"' in text
 
 
-def test_events_that_nobody_reads_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_without_a_reader_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.interface.page_gate.events.ABANDONED_AFTER_S", 3.0, raising=False)
     with running(endless(), mount_page) as fake:
         for number in range(5):
@@ -236,7 +236,7 @@ def test_events_that_nobody_reads_are_dropped(monkeypatch: pytest.MonkeyPatch) -
         wait_until(lambda: fake.cut_off == 5)
 
 
-def test_events_that_somebody_reads_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_with_a_reader_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.interface.page_gate.events.ABANDONED_AFTER_S", 2.0, raising=False)
     with running(endless(), mount_page) as fake:
         assert join(fake, "s", [*ASKED[:2], None, *ASKED[3:]]).status_code == 200

@@ -3,84 +3,84 @@ from typing import Any
 import pytest
 
 from app.interface.errors import ApiError
-from app.interface.planning.context_window import WindowWishes, plan_window, shifts
+from app.interface.planning.context_window import WindowOptions, plan_window, shifts
 from app.messages.requests import ContextWindow
 
 PROMPT = list(range(1000))
 
 
-def plan(wishes: WindowWishes, *, prompt_tokens: int = 100, system_tokens: int = 30, context: int = 1024) -> Any:
-    return plan_window(wishes, context, PROMPT[:prompt_tokens], system_tokens, "messages")
+def plan(options: WindowOptions, *, prompt_tokens: int = 100, system_tokens: int = 30, context: int = 1024) -> Any:
+    return plan_window(options, context, PROMPT[:prompt_tokens], system_tokens, "messages")
 
 
-def test_who_shifts() -> None:
-    assert not shifts(WindowWishes(), "refuse")
-    assert shifts(WindowWishes(), "shift")
-    assert shifts(WindowWishes(on_overflow="shift"), "refuse")
-    assert not shifts(WindowWishes(on_overflow="refuse"), "shift")
+def test_which_requests_shift() -> None:
+    assert not shifts(WindowOptions(), "refuse")
+    assert shifts(WindowOptions(), "shift")
+    assert shifts(WindowOptions(on_overflow="shift"), "refuse")
+    assert not shifts(WindowOptions(on_overflow="refuse"), "shift")
 
 
 @pytest.mark.parametrize(
-    ("wishes", "field"),
+    ("options", "field"),
     [
-        (WindowWishes(context_window=256), "context_window"),
-        (WindowWishes(n_keep=4), "n_keep"),
-        (WindowWishes(n_discard=4), "n_discard"),
+        (WindowOptions(context_window=256), "context_window"),
+        (WindowOptions(n_keep=4), "n_keep"),
+        (WindowOptions(n_discard=4), "n_discard"),
     ],
 )
-def test_how_to_shift_is_refused_where_nobody_does(wishes: WindowWishes, field: str) -> None:
+def test_shift_options_are_refused_without_shift(options: WindowOptions, field: str) -> None:
     with pytest.raises(ApiError, match=field):
-        shifts(wishes, "refuse")
+        shifts(options, "refuse")
 
 
 @pytest.mark.parametrize(
-    ("wishes", "window"),
+    ("options", "window"),
     [
-        (WindowWishes(), ContextWindow(1024, 30, 497)),
-        (WindowWishes(context_window=700), ContextWindow(640, 30, 305)),  # whole blocks of 128
-        (WindowWishes(n_keep=-1), ContextWindow(1024, 100, 462)),
-        (WindowWishes(n_keep=60, n_discard=128), ContextWindow(1024, 60, 128)),
-        (WindowWishes(n_discard=-1), ContextWindow(1024, 30, 497)),
-        (WindowWishes(on_overflow="shift", n_keep=0, n_discard=100), ContextWindow(1024, 0, 100)),
+        (WindowOptions(), ContextWindow(1024, 30, 497)),
+        (WindowOptions(context_window=700), ContextWindow(640, 30, 305)),  # whole blocks of 128
+        (WindowOptions(n_keep=-1), ContextWindow(1024, 100, 462)),
+        (WindowOptions(n_keep=60, n_discard=128), ContextWindow(1024, 60, 128)),
+        (WindowOptions(n_discard=-1), ContextWindow(1024, 30, 497)),
+        (WindowOptions(on_overflow="shift", n_keep=0, n_discard=100), ContextWindow(1024, 0, 100)),
     ],
 )
-def test_windows(wishes: WindowWishes, window: ContextWindow) -> None:
-    prompt, planned = plan(wishes)
+def test_windows(options: WindowOptions, window: ContextWindow) -> None:
+    prompt, planned = plan(options)
     assert planned == window
     assert prompt == PROMPT[:100]
 
 
 def test_without_a_system_prompt_a_few_tokens_stay() -> None:
-    assert plan(WindowWishes(), system_tokens=0)[1].keep_tokens == 4
+    assert plan(WindowOptions(), system_tokens=0)[1].keep_tokens == 4
 
 
 def test_a_prompt_longer_than_its_window_loses_its_middle() -> None:
-    prompt, window = plan(WindowWishes(context_window=256, n_keep=40, n_discard=64), prompt_tokens=1000)
+    prompt, window = plan(WindowOptions(context_window=256, n_keep=40, n_discard=64), prompt_tokens=1000)
     assert window == ContextWindow(256, 40, 64)
     assert prompt == PROMPT[:40] + PROMPT[1000 - 152 :]
 
 
 @pytest.mark.parametrize(
-    ("wishes", "param", "code"),
+    ("options", "param", "code"),
     [
-        (WindowWishes(context_window=1025), "context_window", "invalid_value"),
-        (WindowWishes(n_keep=10), "n_keep", "invalid_value"),  # of the 30 of the system prompt
-        (WindowWishes(n_keep=900, n_discard=10), "n_keep", "invalid_value"),
-        (WindowWishes(n_discard=900), "n_discard", "invalid_value"),
+        (WindowOptions(context_window=1025), "context_window", "invalid_value"),
+        (WindowOptions(n_keep=10), "n_keep", "invalid_value"),  # of the 30 of the system prompt
+        (WindowOptions(n_keep=900, n_discard=10), "n_keep", "invalid_value"),
+        (WindowOptions(n_discard=900), "n_discard", "invalid_value"),
     ],
 )
-def test_wishes_that_can_not_be_met(wishes: WindowWishes, param: str, code: str) -> None:
+def test_options_that_can_not_be_met(options: WindowOptions, param: str, code: str) -> None:
     with pytest.raises(ApiError) as caught:
-        plan(wishes)
+        plan(options)
     assert (caught.value.status, caught.value.param, caught.value.code) == (400, param, code)
 
 
 def test_a_system_prompt_without_room_beside_it_is_refused() -> None:
     with pytest.raises(ApiError) as caught:
-        plan(WindowWishes(), prompt_tokens=1000, system_tokens=900)
+        plan(WindowOptions(), prompt_tokens=1000, system_tokens=900)
     assert (caught.value.status, caught.value.code) == (400, "context_length_exceeded")
 
 
 def test_a_model_of_too_small_a_context() -> None:
     with pytest.raises(ApiError, match="at least 256 tokens"):
-        plan(WindowWishes(), context=255)
+        plan(WindowOptions(), context=255)

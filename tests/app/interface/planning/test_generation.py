@@ -138,7 +138,7 @@ def test_a_request_that_shifts_has_no_end_of_context() -> None:
     assert caught.value.code == "context_length_exceeded"
 
 
-def test_whoever_says_nothing_gets_what_the_model_is_set_to() -> None:
+def test_the_default_is_what_the_model_is_set_to() -> None:
     shifting = tiny_model(on_overflow="shift")
     body = CompletionRequest.model_validate({"model": "m", "prompt": [5] * 600})
     assert plan_completion(shifting, body, LIMITS, CALLER, "id").requests[0].window is not None

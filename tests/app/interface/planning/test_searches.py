@@ -122,12 +122,12 @@ def test_a_model_that_shifts_by_default_does_not_in_a_search() -> None:
     + [("early_stopping", "always"), ("use_beam_search", 1), ("num_beams", 0), ("num_beams", 2.5)],
 )
 async def test_absurd_values_are_a_400_that_names_the_field(field: str, value: object) -> None:
-    async def nobody(request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+    async def not_called(request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
         raise AssertionError("no worker should be asked")
         yield
 
     body = json.dumps(CHAT | {field: value})
-    async with http_client(http_app(nobody)) as client:
+    async with http_client(http_app(not_called)) as client:
         answer = await client.post("/v1/chat/completions", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400, answer.text
     assert field in answer.text

@@ -220,8 +220,8 @@ async def test_scores_are_of_the_text_and_not_of_calls(before: str, after: str |
     answers: list[Any] = [final, whole]
     parts = [item.content[0] for answer in answers for item in answer.output if item.type == "message"]
     for logprobs in [*(part.logprobs for part in parts), chat.choices[0].logprobs.content]:
-        told = b"".join(bytes(entry.bytes) for entry in logprobs).decode()
-        assert told.strip() == shown.strip()
+        spelled = b"".join(bytes(entry.bytes) for entry in logprobs).decode()
+        assert spelled.strip() == shown.strip()
     assert all(pieces)
 
 

@@ -143,7 +143,7 @@ def test_tool_messages_and_calls_reach_the_template() -> None:
     assert text.endswith("c1sunny")
 
 
-def test_a_template_without_functions_is_told_of_them_in_text() -> None:
+def test_a_template_without_functions_gets_them_as_text() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
     messages: list[dict[str, object]] = [
         {"role": "user", "content": "go"},

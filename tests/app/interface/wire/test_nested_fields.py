@@ -176,9 +176,11 @@ class Walk:
         for value in two or values(hint):
             self.expect(self.asked(body(value))[0] == 200, f"{at} = {value!r} is refused")
         if two is not None:
-            (_, asked, told), (_, asked_then, told_then) = (self.client.effect(self.path, body(value)) for value in two)
+            (_, asked, answered), (_, asked_then, answered_then) = (
+                self.client.effect(self.path, body(value)) for value in two
+            )
             in_answer = at.startswith("stream_options")
-            self.expect(told != told_then if in_answer else asked != asked_then, f"{at} is ignored")
+            self.expect(answered != answered_then if in_answer else asked != asked_then, f"{at} is ignored")
 
     def check_refused(self, at: str, hint: Any, body: Body) -> None:
         for value in values(hint):

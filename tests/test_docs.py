@@ -27,3 +27,12 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
         if not target.startswith(("http://", "https://")):
             assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("package", ["app", "app/interface", "app/engine", "quant", "kernels"])
+def test_the_tree_of_the_architecture_page_has_every_module(package: str) -> None:
+    """Of these packages the page names every file and folder."""
+    tree = set(re.findall(r"\w+", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("```")[1]))
+    modules = {path.stem for path in (ROOT / package).glob("*.py")}
+    folders = {path.parent.name for pattern in ("*.py", "*.h") for path in (ROOT / package).glob(f"*/{pattern}")}
+    assert {name for name in modules | folders if not name.startswith("_")} <= tree

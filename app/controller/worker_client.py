@@ -89,6 +89,9 @@ class WorkerClient:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
         """Streams the request's deltas; the last one has a finish reason. Closing it aborts the request.
 
+        Serve asks `router.WorkerRouter` for a replica and calls `app.workers.worker.Worker.generate` there (see
+        `app.deploy`).
+
         Raises NoWorkerError (503), WorkerLostError (503; the stream breaks off), QueueFullError (429),
         RequestTooLongError (400), EngineStoppedError (503): all are EngineError with a message for the user.
         """

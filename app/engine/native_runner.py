@@ -163,6 +163,8 @@ class NativeRunner:
     def step(self, batch: Batch) -> NDArray[np.int32]:
         """Runs the batch; returns one token per sequence and per guess, -1 where there is none.
 
+        The native side begins in `kernels/bindings/model.cc`; `kernels/step/decoder.cc` has the order of the stages.
+
         Raises ValueError naming the array that does not fit.
         """
         samplers = [self._native_sampler(sampler) for sampler in batch.samplers]

@@ -13,15 +13,15 @@ _NO_TIME_LIMIT = Timeout(None, connect=5)
 
 def connect(address: str, api_key: str | None) -> OpenAI:
     """A client of the service at `address`, such as "http://127.0.0.1:8000". It does not retry."""
-    return OpenAI(base_url=f"{address}/v1", api_key=_shown(api_key), timeout=_NO_TIME_LIMIT, max_retries=0)
+    return OpenAI(base_url=f"{address}/v1", api_key=_key(api_key), timeout=_NO_TIME_LIMIT, max_retries=0)
 
 
 def connect_async(address: str, api_key: str | None) -> AsyncOpenAI:
     """The same for a program with an event loop."""
-    return AsyncOpenAI(base_url=f"{address}/v1", api_key=_shown(api_key), timeout=_NO_TIME_LIMIT, max_retries=0)
+    return AsyncOpenAI(base_url=f"{address}/v1", api_key=_key(api_key), timeout=_NO_TIME_LIMIT, max_retries=0)
 
 
-def _shown(api_key: str | None) -> str:
+def _key(api_key: str | None) -> str:
     return api_key or "none"  # the library insists on one
 
 

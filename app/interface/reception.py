@@ -46,12 +46,12 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
 
 
 def unchanged(error: ApiError) -> ApiError:
-    """The error with the fields that it names: for endpoints whose plans name the client's own."""
+    """Returns the error as it is: for endpoints whose plans use the field names of the client's request."""
     return error
 
 
 class Reception:
-    """Takes requests in and answers them."""
+    """Reads, plans and answers requests; shared by all routes that take a body."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -66,7 +66,7 @@ class Reception:
         *,
         max_bytes: int | None = None,
     ) -> Planned:
-        """What `plan` makes of the request's body and its caller; a long body is planned in a thread.
+        """Reads, parses and plans the request's body; a long body is planned in a thread.
 
         max_bytes: the limit of this route's bodies, if it is less than the service's. Raises ApiError (4xx).
         """

@@ -1,4 +1,4 @@
-"""A worker without an engine: it answers with a script, and remembers what it was asked and how it was left."""
+"""A worker without an engine: it answers with a script, and records its requests and how their streams ended."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence

@@ -27,7 +27,7 @@ def service_model(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def service_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """ray_configs/local.yaml with two small workers that are quick to be full, and to be missed."""
+    """ray_configs/local.yaml with two small workers, whose queues fill soon and whose loss is noticed soon."""
     worker = {
         "count": 2,
         "cpus_per_worker": 1,

@@ -33,7 +33,7 @@ class _Knobs:
 
 
 class Conversations:
-    """The `/v1` that the page talks to."""
+    """What the page's components call; each call is a request to `/v1`."""
 
     def __init__(self, base_url: str | None) -> None:
         self._base_url = base_url
@@ -51,7 +51,7 @@ class Conversations:
     async def answer(
         self, question: str, history: list[Turn], request: gr.Request, *knobs: Any
     ) -> AsyncIterator[tuple[Any, Any]]:
-        """Answers a new question; one that got no answer at all is given back to be sent again."""
+        """Answers a new question; a question without any answer is put back into the text box."""
         if not question.strip():
             yield gr.skip(), gr.skip()
             return
@@ -78,7 +78,7 @@ class Conversations:
     async def _converse(
         self, conversation: list[Turn], request: gr.Request, knobs: _Knobs
     ) -> AsyncGenerator[str, None]:
-        """The answer's whole text so far, again and again. An error is shown, and ends it.
+        """Yields the answer's text so far each time it grows. An error is shown, and ends it.
 
         Closing it closes the connection, which ends the work on the server.
         """
@@ -93,7 +93,7 @@ class Conversations:
             try:
                 stream = await client.chat.completions.create(
                     model=knobs.model
-                    or next(iter(await v1.models_async(client)), ""),  # asked before the menu was there
+                    or next(iter(await v1.models_async(client)), ""),  # before the menu of models was filled
                     messages=_messages(conversation, knobs.system),
                     stream=True,
                     temperature=knobs.temperature,

@@ -49,7 +49,7 @@ class PageGate:
         self._events = Events(page._queue, max(1, max_open_requests // 4), retry_after_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request for the page, or for anything that no other route has."""
+        """Answers every request that no other route has taken."""
         if scope["type"] != "http":
             await WebSocketClose()(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""What happens when a request's context is full: it is refused, or it goes on without its oldest tokens.
+"""What happens when a request's context is full: it is refused, or its context shifts: the oldest tokens go.
 
 Plans the window that the engine then keeps (`app.messages.requests.ContextWindow`), and cuts a prompt that is longer
 than the window. It knows tokens and lengths only: no template, no HTTP, no engine.
@@ -27,7 +27,7 @@ class WindowOptions:
 
 
 def shifts(options: WindowOptions, default: OnOverflow) -> bool:
-    """Whether the request goes on. Raises ApiError (400) for a field that says how, if it does not go on."""
+    """Whether the context shifts. Raises ApiError (400) for an option of shifting where it does not."""
     if (options.on_overflow or default) == "shift":
         return True
     for field in ("context_window", "n_keep", "n_discard"):

@@ -24,12 +24,12 @@ Search = BeamParams | ContrastiveParams
 
 @dataclass(frozen=True, slots=True)
 class GenerationOptions:
-    """What a request asks for, as far as its fields alone say."""
+    """What the fields of a request say by themselves, without its prompt."""
 
     search: Search | None
-    """None: tokens are drawn."""
+    """None: tokens are sampled."""
     window: WindowOptions | None
-    """How the request goes on where its context is full; None: what does not fit is refused."""
+    """How the context shifts when it is full; None: a request that does not fit is refused."""
     functions: Functions | None = None
     grammar: Grammar | None = None
 
@@ -37,7 +37,7 @@ class GenerationOptions:
 def window_options(
     model: ChatModel, request: ChatCompletionRequest | CompletionRequest, search: Search | None
 ) -> WindowOptions | None:
-    """The options of a request that goes on where its context is full, else None. Raises ApiError (400)."""
+    """The options of a request whose context shifts, else None. Raises ApiError (400)."""
     options = WindowOptions(request.on_overflow, request.context_window, request.n_keep, request.n_discard)
     return options if search is None and shifts(options, model.on_overflow) else None
 

@@ -75,7 +75,7 @@ def within_window(
     system_tokens: int,
     prompt_field: str,
 ) -> BoundedPrompt:
-    """For a request that goes on where its context is full: only the output's own limit ends it. Raises ApiError (400).
+    """For a request whose context shifts: only the output's own limit ends it. Raises ApiError (400).
 
     system_tokens: how many of the first tokens are the template's system prompt.
     """

@@ -1,4 +1,4 @@
-"""How a request's tokens are drawn: from its fields to the engine's sampling parameters. Knows no prompt."""
+"""How a request's tokens are sampled: from its fields to the engine's sampling parameters. Knows no prompt."""
 
 from app.interface.text.chat_model import ChatModel
 from app.interface.wire.generation import GenerationRequest

@@ -12,7 +12,7 @@ _Request = ChatCompletionRequest | CompletionRequest
 
 
 def search_of(request: _Request, max_beams: int) -> BeamParams | ContrastiveParams | None:
-    """The search; None: tokens are drawn. max_beams limits contrastive candidates too. Raises ApiError (400)."""
+    """The search; None: tokens are sampled. max_beams limits contrastive candidates too. Raises ApiError (400)."""
     beams = _width(request)
     if beams is None:
         for field, off in (

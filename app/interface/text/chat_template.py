@@ -26,7 +26,7 @@ _PROBE = "probe"
 
 
 def is_system(message: Message) -> bool:
-    """Whether it instructs the model, as the messages before a conversation do."""
+    """Whether its role is a system role, by OpenAI's older or newer name."""
     return message.role in ("system", "developer")
 
 

@@ -170,7 +170,7 @@ Include = Annotated[
     Literal["message.output_text.logprobs", "reasoning.encrypted_content"],
     only("message.output_text.logprobs", "reasoning.encrypted_content"),
 ]
-"""The second asks for nothing where there is no reasoning; clients that keep the conversation themselves send it."""
+"""`reasoning.encrypted_content` has no effect, as there is no reasoning; clients that keep conversations send it."""
 
 
 class ResponseRequest(Wire):
@@ -269,7 +269,7 @@ class InputTokensDetails(BaseModel):
     cached_tokens: int
     """Not computed: the prefix cache had them."""
     cache_write_tokens: int = 0
-    """Written to a cache that one asked for; none can be asked for."""
+    """Tokens written to an explicit prompt cache, which this service does not have."""
 
 
 class OutputTokensDetails(BaseModel):

@@ -18,7 +18,7 @@ import httpx
 import yaml  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).parents[2]
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 240.0
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:

@@ -24,10 +24,10 @@ def rave(page: Page) -> None:
 def test_a_conversation_with_the_real_model(service: RunningService, browser: Browser) -> None:
     with open_page(browser, service.url) as (page, watch):
         ask(page, "What is the capital of France?")
-        expect(page.locator("#chat .message.bot")).to_contain_text(re.compile(r"\w{2}"))
+        expect(page.locator("#chat .message.bot")).to_contain_text(re.compile(r"\w{2}"), timeout=60_000)
         expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=60_000)
         ask(page, "And of Italy?")
-        expect(page.locator("#chat .message.bot")).to_have_count(2)
+        expect(page.locator("#chat .message.bot")).to_have_count(2, timeout=60_000)
         expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=60_000)
         page.get_by_role("button", name="New chat").click()
         expect(page.locator("#chat .message")).to_have_count(0)

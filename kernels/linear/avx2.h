@@ -37,7 +37,7 @@ inline constexpr int kColumns = 4;
   return _mm256_broadcastsi128_si256(load_16_bytes(w.table.data()));
 }
 
-// Four int8 activations, or two 16-bit numbers, in every lane.
+// The same four int8 activations, or two 16-bit ones, in every lane.
 [[gnu::always_inline]] inline __m256i broadcast_word(const void* values) {
   int32_t word;
   __builtin_memcpy(&word, values, 4);
@@ -53,7 +53,7 @@ inline constexpr int kColumns = 4;
 [[gnu::always_inline]] inline void write_outputs(const PackedMatrix& w, const LinearOutput& y, int row,
                                                  int output, __m256 acc_f32x8) {
   float* out = y.values + row * y.stride + output;
-  if (output + 8 <= w.rows) {  // as AMD's cores take 12 cycles for a masked store
+  if (output + 8 <= w.rows) {  // whole stores, because masked ones are slow on AMD's cores
     if (y.bias != nullptr) acc_f32x8 = _mm256_add_ps(acc_f32x8, _mm256_loadu_ps(y.bias + output));
     if (y.accumulate) acc_f32x8 = _mm256_add_ps(acc_f32x8, _mm256_loadu_ps(out));
     return _mm256_storeu_ps(out, acc_f32x8);

@@ -20,13 +20,13 @@ void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutp
 // The same. keeps: whether the first pass of many rows keeps unpacked int4 weights for the others.
 void linear_int8(const PackedMatrix& w, const QuantizedRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end, bool keeps);
-// Whether this processor unpacks in the pipes that multiply: then keeping is faster.
+// Whether this processor unpacks weights in the same pipes that multiply. Keeping them is faster then.
 bool unpacks_in_multipliers();
 void linear_fp32(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile_begin,
                  int tile_end);
 void quantize_rows(const FloatRows& x, const QuantizedRows& out, int row, int col);
 
-// One row or two are bound by memory.
+// Products of one or two rows are bound by memory.
 constexpr Prefetch prefetch_for(int rows) { return rows <= 2 ? Prefetch::kNear : Prefetch::kFar; }
 
 // 64 bytes of codes.
@@ -42,21 +42,21 @@ REDOUBT_INLINE __m128i load_table(const PackedMatrix& w) {
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(w.table.data()));
 }
 
-// Four int8 activations, in every lane.
+// The same four int8 activations in every lane.
 REDOUBT_INLINE __m512i broadcast_inputs(const int8_t* values) {
   int32_t word;
   __builtin_memcpy(&word, values, 4);
   return _mm512_set1_epi32(word);
 }
 
-// sum += dot products of four unsigned codes and four signed inputs, lane by lane. As text, because GCC 12
-// keeps the intrinsic's result and its sum in two registers, and with 24 sums in flight spills them.
+// sum += dot products of four unsigned codes and four signed inputs, lane by lane. Inline assembly, because
+// GCC 12 gives the intrinsic's result another register than its sum, and then spills when many sums are live.
 REDOUBT_INLINE void add_dot(__m512i& sum_i32x16, __m512i codes_u8x64, __m512i inputs_i8x64) {
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum_i32x16) : "v"(codes_u8x64), "v"(inputs_i8x64));
 }
 
-// Asks for a cache line that will be written, which may be in another core's cache. As text, because GCC
-// makes the builtin an ordinary prefetch unless the target says prfchw.
+// Prefetches a cache line that will be written and may be in another core's cache. Inline assembly, because
+// GCC turns the builtin into an ordinary prefetch unless the target includes prfchw.
 REDOUBT_INLINE void prefetch_to_write(const float* line) { __asm__ volatile("prefetchw %0" ::"m"(*line)); }
 
 // The lanes of the 16 outputs from `output` on that exist.

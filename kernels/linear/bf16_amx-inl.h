@@ -1,10 +1,11 @@
-// Integer weights times bf16 activations in AMX tiles. A tile of outputs' weights are unpacked to bf16,
-// scale and minimum included, and multiplied with all rows; sums never leave the tiles between one group and
-// the next, as they must where groups are scaled after the product (linear/int8_amx-inl.h). Between gate and
-// up and down, SiLU is computed while tiles multiply the next rows.
+// Integer weights times bf16 activations in AMX tiles. The weights of a tile of outputs are unpacked to bf16,
+// including scale and minimum, and multiplied with all rows. Sums stay in the tile registers from group to
+// group; with int8 they cannot, because groups are scaled after the product (linear/int8_amx-inl.h).
+// gate_up_bf16 computes SiLU while the tiles multiply the next rows.
 //
-// Included inside the namespace and target region of linear/bf16_amx.cc, for the processor's tiles and fp16
-// arithmetic, and of testing/linear_bf16_amx_emulated.cc; Machine, below, is either.
+// Included inside the namespace and target region of linear/bf16_amx.cc, which has the processor's tiles and
+// fp16 arithmetic, and of testing/linear_bf16_amx_emulated.cc, which emulates both. Machine, below, is one of
+// the two. The constants were measured: docs/tuning.md.
 
 using avx512_vnni::load_codes;  // for linear/bf16_weights-inl.h
 using avx512_vnni::load_table;
@@ -18,16 +19,15 @@ using avx512_vnni::real_outputs;
 
 #include "ops/silu-inl.h"
 
-// Weights are unpacked so many inputs at a time where rows are many: they leave room in the first-level
-// cache.
+// Inputs whose weights are unpacked together when there are many rows. They fit the first-level cache.
 constexpr int kPanelInputs = 640;
 constexpr int kBlocksTogether = 2;  // of rows
-// The same inputs are taken for several tiles of outputs one after the other: where all rows don't fit the
-// second-level cache, those inputs do, with the sums.
+// A pass multiplies some blocks of rows with several tiles of outputs, one after the other, so that its
+// inputs and sums stay in the second-level cache even when all rows do not fit.
 constexpr int kPassBlocks = 32;  // of rows
 constexpr int kPassSums = 256;   // tiles of outputs times blocks of rows: 512 KiB
 
-// The registers: sums of two blocks of rows by two columns of outputs, and what is multiplied.
+// The tile registers: sums of two blocks of rows by two columns of outputs, then the two factors.
 enum Register { kSums00, kSums01, kSums10, kSums11, kRows0, kRows1, kWeights0, kWeights1 };
 
 TileConfig tile_shapes(int height) {
@@ -40,14 +40,16 @@ TileConfig tile_shapes(int height) {
 
 alignas(64) constexpr float kZeros[kTileRows] = {};
 
-// Where the sums of a block of rows and a tile of outputs begin or end: rows `stride` floats apart.
+// Where the sums of a block of rows and a tile of outputs are loaded from or stored to: rows `stride` floats
+// apart.
 struct Place {
   float* values;
   int64_t stride;
 };
 
-// Some tiles of outputs times some blocks of rows. Sums begin and end in y; in edges_ where y has fewer
-// outputs or rows than tiles, or begins with two addends. finish_tile's end in sums_.
+// Some tiles of outputs times some blocks of rows. Sums are loaded from y and stored there. They go through
+// edges_ where y has fewer outputs or rows than the tiles, or where two addends come first (bias and old
+// value). finish_tile stores them in sums_.
 template <WeightType kType, int kGroup, typename Machine>
 class Pass {
  public:
@@ -73,11 +75,12 @@ class Pass {
     }
   }
 
-  // How often weights are unpacked in parts, which add to y, if blocks are more than kBlocksTogether.
+  // Number of parts of the inputs that are unpacked one after the other if there are more than
+  // kBlocksTogether blocks. Each part adds to y.
   int panels() const { return (groups_ + kPanelGroups - 1) / kPanelGroups; }
 
-  // The first `count` panels, for many rows: weights are unpacked while the first blocks are multiplied, and
-  // stay for the others.
+  // The first `count` panels, for many rows. Weights are unpacked while the first blocks are multiplied, and
+  // are used again for the other blocks.
   void multiply_panels(Range tiles, Range blocks, int count) {
     for (int panel = 0; panel < count; ++panel) {
       const Range groups = share(groups_, panel, panels());
@@ -92,8 +95,8 @@ class Pass {
     }
   }
 
-  // The last panel of one tile, whose sums are not stored: finish(block, row in it, its kTileOutputs sums) is
-  // called for each row, while the next ones are multiplied.
+  // The last panel of one tile. Its sums are not stored in y: finish(block, row of the block, kTileOutputs
+  // sums) is called for each row while the next rows are multiplied.
   template <typename Finish>
   REDOUBT_INLINE void finish_tile(int tile, Range blocks, const Finish& finish) {
     const Range groups = share(groups_, panels() - 1, panels());
@@ -119,7 +122,7 @@ class Pass {
   static constexpr int kPanelGroups = kPanelInputs / kGroup;
   static constexpr size_t kBlockBytes = packed_block_bytes(kType, kGroup);
   using Edge = float[kTileRows][kTileOutputs];
-  // What is multiplied: weights from a place on, and the same inputs of one block of rows or two.
+  // The factors: unpacked weights, and the same inputs of one block of rows or two.
   struct Products {
     const WeightTiles* weights;
     const uint16_t* rows0;
@@ -127,9 +130,9 @@ class Pass {
     int64_t step_values;
   };
 
-  // For few rows, whose sums stay in the tiles from a tile of outputs' first group to its last. A group is
-  // unpacked while the one kLead before it is multiplied: tiles can't be loaded until what was stored there
-  // has reached the cache.
+  // For few rows. Their sums stay in the tile registers from the first group to the last. A group is unpacked
+  // kLead groups before it is multiplied, because a tile load has to wait until the stored weights have
+  // reached the cache.
   template <int kBlocks>
   void multiply_as_unpacked(Range tiles, int block) {
     Place places[2];
@@ -158,7 +161,7 @@ class Pass {
     }
   }
 
-  // Unpacks a tile's part of a panel, and multiplies two blocks with it.
+  // Unpacks a tile's weights of a panel and multiplies two blocks with them.
   REDOUBT_INLINE void multiply_and_unpack_panel(int tile, Range groups, int block, Place (&places)[2]) {
     unpack_group<Prefetch::kFar>(tile, groups.begin, 0);
     begin_sums<2>(tile, block, groups.begin == 0, places);
@@ -177,7 +180,7 @@ class Pass {
     end_sums<kBlocks>(tile, block, places);
   }
 
-  // Multiplies one block or two, and finishes the two whose sums are kept.
+  // Multiplies one block or two while it finishes the two blocks whose sums were kept.
   template <int kBlocks, typename Finish>
   REDOUBT_INLINE void multiply_and_finish(int tile, Range groups, int block, int unfinished,
                                           const Finish& finish) {
@@ -196,7 +199,7 @@ class Pass {
     keep_sums<kBlocks>();
   }
 
-  // Of the two blocks whose sums are kept, the first of which is `block`.
+  // For the two blocks whose sums are kept; `block` is the first of them.
   template <typename Finish>
   REDOUBT_INLINE void finish_rows(int block, int begin, int end, const Finish& finish) const {
     for (int r = begin; r < end; ++r) {
@@ -215,8 +218,8 @@ class Pass {
         block_of(tile, group), values_, weights_ + place * kGroupSteps, [](int, int) {});
   }
 
-  // One instruction on tiles after each line or two of codes, so that tiles and vectors are busy at the same
-  // time.
+  // Issues one tile instruction after each line or two of codes, so that tiles and vector units work at the
+  // same time.
   template <int kBlocks, Prefetch kDistance>
   REDOUBT_INLINE void multiply_and_unpack(const Products& products, int tile, int group, int place) {
     unpack<kType, kGroup, kDistance, typename Machine::Lanes>(
@@ -231,12 +234,12 @@ class Pass {
     return {weights_ + place * kGroupSteps, rows, rows + block_values, step_values};
   }
 
-  // Adds the products of groups that are unpacked from `place` on.
+  // Adds the products of groups whose unpacked weights begin at `place`.
   template <int kBlocks>
   REDOUBT_INLINE void multiply(int place, int group, int groups, int block) {
     multiply<kBlocks>(place, group, groups, block, [&](int) {});
   }
-  // And calls between(part) after each part of a step.
+  // The same, and calls between(part) after each part of a step.
   template <int kBlocks, typename Between>
   REDOUBT_INLINE void multiply(int place, int group, int groups, int block, const Between& between) {
     const Products products = products_of(place, group, block);
@@ -249,7 +252,8 @@ class Pass {
     }
   }
 
-  // The products of a step, in kStepParts parts. Weights stay in the first-level cache, rows pass it by.
+  // The products of a step, in kStepParts parts. Weights stay in the first-level cache; rows are loaded
+  // without displacing them.
   template <int kBlocks>
   REDOUBT_INLINE void multiply_part(const Products& of, int step, int part) {
     switch (part) {
@@ -280,8 +284,8 @@ class Pass {
     }
   }
 
-  // Loads the sums of a tile and one block or two, and says where they go afterwards. is_first: nothing was
-  // added yet.
+  // Loads the sums of a tile and one block or two, and sets where they are stored afterwards. is_first: no
+  // products have been added yet.
   template <int kBlocks>
   REDOUBT_INLINE void begin_sums(int tile, int block, bool is_first, Place (&places)[2]) {
 #pragma GCC unroll 2
@@ -393,12 +397,12 @@ void multiply(const PackedMatrix& w, const Bf16Rows& x, const LinearOutput& y, i
   }
 }
 
-// Rows as round_rows has them: of 32 values the 16 first, and the others.
+// Stores 32 values of a row as round_rows does: `low` the first 16, `high` the others.
 REDOUBT_INLINE void store_rounded(uint16_t* to, F32s low, F32s high) {
-  // Even inputs of eight, then odd ones.
+  // Of each eight inputs, the even ones first.
   const __m512i evens_first = _mm512_broadcast_i32x4(_mm_set_epi64x(0x0f0e0b0a07060302, 0x0d0c090805040100));
   const auto scaled = [&](F32s x) __attribute__((always_inline)) {
-    // NaN stays NaN: the second operand is given back where one is.
+    // NaN stays NaN: min and max return their second operand when one of the two is NaN.
     const F32s limit = set(kLargestBf16), product = mul(x, set(kBf16InputFactor));
     return max_of(sub(set(0.0f), limit), min_of(limit, product));
   };
@@ -406,14 +410,15 @@ REDOUBT_INLINE void store_rounded(uint16_t* to, F32s low, F32s high) {
   _mm512_storeu_si512(to, _mm512_shuffle_epi8(__m512i(rounded), evens_first));
 }
 
-// Some blocks of x, at least kBlocksTogether.
+// For some blocks of x, at least kBlocksTogether.
 template <typename Pass>
 void gate_up(Pass& gate, Pass& up, const GateUp& layer, const Bf16Rows& x, const Bf16Rows& out, int col,
              Range blocks) {
   const Range all_tiles{0, layer.gate.tiles()};
   gate.multiply_panels(all_tiles, blocks, gate.panels() - 1);
   up.multiply_panels(all_tiles, blocks, up.panels() - 1);
-  // SiLU takes the place of gate's sums; that of one tile, in neighbouring rows, where none have been stored.
+  // SiLU of the gate overwrites the gate's stored sums. With one panel no sums are stored, and only one
+  // tile's SiLU is kept, in rows next to each other.
   const bool has_sums = gate.panels() > 1;
   const int64_t stride = has_sums ? layer.gates.stride : kTileOutputs;
   for (int tile = 0; tile < all_tiles.end; ++tile) {
@@ -467,7 +472,7 @@ void gate_up_groups(const GateUp& layer, const Bf16Rows& x, const Bf16Rows& out,
   gate_up<kType, 128, Machine>(layer, x, out, col);
 }
 
-// For rows so few that there are none to multiply meanwhile.
+// For so few rows that no other rows could be multiplied while SiLU is computed.
 template <typename Machine>
 void gate_up_few(const GateUp& layer, const Bf16Rows& x, const Bf16Rows& out, int col) {
   const auto &gates = layer.gates, &ups = layer.ups;

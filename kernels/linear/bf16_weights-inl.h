@@ -1,22 +1,22 @@
 // Integer weights as bf16, in the layout that tiles take. Included inside linear/bf16_amx-inl.h's namespace
 // and target region; knows no tiles.
 //
-// What few rows take is unpacking. So weights are scaled in fp16, 32 in an operation, and become bf16 by
-// moving their bits (contract/kernel_table.h): 16 x 32 weights of 4 bits take 80 operations, 45 to 55 cycles,
-// where look-ups in fp32 took 116. Tiles multiply meanwhile: 32 rows take 1.3 to 1.4 times as long as one.
+// With few rows, unpacking takes most of the time. So weights are scaled in fp16, 32 with one operation, and
+// become bf16 by shifting their bits (contract/kernel_table.h). The tiles multiply at the same time. Figures:
+// docs/tuning.md.
 
 constexpr int kColumns = 2;                         // of 16 outputs in a tile of outputs
 constexpr int kStepInputs = Bf16Rows::kStepInputs;  // of one product
-// The parts in which a step's products are made while the next group is unpacked.
+// A step's products are issued in this many parts while the next group is unpacked.
 constexpr int kStepParts = 8;
 
-// Weights of 32 inputs as tiles take them, pairs of inputs by outputs.
+// Weights of 32 inputs in the tiles' layout: pairs of inputs by outputs.
 using WeightTiles = uint16_t[kColumns][kStepInputs / 2][kTileRows][2];
 
 REDOUBT_INLINE __m512i all_fp16(float value) { return _mm512_set1_epi16(int16_t(exact_fp16(value))); }
 
-// What a matrix' codes stand for before scale and minimum, in fp16, for look_up: of lut4 the 16 values twice,
-// of the others of 16 codes their upper bytes, the lower ones being 0, four times. int8 needs none.
+// The values of the 16 codes before scale and minimum, in fp16, for look_up. lut4: the 16 values, twice.
+// sym_int4 and asym_int4: only the upper bytes, because the lower ones are 0, four times. int8: not used.
 template <WeightType kType>
 REDOUBT_INLINE __m512i code_values(const PackedMatrix& w) {
   if constexpr (kType == WeightType::kInt8) return _mm512_setzero_si512();
@@ -28,22 +28,24 @@ REDOUBT_INLINE __m512i code_values(const PackedMatrix& w) {
   return _mm512_broadcast_i32x4(_mm256_cvtepi16_epi8(_mm256_srli_epi16(halves, 8)));
 }
 
-// Lines of codes, for 16 outputs each, that a step's inputs have in a column; the pairs of inputs in a line.
+// Lines of codes of one step and one column of 16 outputs, and pairs of inputs in a line.
 constexpr int step_lines(WeightType type) { return type == WeightType::kInt8 ? 8 : 4; }
 constexpr int line_pairs(WeightType type) { return kStepInputs / 2 / step_lines(type); }
 
-// Where, of a step's pairs, a line's i-th one is: the even inputs of eight come first (Bf16Rows).
+// The place of a line's i-th pair among the step's pairs: of each eight inputs the even ones come first
+// (Bf16Rows).
 template <WeightType kType>
 constexpr int place_of_pair(int line, int i) {
   return kType == WeightType::kInt8 ? line / 2 * 4 + line % 2 + 2 * i : line * 4 + i;
 }
 
-// The values of the i-th pair of a line, in fp16. Of the 16 codes an output has nibbles of two 16-bit words:
-// inputs 0 4 1 5, and 2 6 3 7; of int8 bytes of two words: inputs 0 1, and 2 3.
+// The values of the i-th pair of a line, in fp16. An output's codes are two 16-bit words: with 4 bits their
+// nibbles are inputs 0 4 1 5 and 2 6 3 7, with int8 their bytes are inputs 0 1 and 2 3.
 template <WeightType kType, typename Lanes>
 REDOUBT_INLINE __m512i look_up(__m512i codes, __m512i values, int i) {
   if constexpr (kType == WeightType::kInt8) {
-    // 1024 + byte: one is what the last bit of such a number stands for. 0xea: (first & second) | third.
+    // ORing a byte into the bits of 1024 gives 1024 + byte, as the last bit of such a number is worth one.
+    // 0xea: (first & second) | third.
     const __m512i bytes = i == 0 ? codes : _mm512_srli_epi16(codes, 8);
     const __m512i sums = _mm512_ternarylogic_epi64(bytes, _mm512_set1_epi16(0xff), all_fp16(1024.0f), 0xea);
     return Lanes::multiply_add(sums, all_fp16(1.0f), all_fp16(-1024.0f - 128.0f));
@@ -51,7 +53,7 @@ REDOUBT_INLINE __m512i look_up(__m512i codes, __m512i values, int i) {
   if constexpr (kType == WeightType::kLut4) {
     return _mm512_permutexvar_epi16(i == 0 ? codes : _mm512_srli_epi16(codes, 4 * i), values);
   }
-  // The nibble to the lower half of the upper byte, in as few operations of the same port as it goes.
+  // Moves the nibble to the lower half of the upper byte, with few operations on one port.
   const __m512i swapped_bytes =
       _mm512_broadcast_i32x4(_mm_set_epi64x(0x0e0f0c0d0a0b0809, 0x0607040502030001));
   const __m512i index = i == 0   ? _mm512_shuffle_epi8(codes, swapped_bytes)
@@ -61,7 +63,7 @@ REDOUBT_INLINE __m512i look_up(__m512i codes, __m512i values, int i) {
   return _mm512_maskz_permutexvar_epi8(0xaaaaaaaaaaaaaaaa, index, values);
 }
 
-// fp16 numbers no further from 0 than `limit`, a finite one's bits.
+// fp16 numbers, clamped to -limit .. limit. limit: the bits of a finite number.
 REDOUBT_INLINE __m512i clamp_fp16(__m512i halves, uint16_t limit) {
   const __m512i sign = _mm512_set1_epi16(-0x8000);
   const __m512i magnitude =
@@ -69,7 +71,7 @@ REDOUBT_INLINE __m512i clamp_fp16(__m512i halves, uint16_t limit) {
   return _mm512_ternarylogic_epi64(magnitude, halves, sign, 0xf8);  // magnitude | (halves & sign)
 }
 
-// 16 of 32 fp16 numbers, each twice.
+// The 16 fp16 numbers of a column, of 32, each twice.
 REDOUBT_INLINE __m512i twice(__m512i halves, int column) {
   const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   const __m512i index = _mm512_add_epi16(_mm512_or_si512(lanes, _mm512_slli_epi32(lanes, 16)),
@@ -77,8 +79,8 @@ REDOUBT_INLINE __m512i twice(__m512i halves, int column) {
   return _mm512_permutexvar_epi16(index, halves);
 }
 
-// A group of a tile's weights. values: code_values. between(step, i) is called for i = 0 .. kStepParts while
-// the step's inputs are unpacked.
+// Unpacks a group of a tile's weights. values: of code_values. between(step, i) is called for i = 0 ..
+// kStepParts while the step's inputs are unpacked.
 template <WeightType kType, int kGroup, Prefetch kDistance, typename Lanes, typename Between>
 REDOUBT_INLINE void unpack(const uint8_t* block, __m512i values, WeightTiles* tiles, const Between& between) {
   constexpr bool kHasMinima = kType == WeightType::kAsymInt4;

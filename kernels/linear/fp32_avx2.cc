@@ -1,5 +1,5 @@
-// Weights of any type times fp32 activations with AVX2: a tile's weights become fp32 in registers, input
-// after input, and are used for up to kPassRows rows.
+// Weights of any type times fp32 activations with AVX2. A tile's weights are converted to fp32 in registers,
+// one input after the other, and multiplied with up to kPassRows rows.
 #include <immintrin.h>
 
 #include "linear/avx2.h"
@@ -11,8 +11,8 @@
 namespace redoubt::avx2 {
 namespace {
 
-constexpr int kPassRows =
-    2;  // 8 sums, decoding and inputs in the other 8 registers; 3 rows were measured, and spill
+// 8 sums; the other 8 registers are for decoding and inputs. 3 rows spill (docs/tuning.md).
+constexpr int kPassRows = 2;
 
 // Inputs that lie together in the packed bytes, and how many bytes they take for the 32 outputs of a tile.
 constexpr int step_inputs(WeightType type) {
@@ -54,7 +54,7 @@ template <WeightType kType>
     return _mm256_fmadd_ps(scale_f32x8, _mm256_cvtepi32_ps(code), minimum_f32x8);
   }
   if constexpr (kType == WeightType::kLut4) {
-    // The entry comes to a lane's low byte, the table's first to the others: shifted out, and the sign in.
+    // The low byte of each lane is the entry; the other bytes are shifted out, and the sign is extended.
     const __m256i value =
         _mm256_srai_epi32(_mm256_slli_epi32(_mm256_shuffle_epi8(table_i8x16, code), 24), 24);
     return _mm256_mul_ps(scale_f32x8, _mm256_cvtepi32_ps(value));
@@ -67,7 +67,7 @@ template <WeightType kType, int kRows>
 void multiply_tile(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile, int row) {
   constexpr int kStepInputs = step_inputs(kType);
   const int64_t stride = x.stride;
-  const int runs = is_integer_type(kType) ? w.blocks() : 1;  // of inputs with one scale
+  const int runs = is_integer_type(kType) ? w.blocks() : 1;  // of inputs that share a scale
   const int steps = (is_integer_type(kType) ? w.group : w.cols) / kStepInputs;
   const uint8_t* packed = w.tile(tile);
   const __m256i table = load_table(w);

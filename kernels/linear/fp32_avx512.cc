@@ -1,6 +1,6 @@
-// Weights of any type times fp32 activations. A tile's weights become fp32 in registers, input after input,
-// and are used for up to kPassRows rows; more rows are more passes. bf16 and fp32 weights are bound by memory
-// for one row.
+// Weights of any type times fp32 activations. A tile's weights are converted to fp32 in registers, one input
+// after the other, and multiplied with up to kPassRows rows; more rows take more passes. One row of bf16 or
+// fp32 weights is bound by memory.
 #include <immintrin.h>
 
 #include "linear/avx512.h"
@@ -54,7 +54,7 @@ REDOUBT_INLINE __m512 decode(const uint8_t* column, int i, __m512 values_f32x16,
     const __m512i value = _mm512_srai_epi32(_mm512_slli_epi32(flipped, 24 - 8 * i), 24);
     return _mm512_mul_ps(scale_f32x16, _mm512_cvtepi32_ps(value));
   }
-  // The permutation looks at the low four bits of its index alone: a nibble needs no mask.
+  // The permutation uses only the low four bits of its index, so the nibble needs no mask.
   const __m512 value =
       _mm512_permutexvar_ps(_mm512_srli_epi32(codes, (i % 4) * 8 + (i / 4) * 4), values_f32x16);
   if constexpr (kType == WeightType::kAsymInt4) return _mm512_fmadd_ps(scale_f32x16, value, minimum_f32x16);
@@ -66,7 +66,7 @@ template <WeightType kType, int kTiles, int kRows>
 void multiply_tiles(const PackedMatrix& w, const FloatRows& x, const LinearOutput& y, int tile, int row) {
   constexpr int kColumns = kTiles * 2, kStepInputs = step_inputs(kType), kStepBytes = step_bytes(kType);
   const int64_t tile_bytes = int64_t(w.tile_bytes()), stride = x.stride;
-  const int runs = is_integer_type(kType) ? w.blocks() : 1;  // of inputs with one scale
+  const int runs = is_integer_type(kType) ? w.blocks() : 1;  // of inputs that share a scale
   const int run_inputs = is_integer_type(kType) ? w.group : w.cols;
   const uint8_t* packed = w.tile(tile);
   const __m512 code_value = code_values<kType>(w);

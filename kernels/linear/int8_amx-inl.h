@@ -1,34 +1,30 @@
-// Integer weights times int8 activations in AMX tiles. A tile of outputs goes through its groups of weights
-// two at a time: their codes are unpacked, as signed numbers, into the layout that tdpbssd takes, and
-// multiplied with 32 rows after the other; each group's float step is done on the sums, in the order that the
-// contract demands, while the tiles work on the next rows. Few rows go to the AVX-512 VNNI kernel, whose
-// results are the same.
+// Integer weights times int8 activations in AMX tiles. For a tile of outputs, groups of weights are taken two
+// at a time. Their codes are unpacked, as signed numbers, into the layout of tdpbssd and multiplied with the
+// rows, 32 at a time. The float step of each group is done on the stored sums, in the order of the contract,
+// while the tiles multiply the next rows. Few rows go to the AVX-512 VNNI kernel, whose results are the same.
 //
-// A tdpbssd does the work of 256 vpdpbusd in 17 cycles, but its sums leave the tiles through memory, and for
-// some 350 cycles after any instruction on tiles floats are multiplied in one pipe only, not in two
-// (measured on a Xeon whose hypervisor hides its model, like all that follows). So 16 x 16 sums of a group
-// take 110 to 120 cycles: 30 of loads, products and stores, 32 to 48 of multiplications, and the rest for
-// what does not overlap. The same group takes vpdpbusd 220 cycles (of 64) or 140 (of 32).
+// A tdpbssd does the work of 256 vpdpbusd, but its sums can leave the tiles through memory only, and tile
+// instructions slow down float multiplications that follow. Cycle counts, from which the constants below
+// follow, are in docs/tuning.md.
 //
 // Included inside the namespace and target region of linear/int8_amx.cc and of
-// testing/linear_int8_amx_emulated.cc; Tiles, below, are the processor's or emulated ones.
+// testing/linear_int8_amx_emulated.cc. Tiles, below, are the processor's or emulated ones.
 
 using avx512_vnni::load_codes;
 using avx512_vnni::load_halves;
 using avx512_vnni::load_table;
 using avx512_vnni::write_outputs;
 
-// With fewer, unpacking takes more than the tiles save.
+// With fewer rows, unpacking takes more time than the tiles save.
 constexpr int fewest_rows(int group) { return group == 32 ? 17 : 9; }
 constexpr int kPassBlocks = 32;  // of rows, whose fp32 sums stay in the second-level cache
-// Of weights. With four, sums on their way to the float step leave the first-level cache: stores of tiles
-// that miss it take twice as long.
+// Groups of weights in a step. With four, the stored sums would not fit the first-level cache.
 constexpr int kStepGroups = 2;
 constexpr int kMostGroup = 128;
 
-// Rows [0, rows) in `count` blocks of `height`, which fits the tiles. Blocks are of one height, because the
-// shape of tiles is set once a call: the last one begins early enough to end at the last row, so some rows
-// may be computed twice. A block's own rows are those before the next block's.
+// Rows [0, rows) in `count` blocks of `height`, which fits the tiles. All blocks have the same height,
+// because the shape of the tiles is set once a call. The last block begins early enough to end at the last
+// row, so it may compute rows again that an earlier block has; its own rows are the others.
 struct Blocks {
   int rows, count, height;
 
@@ -63,15 +59,15 @@ alignas(64) constexpr auto kFirstSums = [] {
   return row;
 }();
 
-// Products of one block of inputs and a group's codes for two columns of 16 outputs, one after the other.
-// They take turns on two pairs of registers of sums, and a product's sums are stored after the next product
-// is begun: so loads, products and stores overlap.
+// Products of one block of inputs and a group's codes for two columns of 16 outputs. Two pairs of tile
+// registers take turns: the sums of a product are stored after the next product has been started, so that
+// loads, products and stores overlap.
 template <typename Tiles>
 class Products {
  public:
   explicit Products(Tiles& tiles) : tiles_(tiles) {}
 
-  // sums: [kTileRows][kTileOutputs], of which the two columns are written later. inputs: rows `stride` bytes
+  // sums: [kTileRows][kTileOutputs]; written by the next add() or finish(). inputs: rows `stride` bytes
   // apart. codes: [2][group / 4][16][4]. has_codes: the registers hold these codes already.
   REDOUBT_INLINE void add(const int8_t* inputs, int64_t stride, const int8_t* codes, int group,
                           bool has_codes, float* sums) {
@@ -85,7 +81,7 @@ class Products {
     turn_ ^= 1;
   }
 
-  // Stores what is not stored yet: of the registers whose turn it is not.
+  // Stores the sums of the last product, if they are not stored yet.
   REDOUBT_INLINE void finish() {
     if (pending_ == nullptr) return;
     if (turn_ == 0) {
@@ -102,7 +98,7 @@ class Products {
                                bool has_codes) {
     if (!has_codes) load_codes(codes, group);
     tiles_.template load<kInputs>(inputs, stride);
-    // Where tilezero would do; but a product waits longer for that.
+    // tilezero would do too, but a product waits longer for it.
     tiles_.template load<kSums0>(kFirstSums.data(), 0);
     tiles_.template load<kSums1>(kFirstSums.data(), 0);
     tiles_.template dot_product<kSums0, kInputs, kCodes0>();
@@ -128,9 +124,9 @@ class Products {
   int turn_ = 0;
 };
 
-// A group's codes less their zero point, in the order of their inputs: [2][group / 4][16][4]. A packed 64
-// bytes give those of inputs 8 kb .. 8 kb + 4 by their low nibbles, and of the four after by their high ones.
-// asym_int4's stay as they are: their zero point is a float.
+// Unpacks a group's codes minus their zero point, in the order of the inputs: [2][group / 4][16][4]. The low
+// nibbles of 64 packed bytes are inputs 8 kb .. 8 kb + 3, the high ones the next four. Codes of asym_int4
+// stay as they are, because their zero point is a float.
 template <WeightType kType>
 REDOUBT_INLINE void unpack(const uint8_t* codes, __m512i table, int group, int8_t* panel) {
   const __m512i low_nibble = _mm512_set1_epi8(15), eight = _mm512_set1_epi8(8);
@@ -161,7 +157,7 @@ REDOUBT_INLINE void unpack(const uint8_t* codes, __m512i table, int group, int8_
   }
 }
 
-// What the tiles multiply at once: some groups of weights times two blocks of rows, or both terms of one.
+// Some groups of weights times two blocks of rows, or both terms of one block.
 struct Step {
   int first_group, groups;
   int block;  // counted from the pass's first
@@ -191,7 +187,7 @@ class Pass {
       for (int g = 0; g < groups; ++g) take_group(tile, first + g);
       for (int block = 0; block < count_; block += kStepBlocks, ++turn) {
         const Step step{first, groups, block};
-        // A part of this step's products, then of the last one's float step, to do both at once.
+        // This step's products and the last step's float step, part by part, so that they overlap.
         for (int part = 0; part < kParts; ++part) {
           for (int g = begin_of_part(groups, part); g < begin_of_part(groups, part + 1); ++g) {
             add_products(products, step, g, dots_[turn % 2][g]);
@@ -208,12 +204,13 @@ class Pass {
 
  private:
   static constexpr int kStepBlocks = kTerms == 2 ? 1 : 2;
-  static constexpr int kPartRows = 8;  // their sums stay in registers
+  static constexpr int kPartRows = 8;  // whose sums stay in registers
   static constexpr int kParts = kStepBlocks * kTileRows / kPartRows;
 
-  // A step's groups by its parts, the first of which has one at least: it stores what the last step left.
+  // How a step's groups are spread over its parts. The first part has at least one group, whose product
+  // stores the last sums of the step before.
   static int begin_of_part(int groups, int part) { return (groups * part + kParts - 1) / kParts; }
-  // Where a group is unpacked: beside those of the step before, whose float step is to come.
+  // Where a group is unpacked: beside the groups of the step before, whose float step still needs them.
   static int slot_of(int group) { return group % (2 * kStepGroups); }
 
   REDOUBT_INLINE void take_group(int tile, int group) {
@@ -245,7 +242,7 @@ class Pass {
     }
   }
 
-  // The float step of a part's rows.
+  // The float step for the rows of a part.
   REDOUBT_INLINE void add_part(const Step& step, int part, const Sums (&dots)[kStepGroups]) {
     const int slot = part * kPartRows / kTileRows, first = part * kPartRows % kTileRows;
     if (step.block + slot >= count_) return;
@@ -254,7 +251,7 @@ class Pass {
     add_few_rows(rows, step, slot, first, dots, std::make_integer_sequence<int, kPartRows>());
   }
 
-  // Of rows < kPartRows rows, one of kRows.
+  // The same for fewer than kPartRows rows; kRows lists the possible numbers.
   template <int... kRows>
   [[gnu::noinline]] void add_few_rows(int rows, const Step& step, int slot, int first,
                                       const Sums (&dots)[kStepGroups],

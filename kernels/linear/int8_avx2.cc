@@ -1,12 +1,13 @@
-// Integer weights times int8 activations with AVX2: how many rows go through many tiles. What is multiplied
-// in a pass of a few rows, and how, is known by linear/int8_avx2_nibbles.cc and linear/int8_avx2_bytes.cc.
+// Integer weights times int8 activations with AVX2: the loops over rows and tiles. The kernels for a few rows
+// are in linear/int8_avx2_nibbles.cc and linear/int8_avx2_bytes.cc.
 //
-// Rows are taken in chunks, whose inputs are first copied in the order in which passes use them: a pass then
-// reads one stream, where rows of a model are often a power of two apart and would displace each other in the
-// first-level cache. A part of a tile stays there while all passes of a chunk go through it (but int8's,
-// twice as large, in the second level); each chunk reads all of its tiles' weights again. Inputs are copied
-// some at a time, so that a chunk of any model fits a small second-level cache; where that is not all of
-// them, sums of several tiles wait for the next.
+// Rows are taken in chunks. A chunk's inputs are first copied into the order in which the passes read them,
+// so that a pass reads one stream; in place, rows are often a power of two apart and would displace each
+// other in the first-level cache. All passes of a chunk multiply one part of a tile before the next part, so
+// that its weights stay in the first-level cache (int8's, which are twice as large, in the second-level
+// cache). Each chunk reads the weights of all its tiles again. So many inputs are copied at a time that a
+// chunk fits a small second-level cache; where those are not all inputs, the sums of several tiles are kept
+// until the next inputs have been copied.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -21,15 +22,15 @@
 namespace redoubt::avx2 {
 namespace {
 
-constexpr int kFewestInputs = 32;   // of a group, and of a term's that share a start
-constexpr int kRangeInputs = 2048;  // of a whole chunk, and a multiple of every group; fewer rows take more
+constexpr int kFewestInputs = 32;   // of a group, and of inputs that share a start
+constexpr int kRangeInputs = 2048;  // copied at a time for a full chunk; a multiple of every group
 constexpr int kRangeGroups = kRangeInputs / kFewestInputs;
-constexpr int kChunkRows = 64;  // of inputs of one byte, or half as many of two
+constexpr int kChunkRows = 64;  // with inputs of one byte; half as many with two
 constexpr int kBlockTiles = 8;
-constexpr int kPartInputs = 1024;  // whose weights all passes of a chunk multiply one after the other
+constexpr int kPartInputs = 1024;  // of a part of a tile
 
-// Some groups of a chunk's rows, as Pass wants them: each pass' part after those of the passes before. A
-// quarter of a megabyte of stack.
+// Some groups of a chunk's rows in the layout of Pass, one pass after the other. Takes a quarter of a
+// megabyte of stack.
 struct Chunk {
   alignas(64) int8_t inputs[kRangeInputs * kChunkRows];           // as IntegerKernels::fill orders them
   alignas(64) int32_t starts[kRangeGroups * kChunkRows];          // likewise
@@ -61,7 +62,7 @@ class ChunkPasses {
   }
 
  private:
-  // Groups [first, first + groups) of all rows.
+  // Copies groups [first, first + groups) of all rows.
   void fill(int first, int groups) {
     range_groups_ = groups;
     in_passes(rows_, kernels_.most_rows, [&](int begin, int end) {
@@ -79,14 +80,14 @@ class ChunkPasses {
     });
   }
 
-  // Where the inputs and the starts begin that follow those of so many groups, counted for each row.
+  // The inputs and starts that follow those of the first `row_groups` pairs of row and group.
   int8_t* inputs_after(int row_groups) {
     return chunk_.inputs + row_groups * w_.group * kernels_.input_bytes;
   }
   int32_t* starts_after(int row_groups) { return chunk_.starts + row_groups * kernels_.starts_per_group; }
 
-  // Adds to a tile's sums what the groups give that were filled in, of which the first one is `first`; and
-  // writes them if the last one is the matrix' last.
+  // Adds the products of the copied groups, the first of which is `first`, to a tile's sums. Writes the sums
+  // to y after the matrix' last group.
   void multiply_tile(const LinearOutput& y, int tile, int first, float (*sums)[kTileOutputs]) {
     const int most = rows_ > kernels_.most_rows ? kPartInputs / w_.group : range_groups_;
     in_passes(range_groups_, most, [&](int from, int from_end) {
@@ -108,7 +109,7 @@ class ChunkPasses {
     });
   }
 
-  // Of rows [begin, end).
+  // Writes the sums of rows [begin, end).
   void write(const LinearOutput& y, int tile, int begin, int end, const float (*sums)[kTileOutputs]) const {
     for (int r = begin; r < end; ++r) {
 #pragma GCC unroll 4
@@ -122,7 +123,7 @@ class ChunkPasses {
   const QuantizedRows& x_;
   const IntegerKernels& kernels_;
   const int first_row_, rows_;
-  int range_groups_ = 0;  // that are filled in
+  int range_groups_ = 0;  // that are copied
   Chunk& chunk_;
 };
 

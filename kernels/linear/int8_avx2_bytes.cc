@@ -1,7 +1,7 @@
 // Weights of 8 bits (int8 codes, lut4's entries) times int8 activations of one term or two with AVX2. Both
-// are widened to 16 bits, where vpmaddwd multiplies pairs and adds them up exactly: a second term costs
-// nothing then, and vpmaddubsw, whose pairs of such products saturate, would need weights with the signs of
-// every row's activations and another instruction to widen the sums.
+// factors are widened to 16 bits, where vpmaddwd multiplies pairs and adds them up exactly, so a second term
+// costs nothing. vpmaddubsw is no alternative: its sums of two such products saturate, so it would need the
+// signs of each row's activations moved to the weights, and another instruction to widen the sums.
 #include <immintrin.h>
 
 #include <array>
@@ -16,11 +16,11 @@
 namespace redoubt::avx2 {
 namespace {
 
-// The fastest that were measured; of more rows too many sums have no register.
+// Sums of more rows do not fit the registers (docs/tuning.md).
 constexpr int most_rows(WeightType type) { return type == WeightType::kLut4 ? 4 : 6; }
 
-// Of every four inputs the first and the third come first: such pairs of bytes are taken out of a word of
-// weights by one instruction.
+// IntegerKernels::fill. Of every four inputs the first and the third come first, because one instruction
+// takes these two bytes out of a word of weights.
 void fill(const QuantizedRows& x, int row, int rows, int first_group, int groups, int8_t* inputs,
           int32_t* starts) {
   const __m256i pairs =
@@ -41,7 +41,7 @@ void fill(const QuantizedRows& x, int row, int rows, int first_group, int groups
         to += rows * 8;
       }
     }
-    // Weights are multiplied as 0 .. 255.
+    // Weights are multiplied as 0 .. 255, so the zero point is 128.
     for (int j = 0; j < groups; ++j) starts[j * rows + r] = 16 * x.starts[group + j];
   }
 }
@@ -70,7 +70,7 @@ REDOUBT_INLINE void add_products(const __m256i (&weights_u8x32)[kWidth], const i
   }
 }
 
-// Adds what a group of inputs gives.
+// Adds dot products of a group of inputs.
 template <WeightType kType, int kRows, int kWidth>
 REDOUBT_INLINE void add_group(const uint8_t* codes, __m256i table, const int8_t* inputs, int group,
                               __m256i (&dot)[kRows][kWidth]) {
@@ -103,7 +103,6 @@ REDOUBT_INLINE void add_group(const uint8_t* codes, __m256i table, const int8_t*
 template <WeightType kType, int kRows>
 void multiply_pass(const Pass& pass) {
   constexpr int kWidth = kRows > 1 ? kPairColumns : kColumns;
-  // On Zen 3 2 to 4 rows of int8 take 0.88 to 0.99 of the time that they take with kFar, 6 and 8 up to 1.03.
   constexpr Prefetch kPrefetch = kRows > 4 ? Prefetch::kFar : Prefetch::kNear;
   const int group = pass.matrix->group;
   // Flipping the top bit adds 128.

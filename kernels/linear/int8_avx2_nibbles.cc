@@ -1,14 +1,7 @@
-// Linear int4 codes (sym_int4, asym_int4) times int8 activations with AVX2. Byte products, vpmaddubsw's, come
-// in pairs of 16 bits and are added up there for as many inputs as fit, so that widening comes once for that
-// many. Where that is a whole group, sums are scaled straight from their registers.
-//
-// Two of Zen 3's four vector pipes multiply bytes and two multiply floats; one does both. For groups of 32
-// with minima, conversions and float multiplications add a fifth to the instructions of the products,
-// unpacking for 6 rows a tenth; loads and stores not counted.
-//
-// Measured there, and no faster: weights unpacked once for all passes (it saves that tenth, and costs as much
-// for stores and loads); the fp32 part of the last columns between the products of the next; inputs broadcast
-// beforehand; 3 rows by 4 columns; rows read where they lie.
+// Linear int4 codes (sym_int4, asym_int4) times int8 activations with AVX2. vpmaddubsw adds pairs of byte
+// products in 16 bits. Its results are added up in 16 bits for as many inputs as fit, and widened once for
+// all of them. Where that is a whole group, sums are scaled directly from their registers. What else was
+// tried is in docs/tuning.md.
 #include <immintrin.h>
 
 #include <array>
@@ -25,15 +18,15 @@ namespace {
 
 constexpr int kPassRows = 6;  // of one term: 12 sums of two columns, and four registers for operands
 
-// Inputs whose products are added up in 16 bits. A lane takes half of them. Without a zero point it holds 16
-// products of at most 15 * 128; sums of more products wrap around, which does no harm where the sum with the
-// zero point, at most 32 * 8 * 127, fits. A second term may be -128.
+// Inputs whose products are added up in 16 bits; each lane takes half of them. A lane holds 16 products of at
+// most 15 * 128. Sums of more products may wrap around, which is harmless if the total including the zero
+// point, at most 32 * 8 * 127, fits. This does not hold with a second term, which may be -128.
 constexpr int span_inputs(WeightType type, int terms) {
   return type == WeightType::kSymInt4 && terms == 1 ? 64 : 32;
 }
 
-// Of a span's inputs -8 times the sum of those that the low 16-bit lanes take (k % 4 < 2), and of the others:
-// what sym_int4's sums in 16 bits begin with.
+// What sym_int4's 16-bit sums of a span start from: -8 times the sum of the inputs of the low 16-bit lanes
+// (k % 4 < 2), and the same of the others in the upper half.
 int32_t packed_start(const int8_t* inputs, int count) {
   __m256i pairs = _mm256_setzero_si256();
   for (int k = 0; k < count; k += 32) {
@@ -47,7 +40,7 @@ int32_t packed_start(const int8_t* inputs, int count) {
 
 void store_half(int8_t* at, __m128i bytes) { _mm_storeu_si128(reinterpret_cast<__m128i*>(at), bytes); }
 
-// Of `count` rows the same inputs to [input / 8][row][8].
+// Copies the same inputs of `count` rows to [input / 8][row][8].
 void copy_inputs(const int8_t* const* rows, int count, int inputs, int8_t* to) {
   const int stride = count * 8;
   int row = 0;
@@ -67,7 +60,7 @@ void copy_inputs(const int8_t* const* rows, int count, int inputs, int8_t* to) {
   }
 }
 
-// Two terms of a row are two rows of inputs: the rows' first terms come first, then their second.
+// IntegerKernels::fill. Two terms of a row are two rows of inputs: all first terms, then all second terms.
 template <WeightType kType, int kTerms, int kSpan>
 void fill(const QuantizedRows& x, int row, int rows, int first_group, int groups, int8_t* inputs,
           int32_t* starts) {
@@ -85,14 +78,14 @@ void fill(const QuantizedRows& x, int row, int rows, int first_group, int groups
   copy_inputs(terms, count, cols, inputs);
 }
 
-// 16-bit sums of a span's products in kWidth columns of eight outputs, four inputs after the other.
+// 16-bit sums of a span's products in kWidth columns of eight outputs, four inputs at a time.
 template <WeightType kType, int kSpan, int kCount, int kWidth>
 REDOUBT_INLINE void add_span(const uint8_t* codes, const int8_t* inputs, const int32_t* starts,
                              __m256i (&sums_i16x16)[kCount][kWidth]) {
   const __m256i low_nibble = _mm256_set1_epi8(15);
 #pragma GCC unroll 16
   for (int step = 0; step < kSpan / 4; ++step) {
-    const bool high = step % 2 == 1;  // nibbles of the bytes whose low ones the step before took
+    const bool high = step % 2 == 1;  // the high nibbles of the step before's bytes
     __m256i weights[kWidth];
 #pragma GCC unroll 4
     for (int c = 0; c < kWidth; ++c) {
@@ -122,7 +115,7 @@ REDOUBT_INLINE __m256i widen(__m256i sums_i16x16) {
   return _mm256_madd_epi16(sums_i16x16, _mm256_set1_epi16(1));
 }
 
-// kOneSpan: a group is one span; else the sums of spans before the last wait in memory.
+// kOneSpan: a group is one span. Otherwise the sums of the spans before the last are kept in memory.
 template <WeightType kType, int kTerms, int kSpan, bool kOneSpan, int kRows>
 void multiply_pass(const Pass& pass) {
   constexpr int kCount = kRows * kTerms;
@@ -135,14 +128,14 @@ void multiply_pass(const Pass& pass) {
   const float *x_scales = pass.x_scales, *x_offsets = pass.x_offsets;
   float (*const sums)[kTileOutputs] = pass.sums;
   const uint8_t* codes = pass.weights;
-  __m256 held[kColumns];  // the sums of one row of one term: there are registers for them
+  __m256 held[kColumns];  // the sums of one row of one term fit the registers
   for (int c = 0; kCount == 1 && c < kColumns; ++c) held[c] = _mm256_load_ps(sums[0] + c * 8);
   for (int j = 0; j < pass.groups; ++j) {
     const uint8_t* halves = codes + code_bytes(kType, group);
     const uint8_t* block_end = halves + scale_bytes(kType);
     for (int column = 0; column < kColumns; column += kWidth) {
       if (pass.ahead) prefetch_part<kPrefetch>(codes, block_end, column / kWidth, kColumns / kWidth);
-      // The compiler knows no more what it read for the columns before: it would keep that in memory.
+      // Makes the compiler forget what it read for the columns before, which it would spill to memory.
       __asm__ volatile("" : "+r"(inputs), "+r"(starts));
       const uint8_t* span_codes = codes + column * 32;
       __m256i sums_i16x16[kCount][kWidth], dots[kCount][kWidth];
@@ -168,7 +161,7 @@ void multiply_pass(const Pass& pass) {
 #pragma GCC unroll 4
       for (int c = 0; c < kWidth; ++c) {
         const int output = (column + c) * 8;
-        // Here, as the compiler must think that the rows' stores could change them.
+        // Loaded here and once, because for the compiler the stores to `sums` might change them.
         const __m256 scale = load_halves(halves + output * 2);
         __m256 minimum = _mm256_setzero_ps();
         if constexpr (kType == WeightType::kAsymInt4) minimum = load_halves(halves + 64 + output * 2);
@@ -199,7 +192,7 @@ void multiply_pass(const Pass& pass) {
   for (int c = 0; kCount == 1 && c < kColumns; ++c) _mm256_store_ps(sums[0] + c * 8, held[c]);
 }
 
-// By rows less one.
+// Indexed by the number of rows minus one.
 template <WeightType kType, int kTerms, int kSpan, bool kOneSpan, int... kLess>
 constexpr auto pass_kernels(std::integer_sequence<int, kLess...>) {
   return std::array<PassKernel, sizeof...(kLess)>{

@@ -1,15 +1,12 @@
-// Integer weights times int8 activations: a pass takes up to kPassRows rows of one term through a tile's
-// packed bytes, unpacking codes in registers. Bound by memory for one row, by the two multiplying pipes for
-// many: for each group, row and 16 outputs they take group / 4 vpdpbusd, a conversion or not, a
-// multiplication, and one or two fused ones, so vpdpbusd's own peak can't be reached: 80 % of it with groups
-// of 32 (73 % for asym_int4), 89 (84) % with 64 where conversions go to other pipes.
+// Integer weights times int8 activations with AVX-512 VNNI. A pass multiplies up to kPassRows rows of one
+// term with a tile's packed bytes and unpacks the codes in registers. One row is bound by memory. Many rows
+// are bound by the two pipes that multiply: for each group, row and 16 outputs these execute group / 4
+// vpdpbusd, a multiplication, one or two fused multiply-adds and, on some processors, a conversion. So the
+// peak of vpdpbusd cannot be reached.
 //
-// AMD's cores unpack, convert and add in other pipes. Intel's have only those two for 512 bits, and unpacking
-// for eight rows is a seventh of their work: there the first pass of many rows keeps what it unpacks for the
-// others, which makes 32 rows 1.06 to 1.08 times as fast and 128 or more 1.13 to 1.16 times.
-//
-// Measured, and no faster: 6 rows with every sum in registers; operands broadcast from memory within
-// vpdpbusd; blocks of rows that stay in the second-level cache; unpacking a panel ahead of its first pass.
+// AMD's cores unpack, convert and add in other pipes. Intel's have only those two for 512 bits, so there the
+// first pass of many rows keeps the unpacked weights for the other passes. Gains, limits and what else was
+// tried are in docs/tuning.md.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -24,20 +21,20 @@
 namespace redoubt::avx512_vnni {
 namespace {
 
-// 16 int32 sums of dot products, and the fp32 sums beside them or in memory; 9 to 12 rows were measured, and
-// are slower. Two terms of a row count as two rows.
+// 16 int32 sums of dot products, beside fp32 sums in registers or in memory. Two terms of a row count as two
+// rows. More rows are slower (docs/tuning.md).
 constexpr int kPassRows = 8;
 constexpr int kStepInputs = 32;  // inputs of one unrolled step: every group is a multiple
 
-// Where a pass takes weights from.
+// Where a pass reads weights.
 enum class Weights {
   kPacked,
-  kUnpacking,  // packed, and kept in an UnpackedPanel: int4
+  kUnpacking,  // packed, and writes them unpacked to an UnpackedPanel: int4
   kUnpacked,   // the panel
 };
 
-// Weights of some inputs of a tile, as vpdpbusd and the sums take them. 512 to 4096 inputs were measured:
-// with 1024 they stay in the first-level cache, and are slower.
+// Unpacked weights of some inputs of a tile. Fewer inputs would fit the first-level cache, but are slower
+// (docs/tuning.md).
 constexpr int kPanelInputs = 2048;  // a multiple of every group
 constexpr int kPanelGroups = kPanelInputs / kStepInputs;
 constexpr int kPanelRows = 128;
@@ -48,15 +45,15 @@ struct UnpackedPanel {
   alignas(64) float sums[kPanelRows][kTileOutputs];  // of the panels before
 };
 
-// Some rows and, with a panel, some groups of inputs: the sums begin at 0 or where the panel has them, and
-// end there or in y. Packed weights are all gone through.
+// Some rows and, with a panel, some groups of inputs. Sums start from 0 or from the panel's, and end in the
+// panel or in y. Without a panel a pass multiplies all groups.
 struct Pass {
   int row = 0, panel_row = 0;  // the first one in x, and of the panel's sums
   int first_group = 0, groups = 0;
   UnpackedPanel* panel = nullptr;
 };
 
-// The inputs of a pass, which moves along them. The rows' second terms follow their first.
+// The inputs of a pass, from its current step on. All first terms come first, then all second terms.
 template <int kRows, int kTerms>
 struct Inputs {
   static constexpr int kCount = kRows * kTerms;
@@ -72,19 +69,19 @@ struct Inputs {
 template <typename In>
 using Dots = __m512i[In::kCount][2];
 
-// int8 weights are twice the bytes for each multiplication: up to 4 rows the hardware follows them best
-// alone, at 37 to 44 GB/s where kNear read 31 to 36 and kFar 33 to 37.
+// int8 weights take twice the bytes for each multiplication. Up to 4 rows the hardware's own prefetching is
+// the fastest (docs/tuning.md).
 constexpr Prefetch prefetch_for(WeightType type, int rows) {
   return type == WeightType::kInt8 && rows <= 4 ? Prefetch::kNone : avx512_vnni::prefetch_for(rows);
 }
 
-// What multiplies the inputs: the codes themselves, or what they stand for in a table.
+// What the inputs are multiplied with: the codes themselves, or their entries in a table.
 template <WeightType kType>
 REDOUBT_INLINE __m512i factors(__m512i codes_u8x64, __m512i table_u8x16) {
   return kType == WeightType::kLut4 ? _mm512_shuffle_epi8(table_u8x16, codes_u8x64) : codes_u8x64;
 }
 
-// A lut4 matrix' table, each entry plus 128.
+// The table of a lut4 matrix, each entry plus 128.
 REDOUBT_INLINE __m512i table_of(const PackedMatrix& w) {
   // Flipping the top bit adds 128.
   return _mm512_xor_si512(_mm512_broadcast_i32x4(load_table(w)), _mm512_set1_epi8(int8_t(0x80)));
@@ -141,8 +138,7 @@ REDOUBT_INLINE void step_bytes(const uint8_t* codes, const In& x, Dots<In>& dot)
   }
 }
 
-// What a group's sum starts from: `start` is -8 s, and what a zero point of 0, 8 or 128 needs is 0, 1 or 16
-// times that.
+// What a group's sum starts from. `start` is -8 s; zero points of 0, 8 and 128 need 0, 1 and 16 times that.
 template <WeightType kType>
 REDOUBT_INLINE __m512i first_sum(const int32_t* start) {
   if constexpr (kType == WeightType::kAsymInt4) return _mm512_setzero_si512();
@@ -150,7 +146,7 @@ REDOUBT_INLINE __m512i first_sum(const int32_t* start) {
   return kType == WeightType::kSymInt4 ? start_i32x16 : _mm512_slli_epi32(start_i32x16, 4);
 }
 
-// 32 fp16 numbers of a group as fp32: from the packed weights, or kept.
+// A group's 32 scales or minima as fp32, from the packed weights or from the panel.
 template <Weights kWeights, Prefetch kPrefetch>
 REDOUBT_INLINE void load_outputs(const uint8_t*& packed, float* kept, __m512 (&to)[2]) {
 #pragma GCC unroll 2
@@ -179,7 +175,7 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
   const bool begins = kIsWhole || first == 0, ends = kIsWhole || first + groups == row_groups;
   const __m512i table = table_of(w);
   uint8_t* kept = kIsWhole ? nullptr : pass.panel->codes;
-  // Of packed weights a group's codes, then its scales and minima.
+  // Packed weights of a group are its codes, then its scales and minima.
   const uint8_t* codes = kWeights == Weights::kUnpacked ? kept : w.tile(tile) + first * w.block_bytes();
   const int64_t first_value = int64_t(pass.row) * x.cols + first * w.group,
                 first_group = int64_t(pass.row) * row_groups + first;
@@ -211,7 +207,7 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
     Dots<In> dot;
 #pragma GCC unroll 8
     for (int i = 0; i < In::kCount; ++i) {
-      // The last term's sum takes the start, and in the end the first term's, 256 times.
+      // The sum of the last term begins with the start; in the end 256 times the first term's sum is added.
       const bool last = i / kRows == kTerms - 1;
       dot[i][0] = dot[i][1] =
           last ? first_sum<kType>(starts + int64_t(i % kRows) * row_groups + j) : _mm512_setzero_si512();
@@ -269,7 +265,7 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
 
 using PassKernel = decltype(&multiply_tile<WeightType::kSymInt4, 1, 1, Weights::kPacked>);
 
-// By rows less one.
+// Indexed by the number of rows minus one.
 template <WeightType kType, int kTerms, Weights kWeights, size_t... kIndex>
 PassKernel tile_kernel(int rows, std::index_sequence<kIndex...>) {
   static constexpr PassKernel kByRows[] = {multiply_tile<kType, int(kIndex) + 1, kTerms, kWeights>...};

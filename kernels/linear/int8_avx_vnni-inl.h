@@ -1,12 +1,12 @@
-// Integer weights times int8 activations with AVX-VNNI: processors that have VNNI but no AVX-512, such as
-// Xeon 6 with efficient cores. All else of this tier is AVX2's.
+// Integer weights times int8 activations with AVX-VNNI, for processors that have VNNI but no AVX-512, such as
+// Xeon 6 with efficient cores. All other kernels of this tier are AVX2's.
 //
-// There are 16 registers, so a group's sums are taken for two columns of eight outputs after the other two:
-// those of four rows stay in registers, an input is fetched for two columns at once, and only the fp32
-// accumulators live in memory.
+// There are 16 registers, so a group is multiplied for two columns of eight outputs at a time. Then the sums
+// of four rows stay in registers, an input is loaded once for two columns, and only the fp32 accumulators are
+// in memory.
 //
 // Included inside the namespace and target region of linear/int8_avx_vnni.cc and of
-// testing/linear_int8_avx_vnni_evex.cc; Encoding, below, has the instruction.
+// testing/linear_int8_avx_vnni_evex.cc. Encoding, below, provides the instruction.
 
 using avx2::broadcast_word;
 using avx2::kColumns;
@@ -18,7 +18,7 @@ constexpr int kPassRows = 4;     // of one term: two terms of a row count as two
 constexpr int kStepInputs = 32;  // every group is a multiple
 constexpr int kSpan = 2;         // columns at once
 
-// The inputs of a pass: the rows' first terms, then their second.
+// The inputs of a pass: all first terms of the rows, then all second terms.
 template <int kCount>
 using Rows = const int8_t* [kCount];
 
@@ -33,7 +33,7 @@ REDOUBT_INLINE void add_dots(const __m256i (&codes)[kSpan], const Rows<kCount>& 
   }
 }
 
-// Adds to `dot` what kStepInputs inputs give in the columns whose first codes `codes` points to.
+// Adds the dot products of kStepInputs inputs to `dot`. codes: of the first of the columns.
 template <typename Encoding, WeightType kType, int kCount>
 REDOUBT_INLINE void step(const uint8_t* codes, __m256i table, const Rows<kCount>& rows, int k,
                          __m256i (&dot)[kCount][kSpan]) {
@@ -63,8 +63,7 @@ REDOUBT_INLINE void step(const uint8_t* codes, __m256i table, const Rows<kCount>
   }
 }
 
-// What a group's sum starts from: `start` is -8 s, and what a zero point of 0, 8 or 128 needs is 0, 1 or 16
-// times that.
+// What a group's sum starts from. `start` is -8 s; zero points of 0, 8 and 128 need 0, 1 and 16 times that.
 template <WeightType kType>
 REDOUBT_INLINE __m256i first_sum(int32_t start) {
   if constexpr (kType == WeightType::kAsymInt4) return _mm256_setzero_si256();
@@ -96,7 +95,7 @@ void multiply_tile(const PackedMatrix& w, const QuantizedRows& x, const LinearOu
       __m256i dot[kCount][kSpan];
 #pragma GCC unroll 4
       for (int i = 0; i < kCount; ++i) {
-        // The last term's sum takes the start, and in the end the first term's, 256 times.
+        // The sum of the last term begins with the start; in the end 256 times the first term's sum is added.
         const bool last = i / kRows == kTerms - 1;
         const __m256i start =
             last ? first_sum<kType>(starts[int64_t(i % kRows) * groups + j]) : _mm256_setzero_si256();

@@ -14,8 +14,9 @@ namespace {
 
 #include "linear/int8_avx_vnni-inl.h"
 
-// sum += dot products of four unsigned codes and four signed inputs, lane by lane. As text, for then the
-// prefix alone decides by which processors it can be executed.
+// sum += dot products of four unsigned codes and four signed inputs, lane by lane. Inline assembly, because
+// the prefix decides which processors can execute the instruction, and an intrinsic leaves it to the
+// compiler.
 struct Vex {
   REDOUBT_INLINE static void add_dot(__m256i& sum_i32x8, __m256i codes_u8x32, __m256i inputs_i8x32) {
     __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum_i32x8) : "x"(codes_u8x32), "x"(inputs_i8x32));

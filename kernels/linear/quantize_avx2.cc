@@ -30,7 +30,7 @@ int32_t sum_of(__m256i values_i32x8) {
 __m256i bytes_of(const __m256i (&values_i32x8)[4]) {
   const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(values_i32x8[0], values_i32x8[1]),
                                            _mm256_packs_epi32(values_i32x8[2], values_i32x8[3]));
-  // Packing works within 128-bit halves: this puts the sixteen-byte result's words back in order.
+  // Packing works within 128-bit halves; this puts the words of the result back in order.
   return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 

@@ -1,5 +1,5 @@
-// Activations to int8, with AVX-512: 16 groups at a time, so that what is one number a group (largest,
-// quotients, sum) is one vector for all of them. linear/scalar.cc defines the result.
+// Activations to int8 with AVX-512, 16 groups at a time: the values that each group has once (largest,
+// quotients, sum) are one vector for 16 groups. linear/scalar.cc defines the result.
 #include "contract/float_formats.h"
 #include "linear/avx512.h"
 
@@ -13,14 +13,14 @@ constexpr int kGroups = 16;
 
 #include "simd/fold_lanes-inl.h"
 
-// Sixteen groups: where they are, and which of the output's they become. Fewer are filled up with the last.
+// Sixteen groups: their inputs and their places in the output. Fewer are filled up with copies of the last.
 struct Groups {
   const float* x[kGroups];
   int64_t at[kGroups];
-  bool are_neighbours;  // 16 different places, one after the other
+  bool are_neighbours;  // whether the places are 16 consecutive ones
 };
 
-// One value of each group, to the groups' places.
+// Stores one value of each group at the group's place.
 template <typename Value>
 REDOUBT_INLINE void scatter(const Groups& groups, __m512i values_x16, Value* out) {
   if (groups.are_neighbours) return _mm512_storeu_si512(out + groups.at[0], values_x16);
@@ -42,7 +42,7 @@ void quantize_groups(const Groups& groups, const QuantizedRows& out) {
   __m512 each[kGroups];
 #pragma GCC unroll 16
   for (int g = 0; g < kGroups; ++g) {
-    // The second operand is what stays where the first is NaN.
+    // If the first operand is NaN, the result is the second.
     __m512 largest = _mm512_max_ps(_mm512_abs_ps(_mm512_loadu_ps(groups.x[g])), _mm512_setzero_ps());
 #pragma GCC unroll 8
     for (int v = 1; v < kVectors; ++v) {

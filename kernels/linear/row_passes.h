@@ -1,4 +1,4 @@
-// How kernels that hold the sums of a few rows go over all rows of many tiles.
+// Loops over all rows, for kernels that compute a few rows of a tile at a time. Knows no instruction set.
 #pragma once
 
 #include "contract/linear.h"
@@ -6,7 +6,7 @@
 
 namespace redoubt {
 
-// Calls pass(begin, end) for all rows in order, `most` at most and nearly the same number each time.
+// Calls pass(begin, end) for all rows in order: at most `most` rows each time, and nearly the same number.
 template <typename Function>
 [[gnu::always_inline]] inline void in_passes(int rows, int most, const Function& pass) {
   const int passes = shares_of_at_most(rows, most);
@@ -16,12 +16,13 @@ template <typename Function>
   }
 }
 
-// A tile times so many rows, from `row` on, as the kernel is made for.
+// Multiplies a tile with rows from `row` on; how many, is fixed for each kernel.
 template <typename InputRows>
 using TileKernel = void (*)(const PackedMatrix&, const InputRows&, const LinearOutput&, int tile, int row);
 
-// Tiles [tile_begin, tile_end) times all rows, in passes of nearly the same size, of at most `most` rows: a
-// tile's second pass finds it in the second-level cache. kernels: by rows less one.
+// Multiplies tiles [tile_begin, tile_end) with all rows, in passes of at most `most` rows. All passes of a
+// tile follow each other, so that later ones find it in the second-level cache. kernels: indexed by the
+// number of rows minus one.
 template <typename InputRows>
 void multiply_in_passes(const TileKernel<InputRows>* kernels, int most, const PackedMatrix& w,
                         const InputRows& x, const LinearOutput& y, int tile_begin, int tile_end) {
@@ -30,8 +31,8 @@ void multiply_in_passes(const TileKernel<InputRows>* kernels, int most, const Pa
   }
 }
 
-// The kernels of one type of integer weights: by rows less one, for one term and for two, which count as two
-// rows.
+// The kernels of one type of integer weights, indexed by the number of rows minus one: for one term, and for
+// two, which count as two rows.
 template <int kPassRows>
 struct TermKernels {
   TileKernel<QuantizedRows> one_term[kPassRows];

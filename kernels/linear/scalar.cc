@@ -1,5 +1,5 @@
-// The scalar tier of quantization and the linear kernels: it defines their results, in the order that
-// contract/kernel_table.h writes down. Made to be read; the other tiers are made to be fast.
+// The scalar tier of quantization and the linear kernels. It defines their results; contract/kernel_table.h
+// gives the order of operations. Written to be read; the other tiers are written to be fast.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -81,7 +81,7 @@ void write(const LinearOutput& y, int row, int32_t n, float sum) {
   *out = y.accumulate ? sum + *out : sum;
 }
 
-// Group `at` (counted from the first row's first group) of `out` from its floats.
+// Quantizes group `at` of `out`, counted from the first row's first group.
 void quantize_group(const float* x, const QuantizedRows& out, int64_t at) {
   float largest = 0.0f;
   for (int k = 0; k < out.group; ++k) {
@@ -133,7 +133,7 @@ float dot_int8(const PackedMatrix& w, const uint8_t* tile, int lane, const Quant
   return acc;
 }
 
-// Where Bf16Rows has the k-th of 32 inputs.
+// The place of the k-th of 32 inputs in Bf16Rows.
 int place_in_step(int k) { return k / 8 * 8 + k % 2 * 4 + k % 8 / 2; }
 
 void round_rows(const FloatRows& x, const Bf16Rows& out, int row, int col) {
@@ -154,7 +154,7 @@ uint16_t clamped_factor(uint16_t half, uint16_t limit) {
   return double_to_fp16(double(fp16_to_float(clamped)) * kBf16WeightFactor);
 }
 
-// As linear_bf16 has weights, at an index into the tile's inputs.
+// A weight as linear_bf16 multiplies it. k: the input.
 float bf16_weight(const PackedMatrix& w, const uint8_t* tile, int lane, int k) {
   const Block block{w, tile + w.block_bytes() * size_t(k / w.group)};
   const int code = block.code(lane, k % w.group);
@@ -173,7 +173,7 @@ float bf16_weight(const PackedMatrix& w, const uint8_t* tile, int lane, int k) {
   return bf16_to_float(uint16_t((weight & 0x8000u) | (weight & 0x7fffu) >> 3));
 }
 
-// One output of one row. weights: [x.cols], in the order of x.
+// Adds the products of one output and one row to acc. weights: [x.cols], in the order of x.
 float add_products_bf16(float acc, const float* weights, const Bf16Rows& x, int row) {
   acc = flush_subnormal(acc);
   for (int first = 0; first < x.cols; first += Bf16Rows::kStepInputs) {

@@ -1,4 +1,5 @@
-// The submodule itself, and what belongs to no family of kernels: threads, and how work is divided.
+// The submodule `testing`, and those of its functions that belong to no family of kernels: threads, and how
+// work is divided.
 #include "testing/bind.h"
 
 #include <nanobind/stl/pair.h>
@@ -19,7 +20,8 @@ namespace nb = nanobind;
 namespace redoubt {
 namespace {
 
-// (fewest rows, most rows, number) of the passes, which must follow each other from row 0 to the last.
+// (fewest rows, most rows, number) of the passes. Throws unless they follow each other from row 0 to the
+// last.
 nb::tuple row_passes(int rows, int most) {
   int fewest = rows, largest = 0, passes = 0, next = 0;
   in_passes(rows, most, [&](int begin, int end) {

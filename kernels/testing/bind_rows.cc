@@ -39,7 +39,7 @@ void require(bool valid, const char* message) {
 
 const KernelTable& table_named(const std::string& tier) { return kernel_table(tier_from_name(tier)); }
 
-// A new array of `like`'s shape.
+// A new array with the shape of `like`.
 template <class Like>
 FloatResult empty_like(const Like& like) {
   size_t shape[4], floats = 1;
@@ -126,7 +126,7 @@ void attend_by_partitions(const KernelTable& table, const AttentionTask& task, v
   const size_t states = size_t(task.query_tokens) * task.group_heads * (task.kv.head_dim + 2);
   const AlignedBytes memory = allocate_aligned(states * count * sizeof(float));
   auto* all = reinterpret_cast<float*>(memory.get());
-  // In any order: the merge is what has one.
+  // Partitions may come in any order; only the merge has one.
   const auto partition = bf16 ? table.attention_bf16_partition : table.attention_partition;
   for (int p = count - 1; p >= 0; --p) partition(task, p, all + states * p, scratch);
   table.attention_merge(task, all, count);

@@ -1,4 +1,4 @@
-// Ways for tests to stand inside a step: readers that are Python functions. Not for the service: each call
+// Readers that call Python functions, so that tests can act inside a step. Not for the service: each call
 // waits for the interpreter's lock.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
@@ -15,7 +15,7 @@ namespace nb = nanobind;
 namespace redoubt {
 namespace {
 
-// Calls Python for what a step asks of a reader. What Python raises is thrown as std::runtime_error.
+// A reader whose methods are Python functions. What they raise is thrown as std::runtime_error.
 class CallbackReader final : public PromptReader {
  public:
   CallbackReader(bool reads_logits, int32_t row_size, nb::callable rows_wanted, nb::callable read)

@@ -1,4 +1,4 @@
-// Python's view of where weights lie in memory, without weights.
+// Python's view of the plans for weights in memory. Loads no weights.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>

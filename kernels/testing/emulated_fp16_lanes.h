@@ -1,4 +1,4 @@
-// Fp16Lanes in plain C++, so that its kernels can be tested on processors without AVX512-FP16.
+// Fp16Lanes in plain C++, so that kernels that use it can be tested on processors without AVX512-FP16.
 #pragma once
 
 #include <immintrin.h>

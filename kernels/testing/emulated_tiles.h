@@ -1,4 +1,4 @@
-// AMX tile registers in plain C++, so that a kernel of AmxTiles can be tested where no processor has them.
+// AMX tile registers in plain C++, so that kernels of AmxTiles can be tested on processors without AMX.
 // Follows the Intel SDM, volume 2, the instructions named below.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace redoubt {
 
-// AmxTiles in memory. What the processor answers with a fault ends the process here too, with the reason.
+// AmxTiles in memory. Where the processor would raise a fault, the process ends, with the reason.
 class EmulatedTiles {
  public:
   explicit EmulatedTiles(const TileConfig& config) : config_(config) {
@@ -75,7 +75,7 @@ class EmulatedTiles {
     std::abort();
   }
 
-  // What all products demand of the shapes.
+  // The conditions of all products on the shapes.
   void check_product(int sums, int rows_tile, int columns_tile) const {
     for (int tile : {sums, rows_tile, columns_tile}) {
       require(is_configured(tile), "product: a register has no shape");
@@ -88,7 +88,7 @@ class EmulatedTiles {
             "product: sums and second factor differ in columns");
   }
 
-  // "TDPBSSD". What lies beyond the columns of `sums` is zero already, as shapes can't change.
+  // "TDPBSSD". Everything beyond the columns of `sums` is zero already, because shapes cannot change.
   [[gnu::noinline]] void dot_product(int sums, int rows_tile, int columns_tile) {
     check_product(sums, rows_tile, columns_tile);
     const int depth = config_.row_bytes[rows_tile] / 4, columns = config_.row_bytes[sums] / 4;
@@ -107,7 +107,8 @@ class EmulatedTiles {
     }
   }
 
-  // "TDPBF16PS": first and second of the pairs are added up apart, from 0; subnormal numbers are 0.
+  // "TDPBF16PS": the first numbers of the pairs and the second ones are summed separately, each from 0.
+  // Subnormal numbers count as 0.
   [[gnu::noinline]] void dot_product_bf16(int sums, int rows_tile, int columns_tile) {
     check_product(sums, rows_tile, columns_tile);
     const int depth = config_.row_bytes[rows_tile] / 4, columns = config_.row_bytes[sums] / 4;

@@ -1,5 +1,5 @@
-// linear/bf16_amx-inl.h on emulated tiles and fp16 arithmetic, for tests on processors without. Compiled
-// with few optimizations (CMakeLists.txt): it need not be fast.
+// linear/bf16_amx-inl.h on emulated tiles and fp16 arithmetic, for tests on processors that have neither.
+// Compiled with few optimizations (CMakeLists.txt), because it need not be fast.
 #include <immintrin.h>
 
 #include <algorithm>

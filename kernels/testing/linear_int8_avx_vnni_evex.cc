@@ -1,4 +1,5 @@
-// linear/int8_avx_vnni-inl.h in the encoding of AVX-512, for tests on processors that have that one only.
+// linear/int8_avx_vnni-inl.h in the encoding of AVX-512, for tests on processors that have only that
+// encoding.
 #include <immintrin.h>
 
 #include "contract/kernel_table.h"

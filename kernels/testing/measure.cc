@@ -29,8 +29,7 @@ double clock_s(clockid_t clock) {
   return double(time.tv_sec) + 1e-9 * double(time.tv_nsec);
 }
 
-// Zeroed memory in pages of the ordinary size, as a mapped file has them, or in huge ones where the system
-// gives them.
+// Zeroed memory, in ordinary pages like a mapped file's, or in huge pages where the system grants them.
 class Pages {
  public:
   Pages(size_t bytes, bool huge) : bytes_((bytes / kHugeBytes + 1) * kHugeBytes) {
@@ -185,7 +184,7 @@ void multiply_add_int8(int64_t iterations) {
   }
 }
 
-// On numbers of all kinds: with zeros the processor needs less power, and its clock may be a fourth faster.
+// On ordinary numbers: with zeros the processor needs less power and may run at a higher clock.
 void multiply_add_bf16(int64_t iterations) {
   TileConfig config;
   for (int tile = 0; tile < kTileRegisters; ++tile) config.shape(tile, kTileRows, kTileRowBytes);
@@ -219,7 +218,7 @@ namespace redoubt {
 namespace {
 
 constexpr int kPasses = 100;
-constexpr int64_t kIterations = 50'000;  // of a pass: short enough that many are not interrupted
+constexpr int64_t kIterations = 50'000;  // of a pass: so short that many passes are not interrupted
 
 double best_cpu_s(const std::vector<PassTime>& times) {
   double best = times.front().cpu_s;

@@ -16,7 +16,7 @@ namespace redoubt {
 // One timed pass of all threads together.
 struct PassTime {
   double wall_s = 0;
-  double cpu_s = 0;  // of the thread that took most: what the pass would take on cores that nobody else uses
+  double cpu_s = 0;  // of the slowest thread: what the pass would take on idle cores
 };
 
 // `repeats` passes of work(thread, pass) on all threads of the pool, which start each pass together.

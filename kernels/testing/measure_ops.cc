@@ -9,8 +9,8 @@
 namespace redoubt {
 namespace {
 
-// Values in [-1, 1) from a linear congruence: no kernel's speed depends on them, as long as they are ordinary
-// numbers.
+// Values in [-1, 1) from a linear congruential generator. No kernel's speed depends on them, as long as they
+// are ordinary numbers.
 AlignedMemory<float> some_values(size_t count) {
   AlignedMemory<float> values(count);
   uint32_t state = 1;

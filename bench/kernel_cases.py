@@ -87,6 +87,11 @@ MODEL_CASES = (
 )
 
 
+def matrix_of(case: LinearCase, weights: Weights) -> _native.PackedMatrix:
+    """The packed weights as the kernels take them."""
+    return _native.PackedMatrix(weights.packed, case.weight_type, case.rows, case.cols, case.group, table=weights.table)
+
+
 def code_values(weights: Weights, weight_type: str) -> NDArray[np.int64]:
     """The integers [rows, cols] of the codes, before scale and minimum."""
     assert weights.codes is not None

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from bench.common import machine, number_list
-from bench.kernel_cases import MODEL_CASES, ODD_CASES, LinearCase, make_weights
+from bench.kernel_cases import MODEL_CASES, ODD_CASES, LinearCase, make_weights, matrix_of
 from bench.rates import best_cpu_s, compute_peaks, pinned_cpus, time_reads
 from bench.testing_kernels import testing
 from kernels import _native
@@ -77,22 +77,17 @@ def time_case(
     case: LinearCase, activations: str, batches: Sequence[int], setup: Setup, peaks: Mapping[str, float]
 ) -> list[Result]:
     """One matrix at every batch."""
-    weights = make_weights(case, np.random.default_rng(0))
-    packed = weights.packed
+    matrix = matrix_of(case, make_weights(case, np.random.default_rng(0)))
     int8_peak = INT8_PEAKS.get(setup.tier, "vnni_macs_per_s")
     peak = peaks[{"fp32": "fma_fp32_macs_per_s", "bf16": "amx_bf16_macs_per_s"}.get(activations, int8_peak)]
     reads = []
     times: dict[int, list[float]] = {}
     for batch in batches:
-        reads.append(read_rate(packed.nbytes, setup))
+        reads.append(read_rate(matrix.nbytes, setup))
         repeats = 3
         while True:  # a few calls first, then as many as fit in the time
             calls = testing.time_linear(
-                packed,
-                case.weight_type,
-                case.rows,
-                case.cols,
-                case.group,
+                matrix,
                 activations,
                 batch,
                 repeats,
@@ -101,15 +96,14 @@ def time_case(
                 setup.threads,
                 pinned_cpus(setup.threads),
                 setup.tier,
-                weights.table,
             )
             affordable = int(setup.seconds / best_cpu_s(calls))
             if repeats > 3 or affordable <= 3:
                 break
             repeats = min(affordable, 200)
         times[batch] = sorted(cpu_s for _, cpu_s in calls)
-    reads.append(read_rate(packed.nbytes, setup))
-    return [_result(case, activations, batch, times, packed.nbytes, max(reads), peak, setup) for batch in batches]
+    reads.append(read_rate(matrix.nbytes, setup))
+    return [_result(case, activations, batch, times, matrix.nbytes, max(reads), peak, setup) for batch in batches]
 
 
 def _result(

@@ -56,16 +56,50 @@ def pack_int8(codes: U8, scales: NDArray[np.float16]) -> U8:
 def pack_float(values: F32, weight_type: str) -> U8:
     """Packs values [rows, cols] as weight_type "bf16" (rounded to nearest even) or "fp32"."""
 
-def dequantize(
-    packed: U8,
-    weight_type: str,
-    rows: int,
-    cols: int,
-    group: int,
-    tier: str = ...,
-    table: Sequence[int] | None = None,
-) -> F32:
-    """The matrix [rows, cols] that a packed one stands for. table: the 16 integers of lut4."""
+class PackedMatrix:
+    """A packed matrix in memory: what linear layers multiply by. Checked once, when it is made; never changes.
+
+    It keeps `packed` alive and copies nothing. Threads may share it.
+    """
+
+    def __init__(
+        self,
+        packed: object,
+        weight_type: str,
+        rows: int,
+        cols: int,
+        group: int,
+        table: Sequence[int] | None = None,
+    ) -> None:
+        """A matrix of `rows` outputs and `cols` inputs, packed as contract/packed_matrix.h says.
+
+        packed: uint8 [tiles, tile_bytes], C-contiguous; an array or anything else that speaks DLPack in the
+        processor's memory, torch's tensors too.
+        weight_type: "sym_int4", "asym_int4", "lut4", "int8", "bf16" or "fp32".
+        group: inputs that share a scale, 32, 64 or 128; 0 for bf16 and fp32.
+        table: the 16 integers in -127..127 of lut4, and of no other type.
+        Raises ValueError naming the argument that does not fit; TypeError where `packed` is no such array.
+        """
+
+    @property
+    def weight_type(self) -> str: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def cols(self) -> int: ...
+    @property
+    def group(self) -> int: ...
+    @property
+    def table(self) -> tuple[int, ...] | None: ...
+    @property
+    def nbytes(self) -> int:
+        """Bytes of `packed`."""
+
+    def dequantize(self, tier: str | None = None) -> F32:
+        """The weights [rows, cols], computed by `tier`'s kernel, by default the best one's.
+
+        Raises ValueError for a tier that is not there.
+        """
 
 class LinearRunner:
     """Linear layers over packed matrices, on a thread pool of its own; calls from several threads take turns.
@@ -73,25 +107,23 @@ class LinearRunner:
     Arrays are anything that speaks DLPack in the processor's memory, torch's tensors too; nothing is copied.
     """
 
-    def __init__(self, threads: int, cpus: Sequence[int] = ...) -> None: ...
+    def __init__(self, threads: int, cpus: Sequence[int] = ...) -> None:
+        """cpus: one for each thread, or none. Raises ValueError, and OSError for a CPU that can't be had."""
     def run(
         self,
-        packed: object,
-        weight_type: str,
-        rows: int,
-        cols: int,
-        group: int,
+        matrix: PackedMatrix,
         x: object,
         y: object,
         *,
         bias: object | None = None,
         activations: str = "int8",
-        table: Sequence[int] | None = None,
     ) -> None:
-        """Writes y [batch, rows] = x [batch, cols] W^T + bias, all fp32; `packed` is uint8 [tiles, tile_bytes].
+        """Writes y [batch, rows] = x [batch, cols] W^T + bias [rows], all fp32.
 
-        activations: "int8" (by group), "int8_two_terms" or "fp32". Raises ValueError naming the array that does not
-        fit.
+        x, y: contiguous along the last dimension, rows at any distance. The matrix must begin at a multiple of 64
+        bytes.
+        activations: "int8" (by group), "int8_two_terms" or "fp32", the only one for bf16 and fp32 weights. Raises
+        ValueError naming what does not fit, TypeError for arrays of another type or number of dimensions.
         """
 
 # --- running ----------------------------------------------------------------------------------------------

@@ -5,13 +5,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels._native import PromptReader
+from kernels._native import PackedMatrix, PromptReader
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
 I8 = NDArray[np.int8]
 U8 = NDArray[np.uint8]
 U16 = NDArray[np.uint16]
+
+Quantized = tuple[I8, I8 | None, F32, I32, F32]
+"""Quantized activations (contract/linear.h, QuantizedRows): values and low_values [rows, cols], low_values None for one
+term; scales, starts and offsets [rows, cols // group]."""
 
 def measure_barrier_ns(threads: int, cpus: Sequence[int] = ..., rounds: int = 10000) -> float:
     """Nanoseconds that a barrier of the thread pool takes. Raises OSError for a CPU that can't be had."""
@@ -43,24 +47,15 @@ def emulate_tdpbf16ps(a: U16, b: U16, c: F32) -> None:
 
 def quantize_rows(
     x: F32, group: int, tier: str, terms: int = 1, block_rows: int = 1 << 30, block_cols: int = 1 << 30
-) -> tuple[I8, I8 | None, F32, I32, F32]:
-    """X [rows, cols], rows at any distance, to one term or two (contract/linear.h), a block at a time.
+) -> Quantized:
+    """X [rows, cols], rows at any distance, to one term or two, a block at a time.
 
-    Returns values and low_values [rows, cols], low_values None for one term; scales, starts and offsets
-    [rows, cols // group].
+    group: 32, 64 or 128; cols and block_cols: multiples of it. Raises ValueError naming what does not fit.
     """
 
 def linear_int8(
-    packed: U8,
-    weight_type: str,
-    rows: int,
-    cols: int,
-    group: int,
-    values: I8,
-    low_values: I8 | None,
-    scales: F32,
-    starts: I32,
-    offsets: F32,
+    matrix: PackedMatrix,
+    x: Quantized,
     y: F32,
     tier: str,
     *,
@@ -68,9 +63,12 @@ def linear_int8(
     accumulate: bool = False,
     tile_begin: int = 0,
     tile_end: int | None = None,
-    table: Sequence[int] | None = None,
 ) -> None:
-    """Writes output tiles of y [batch, rows] (its rows at any distance); values to offsets: of quantize_rows."""
+    """Writes output tiles [tile_begin, tile_end) of y [batch, rows], its rows at any distance; all by default.
+
+    x: of quantize_rows. bias: [rows]. accumulate: adds to what y has. Integer weights only. Raises ValueError naming
+    what does not fit.
+    """
 
 def round_rows(x: F32, tier: str, block_rows: int = 1 << 30, block_cols: int = 1 << 30) -> U16:
     """X [rows, cols], rows at any distance, to bf16's bits as linear_bf16 takes them, a block at a time.
@@ -79,11 +77,7 @@ def round_rows(x: F32, tier: str, block_rows: int = 1 << 30, block_cols: int = 1
     """
 
 def linear_bf16(
-    packed: U8,
-    weight_type: str,
-    rows: int,
-    cols: int,
-    group: int,
+    matrix: PackedMatrix,
     values: U16,
     y: F32,
     tier: str,
@@ -92,39 +86,30 @@ def linear_bf16(
     accumulate: bool = False,
     tile_begin: int = 0,
     tile_end: int | None = None,
-    table: Sequence[int] | None = None,
 ) -> None:
-    """Writes output tiles of y [batch, rows] (rows at any distance); values: of round_rows. Integer weights only."""
+    """As linear_int8, of activations from round_rows."""
 
 def gate_up_bf16(
-    gate: U8,
-    up: U8,
-    weight_type: str,
-    rows: int,
-    cols: int,
-    group: int,
+    gate: PackedMatrix,
+    up: PackedMatrix,
     values: U16,
     batch: int,
     tier: str,
     *,
     gate_bias: F32 | None = None,
     up_bias: F32 | None = None,
-    gate_table: Sequence[int] | None = None,
-    up_table: Sequence[int] | None = None,
     col: int = 0,
     out_cols: int,
 ) -> U16:
-    """silu(gate x) * (up x) of `batch` rows; values: of round_rows. Integer weights, rows a multiple of 32.
+    """silu(gate x) * (up x) of `batch` rows; values: of round_rows; biases: [rows of the matrix].
 
-    Returns what round_rows does of [batch, out_cols], from column `col` on; 0 in the other columns.
+    gate and up are of one integer type, shape and group, their rows a multiple of 32; tables may differ.
+    Returns what round_rows does of [batch, out_cols], from column `col` on; 0 in the other columns. Raises ValueError
+    naming what does not fit.
     """
 
 def linear_fp32(
-    packed: U8,
-    weight_type: str,
-    rows: int,
-    cols: int,
-    group: int,
+    matrix: PackedMatrix,
     x: F32,
     y: F32,
     tier: str,
@@ -133,9 +118,8 @@ def linear_fp32(
     accumulate: bool = False,
     tile_begin: int = 0,
     tile_end: int | None = None,
-    table: Sequence[int] | None = None,
 ) -> None:
-    """Writes output tiles of y [batch, rows] from x [batch, cols], both with rows at any distance."""
+    """As linear_int8, of x [batch, cols] in fp32, rows at any distance, and for weights of every type."""
 
 def measure_compute(threads: int, cpus: Sequence[int]) -> dict[str, float]:
     """Peak rates of the pinned threads together, operands in registers; 0.0 where the instruction is missing.
@@ -157,11 +141,7 @@ def time_read(
     """
 
 def time_linear(
-    packed: U8,
-    weight_type: str,
-    rows: int,
-    cols: int,
-    group: int,
+    matrix: PackedMatrix,
     activations: str,
     batch: int,
     repeats: int,
@@ -170,11 +150,10 @@ def time_linear(
     threads: int,
     cpus: Sequence[int],
     tier: str,
-    table: Sequence[int] | None = None,
 ) -> list[tuple[float, float]]:
     """Calls of one linear layer on pinned threads; times as of time_read.
 
-    activations: "int8", "int8_two_terms" or "fp32".
+    activations: "int8", "int8_two_terms", "bf16" or "fp32", the only one for bf16 and fp32 weights.
     Calls take turns on copies of the matrix that make up cold_bytes together: a figure of several times the
     last-level cache makes every call read its weights from memory, 0 leaves them in the cache where they fit.
     """

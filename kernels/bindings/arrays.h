@@ -1,4 +1,4 @@
-// Arrays that cross to and from Python: the kinds that are taken, and new ones in aligned memory.
+// Arrays from and to Python: the types that functions take, and new arrays in aligned memory.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -31,16 +31,33 @@ PackedMatrix checked_shape(const std::string& weight_type, int64_t rows, int64_t
 
 }  // namespace
 
-PackedMatrix checked_matrix(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
-                            int64_t cols, int64_t group, const Table& table) {
-  PackedMatrix matrix = checked_shape(weight_type, rows, cols, group);
-  set_table(matrix, table.value_or(std::vector<int64_t>()));
-  if (packed.shape(0) != size_t(matrix.tiles()) || packed.shape(1) != matrix.tile_bytes()) {
-    reject("packed: [" + std::to_string(packed.shape(0)) + ", " + std::to_string(packed.shape(1)) +
-           "], not [" + std::to_string(matrix.tiles()) + ", " + std::to_string(matrix.tile_bytes()) + "]");
+BoundMatrix::BoundMatrix(Input<uint8_t, 2> packed, const std::string& weight_type, int64_t rows, int64_t cols,
+                         int64_t group, const Table& table)
+    : packed_(std::move(packed)), view_(checked_shape(weight_type, rows, cols, group)) {
+  set_table(view_, table.value_or(std::vector<int64_t>()));
+  if (packed_.shape(0) != size_t(view_.tiles()) || packed_.shape(1) != view_.tile_bytes()) {
+    reject("packed: [" + std::to_string(packed_.shape(0)) + ", " + std::to_string(packed_.shape(1)) +
+           "], not [" + std::to_string(view_.tiles()) + ", " + std::to_string(view_.tile_bytes()) + "]");
   }
-  matrix.data = packed.data();
-  return matrix;
+  view_.data = packed_.data();
+}
+
+const PackedMatrix& BoundMatrix::aligned() const {
+  if (reinterpret_cast<uintptr_t>(view_.data) % kAlignment != 0) reject("packed: not aligned to 64 bytes");
+  return view_;
+}
+
+const PackedMatrix& BoundMatrix::of_integers(const char* kernel) const {
+  if (!view_.is_integer()) reject("weight_type: '" + weight_type() + "' has no " + kernel + " kernel");
+  return view_;
+}
+
+std::string BoundMatrix::weight_type() const { return weight_type_name(view_.type); }
+
+FloatRows checked_rows(const PackedMatrix& matrix, const Strided<const float>& x) {
+  if (x.shape(1) != size_t(matrix.cols) || x.stride(1) != 1)
+    reject("x: not [batch, cols], contiguous along the last");
+  return {x.data(), x.stride(0), int32_t(x.shape(0)), matrix.cols};
 }
 
 LinearOutput checked_output(const PackedMatrix& matrix, const Strided<float>& y, size_t batch,
@@ -124,19 +141,26 @@ const KernelTable& table_named(const std::optional<std::string>& tier) {
   return kernel_table(tier ? tier_from_name(*tier) : default_tier());
 }
 
-auto dequantize_array(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
-                      int64_t cols, int64_t group, const std::optional<std::string>& tier,
-                      const Table& entries) {
-  const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group, entries);
+auto dequantized(const BoundMatrix& packed, const std::optional<std::string>& tier) {
+  const PackedMatrix& matrix = packed.view();
   const KernelTable& table = table_named(tier);
-  Output<float> out{size_t(rows), size_t(cols)};
+  Output<float> out{size_t(matrix.rows), size_t(matrix.cols)};
   {
     nb::gil_scoped_release unlocked;
     for (int32_t row = 0; row < matrix.rows; ++row) {
-      table.dequantize_row(matrix, row, out.data() + size_t(row) * size_t(cols));
+      table.dequantize_row(matrix, row, out.data() + size_t(row) * size_t(matrix.cols));
     }
   }
   return out.release();
+}
+
+// The 16 integers of lut4's table; none of the other types.
+nb::object table_of(const BoundMatrix& packed) {
+  const PackedMatrix& matrix = packed.view();
+  if (matrix.type != WeightType::kLut4) return nb::none();
+  nb::list entries;
+  for (int8_t entry : matrix.table) entries.append(int(entry));
+  return nb::tuple(entries);
 }
 
 // Linear layers on a thread pool of their own; calls from several threads take turns.
@@ -144,41 +168,37 @@ class LinearRunner {
  public:
   LinearRunner(int threads, const std::vector<int>& cpus) : pool_(threads, cpus) {}
 
-  void run(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows, int64_t cols,
-           int64_t group, const Strided<const float>& x, const Strided<float>& y,
-           const std::optional<Input<float, 1>>& bias, const std::string& activations, const Table& entries) {
-    const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group, entries);
+  void run(const BoundMatrix& packed, const Strided<const float>& x, const Strided<float>& y,
+           const std::optional<Input<float, 1>>& bias, const std::string& activations) {
+    const PackedMatrix& matrix = packed.aligned();
     const Activations kind = activations_from_name(activations);
     if (kind != Activations::kFp32 && !matrix.is_integer())
       reject("activations: int8 is for integer weights");
-    if (reinterpret_cast<uintptr_t>(matrix.data) % kAlignment != 0) reject("packed: not aligned to 64 bytes");
-    if (x.shape(1) != size_t(cols) || x.stride(1) != 1)
-      reject("x: not [batch, cols], contiguous along the last");
+    const FloatRows in = checked_rows(matrix, x);
     const LinearOutput out = checked_output(matrix, y, x.shape(0), bias, false);
     if (x.shape(0) == 0) return;
     const nb::gil_scoped_release unlocked;
     const std::lock_guard lock(mutex_);
     if (kind == Activations::kFp32) {
-      const FloatRows in{x.data(), x.stride(0), int32_t(x.shape(0)), matrix.cols};
       pool_.run([&](int thread) {
         const Range tiles = share(matrix.tiles(), thread, pool_.threads());
         table_.linear_fp32(matrix, in, out, tiles.begin, tiles.end);
       });
       return;
     }
-    const QuantizedRows in = quantized_rows(matrix, x.shape(0), kind == Activations::kInt8TwoTerms);
+    const QuantizedRows quantized = quantized_rows(matrix, x.shape(0), kind == Activations::kInt8TwoTerms);
     pool_.run([&](int thread) {
       const Range part = share(in.rows, thread, pool_.threads());
-      table_.quantize_rows({x.data() + part.begin * x.stride(0), x.stride(0), part.end - part.begin, in.cols},
-                           in, part.begin, 0);
+      table_.quantize_rows({in.values + part.begin * in.stride, in.stride, part.end - part.begin, in.cols},
+                           quantized, part.begin, 0);
       pool_.barrier();
       const Range tiles = share(matrix.tiles(), thread, pool_.threads());
-      table_.linear_int8(matrix, in, out, tiles.begin, tiles.end);
+      table_.linear_int8(matrix, quantized, out, tiles.begin, tiles.end);
     });
   }
 
  private:
-  // Memory for a batch's quantized activations; it is kept, and grows.
+  // Memory for a batch's quantized activations. It is kept between calls and grows.
   QuantizedRows quantized_rows(const PackedMatrix& matrix, size_t batch, bool two_terms) {
     const auto padded = [](size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; };
     const size_t values = padded(batch * size_t(matrix.cols));
@@ -219,14 +239,23 @@ void bind_linear(nb::module_& module) {
   module.def("pack_int4", &pack_int4_array, arg("codes"), arg("scales"), arg("minima").none());
   module.def("pack_int8", &pack_int8_array, arg("codes"), arg("scales"));
   module.def("pack_float", &pack_float_array, arg("values"), arg("weight_type"));
-  module.def("dequantize", &dequantize_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
-             arg("group"), arg("tier") = nb::none(), arg("table") = nb::none());
+
+  nb::class_<BoundMatrix>(module, "PackedMatrix")
+      .def(nb::init<Input<uint8_t, 2>, const std::string&, int64_t, int64_t, int64_t, const Table&>(),
+           arg("packed").noconvert(), arg("weight_type"), arg("rows"), arg("cols"), arg("group"),
+           arg("table") = nb::none())
+      .def_prop_ro("weight_type", &BoundMatrix::weight_type)
+      .def_prop_ro("rows", [](const BoundMatrix& self) { return self.view().rows; })
+      .def_prop_ro("cols", [](const BoundMatrix& self) { return self.view().cols; })
+      .def_prop_ro("group", [](const BoundMatrix& self) { return self.view().group; })
+      .def_prop_ro("table", &table_of)
+      .def_prop_ro("nbytes", [](const BoundMatrix& self) { return self.view().bytes(); })
+      .def("dequantize", &dequantized, arg("tier") = nb::none());
 
   nb::class_<LinearRunner>(module, "LinearRunner")
       .def(nb::init<int, const std::vector<int>&>(), arg("threads"), arg("cpus") = std::vector<int>{})
-      .def("run", &LinearRunner::run, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
-           arg("group"), arg("x"), arg("y"), nb::kw_only(), arg("bias") = nb::none(),
-           arg("activations") = "int8", arg("table") = nb::none());
+      .def("run", &LinearRunner::run, arg("matrix"), arg("x"), arg("y"), nb::kw_only(),
+           arg("bias") = nb::none(), arg("activations") = "int8");
 }
 
 }  // namespace redoubt

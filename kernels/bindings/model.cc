@@ -1,5 +1,4 @@
-// Python's view of Model: checks dtypes and shapes, releases the GIL, calls. What the numbers must be is
-// checked by Model itself.
+// Python's view of Model: checks dtypes and shapes, releases the GIL, calls. Model itself checks the numbers.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
@@ -47,7 +46,7 @@ PromptComputeType prompt_compute_type_from_name(const std::string& name) {
   throw std::invalid_argument("prompt_compute_type: '" + name + "' is not same, bf16 or auto");
 }
 
-// "auto": of pages of 16 bits, those that the attention of prompts is made for.
+// "auto" is the type of 16 bits that the attention of prompts is computed from.
 KvType chosen_kv_type(const std::string& folder, const std::string& name, const std::string& compute_type,
                       const std::string& prompt_compute_type) {
   const Bf16Uses bf16 = bf16_uses(compute_type_from_name(compute_type),

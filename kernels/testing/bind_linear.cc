@@ -11,6 +11,7 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -27,7 +28,7 @@ namespace nb = nanobind;
 namespace redoubt {
 namespace {
 
-// Sums, rows and columns, in this order, as (rows, bytes of a row).
+// Shapes of the tiles of sums, rows and columns, in this order, as (rows, bytes of a row).
 void shape_tiles(TileConfig& config, std::initializer_list<std::pair<size_t, size_t>> shapes) {
   int tile = 0;
   for (const auto& [rows, bytes] : shapes) {
@@ -54,7 +55,7 @@ void emulate_tdpbssd_array(const Strided<const int8_t>& a, const Strided<const i
   tiles.store<0>(c.data(), c.stride(0) * int64_t(sizeof(int32_t)));
 }
 
-// The same of TDPBF16PS, bf16 as its bits.
+// The same for TDPBF16PS; bf16 numbers are given as their bits.
 void emulate_tdpbf16ps_array(const Strided<const uint16_t>& a, const Strided<const uint16_t>& b,
                              const Strided<float>& c) {
   TileConfig config;
@@ -75,7 +76,7 @@ void check_groups(const Strided<const float>& x, int64_t group) {
     reject("x: not [rows, a multiple of the group], contiguous along it");
 }
 
-// Calls take(block, row, col) for x in blocks of so many rows and columns, as the model has it.
+// Calls take(block, row, col) for each block of block_rows x block_cols of x, as a step of the model does.
 template <typename Take>
 void for_blocks(const Strided<const float>& x, int32_t block_rows, int32_t block_cols, const Take& take) {
   const auto rows = int32_t(x.shape(0)), cols = int32_t(x.shape(1));
@@ -119,44 +120,61 @@ nb::tuple quantize_rows_array(const Strided<const float>& x, int64_t group, cons
   return nb::make_tuple(values.release(), low, scales.release(), starts.release(), offsets.release());
 }
 
-void check_tiles(const PackedMatrix& matrix, int tile_begin, int tile_end) {
-  if (tile_begin < 0 || tile_begin > tile_end || tile_end > matrix.tiles())
+Range checked_tiles(const PackedMatrix& matrix, int begin, std::optional<int> end) {
+  const Range tiles{begin, end.value_or(matrix.tiles())};
+  if (tiles.begin < 0 || tiles.begin > tiles.end || tiles.end > matrix.tiles())
     reject("tiles: not a range of tiles");
+  return tiles;
 }
 
-void linear_int8_array(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
-                       int64_t cols, int64_t group, const Input<int8_t, 2>& values,
-                       const std::optional<Input<int8_t, 2>>& low_values, const Input<float, 2>& scales,
-                       const Input<int32_t, 2>& starts, const Input<float, 2>& offsets,
-                       const Strided<float>& y, const std::string& tier,
-                       const std::optional<Input<float, 1>>& bias, bool accumulate, int tile_begin,
-                       std::optional<int> tile_end, const Table& entries) {
-  const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group, entries);
-  if (!matrix.is_integer()) reject("weight_type: '" + weight_type + "' has no int8 kernel");
+// What quantize_rows returns: values, low values, scales, starts, offsets.
+using QuantizedArrays = std::tuple<Input<int8_t, 2>, std::optional<Input<int8_t, 2>>, Input<float, 2>,
+                                   Input<int32_t, 2>, Input<float, 2>>;
+
+QuantizedRows checked_quantized(const PackedMatrix& matrix, const QuantizedArrays& arrays) {
+  const auto& [values, low_values, scales, starts, offsets] = arrays;
+  const size_t batch = values.shape(0), cols = size_t(matrix.cols), groups = size_t(matrix.blocks());
+  const auto check = [batch](const char* name, const auto& array, size_t width, const char* shape) {
+    if (array.shape(0) != batch || array.shape(1) != width) reject(std::string(name) + ": not " + shape);
+  };
+  check("values", values, cols, "[batch, cols]");
+  if (low_values) check("low_values", *low_values, cols, "[batch, cols]");
+  check("scales", scales, groups, "[batch, cols // group]");
+  check("starts", starts, groups, "[batch, cols // group]");
+  check("offsets", offsets, groups, "[batch, cols // group]");
+  return {.values = const_cast<int8_t*>(values.data()),
+          .low_values = low_values ? const_cast<int8_t*>(low_values->data()) : nullptr,
+          .scales = const_cast<float*>(scales.data()),
+          .starts = const_cast<int32_t*>(starts.data()),
+          .offsets = const_cast<float*>(offsets.data()),
+          .rows = int32_t(batch),
+          .cols = matrix.cols,
+          .group = matrix.group};
+}
+
+// What round_rows returns for `batch` rows.
+Bf16Rows checked_rounded(const PackedMatrix& matrix, const Input<uint16_t, 2>& values, size_t batch) {
+  const Bf16Rows x(const_cast<uint16_t*>(values.data()), int32_t(batch), matrix.cols);
+  if (x.rows < 1 || values.shape(0) != size_t(x.blocks()) * size_t(x.height) ||
+      values.shape(1) != size_t(matrix.cols)) {
+    reject("values: not of round_rows for so many rows");
+  }
+  return x;
+}
+
+void linear_int8_array(const BoundMatrix& packed, const QuantizedArrays& rows, const Strided<float>& y,
+                       const std::string& tier, const std::optional<Input<float, 1>>& bias, bool accumulate,
+                       int tile_begin, std::optional<int> tile_end) {
+  const PackedMatrix& matrix = packed.of_integers("int8");
   const KernelTable& table = tested_table(tier);
-  const size_t batch = values.shape(0), groups = size_t(matrix.blocks());
-  if (values.shape(1) != size_t(cols)) reject("values: not [batch, cols]");
-  if (low_values && (low_values->shape(0) != batch || low_values->shape(1) != size_t(cols)))
-    reject("low_values: not [batch, cols]");
-  if (scales.shape(0) != batch || scales.shape(1) != groups) reject("scales: not [batch, cols // group]");
-  if (starts.shape(0) != batch || starts.shape(1) != groups) reject("starts: not [batch, cols // group]");
-  if (offsets.shape(0) != batch || offsets.shape(1) != groups) reject("offsets: not [batch, cols // group]");
-  const QuantizedRows x{.values = const_cast<int8_t*>(values.data()),
-                        .low_values = low_values ? const_cast<int8_t*>(low_values->data()) : nullptr,
-                        .scales = const_cast<float*>(scales.data()),
-                        .starts = const_cast<int32_t*>(starts.data()),
-                        .offsets = const_cast<float*>(offsets.data()),
-                        .rows = int32_t(batch),
-                        .cols = matrix.cols,
-                        .group = matrix.group};
-  const LinearOutput out = checked_output(matrix, y, batch, bias, accumulate);
-  const int end = tile_end.value_or(matrix.tiles());
-  check_tiles(matrix, tile_begin, end);
+  const QuantizedRows x = checked_quantized(matrix, rows);
+  const LinearOutput out = checked_output(matrix, y, size_t(x.rows), bias, accumulate);
+  const Range tiles = checked_tiles(matrix, tile_begin, tile_end);
   nb::gil_scoped_release unlocked;
-  table.linear_int8(matrix, x, out, tile_begin, end);
+  table.linear_int8(matrix, x, out, tiles.begin, tiles.end);
 }
 
-// Returns bf16's bits as Bf16Rows has them.
+// Returns the bits of bf16 numbers in the layout of Bf16Rows.
 auto round_rows_array(const Strided<const float>& x, const std::string& tier, int32_t block_rows,
                       int32_t block_cols) {
   const KernelTable& table = tested_table(tier);
@@ -178,45 +196,33 @@ auto round_rows_array(const Strided<const float>& x, const std::string& tier, in
   return values.release();
 }
 
-void linear_bf16_array(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
-                       int64_t cols, int64_t group, const Input<uint16_t, 2>& values, const Strided<float>& y,
+void linear_bf16_array(const BoundMatrix& packed, const Input<uint16_t, 2>& values, const Strided<float>& y,
                        const std::string& tier, const std::optional<Input<float, 1>>& bias, bool accumulate,
-                       int tile_begin, std::optional<int> tile_end, const Table& entries) {
-  const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group, entries);
-  if (!matrix.is_integer()) reject("weight_type: '" + weight_type + "' has no bf16 kernel");
+                       int tile_begin, std::optional<int> tile_end) {
+  const PackedMatrix& matrix = packed.of_integers("bf16");
   const KernelTable& table = tested_table(tier);
-  const Bf16Rows x(const_cast<uint16_t*>(values.data()), int32_t(y.shape(0)), matrix.cols);
-  if (x.rows < 1 || values.shape(0) != size_t(x.blocks()) * size_t(x.height) ||
-      values.shape(1) != size_t(cols)) {
-    reject("values: not of round_rows for as many rows as y's");
-  }
+  const Bf16Rows x = checked_rounded(matrix, values, y.shape(0));
   const LinearOutput out = checked_output(matrix, y, y.shape(0), bias, accumulate);
-  const int end = tile_end.value_or(matrix.tiles());
-  check_tiles(matrix, tile_begin, end);
+  const Range tiles = checked_tiles(matrix, tile_begin, tile_end);
   nb::gil_scoped_release unlocked;
-  table.linear_bf16(matrix, x, out, tile_begin, end);
+  table.linear_bf16(matrix, x, out, tiles.begin, tiles.end);
 }
 
-// Into columns `col` on of rows of `out_cols`, which are 0 elsewhere; returns bf16's bits as Bf16Rows has
-// them.
-auto gate_up_bf16_array(const Input<uint8_t, 2>& gate, const Input<uint8_t, 2>& up,
-                        const std::string& weight_type, int64_t rows, int64_t cols, int64_t group,
-                        const Input<uint16_t, 2>& values, int32_t batch, const std::string& tier,
+// Returns rows of out_cols outputs in the layout of Bf16Rows: the results from column `col` on, 0 elsewhere.
+auto gate_up_bf16_array(const BoundMatrix& gate, const BoundMatrix& up, const Input<uint16_t, 2>& values,
+                        int32_t batch, const std::string& tier,
                         const std::optional<Input<float, 1>>& gate_bias,
-                        const std::optional<Input<float, 1>>& up_bias, const Table& gate_table,
-                        const Table& up_table, int32_t col, int32_t out_cols) {
+                        const std::optional<Input<float, 1>>& up_bias, int32_t col, int32_t out_cols) {
   const KernelTable& table = tested_table(tier);
-  GateUp layer{checked_matrix(gate, weight_type, rows, cols, group, gate_table),
-               checked_matrix(up, weight_type, rows, cols, group, up_table),
-               {},
-               {}};
-  if (!layer.gate.is_integer()) reject("weight_type: '" + weight_type + "' has no bf16 kernel");
-  if (rows % kTileOutputs != 0) reject("rows: not a multiple of 32");
-  const Bf16Rows x(const_cast<uint16_t*>(values.data()), batch, layer.gate.cols);
-  if (batch < 1 || values.shape(0) != size_t(x.blocks()) * size_t(x.height) ||
-      values.shape(1) != size_t(cols)) {
-    reject("values: not of round_rows for so many rows");
+  GateUp layer{gate.of_integers("bf16"), up.view(), {}, {}};
+  const int32_t rows = layer.gate.rows;
+  if (layer.up.type != layer.gate.type || layer.up.rows != rows || layer.up.cols != layer.gate.cols ||
+      layer.up.group != layer.gate.group) {
+    reject("up: not of the gate's type, shape and group");
   }
+  if (rows % kTileOutputs != 0) reject("rows: not a multiple of 32");
+  if (batch < 1) reject("batch: less than 1");
+  const Bf16Rows x = checked_rounded(layer.gate, values, size_t(batch));
   if (col < 0 || col % Bf16Rows::kStepInputs != 0 || out_cols % Bf16Rows::kStepInputs != 0 ||
       out_cols - col < rows) {
     reject("col, out_cols: no room for the rows, or no multiples of 32");
@@ -238,20 +244,16 @@ auto gate_up_bf16_array(const Input<uint8_t, 2>& gate, const Input<uint8_t, 2>& 
   return result.release();
 }
 
-void linear_fp32_array(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
-                       int64_t cols, int64_t group, const Strided<const float>& x, const Strided<float>& y,
+void linear_fp32_array(const BoundMatrix& packed, const Strided<const float>& x, const Strided<float>& y,
                        const std::string& tier, const std::optional<Input<float, 1>>& bias, bool accumulate,
-                       int tile_begin, std::optional<int> tile_end, const Table& entries) {
-  const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group, entries);
+                       int tile_begin, std::optional<int> tile_end) {
+  const PackedMatrix& matrix = packed.view();
   const KernelTable& table = tested_table(tier);
-  if (x.shape(1) != size_t(cols) || x.stride(1) != 1)
-    reject("x: not [batch, cols], contiguous along the last");
-  const FloatRows in{x.data(), x.stride(0), int32_t(x.shape(0)), matrix.cols};
+  const FloatRows in = checked_rows(matrix, x);
   const LinearOutput out = checked_output(matrix, y, x.shape(0), bias, accumulate);
-  const int end = tile_end.value_or(matrix.tiles());
-  check_tiles(matrix, tile_begin, end);
+  const Range tiles = checked_tiles(matrix, tile_begin, tile_end);
   nb::gil_scoped_release unlocked;
-  table.linear_fp32(matrix, in, out, tile_begin, end);
+  table.linear_fp32(matrix, in, out, tiles.begin, tiles.end);
 }
 
 nb::dict measure_compute_dict(int threads, const std::vector<int>& cpus) {
@@ -288,11 +290,10 @@ nb::list time_read_list(size_t bytes, int repeats, size_t cold_bytes, bool huge_
   return pass_times(times);
 }
 
-nb::list time_linear_list(const Input<uint8_t, 2>& packed, const std::string& weight_type, int64_t rows,
-                          int64_t cols, int64_t group, const std::string& activations, int batch, int repeats,
+nb::list time_linear_list(const BoundMatrix& packed, const std::string& activations, int batch, int repeats,
                           size_t cold_bytes, bool huge_pages, int threads, const std::vector<int>& cpus,
-                          const std::string& tier, const Table& entries) {
-  const PackedMatrix matrix = checked_matrix(packed, weight_type, rows, cols, group, entries);
+                          const std::string& tier) {
+  const PackedMatrix& matrix = packed.view();
   const KernelTable& table = tested_table(tier);
   const Activations kind = activations_from_name(activations);
   if (kind != Activations::kFp32 && !matrix.is_integer()) reject("activations: int8 is for integer weights");
@@ -315,31 +316,25 @@ void bind_linear_kernels(nb::module_& testing) {
   testing.def("emulate_tdpbf16ps", &emulate_tdpbf16ps_array, arg("a"), arg("b"), arg("c"));
   testing.def("quantize_rows", &quantize_rows_array, arg("x"), arg("group"), arg("tier"), arg("terms") = 1,
               arg("block_rows") = 1 << 30, arg("block_cols") = 1 << 30);
-  testing.def("linear_int8", &linear_int8_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
-              arg("group"), arg("values"), arg("low_values").none(), arg("scales"), arg("starts"),
-              arg("offsets"), arg("y"), arg("tier"), nb::kw_only(), arg("bias") = nb::none(),
-              arg("accumulate") = false, arg("tile_begin") = 0, arg("tile_end") = nb::none(),
-              arg("table") = nb::none());
+  testing.def("linear_int8", &linear_int8_array, arg("matrix"), arg("x"), arg("y"), arg("tier"),
+              nb::kw_only(), arg("bias") = nb::none(), arg("accumulate") = false, arg("tile_begin") = 0,
+              arg("tile_end") = nb::none());
   testing.def("round_rows", &round_rows_array, arg("x"), arg("tier"), arg("block_rows") = 1 << 30,
               arg("block_cols") = 1 << 30);
-  testing.def("linear_bf16", &linear_bf16_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
-              arg("group"), arg("values"), arg("y"), arg("tier"), nb::kw_only(), arg("bias") = nb::none(),
-              arg("accumulate") = false, arg("tile_begin") = 0, arg("tile_end") = nb::none(),
-              arg("table") = nb::none());
-  testing.def("gate_up_bf16", &gate_up_bf16_array, arg("gate"), arg("up"), arg("weight_type"), arg("rows"),
-              arg("cols"), arg("group"), arg("values"), arg("batch"), arg("tier"), nb::kw_only(),
-              arg("gate_bias") = nb::none(), arg("up_bias") = nb::none(), arg("gate_table") = nb::none(),
-              arg("up_table") = nb::none(), arg("col") = 0, arg("out_cols"));
-  testing.def("linear_fp32", &linear_fp32_array, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
-              arg("group"), arg("x"), arg("y"), arg("tier"), nb::kw_only(), arg("bias") = nb::none(),
-              arg("accumulate") = false, arg("tile_begin") = 0, arg("tile_end") = nb::none(),
-              arg("table") = nb::none());
+  testing.def("linear_bf16", &linear_bf16_array, arg("matrix"), arg("values"), arg("y"), arg("tier"),
+              nb::kw_only(), arg("bias") = nb::none(), arg("accumulate") = false, arg("tile_begin") = 0,
+              arg("tile_end") = nb::none());
+  testing.def("gate_up_bf16", &gate_up_bf16_array, arg("gate"), arg("up"), arg("values"), arg("batch"),
+              arg("tier"), nb::kw_only(), arg("gate_bias") = nb::none(), arg("up_bias") = nb::none(),
+              arg("col") = 0, arg("out_cols"));
+  testing.def("linear_fp32", &linear_fp32_array, arg("matrix"), arg("x"), arg("y"), arg("tier"),
+              nb::kw_only(), arg("bias") = nb::none(), arg("accumulate") = false, arg("tile_begin") = 0,
+              arg("tile_end") = nb::none());
   testing.def("measure_compute", &measure_compute_dict, arg("threads"), arg("cpus"));
   testing.def("time_read", &time_read_list, arg("bytes"), arg("repeats"), arg("cold_bytes"),
               arg("huge_pages"), arg("threads"), arg("cpus"));
-  testing.def("time_linear", &time_linear_list, arg("packed"), arg("weight_type"), arg("rows"), arg("cols"),
-              arg("group"), arg("activations"), arg("batch"), arg("repeats"), arg("cold_bytes"),
-              arg("huge_pages"), arg("threads"), arg("cpus"), arg("tier"), arg("table") = nb::none());
+  testing.def("time_linear", &time_linear_list, arg("matrix"), arg("activations"), arg("batch"),
+              arg("repeats"), arg("cold_bytes"), arg("huge_pages"), arg("threads"), arg("cpus"), arg("tier"));
 }
 
 }  // namespace redoubt

@@ -7,6 +7,7 @@ which serving does not. Inference only.
 import atexit
 from collections.abc import Callable
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,6 +44,7 @@ class PackedLinear(torch.nn.Module):
         self.in_features, self.out_features = cols, rows
         self.qtype, self.group_size = qtype, group
         self._type, self._table = weight_type(qtype), TABLES.get(qtype)
+        self._matrix: tuple[int, _native.PackedMatrix] | None = None
         self.register_buffer("packed", packed)
         self.register_buffer("bias", None if bias is None else bias.detach().float().contiguous())
 
@@ -50,11 +52,22 @@ class PackedLinear(torch.nn.Module):
         """x [..., in_features] -> [..., out_features], of x's type."""
         rows = x.detach().reshape(-1, self.in_features).float().contiguous()
         y = torch.empty(len(rows), self.out_features)
-        _runner().run(
-            self.packed, self._type, self.out_features, self.in_features, self.group_size, rows, y,
-            bias=self.bias, table=self._table,
-        )  # fmt: skip
+        _runner().run(self._packed_matrix(), rows, y, bias=self.bias)
         return y.to(x.dtype).reshape(*x.shape[:-1], self.out_features)
+
+    def _packed_matrix(self) -> _native.PackedMatrix:
+        """The buffer as the engine takes it: checked at its first use, and again when torch has moved it."""
+        address = self.packed.data_ptr()
+        if self._matrix is None or self._matrix[0] != address:
+            checked = _native.PackedMatrix(
+                self.packed, self._type, self.out_features, self.in_features, self.group_size, table=self._table
+            )
+            self._matrix = address, checked
+        return self._matrix[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickling and copying keep: all but the engine's view of the buffer."""
+        return {**self.__dict__, "_matrix": None}
 
     def extra_repr(self) -> str:
         """What print() shows."""

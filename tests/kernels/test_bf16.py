@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bench.kernel_cases import LinearCase, Weights, code_values, make_weights
+from bench.kernel_cases import LinearCase, Weights, code_values, make_weights, matrix_of
 from kernels import _native
 from kernels._native import testing
 from quant.codes.matrix import WeightType
@@ -43,9 +43,7 @@ def run(
     **options: Any,
 ) -> F32:
     y = np.empty((len(x), case.rows), np.float32) if y is None else y
-    shape = (case.weight_type, case.rows, case.cols, case.group)
-    rounded = testing.round_rows(x, "scalar")
-    testing.linear_bf16(weights.packed, *shape, rounded, y, tier, table=weights.table, **options)
+    testing.linear_bf16(matrix_of(case, weights), testing.round_rows(x, "scalar"), y, tier, **options)
     return y
 
 
@@ -91,7 +89,8 @@ def test_what_is_cut_off_weights_is_made_up_for() -> None:
     x = np.exp2(np.linspace(0, 3, 1024)).astype(np.float32)[None]
     y = np.empty((1, 4096), np.float32)
     rounded = testing.round_rows(x, "scalar")
-    testing.linear_bf16(_native.pack_int4(codes, scales, None), "sym_int4", 4096, 1024, 32, rounded, y, "scalar")
+    matrix = _native.PackedMatrix(_native.pack_int4(codes, scales, None), "sym_int4", 4096, 1024, 32)
+    testing.linear_bf16(matrix, rounded, y, "scalar")
     exact = x.sum(dtype=np.float64) * scales[:, 0].astype(np.float64)
     assert abs(y.sum(dtype=np.float64) / exact.sum() - 1) < 2.0**-13
     assert np.abs(y[0] / exact - 1).max() < CUT
@@ -182,15 +181,13 @@ def test_gate_and_up_in_one(case: LinearCase, tier: str) -> None:
     """As their products, SiLU and rounding one after the other, in one panel of inputs and in several."""
     rng = np.random.default_rng(6)
     gate, up = make_weights(case, rng), make_weights(case, rng)
-    matrices = (gate.packed, up.packed, case.weight_type, case.rows, case.cols, case.group)
+    matrices = (matrix_of(case, gate), matrix_of(case, up))
     gate_bias, up_bias = rng.standard_normal((2, case.rows), np.float32)
     for rows in (1, 16, 17, 32, 33, 50, 64, 65, 97, 130, 1040) if tier == "amx_int8" else (20, 33, 65):
         x = activations(rows, case.cols, 32) * np.float32(0.2)
         rounded = testing.round_rows(x, "scalar")
         for biases in ((None, None), (gate_bias, up_bias)):
-            options: dict[str, Any] = {
-                "gate_bias": biases[0], "up_bias": biases[1], "gate_table": gate.table, "up_table": up.table
-            }  # fmt: skip
+            options: dict[str, Any] = {"gate_bias": biases[0], "up_bias": biases[1]}
             gates, ups = (
                 run(case, weights, x, tier, bias=bias) for weights, bias in zip((gate, up), biases, strict=True)
             )

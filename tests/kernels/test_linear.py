@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bench.kernel_cases import MODEL_CASES, ODD_CASES, LinearCase, Weights, code_values, make_weights
+from bench.kernel_cases import MODEL_CASES, ODD_CASES, LinearCase, Weights, code_values, make_weights, matrix_of
 from kernels import _native
 from kernels._native import testing
 
@@ -57,23 +57,15 @@ def run_int8(
     tiles: tuple[int, int | None] = (0, None),
 ) -> F32:
     y = np.empty((len(q[0]), case.rows), np.float32) if y is None else y
-    shape = (case.weight_type, case.rows, case.cols, case.group)
-    values, low_values, scales, starts, offsets = q
     testing.linear_int8(
-        weights.packed,
-        *shape,
-        values,
-        low_values,
-        scales,
-        starts,
-        offsets,
+        matrix_of(case, weights),
+        q,
         y,
         tier,
         bias=bias,
         accumulate=accumulate,
         tile_begin=tiles[0],
         tile_end=tiles[1],
-        table=weights.table,
     )
     return y
 
@@ -90,10 +82,8 @@ def run_fp32(
     tiles: tuple[int, int | None] = (0, None),
 ) -> F32:
     y = np.empty((len(x), case.rows), np.float32) if y is None else y
-    shape = (case.weight_type, case.rows, case.cols, case.group)
     testing.linear_fp32(
-        weights.packed,
-        *shape,
+        matrix_of(case, weights),
         x,
         y,
         tier,
@@ -101,7 +91,6 @@ def run_fp32(
         accumulate=accumulate,
         tile_begin=tiles[0],
         tile_end=tiles[1],
-        table=weights.table,
     )
     return y
 
@@ -176,16 +165,14 @@ def test_packing_follows_the_layout(case: LinearCase) -> None:
 @every_case
 def test_dequantizing_is_exact(case: LinearCase, tier: str) -> None:
     weights = weights_of(case)
-    shape = (case.weight_type, case.rows, case.cols, case.group)
-    assert same_bits(
-        _native.dequantize(weights.packed, *shape, tier, weights.table), dequantized(case, weights).astype(np.float32)
-    )
+    values = matrix_of(case, weights).dequantize(tier)
+    assert same_bits(values, dequantized(case, weights).astype(np.float32))
 
 
 def test_bf16_rounds_to_nearest_even_and_keeps_what_is_not_finite() -> None:
     bits = np.array([[0x3F808000, 0x3F818000, 0x3F808001, 0x7F7FFFFF, 0xFF800000, 0x7F800001]], np.uint32)
     packed = _native.pack_float(bits.view(np.float32), "bf16")
-    values = _native.dequantize(packed, "bf16", 1, 6, 0).view(np.uint32) >> 16
+    values = _native.PackedMatrix(packed, "bf16", 1, 6, 0).dequantize().view(np.uint32) >> 16
     assert values[0, :5].tolist() == [0x3F80, 0x3F82, 0x3F81, 0x7F80, 0xFF80]
     assert values[0, 5] == 0x7FC0
 
@@ -194,9 +181,9 @@ def test_every_fp16_scale_is_widened_exactly() -> None:
     positive = np.arange(0x7C00, dtype=np.uint16).view(np.float16)  # zero, subnormals, normals
     scales = np.concatenate([positive, -positive]).reshape(-1, 1)
     codes = np.full((len(scales), 32), 9, np.uint8)
+    matrix = _native.PackedMatrix(_native.pack_int4(codes, scales, None), "sym_int4", len(scales), 32, 32)
     for tier in PLAIN_TIERS:
-        values = _native.dequantize(_native.pack_int4(codes, scales, None), "sym_int4", len(scales), 32, 32, tier)
-        assert (values == scales.astype(np.float32)).all()
+        assert (matrix.dequantize(tier) == scales.astype(np.float32)).all()
 
 
 @every_tier
@@ -447,10 +434,10 @@ def test_what_the_layout_cannot_hold_is_refused_by_name() -> None:
         _native.packed_bytes("int8", 0, 64, 64)
     nibbles = _native.pack_int4(codes, scales, None)
     with pytest.raises(ValueError, match="table: 0 entries, not 16"):
-        _native.dequantize(nibbles, "lut4", 4, 64, 64)
+        _native.PackedMatrix(nibbles, "lut4", 4, 64, 64)
     with pytest.raises(ValueError, match=r"table: -128 is not in -127 \.\. 127"):
-        _native.dequantize(nibbles, "lut4", 4, 64, 64, table=range(-128, -112))
+        _native.PackedMatrix(nibbles, "lut4", 4, 64, 64, table=range(-128, -112))
     with pytest.raises(ValueError, match="table: sym_int4 has none"):
-        _native.dequantize(nibbles, "sym_int4", 4, 64, 64, table=range(16))
+        _native.PackedMatrix(nibbles, "sym_int4", 4, 64, 64, table=range(16))
     with pytest.raises(ValueError, match="packed: "):
-        _native.dequantize(np.zeros((1, 64), np.uint8), "int8", 1, 64, 64)
+        _native.PackedMatrix(np.zeros((1, 64), np.uint8), "int8", 1, 64, 64)

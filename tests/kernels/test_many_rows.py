@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bench.kernel_cases import LinearCase, make_weights
+from bench.kernel_cases import LinearCase, make_weights, matrix_of
 from kernels import _native
 from kernels._native import testing
 from tests.kernels.test_linear import run_fp32, run_int8, same_bits
@@ -68,13 +68,13 @@ def test_int8_kernels_give_each_row_its_own_result(weight_type: str, terms: int,
 @pytest.mark.parametrize("activations", ["int8", "fp32"])
 def test_a_layer_takes_any_number_of_rows(activations: str) -> None:
     case = LinearCase("sym_int4", 1, 32, 32)
-    packed = make_weights(case, np.random.default_rng(1)).packed
+    matrix = matrix_of(case, make_weights(case, np.random.default_rng(1)))
     runner = _native.LinearRunner(2)
     x, rows = inputs(case.cols)
 
     def run(x: NDArray[np.float32]) -> NDArray[np.float32]:
         y = np.empty((len(x), case.rows), np.float32)
-        runner.run(packed, case.weight_type, case.rows, case.cols, case.group, x, y, activations=activations)
+        runner.run(matrix, x, y, activations=activations)
         return y
 
     assert same_bits(run(x[rows]), run(x)[rows])

@@ -92,7 +92,7 @@ def test_a_layer_is_its_weights_times_its_input(qtype: str) -> None:
     packed = pack_weight("w", weight, qtype, 64)
     layer = PackedLinear(packed, 72, 128, qtype, 64, bias)
     kind, table = ("lut4", layer._table) if qtype in ("nf4", "lut4") else (qtype, None)
-    rounded = torch.from_numpy(_native.dequantize(packed.numpy(), kind, 72, 128, 64, table=table))
+    rounded = torch.from_numpy(_native.PackedMatrix(packed, kind, 72, 128, 64, table=table).dequantize())
     x = torch.randn(2, 5, 128)
     exact = x.double() @ rounded.double().T + bias.double()
     result = layer(x)

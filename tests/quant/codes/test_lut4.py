@@ -74,7 +74,7 @@ def test_normal_weights_lose_less_than_with_even_steps() -> None:
 def test_the_engine_reads_the_same_numbers() -> None:
     x = np.random.default_rng(3).standard_normal((33, 128)).astype(np.float32)
     matrix = quantize_lut4("w", x, 64, NF4)
-    values = _native.dequantize(pack_quantized(matrix), "lut4", 33, 128, 64, table=NF4)
+    values = _native.PackedMatrix(pack_quantized(matrix), "lut4", 33, 128, 64, table=NF4).dequantize()
     assert np.array_equal(values, dequantize_lut4(matrix))
 
 

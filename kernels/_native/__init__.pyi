@@ -17,21 +17,23 @@ Scores = tuple[F32, I32, F32]
 mask), then the likeliest tokens [n, k] in their places and their log-probabilities [n, k]."""
 
 PAGE_TOKENS: int
+"""Tokens of a page."""
 KV_TYPES: tuple[str, ...]
-"""How pages may keep keys and values."""
+"""The types in which pages can store keys and values: "int16", "bf16", "int8", "fp32"."""
 TILE_OUTPUTS: int
+"""Outputs of a tile of a packed matrix."""
 
 class PackedFileError(ValueError):
-    """A packed model that is not what it claims to be; the message names file, tensor and reason."""
+    """A packed model's file is damaged or not one; the message names file, tensor and reason."""
 
 def available_tiers() -> list[str]:
-    """Tiers that this CPU and OS grant, lowest first: "scalar", "avx2", "avx_vnni", "avx512_vnni", "amx_int8"."""
+    """Tiers that this CPU and OS support, lowest first: "scalar", "avx2", "avx_vnni", "avx512_vnni", "amx_int8"."""
 
 def default_tier() -> str:
     """The best tier, or the one that REDOUBT_ISA names. Raises ValueError for one that is not there."""
 
 def cpu_model() -> str:
-    """The processor's name, as it gives it."""
+    """The processor's name, as CPUID gives it."""
 
 def bind_memory_to_node(node: int) -> None:
     """Sets the calling process' memory policy (set_mempolicy, MPOL_BIND) to one NUMA node. Raises OSError."""
@@ -47,14 +49,21 @@ def packed_bytes(weight_type: str, rows: int, cols: int, group: int) -> int:
 def pack_int4(codes: U8, scales: NDArray[np.float16], minima: NDArray[np.float16] | None) -> U8:
     """Packs codes [rows, cols] in 0..15, scales and minima [rows, cols // group] to [tiles, tile_bytes].
 
-    A lut4's are packed as a sym_int4's.
+    Minima make it an asym_int4 matrix. Codes of lut4 are packed like those of sym_int4. Raises ValueError naming the
+    argument that does not fit.
     """
 
 def pack_int8(codes: U8, scales: NDArray[np.float16]) -> U8:
-    """Packs codes [rows, cols] = q + 128 in 1..255, scales [rows, cols // group] to [tiles, tile_bytes]."""
+    """Packs codes [rows, cols] = q + 128 in 1..255, scales [rows, cols // group] to [tiles, tile_bytes].
+
+    Raises ValueError naming the argument that does not fit.
+    """
 
 def pack_float(values: F32, weight_type: str) -> U8:
-    """Packs values [rows, cols] as weight_type "bf16" (rounded to nearest even) or "fp32"."""
+    """Packs values [rows, cols] to [tiles, tile_bytes] as weight_type "bf16" (rounded to nearest even) or "fp32".
+
+    Raises ValueError naming the argument that does not fit.
+    """
 
 class PackedMatrix:
     """A packed matrix in memory: what linear layers multiply by. Checked once, when it is made; never changes.
@@ -151,11 +160,12 @@ class Sampler:
         candidates: int = 0,
         penalize_logprobs: bool = False,
     ) -> None:
-        """min_tokens: until so many are drawn none of end_tokens can be. logprobs: at least 0: scores are kept.
+        """min_tokens: none of end_tokens can be drawn before this many tokens. logprobs: scores are kept if at least 0.
 
-        candidates: above 0: a search's; nothing is drawn, `take_scores` gives the row's so many likeliest tokens after
-        penalties, bias and bars. penalize_logprobs: these change log-probabilities, as in transformers' beam search,
-        instead of logits.
+        candidates: if above 0, the sampler is a search's. It draws nothing; `take_scores` gives this many of the
+        likeliest tokens of a row, after penalties, bias and masks. penalize_logprobs: penalties and bias change
+        log-probabilities, as in transformers' beam search, and not logits. Raises ValueError naming the option that
+        does not fit.
         """
 
     def sample(self, logits: F32) -> int:
@@ -175,21 +185,21 @@ class Sampler:
         """Scores of the tokens drawn since the last call; empty unless logprobs is at least 0."""
 
 class PromptReader:
-    """What a request wants of its prompt's rows beside keys and values; given to `Model.step`."""
+    """Reads a prompt's hidden states or logits during `Model.step`; the subclasses say what for."""
 
 class PromptScorer(PromptReader):
     """Scores every prompt token but the first, given those before it."""
 
     def __init__(self, *, vocab_size: int, prompt: Sequence[int], top: int) -> None: ...
     def scores(self) -> Scores:
-        """Of prompt tokens 1, 2, ...; complete when the whole prompt went through."""
+        """Of prompt tokens 1, 2, ...; complete when all steps of the prompt have been made."""
 
 class PromptEmbedder(PromptReader):
     """One vector for a prompt: the "mean" of its hidden states after the final norm, or the "last" of them."""
 
     def __init__(self, *, hidden_size: int, prompt_tokens: int, pooling: str) -> None: ...
     def embedding(self) -> F32:
-        """[hidden_size], not normalized; complete when the whole prompt went through."""
+        """[hidden_size], not normalized; complete when all steps of the prompt have been made."""
 
 class HiddenHistory:
     """A text's hidden states after the final norm, each scaled to length 1 (contrastive search)."""
@@ -197,10 +207,10 @@ class HiddenHistory:
     def __init__(self, *, hidden_size: int) -> None: ...
     @property
     def tokens(self) -> int:
-        """How many states it has."""
+        """Number of states."""
 
 class HistoryWriter(PromptReader):
-    """Appends the states that the history does not have yet: a prompt's."""
+    """Appends a prompt's states to the history, except those that it has already."""
 
     def __init__(self, history: HiddenHistory) -> None: ...
 
@@ -213,7 +223,7 @@ class CandidateReader(PromptReader):
         """The largest cosine similarity with a state of the history."""
 
     def choose(self) -> None:
-        """The history gets the state that was read. Raises RuntimeError if there is none."""
+        """Appends the state that was read to the history. Raises RuntimeError if there is none."""
 
 class Model:
     """A packed model on a pinned thread pool, with its KV pages. Not thread-safe: one step at a time."""
@@ -257,7 +267,7 @@ class Model:
         """The tier whose kernels write and read keys and values: "scalar" where heads don't fill a vector."""
     @property
     def kv_type(self) -> str:
-        """Of the pages: never "auto"."""
+        """The type of the pages; never "auto"."""
     @property
     def has_bf16_prompts(self) -> bool:
         """Whether prompts are computed with prompt_compute_type bf16."""
@@ -338,9 +348,9 @@ class Model:
         """Bytes by owner: weights, kv, activations."""
 
     def profile(self) -> dict[str, float]:
-        """Seconds spent by stage since the last reset, as the first thread sees them.
+        """Seconds by stage since the last reset, measured by the first thread.
 
-        "barriers" is the part of the other stages that was spent waiting for the other threads.
+        "barriers" is the part of the other stages in which it waited for other threads.
         """
 
     def reset_profile(self) -> None: ...

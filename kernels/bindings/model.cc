@@ -159,7 +159,7 @@ class BoundModel {
     Batch batch = checked_batch(token_ids, positions, slots, query_lengths, context_lengths);
     batch.prompts = prompts;
     size_t places = size_t(batch.sequences);
-    std::vector<int32_t> drafts;  // a copy: the places depend on them
+    std::vector<int32_t> drafts;  // a copy, because the places of results depend on it
     if (draft_lengths) {
       const int32_t* given = checked_int32("draft_lengths", *draft_lengths, places);
       drafts.assign(given, given + places);

@@ -35,8 +35,8 @@ struct Blocks {
   int first_own(int block) const { return block * height - begin(block); }
 };
 
-// The registers: two pairs of sums, each of a block of inputs (of two terms: of one term of it) by two
-// columns of 16 outputs, and what is multiplied.
+// The tile registers: two pairs of sums, each of a block of inputs (with two terms, of one of its terms) by
+// two columns of 16 outputs; then the factors.
 enum Register { kSums00, kSums01, kSums10, kSums11, kInputs0, kInputs1, kCodes0, kCodes1 };
 
 TileConfig tile_shapes(int height, int group) {

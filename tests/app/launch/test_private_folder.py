@@ -83,7 +83,9 @@ def test_a_dead_service_is_cleared_up_by_the_next(
     remove_stale(base)
     assert is_running(child)
     assert folder.is_dir()
-    os.kill(cleanup_process(folder), signal.SIGKILL)
+    cleaner = cleanup_process(folder)
+    os.kill(cleaner, signal.SIGKILL)
+    wait_until(lambda: not is_running(cleaner), "the clean-up process is gone")
     remove_stale(base)
     assert folder.is_dir()  # the main process lives
     process.kill()

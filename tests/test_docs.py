@@ -68,7 +68,7 @@ def tuning_rows() -> list[tuple[str, list[str], list[Path]]]:
             patterns = FILE.findall(cells[2])
             assert patterns, f"{cells[1]}: no file in {cells[2]!r}"
             missing = [pattern for pattern in patterns if not exists(pattern, folders)]
-            assert missing == [], cells[1]
+            assert not missing, f"{missing} of {cells[1]} are in none of {folders}"
             found = [path for each in patterns for folder in folders for path in (ROOT / folder).glob(each.rstrip("/"))]
             rows.append((cells[1], re.findall(r"`(\w+)`", cells[1]), found))
     return rows

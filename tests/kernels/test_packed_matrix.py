@@ -98,6 +98,20 @@ def test_gate_and_up_must_be_alike(other: LinearCase) -> None:
         testing.gate_up_bf16(gate, up, rounded, 1, "scalar", out_cols=64)
 
 
+def test_gate_and_up_have_tables_of_their_own() -> None:
+    """What the scalar tier gives for two matrices is SiLU and product of what it gives for each."""
+    case = LinearCase("lut4", 64, 64, 32)
+    rng = np.random.default_rng(1)
+    gate, up = (matrix_of(case, make_weights(case, rng)) for _ in range(2))
+    assert gate.table != up.table
+    rounded = testing.round_rows(rng.standard_normal((3, 64), np.float32), "scalar")
+    products = np.empty((2, 3, 64), np.float32)
+    for matrix, product in zip((gate, up), products, strict=True):
+        testing.linear_bf16(matrix, rounded, product, "scalar")
+    expected = testing.round_rows(testing.silu_mul(products[0], products[1], "scalar"), "scalar")
+    assert np.array_equal(testing.gate_up_bf16(gate, up, rounded, 3, "scalar", out_cols=64), expected)
+
+
 def test_a_torch_layer_can_be_copied_and_given_other_weights() -> None:
     torch = pytest.importorskip("torch")
     from quant.transformers_bridge.torch_linear import PackedLinear, pack_weight

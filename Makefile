@@ -1,6 +1,7 @@
 # The commands of the README. `make serve` and `make test` do everything from a clean clone; a second run starts at once.
 #
-#   make serve [PORT=8000] [MODEL=folder] [CONFIG=file]    make test    make conformance    make bench    make lint    make clean
+#   make serve [PORT=8000] [MODEL=folder] [CONFIG=file]    make test    make conformance    make sanitize
+#   make bench    make lint    make clean
 
 PYTHON ?= python3
 PORT ?= 8000
@@ -16,7 +17,7 @@ BUILD_ENV := $(VENV)/.build
 SERVE_ENV := $(VENV)/.serve
 TEST_ENV := $(VENV)/.test
 # The packages come in one pass: with a goal that needs those of the tests, the other goals wait for that pass too.
-ENV := $(if $(filter test conformance lint,$(MAKECMDGOALS)),$(TEST_ENV),$(SERVE_ENV))
+ENV := $(if $(filter test conformance sanitize lint,$(MAKECMDGOALS)),$(TEST_ENV),$(SERVE_ENV))
 # The installed package is this folder's path alone: the import hook that comes with it would win over PYTHONPATH, so that
 # a second working tree with the same environment would import the first one's code.
 install_with = $(PIP_INSTALL) --no-build-isolation --editable '.[$(1)]' && \
@@ -32,10 +33,10 @@ SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-.PHONY: help serve test conformance lint bench build model chromium docs lock clean
+.PHONY: help serve test conformance sanitize lint bench build model chromium docs lock clean
 
 help:
-	@sed -n '1,3s/^# \{0,1\}//p' Makefile
+	@sed -n '1,4s/^# \{0,1\}//p' Makefile
 
 # Starts the service and prints its address when it answers. Ctrl-C stops it.
 serve: $(ENV) build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
@@ -51,6 +52,11 @@ conformance: $(TEST_ENV) build model
 	@$(BIN)/python -m tests.conformance.run $(ARGS)
 	$(if $(ARGS),,@REDOUBT_TEST_ALL=1 REDOUBT_TEST_FULL=1 $(BIN)/python -m pytest \
 	  tests/app/workers/test_constraints.py tests/service/test_schemas.py)
+
+# The native code under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer, in builds of its own: a line a
+# part. Takes many minutes, so CI does not run it: make sanitize ARGS="threads files"
+sanitize: $(TEST_ENV) build
+	@$(BIN)/python -m tests.sanitize.run $(ARGS)
 
 lint: $(TEST_ENV)
 	@$(BIN)/ruff check .

@@ -1,5 +1,8 @@
 // Zeroed memory for activations, KV pages and weights, from mmap(2): page aligned, in whole huge pages if it
 // is at least half of one, and resident only once it is touched. Knows nothing of what it holds.
+//
+// With AddressSanitizer a page follows that must not be touched, nor the bytes before it that were not asked
+// for.
 #pragma once
 
 #include <sys/mman.h>
@@ -9,10 +12,25 @@
 #include <new>
 #include <utility>
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
 namespace redoubt {
 
 inline constexpr size_t kCacheLineBytes = 64;
+inline constexpr size_t kPageBytes = 4096;
 inline constexpr size_t kHugePageBytes = size_t(2) << 20;
+
+#ifdef __SANITIZE_ADDRESS__
+inline constexpr bool kGuarded = true;
+inline void guard(void* begin, size_t bytes) { ASAN_POISON_MEMORY_REGION(begin, bytes); }
+inline void unguard(void* begin, size_t bytes) { ASAN_UNPOISON_MEMORY_REGION(begin, bytes); }
+#else
+inline constexpr bool kGuarded = false;
+inline void guard(void*, size_t) {}
+inline void unguard(void*, size_t) {}
+#endif
 
 template <typename T>
 class AlignedMemory {
@@ -22,12 +40,15 @@ class AlignedMemory {
   explicit AlignedMemory(size_t count) : bytes_(count * sizeof(T)) {
     if (count == 0) return;
     if (count > (SIZE_MAX - 2 * kHugePageBytes) / sizeof(T)) throw std::bad_alloc();
-    const bool is_large = bytes_ >= kHugePageBytes / 2;
+    const bool is_large = !kGuarded && bytes_ >= kHugePageBytes / 2;
     if (is_large) bytes_ = (bytes_ + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
     data_ = static_cast<T*>(map(is_large ? kHugePageBytes : 0));
+    guard(reinterpret_cast<std::byte*>(data_) + bytes_, guard_bytes());
   }
   ~AlignedMemory() {
-    if (data_ != nullptr) munmap(data_, bytes_);
+    if (data_ == nullptr) return;
+    unguard(reinterpret_cast<std::byte*>(data_) + bytes_, guard_bytes());
+    munmap(data_, bytes_ + guard_bytes());
   }
   AlignedMemory(AlignedMemory&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
@@ -42,9 +63,11 @@ class AlignedMemory {
   size_t bytes() const { return bytes_; }
 
  private:
+  // To the end of the page after the one that bytes_ ends in; none without AddressSanitizer.
+  size_t guard_bytes() const { return kGuarded ? 2 * kPageBytes - bytes_ % kPageBytes : 0; }
   // Newer kernels align large mappings themselves; older ones do not, and a huge page needs it.
   void* map(size_t alignment) const {
-    const size_t mapped_bytes = bytes_ + alignment;
+    const size_t mapped_bytes = bytes_ + guard_bytes() + alignment;
     void* mapped = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED) throw std::bad_alloc();

@@ -1,0 +1,282 @@
+// A program to run under AddressSanitizer: packed models whose text is damaged are read, thousands of them,
+// and so is a sound one with each of its allocations made to fail once. Ends with status 1 where a reader
+// throws what its contract does not name.
+//
+//   redoubt_hostile_files MODEL_FOLDER EMPTY_FOLDER ROUNDS
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <iterator>
+#include <new>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "machine/thread_pool.h"
+#include "model/config.h"
+#include "model/rope_angles.h"
+#include "model/weights.h"
+#include "weights/node_slices.h"
+#include "weights/packed_file.h"
+
+namespace {
+
+constexpr int64_t kNever = INT64_MAX;
+// So many allocations succeed, and the next one fails.
+std::atomic<int64_t> allocations_left{kNever};
+
+}  // namespace
+
+void* operator new(size_t bytes) {
+  const bool fails = allocations_left.load() != kNever && allocations_left.fetch_sub(1) == 0;
+  void* const memory = fails ? nullptr : std::malloc(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace redoubt {
+namespace {
+
+using Random = std::mt19937_64;
+
+size_t below(Random& random, size_t count) { return size_t(random() % count); }
+
+std::string read_whole(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void write_whole(const std::string& path, const std::string& content) {
+  std::ofstream(path, std::ios::binary) << content;
+}
+
+// What JSON is made of, and what its numbers can be at worst.
+constexpr const char* kTokens[] = {"{",
+                                   "}",
+                                   "[",
+                                   "]",
+                                   ",",
+                                   ":",
+                                   "\"",
+                                   "\\",
+                                   "\\u",
+                                   "\\ud800",
+                                   "\\ud83d\\ude00",
+                                   "-",
+                                   ".",
+                                   "e",
+                                   "e-",
+                                   "0",
+                                   "1",
+                                   "01",
+                                   "-1",
+                                   "31",
+                                   "32",
+                                   "64",
+                                   "128",
+                                   "65535",
+                                   "16777216",
+                                   "16777217",
+                                   "2147483647",
+                                   "2147483648",
+                                   "4294967296",
+                                   "9223372036854775807",
+                                   "9223372036854775808",
+                                   "18446744073709551615",
+                                   "1e308",
+                                   "1e-308",
+                                   "1e999",
+                                   "0.5",
+                                   "-0.0",
+                                   "1e15",
+                                   "true",
+                                   "false",
+                                   "null",
+                                   "[]",
+                                   "{}",
+                                   "[0]",
+                                   "[0,0]",
+                                   "\"\"",
+                                   "\"yarn\"",
+                                   "\"dynamic\"",
+                                   "\"llama3\"",
+                                   "\"linear\"",
+                                   "\"fp32\"",
+                                   "\"bf16\"",
+                                   "\"int8\"",
+                                   "\"lut4\"",
+                                   "\"U8\"",
+                                   "\"F32\"",
+                                   "\x01",
+                                   "\xff",
+                                   "\xc3\xa9"};
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// Damages one place: a token over a number or over any bytes, a piece doubled, or one cut out.
+void damage_once(std::string& text, Random& random) {
+  if (text.empty()) return;
+  const std::string token = kTokens[below(random, std::size(kTokens))];
+  size_t at = below(random, text.size());
+  size_t bytes = std::min(below(random, 12), text.size() - at);
+  switch (below(random, 6)) {
+    case 0:
+    case 1:
+    case 2: {
+      at = std::min(text.find_first_of("0123456789", at), text.size());
+      const size_t begin = at;
+      while (at < text.size() && is_digit(text[at])) ++at;
+      text.replace(begin, at - begin, token);
+      break;
+    }
+    case 3:
+      text.replace(at, bytes, token);
+      break;
+    case 4:
+      text.insert(at, text.substr(below(random, text.size()), below(random, 80)));
+      break;
+    default:
+      text.erase(at, bytes);
+  }
+}
+
+std::string damaged(std::string text, Random& random) {
+  for (size_t i = 1 + below(random, 3); i != 0; --i) damage_once(text, random);
+  return text;
+}
+
+// A file of the same tensors' bytes; its header is padded as it was, so that most tensors stay aligned.
+std::string with_header(std::string header, const std::string& data, Random& random) {
+  header.resize((header.size() + 8 + 63) / 64 * 64 - 8, ' ');
+  uint64_t length = header.size();
+  if (below(random, 32) == 0) length += below(random, 200) - 100;
+  std::string file(sizeof length, '\0');
+  std::memcpy(file.data(), &length, sizeof length);
+  file += header + data;
+  if (below(random, 32) == 0) file.resize(below(random, file.size()));
+  return file;
+}
+
+// Copied weights lie in memory whose end is guarded; a system may have none.
+WeightMemory copied_if_possible() {
+  try {
+    return choose_weight_memory(WeightMemory::kHugePages, {});
+  } catch (const std::invalid_argument&) {
+    return WeightMemory::kMapped;
+  }
+}
+
+class Reader {
+ public:
+  explicit Reader(std::string folder) : folder_(std::move(folder)), pool_(2, {}), nodes_(2, {}) {}
+
+  // Whether the folder has a model; each byte that its weights claim is then read.
+  bool read(WeightMemory memory) {
+    try {
+      const ModelConfig config = read_model_config(folder_ + "/config.json");
+      std::vector<float> angles(size_t(config.rope.rotary_dim));
+      const RopeAngles rope_angles(config.rope);
+      for (const int32_t position : {0, 100, INT32_MAX}) rope_angles.fill(position, angles.data());
+      const PackedFile file(folder_ + "/model.safetensors", memory, 0, pool_, nodes_, false);
+      touch(find_model_weights(file, config, 0), config);
+    } catch (const PackedFileError&) {
+      return false;
+    }
+    return true;
+  }
+
+  uint64_t sum() const { return sum_; }
+
+ private:
+  void touch(const void* begin, size_t bytes) {
+    for (size_t i = 0; i < bytes; ++i) sum_ += static_cast<const uint8_t*>(begin)[i];
+  }
+  void touch(const PackedMatrix& matrix) { touch(matrix.data, matrix.bytes()); }
+  void touch(const Linear& linear) {
+    touch(linear.weight);
+    if (linear.bias != nullptr) touch(linear.bias, size_t(linear.weight.rows) * sizeof(float));
+  }
+  void touch(const ModelWeights& weights, const ModelConfig& config) {
+    touch(weights.embedding);
+    touch(weights.final_norm, size_t(config.hidden_size) * sizeof(float));
+    touch(weights.head);
+    for (const LayerWeights& layer : weights.layers) {
+      touch(layer.input_norm, size_t(config.hidden_size) * sizeof(float));
+      touch(layer.post_attention_norm, size_t(config.hidden_size) * sizeof(float));
+      for (const Linear* linear :
+           {&layer.query, &layer.key, &layer.value, &layer.output, &layer.gate, &layer.up, &layer.down}) {
+        touch(*linear);
+      }
+    }
+  }
+
+  std::string folder_;
+  ThreadPool pool_;
+  ThreadNodes nodes_;
+  uint64_t sum_ = 0;
+};
+
+void read_damaged(const std::string& config, const std::string& file, const std::string& folder, int rounds) {
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, file.data(), sizeof header_bytes);
+  const std::string header = file.substr(8, header_bytes), data = file.substr(8 + header_bytes);
+  Reader reader(folder);
+  const WeightMemory copied = copied_if_possible();
+  int taken = 0;
+  for (int round = 0; round < rounds; ++round) {
+    Random random{uint64_t(round)};
+    const bool of_config = round % 2 == 0;
+    write_whole(folder + "/config.json", of_config ? damaged(config, random) : config);
+    write_whole(folder + "/model.safetensors",
+                of_config ? file : with_header(damaged(header, random), data, random));
+    try {
+      taken += reader.read(round % 3 == 0 ? copied : WeightMemory::kMapped);
+    } catch (const std::exception& error) {
+      throw std::runtime_error("round " + std::to_string(round) + ": " + error.what());
+    }
+  }
+  std::printf("%d of %d damaged models are refused, ", rounds - taken, rounds);
+}
+
+void read_with_failing_allocations(const std::string& folder) {
+  const WeightMemory copied = copied_if_possible();
+  int64_t failed = 0;
+  for (bool fails = true; fails; failed += fails) {
+    try {
+      allocations_left = failed;
+      Reader(folder).read(copied);
+      fails = false;
+    } catch (const std::bad_alloc&) {
+    }
+    allocations_left = kNever;
+  }
+  std::printf("%lld allocations failed\n", static_cast<long long>(failed));
+}
+
+}  // namespace
+}  // namespace redoubt
+
+int main(int count, char** arguments) {
+  if (count != 4) {
+    std::fprintf(stderr, "usage: redoubt_hostile_files MODEL_FOLDER EMPTY_FOLDER ROUNDS\n");
+    return 2;
+  }
+  const std::string model = arguments[1], folder = arguments[2];
+  try {
+    redoubt::read_damaged(redoubt::read_whole(model + "/config.json"),
+                          redoubt::read_whole(model + "/model.safetensors"), folder, std::atoi(arguments[3]));
+    redoubt::read_with_failing_allocations(model);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "redoubt_hostile_files: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -11,8 +11,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from kernels import _native
-from tests.kernels.test_weights import LLAMA, join, split
-from tests.kernels.tiny_model import write_random_model
+from tests.kernels.test_weights import join, split
+from tests.kernels.tiny_model import LLAMA, write_random_model
 
 MAX_DEPTH = 32
 

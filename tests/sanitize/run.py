@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +37,7 @@ OPTIONS = {
     "ASAN_OPTIONS": "allocator_may_return_null=1:detect_stack_use_after_return=1",
     "UBSAN_OPTIONS": "print_stacktrace=1",
 }
-ROUNDS = "20000"
+ROUNDS = "5000"
 ROPE = {
     "rope_type": "yarn",
     "factor": 4.0,
@@ -67,7 +67,7 @@ class Outcome:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the parts that are named, or all; 1 where one failed."""
-    parts = {
+    parts: dict[str, Callable[[], Outcome]] = {
         "threads": _threads,
         "readers": _readers,
         "kernels": lambda: _pytest("kernels", KERNELS),
@@ -125,9 +125,13 @@ def _pytest(name: str, selection: Sequence[str]) -> Outcome:
 
 def _address_environment() -> dict[str, str]:
     """Python itself is not instrumented, so the library comes first; and Python has memory of malloc alone."""
-    library = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    # The other library so that exceptions can be watched too.
+    libraries = [
+        subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+        for name in ("libasan.so", "libstdc++.so")
+    ]
     return {
-        "LD_PRELOAD": str(Path(library.stdout.strip()).resolve()),
+        "LD_PRELOAD": " ".join(str(Path(library).resolve()) for library in libraries),
         **OPTIONS,
         # Python leaves much for the process's end.
         "ASAN_OPTIONS": f"{OPTIONS['ASAN_OPTIONS']}:detect_leaks=0",
@@ -142,10 +146,12 @@ def _address_built(target: str) -> bool:
 
 def _built(folder: Path, sanitizers: str, target: str, *options: str) -> bool:
     folder.mkdir(parents=True, exist_ok=True)
-    configure = ["cmake", "-S", ROOT / "kernels", "-B", folder, "-G", "Ninja", f"-DREDOUBT_SANITIZE={sanitizers}"]
-    configure += [f"-DPython_EXECUTABLE={sys.executable}", *options]
-    build = ["cmake", "--build", folder, "--target", target, "--parallel", str(len(os.sched_getaffinity(0)))]
-    return _run(configure, folder / "build.log") and _run(build, folder / "build.log")
+    log = folder / "build.log"
+    definitions = [f"-DREDOUBT_SANITIZE={sanitizers}", f"-DPython_EXECUTABLE={sys.executable}", *options]
+    if not _run(["cmake", "-S", ROOT / "kernels", "-B", folder, "-G", "Ninja", *definitions], log):
+        return False
+    jobs = str(len(os.sched_getaffinity(0)))
+    return _run(["cmake", "--build", folder, "--target", target, "--parallel", jobs], log)
 
 
 def _run(command: Sequence[str | Path], log: Path, environment: Mapping[str, str] | None = None) -> bool:

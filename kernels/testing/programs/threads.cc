@@ -104,6 +104,8 @@ class Sequences {
   Sequences(const std::string& folder, int threads, WeightMemory memory)
       : model_({.folder = folder,
                 .threads = threads,
+                .cpus = {},
+                .nodes = {},
                 .weight_memory = memory,
                 .kv_pages = kSequences * kPagesPerSequence,
                 .max_sequences = kSequences,
@@ -111,8 +113,9 @@ class Sequences {
                 .max_context_tokens = kPagesPerSequence * 32}) {
     for (int32_t i = 0; i < kSequences * kPagesPerSequence; ++i) model_.page_table()[i] = i;
     for (int32_t s = 0; s < kSequences; ++s) {
-      samplers_.push_back(std::make_unique<Sampler>(SamplingOptions{.seed = uint64_t(s)},
-                                                    model_.config().vocab_size, std::vector<int32_t>{}));
+      samplers_.push_back(
+          std::make_unique<Sampler>(SamplingOptions{.logit_bias = {}, .seed = uint64_t(s), .end_tokens = {}},
+                                    model_.config().vocab_size, std::vector<int32_t>{}));
     }
   }
 

@@ -25,6 +25,8 @@ PYTEST = (sys.executable, "-m", "pytest")
 LOG = ROOT / "build" / "tests-beside.log"
 MOST_WORKERS = 8
 """Each collects all tests and imports what they need."""
+LOWEST_PRIORITY = "19"
+"""Ray runs the services' workers at 15: these have to come after them."""
 TMPFS = Path("/dev/shm")
 TMPFS_LEAST_BYTES = 4 << 30
 
@@ -51,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 def _beside() -> list[str]:
     workers = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
     ignored = [f"--ignore={path}" for path in ALONE]
-    return ["nice", *PYTEST, f"--numprocesses={workers}", "--dist=loadgroup", *ignored]
+    return ["nice", "-n", LOWEST_PRIORITY, *PYTEST, f"--numprocesses={workers}", "--dist=loadgroup", *ignored]
 
 
 def _one_thread() -> dict[str, str]:

@@ -71,8 +71,11 @@ def read_end_token_ids(folder: Path) -> frozenset[int]:
 
 
 def context_tokens(folder: Path, wanted: int | None) -> int:
-    """The longest context in tokens: `wanted`, but at most what the model was trained for, the default."""
-    trained = int(json.loads((folder / "config.json").read_text(encoding="utf-8"))["max_position_embeddings"])
+    """The longest context in tokens: `wanted`, but at most what the model was trained for, the default.
+
+    Raises ChatModelError naming the file.
+    """
+    trained = int(read_json(folder / "config.json")["max_position_embeddings"])
     return min(wanted or trained, trained)
 
 

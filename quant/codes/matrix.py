@@ -17,7 +17,6 @@ F32 = NDArray[np.float32]
 U8 = NDArray[np.uint8]
 
 IntegerType = Literal["sym_int4", "asym_int4", "lut4", "int8"]
-FloatType = Literal["bf16", "fp32"]
 WeightType = Literal["sym_int4", "asym_int4", "lut4", "int8", "bf16", "fp32"]
 
 WEIGHT_TYPES: Final[tuple[WeightType, ...]] = get_args(WeightType)

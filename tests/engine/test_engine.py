@@ -153,11 +153,13 @@ MIX = [
 def test_the_same_tokens_alone_batched_chunked_and_preempted(
     shape: dict[str, int], start: Start, request: pytest.FixtureRequest
 ) -> None:
-    runner = FakeRunner(**shape)  # type: ignore[arg-type]
+    gate = Gate()
+    runner = FakeRunner(**shape, before_step=gate)  # type: ignore[arg-type]
     engine = start(runner, prompt_chunk_tokens=5, expected_output_tokens=1)
     receiver = Receiver()
     for generate in MIX:
         receiver.submit(engine, generate)
+    gate.open()  # all of them are there by the second step, however slowly this thread ran
     for generate in MIX:
         assert receiver.tokens(generate.request_id) == runner.expected_tokens(generate)
         assert receiver.finish_reason(generate.request_id) == "length"

@@ -4,6 +4,7 @@ A user's mistake is one clear line on stderr and exit status 2 (1 if the work it
 command imports what it needs itself: `redoubt --help` loads neither Ray nor the engine.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+
+from app.launch.node.roles import Cores, Role
 
 cli = typer.Typer(
     name="redoubt",
@@ -87,6 +90,73 @@ def serve(
 
     with _one_line_errors(SettingsError):
         status = serve_local(config, host=host, port=port, model_folders=model or (), dashboard=dashboard)
+    raise typer.Exit(status)
+
+
+@cli.command()
+def node(
+    role: Annotated[Role, typer.Argument(help="What the node is in its cluster; a cluster has one head.")],
+    address: Annotated[
+        str | None,
+        typer.Option(help="The head's address, HOST:6379. [default: KubeRay's FQ_RAY_IP]", show_default=False),
+    ] = None,
+    cores: Annotated[
+        Cores,
+        typer.Option(
+            envvar="REDOUBT_CORES",
+            help="exclusive: a worker starts only with whole cores of its own, all on one NUMA node. shared: with any.",
+        ),
+    ] = Cores.EXCLUSIVE,
+    models: Annotated[
+        str,
+        typer.Option(
+            envvar="REDOUBT_MODELS",
+            help="Folders of converted models, with colons between: the node joins when all are there.",
+        ),
+    ] = "",
+    health_port: Annotated[
+        int, typer.Option(envvar="REDOUBT_HEALTH_PORT", help="The port of /healthz and /readyz.", min=1, max=65535)
+    ] = 8079,
+    http_port: Annotated[
+        int,
+        typer.Option(envvar="REDOUBT_HTTP_PORT", help="The port in the service's http_options.", min=1, max=65535),
+    ] = 8000,
+    drain_timeout_s: Annotated[
+        float,
+        typer.Option(
+            envvar="REDOUBT_DRAIN_TIMEOUT_S",
+            help="How long requests on a worker's node may take to finish after SIGTERM, in seconds.",
+            min=0,
+        ),
+    ] = 90.0,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="REDOUBT_TLS_CA",
+            help="A folder with ca.crt and ca.key (or tls.crt and tls.key): Ray's connections between nodes use TLS.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Run one node of a Ray cluster, as a pod does. SIGTERM drains and stops it."""
+    from app.launch.node.options import node_options
+    from app.launch.node.program import run_node
+    from app.settings import SettingsError
+
+    with _one_line_errors(SettingsError):
+        status = run_node(
+            node_options(
+                role,
+                os.environ,
+                address=address,
+                cores=cores,
+                models=tuple(Path(folder) for folder in models.split(":") if folder),
+                health_port=health_port,
+                http_port=http_port,
+                drain_timeout_s=drain_timeout_s,
+                tls_authority=tls_ca,
+            )
+        )
     raise typer.Exit(status)
 
 

@@ -84,6 +84,23 @@ def keep_on_loopback() -> None:
     replica.add_port_to_grpc_server = add_loopback_port
 
 
+# --- A cluster's head
+
+
+def gcs_refusal(address: str) -> str | None:
+    """Why the head at host:port does not take this process as its own, in a line; None: it does.
+
+    May block for most of a minute. Ray 2.60: `GcsClient` connects when it is made, with this process' token and TLS.
+    """
+    try:
+        ray._raylet.GcsClient(address=address)
+    except ray.exceptions.AuthenticationError:
+        return f"The head at {address} refuses this node's token: RAY_AUTH_TOKEN must be the same on every node."
+    except ray.exceptions.RayError as error:
+        return f"The head at {address} does not answer as one: {str(error).splitlines()[0]}"
+    return None
+
+
 # --- Serve's applications and handles
 
 

@@ -2,9 +2,9 @@
 
     python -m tests.run [ARGUMENTS OF PYTEST]
 
-One run has the services and the browser, one test after the other: they wait for the clock much of the time. The other
-has everything else, with one pytest worker a core and at a lower priority; its output is shown at the end. With
-arguments there is one ordinary run with these. Knows nothing of what is tested.
+One run has the services, the cluster and the browser, one test after the other: they wait for the clock much of the
+time. The other has everything else, with one pytest worker a core and at a lower priority; its output is shown at the
+end. With arguments there is one ordinary run with these. Knows nothing of what is tested.
 """
 
 import os
@@ -17,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 ALONE = (
     "tests/service",
+    "tests/cloud/test_cluster.py",
     "tests/app/interface/page/test_page.py",
     "tests/app/launch/test_lost_processes.py",
     "tests/app/test_ray_internals.py",

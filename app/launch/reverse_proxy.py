@@ -1,10 +1,11 @@
-"""The local service's HTTP front: HAProxy as Ray Serve runs it, confined to what the service needs of it.
+"""The service's HTTP front: HAProxy as Ray Serve runs it, confined to what the service needs of it.
 
 Serve's own proxy is a Python process through which every token passes; HAProxy needs much less CPU and talks to the
 ingress directly. But as Serve 2.60 configures it, it serves pages of statistics on every address of the machine and
 sends a syslog line for each request. So Serve starts this program instead of HAProxy: it rewrites the configuration
-that Serve wrote and then becomes HAProxy by `exec`. HAProxy alone listens on the service's address; everything behind
-it listens on loopback.
+that Serve wrote and then becomes HAProxy by `exec`. On one machine HAProxy alone listens on the service's address, and
+everything behind it on loopback. On a cluster each node has an HAProxy, which sends requests to its own node's ingress
+and to another node's only while there is none.
 
 Serve runs it at every start and reload of HAProxy. It knows the standard library and nothing of the rest of `app`.
 """
@@ -25,8 +26,11 @@ from pathlib import Path
 _BIND = "REDOUBT_PROXY_BIND"
 _BINARY = "REDOUBT_PROXY_BINARY"
 _ERRORS = "REDOUBT_PROXY_ERROR_FILE"
+_OWN_ADDRESS = "REDOUBT_PROXY_NODE_ADDRESS"
+_STAY_ON_NODE = "REDOUBT_PROXY_STAY_ON_NODE"
 _UNWANTED = ("frontend prometheus", "listen stats")
 _SECTION = re.compile(r"^(?:global|defaults|frontend|backend|listen)\b.*$", re.MULTILINE)
+_SERVER = re.compile(r"^ +server \S+ \[?(?P<host>[^\s\]]+)\]?:\d+ ")
 _MOST_CONNECTIONS = 4096
 # Each connection of a client needs a second one to the ingress. These file descriptors are for everything else.
 _SPARE_FILES = 256
@@ -64,6 +68,32 @@ def proxy_environment(
         host: the address to listen on.
         port: the port to listen on.
     """
+    return _environment(folder, environment, binary) | {
+        _BIND: f"[{host}]:{port}" if ":" in host else f"ipv4@{host}:{port}",
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(_free_port(_FIRST_FALLBACK_PORT)),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(_free_port(_FIRST_INGRESS_PORT)),
+    }
+
+
+def cluster_proxy_environment(
+    folder: Path, environment: Mapping[str, str], *, binary: Path, node_address: str, stay_on_node: bool
+) -> dict[str, str]:
+    """The same for a node of a cluster, where HAProxy listens as Serve's configuration says.
+
+    Args:
+        folder: as above.
+        environment: as above.
+        binary: HAProxy.
+        node_address: the node's own, under which its ingress is known.
+        stay_on_node: never send a request to another node, because what HAProxy sends is not encrypted.
+    """
+    return _environment(folder, environment, binary) | {
+        _OWN_ADDRESS: node_address,
+        _STAY_ON_NODE: "1" if stay_on_node else "0",
+    }
+
+
+def _environment(folder: Path, environment: Mapping[str, str], binary: Path) -> dict[str, str]:
     body = json.dumps({"error": _UNAVAILABLE})
     unavailable = folder / "unavailable.http"
     unavailable.write_bytes(
@@ -92,7 +122,6 @@ def proxy_environment(
         "RAY_DEDUP_LOGS_SKIP_REGEX": "connections from HAProxy on other nodes|Cannot deregister autoscaling state",
     }
     return {name: environment.get(name, value) for name, value in defaults.items()} | {
-        _BIND: f"[{host}]:{port}" if ":" in host else f"ipv4@{host}:{port}",
         _BINARY: str(binary),
         _ERRORS: str(unavailable),
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
@@ -105,8 +134,6 @@ def proxy_environment(
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(_LONGEST_ANSWER_S),
         # A new ingress may have its predecessor's port at once: an old HAProxy that serves its last streams finds it.
         "RAY_SERVE_PORT_QUARANTINE_S": "0",
-        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(_free_port(_FIRST_FALLBACK_PORT)),
-        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(_free_port(_FIRST_INGRESS_PORT)),
     }
 
 
@@ -119,11 +146,24 @@ def _free_port(first: int) -> int:
         first += 1
 
 
-def confined(configuration: str, bind: str, error_file: str) -> str:
+def confined(
+    configuration: str,
+    bind: str | None,
+    error_file: str,
+    own_address: str | None = None,
+    *,
+    stay_on_node: bool = False,
+) -> str:
     """Serve's configuration of HAProxy with one address to listen on, and without logs.
 
-    bind: that address, with its port. error_file: the file with the whole HTTP response for the case that no ingress
-    can answer. Raises UnknownConfigurationError.
+    Args:
+        configuration: Serve's.
+        bind: that address, with its port; None: Serve's.
+        error_file: the file with the whole HTTP response for the case that no ingress can answer.
+        own_address: of this node of a cluster: its ingress gets the requests, the others stand by.
+        stay_on_node: the others do not even stand by.
+
+    Raises UnknownConfigurationError.
     """
     starts = [found.start() for found in _SECTION.finditer(configuration)]
     sections = [configuration[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
@@ -137,7 +177,12 @@ def confined(configuration: str, bind: str, error_file: str) -> str:
     # If a reused connection to the ingress breaks, HAProxy closes the client's connection and does not send the error
     # file. So each request gets a new connection.
     result = re.sub(r"(?m)^( +http-reuse ).*$", r"\1never\n    option http-server-close", result)
-    result = _with(result, "bind", f"{bind} proto h1")
+    if bind is None:
+        result = re.sub(r"(?m)^( +bind .*)$", r"\1 proto h1", result)
+    else:
+        result = _with(result, "bind", f"{bind} proto h1")
+    if own_address is not None:
+        result = _own_ingress_first(result, own_address, stay_on_node=stay_on_node)
     # A client may be silent for long during a response, but not before it has sent its request. A request goes to the
     # ingress only with its body, or a buffer full of it: half-sent requests hold no place there.
     result = _with(
@@ -151,6 +196,22 @@ def confined(configuration: str, bind: str, error_file: str) -> str:
     if len(re.findall(r"(?m)^\s*bind\b", result)) != 1:
         raise UnknownConfigurationError("not one address to listen on")
     return result
+
+
+def _own_ingress_first(configuration: str, own_address: str, *, stay_on_node: bool) -> str:
+    """Servers of other nodes become backups where this node has one, or go altogether."""
+    own = {own_address, "127.0.0.1", "::1"}
+    lines = configuration.splitlines(keepends=True)
+    has_own = any((found := _SERVER.match(line)) and found["host"] in own for line in lines)
+    kept = []
+    for line in lines:
+        found = _SERVER.match(line)
+        if found is None or found["host"] in own:
+            kept.append(line)
+        elif not stay_on_node:
+            is_backup = line.split()[-1] == "backup" or not has_own
+            kept.append(line if is_backup else line.rstrip("\n") + " backup\n")
+    return "".join(kept)
 
 
 def _with(configuration: str, directive: str, value: str) -> str:
@@ -183,7 +244,14 @@ def main() -> None:
     arguments = sys.argv[1:]
     path = Path(arguments[arguments.index("-f") + 1])
     configuration = path.read_text(encoding="utf-8")
-    path.write_text(confined(configuration, os.environ[_BIND], os.environ[_ERRORS]), encoding="utf-8")
+    result = confined(
+        configuration,
+        os.environ.get(_BIND),
+        os.environ[_ERRORS],
+        os.environ.get(_OWN_ADDRESS),
+        stay_on_node=os.environ.get(_STAY_ON_NODE) == "1",
+    )
+    path.write_text(result, encoding="utf-8")
     binary = os.environ[_BINARY]
     os.execv(binary, [binary, *arguments])
 

@@ -129,13 +129,19 @@ def claim_slot(slots: Sequence[Slot], folder: Path, timeout_s: float) -> Claim:
         time.sleep(0.2)
 
 
-def cpu_quota(limit: Path = _CGROUP_LIMIT) -> int | None:
-    """The container's CPU quota in whole CPUs, at least 1; None without a quota."""
+def cpu_limit(limit: Path = _CGROUP_LIMIT) -> float | None:
+    """The container's CPU time in CPUs; None without a limit."""
     try:
         quota, period = limit.read_text().split()
     except (OSError, ValueError):
         return None
-    return None if quota == "max" else max(1, int(quota) // int(period))
+    return None if quota == "max" else int(quota) / int(period)
+
+
+def cpu_quota(limit: Path = _CGROUP_LIMIT) -> int | None:
+    """The container's CPU quota in whole CPUs, at least 1; None without a quota."""
+    cpus = cpu_limit(limit)
+    return None if cpus is None else max(1, int(cpus))
 
 
 def pin_this_thread(slot: Slot) -> None:

@@ -142,6 +142,7 @@ async def test_a_routers_queues() -> None:
 def test_ray_knows_every_variable_that_we_set(tmp_path: Path) -> None:
     """A name that Ray has given up would be ignored without a word."""
     names = {*ray_environment(tmp_path, {}), *haproxy_environment(tmp_path, HttpOptions())}
+    names.add("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S")  # of a cluster's node
     package = Path(ray.__file__).parent
     python = b"".join(
         path.read_bytes()

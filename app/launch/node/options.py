@@ -1,0 +1,89 @@
+"""What a node is started with: options of the command line, and variables that Kubernetes and KubeRay set.
+
+Knows names and defaults, and checks no machine.
+"""
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.launch.node.roles import Cores, Role
+from app.settings import SettingsError
+
+GCS_PORT = 6379
+DASHBOARD_PORT = 8265
+AGENT_PORT = 52365
+METRICS_PORT = 8080
+HTTP_PORT = 8000
+HEALTH_PORT = 8079
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """A node's role, addresses and limits."""
+
+    role: Role
+    head_address: str
+    """host:port of the cluster's GCS."""
+    address: str
+    """The address under which the other nodes reach this one."""
+    cores: Cores
+    models: tuple[Path, ...]
+    """Folders that must be converted models before the node joins."""
+    health_port: int
+    http_port: int
+    """Where Serve's proxy listens on this node."""
+    drain_timeout_s: float
+    """How long a worker that is told to stop may take to finish its requests."""
+    tls_authority: Path | None
+    """A folder with `ca.crt` and `ca.key`; None: no TLS between nodes."""
+
+
+def node_options(
+    role: Role,
+    environment: Mapping[str, str],
+    *,
+    address: str | None,
+    cores: Cores,
+    models: tuple[Path, ...],
+    health_port: int,
+    http_port: int,
+    drain_timeout_s: float,
+    tls_authority: Path | None,
+) -> NodeOptions:
+    """The options with what the environment says about addresses. Raises SettingsError.
+
+    KubeRay sets FQ_RAY_IP (the head's service) and RAY_PORT; the pod's own address is POD_IP or MY_POD_IP.
+    """
+    own = environment.get("POD_IP") or environment.get("MY_POD_IP")
+    head = address or environment.get("FQ_RAY_IP") or environment.get("RAY_ADDRESS")
+    if role is Role.HEAD:
+        own = own or socket.gethostbyname(socket.gethostname())
+        head = f"{own}:{environment.get('RAY_PORT', GCS_PORT)}"
+    elif not head:
+        raise SettingsError("a worker needs the head's address: --address HOST:6379, or FQ_RAY_IP in the environment")
+    elif ":" not in head:
+        head = f"{head}:{environment.get('RAY_PORT', GCS_PORT)}"
+    return NodeOptions(
+        role=role,
+        head_address=head,
+        address=own or _address_towards(head),
+        cores=cores,
+        models=models,
+        health_port=health_port,
+        http_port=http_port,
+        drain_timeout_s=drain_timeout_s,
+        tls_authority=tls_authority,
+    )
+
+
+def _address_towards(head: str) -> str:
+    """This machine's address on the way to the head; sends nothing. Raises SettingsError."""
+    host, _, port = head.rpartition(":")
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, int(port)))
+            return str(probe.getsockname()[0])
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"there is no way to the head at {head}: {error}; set POD_IP") from error

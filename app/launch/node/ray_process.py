@@ -1,0 +1,109 @@
+"""The Ray of one node: how `ray start` is called, with what environment, and how it is watched and ended.
+
+`ray start --block` runs as a child process; its output is kept for the case that it fails. Imports no Ray itself.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from app.launch.node.checks import NodeCores
+from app.launch.node.options import AGENT_PORT, DASHBOARD_PORT, METRICS_PORT, NodeOptions
+from app.launch.node.roles import Cores, Role
+from app.launch.ray_environment import USE_HAPROXY, cluster_haproxy_environment, node_environment
+
+_OBJECT_STORE_BYTES = 100 << 20
+"""Hardly anything uses Ray's store of shared objects: requests and tokens travel by value."""
+_PROXY_FOLDER = "redoubt-proxy"
+_END_TIMEOUT_S = 20.0
+
+
+def start_arguments(options: NodeOptions, cores: NodeCores, folder: Path) -> list[str]:
+    """The arguments of `ray start` for this node. folder: for Ray's files; short, as sockets are in it."""
+    arguments = [
+        "--block",
+        f"--node-ip-address={options.address}",
+        f"--temp-dir={folder}",
+        f"--object-store-memory={_OBJECT_STORE_BYTES}",
+        f"--dashboard-agent-listen-port={AGENT_PORT}",
+        f"--metrics-export-port={METRICS_PORT}",
+        "--disable-usage-stats",
+    ]
+    if options.role is Role.HEAD:
+        port = options.head_address.rpartition(":")[2]
+        return [
+            "--head",
+            f"--port={port}",
+            "--num-cpus=0",
+            "--include-dashboard=true",
+            "--dashboard-host=0.0.0.0",
+            f"--dashboard-port={DASHBOARD_PORT}",
+            "--no-monitor",  # an autoscaler, if there is one, is KubeRay's and runs beside the head
+            *arguments,
+        ]
+    # With shared cores it is still one worker a node: they are not divided by NUMA nodes.
+    slots = len(cores.nodes) if options.cores is Cores.EXCLUSIVE else 1
+    return [
+        f"--address={options.head_address}",
+        f"--num-cpus={cores.count}",
+        f'--resources={{"numa_node": {slots}}}',
+        *arguments,
+    ]
+
+
+def start_environment(options: NodeOptions, folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of this node's Ray. Writes HAProxy's files. Raises SettingsError."""
+    variables = dict(environment) | node_environment(environment)
+    # KubeRay's own command for `ray start`: the node makes its own, and the host must not choose what runs here.
+    variables.pop("KUBERAY_GEN_RAY_START_CMD", None)
+    variables.setdefault("HOME", str(folder))
+    # At SIGTERM `ray start` drains the node: Serve moves its workers, its proxy finishes, and the raylet ends when it
+    # has nothing left. A head has no workers.
+    drain_s = 0 if options.role is Role.HEAD else options.drain_timeout_s
+    variables["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = f"{drain_s:g}"
+    if variables.setdefault(USE_HAPROXY, "1") == "1":
+        proxy = Path(tempfile.gettempdir()) / _PROXY_FOLDER
+        shutil.rmtree(proxy, ignore_errors=True)
+        encrypted = variables.get("RAY_USE_TLS") == "1"  # which HAProxy's connections to other nodes would not be
+        variables |= cluster_haproxy_environment(proxy, options.address, stay_on_node=encrypted)
+    return variables
+
+
+class RayProcess:
+    """`ray start --block` as a child, from the constructor to `end`."""
+
+    def __init__(self, arguments: list[str], environment: Mapping[str, str], log: Path) -> None:
+        self._log = log
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "ray.scripts.scripts", "start", *arguments],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def last_words(self) -> str:
+        """The last line of its output."""
+        lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
+        return lines[-1] if lines else "nothing"
+
+    def end(self, timeout_s: float) -> None:
+        """Ends it, and with it Ray's processes on this node. timeout_s: for the drain, before everything is killed."""
+        if self.is_running():
+            self._process.terminate()
+        try:
+            self._process.wait(timeout_s + _END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()

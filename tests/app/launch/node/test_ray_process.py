@@ -1,0 +1,66 @@
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.launch.node.checks import NodeCores
+from app.launch.node.ray_process import RayProcess, start_arguments, start_environment
+from app.launch.node.roles import Cores, Role
+from app.workers.numa import Slot
+from tests.app.launch.node.test_checks import WHOLE_NODE, options
+from tests.service.running import wait_until
+
+TWO_NODES = NodeCores((Slot(0, (0, 1)), Slot(1, (2, 3))), 4, None)
+
+
+def worker_resources(arguments: list[str]) -> tuple[int, float]:
+    """CPUs and NUMA nodes that a worker offers."""
+    given = dict(one.removeprefix("--").split("=", 1) for one in arguments if "=" in one)
+    return int(given["num-cpus"]), json.loads(given["resources"])["numa_node"]
+
+
+def test_a_worker_offers_its_cores_and_numa_nodes(tmp_path: Path) -> None:
+    assert worker_resources(start_arguments(options(), WHOLE_NODE, tmp_path)) == (4, 1)
+    assert worker_resources(start_arguments(options(), TWO_NODES, tmp_path)) == (4, 2)
+
+
+def test_on_shared_cores_there_is_one_worker(tmp_path: Path) -> None:
+    limited = replace(TWO_NODES, limit_cpus=3.0)
+    assert worker_resources(start_arguments(options(cores=Cores.SHARED), limited, tmp_path)) == (3, 1)
+
+
+def test_a_head_computes_nothing_and_takes_configurations(tmp_path: Path) -> None:
+    arguments = start_arguments(options(Role.HEAD), WHOLE_NODE, tmp_path)
+    assert {"--head", "--num-cpus=0", "--dashboard-host=0.0.0.0", "--port=6379"} <= set(arguments)
+
+
+def test_what_the_host_wants_to_start_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    hosts = "ray start --head; curl elsewhere"
+    environment = start_environment(options(), tmp_path, {"KUBERAY_GEN_RAY_START_CMD": hosts, "KEPT": "1"})
+    assert hosts not in environment.values()
+    assert environment["KEPT"] == "1"
+
+
+@pytest.mark.parametrize(("role", "expected"), [(Role.HEAD, "0"), (Role.WORKER, "60")])
+def test_a_worker_drains_and_a_head_does_not(
+    role: Role, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    environment = start_environment(options(role), tmp_path, {})
+    assert environment["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == expected
+
+
+def test_with_tls_between_nodes_requests_stay_on_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    plain = start_environment(options(), tmp_path, {})
+    encrypted = start_environment(options(), tmp_path, {"RAY_USE_TLS": "1"})
+    assert (plain["REDOUBT_PROXY_STAY_ON_NODE"], encrypted["REDOUBT_PROXY_STAY_ON_NODE"]) == ("0", "1")
+
+
+def test_why_ray_ended_is_its_last_line(tmp_path: Path) -> None:
+    process = RayProcess(["--no-such-option"], {"PATH": "", "PYTHONPATH": ":".join(sys.path)}, tmp_path / "log")
+    wait_until(lambda: not process.is_running(), "it ends")
+    assert "--no-such-option" in process.last_words()

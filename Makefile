@@ -1,6 +1,6 @@
 # The commands of the README. `make serve` and `make test` do everything from a clean clone; a second run starts at once.
 #
-#   make serve [PORT=8000] [MODEL=folder] [CONFIG=file]    make test    make conformance    make sanitize
+#   make serve [PORT=8000] [MODEL=folder] [CONFIG=file]    make test    make conformance    make cluster    make sanitize
 #   make bench    make lint    make clean
 
 PYTHON ?= python3
@@ -17,7 +17,7 @@ BUILD_ENV := $(VENV)/.build
 SERVE_ENV := $(VENV)/.serve
 TEST_ENV := $(VENV)/.test
 # The packages come in one pass: with a goal that needs those of the tests, the other goals wait for that pass too.
-ENV := $(if $(filter test conformance sanitize lint,$(MAKECMDGOALS)),$(TEST_ENV),$(SERVE_ENV))
+ENV := $(if $(filter test conformance cluster sanitize lint,$(MAKECMDGOALS)),$(TEST_ENV),$(SERVE_ENV))
 # The installed package is this folder's path alone: the import hook that comes with it would win over PYTHONPATH, so that
 # a second working tree with the same environment would import the first one's code.
 install_with = $(PIP_INSTALL) --no-build-isolation --editable '.[$(1)]' && \
@@ -33,7 +33,7 @@ SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-.PHONY: help serve test conformance sanitize lint bench build model chromium docs lock clean
+.PHONY: help serve test conformance cluster sanitize lint bench build model chromium docs lock clean
 
 help:
 	@sed -n '1,4s/^# \{0,1\}//p' Makefile
@@ -52,6 +52,10 @@ conformance: $(TEST_ENV) build model
 	@$(BIN)/python -m tests.conformance.run $(ARGS)
 	$(if $(ARGS),,@REDOUBT_TEST_ALL=1 REDOUBT_TEST_FULL=1 $(BIN)/python -m pytest \
 	  tests/app/workers/test_constraints.py tests/service/test_schemas.py)
+
+# A cluster of pods in network namespaces, as root: scaled, killed, cut off, changed while it runs. Takes some ten minutes.
+cluster: $(TEST_ENV) build model
+	@$(BIN)/python -m pytest -s tests/cloud/long_cluster.py $(ARGS)
 
 # The native code under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer, in builds of its own: a line a
 # part. Takes many minutes, so CI does not run it: make sanitize ARGS="threads files"

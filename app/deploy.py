@@ -27,6 +27,7 @@ def build(args: ServiceSettings) -> Application:
         .options(
             name="Ingress",
             num_replicas=ingress.count,
+            max_replicas_per_node=ingress.max_per_node,
             max_ongoing_requests=ingress.max_ongoing_requests + RESERVED_PLACES,
             graceful_shutdown_timeout_s=args.worker.drain_timeout_s,
             graceful_shutdown_wait_loop_s=_DRAIN_POLL_S,

@@ -172,6 +172,8 @@ class IngressSettings(Knobs):
 
     count: int = Field(default=1, ge=1)
     """Ingress replicas. With more than one the chat page needs sticky sessions; the API does not."""
+    max_per_node: int | None = Field(default=None, ge=1)
+    """The most ingress replicas on one node of a cluster; none: no limit. With 1, replicas are on different nodes."""
     ray_num_cpus: float = Field(default=0.1, ge=0)
     """Logical CPUs that Ray reserves for an ingress replica. They decide on placement only."""
     max_ongoing_requests: int = Field(default=512, ge=1)

@@ -8,6 +8,7 @@ import ctypes
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +21,8 @@ from typing import TypeVar
 ROOT = Path(__file__).parents[2]
 _CLONE_NEWNET = 0x40000000
 _NETWORK = "10.213.77"
+_ALL_PROTOCOLS = 3
+_IPV4 = b"\x08\x00"
 
 Result = TypeVar("Result")
 
@@ -184,6 +187,34 @@ class Network:
         if errors:
             raise errors[0]
         return results[0]
+
+    @contextmanager
+    def capture(self) -> Iterator[list[tuple[str, str, bytes]]]:
+        """Records what crosses the bridge: source, target and the packet's bytes after the IP header's addresses."""
+        packets: list[tuple[str, str, bytes]] = []
+        stop = threading.Event()
+        ready = threading.Event()
+
+        def record() -> None:
+            with _namespace(self._switch):
+                listener = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL_PROTOCOLS))
+            with listener:
+                listener.settimeout(0.2)
+                ready.set()
+                while not stop.is_set():
+                    with suppress(TimeoutError):
+                        frame = listener.recv(1 << 17)
+                        if frame[12:14] == _IPV4:
+                            packets.append((socket.inet_ntoa(frame[26:30]), socket.inet_ntoa(frame[30:34]), frame[34:]))
+
+        thread = threading.Thread(target=record)
+        thread.start()
+        ready.wait()
+        try:
+            yield packets
+        finally:
+            stop.set()
+            thread.join()
 
     def _plug_in(self, name: str) -> tuple[str, str]:
         """A new namespace on the bridge, and its address."""

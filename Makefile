@@ -33,7 +33,7 @@ SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-.PHONY: help serve test conformance cluster sanitize lint bench build model chromium docs lock clean
+.PHONY: help serve test conformance cluster sanitize lint bench build model test-tools docs lock clean
 
 help:
 	@sed -n '1,4s/^# \{0,1\}//p' Makefile
@@ -43,7 +43,7 @@ serve: $(ENV) build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
 	@exec $(BIN)/python -m app.cli serve --config $(CONFIG) --port $(PORT) --model $(MODEL)
 
 # ARGS go to pytest: make test ARGS="tests/quant -k gguf"
-test: $(TEST_ENV) build model chromium
+test: $(TEST_ENV) build model test-tools
 	@REDOUBT_TEST_ALL=1 $(BIN)/python -m tests.run $(ARGS)
 
 # Clients that others wrote, in environments of their own: make conformance ARGS="openai litellm". Without ARGS also the
@@ -54,7 +54,7 @@ conformance: $(TEST_ENV) build model
 	  tests/app/workers/test_constraints.py tests/service/test_schemas.py)
 
 # A cluster of pods in network namespaces, as root: scaled, killed, cut off, changed while it runs. Takes some ten minutes.
-cluster: $(TEST_ENV) build model
+cluster: $(TEST_ENV) build model test-tools
 	@$(BIN)/python -m pytest -s tests/cloud/long_cluster.py $(ARGS)
 
 # The native code under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer, in builds of its own: a line a
@@ -114,9 +114,9 @@ else
 $(BUILD_ENV) $(SERVE_ENV) $(TEST_ENV): ;
 endif
 
-# What the browser tests drive. Not beside the compiler's installation: apt-get runs once at a time.
-chromium: | $(BUILD_ENV)
-	@tools/system_packages chromium=chromium
+# What the tests drive: a browser, and networks of pods. Not beside the compiler's installation: apt-get runs once at a time.
+test-tools: | $(BUILD_ENV)
+	@tools/system_packages chromium=chromium ip=iproute2 unshare=util-linux hostname=hostname
 
 # Writes docs/configuration.md's tables from app/settings.py; a test holds them equal.
 docs: $(SERVE_ENV)

@@ -285,12 +285,13 @@ def chat(
 @cli.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
 def bench(
     context: typer.Context,
-    what: Annotated[str, typer.Argument(metavar="engine|kernels|structured|serving|compare")] = "--help",
+    what: Annotated[str, typer.Argument(metavar="engine|kernels|structured|serving|cluster|compare")] = "--help",
 ) -> None:
-    """Measure the engine, its kernels, structured output, the service, or other engines for comparison."""
+    """Measure the engine, its kernels, structured output, the service, a cluster, or other engines for comparison."""
     if what == "--help":
         typer.echo(
-            "Usage: redoubt bench engine|kernels|structured|serving|compare [OPTIONS]\n\nEach has its own --help."
+            "Usage: redoubt bench engine|kernels|structured|serving|cluster|compare [OPTIONS]\n\n"
+            "Each has its own --help."
         )
         raise typer.Exit
     if what == "engine":
@@ -301,10 +302,12 @@ def bench(
         from bench.structured import main as measure
     elif what == "serving":
         from bench.serving import main as measure
+    elif what == "cluster":
+        from bench.cluster.measure import main as measure
     elif what == "compare":
         from bench.compare import main as measure
     else:
-        _fail(f"there is no bench {what!r}: engine, kernels, structured, serving or compare", 2)
+        _fail(f"there is no bench {what!r}: engine, kernels, structured, serving, cluster or compare", 2)
     raise typer.Exit(measure(context.args))
 
 

@@ -75,7 +75,7 @@ def running_service(options: ServingBenchOptions) -> Iterator["HttpSide"]:
         with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out, cwd=ROOT) as process:
             try:
                 _wait_until_ready(process, port, log)
-                yield HttpSide(port, options.model.name, process.pid)
+                yield HttpSide("127.0.0.1", port, options.model.name)
             finally:
                 process.terminate()
                 process.wait(60)
@@ -84,17 +84,16 @@ def running_service(options: ServingBenchOptions) -> Iterator["HttpSide"]:
 class HttpSide:
     """The service as its clients use it."""
 
-    def __init__(self, port: int, model: str, pid: int) -> None:
-        self._port = port
-        self._model = model
-        self._pid = pid
+    def __init__(self, host: str, port: int, model: str, prefix: Sequence[str] = ()) -> None:
+        """prefix: the beginning of the clients' command line, as `ip netns exec NAME`."""
+        self._address = {"host": host, "port": port, "model": model}
+        self._prefix = prefix
 
     def run(self, orders: Sequence[Order]) -> list[Receipt]:
         """Sends the orders from a separate process. Raises RuntimeError if one fails."""
-        job = {"host": "127.0.0.1", "port": self._port, "model": self._model}
-        job |= {"orders": [asdict(order) for order in orders]}
+        job = self._address | {"orders": [asdict(order) for order in orders]}
         done = subprocess.run(
-            [sys.executable, "-m", "bench.serving_client"],
+            [*self._prefix, sys.executable, "-m", "bench.serving_client"],
             input=json.dumps(job), capture_output=True, text=True, cwd=ROOT, timeout=RUN_TIMEOUT_S, check=True,
         )  # fmt: skip
         receipts = [Receipt(**receipt) for receipt in json.loads(done.stdout)]

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
+from bench.cluster.operator import Operator, request
+from bench.cluster.pods import Network, Pod, wait_until
 from tests.cloud.authority import make_authority
-from tests.cloud.operator import Operator, request
-from tests.cloud.pods import Network, Pod, wait_until
 from tests.cloud.test_cluster import QUESTION, TOKEN, cluster_configuration, is_ready, says, start_worker
 
 pytestmark = [

@@ -9,8 +9,9 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from app.launch.config_file import load_config
-from tests.cloud.operator import Operator, request
-from tests.cloud.pods import ROOT, Network, Pod, wait_until
+from bench.cluster.operator import Operator, request
+from bench.cluster.pods import Network, Pod, wait_until
+from bench.common import ROOT
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 

@@ -18,7 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-ROOT = Path(__file__).parents[2]
+from bench.common import ROOT
+
 _CLONE_NEWNET = 0x40000000
 _NETWORK = "10.213.77"
 _ALL_PROTOCOLS = 3
@@ -43,6 +44,7 @@ class Pod:
         return self.log_path.read_text(errors="replace")
 
     def is_running(self) -> bool:
+        """Whether its first process has not ended."""
         return self._process.poll() is None
 
     def terminate(self) -> None:
@@ -56,6 +58,7 @@ class Pod:
         self._process.wait()
 
     def wait(self, timeout_s: float) -> int:
+        """Waits for its end; returns the exit status."""
         return self._process.wait(timeout_s)
 
     def processes(self) -> dict[int, str]:
@@ -90,6 +93,7 @@ class Network:
         self.client, self.client_address = self._plug_in("client")
 
     def close(self) -> None:
+        """Ends all pods, and removes the namespaces."""
         for pod in self._pods:
             pod.kill()
         for name in self._namespaces:
@@ -161,6 +165,7 @@ class Network:
         self._in(pod.namespace, "ip link set eth0 down")
 
     def plug_in_again(self, pod: Pod) -> None:
+        """Heals that."""
         self._in(pod.namespace, "ip link set eth0 up")
 
     @contextmanager

@@ -9,7 +9,7 @@ import json
 from contextlib import closing
 from typing import Any
 
-from tests.cloud.pods import Network, wait_until
+from bench.cluster.pods import Network, wait_until
 
 _PATH = "/api/serve/applications/"
 
@@ -49,6 +49,7 @@ class Operator:
         self._network, self._head, self._token = network, head, token
 
     def get(self) -> tuple[int, str]:
+        """Status and body of the head's list of applications."""
         return request(self._network, self._head, 8265, _PATH, token=self._token)
 
     def applications(self) -> dict[str, Any]:
@@ -66,6 +67,7 @@ class Operator:
         assert status == 200, body
 
     def is_running(self) -> bool:
+        """Whether there are applications, and all of them run."""
         applications = self.applications()
         states = [
             (one["status"], *(part["status"] for part in one["deployments"].values())) for one in applications.values()

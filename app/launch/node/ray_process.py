@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,8 @@ from app.launch.ray_environment import USE_HAPROXY, cluster_haproxy_environment,
 
 _OBJECT_STORE_BYTES = 100 << 20
 """Hardly anything uses Ray's store of shared objects: requests and tokens travel by value."""
+_LAST_LINES = 3
+_PREFIX = re.compile(r"^[\d-]+ [\d:,]+\s+\w+ scripts\.py:\d+ -- ")
 _PROXY_FOLDER = "redoubt-proxy"
 _END_TIMEOUT_S = 20.0
 
@@ -33,6 +36,7 @@ def start_arguments(options: NodeOptions, cores: NodeCores, folder: Path) -> lis
         f"--dashboard-agent-listen-port={AGENT_PORT}",
         f"--metrics-export-port={METRICS_PORT}",
         "--disable-usage-stats",
+        "--log-color=false",
     ]
     if options.role is Role.HEAD:
         port = options.head_address.rpartition(":")[2]
@@ -94,9 +98,9 @@ class RayProcess:
         return self._process.poll() is None
 
     def last_words(self) -> str:
-        """The last line of its output."""
-        lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
-        return lines[-1] if lines else "nothing"
+        """The last lines of its output as one, without Ray's time stamps."""
+        lines = [_PREFIX.sub("", line).strip() for line in self._log.read_text(errors="replace").splitlines()]
+        return " ".join([line for line in lines if line][-_LAST_LINES:]) or "nothing."
 
     def end(self, timeout_s: float) -> None:
         """Ends it, and with it Ray's processes on this node. timeout_s: for the drain, before everything is killed."""

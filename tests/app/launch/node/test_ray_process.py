@@ -60,7 +60,15 @@ def test_with_tls_between_nodes_requests_stay_on_theirs(tmp_path: Path, monkeypa
     assert (plain["REDOUBT_PROXY_STAY_ON_NODE"], encrypted["REDOUBT_PROXY_STAY_ON_NODE"]) == ("0", "1")
 
 
-def test_why_ray_ended_is_its_last_line(tmp_path: Path) -> None:
+def test_why_ray_ended_is_in_its_last_lines(tmp_path: Path) -> None:
     process = RayProcess(["--no-such-option"], {"PATH": "", "PYTHONPATH": ":".join(sys.path)}, tmp_path / "log")
     wait_until(lambda: not process.is_running(), "it ends")
     assert "--no-such-option" in process.last_words()
+
+
+def test_rays_time_stamps_are_left_out(tmp_path: Path) -> None:
+    process = RayProcess(["--help"], {"PATH": "", "PYTHONPATH": ":".join(sys.path)}, tmp_path / "log")
+    process.end(30)
+    stamp = "2026-11-25 03:17:42,460\tERR scripts.py:1315 -- "
+    (tmp_path / "log").write_text(f"{stamp}Some processes exited:\n  raylet [exit code=1]\n\n{stamp}The rest ends.\n")
+    assert process.last_words() == "Some processes exited: raylet [exit code=1] The rest ends."

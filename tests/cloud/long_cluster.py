@@ -5,20 +5,25 @@ Each test prints what it measured. The pods run on the two cores of a small mach
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.cluster.operator import Operator, request
+from bench.cluster.operator import Operator
+from bench.cluster.operator import request as send
 from bench.cluster.pods import Network, Pod, wait_until
+from bench.common import ROOT
 from tests.cloud.authority import make_authority
 from tests.cloud.test_cluster import QUESTION, TOKEN, cluster_configuration, is_ready, says, start_worker
 
@@ -57,10 +62,10 @@ class Cluster:
         return time.monotonic() - began_s
 
     def ask(self, pod: Pod, **changes: Any) -> tuple[int, str]:
-        return request(self.network, pod.address, 8000, "/v1/chat/completions", method="POST", body=QUESTION | changes)
+        return send(self.network, pod.address, 8000, "/v1/chat/completions", method="POST", body=QUESTION | changes)
 
     def rows(self, pod: Pod) -> list[dict[str, Any]]:
-        status, body = request(self.network, pod.address, 8000, "/v1/workers")
+        status, body = send(self.network, pod.address, 8000, "/v1/workers")
         return list(json.loads(body)["data"]) if status == 200 else []
 
     def alive(self, pod: Pod) -> set[str]:
@@ -259,8 +264,13 @@ def test_a_partition_is_healed(seconds: int, embedded_model: Path, tmp_path: Pat
         assert len(load.texts) == 1
 
 
-def test_with_tls_no_prompt_crosses_the_network_in_the_clear(embedded_model: Path, tmp_path: Path) -> None:
-    authority = make_authority(tmp_path / "authority")
+def test_with_tls_no_prompt_crosses_the_network_in_the_clear(
+    embedded_model: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    (ROOT / "build").mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=ROOT / "build"))  # pods see it, and not what is in /tmp
+    request.addfinalizer(lambda: shutil.rmtree(folder))
+    authority = make_authority(folder / "authority")
     canary = "zanzibar-quetzal"
     with cluster(tmp_path, embedded_model, REDOUBT_TLS_CA=str(authority)) as made:
         one, two = made.add_worker("one", "0"), made.add_worker("two", "1")
@@ -269,9 +279,13 @@ def test_with_tls_no_prompt_crosses_the_network_in_the_clear(embedded_model: Pat
         wait_until(lambda: made.alive(front) == {"one", "two"}, 90, "both workers are there")
         before = {row["node"]: row["computed_tokens"] for row in made.rows(front)}
         with made.network.capture() as packets:
-            for number in range(6):
+
+            def ask(number: int) -> int:
                 question = [{"role": "user", "content": f"{canary} {number}"}]
-                assert made.ask(front, messages=question, max_tokens=8)[0] == 200
+                return made.ask(front, messages=question, max_tokens=8)[0]
+
+            with ThreadPoolExecutor(4) as clients:  # together, so that both workers get some
+                assert set(clients.map(ask, range(12))) == {200}
             time.sleep(2)
         client = made.network.client_address
         between_pods = [data for source, target, data in packets if client not in (source, target)]

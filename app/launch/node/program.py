@@ -63,12 +63,14 @@ class _Node:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _live_once(self, folder: Path) -> None:
-        environment = dict(os.environ)
-        if not self._wait_until_startable(environment):
+        if not self._wait_until_startable():
             return
-        if self._options.tls_authority is not None:
-            environment |= issue_certificate(self._options.tls_authority, folder, self._options.address)
-        environment = start_environment(self._options, folder, environment)
+        try:
+            environment = self._environment(folder)
+        except SettingsError as error:
+            self._health.set(str(error))
+            self._stop.wait(_LOOK_PERIOD_S)
+            return
         if self._options.role is not Role.HEAD and not self._wait_for_head(environment):
             return
         self._health.set("Ray is starting.")
@@ -83,11 +85,17 @@ class _Node:
             self._health.set("The node is stopping: its requests finish, and new ones go elsewhere.")
         ray.end(self._options.drain_timeout_s if self._options.role is not Role.HEAD else 0)
 
-    def _wait_until_startable(self, environment: Mapping[str, str]) -> bool:
+    def _environment(self, folder: Path) -> dict[str, str]:
+        environment = dict(os.environ)
+        if self._options.tls_authority is not None:
+            environment |= issue_certificate(self._options.tls_authority, folder, self._options.address)
+        return start_environment(self._options, folder, environment)
+
+    def _wait_until_startable(self) -> bool:
         """Whether it may start now; False: the node is told to stop."""
         while not self._stop.is_set():
             reason = mistake(self._options, node_cores())
-            if reason is None and environment.get("RAY_AUTH_MODE", "token") == "token" and not has_token(environment):
+            if reason is None and os.environ.get("RAY_AUTH_MODE", "token") == "token" and not has_token(os.environ):
                 reason = "There is no token for Ray: set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, the same on every node."
             if reason is None:
                 return True

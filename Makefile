@@ -33,7 +33,7 @@ SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-.PHONY: help serve test conformance cluster sanitize lint bench build model test-tools docs lock clean
+.PHONY: help serve test conformance cluster sanitize lint bench build model test-tools kubectl docs lock clean
 
 help:
 	@sed -n '1,4s/^# \{0,1\}//p' Makefile
@@ -43,7 +43,7 @@ serve: $(ENV) build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
 	@exec $(BIN)/python -m app.cli serve --config $(CONFIG) --port $(PORT) --model $(MODEL)
 
 # ARGS go to pytest: make test ARGS="tests/quant -k gguf"
-test: $(TEST_ENV) build model test-tools
+test: $(TEST_ENV) build model test-tools kubectl
 	@REDOUBT_TEST_ALL=1 $(BIN)/python -m tests.run $(ARGS)
 
 # Clients that others wrote, in environments of their own: make conformance ARGS="openai litellm". Without ARGS also the
@@ -117,6 +117,10 @@ endif
 # What the tests drive: a browser, and networks of pods. Not beside the compiler's installation: apt-get runs once at a time.
 test-tools: | $(BUILD_ENV)
 	@tools/system_packages chromium=chromium ip=iproute2 unshare=util-linux hostname=hostname
+
+# What the tests of the manifests render them with: kubectl, in build/.
+kubectl: | $(ENV)
+	@$(BIN)/python -m tests.cloud.manifests.kubectl
 
 # Writes docs/configuration.md's tables from app/settings.py; a test holds them equal.
 docs: $(SERVE_ENV)

@@ -1,7 +1,7 @@
 """Strict schemas of the kinds of the Prometheus operator and cert-manager, as far as the manifests use them.
 
-Written from their API references (monitoring.coreos.com/v1, cert-manager.io/v1). A field that is missing here is refused
-although it may exist: add it after a look at the reference.
+Written from their API references (monitoring.coreos.com/v1, cert-manager.io/v1). A field that is missing here is
+refused although it may exist: add it after a look at the reference.
 """
 
 from tests.cloud.manifests.kubectl import Document

@@ -1,8 +1,7 @@
 """The pods that KubeRay 1.7's operator makes of a RayService, in our own words.
 
-After ray-operator/controllers/ray/common/pod.go of tag v1.7.0, with the operator's settings and feature gates as they are
-by default. Pods are complete as far as Kubernetes' rules go: what the checks of pods look at. Names and addresses that the
-operator draws are fixed here.
+After ray-operator/controllers/ray/common/pod.go of tag v1.7.0, with the operator's settings and feature gates as they
+are by default. Pods have all that the checks of pods look at. Names that the operator draws are fixed here.
 """
 
 from copy import deepcopy

@@ -1,7 +1,7 @@
 """What KubeRay 1.7's operator refuses in a RayService, or silently does wrong with: rules in our own words.
 
-After ray-operator/controllers/ray/utils/validation.go and common/service.go of tag v1.7.0, with the feature gates as they
-are by default. Schemas are checked elsewhere, and what the operator makes of a valid service is in operator_pods.
+After ray-operator/controllers/ray/utils/validation.go and common/service.go of tag v1.7.0, with the feature gates as
+they are by default. Schemas are checked elsewhere, and what the operator makes of a valid service is in operator_pods.
 """
 
 import re
@@ -15,8 +15,10 @@ MAX_NAME = 47
 SPELLED_TRUE = ("1", "true")
 V2_VARIABLE = "RAY_enable_autoscaler_v2"
 MANAGED = frozenset(
-    "FQ_RAY_IP RAY_IP RAY_CLUSTER_NAME RAY_CLUSTER_NAMESPACE RAY_CLOUD_INSTANCE_ID RAY_NODE_TYPE_NAME "
-    "KUBERAY_GEN_RAY_START_CMD RAY_AUTH_MODE RAY_AUTH_TOKEN".split()
+    {
+        *("FQ_RAY_IP", "RAY_IP", "RAY_CLUSTER_NAME", "RAY_CLUSTER_NAMESPACE", "RAY_CLOUD_INSTANCE_ID"),
+        *("RAY_NODE_TYPE_NAME", "KUBERAY_GEN_RAY_START_CMD", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"),
+    }
 )
 """Variables that the operator writes into our containers."""
 SELECTED = frozenset({"app.kubernetes.io/name", "app.kubernetes.io/created-by", "ray.io/serve", "ray.io/identifier"})

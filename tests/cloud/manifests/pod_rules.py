@@ -98,7 +98,9 @@ def references(pod: Document) -> Iterator[str]:
     for container in _containers(pod):
         name = container["name"]
         lists[f"{name}'s mounts"] = [mount["mountPath"] for mount in container.get("volumeMounts", [])]
-        lists[f"{name}'s variables"] = [each["name"] for each in container.get("env", []) if each["name"] != "FQ_RAY_IP"]
+        lists[f"{name}'s variables"] = [
+            each["name"] for each in container.get("env", []) if each["name"] != "FQ_RAY_IP"
+        ]
         ports = [port.get("name", "") for port in container.get("ports", [])]
         lists[f"{name}'s ports"] = ports
         for port in ports:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import celpy
-import celpy.celtypes
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
+from celpy.adapter import json_to_cel
 
 from tests.cloud.manifests.kubectl import Document
 
@@ -52,7 +52,7 @@ def cel_errors(schema: Any, value: Any, old: Any = None, path: str = "$") -> Ite
             continue
         environment = celpy.Environment()
         program = environment.program(environment.compile(rule["rule"]))
-        activation = {"self": celpy.json_to_cel(value), "oldSelf": celpy.json_to_cel(old)}
+        activation = {"self": json_to_cel(value), "oldSelf": json_to_cel(old)}
         if not program.evaluate(activation):
             yield f"{path}: {rule['message']}"
     if isinstance(value, dict):

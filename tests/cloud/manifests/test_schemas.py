@@ -2,8 +2,8 @@
 
 from typing import Any
 
-import jsonschema
-import kubernetes_validate
+import jsonschema  # type: ignore[import-untyped]
+import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 
 from tests.cloud.manifests.edits import CLUSTER, DELETE, HEAD_POD, WORKER_POD, WORKERS, at, edited
@@ -91,7 +91,12 @@ def test_kuberays_cel_rules_refuse(base: Document, ray_schema: Any) -> None:
         ("models", "Job", at("spec.backofflimit", 1), "backofflimit"),
         ("models", "PersistentVolumeClaim", at("spec.accessMode", "ReadOnlyMany"), "accessMode"),
         ("overlays/production", "PodMonitor", at("spec.podMetricsEndpoints.0.ports", "metrics"), "ports"),
-        ("overlays/production", "PodMonitor", at("spec.podMetricsEndpoints.0.interval", "soon"), "'soon' does not match"),
+        (
+            "overlays/production",
+            "PodMonitor",
+            at("spec.podMetricsEndpoints.0.interval", "soon"),
+            "'soon' does not match",
+        ),
         ("overlays/production", "PrometheusRule", at("spec.groups.0.rules.0.severity", "high"), "severity"),
         ("overlays/production", "Certificate", at("spec.isCA", "true"), "'true' is not of type 'boolean'"),
         ("overlays/production", "Issuer", at("spec.selfsigned", {}), "selfsigned"),

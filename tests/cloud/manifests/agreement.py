@@ -1,0 +1,173 @@
+"""Numbers that stand in more than one place: serve.yaml, the pods and the kubelet's configuration have to agree."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from app.launch.config_file import ServiceConfig
+from app.settings import validated
+from tests.cloud.manifests.kubectl import Document
+from tests.cloud.manifests.quantities import quantity
+
+GIBIBYTE = 1 << 30
+ENGINE_BYTES = 1 * GIBIBYTE
+"""Activations and whatever else a worker needs beside its weights and its KV cache."""
+RAY_BYTES = 3 * GIBIBYTE
+"""Ray's processes of a worker pod, Serve's proxy, and an ingress."""
+WEIGHTS_BYTES = {"smollm2-135m-instruct": 128 << 20}
+"""At least the size of the model.safetensors."""
+STOP_S = 30
+"""What stopping Ray may take after the drain."""
+
+Rule = Callable[[Document, ServiceConfig], Iterator[str]]
+
+
+def serve_config(service: Document) -> ServiceConfig:
+    """What the RayService serves, as Redoubt's own settings. Raises SettingsError."""
+    return validated(ServiceConfig, yaml.safe_load(service["spec"]["serveConfigV2"]), "serve.yaml")
+
+
+def disagreements(service: Document) -> list[str]:
+    """What does not fit together: the rule's name and the numbers."""
+    config = serve_config(service)
+    return [f"{name}: {reason}" for name, rule in RULES.items() for reason in rule(service, config)]
+
+
+def _group(service: Document) -> Any:
+    (group,) = service["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    return group
+
+
+def _pod(service: Document, role: str) -> Any:
+    cluster = service["spec"]["rayClusterConfig"]
+    group = cluster["headGroupSpec"] if role == "head" else _group(service)
+    return group["template"]["spec"]
+
+
+def _variables(pod: Any) -> dict[str, str]:
+    return {each["name"]: each.get("value", "") for each in pod["containers"][0]["env"]}
+
+
+def _limit(service: Document, name: str) -> Any:
+    return quantity(_pod(service, "worker")["containers"][0]["resources"]["limits"][name])
+
+
+def resources(service: Document, config: ServiceConfig) -> Iterator[str]:
+    """What the group offers to Ray is what its pod has, and one NUMA node."""
+    offered = _group(service)["resources"]
+    for ours, theirs in (("CPU", "cpu"), ("memory", "memory")):
+        if quantity(offered[ours]) != _limit(service, theirs):
+            yield f"{ours} {offered[ours]} is not the pod's limit {_limit(service, theirs)}"
+    if offered.get("numa_node") != "1":
+        yield "a pod offers one numa_node"
+    for application in config.applications:
+        if application.args.worker.ray_resources != {"numa_node": 1.0}:
+            yield f"{application.name}: a worker reserves one numa_node"
+
+
+def workers(service: Document, config: ServiceConfig) -> Iterator[str]:
+    """As many workers as pods, with autoscaling within the same bounds."""
+    group = _group(service)
+    bounds = group["minReplicas"], group["maxReplicas"]
+    scales = service["spec"]["rayClusterConfig"]["enableInTreeAutoscaling"]
+    least = most = 0
+    for application in config.applications:
+        worker = application.args.worker
+        if (worker.autoscaling is not None) != scales:
+            yield f"{application.name}: autoscaling is on in serve.yaml or in the RayService, not in both"
+        least += worker.autoscaling.min_workers if worker.autoscaling else worker.count
+        most += worker.autoscaling.max_workers if worker.autoscaling else worker.count
+    if (least, most) != bounds:
+        yield f"serve.yaml has {least} to {most} workers and the RayService {bounds[0]} to {bounds[1]} pods"
+    if not bounds[0] <= group["replicas"] <= bounds[1]:
+        yield f"replicas {group['replicas']} is outside of {bounds}"
+    if config.application.args.ingress.count > least:
+        yield "there are more ingresses than worker pods"
+
+
+def cpus(service: Document, config: ServiceConfig) -> Iterator[str]:
+    """Threads have CPUs of their own, and what Ray reserves for a pod's replicas fits the pod."""
+    limit = _limit(service, "cpu")
+    for application in config.applications:
+        worker = application.args.worker
+        for name, value in (("threads", worker.threads), ("cpus_per_worker", worker.cpus_per_worker)):
+            if value is not None and value > limit:
+                yield f"{name} {value} is more than the pod's {limit} CPUs"
+    ingress = config.application.args.ingress
+    reserved = config.application.args.worker.ray_num_cpus + ingress.ray_num_cpus * ingress.count
+    if reserved > limit:
+        yield f"Ray would reserve {reserved} CPUs of a pod with {limit}"
+    head = service["spec"]["rayClusterConfig"]["headGroupSpec"].get("rayStartParams", {})
+    if head.get("num-cpus") != "0":
+        yield "the head offers CPUs, so replicas could run there"
+    if ingress.ray_num_cpus == 0:
+        yield "an ingress without CPUs could run on the head"
+
+
+def memory(service: Document, config: ServiceConfig) -> Iterator[str]:
+    """Weights, KV cache, engine, Ray and /dev/shm fit the pod's memory."""
+    shm = next(each for each in _pod(service, "worker")["volumes"] if each["name"] == "shm")
+    for application in config.applications:
+        needed = (
+            WEIGHTS_BYTES[application.args.model.name]
+            + application.args.engine.kv_memory_bytes
+            + ENGINE_BYTES
+            + RAY_BYTES
+            + int(quantity(shm["emptyDir"]["sizeLimit"]))
+        )
+        if needed > _limit(service, "memory"):
+            yield f"{application.name} needs {needed} bytes of a pod with {_limit(service, 'memory')}"
+
+
+def timeouts(service: Document, config: ServiceConfig) -> Iterator[str]:
+    """Requests end before the drain does, the drain before the pod is killed, and an old cluster outlives both."""
+    for role in ("head", "worker"):
+        pod = _pod(service, role)
+        drain_s = int(_variables(pod)["REDOUBT_DRAIN_TIMEOUT_S"])
+        if pod["terminationGracePeriodSeconds"] != drain_s + STOP_S:
+            yield f"{role}: terminationGracePeriodSeconds is not {drain_s} + {STOP_S}"
+        for application in config.applications:
+            if application.args.worker.drain_timeout_s > drain_s:
+                yield f"{application.name}: worker.drain_timeout_s is more than the {role}'s {drain_s} s"
+    if service["spec"]["rayClusterDeletionDelaySeconds"] < _pod(service, "worker")["terminationGracePeriodSeconds"]:
+        yield "rayClusterDeletionDelaySeconds is less than what a pod may take to end"
+
+
+def ports(service: Document, config: ServiceConfig) -> Iterator[str]:
+    """One port for requests, one for probes, everywhere."""
+    for role in ("head", "worker"):
+        pod = _pod(service, role)
+        named = {each["name"]: each["containerPort"] for each in pod["containers"][0]["ports"]}
+        if named.get("serve") != config.http_options.port:
+            yield f"{role}: port serve is not http_options.port {config.http_options.port}"
+        if str(named.get("health")) != _variables(pod)["REDOUBT_HEALTH_PORT"]:
+            yield f"{role}: port health is not REDOUBT_HEALTH_PORT"
+        if named.get("metrics") != 8080:
+            yield f"{role}: port metrics is not 8080"
+    if config.http_options.host != "0.0.0.0":
+        yield "http_options.host is not 0.0.0.0, so nobody would reach the pods"
+    if config.proxy_location != "EveryNode":
+        yield "proxy_location is not EveryNode, so requests would meet no proxy"
+
+
+def files(service: Document, config: ServiceConfig) -> Iterator[str]:
+    """Models and keys lie where they are mounted, and readiness looks at the models that are served."""
+    pod = _pod(service, "worker")
+    mounted = [Path(each["mountPath"]) for each in pod["containers"][0]["volumeMounts"]]
+    served = {application.args.model.folder for application in config.applications}
+    if set(_variables(pod)["REDOUBT_MODELS"].split(":")) != served:
+        yield f"REDOUBT_MODELS is not {', '.join(sorted(served))}"
+    key_file = config.application.args.ingress.api_key_file
+    for path in (*served, *([key_file] if key_file else [])):
+        if not any(folder in Path(path).parents for folder in mounted):
+            yield f"{path} is on no volume"
+    keys = next(each["secret"] for each in pod["volumes"] if each["name"] == "keys")
+    if key_file is None and not keys.get("optional"):
+        yield "there are no API keys, but the pods wait for their Secret"
+    if key_file is not None and Path(key_file).name not in [each["path"] for each in keys["items"]]:
+        yield f"{key_file} is not in the Secret"
+
+
+RULES: dict[str, Rule] = {rule.__name__: rule for rule in (resources, workers, cpus, memory, timeouts, ports, files)}

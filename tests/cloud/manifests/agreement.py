@@ -55,11 +55,12 @@ def _limit(service: Document, name: str) -> Any:
 
 
 def resources(service: Document, config: ServiceConfig) -> Iterator[str]:
-    """What the group offers to Ray is what its pod has, and one NUMA node."""
+    """What the group offers to Ray is what its pod has: memory, cores of two threads, and one NUMA node."""
     offered = _group(service)["resources"]
-    for ours, theirs in (("CPU", "cpu"), ("memory", "memory")):
-        if quantity(offered[ours]) != _limit(service, theirs):
-            yield f"{ours} {offered[ours]} is not the pod's limit {_limit(service, theirs)}"
+    if quantity(offered["memory"]) != _limit(service, "memory"):
+        yield f"memory {offered['memory']} is not the pod's limit {_limit(service, 'memory')}"
+    if quantity(offered["CPU"]) * 2 != _limit(service, "cpu"):
+        yield f"CPU {offered['CPU']} is not half of the pod's {_limit(service, 'cpu')} CPUs"
     if offered.get("numa_node") != "1":
         yield "a pod offers one numa_node"
     for application in config.applications:
@@ -97,8 +98,8 @@ def cpus(service: Document, config: ServiceConfig) -> Iterator[str]:
                 yield f"{name} {value} is more than the pod's {limit} CPUs"
     ingress = config.application.args.ingress
     reserved = config.application.args.worker.ray_num_cpus + ingress.ray_num_cpus * ingress.count
-    if reserved > limit:
-        yield f"Ray would reserve {reserved} CPUs of a pod with {limit}"
+    if reserved > quantity(_group(service)["resources"]["CPU"]):
+        yield f"Ray would reserve {reserved} CPUs of a pod that offers {_group(service)['resources']['CPU']}"
     head = service["spec"]["rayClusterConfig"]["headGroupSpec"].get("rayStartParams", {})
     if head.get("num-cpus") != "0":
         yield "the head offers CPUs, so replicas could run there"

@@ -121,6 +121,7 @@ def _autoscaler(cluster: Any, image: str) -> Any:
             {"name": "RAY_CLUSTER_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
             {"name": "RAY_HEAD_POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             {"name": "KUBERAY_CRD_VER", "value": "v1"},
+            {"name": "KUBERAY_GEN_AUTOSCALER_START_CMD", "value": "ray kuberay-autoscaler"},
             *deepcopy(options.get("env", [])),
         ],
         "volumeMounts": deepcopy(options.get("volumeMounts", [])),

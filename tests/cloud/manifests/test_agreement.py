@@ -62,7 +62,7 @@ def test_the_weights_are_no_more_than_assumed(embedded_model: Path) -> None:
 
 EXAMPLES: dict[str, list[Edit]] = {
     "resources": [
-        at(f"{WORKERS}.resources.CPU", "8"),
+        at(f"{WORKERS}.resources.CPU", "16"),
         at(f"{WORKERS}.resources.memory", "32G"),
         at(f"{WORKERS}.resources.numa_node", "2"),
         serving(f"{ARGS}.worker.ray_resources", {}),
@@ -78,7 +78,7 @@ EXAMPLES: dict[str, list[Edit]] = {
     "cpus": [
         serving(f"{ARGS}.worker.threads", 17),
         serving(f"{ARGS}.worker.cpus_per_worker", 17),
-        serving(f"{ARGS}.worker.ray_num_cpus", 16.0),
+        serving(f"{ARGS}.worker.ray_num_cpus", 8.0),
         serving(f"{ARGS}.ingress.ray_num_cpus", 0.0),
         at(f"{HEAD}.rayStartParams.num-cpus", "2"),
     ],

@@ -1,9 +1,15 @@
 """The pods that the operator makes of each overlay follow Kubernetes' schema, the restricted profile and our rules."""
 
-from typing import Any
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
+from cryptography import x509
 
+from tests.cloud.authority import make_authority
 from tests.cloud.manifests.edits import CLUSTER, DELETE, HEAD_POD, WORKER_POD, Edit, at, edited
 from tests.cloud.manifests.kubectl import ROOT, Document, find, render
 from tests.cloud.manifests.operator_pods import pods
@@ -50,9 +56,44 @@ def test_the_certificate_is_there_before_the_head_is_asked(full: Document) -> No
         assert "/tls" in {mount["mountPath"] for mount in container["volumeMounts"]}, container["name"]
 
 
-def test_an_image_of_the_users_reaches_every_container(tmp_path: Any) -> None:
-    import os
+def test_the_init_container_issues_the_pods_certificate(full: Document, tmp_path: Path) -> None:
+    """Its script runs as it stands in the manifests; only the folders are others."""
+    (tmp_path / "tls").mkdir()
+    make_authority(tmp_path / "ca")
+    for pod in pods(full).values():
+        init = pod["spec"]["initContainers"][0]
+        assert init["command"] == ["python3", "-c"]
+        variables = {"AUTHORITY": str(tmp_path / "ca"), "FOLDER": str(tmp_path / "tls"), "POD_IP": "10.9.8.7"}
+        assert variables.keys() == {each["name"] for each in init["env"]}
+        subprocess.run([sys.executable, "-c", *init["args"]], env={**os.environ, **variables}, check=True)
+        paths = {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0]["env"]}
+        certificate = x509.load_pem_x509_certificate(
+            (tmp_path / "tls" / Path(paths["RAY_TLS_SERVER_CERT"]).name).read_bytes()
+        )
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert "10.9.8.7" in [str(address) for address in names.get_values_for_type(x509.IPAddress)]
+        for variable in ("RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT"):
+            assert (tmp_path / "tls" / Path(paths[variable]).name).exists()
 
+
+def test_the_autoscaler_starts_again_and_ends_when_it_is_told(full: Document, tmp_path: Path) -> None:
+    autoscaler = pods(full)["head"]["spec"]["containers"][1]
+    environment = {**os.environ, "KUBERAY_GEN_AUTOSCALER_START_CMD": f"mktemp -p {tmp_path}"}
+    script = autoscaler["args"][0].replace("sleep 5", "sleep 0.1")
+    process = subprocess.Popen([*autoscaler["command"], script], env=environment, stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 30
+        while len(list(tmp_path.iterdir())) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_an_image_of_the_users_reaches_every_container(tmp_path: Path) -> None:
     overlay = ROOT / "kuberay" / "overlays" / "production"
     (tmp_path / "kustomization.yaml").write_text(
         f"resources: [{os.path.relpath(overlay, tmp_path)}]\n"

@@ -86,6 +86,8 @@ def workers(service: Document, config: ServiceConfig) -> Iterator[str]:
         yield f"replicas {group['replicas']} is outside of {bounds}"
     if config.application.args.ingress.count > least:
         yield "there are more ingresses than worker pods"
+    if config.application.args.ingress.count > 1 and config.application.args.ingress.max_per_node != 1:
+        yield "several ingresses could be on one pod, and their counts would not be told apart"
 
 
 def cpus(service: Document, config: ServiceConfig) -> Iterator[str]:

@@ -73,6 +73,7 @@ EXAMPLES: dict[str, list[Edit]] = {
         at(f"{CLUSTER}.enableInTreeAutoscaling", True),
         serving(f"{ARGS}.worker.count", 3),
         serving(f"{ARGS}.ingress.count", 3),
+        serving(f"{ARGS}.ingress.max_per_node", 2),
         serving(f"{ARGS}.worker.autoscaling", {"min_workers": 2, "max_workers": 2}),
     ],
     "cpus": [

@@ -173,4 +173,14 @@ def files(service: Document, config: ServiceConfig) -> Iterator[str]:
         yield f"{key_file} is not in the Secret"
 
 
-RULES: dict[str, Rule] = {rule.__name__: rule for rule in (resources, workers, cpus, memory, timeouts, ports, files)}
+def binding(service: Document, config: ServiceConfig) -> Iterator[str]:
+    """The container runtime's default seccomp profile refuses mbind, so workers do not ask for it."""
+    profile = _pod(service, "worker").get("securityContext", {}).get("seccompProfile", {}).get("type")
+    for application in config.applications:
+        if application.args.worker.bind_memory and profile == "RuntimeDefault":
+            yield f"{application.name}: worker.bind_memory is refused by the seccomp profile {profile}"
+
+
+RULES: dict[str, Rule] = {
+    rule.__name__: rule for rule in (resources, workers, cpus, memory, timeouts, ports, files, binding)
+}

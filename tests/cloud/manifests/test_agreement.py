@@ -100,6 +100,7 @@ EXAMPLES: dict[str, list[Edit]] = {
         at(f"{WORKER_POD}.containers.0.ports.2.containerPort", 8078),
         at(f"{HEAD_POD}.containers.0.ports.3.containerPort", 9090),
     ],
+    "binding": [serving(f"{ARGS}.worker.bind_memory", True), serving(f"{ARGS}.worker.bind_memory", DELETE)],
     "files": [
         serving(f"{ARGS}.model.folder", "/models/other"),
         serving(f"{ARGS}.ingress.api_key_file", "/etc/keys"),

@@ -108,7 +108,7 @@ def test_only_the_head_of_an_autoscaling_cluster_reaches_the_kubernetes_api(docu
 
 def test_the_converting_job_reaches_nothing() -> None:
     here = policies(render(ROOT / "kuberay" / "base"))
-    labels = find(render(ROOT / "kuberay" / "models"), "Job")["spec"]["template"]["metadata"]["labels"]
+    labels = find(render(ROOT / "kuberay" / "volume"), "Job")["spec"]["template"]["metadata"]["labels"]
     job = Peer("redoubt", labels)
     assert not any(connects(here, job, target, 443) for target in (INTERNET, DNS, OPERATOR))
     assert not connects(here, job, Peer("redoubt", {"app.kubernetes.io/part-of": "redoubt"}), DASHBOARD)

@@ -30,7 +30,7 @@ def test_the_pods_of_each_overlay_are_right(service: Document, request: pytest.F
 
 
 def test_the_converting_job_is_right() -> None:
-    job = find(render(ROOT / "kuberay" / "models"), "Job")
+    job = find(render(ROOT / "kuberay" / "volume"), "Job")
     pod = {"kind": "Pod", **job["spec"]["template"]}
     # It runs once, answers no probes, and the namespace's default account has no token to mount.
     assert [line for line in violations(pod) if not line.startswith("probes")] == [

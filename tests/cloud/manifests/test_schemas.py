@@ -41,8 +41,8 @@ def test_each_document_follows_its_schema(documents: list[Document]) -> None:
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 
-def test_the_models_folder_follows_its_schemas() -> None:
-    assert [errors(each) for each in render(ROOT / "kuberay" / "models")] == [[], []]
+def test_the_volume_and_its_job_follow_their_schemas() -> None:
+    assert [errors(each) for each in render(ROOT / "kuberay" / "volume")] == [[], []]
 
 
 def test_the_service_follows_kuberays_schema(service: Document, ray_schema: Any) -> None:
@@ -88,8 +88,8 @@ def test_kuberays_cel_rules_refuse(base: Document, ray_schema: Any) -> None:
         ("base", "NetworkPolicy", at("spec.policyTypes", "Ingress"), "'Ingress' is not of type 'array'"),
         ("base", "PodDisruptionBudget", at("spec.minAvailable", [1]), "[1]"),
         ("base", "ServiceAccount", at("automountServiceAccountToken", "no"), "'no' is not of type 'boolean'"),
-        ("models", "Job", at("spec.backofflimit", 1), "backofflimit"),
-        ("models", "PersistentVolumeClaim", at("spec.accessMode", "ReadOnlyMany"), "accessMode"),
+        ("volume", "Job", at("spec.backofflimit", 1), "backofflimit"),
+        ("volume", "PersistentVolumeClaim", at("spec.accessMode", "ReadOnlyMany"), "accessMode"),
         ("overlays/production", "PodMonitor", at("spec.podMetricsEndpoints.0.ports", "metrics"), "ports"),
         (
             "overlays/production",

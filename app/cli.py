@@ -161,6 +161,20 @@ def node(
 
 
 @cli.command()
+def certificate(
+    authority: Annotated[Path, typer.Argument(metavar="CA", help="A folder with ca.crt and ca.key, or tls.*.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder for tls.crt, tls.key and ca.crt.")],
+    address: Annotated[str, typer.Option(envvar="POD_IP", help="The node's address.")],
+) -> None:
+    """Issue the TLS certificate of one node of a Ray cluster, as a pod's init container does."""
+    from app.launch.node.certificate import issue_certificate
+    from app.settings import SettingsError
+
+    with _one_line_errors(SettingsError, OSError):
+        issue_certificate(authority, out, address)
+
+
+@cli.command()
 def convert(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="A Hugging Face model folder or a GGUF file.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],

@@ -22,12 +22,13 @@ def build(args: ServiceSettings) -> Application:
     """The ingress with the workers of one model. Serve makes `args` from the configuration file."""
     workers = worker_deployment(args).bind(args)
     ingress = args.ingress
+    spread: dict[str, Any] = {} if ingress.max_per_node is None else {"max_replicas_per_node": ingress.max_per_node}
     return (
         cast(Deployment, Ingress)
         .options(
             name="Ingress",
             num_replicas=ingress.count,
-            max_replicas_per_node=ingress.max_per_node,
+            **spread,
             max_ongoing_requests=ingress.max_ongoing_requests + RESERVED_PLACES,
             graceful_shutdown_timeout_s=args.worker.drain_timeout_s,
             graceful_shutdown_wait_loop_s=_DRAIN_POLL_S,

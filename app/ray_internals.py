@@ -92,8 +92,9 @@ def gcs_refusal(address: str) -> str | None:
 
     May block for most of a minute. Ray 2.60: `GcsClient` connects when it is made, with this process' token and TLS.
     """
+    raylet: Any = ray._raylet
     try:
-        ray._raylet.GcsClient(address=address)
+        raylet.GcsClient(address=address)
     except ray.exceptions.AuthenticationError:
         return f"The head at {address} refuses this node's token: RAY_AUTH_TOKEN must be the same on every node."
     except ray.exceptions.RayError as error:

@@ -1,7 +1,7 @@
 """What KubeRay's operator does with a RayService, replayed: its HTTP calls to the head, in its order.
 
 KubeRay 1.7 (`ray-operator/controllers/ray/utils/dashboard_httpclient.go`): GET and PUT of
-`/api/serve/applications/` on the head's dashboard, with the cluster's token.
+`/api/serve/applications/` on the head's dashboard, with the cluster's token in a header of its own.
 """
 
 import http.client
@@ -31,7 +31,7 @@ def request(
         with closing(http.client.HTTPConnection(host, port, timeout=timeout_s)) as connection:
             headers = {"Content-Type": "application/json"}
             if token is not None:
-                headers["Authorization"] = f"Bearer {token}"
+                headers["x-ray-authorization"] = f"Bearer {token}"
             try:
                 connection.request(method, path, None if body is None else json.dumps(body), headers)
                 response = connection.getresponse()
@@ -50,7 +50,7 @@ class Operator:
 
     def get(self) -> tuple[int, str]:
         """Status and body of the head's list of applications."""
-        return request(self._network, self._head, 8265, _PATH, token=self._token)
+        return request(self._network, self._head, 8265, f"{_PATH}?api_type=declarative", token=self._token)
 
     def applications(self) -> dict[str, Any]:
         """The applications by name, as the status of a RayService has them; empty if the head does not answer."""

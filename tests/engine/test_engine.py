@@ -154,7 +154,7 @@ def test_the_same_tokens_alone_batched_chunked_and_preempted(
     shape: dict[str, int], start: Start, request: pytest.FixtureRequest
 ) -> None:
     gate = Gate()
-    runner = FakeRunner(**shape, before_step=gate)  # type: ignore[arg-type]
+    runner = FakeRunner(**shape, before_step=gate)
     engine = start(runner, prompt_chunk_tokens=5, expected_output_tokens=1)
     receiver = Receiver()
     for generate in MIX:

@@ -6,6 +6,7 @@ no restart. When Ray ends by itself, as it does on every node whose head is gone
 """
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -34,6 +35,9 @@ def run_node(options: NodeOptions) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    # Ray wants many files open; containers begin with few of those that they may have.
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     health = Health()
     try:
         server = HealthServer(health, options.health_port)
@@ -48,6 +52,8 @@ def run_node(options: NodeOptions) -> int:
 
 
 class _Node:
+    """A node in its states, one after the other."""
+
     def __init__(self, options: NodeOptions, health: Health, stop: threading.Event) -> None:
         self._options = options
         self._health = health

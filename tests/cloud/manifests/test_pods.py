@@ -57,15 +57,16 @@ def test_the_certificate_is_there_before_the_head_is_asked(full: Document) -> No
 
 
 def test_the_init_container_issues_the_pods_certificate(full: Document, tmp_path: Path) -> None:
-    """Its script runs as it stands in the manifests; only the folders are others."""
+    """Its command runs as it stands in the manifests; only the folders are others."""
     (tmp_path / "tls").mkdir()
     make_authority(tmp_path / "ca")
     for pod in pods(full).values():
         init = pod["spec"]["initContainers"][0]
-        assert init["command"] == ["python3", "-c"]
-        variables = {"AUTHORITY": str(tmp_path / "ca"), "FOLDER": str(tmp_path / "tls"), "POD_IP": "10.9.8.7"}
-        assert variables.keys() == {each["name"] for each in init["env"]}
-        subprocess.run([sys.executable, "-c", *init["args"]], env={**os.environ, **variables}, check=True)
+        assert "command" not in init
+        assert [each["name"] for each in init["env"]] == ["POD_IP"]
+        arguments = [str(tmp_path) + each if each.startswith("/") else each for each in init["args"]]
+        command = [sys.executable, "-m", "app.cli", *arguments]
+        subprocess.run(command, env={**os.environ, "POD_IP": "10.9.8.7"}, check=True)
         paths = {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0]["env"]}
         certificate = x509.load_pem_x509_certificate(
             (tmp_path / "tls" / Path(paths["RAY_TLS_SERVER_CERT"]).name).read_bytes()

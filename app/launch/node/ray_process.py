@@ -15,7 +15,7 @@ from pathlib import Path
 
 from app.launch.node.checks import NodeCores
 from app.launch.node.options import AGENT_PORT, DASHBOARD_PORT, METRICS_PORT, NodeOptions
-from app.launch.node.roles import Cores, Role
+from app.launch.node.roles import Role
 from app.launch.ray_environment import USE_HAPROXY, cluster_haproxy_environment, node_environment
 
 _OBJECT_STORE_BYTES = 100 << 20
@@ -50,8 +50,8 @@ def start_arguments(options: NodeOptions, cores: NodeCores, folder: Path) -> lis
             "--no-monitor",  # an autoscaler, if there is one, is KubeRay's and runs beside the head
             *arguments,
         ]
-    # With shared cores it is still one worker a node: they are not divided by NUMA nodes.
-    slots = len(cores.nodes) if options.cores is Cores.EXCLUSIVE else 1
+    # A whole machine runs a worker on each of its NUMA nodes. A part of one, with a limit, runs one worker.
+    slots = len(cores.nodes) if cores.limit_cpus is None else 1
     return [
         f"--address={options.head_address}",
         f"--num-cpus={cores.count}",

@@ -7,7 +7,7 @@ import pytest
 
 from app.launch.node.checks import NodeCores
 from app.launch.node.ray_process import RayProcess, start_arguments, start_environment
-from app.launch.node.roles import Cores, Role
+from app.launch.node.roles import Role
 from app.workers.numa import Slot
 from tests.app.launch.node.test_checks import WHOLE_NODE, options
 from tests.service.running import wait_until
@@ -21,14 +21,14 @@ def worker_resources(arguments: list[str]) -> tuple[int, float]:
     return int(given["num-cpus"]), json.loads(given["resources"])["numa_node"]
 
 
-def test_a_worker_offers_its_cores_and_numa_nodes(tmp_path: Path) -> None:
+def test_a_whole_machine_offers_its_cores_and_numa_nodes(tmp_path: Path) -> None:
     assert worker_resources(start_arguments(options(), WHOLE_NODE, tmp_path)) == (4, 1)
     assert worker_resources(start_arguments(options(), TWO_NODES, tmp_path)) == (4, 2)
 
 
-def test_on_shared_cores_there_is_one_worker(tmp_path: Path) -> None:
+def test_a_part_of_a_machine_offers_one(tmp_path: Path) -> None:
     limited = replace(TWO_NODES, limit_cpus=3.0)
-    assert worker_resources(start_arguments(options(cores=Cores.SHARED), limited, tmp_path)) == (3, 1)
+    assert worker_resources(start_arguments(options(), limited, tmp_path)) == (3, 1)
 
 
 def test_a_head_computes_nothing_and_takes_configurations(tmp_path: Path) -> None:

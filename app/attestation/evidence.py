@@ -1,0 +1,64 @@
+"""Where quotes come from: the confidential container's agent, or keys of our own for trying it out.
+
+Knows nothing of statements: a quote is asked for with 64 bytes of report data.
+"""
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import Protocol
+
+import httpx
+
+AGENT = "http://127.0.0.1:8006"
+"""The attestation agent's address in a confidential container (guest-components)."""
+MOST_QUOTE_BYTES = 16 << 10
+MOST_EVENT_LOG_BYTES = 256 << 10
+
+
+class EvidenceError(RuntimeError):
+    """There is no quote; the message is for the operator's log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A quote and what it takes to check it."""
+
+    quote: bytes
+    event_log: bytes
+    """The confidential container's log of what was measured after the start (CCEL); empty if there is none."""
+    collateral: str | None = None
+    """What Intel says of the platform, as JSON; None: clients have it, or get it themselves."""
+    insecure: bool = False
+    """Whether no processor stands behind it."""
+
+
+class EvidenceSource(Protocol):
+    """Makes quotes."""
+
+    async def quote(self, report_data: bytes) -> Evidence:
+        """Evidence over 64 bytes. Raises EvidenceError."""
+
+
+class AgentEvidence:
+    """Quotes from the attestation agent of a confidential container (guest-components 0.21, `/aa/evidence`)."""
+
+    def __init__(self, client: httpx.AsyncClient, collateral: str | None) -> None:
+        """client: reaches the agent, with a timeout. collateral: handed to clients with each quote."""
+        self._client = client
+        self._collateral = collateral
+
+    async def quote(self, report_data: bytes) -> Evidence:
+        """See EvidenceSource."""
+        parameters = {"runtime_data": base64.b64encode(report_data).decode(), "encoding": "base64"}
+        try:
+            response = await self._client.get(f"{AGENT}/aa/evidence", params=parameters)
+            response.raise_for_status()
+            answer = json.loads(response.content)
+            quote = base64.b64decode(answer["quote"], validate=True)
+            event_log = base64.b64decode(answer.get("cc_eventlog") or "", validate=True)
+        except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise EvidenceError(f"the attestation agent at {AGENT} gave no quote: {error!r}") from error
+        if len(quote) > MOST_QUOTE_BYTES or len(event_log) > MOST_EVENT_LOG_BYTES:
+            raise EvidenceError(f"a quote of {len(quote)} bytes with a log of {len(event_log)}: too large")
+        return Evidence(quote, event_log, self._collateral)

@@ -1,0 +1,74 @@
+"""The front: an HAProxy that ends TLS in the trust domain, and passes requests on to the service on loopback.
+
+TLS 1.3 only, without session tickets, resumption or early data, so that every connection shows the key that clients
+verify. Attestation requests go to their own service. The HAProxy is Debian's: the one that comes with Ray has an old
+TLS library.
+"""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from app.attestation.service import PATH
+from app.settings import SettingsError
+
+_PLACES = ("/usr/sbin/haproxy", "/usr/local/sbin/haproxy")
+_CONFIGURATION = """\
+global
+    maxconn 4096
+    nbthread 1
+    tune.ssl.cachesize 0
+    ssl-default-bind-options ssl-min-ver TLSv1.3 no-tls-tickets
+    ssl-default-bind-curves X25519:P-256
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 3600s
+    timeout server 86400s
+    timeout http-request 60s
+    option http-buffer-request
+    option abortonclose
+    option http-no-delay
+frontend tls
+    bind {bind} ssl crt {key} alpn http/1.1
+    use_backend attestation if {{ path {path} }}
+    default_backend service
+backend attestation
+    timeout server 60s
+    server local unix@{socket}
+backend service
+    option http-server-close
+    server local 127.0.0.1:{port}
+"""
+
+
+def haproxy() -> str:
+    """Debian's HAProxy. Raises SettingsError if there is none."""
+    found = shutil.which("haproxy", path=":".join(str(Path(place).parent) for place in _PLACES))
+    if found is None:
+        raise SettingsError("attestation: the front needs HAProxy with TLS: apt-get install haproxy")
+    return found
+
+
+def configuration(*, host: str, tls_port: int, key: Path, attestation_socket: Path, service_port: int) -> str:
+    """HAProxy's configuration.
+
+    Args:
+        host: the address to listen on.
+        tls_port: the port to listen on.
+        key: certificate and key, PEM.
+        attestation_socket: the Unix socket of the attestation service.
+        service_port: where the service listens on loopback.
+    """
+    bind = f"[{host}]:{tls_port}" if ":" in host else f"ipv4@{host}:{tls_port}"
+    return _CONFIGURATION.format(bind=bind, key=key, path=PATH, socket=attestation_socket, port=service_port)
+
+
+def start_front(configuration: str, folder: Path) -> "subprocess.Popen[bytes]":
+    """Starts HAProxy in the foreground. Raises SettingsError with its words if it refuses the configuration."""
+    path = folder / "front.cfg"
+    path.write_text(configuration, encoding="utf-8")
+    check = subprocess.run([haproxy(), "-c", "-f", path], capture_output=True, text=True, check=False)
+    if check.returncode != 0:
+        raise SettingsError(f"attestation: the front does not start: {check.stderr.strip()}")
+    return subprocess.Popen([haproxy(), "-db", "-f", path], stdin=subprocess.DEVNULL)

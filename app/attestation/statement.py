@@ -1,0 +1,71 @@
+"""What a service says of itself when it is asked who it is, and how a quote is bound to that.
+
+`verify/` has the other half: both follow the protocol in docs/confidential.md. Knows nothing of quotes or HTTP.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+VERSION = 1
+REPORT_DATA_PREFIX = b"redoubt/attestation/v1\0"
+NONCE = re.compile(r"[0-9a-f]{64}")
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What stays the same while the service runs."""
+
+    tls_spki_sha256: str
+    """Of the front's certificate: SHA-256 of its SubjectPublicKeyInfo in DER, hex."""
+    image: str | None
+    """The container image with its digest; None outside of a container."""
+    config_sha256: str
+    """Of the configuration as the service reads it, hex."""
+    models: Mapping[str, str]
+    """`model_digest` of each model by its name in the API."""
+    cluster_ca_spki_sha256: str | None
+    """Of the authority that certifies the cluster's nodes; None on one machine."""
+
+
+def statement(facts: Facts, nonce: str) -> bytes:
+    """The statement for a client's nonce (64 lower-case hex digits): JSON, whose exact bytes count."""
+    assert NONCE.fullmatch(nonce)
+    values = {
+        "v": VERSION,
+        "nonce": nonce,
+        "tls_spki_sha256": facts.tls_spki_sha256,
+        "hpke": None,
+        "image": facts.image,
+        "config_sha256": facts.config_sha256,
+        "models": [{"name": name, "sha256": digest} for name, digest in sorted(facts.models.items())],
+        "cluster_ca_spki_sha256": facts.cluster_ca_spki_sha256,
+    }
+    return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def report_data(statement: bytes) -> bytes:
+    """The 64 bytes that a quote signs for a statement."""
+    return hashlib.sha512(REPORT_DATA_PREFIX + statement).digest()
+
+
+def model_digest(folder: Path) -> str:
+    """SHA-256 of a converted model, hex: of the lines that `sha256sum *` prints in its folder, in the C locale's order.
+
+    Raises OSError. Folders inside are not part of a model.
+    """
+    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    lines = "".join(f"{_file_digest(folder / name)}  {name}\n" for name in names)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(_READ_BYTES):
+            digest.update(part)
+    return digest.hexdigest()

@@ -5,11 +5,13 @@ verify. Attestation requests go to their own service. The HAProxy is Debian's: t
 TLS library.
 """
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 from app.attestation.service import PATH
+from app.attestation.tls_key import TlsKey
 from app.settings import SettingsError
 
 _PLACES = ("/usr/sbin/haproxy", "/usr/local/sbin/haproxy")
@@ -50,13 +52,13 @@ def haproxy() -> str:
     return found
 
 
-def configuration(*, host: str, tls_port: int, key: Path, attestation_socket: Path, service_port: int) -> str:
+def configuration(*, host: str, tls_port: int, key: str, attestation_socket: Path, service_port: int) -> str:
     """HAProxy's configuration.
 
     Args:
         host: the address to listen on.
         tls_port: the port to listen on.
-        key: certificate and key, PEM.
+        key: where HAProxy finds certificate and key, PEM.
         attestation_socket: the Unix socket of the attestation service.
         service_port: where the service listens on loopback.
     """
@@ -64,11 +66,30 @@ def configuration(*, host: str, tls_port: int, key: Path, attestation_socket: Pa
     return _CONFIGURATION.format(bind=bind, key=key, path=PATH, socket=attestation_socket, port=service_port)
 
 
-def start_front(configuration: str, folder: Path) -> "subprocess.Popen[bytes]":
-    """Starts HAProxy in the foreground. Raises SettingsError with its words if it refuses the configuration."""
-    path = folder / "front.cfg"
-    path.write_text(configuration, encoding="utf-8")
-    check = subprocess.run([haproxy(), "-c", "-f", path], capture_output=True, text=True, check=False)
-    if check.returncode != 0:
-        raise SettingsError(f"attestation: the front does not start: {check.stderr.strip()}")
-    return subprocess.Popen([haproxy(), "-db", "-f", path], stdin=subprocess.DEVNULL)
+def start_front(
+    folder: Path, key: TlsKey, *, host: str, tls_port: int, attestation_socket: Path, service_port: int
+) -> "subprocess.Popen[bytes]":
+    """Starts HAProxy in the foreground. Raises SettingsError with its words if it refuses to.
+
+    folder: private, for its configuration. The key goes to HAProxy through memory that only it and this process have.
+    """
+    memory = os.memfd_create("front.pem", 0)
+    try:
+        os.write(memory, key.pem)
+        path = folder / "front.cfg"
+        text = configuration(
+            host=host,
+            tls_port=tls_port,
+            key=f"/proc/self/fd/{memory}",
+            attestation_socket=attestation_socket,
+            service_port=service_port,
+        )
+        path.write_text(text, encoding="utf-8")
+        check = subprocess.run(
+            [haproxy(), "-c", "-f", path], capture_output=True, text=True, check=False, pass_fds=[memory]
+        )
+        if check.returncode != 0:
+            raise SettingsError(f"attestation: the front does not start: {check.stderr.strip()}")
+        return subprocess.Popen([haproxy(), "-db", "-f", path], stdin=subprocess.DEVNULL, pass_fds=[memory])
+    finally:
+        os.close(memory)

@@ -1,4 +1,4 @@
-"""The front's TLS key and certificate: made anew at each start, inside the trust domain, and never written to a disk.
+"""The front's TLS key and certificate: made anew at each start, inside the trust domain, and in no file system.
 
 Clients do not trust the certificate because somebody signed it. They compare its key with the one in the statement.
 """
@@ -6,7 +6,6 @@ Clients do not trust the certificate because somebody signed it. They compare it
 import datetime
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -19,16 +18,16 @@ _CLOCK_SKEW = datetime.timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class TlsKey:
-    """A key with its certificate, in one file."""
+    """A key with its certificate."""
 
-    path: Path
-    """PEM: certificate and private key, as HAProxy reads them."""
+    pem: bytes
+    """Certificate and private key, as HAProxy reads them."""
     spki_sha256: str
     """SHA-256 of the SubjectPublicKeyInfo in DER, hex."""
 
 
-def make_tls_key(folder: Path, host_names: list[str]) -> TlsKey:
-    """Makes a key on P-256 and a certificate that it signs itself. folder: private, and in memory (tmpfs)."""
+def make_tls_key(host_names: list[str]) -> TlsKey:
+    """Makes a key on P-256 and a certificate that it signs itself."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "redoubt")])
     now = datetime.datetime.now(datetime.UTC)
@@ -43,11 +42,8 @@ def make_tls_key(folder: Path, host_names: list[str]) -> TlsKey:
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(host) for host in host_names]), critical=False)
         .sign(key, hashes.SHA256())
     )
-    path = folder / "front.pem"
-    path.touch(mode=0o600)
-    path.write_bytes(
-        certificate.public_bytes(serialization.Encoding.PEM)
-        + key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    pem = certificate.public_bytes(serialization.Encoding.PEM) + key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     public = key.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return TlsKey(path, hashlib.sha256(public).hexdigest())
+    return TlsKey(pem, hashlib.sha256(public).hexdigest())

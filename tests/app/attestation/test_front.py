@@ -1,0 +1,162 @@
+"""The front is a real HAProxy; behind it is a small service in place of Redoubt."""
+
+import hashlib
+import http.client
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socketserver import UnixStreamServer
+from threading import Thread
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from app.attestation.front import start_front
+from app.attestation.tls_key import TlsKey, make_tls_key
+from app.settings import SettingsError
+from tests.service.running import free_port, wait_until
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("haproxy", path="/usr/sbin") is None, reason="Debian's HAProxy is not there"
+)
+
+
+class Service(BaseHTTPRequestHandler):
+    """Answers with who it is and the path."""
+
+    def do_GET(self) -> None:
+        body = f"{self.server.name} {self.path}".encode()  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def address_string(self) -> str:
+        return ""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Front:
+    port: int
+    key: TlsKey
+    process: "subprocess.Popen[bytes]"
+    folder: Path
+
+
+@pytest.fixture
+def front(tmp_path: Path) -> Iterator[Front]:
+    attestation_socket = Path(f"/tmp/redoubt-test-{free_port()}")
+    attestation = UnixStreamServer(str(attestation_socket), Service)
+    service = ThreadingHTTPServer(("127.0.0.1", 0), Service)
+    for server, name in ((attestation, "attestation"), (service, "service")):
+        server.name = name  # type: ignore[attr-defined]
+        Thread(target=server.serve_forever, daemon=True).start()
+    key, port = make_tls_key(["localhost"]), free_port()
+    process = start_front(
+        tmp_path,
+        key,
+        host="127.0.0.1",
+        tls_port=port,
+        attestation_socket=attestation_socket,
+        service_port=service.server_address[1],
+    )
+    try:
+        wait_until(lambda: listens(port), "the front listens")
+        yield Front(port, key, process, tmp_path)
+    finally:
+        process.kill()
+        process.wait()
+        for server in (attestation, service):
+            server.shutdown()
+            server.server_close()
+        attestation_socket.unlink()
+
+
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def context() -> ssl.SSLContext:
+    made = ssl.create_default_context()
+    made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
+    return made
+
+
+def get(front: Front, path: str) -> str:
+    with closing(http.client.HTTPSConnection("127.0.0.1", front.port, timeout=10, context=context())) as connection:
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
+
+
+def test_attestation_requests_go_to_their_service_and_all_others_to_ours(front: Front) -> None:
+    assert get(front, "/v1/attestation?nonce=0") == "attestation /v1/attestation?nonce=0"
+    for path in ("/v1/models", "/v1/attestation/", "/v1//attestation", "/"):
+        assert get(front, path) == f"service {path}"
+
+
+def test_a_connection_shows_the_key_of_the_statement(front: Front) -> None:
+    with socket.create_connection(("127.0.0.1", front.port)) as plain, context().wrap_socket(plain) as secured:
+        certificate = x509.load_der_x509_certificate(secured.getpeercert(binary_form=True) or b"")
+        assert secured.version() == "TLSv1.3"
+    public = certificate.public_key().public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    assert hashlib.sha256(public).hexdigest() == front.key.spki_sha256
+
+
+def test_no_session_is_resumed(front: Front) -> None:
+    shared = context()
+    session = None
+    for _ in range(2):
+        with (
+            socket.create_connection(("127.0.0.1", front.port)) as plain,
+            shared.wrap_socket(plain, session=session) as secured,
+        ):
+            secured.sendall(b"GET / HTTP/1.1\r\nHost: front\r\nConnection: close\r\n\r\n")
+            while secured.recv(4096):
+                pass
+            assert not secured.session_reused
+            session = secured.session
+
+
+def test_older_tls_is_refused(front: Front) -> None:
+    old = context()
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    with (
+        socket.create_connection(("127.0.0.1", front.port)) as plain,
+        pytest.raises(ssl.SSLError),
+        old.wrap_socket(plain),
+    ):
+        pass
+
+
+def test_the_key_is_in_no_file(front: Front) -> None:
+    secret = front.key.pem.split(b"-----BEGIN PRIVATE KEY-----")[1].split()[0]
+    for path in front.folder.rglob("*"):
+        assert secret not in path.read_bytes()
+
+
+def test_what_haproxy_refuses_is_told(front: Front, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="the front does not start"):
+        start_front(
+            tmp_path,
+            TlsKey(b"nonsense", ""),
+            host="127.0.0.1",
+            tls_port=free_port(),
+            attestation_socket=tmp_path / "s",
+            service_port=1,
+        )

@@ -40,7 +40,9 @@ help:
 
 # Starts the service and prints its address when it answers. Ctrl-C stops it.
 serve: $(ENV) build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
-	@exec $(BIN)/python -m app.cli serve --config $(CONFIG) --port $(PORT) --model $(MODEL)
+	@$(if $(ATTEST),tools/system_packages haproxy=haproxy)
+	@$(if $(filter soft,$(ATTEST)),REDOUBT_ALLOW_SOFT_EVIDENCE=1) exec $(BIN)/python -m app.cli serve --config $(CONFIG) \
+	  --port $(PORT) --model $(MODEL) $(if $(ATTEST),--attest $(ATTEST))
 
 # ARGS go to pytest: make test ARGS="tests/quant -k gguf"
 test: $(TEST_ENV) build model test-tools kubectl

@@ -60,6 +60,14 @@ class Method(StrEnum):
     TUNED = "tuned"
 
 
+class Evidence(StrEnum):
+    """Where quotes come from: a confidential container, keys of our own to try it out, or nowhere."""
+
+    COCO = "coco"
+    SOFT = "soft"
+    NONE = "none"
+
+
 class Shape(StrEnum):
     """Models that `synth` can imitate."""
 
@@ -79,6 +87,10 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    attest: Annotated[
+        Evidence | None,
+        typer.Option(help="How clients verify this machine, instead of the file's attestation.evidence."),
+    ] = None,
     dashboard: Annotated[bool, typer.Option("--dashboard", help="Start Ray's dashboard too.")] = False,
 ) -> None:
     """Serve models: the OpenAI API under /v1, the chat page at /. Ctrl-C stops it.
@@ -89,7 +101,14 @@ def serve(
     from app.settings import SettingsError
 
     with _one_line_errors(SettingsError):
-        status = serve_local(config, host=host, port=port, model_folders=model or (), dashboard=dashboard)
+        status = serve_local(
+            config,
+            host=host,
+            port=port,
+            model_folders=model or (),
+            evidence=attest.value if attest is not None else None,
+            dashboard=dashboard,
+        )
     raise typer.Exit(status)
 
 

@@ -3,6 +3,7 @@
 No `from __future__ import annotations` here: Serve reads the type of `build`'s argument at run time.
 """
 
+import os
 from typing import Any, cast
 
 from ray import serve
@@ -19,7 +20,12 @@ _DRAIN_POLL_S = 0.2
 
 
 def build(args: ServiceSettings) -> Application:
-    """The ingress with the workers of one model. Serve makes `args` from the configuration file."""
+    """The ingress with the workers of one model. Serve makes `args` from the configuration file.
+
+    Raises ValueError if clients are to verify the machine and there is no front through which they could.
+    """
+    if args.attestation.evidence != "none" and os.environ.get("REDOUBT_ATTESTED_FRONT") != "1":
+        raise ValueError("attestation.evidence: only `redoubt serve` has the front that ends TLS and shows evidence")
     workers = worker_deployment(args).bind(args)
     ingress = args.ingress
     spread: dict[str, Any] = {} if ingress.max_per_node is None else {"max_replicas_per_node": ingress.max_per_node}

@@ -195,6 +195,21 @@ class IngressSettings(Knobs):
     """A file of API keys, one per line. Clients must send one (`Authorization: Bearer <key>`); none: no key needed."""
 
 
+class AttestationSettings(Knobs):
+    """How clients verify this machine before they send a word; for `redoubt serve` on one machine."""
+
+    evidence: Literal["none", "coco", "soft"] = "none"
+    """"coco": quotes of the processor, from the agent of a confidential container. "soft": quotes that anybody can
+    make, to try it out; needs REDOUBT_ALLOW_SOFT_EVIDENCE=1 in the environment. "none": no attestation."""
+    tls_port: int = Field(default=8443, ge=1, le=65535)
+    """Where clients connect with TLS, on the address of `http_options`. The service itself then listens on loopback."""
+    quote_timeout_s: float = Field(default=10.0, gt=0)
+    """How long one quote may take."""
+    collateral_file: str | None = None
+    """A file with what Intel says of the platform, handed to clients with each quote; none: clients have it, or get it
+    themselves."""
+
+
 class ModelApplicationSettings(Knobs):
     """The `args` of a model's application without an ingress: what `app.deploy.build_model` needs."""
 
@@ -225,6 +240,7 @@ class ServiceSettings(ModelApplicationSettings):
     """The `args` of the application with the ingress: what `app.deploy.build` needs."""
 
     ingress: IngressSettings = Field(default_factory=IngressSettings)
+    attestation: AttestationSettings = Field(default_factory=AttestationSettings)
 
 
 def parse_settings(values: Mapping[str, Any]) -> ServiceSettings:

@@ -5,10 +5,13 @@ Knows nothing of statements: a quote is asked for with 64 bytes of report data.
 
 import base64
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import httpx
+
+from app.attestation.soft import SoftTee
 
 AGENT = "http://127.0.0.1:8006"
 """The attestation agent's address in a confidential container (guest-components)."""
@@ -27,8 +30,8 @@ class Evidence:
     quote: bytes
     event_log: bytes
     """The confidential container's log of what was measured after the start (CCEL); empty if there is none."""
-    collateral: str | None = None
-    """What Intel says of the platform, as JSON; None: clients have it, or get it themselves."""
+    collateral: Mapping[str, str] | None = None
+    """What Intel says of the platform, in its nine parts; None: clients have it, or get it themselves."""
     insecure: bool = False
     """Whether no processor stands behind it."""
 
@@ -43,7 +46,7 @@ class EvidenceSource(Protocol):
 class AgentEvidence:
     """Quotes from the attestation agent of a confidential container (guest-components 0.21, `/aa/evidence`)."""
 
-    def __init__(self, client: httpx.AsyncClient, collateral: str | None) -> None:
+    def __init__(self, client: httpx.AsyncClient, collateral: Mapping[str, str] | None) -> None:
         """client: reaches the agent, with a timeout. collateral: handed to clients with each quote."""
         self._client = client
         self._collateral = collateral
@@ -62,3 +65,15 @@ class AgentEvidence:
         if len(quote) > MOST_QUOTE_BYTES or len(event_log) > MOST_EVENT_LOG_BYTES:
             raise EvidenceError(f"a quote of {len(quote)} bytes with a log of {len(event_log)}: too large")
         return Evidence(quote, event_log, self._collateral)
+
+
+class SoftEvidence:
+    """Quotes of a soft TEE, which prove nothing."""
+
+    def __init__(self, tee: SoftTee) -> None:
+        self._tee = tee
+        self._collateral = tee.collateral()
+
+    async def quote(self, report_data: bytes) -> Evidence:
+        """See EvidenceSource."""
+        return Evidence(self._tee.quote(report_data), self._tee.event_log, self._collateral, insecure=True)

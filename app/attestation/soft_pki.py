@@ -64,7 +64,7 @@ class SoftPki:
 
     @classmethod
     def make(cls, now: datetime.datetime, ppid: bytes = bytes(range(16))) -> Self:
-        """New keys. now: from a day before it certificates are valid, ten years long. ppid: the platform's, 16 bytes."""
+        """New keys. now: certificates are valid from a day before it, for ten years. ppid: the platform's, 16 bytes."""
         keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(4)]
         root_key, ca_key, pck_key, tcb_key = keys
         start = now - datetime.timedelta(days=1)

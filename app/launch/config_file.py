@@ -115,6 +115,7 @@ def with_overrides(
     host: str | None = None,
     port: int | None = None,
     model_folders: Sequence[str] = (),
+    evidence: str | None = None,
 ) -> ServiceConfig:
     """The configuration with the values from the command line. Raises SettingsError.
 
@@ -136,6 +137,9 @@ def with_overrides(
         for folder in model_folders[1:]:
             further = {"name": Path(folder).absolute().name, "route_prefix": None, "import_path": MODEL_IMPORT_PATH}
             values["applications"].append({**further, "args": {**args, "model": {"folder": folder}}})
+    if evidence is not None:
+        (front,) = (one for one in values["applications"] if one["import_path"] != MODEL_IMPORT_PATH)
+        front["args"].setdefault("attestation", {})["evidence"] = evidence
     return validated(ServiceConfig, values, "command line")
 
 
@@ -156,11 +160,16 @@ def core_share(config: ServiceConfig, node_cores: Sequence[int]) -> int | None:
 
 
 def checked_config(
-    config_path: Path, *, host: str | None = None, port: int | None = None, model_folders: Sequence[Path] = ()
+    config_path: Path,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    model_folders: Sequence[Path] = (),
+    evidence: str | None = None,
 ) -> ServiceConfig:
     """The file's configuration with these overrides. Raises SettingsError, also if a model's folder is not there."""
     folders = [str(folder.absolute()) for folder in model_folders]
-    config = with_overrides(load_config(config_path), host=host, port=port, model_folders=folders)
+    config = with_overrides(load_config(config_path), host=host, port=port, model_folders=folders, evidence=evidence)
     for application in config.applications:
         model = Path(application.args.model.folder)
         for name in ("config.json", "model.safetensors"):

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from app.launch.attested_front import FRONT, AttestedFront, attested_front, check
 from app.launch.config_file import HttpOptions, ServiceConfig, checked_config, core_share
 from app.launch.deployments import WatchedConfig, causes, deploy, follow, say
 from app.launch.private_folder import PrivateFolder
@@ -35,12 +36,17 @@ class _StopRequested(BaseException):
     """A signal to end, wherever the main thread is."""
 
 
+class _FrontLostError(Exception):
+    """The front, or its attestation service, has ended."""
+
+
 def serve_local(
     config_path: Path,
     *,
     host: str | None = None,
     port: int | None = None,
     model_folders: Sequence[Path] = (),
+    evidence: str | None = None,
     dashboard: bool = False,
 ) -> int:
     """Starts a private Ray, deploys the file with these overrides, prints the address, waits, cleans up.
@@ -52,10 +58,15 @@ def serve_local(
 
     dashboard: starts Ray's dashboard too, eleven more processes, which use CPU even while it is not open.
     """
-    config = checked_config(config_path, host=host, port=port, model_folders=model_folders)
+    config = checked_config(config_path, host=host, port=port, model_folders=model_folders, evidence=evidence)
     folder = PrivateFolder()  # this ends what a dead service has left, which may hold the port
     keep_logs = False
     try:
+        front = _front(config, folder.path) if config.application.args.attestation.evidence != "none" else None
+        if front is not None:
+            # Clients reach the front; the service is behind it.
+            inside = config.http_options.model_copy(update={"host": LOOPBACK})
+            config = config.model_copy(update={"http_options": inside})
         _check_port(config.http_options)
         nodes = [len(node.cpus) for node in numa_nodes(sorted(os.sched_getaffinity(0)))]
         share = core_share(config, nodes) if config.model_applications else None
@@ -66,7 +77,8 @@ def serve_local(
         # With models from the command line the file's are not served, whatever it says later.
         watched = None if model_folders else WatchedConfig(config_path, config)
         keep_logs = True
-        status = _serve(config, share, watched, folder.path, dashboard=dashboard)
+        with front or contextlib.nullcontext() as attested:
+            status = _serve(config, share, watched, folder.path, attested, dashboard=dashboard)
         keep_logs = status != 0
         return status
     finally:
@@ -76,7 +88,13 @@ def serve_local(
 
 
 def _serve(
-    config: ServiceConfig, share: int | None, watched: WatchedConfig | None, folder: Path, *, dashboard: bool
+    config: ServiceConfig,
+    share: int | None,
+    watched: WatchedConfig | None,
+    folder: Path,
+    front: AttestedFront | None,
+    *,
+    dashboard: bool,
 ) -> int:
     """Runs the service until a signal comes or it fails; returns the exit status. Ray has ended then."""
     # Only now, because Ray reads its environment when it is imported.
@@ -105,13 +123,19 @@ def _serve(
         if config.proxy_location != "Disabled":
             _wait_for_answer(config.http_options)
         _print_ready(config, context.dashboard_url if dashboard else None, time.monotonic() - started_s)
-        _run_until_stopped(config, share, watched)
+        if front is not None:
+            _print_front(front)
+        _run_until_stopped(config, share, watched, front)
     except _StopRequested:
         _handle_signals(signal.SIG_IGN)
         if (loss := watch.loss()) is None:
             say("Stopping ...")
             return 0
         _print_error(loss)
+        return 1
+    except _FrontLostError as error:
+        _handle_signals(signal.SIG_IGN)
+        _print_error(str(error))
         return 1
     except (RuntimeError, ray.exceptions.RayError) as error:  # what Serve raises for a failed deployment
         _handle_signals(signal.SIG_IGN)
@@ -129,15 +153,37 @@ def _serve(
             signal.signal(number, handler)
 
 
-def _run_until_stopped(config: ServiceConfig, share: int | None, watched: WatchedConfig | None) -> NoReturn:
-    """Follows the configuration file, if that is watched, and reports the loss of Serve's controller."""
+def _run_until_stopped(
+    config: ServiceConfig, share: int | None, watched: WatchedConfig | None, front: AttestedFront | None
+) -> NoReturn:
+    """Follows the configuration file, if that is watched, and reports the loss of Serve's controller.
+
+    Raises _FrontLostError.
+    """
     controller = ControllerWatch()
     while True:
         time.sleep(_LOOK_PERIOD_S)
+        if front is not None and (loss := front.loss()) is not None:
+            raise _FrontLostError(loss)
         if watched is not None:
             follow(watched, share, config.logging_config)
         if (message := controller.message()) is not None:
             _print_error(message)
+
+
+def _front(config: ServiceConfig, folder: Path) -> contextlib.AbstractContextManager[AttestedFront]:
+    """The front, to be started. Raises SettingsError."""
+    check(config.application.args.attestation)
+    os.environ[FRONT] = "1"
+    public = config.http_options
+    return attested_front(config, folder, host=public.host, service_port=public.port)
+
+
+def _print_front(front: AttestedFront) -> None:
+    say(f"Clients that verify this machine: {front.address}")
+    if front.policy is not None:
+        say("INSECURE: soft evidence proves nothing. It shows how clients verify:")
+        say(f"  redoubt-verify verify {front.address} --policy {front.policy} --allow-insecure")
 
 
 def _print_error(text: str) -> None:

@@ -1,0 +1,85 @@
+"""The attestation service as a process of its own: `python -m app.attestation.process SOCKET`.
+
+Reads what it serves as a line of JSON from its standard input, and ends when that ends, with the process that holds it.
+Before it answers it prints a line of JSON: for soft evidence what a client has to demand of it, otherwise null.
+"""
+
+import asyncio
+import json
+import logging
+import ssl
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import httpx
+import uvicorn
+
+from app.attestation.evidence import AgentEvidence, EvidenceSource, SoftEvidence
+from app.attestation.service import AttestationService
+from app.attestation.soft import SoftTee
+from app.attestation.statement import Facts
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the process serves."""
+
+    facts: Facts
+    evidence: str
+    """"coco" or "soft"."""
+    timeout_s: float
+    collateral: Mapping[str, str] | None
+
+    def to_json(self) -> str:
+        """For the standard input of the process."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Job":
+        """What `to_json` made."""
+        values = json.loads(text)
+        return cls(**{**values, "facts": Facts(**values["facts"])})
+
+
+def main() -> None:
+    """Serves until its standard input ends."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    job = Job.from_json(sys.stdin.readline())
+    source: EvidenceSource
+    policy: dict[str, str] | None = None
+    if job.evidence == "soft":
+        tee = SoftTee.make()
+        source, policy = SoftEvidence(tee), soft_measurements(tee)
+    else:
+        source = AgentEvidence(httpx.AsyncClient(timeout=job.timeout_s, trust_env=False), job.collateral)
+    print(json.dumps(policy), flush=True)
+    application = AttestationService(job.facts, source, job.timeout_s).application()
+    configuration = uvicorn.Config(
+        application, uds=str(Path(sys.argv[1])), log_level="warning", access_log=False, lifespan="off"
+    )
+    asyncio.run(_serve(uvicorn.Server(configuration)))
+
+
+def soft_measurements(tee: SoftTee) -> dict[str, str]:
+    """What a policy has to say of a soft TEE: its root (PEM) and its measurements (hex)."""
+    report = tee.measured()
+    names = ("rtmr0", "rtmr1", "rtmr2", "rtmr3", "mr_config_id", "mr_seam", "td_attributes", "xfam")
+    measured = {name: getattr(report, name).hex() for name in names}
+    root = ssl.DER_cert_to_PEM_cert(tee.pki.root_der)
+    return {"insecure_root": root, "mrtd": report.mr_td.hex(), **measured}
+
+
+async def _serve(server: uvicorn.Server) -> None:
+    async def stop_with_parent() -> None:
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        server.should_exit = True
+
+    watch = asyncio.create_task(stop_with_parent())
+    await server.serve()
+    watch.cancel()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Starts what lets clients verify this machine beside a local service: the front and the attestation service.
+
+Knows the configuration and processes; the protocol is in `app.attestation`.
+"""
+
+import datetime
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from app.attestation.front import haproxy, start_front
+from app.attestation.process import Job
+from app.attestation.statement import Facts, model_digest
+from app.attestation.tls_key import make_tls_key
+from app.launch.config_file import ServiceConfig
+from app.settings import AttestationSettings, SettingsError
+
+ALLOW_SOFT = "REDOUBT_ALLOW_SOFT_EVIDENCE"
+FRONT = "REDOUBT_ATTESTED_FRONT"
+"""The environment variable of a service that has a front; `app.deploy` insists on it."""
+IMAGE = "REDOUBT_IMAGE"
+"""The environment variable with the container image and its digest."""
+_START_TIMEOUT_S = 30.0
+_UNPINNED = ["advisories_allowed", "min_tcb_eval_data_number", "collateral_max_age", "platforms", "image"]
+
+
+def config_digest(config: ServiceConfig) -> str:
+    """SHA-256, hex, of what the configuration sets: as JSON with sorted keys and without spaces."""
+    values = config.model_dump(mode="json", exclude_unset=True)
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def check(attestation: AttestationSettings) -> None:
+    """Raises SettingsError for evidence that must not be used here, and for what is missing."""
+    if attestation.evidence == "soft" and os.environ.get(ALLOW_SOFT) != "1":
+        raise SettingsError(
+            "attestation.evidence: soft evidence proves nothing, since anybody can make it. "
+            f"To try attestation out, set {ALLOW_SOFT}=1 in the environment"
+        )
+    haproxy()
+    _collateral(attestation)
+
+
+class AttestedFront:
+    """The running front and attestation service."""
+
+    def __init__(self, address: str, policy: Path | None, processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+        self.address = address
+        """Where clients connect with TLS, as a URL."""
+        self.policy = policy
+        """A policy with which a client accepts this service; only of soft evidence, which makes its own."""
+        self._processes = processes
+
+    def loss(self) -> str | None:
+        """Which process has ended, for the user; None as long as both run."""
+        for name, process in zip(("attestation service", "front"), self._processes, strict=True):
+            if process.poll() is not None:
+                return f"The {name} has ended (status {process.returncode}). Nobody can reach the service without it."
+        return None
+
+
+@contextmanager
+def attested_front(config: ServiceConfig, folder: Path, *, host: str, service_port: int) -> Iterator[AttestedFront]:
+    """Runs both processes. Raises SettingsError.
+
+    Args:
+        config: what the service serves.
+        folder: the service's private folder.
+        host: the address to listen on.
+        service_port: where the service listens on loopback.
+    """
+    attestation = config.application.args.attestation
+    key = make_tls_key(["localhost"])
+    facts = Facts(
+        tls_spki_sha256=key.spki_sha256,
+        image=os.environ.get(IMAGE),
+        config_sha256=config_digest(config),
+        models={one.args.model.name: model_digest(Path(one.args.model.folder)) for one in config.applications},
+        cluster_ca_spki_sha256=None,
+    )
+    job = Job(facts, attestation.evidence, attestation.quote_timeout_s, _collateral(attestation))
+    socket_path = folder / "attestation"
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        processes.append(_start_service(job, socket_path))
+        measured = _await_start(processes[0], socket_path)
+        processes.append(
+            start_front(
+                folder,
+                key,
+                host=host,
+                tls_port=attestation.tls_port,
+                attestation_socket=socket_path,
+                service_port=service_port,
+            )
+        )
+        policy = None
+        if measured is not None:
+            policy = folder / "policy.toml"
+            policy.write_text(_policy(facts, measured), encoding="utf-8")
+        yield AttestedFront(f"https://{f'[{host}]' if ':' in host else host}:{attestation.tls_port}", policy, processes)
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+            process.wait()
+
+
+def _collateral(attestation: AttestationSettings) -> Mapping[str, str] | None:
+    if attestation.collateral_file is None:
+        return None
+    try:
+        collateral: Mapping[str, str] = json.loads(Path(attestation.collateral_file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"attestation.collateral_file: {attestation.collateral_file}: {error}") from error
+    return collateral
+
+
+def _start_service(job: Job, address: Path) -> "subprocess.Popen[bytes]":
+    process = subprocess.Popen(
+        [sys.executable, "-m", "app.attestation.process", str(address)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    process.stdin.write(job.to_json().encode() + b"\n")
+    process.stdin.flush()
+    return process
+
+
+def _await_start(process: "subprocess.Popen[bytes]", address: Path) -> dict[str, str] | None:
+    """What the process says of its soft evidence, once its socket is there."""
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    give_up_s = time.monotonic() + _START_TIMEOUT_S
+    while not address.exists():
+        if process.poll() is not None or time.monotonic() > give_up_s:
+            raise SettingsError("attestation: its service did not start")
+        time.sleep(0.05)
+    measured: dict[str, str] | None = json.loads(said)
+    return measured
+
+
+def _policy(facts: Facts, measured: Mapping[str, str]) -> str:
+    """A policy file for clients of this service, until tomorrow."""
+    expires = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
+    models = ", ".join(f'{{ name = {json.dumps(name)}, sha256 = "{sha}" }}' for name, sha in facts.models.items())
+    return "\n".join(
+        [
+            "# INSECURE: this service signs its own evidence, to try attestation out. It proves nothing.",
+            f"expires = {expires:%Y-%m-%dT%H:%M:%SZ}",
+            'tcb_statuses = ["UpToDate"]',
+            *(f'{name} = "{value}"' for name, value in measured.items() if name != "insecure_root"),
+            f'config_sha256 = "{facts.config_sha256}"',
+            f"models = [{models}]",
+            f"unpinned = {json.dumps(_UNPINNED)}",
+            f'insecure_root = """\n{measured["insecure_root"]}"""',
+            "",
+        ]
+    )

@@ -108,7 +108,8 @@ def attested_front(config: ServiceConfig, folder: Path, *, host: str, service_po
     finally:
         for process in reversed(processes):
             process.terminate()
-            process.wait()
+            with process:  # closes the pipes, and waits
+                pass
 
 
 def _collateral(attestation: AttestationSettings) -> Mapping[str, str] | None:

@@ -123,11 +123,9 @@ def with_overrides(
     one becomes an application of its own with the same settings.
     """
     values = config.model_dump(exclude_unset=True)
-    http = values.setdefault("http_options", {})
-    if host is not None:
-        http["host"] = host
-    if port is not None:
-        http["port"] = port
+    listens = {"host": host, "port": port}
+    if given := {name: value for name, value in listens.items() if value is not None}:
+        values["http_options"] = values.get("http_options", {}) | given
     if model_folders:
         # Nothing else of the file's `model` sections stays: their names are those of other models.
         front = config.application.model_dump(exclude_unset=True)

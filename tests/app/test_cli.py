@@ -36,7 +36,13 @@ def test_serve_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(local, "serve_local", serve_local)
     assert run("serve", "--port", "8123", "--model", "/some/model", "--dashboard")[0] == 3
-    overrides = {"host": None, "port": 8123, "model_folders": [Path("/some/model")], "dashboard": True}
+    overrides = {
+        "host": None,
+        "port": 8123,
+        "model_folders": [Path("/some/model")],
+        "evidence": None,
+        "dashboard": True,
+    }
     assert seen == [(Path("ray_configs/local.yaml"), overrides)]
 
 

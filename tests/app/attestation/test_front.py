@@ -31,8 +31,10 @@ pytestmark = pytest.mark.skipif(
 class Service(BaseHTTPRequestHandler):
     """Answers with who it is and the path."""
 
+    name = "service"
+
     def do_GET(self) -> None:
-        body = f"{self.server.name} {self.path}".encode()  # type: ignore[attr-defined]
+        body = f"{self.name} {self.path}".encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -56,10 +58,13 @@ class Front:
 @pytest.fixture
 def front(tmp_path: Path) -> Iterator[Front]:
     attestation_socket = Path(f"/tmp/redoubt-test-{free_port()}")
-    attestation = UnixStreamServer(str(attestation_socket), Service)
+
+    class Attestation(Service):
+        name = "attestation"
+
+    attestation = UnixStreamServer(str(attestation_socket), Attestation)
     service = ThreadingHTTPServer(("127.0.0.1", 0), Service)
-    for server, name in ((attestation, "attestation"), (service, "service")):
-        server.name = name  # type: ignore[attr-defined]
+    for server in (attestation, service):
         Thread(target=server.serve_forever, daemon=True).start()
     key, port = make_tls_key(["localhost"]), free_port()
     process = start_front(

@@ -32,7 +32,7 @@ class FakeSource:
             await self.gate.wait()
             if self.error is not None:
                 raise self.error
-            return Evidence(report_data, b"log", "{}", insecure=True)
+            return Evidence(report_data, b"log", {"tcb_info": "{}"}, insecure=True)
         finally:
             self.running -= 1
 
@@ -61,7 +61,7 @@ async def test_the_quote_is_over_the_statement_with_the_nonce(client: httpx.Asyn
     assert json.loads(said)["nonce"] == NONCE
     assert base64.b64decode(answer["quote"]) == report_data(said)
     assert base64.b64decode(answer["event_log"]) == b"log"
-    assert answer["collateral"] == "{}"
+    assert answer["collateral"] == {"tcb_info": "{}"}
     assert answer["insecure"] is True
     assert response.headers["cache-control"] == "no-store"
 
@@ -125,12 +125,12 @@ class TestAgent:
             content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
             return httpx.Response(status, content=content)
 
-        return AgentEvidence(httpx.AsyncClient(transport=httpx.MockTransport(respond)), "collateral")
+        return AgentEvidence(httpx.AsyncClient(transport=httpx.MockTransport(respond)), {"tcb_info": "{}"})
 
     async def test_it_is_asked_for_a_quote_over_the_64_bytes(self) -> None:
         data = bytes(range(64))
         evidence = await self.agent({"quote": base64.b64encode(b"Q").decode(), "cc_eventlog": None}).quote(data)
-        assert evidence == Evidence(b"Q", b"", "collateral")
+        assert evidence == Evidence(b"Q", b"", {"tcb_info": "{}"})
         (request,) = self.asked
         assert base64.b64decode(request.url.params["runtime_data"]) == data
 

@@ -31,7 +31,7 @@ def test_it_says_everything_and_the_nonce() -> None:
 
 
 def test_its_bytes_are_always_the_same() -> None:
-    other_order = replace(FACTS, models=dict(reversed(FACTS.models.items())))
+    other_order = replace(FACTS, models=dict(reversed([*FACTS.models.items()])))
     assert statement(FACTS, NONCE) == statement(other_order, NONCE)
 
 

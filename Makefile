@@ -1,7 +1,7 @@
 # The commands of the README. `make serve` and `make test` do everything from a clean clone; a second run starts at once.
 #
 #   make serve [PORT=8000] [MODEL=folder] [CONFIG=file]    make test    make conformance    make cluster    make sanitize
-#   make bench    make lint    make clean
+#   make bench    make lint    make image    make clean
 
 PYTHON ?= python3
 PORT ?= 8000
@@ -16,6 +16,7 @@ BIN := $(VENV)/bin
 BUILD_ENV := $(VENV)/.build
 SERVE_ENV := $(VENV)/.serve
 TEST_ENV := $(VENV)/.test
+IMAGE_ENV := $(VENV)/.image
 # The packages come in one pass: with a goal that needs those of the tests, the other goals wait for that pass too.
 ENV := $(if $(filter test conformance cluster sanitize lint,$(MAKECMDGOALS)),$(TEST_ENV),$(SERVE_ENV))
 # The installed package is this folder's path alone: the import hook that comes with it would win over PYTHONPATH, so that
@@ -34,6 +35,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 
 .PHONY: help serve test conformance cluster sanitize lint bench build model test-tools kubectl docs lock clean
+.PHONY: image image-check image-test image-lock
 
 help:
 	@sed -n '1,4s/^# \{0,1\}//p' Makefile
@@ -89,6 +91,23 @@ $(EMBEDDED_MODEL)/config.json: kernels/contract/packed_matrix.h $(shell find qua
 	@$(BIN)/python -m quant.conversion.embedded_model $(dir $(EMBEDDED_MODEL))
 	@touch $@
 
+# An OCI image without Docker, from the locks of kuberay/image: $(IMAGE)/oci and its bill of materials. Debian's packages
+# come from the mirror of this machine's apt, or from DEBIAN_MIRROR and DEBIAN_SECURITY_MIRROR.
+IMAGE ?= build/image
+image image-check: $(IMAGE_ENV)
+	@tools/system_packages mmdebstrap=mmdebstrap umoci=umoci
+	@$(BIN)/python -m kuberay.image.build $(IMAGE) $(if $(filter image-check,$@),--check)
+
+# Runs the image under runc, as root: make image-test ARGS="serve convert"
+image-test: $(SERVE_ENV) model $(if $(wildcard $(IMAGE)/oci),,image)
+	@tools/system_packages runc=runc umoci=umoci ip=iproute2
+	@$(BIN)/python -m tests.cloud.run_image --image $(IMAGE)/oci $(ARGS)
+
+# Writes the image's locks anew: Debian's newest packages, and Python's as requirements.lock has them.
+IMAGE_PYTHON ?= python3.13
+image-lock: $(BUILD_ENV)
+	@$(BIN)/python -m kuberay.image.lock --python $(IMAGE_PYTHON)
+
 # Environments. A linked .venv (a second working tree's, say) is its owner's to keep; it is used as it is.
 ifeq ($(shell test -L $(VENV) && echo linked),)
 $(BIN)/python:
@@ -109,11 +128,15 @@ $(SERVE_ENV): $(BUILD_ENV)
 
 $(TEST_ENV): $(BUILD_ENV)
 	@echo "Installing what serving and the tests need into $(VENV)"
-	@$(call install_with,build$(COMMA)test$(COMMA)parity$(COMMA)lint)
+	@$(call install_with,build$(COMMA)test$(COMMA)parity$(COMMA)lint$(COMMA)image)
+	@touch $(SERVE_ENV) $(IMAGE_ENV) $@
+
+$(IMAGE_ENV): $(BUILD_ENV)
+	@$(call install_with,build$(COMMA)image)
 	@touch $(SERVE_ENV) $@
 else
-.PHONY: $(BUILD_ENV) $(SERVE_ENV) $(TEST_ENV)
-$(BUILD_ENV) $(SERVE_ENV) $(TEST_ENV): ;
+.PHONY: $(BUILD_ENV) $(SERVE_ENV) $(TEST_ENV) $(IMAGE_ENV)
+$(BUILD_ENV) $(SERVE_ENV) $(TEST_ENV) $(IMAGE_ENV): ;
 endif
 
 # What the tests drive: a browser, and networks of pods. Not beside the compiler's installation: apt-get runs once at a time.
@@ -135,7 +158,7 @@ lock:
 	@rm -f build/lock-*.json
 	for python in $(LOCK_PYTHONS); do $$python -m pip install --quiet --dry-run --ignore-installed --prefer-binary \
 	  $(if $(UPGRADE),,$(if $(wildcard requirements.lock),--constraint requirements.lock)) \
-	  --report build/lock-$$($$python -c 'import sys; print(sys.version_info.minor)').json '.[build,test,parity,lint]' || exit 1; done
+	  --report build/lock-$$($$python -c 'import sys; print(sys.version_info.minor)').json '.[build,test,parity,lint,image]' || exit 1; done
 	$(PYTHON) tools/write_lock.py requirements.lock build/lock-*.json
 
 clean:

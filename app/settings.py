@@ -126,7 +126,8 @@ class WorkerSettings(Knobs):
     """Compute threads; none: one per core. Fewer leave cores to the ingress and to Ray."""
     bind_memory: bool = True
     """Allocate memory on the worker's own NUMA node only. With numa "all": slices of weights on their nodes, everything
-    else interleaved over all nodes."""
+    else interleaved over all nodes. Where a container may not (set_mempolicy and mbind are refused), the worker logs a
+    warning and goes on without: `memory_bound` of `GET /v1/workers` is false."""
     max_concurrent_requests: int = Field(default=32, ge=1, le=4096)
     """N: the requests that the engine computes at the same time. More wait in the worker's queue."""
     max_queued_requests: int = Field(default=64, ge=0, le=65536)

@@ -114,5 +114,6 @@ class WorkerTable:
             preemptions=report.preemptions,
             cpus=entry.facts.cpus,
             numa_node=entry.facts.numa_node,
+            memory_bound=entry.facts.memory_bound,
             max_context_tokens=entry.facts.max_context_tokens,
         )

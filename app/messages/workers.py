@@ -31,6 +31,8 @@ class WorkerFacts:
     cpus: tuple[int, ...]
     """The cores it is pinned to."""
     numa_node: int
+    memory_bound: bool
+    """Whether its memory comes from its own NUMA nodes only: `worker.bind_memory`, where the system allows it."""
     max_context_tokens: int
     """The longest prompt and output together."""
 
@@ -43,6 +45,7 @@ class WorkerFacts:
             "speed": self.speed,
             "cpus": list(self.cpus),
             "numa_node": self.numa_node,
+            "memory_bound": self.memory_bound,
             "max_context_tokens": self.max_context_tokens,
         }
 
@@ -56,6 +59,7 @@ class WorkerFacts:
             speed=values["speed"],
             cpus=tuple(values["cpus"]),
             numa_node=values["numa_node"],
+            memory_bound=values["memory_bound"],
             max_context_tokens=values["max_context_tokens"],
         )
 
@@ -120,4 +124,6 @@ class WorkerRow:
     preemptions: int
     cpus: tuple[int, ...]
     numa_node: int
+    memory_bound: bool
+    """Whether its memory comes from its own NUMA nodes only."""
     max_context_tokens: int

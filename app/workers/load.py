@@ -4,6 +4,7 @@ The native extension and the schema compiler are imported inside the functions, 
 import this file too. Knows nothing of requests.
 """
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,9 +17,24 @@ from app.workers.numa import Slot, thread_places
 if TYPE_CHECKING:
     from app.workers.constraints import Constraints
 
+logger = logging.getLogger("ray.serve")
 
 RunnerFactory = Callable[[ModelApplicationSettings, Slot, int], ModelRunner]
 """(settings, cores, number of threads) -> the loaded model."""
+
+
+def with_allowed_binding(settings: ModelApplicationSettings) -> ModelApplicationSettings:
+    """The settings, without `worker.bind_memory` where this process may not bind memory; a warning says so."""
+    from kernels import _native
+
+    if not settings.worker.bind_memory or _native.may_bind_memory():
+        return settings
+    logger.warning(
+        "The worker's memory is not bound to its NUMA node: this container may not call set_mempolicy and mbind. It"
+        " serves, but slower if memory comes from another node. Allow both calls (capability SYS_NICE or a seccomp"
+        " profile), or set worker.bind_memory to false"
+    )
+    return settings.model_copy(update={"worker": settings.worker.model_copy(update={"bind_memory": False})})
 
 
 def load_model(settings: ModelApplicationSettings, slot: Slot, threads: int) -> ModelRunner:

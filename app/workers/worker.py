@@ -24,7 +24,7 @@ from app.messages.workers import WorkerFacts, WorkerReport
 from app.ray_internals import keep_on_loopback, session_folder
 from app.settings import ModelApplicationSettings
 from app.workers.admission import Admission
-from app.workers.load import RunnerFactory, load_model, make_constraints
+from app.workers.load import RunnerFactory, load_model, make_constraints, with_allowed_binding
 from app.workers.numa import claim_slot, cpu_quota, numa_nodes, pin_this_thread, spanning_slot, worker_slots
 from app.workers.warm_up import warm_up
 
@@ -38,6 +38,7 @@ class Worker:
     def __init__(self, settings: ModelApplicationSettings, make_runner: RunnerFactory = load_model) -> None:
         """Returns when the engine is warm. Raises NoFreeCoresError, ValueError, and what `make_runner` raises."""
         keep_on_loopback()
+        settings = with_allowed_binding(settings)
         worker = settings.worker
         nodes = numa_nodes(sorted(os.sched_getaffinity(0)))
         slots = [spanning_slot(nodes)] if worker.numa == "all" else worker_slots(nodes, worker.cpus_per_worker)
@@ -79,6 +80,7 @@ class Worker:
             speed=float(f"{speed:.3g}"),
             cpus=slot.cpus,
             numa_node=slot.numa_node,
+            memory_bound=worker.bind_memory,
             max_context_tokens=runner.max_context_tokens,
         )
 

@@ -35,6 +35,9 @@ def default_tier() -> str:
 def cpu_model() -> str:
     """The processor's name, as CPUID gives it."""
 
+def may_bind_memory() -> bool:
+    """Whether the system calls that bind memory to NUMA nodes are allowed: containers often refuse them."""
+
 def bind_memory_to_node(node: int) -> None:
     """Sets the calling process' memory policy (set_mempolicy, MPOL_BIND) to one NUMA node. Raises OSError."""
 

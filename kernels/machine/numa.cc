@@ -39,7 +39,15 @@ std::vector<unsigned long> node_mask(const std::vector<int>& nodes) {
   throw std::system_error(error, std::generic_category(), "can't bind memory to NUMA node" + names);
 }
 
+bool refused(long result) { return result != 0 && (errno == EPERM || errno == ENOSYS); }
+
 }  // namespace
+
+bool may_bind_memory() {
+  constexpr int kNoMode = -1;  // for the kernel a wrong argument (EINVAL); a filter answers before it
+  return !refused(syscall(SYS_set_mempolicy, kNoMode, nullptr, 0)) &&
+         !refused(syscall(SYS_mbind, nullptr, 0, kNoMode, nullptr, 0, 0));
+}
 
 void bind_memory_to_node(int node) {
   if (syscall(SYS_set_mempolicy, kMpolBind, node_mask({node}).data(), kMaskBits) != 0) {

@@ -6,6 +6,10 @@
 
 namespace redoubt {
 
+// Whether the process may use the functions below: the seccomp profiles of containers refuse their system calls
+// (EPERM or ENOSYS) without CAP_SYS_NICE. Changes nothing.
+bool may_bind_memory();
+
 // Sets the calling thread's memory policy to MPOL_BIND on one NUMA node (set_mempolicy(2)); threads it starts
 // later inherit it. Throws std::invalid_argument for a negative node and std::system_error where the kernel
 // refuses.

@@ -41,6 +41,7 @@ WORKER = WorkerRow(
     preemptions=2,
     cpus=(0, 1),
     numa_node=0,
+    memory_bound=True,
     max_context_tokens=CONTEXT_TOKENS,
 )
 

@@ -36,6 +36,7 @@ class FakeReplica:
             speed=speed,
             cpus=(0,),
             numa_node=0,
+            memory_bound=True,
             max_context_tokens=99,
         )
         self.replica_metadata = facts.to_wire()

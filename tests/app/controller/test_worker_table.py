@@ -11,6 +11,7 @@ FACTS = WorkerFacts(
     speed=100.0,
     cpus=(0, 1),
     numa_node=0,
+    memory_bound=True,
     max_context_tokens=2048,
 )
 

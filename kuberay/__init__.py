@@ -1,0 +1,1 @@
+"""How Redoubt runs on a cluster: the image, and the manifests for KubeRay."""

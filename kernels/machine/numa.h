@@ -6,8 +6,8 @@
 
 namespace redoubt {
 
-// Whether the process may use the functions below: the seccomp profiles of containers refuse their system calls
-// (EPERM or ENOSYS) without CAP_SYS_NICE. Changes nothing.
+// Whether the process may use the functions below: the seccomp profiles of containers refuse their system
+// calls (EPERM or ENOSYS) without CAP_SYS_NICE. Changes nothing.
 bool may_bind_memory();
 
 // Sets the calling thread's memory policy to MPOL_BIND on one NUMA node (set_mempolicy(2)); threads it starts

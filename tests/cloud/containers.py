@@ -6,6 +6,7 @@ the caller made. Knows nothing of what runs inside.
 
 import copy
 import json
+import resource
 import shutil
 import signal
 import subprocess
@@ -65,9 +66,16 @@ class Pod:
 
 
 def unpack(layout: Path, folder: Path) -> Path:
-    """Unpacks the image `layout`:redoubt to `folder`, with the configuration that umoci makes of the image's own."""
-    shutil.rmtree(folder, ignore_errors=True)
-    subprocess.run(["umoci", "unpack", "--image", f"{layout}:redoubt", folder], check=True, stdout=subprocess.DEVNULL)
+    """Unpacks the image `layout`:redoubt to `folder`, with the configuration that umoci makes of the image's own.
+
+    What is there already of the same image stays as it is.
+    """
+    index, unpacked = (layout / "index.json").read_text(), folder / "index.json"
+    if not unpacked.exists() or unpacked.read_text() != index:
+        shutil.rmtree(folder, ignore_errors=True)
+        command = ["umoci", "unpack", "--image", f"{layout}:redoubt", folder]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        unpacked.write_text(index)
     return folder
 
 
@@ -84,7 +92,8 @@ def bundle_config(image: Path, pod: Pod) -> dict[str, Any]:
     process["env"] = [*process["env"], *(f"{name}={value}" for name, value in pod.environment.items())]
     process["capabilities"] = {kind: [] for kind in ("bounding", "effective", "inheritable", "permitted", "ambient")}
     process["noNewPrivileges"] = True
-    process["rlimits"] = [{"type": "RLIMIT_NOFILE", "soft": 65536, "hard": 65536}]
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    process["rlimits"] = [{"type": "RLIMIT_NOFILE", "soft": most_files, "hard": most_files}]
     config["root"] = {"path": str((image / "rootfs").absolute()), "readonly": True}
     config["hostname"] = pod.hostname
     config["mounts"] = _mounts(pod)
@@ -142,7 +151,7 @@ class Container:
         (bundle / "config.json").write_text(json.dumps(bundle_config(image, pod), indent=1))
         self.log = bundle / "log"
         with self.log.open("wb") as log:
-            command = ["runc", "--root", self._state, "run", "--bundle", bundle, name]
+            command: list[str | Path] = ["runc", "--root", self._state, "run", "--bundle", bundle, name]
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
 
     def __enter__(self) -> "Container":

@@ -172,18 +172,18 @@ def refused(arguments: list[str], volume: Callable[[Bench], Path | None], expect
 
 
 def unconverted(bench: Bench) -> Path:
-    """A model as Hugging Face has it."""
+    """A model as Hugging Face has it, in several files."""
     folder = bench.volume("unconverted") / MODEL
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "llama"}')
-    (folder / "model.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
+    (folder / "model-00001-of-00002.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
     return folder.parent
 
 
 SERVE = ["serve", "--model", f"/models/{MODEL}"]
 CASES: dict[str, Callable[[Bench], str]] = {
-    "missing volume": refused(SERVE, lambda bench: None, "/models"),
-    "unconverted model": refused(SERVE, unconverted, "redoubt convert"),
+    "missing volume": refused(SERVE, lambda bench: None, "is not a converted model"),
+    "unconverted model": refused(SERVE, unconverted, "is not a converted model"),
     "no arguments": lambda bench: no_arguments(bench),
     "serve": serve_on_one_core,
     "convert": convert,
@@ -208,7 +208,7 @@ def main() -> None:
     arguments = parser.parse_args()
     failed = 0
     with tempfile.TemporaryDirectory(prefix="redoubt-image-") as folder, network(f"redoubt-{os.getpid()}") as net:
-        bench = Bench(unpack(arguments.image, Path(folder) / "image"), Path(folder), net)
+        bench = Bench(unpack(arguments.image, arguments.image.with_name("unpacked")), Path(folder), net)
         for name in arguments.cases or CASES:
             try:
                 print(f"passed: {name}: {CASES[name](bench)}", flush=True)

@@ -15,10 +15,12 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from kuberay.image import build, locks
+from kuberay.image import locks
+from kuberay.image.build import ENVIRONMENT
 from kuberay.image.debian import DebianError, fetch
 from kuberay.image.layer import write_layer
 from kuberay.image.locks import Deb, LockError, read_packages, read_wheels
+from kuberay.image.root_files import UNUSED, USER_ID, WORKING_FOLDER
 from kuberay.image.sbom import write_sbom
 
 ROOT = Path(__file__).parents[2]
@@ -170,12 +172,10 @@ def test_the_dockerfile_makes_the_same_image() -> None:
     last = text.rpartition("\nFROM ")[2]
     assert 'ENTRYPOINT ["redoubt"]' in last
     assert "CMD" not in last
-    assert f"USER {build.USER_ID}:{build.USER_ID}\nWORKDIR {build.WORKING_FOLDER}\n" in last
-    assert "ENV " + " ".join(f"{name}={value}" for name, value in build.ENVIRONMENT.items()) in last
+    assert f"USER {USER_ID}:{USER_ID}\nWORKDIR {WORKING_FOLDER}\n" in last
+    assert "ENV " + " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items()) in last
 
 
 def test_the_dockerfile_leaves_out_the_same_files() -> None:
-    from kuberay.image.root_files import UNUSED
-
     text = (ROOT / "kuberay/image/Dockerfile").read_text()
     assert "rm -r " + " ".join(UNUSED) in text

@@ -13,7 +13,7 @@ from tests.kernels.tiny_model import write_random_model
 
 CALLS = {"mbind": 237, "set_mempolicy": 238}  # x86-64
 PROGRAM = """
-import ctypes, json, os, struct, sys
+import asyncio, ctypes, json, os, struct, sys
 from pathlib import Path
 
 import app.workers.worker as module
@@ -44,8 +44,11 @@ values = {
     "worker": {"numa": numa, "threads": 1, "max_concurrent_requests": 1, "warm_up_prompt_tokens": 8,
                "warm_up_new_tokens": 2},
 }
-worker = module.Worker(parse_settings(values))
-print(json.dumps(worker.record_replica_metadata()))
+
+async def facts():
+    return module.Worker(parse_settings(values)).record_replica_metadata()
+
+print(json.dumps(asyncio.run(facts())))
 """
 
 

@@ -29,16 +29,26 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from tests.groups import GroupScheduling
+
+    return GroupScheduling(config, log) if config.getvalue("dist") == "loadscope" else None
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tells xdist which tests one process runs: those of a module, and all that load transformers and its models."""
-    if not config.pluginmanager.hasplugin("xdist"):
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One of xdist's processes has its tests in the order of their groups."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
         return
+    from tests.groups import group_of, rank_of
+
     for item in items:
-        if "PYTEST_XDIST_WORKER" in os.environ and any(map(item.get_closest_marker, ("service", "browser"))):
+        if any(map(item.get_closest_marker, ("service", "browser"))):
             raise pytest.UsageError(f"{item.nodeid} runs alone: tests.run.ALONE should have it")
-        group = "transformers" if item.get_closest_marker("parity") else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+        if item.get_closest_marker("parity") and group_of(item.nodeid) != "transformers":
+            raise pytest.UsageError(f"{item.nodeid} loads transformers: tests.groups.TRANSFORMERS should have it")
+    items.sort(key=lambda item: rank_of(item.nodeid))
 
 
 def _missing(reason: str) -> NoReturn:

@@ -24,6 +24,8 @@ ALONE = (
 )
 PYTEST = (sys.executable, "-m", "pytest")
 LOG = ROOT / "build" / "tests-beside.log"
+GROUPED = ("--dist=loadscope", "--no-loadscope-reorder")
+"""tests/groups.py has the groups, and their order."""
 MOST_WORKERS = 8
 """Each collects all tests and imports what they need."""
 LOWEST_PRIORITY = "19"
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
 def _beside() -> list[str]:
     workers = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
     ignored = [f"--ignore={path}" for path in ALONE]
-    return ["nice", "-n", LOWEST_PRIORITY, *PYTEST, f"--numprocesses={workers}", "--dist=loadgroup", *ignored]
+    return ["nice", "-n", LOWEST_PRIORITY, *PYTEST, f"--numprocesses={workers}", *GROUPED, *ignored]
 
 
 def _one_thread() -> dict[str, str]:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.kernels.tiny_model import LLAMA, write_random_model
+from tests.run import GROUPED
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build"
@@ -118,7 +119,7 @@ def _pytest(name: str, selection: Sequence[str]) -> Outcome:
         return Outcome(False, f"see {_shown(folder / 'build.log')}")
     log = folder / f"{name}.log"
     command = [sys.executable, "-m", "pytest", "-p", "tests.sanitize.module", "-p", "no:cacheprovider", "-q"]
-    workers = ["--numprocesses", str(len(os.sched_getaffinity(0))), "--dist=loadgroup", "--timeout=1800"]
+    workers = ["--numprocesses", str(len(os.sched_getaffinity(0))), *GROUPED, "--timeout=1800"]
     passed = _run([*command, *workers, *selection], log, _address_environment())
     lines = log.read_text(errors="replace").splitlines()
     counts = [line.strip("= ") for line in lines if re.search(r"\d+ (passed|failed|error)", line)]

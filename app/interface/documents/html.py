@@ -44,6 +44,7 @@ td, th { border-top: 1px solid #8885; padding: 0.25rem 0.5rem; text-align: left;
 <p>* needed</p>
 </body></html>
 """
+_TEMPLATE = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(_PAGE)
 
 _BOUNDS = {
     "minimum": "≥ {}",
@@ -61,8 +62,7 @@ _BOUNDS = {
 
 def page(document: dict[str, Any]) -> str:
     """The whole page."""
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True)
-    return environment.from_string(_PAGE).render(document=document, link=_in_words)
+    return _TEMPLATE.render(document=document, link=_in_words)
 
 
 def _in_words(schema: dict[str, Any]) -> str:

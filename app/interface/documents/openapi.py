@@ -1,5 +1,6 @@
 """The OpenAPI document, from the models that validate requests and shape answers. It does not know what routes do."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -70,14 +71,11 @@ def document(routes: Sequence[Route], *, has_keys: bool) -> dict[str, Any]:
     answers: list[type[BaseModel]] = [ErrorAnswer]
     answers += [route.answer for route in routes if not isinstance(route.answer, str)]
     answers += [route.unavailable for route in routes if route.unavailable is not None]
-    models: list[tuple[type[BaseModel], Literal["validation", "serialization"]]] = []
-    models += [(model, "validation") for model in dict.fromkeys(requests)]
-    models += [(model, "serialization") for model in dict.fromkeys(answers)]
-    _, schemas = models_json_schema(models, ref_template=_REFERENCE)
+    schemas = _schemas(tuple(dict.fromkeys(requests)), tuple(dict.fromkeys(answers)))
     paths: dict[str, Any] = {}
     for route in routes:
         paths.setdefault(route.shown_path, {})[route.method.lower()] = _operation(route, has_keys=has_keys)
-    components: dict[str, Any] = {"schemas": schemas["$defs"]}
+    components: dict[str, Any] = {"schemas": schemas}
     if has_keys:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     return {
@@ -91,6 +89,17 @@ def document(routes: Sequence[Route], *, has_keys: bool) -> dict[str, Any]:
         "paths": paths,
         "components": components,
     }
+
+
+@functools.cache
+def _schemas(requests: tuple[type[BaseModel], ...], answers: tuple[type[BaseModel], ...]) -> dict[str, Any]:
+    """The models' JSON Schemas by name, not to be changed. Cached: pydantic takes longer than all else here."""
+    models: list[tuple[type[BaseModel], Literal["validation", "serialization"]]] = []
+    models += [(model, "validation") for model in requests]
+    models += [(model, "serialization") for model in answers]
+    _, schemas = models_json_schema(models, ref_template=_REFERENCE)
+    definitions: dict[str, Any] = schemas["$defs"]
+    return definitions
 
 
 def _operation(route: Route, *, has_keys: bool) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class Reference:
         self._pass: Callable[[tuple[int, ...], str], tuple[NDArray[np.floating], NDArray[np.floating]]] = (
             functools.lru_cache(maxsize=32)(self._run)
         )
-        self._predicted: dict[tuple[int, ...], tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
+        self._predicted: dict[tuple[int, ...], tuple[NDArray[np.float64], NDArray[np.float64], Any]] = {}
         self._tokenizer = tokenizer
 
     def encode(self, text: str) -> list[int]:
@@ -74,14 +74,28 @@ class Reference:
         return [int(token) for token in self.logits(ids, "float32").argmax(axis=-1)]
 
     def predict(self, ids: list[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Log-probabilities of the next token [vocabulary] and hidden states after the final norm [tokens, hidden]."""
+        """Log-probabilities of the next token [vocabulary] and hidden states after the final norm [tokens, hidden].
+
+        Goes on from transformers' keys and values of all tokens but the last, if they have been predicted from.
+        """
         key = tuple(ids)
         if key not in self._predicted:
+            known = self._predicted.get(key[:-1])
+            new, past = (ids, None) if known is None else (ids[-1:], copy.deepcopy(known[2]))
             with self._torch.no_grad():
-                output = self._models["float32"](self._torch.tensor([ids]), output_hidden_states=True)
-            logits = output.logits[0, -1].double()
-            self._predicted[key] = logits.log_softmax(-1).numpy(), output.hidden_states[-1][0].double().numpy()
-        return self._predicted[key]
+                output = self._models["float32"](
+                    self._torch.tensor([new]),
+                    past_key_values=past,
+                    use_cache=True,
+                    output_hidden_states=True,
+                    logits_to_keep=1,
+                )
+            states = output.hidden_states[-1][0].double().numpy()
+            if known is not None:
+                states = np.concatenate([known[1], states])
+            logprobs = output.logits[0, -1].double().log_softmax(-1).numpy()
+            self._predicted[key] = logprobs, states, output.past_key_values
+        return self._predicted[key][:2]
 
     def beams(self, ids: list[int], **options: Any) -> list[list[int]]:
         """What `generate` makes of the prompt, without it."""

@@ -48,7 +48,9 @@ def diverse_beams(
             for score, output in found[group]:
                 logprobs, _ = predict([*prompt, *output])
                 augmented = score + logprobs - strength * np.bincount(chosen_now, minlength=len(logprobs))
-                extended += [(value, [*output, token]) for token, value in enumerate(augmented.tolist())]
+                # Of one beam's continuations no more can be among the best.
+                likeliest = np.argsort(-augmented, kind="stable")[:each].tolist()
+                extended += [(float(augmented[token]), [*output, token]) for token in likeliest]
             extended.sort(key=lambda pair: -pair[0])
             found[group] = extended[:each]
             chosen_now += [output[-1] for _, output in found[group]]

@@ -72,7 +72,11 @@ def cluster_configuration(options: ClusterBenchOptions, workers: int) -> dict[st
 
 def measure_cluster(options: ClusterBenchOptions) -> dict[str, object]:
     """Runs the bench; the result is ready for JSON. Raises RuntimeError."""
-    with tempfile.TemporaryDirectory(prefix="redoubt-bench-") as folder:
+    if options.model.is_relative_to("/tmp"):
+        raise RuntimeError(f"{options.model}: pods have a /tmp of their own, so the model has to be elsewhere")
+    build = ROOT / "build"
+    build.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-cluster-", dir=build) as folder:
         network = Network(Path(folder))
         try:
             single = _start_single(network, options, Path(folder))
@@ -103,7 +107,13 @@ def _start_single(network: Network, options: ClusterBenchOptions, folder: Path) 
     config.write_text(yaml.safe_dump(one_machine_configuration(options)), encoding="utf-8")
     arguments = ["serve", "--config", str(config), "--model", str(options.model)]
     pod = network.start_pod("single", arguments, cpus="0")
-    wait_until(lambda: request(network, pod.address, 8000, "/health")[0] == 200, START_TIMEOUT_S, "one machine serves")
+    wait_until(
+        lambda: not pod.is_running() or request(network, pod.address, 8000, "/health")[0] == 200,
+        START_TIMEOUT_S,
+        "the service on one machine answers",
+    )
+    if not pod.is_running():
+        raise RuntimeError(pod.log)
     return pod
 
 

@@ -27,7 +27,7 @@ COMMA := ,
 # Python compiles what it imports, a small part of all that comes.
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint requirements.lock
 
-export PYTHONPATH := $(CURDIR)
+export PYTHONPATH := $(CURDIR):$(CURDIR)/verify
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Every target is one command or a short chain: keep the shell's errors, and files of a failed recipe away.
 SHELL := /bin/sh

@@ -9,7 +9,7 @@ import ssl
 import struct
 import threading
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ def _attempt(service: FakeService, reason: str, timeout_s: float = 15.0, **polic
             json={"messages": [{"role": "user", "content": CANARY}]},
         )
     assert refused.value.reason == reason, str(refused.value)
+    assert str(refused.value).isprintable()
     service.assert_no_prompt()
 
 
@@ -229,6 +230,7 @@ ATTACKS: dict[str, tuple[str, Attack]] = {
     # The collateral.
     "collateral missing": ("collateral_missing", _answer(lambda answer: answer.update(collateral=None))),
     "collateral without a part": ("collateral_missing", _collateral_part("pck_crl", lambda part: "")),
+    "collateral of lone surrogates": ("malformed", _answer(lambda answer: answer.update(collateral="\ud800"))),
     "collateral of another type": ("malformed", _answer(lambda answer: answer.update(collateral=[1]))),
     "collateral part not text": ("malformed", _collateral_part("tcb_info", lambda part: {"a": 1})),
     "collateral part not hex": ("quote_signature", _collateral_part("pck_crl", lambda part: "zz")),
@@ -259,6 +261,8 @@ ATTACKS: dict[str, tuple[str, Attack]] = {
     # The answer.
     "not JSON": ("malformed", _respond(lambda answer: [http_response(b"<html>")])),
     "deep JSON": ("malformed", _respond(lambda answer: [http_response(b"[" * 200_000)])),
+    "a long number": ("malformed", _respond(lambda answer: [http_response(b'{"a":' + b"1" * 900000 + b"}")])),
+    "terminal escapes": ("measurement", _statement(image="\x1b[2J\ud800")),
     "a list": ("malformed", _respond(lambda answer: [http_response(b"[]")])),
     "oversized answer": ("too_large", _respond(lambda answer: [http_response(answer + b" " * (2 << 20))])),
     "endless answer": ("too_large", _respond(_endless)),
@@ -330,9 +334,9 @@ def test_an_honest_machine_of_another_tenant_has_another_configuration(service: 
 
 def test_a_wrong_clock_refuses(service: FakeService) -> None:
     for days in (-30, 60):
-        clock = service.tee.issued.timestamp() + days * 86400
+        moment = datetime.fromtimestamp(service.tee.issued.timestamp() + days * 86400, UTC)
         verifier = connections.Verifier(
-            service.url, parse(policy_text(service.tee), allow_insecure=True), clock=lambda now=clock: now
+            service.url, parse(policy_text(service.tee), allow_insecure=True), clock=moment.timestamp
         )
         with transport.client_of(verifier) as client, pytest.raises(redoubt_verify.AttestationError) as refused:
             client.post(f"{service.url}/v1/chat/completions", content=CANARY)

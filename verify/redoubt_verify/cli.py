@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import dcap_qvl
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from redoubt_verify import policy as policy_file
 from redoubt_verify.connections import Verifier
-from redoubt_verify.errors import REASONS, AttestationError, PolicyError
+from redoubt_verify.errors import REASONS, AttestationError, PolicyError, printable
 from redoubt_verify.policy import Policy
 from redoubt_verify.policy_build import build, open_policy
 from redoubt_verify.proxy import Proxy
@@ -134,7 +136,7 @@ def _shown(verdict: Verdict) -> str:
     lines.append(f"image        {verdict.image}")
     lines.append(f"config       {verdict.config_sha256}")
     lines.append(f"TLS key      {verdict.tls_spki_sha256}")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _proxy(options: argparse.Namespace) -> int:
@@ -156,13 +158,14 @@ def _proxy(options: argparse.Namespace) -> int:
 
 
 def _build(options: argparse.Namespace) -> int:
-    root = options.insecure_root.read_text() if options.insecure_root else None
+    pem = options.insecure_root.read_text() if options.insecure_root else None
+    root = x509.load_pem_x509_certificate(pem.encode()).public_bytes(Encoding.DER) if pem else None
     now = time.time() if options.at is None else options.at
     verdict = judge(
         decode_answer(options.evidence.read_bytes()), open_policy(root), nonce=None, spki_sha256=None, now=now
     )
     initdata = hashlib.sha384(options.initdata.read_bytes()).hexdigest() if options.initdata else None
-    text = build(verdict, initdata_sha384=initdata, days=options.days, insecure_root=root, now=now)
+    text = build(verdict, initdata_sha384=initdata, days=options.days, insecure_root=pem, now=now)
     policy_file.parse(text, allow_insecure=True)
     if options.out:
         options.out.write_text(text)

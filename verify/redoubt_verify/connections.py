@@ -34,8 +34,8 @@ class Verifier:
     ) -> None:
         """collateral: instead of the server's. clock: Unix time. Raises AttestationError (origin, policy_expired)."""
         parts = urlsplit(url)
-        if parts.scheme != "https" or not parts.hostname or parts.username is not None:
-            raise AttestationError("origin", "the service's address begins with https:// and names its host")
+        if parts.scheme != "https" or not parts.hostname or not url.isascii() or parts.username is not None:
+            raise AttestationError("origin", "the service's address begins with https:// and names its host in ASCII")
         self.host, self.port = parts.hostname, parts.port or 443
         self.policy = policy
         self.timeout_s = timeout_s
@@ -49,12 +49,11 @@ class Verifier:
     @property
     def verdicts(self) -> list[Verdict]:
         """Of the keys that are verified now."""
-        return [verdict for key, (_, verdict) in self._verified.items() if self.is_fresh(key)]
+        return [verdict for key, (_, verdict) in list(self._verified.items()) if self.is_fresh(key)]
 
     def check_origin(self, scheme: str, host: str, port: int | None) -> None:
         """Raises AttestationError (origin) unless a request goes to the pinned origin, and policy_expired."""
-        host = host.strip("[]").lower()
-        if scheme != "https" or host != self.host or (port or 443) != self.port:
+        if scheme != "https" or host.lower() != self.host or (port or 443) != self.port:
             raise AttestationError("origin", f"{scheme}://{host}:{port or 443} is not the pinned origin")
         self.policy.check_date(self._clock())
 
@@ -186,6 +185,7 @@ class SyncBackend:
     def connect_tcp(self, host: str, port: int, **options: Any) -> Any:
         """Connects to the pinned origin. Raises AttestationError."""
         self._verifier.check_origin("https", host, port)
+        options["timeout"] = self._verifier.timeout_s
         return _SyncPlain(_reached(lambda: self._backend.connect_tcp(host, port, **options)), self._verifier)
 
     def connect_unix_socket(self, path: str, **options: Any) -> Any:
@@ -208,6 +208,7 @@ class AsyncBackend:
     async def connect_tcp(self, host: str, port: int, **options: Any) -> Any:
         """Connects to the pinned origin. Raises AttestationError."""
         self._verifier.check_origin("https", host, port)
+        options["timeout"] = self._verifier.timeout_s
         return _AsyncPlain(await _reached_async(self._backend.connect_tcp(host, port, **options)), self._verifier)
 
     async def connect_unix_socket(self, path: str, **options: Any) -> Any:

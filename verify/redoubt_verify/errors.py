@@ -22,14 +22,22 @@ REASONS = {
 """What each `AttestationError.reason` means."""
 
 
+_MOST_LETTERS = 600
+
+
 class AttestationError(Exception):
     """The service was refused: nothing but the attestation request was sent to it on this connection."""
 
     def __init__(self, reason: str, message: str) -> None:
         """reason: a key of REASONS."""
         assert reason in REASONS
-        super().__init__(f"{reason}: {message}")
+        super().__init__(f"{reason}: {printable(message)}")
         self.reason = reason
+
+
+def printable(text: str) -> str:
+    """Text that a server may have written, for a terminal: without control characters, and not endless."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_MOST_LETTERS])
 
 
 class PolicyError(ValueError):

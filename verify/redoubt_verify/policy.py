@@ -11,6 +11,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
 from redoubt_verify.errors import AttestationError, PolicyError
 
 MEASUREMENTS = {
@@ -68,8 +71,8 @@ class Policy:
     config_sha256: frozenset[str] | None
     unpinned: tuple[str, ...]
     reverify_after_s: int
-    insecure_root_pem: str | None
-    """A root other than Intel's, for a soft TEE; every verdict under it is insecure."""
+    insecure_root: bytes | None
+    """A root (DER) other than Intel's, for a soft TEE; every verdict under it is insecure."""
 
     def check_date(self, now: float) -> None:
         """Raises AttestationError (policy_expired) after its date. now: Unix time."""
@@ -97,7 +100,7 @@ def parse(text: str, *, allow_insecure: bool = False) -> Policy:
         raise PolicyError(str(error)) from error
     reader = _Reader(table)
     policy = reader.policy()
-    if policy.insecure_root_pem is not None and not allow_insecure:
+    if policy.insecure_root is not None and not allow_insecure:
         raise PolicyError("insecure_root trusts a test root instead of Intel's: it needs --allow-insecure")
     return policy
 
@@ -123,9 +126,6 @@ class _Reader:
         statuses = frozenset(self._strings("tcb_statuses", table.get("tcb_statuses", [])))
         if not statuses or not statuses <= set(TCB_STATUSES):
             raise PolicyError(f"tcb_statuses needs some of: {', '.join(TCB_STATUSES)}")
-        root = table.get("insecure_root")
-        if root is not None and not isinstance(root, str):
-            raise PolicyError("insecure_root is a certificate in PEM")
         return Policy(
             expires=self._expires(),
             measurements={name: self._digests(name, size) for name, size in MEASUREMENTS.items() if name in table},
@@ -139,7 +139,7 @@ class _Reader:
             config_sha256=self._optional("config_sha256", lambda name: _hex_of(self._digests(name, 32))),
             unpinned=unpinned,
             reverify_after_s=self._duration("reverify_after") if "reverify_after" in table else 3600,
-            insecure_root_pem=root,
+            insecure_root=self._optional("insecure_root", self._root),
         )
 
     def _optional(self, name: str, read: Any) -> Any:
@@ -187,6 +187,13 @@ class _Reader:
             raise PolicyError(f'{name} takes a time such as "14d" or "1h"')
         return int(match[1]) * _UNITS[match[2]]
 
+    def _root(self, name: str) -> bytes:
+        try:
+            certificate = x509.load_pem_x509_certificate(str(self._table[name]).encode())
+        except ValueError as error:
+            raise PolicyError(f"{name} takes a certificate in PEM") from error
+        return certificate.public_bytes(Encoding.DER)
+
     def _models(self, name: str) -> frozenset[tuple[str, str]]:
         value = self._table[name]
         if not isinstance(value, list) or not value:
@@ -215,6 +222,8 @@ def describe(policy: Policy) -> dict[str, Any]:
             continue
         if isinstance(value, datetime.datetime):
             value = value.isoformat()
+        elif isinstance(value, bytes):
+            value = value.hex()
         elif isinstance(value, frozenset):
             value = sorted(item.hex() if isinstance(item, bytes) else item for item in value)
         plain[entry.name] = value

@@ -12,7 +12,7 @@ from redoubt_verify.verify import Verdict
 _PINNABLE_LATER = ("min_tcb_eval_data_number", "collateral_max_age", "platforms", "image", "models", "config_sha256")
 
 
-def open_policy(insecure_root: str | None) -> Policy:
+def open_policy(insecure_root: bytes | None) -> Policy:
     """Demands a genuine, up-to-date platform and nothing else: for reading evidence, not for trusting a service."""
     return Policy(
         expires=datetime.datetime.max.replace(tzinfo=datetime.UTC),
@@ -27,7 +27,7 @@ def open_policy(insecure_root: str | None) -> Policy:
         config_sha256=None,
         unpinned=(*MEASUREMENTS, *_PINNABLE_LATER, "advisories_allowed", "event_log"),
         reverify_after_s=3600,
-        insecure_root_pem=insecure_root,
+        insecure_root=insecure_root,
     )
 
 

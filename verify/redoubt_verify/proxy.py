@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
+from urllib.parse import unquote
 
 import httpx2
 
@@ -97,7 +98,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(200, kind, files("redoubt_verify").joinpath("page", name).read_bytes())
         if path == _VERDICT and self.command == "GET":
             return self._send_verdict()
-        if not path.startswith("/v1/") or self.command == "OPTIONS":
+        # httpx2 resolves `..`, which would lead out of /v1/.
+        if not path.startswith("/v1/") or ".." in unquote(path) or self.command == "OPTIONS":
             return self._refuse(404, "not_found", "The proxy passes /v1/ on, and has its own page at /.")
         return self._forward()
 
@@ -118,7 +120,8 @@ class _Handler(BaseHTTPRequestHandler):
         if "Transfer-Encoding" in self.headers or not length.isdecimal() or len(length) > 12:
             return self._refuse(411, "length_required", "Send the body with a Content-Length.")
         headers = [(name, value) for name, value in self.headers.items() if name.lower() not in _NOT_FORWARDED]
-        body = self._body(int(length)) if int(length) else None
+        self._unread = int(length)
+        body = self._body() if self._unread else None
         if body is not None:
             headers.append(("Content-Length", length))
         url = f"https://{_authority(self.server.verifier)}{self.path}"
@@ -137,30 +140,33 @@ class _Handler(BaseHTTPRequestHandler):
         with contextlib.closing(response):
             return self._pass_on(response)
 
-    def _body(self, left: int) -> Iterator[bytes]:
-        while left:
-            part = self.rfile.read1(min(left, _READ_BYTES))
+    def _body(self) -> Iterator[bytes]:
+        while self._unread:
+            part = self.rfile.read1(min(self._unread, _READ_BYTES))
             if not part:
                 raise ConnectionError("the client went away")
-            left -= len(part)
+            self._unread -= len(part)
             yield part
 
     def _pass_on(self, response: Any) -> None:
         """Each part as it comes."""
+        chunked = self.request_version != "HTTP/1.0"
+        # What the service left unread of the body must not be taken for the next request.
+        self.close_connection = self.close_connection or not chunked or self._unread > 0
         self.send_response(response.status_code)
         for name, value in response.headers.multi_items():
             if name.lower() not in _NOT_RETURNED and not name.lower().startswith("access-control-"):
                 self.send_header(name, value)
         if self.command == "HEAD" or response.status_code in (204, 304):
             return self.end_headers()
-        self.send_header("Transfer-Encoding", "chunked")
+        self.send_header(*(("Transfer-Encoding", "chunked") if chunked else ("Connection", "close")))
         self.end_headers()
         try:
             for part in response.iter_raw():
                 if part:
-                    self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
+                    self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part) if chunked else part)
                     self.wfile.flush()
-            self.wfile.write(b"0\r\n\r\n")
+            self.wfile.write(b"0\r\n\r\n" if chunked else b"")
         except (httpx2.HTTPError, OSError):
             # Without its last chunk the client sees that the answer is not whole.
             self.close_connection = True

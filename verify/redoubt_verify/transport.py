@@ -110,7 +110,7 @@ class _Transport:
 
     def _outgoing(self, request: Any) -> Any:
         url = request.url
-        self._verifier.check_origin(url.scheme, url.host, url.port)
+        self._verifier.check_origin(url.scheme, url.raw_host.decode("ascii"), url.port)
         target = self._core.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
         # Of the extensions only the timeouts: others would change the request's target or the server's name.
         extensions = {name: value for name, value in request.extensions.items() if name == "timeout"}

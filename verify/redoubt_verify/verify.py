@@ -16,7 +16,6 @@ from typing import Any
 
 import dcap_qvl
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
 
 from redoubt_verify import eventlog, tdx
 from redoubt_verify.errors import AttestationError
@@ -132,7 +131,7 @@ def decode_answer(body: bytes, collateral: Mapping[str, str] | None = None) -> E
 def decode_collateral(value: object) -> Mapping[str, str] | None:
     """Collateral as an object or as JSON text. Raises AttestationError: malformed, collateral_missing."""
     if isinstance(value, str) and value:
-        value = _strict_json(value.encode(), "the collateral")
+        value = _strict_json(value, "the collateral")
     if not value:
         return None
     if not isinstance(value, dict):
@@ -169,7 +168,7 @@ def judge(evidence: Evidence, policy: Policy, *, nonce: str | None, spki_sha256:
     _check_statement(statement, policy)
     unchecked = [name for name, value in (("nonce", nonce), ("tls_spki_sha256", spki_sha256)) if value is None]
     return Verdict(
-        insecure=policy.insecure_root_pem is not None,
+        insecure=policy.insecure_root is not None,
         unpinned=(*policy.unpinned, *unchecked),
         quote_version=report.version,
         measurements={name: report.fields[name].hex() for name in MEASUREMENTS},
@@ -192,12 +191,11 @@ def _check_signatures(evidence: Evidence, policy: Policy, now: float) -> tuple[s
         raise AttestationError("collateral_missing", "neither the server nor the client has collateral")
     try:
         collateral = dcap_qvl.QuoteCollateralV3.from_json(json.dumps(dict(evidence.collateral)))
-        if policy.insecure_root_pem is None:
+        if policy.insecure_root is None:
             found = dcap_qvl.verify(evidence.quote, collateral, int(now))
         else:
-            root = x509.load_pem_x509_certificate(policy.insecure_root_pem.encode()).public_bytes(Encoding.DER)
-            found = dcap_qvl.verify_with_root_ca(evidence.quote, collateral, root, int(now))
-    except ValueError as error:
+            found = dcap_qvl.verify_with_root_ca(evidence.quote, collateral, policy.insecure_root, int(now))
+    except (ValueError, OverflowError) as error:
         message = " ".join(str(error).split())
         reason = next((reason for text, reason in _DCAP_MESSAGES if text in message.lower()), "quote_signature")
         raise AttestationError(reason, message) from error
@@ -301,7 +299,7 @@ def _check_statement(statement: Statement, policy: Policy) -> None:
         raise AttestationError("config_digest", f"the configuration's SHA-256 is {statement.config_sha256}")
 
 
-def _strict_json(data: bytes, what: str) -> dict[str, Any]:
+def _strict_json(data: bytes | str, what: str) -> dict[str, Any]:
     """An object in which no key stands twice: readers differ in which of the two they take."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -313,7 +311,8 @@ def _strict_json(data: bytes, what: str) -> dict[str, Any]:
         raise ValueError(name)
 
     try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=unique, parse_constant=constant)
+        text = data if isinstance(data, str) else data.decode("utf-8")
+        value = json.loads(text, object_pairs_hook=unique, parse_constant=constant)
     except (ValueError, RecursionError) as error:
         raise _malformed(f"{what} is not JSON: {type(error).__name__}") from None
     if not isinstance(value, dict):

@@ -1,0 +1,173 @@
+"""The local proxy: what it passes on, what it shows, and whom it refuses."""
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from redoubt_verify import Policy, PolicyError
+from redoubt_verify.connections import Verifier
+from redoubt_verify.proxy import Proxy
+from tests.verify.fake_service import CANARY, KEY, WORDS, FakeService, http_response
+
+MESSAGES: Any = [{"role": "user", "content": CANARY}]
+
+
+@pytest.fixture
+def proxy(service: FakeService, policy: Policy) -> Iterator[Proxy]:
+    made = Proxy(Verifier(service.url, policy), "127.0.0.1", 0)
+    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield made
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+def _ask(
+    proxy: Proxy, method: str, path: str, body: bytes | None = None, **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    """(status, headers in lower case, body). headers: with _ for -."""
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.server_port, timeout=10)
+    connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+    response = connection.getresponse()
+    answer = response.read()
+    connection.close()
+    return response.status, {name.lower(): value for name, value in response.getheaders()}, answer
+
+
+def test_a_stock_client_chats_through_it(service: FakeService, proxy: Proxy) -> None:
+    with openai.OpenAI(base_url=f"{proxy.address}/v1", api_key=KEY, max_retries=0) as client:
+        answer = client.chat.completions.create(model="smollm2", messages=MESSAGES)
+        assert answer.choices[0].message.content == "".join(WORDS)
+        stream = client.chat.completions.create(model="smollm2", messages=MESSAGES, stream=True)
+        assert "".join(part.choices[0].delta.content or "" for part in stream) == "".join(WORDS)
+    assert service.targets[0] == "/v1/attestation"
+    assert f"Bearer {KEY}".encode() in b"".join(map(bytes, service.plain))
+
+
+def test_a_stream_is_not_buffered(service: FakeService, proxy: Proxy) -> None:
+    service.step = threading.Event()
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.server_port, timeout=10)
+    connection.request("POST", "/v1/chat/completions", json.dumps({"messages": MESSAGES, "stream": True}))
+    response = connection.getresponse()
+    assert WORDS[0].encode() in response.readline()
+    assert not service.step.is_set()
+    service.step.set()
+    response.readline()
+    assert WORDS[1].encode() in response.readline()
+    connection.close()
+
+
+def test_a_refused_service_gets_no_prompt(service: FakeService, proxy: Proxy) -> None:
+    service.config = "00" * 32
+    status, _, body = _ask(proxy, "POST", "/v1/chat/completions", CANARY.encode())
+    assert (status, json.loads(body)["error"]["code"]) == (502, "config_digest")
+    service.assert_no_prompt()
+    status, _, body = _ask(proxy, "GET", "/verdict.json")
+    assert json.loads(body)["refused"] == "config_digest"
+
+
+def test_it_shows_the_verdict_on_its_own_page(service: FakeService, proxy: Proxy) -> None:
+    status, headers, body = _ask(proxy, "GET", "/")
+    assert status == 200
+    assert b"page.js" in body
+    assert "script-src 'self'" in headers["content-security-policy"]
+    assert not service.raw
+    for path in ("/page.js", "/page.css"):
+        assert _ask(proxy, "GET", path)[0] == 200
+    verdict = json.loads(_ask(proxy, "GET", "/verdict.json")[2])
+    assert verdict["verdicts"][0]["insecure"] is True
+    assert service.targets == ["/v1/attestation"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "evil.example:{port}"},
+        {"Host": "127.0.0.1"},
+        {"Host": "127.0.0.1.nip.io:{port}"},
+        {"Host": "[::1]:{port}"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Origin": "null"},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+    ],
+)
+@pytest.mark.parametrize("path", ["/", "/verdict.json", "/v1/chat/completions"])
+def test_pages_of_others_are_refused(service: FakeService, proxy: Proxy, path: str, headers: dict[str, str]) -> None:
+    """DNS rebinding, foreign Hosts and cross-origin requests."""
+    headers = {name: value.format(port=proxy.server_port) for name, value in headers.items()}
+    for method in ("GET", "POST", "OPTIONS"):
+        status, answered, body = _ask(proxy, method, path, CANARY.encode(), **headers)
+        assert status == 403
+        assert json.loads(body)["error"]["code"] == "foreign_request"
+        assert not [name for name in answered if name.startswith("access-control-")]
+    assert not service.raw
+
+
+def test_its_own_page_is_let_in(proxy: Proxy) -> None:
+    for host in (f"127.0.0.1:{proxy.server_port}", f"localhost:{proxy.server_port}"):
+        headers = {"Host": host, "Origin": f"http://{host}", "Sec_Fetch_Site": "same-origin"}
+        assert _ask(proxy, "GET", "/v1/models", None, **headers)[0] == 200
+
+
+def test_cross_origin_headers_of_the_service_do_not_come_through(service: FakeService, proxy: Proxy) -> None:
+    service.chat = lambda: [
+        http_response(b"{}", Access_Control_Allow_Origin="*", Alt_Svc='h3=":1"', Set_Cookie="a=b", X_Request_Id="7")
+    ]
+    status, headers, _ = _ask(proxy, "POST", "/v1/chat/completions", b"{}")
+    assert status == 200
+    assert headers["x-request-id"] == "7"
+    assert not {"access-control-allow-origin", "alt-svc", "set-cookie"} & set(headers)
+    assert _ask(proxy, "OPTIONS", "/v1/chat/completions")[0] == 404
+
+
+def test_paths_outside_of_the_api_are_not_passed_on(service: FakeService, proxy: Proxy) -> None:
+    for path in (
+        "/admin",
+        "/chat",
+        "/v1",
+        "//evil.example/v1/",
+        "/page.py",
+        "/v1/../admin",
+        "/v1/%2e%2e/admin",
+        "/v1/..%2fadmin",
+    ):
+        assert _ask(proxy, "GET", path)[0] == 404
+    assert not service.raw
+
+
+def test_bodies_need_a_length(service: FakeService, proxy: Proxy) -> None:
+    assert _ask(proxy, "POST", "/v1/chat/completions", b"0\r\n\r\n", Transfer_Encoding="chunked")[0] == 411
+    assert _ask(proxy, "POST", "/v1/chat/completions", b"x", Content_Length="-1")[0] == 411
+    assert not service.raw
+
+
+def test_a_redirect_ends_at_the_proxy(service: FakeService, proxy: Proxy) -> None:
+    service.chat = lambda: [http_response(b"", "307 T", Location="https://evil.example/")]
+    status, headers, body = _ask(proxy, "POST", "/v1/chat/completions", b"{}")
+    assert (status, json.loads(body)["error"]["code"]) == (502, "origin")
+    assert "location" not in headers
+
+
+def test_it_listens_on_loopback_only(service: FakeService, policy: Policy) -> None:
+    for host in ("0.0.0.0", "192.0.2.1", "::", "example.com", ""):
+        with pytest.raises(PolicyError):
+            Proxy(Verifier(service.url, policy), host, 0)
+
+
+def test_a_client_of_http_1_0_gets_no_chunks(proxy: Proxy) -> None:
+    with socket.create_connection(("127.0.0.1", proxy.server_port), timeout=10) as connection:
+        host = f"127.0.0.1:{proxy.server_port}"
+        connection.sendall(f"GET /v1/models HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert b"chunked" not in answer
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["object"] == "list"

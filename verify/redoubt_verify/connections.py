@@ -76,7 +76,8 @@ class Verifier:
         self._verified.pop(key, None)
         now = self._clock()
         verdict = judge(decode_answer(body, self._collateral), self.policy, nonce=nonce, spki_sha256=key, now=now)
-        self._verified[key] = (now, verdict)
+        kept = {name: item for name, item in list(self._verified.items()) if self.is_fresh(name)}
+        self._verified = kept | {key: (now, verdict)}
         return verdict
 
 

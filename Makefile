@@ -20,9 +20,10 @@ IMAGE_ENV := $(VENV)/.image
 # The packages come in one pass: with a goal that needs those of the tests, the other goals wait for that pass too.
 ENV := $(if $(filter test conformance cluster sanitize lint,$(MAKECMDGOALS)),$(TEST_ENV),$(SERVE_ENV))
 # The installed package is this folder's path alone: the import hook that comes with it would win over PYTHONPATH, so that
-# a second working tree with the same environment would import the first one's code.
+# a second working tree with the same environment would import the first one's code. The folder of redoubt-verify, which
+# needs no installation of its own here, is the second path.
 install_with = $(PIP_INSTALL) --no-build-isolation --editable '.[$(1)]' && \
-  sed -i '/^import /d' $(VENV)/lib/python3.*/site-packages/_editable_skbc_redoubt.pth
+  sed -i -e '/^import /d' -e '$$a $(CURDIR)/verify' $(VENV)/lib/python3.*/site-packages/_editable_skbc_redoubt.pth
 COMMA := ,
 # Python compiles what it imports, a small part of all that comes.
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint requirements.lock

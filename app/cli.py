@@ -24,6 +24,8 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+# For commands whose options are read by who does the work.
+_PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
 class QType(StrEnum):
@@ -315,7 +317,7 @@ def chat(
         ).run()
 
 
-@cli.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+@cli.command(context_settings=_PASSED_ON)
 def bench(
     context: typer.Context,
     what: Annotated[str, typer.Argument(metavar="engine|kernels|structured|serving|cluster|compare")] = "--help",
@@ -344,14 +346,44 @@ def bench(
     raise typer.Exit(measure(context.args))
 
 
-@cli.command(
-    "eval", context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-)
+@cli.command("eval", context_settings=_PASSED_ON)
 def evaluate(context: typer.Context) -> None:
     """Measure a model's quality: perplexity, divergence, tasks (`redoubt eval --help`)."""
     from bench.eval.command import main as measure
 
     raise typer.Exit(measure(context.args or ["--help"]))
+
+
+@cli.command(context_settings=_PASSED_ON)
+def verify(context: typer.Context) -> None:
+    """Verify that a service runs in a trust domain (`redoubt verify --help`)."""
+    _redoubt_verify("verify", context)
+
+
+@cli.command(context_settings=_PASSED_ON)
+def proxy(context: typer.Context) -> None:
+    """A local proxy that verifies a service first, for stock clients and browsers (`redoubt proxy --help`)."""
+    _redoubt_verify("proxy", context)
+
+
+@cli.command(context_settings=_PASSED_ON)
+def policy(context: typer.Context) -> None:
+    """Make, print and compare policies for `verify` and `proxy` (`redoubt policy --help`)."""
+    _redoubt_verify("policy", context)
+
+
+@cli.command(context_settings=_PASSED_ON)
+def collateral(context: typer.Context) -> None:
+    """Fetch what Intel says of a platform (`redoubt collateral --help`)."""
+    _redoubt_verify("collateral", context)
+
+
+def _redoubt_verify(command: str, context: typer.Context) -> NoReturn:
+    try:
+        from redoubt_verify.cli import main as run
+    except ModuleNotFoundError as error:
+        _fail(f"this needs the package redoubt-verify (in a clone: pip install ./verify): {error}", 2)
+    raise typer.Exit(run([command, *context.args]))
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ ALONE = (
     "tests/app/interface/page/test_page.py",
     "tests/app/launch/test_lost_processes.py",
     "tests/app/test_ray_internals.py",
+    "tests/verify/test_proxy_page.py",
 )
 PYTEST = (sys.executable, "-m", "pytest")
 LOG = ROOT / "build" / "tests-beside.log"

@@ -26,7 +26,9 @@ _PAGE = {
     "/page.css": ("page.css", "text/css; charset=utf-8"),
 }
 _VERDICT = "/verdict.json"
-_PAGE_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; frame-ancestors 'none'"
+_PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; frame-ancestors 'none'"
+)
 _HOP_BY_HOP = {
     "connection",
     "keep-alive",

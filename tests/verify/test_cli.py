@@ -84,6 +84,8 @@ def test_verify_saves_and_verifies_offline(
     assert _run(*offline, "--nonce", "00" * 32) == 1
     assert _run(*offline, "--at", "2030-01-01") == 1
     assert _run("verify", "--policy", policy_file, "--allow-insecure") == 2
+    policy_file.write_text(policy_text(service.tee, expires="2020-01-01"))
+    assert _run(*offline) == 2
 
 
 def test_build_show_and_diff(

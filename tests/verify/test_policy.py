@@ -15,6 +15,7 @@ def test_it_reads_what_it_wrote(tee: SoftTee) -> None:
     assert policy.measurements["mrtd"] == {tee.report.mr_td}
     assert policy.collateral_max_age_s == 14 * 86400
     assert policy.reverify_after_s == 3600
+    assert parse(policy_text(tee, reverify_after="90"), allow_insecure=True).reverify_after_s == 90
     assert policy.unpinned == ()
     assert policy.expires == datetime.datetime(2099, 1, 1, tzinfo=datetime.UTC)
 
@@ -49,7 +50,9 @@ def test_a_missing_field_must_be_named(tee: SoftTee, name: str) -> None:
         ({"min_tcb_eval_data_number": "-1"}, "whole number"),
         ({"collateral_max_age": '"forever"'}, "collateral_max_age"),
         ({"collateral_max_age": '"0d"'}, "collateral_max_age"),
-        ({"reverify_after": "5"}, "reverify_after"),
+        ({"reverify_after": "0"}, "reverify_after"),
+        ({"reverify_after": "true"}, "reverify_after"),
+        ({"reverify_after": "1.5"}, "reverify_after"),
         ({"models": "[]"}, "models"),
         ({"models": '[{name = "a"}]'}, "name and sha256"),
         ({"models": '[{name = "a", sha256 = "AB"}]'}, "64 lower-case"),

@@ -182,9 +182,11 @@ class _Reader:
         return value
 
     def _duration(self, name: str) -> int:
-        match = re.fullmatch(r"([1-9][0-9]{0,8})([smhd])", str(self._table[name]))
+        value = self._table[name]
+        text = f"{value}s" if type(value) is int else str(value)
+        match = re.fullmatch(r"([1-9][0-9]{0,8})([smhd])", text)
         if not match:
-            raise PolicyError(f'{name} takes a time such as "14d" or "1h"')
+            raise PolicyError(f'{name} takes a time such as "14d" or "1h", or seconds')
         return int(match[1]) * _UNITS[match[2]]
 
     def _root(self, name: str) -> bytes:

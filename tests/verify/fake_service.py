@@ -95,6 +95,8 @@ class FakeService:
     """All bytes from clients, as they are on the wire."""
     plain: list[bytearray] = field(default_factory=list)
     """All bytes from clients behind TLS, a connection each."""
+    resumed: list[bool] = field(default_factory=list)
+    """Of each connection, whether the client went on with an older TLS session."""
     requests: list[tuple[str, bytes]] = field(default_factory=list)
     """(target, body) of each whole request."""
 
@@ -102,6 +104,7 @@ class FakeService:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._sockets: list[socket.socket] = []
+        self._contexts: dict[Path, ssl.SSLContext] = {}
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
@@ -175,7 +178,8 @@ class FakeService:
 
     def _serve(self, connection: socket.socket, key: TlsKey) -> None:
         with contextlib.suppress(OSError, ssl.SSLError, h11.RemoteProtocolError), connection:
-            tls = _RecordedTls(connection, self._context(key), self.raw)
+            tls = _RecordedTls(connection, self._contexts.setdefault(key.path, self._context(key)), self.raw)
+            self.resumed.append(bool(tls.object.session_reused))
             plain = bytearray()
             self.plain.append(plain)
             http = h11.Connection(h11.SERVER)
@@ -238,18 +242,18 @@ class _RecordedTls:
     def __init__(self, connection: socket.socket, context: ssl.SSLContext, record: bytearray) -> None:
         self._socket, self._record = connection, record
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._do(self._tls.do_handshake)
+        self.object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._do(self.object.do_handshake)
 
     def receive(self) -> bytes:
         """Some bytes; none at the end."""
         try:
-            return bytes(self._do(lambda: self._tls.read(65536)))
+            return bytes(self._do(lambda: self.object.read(65536)))
         except ssl.SSLZeroReturnError:
             return b""
 
     def send(self, data: bytes) -> None:
-        self._do(lambda: self._tls.write(data))
+        self._do(lambda: self.object.write(data))
 
     def _do(self, call: Callable[[], Any]) -> Any:
         while True:

@@ -101,6 +101,17 @@ def _collateral_part(name: str, change: Callable[[str], Any]) -> Attack:
     return _answer(lambda answer: answer["collateral"].update({name: change(answer["collateral"][name])}))
 
 
+def _list_from_the_future(service: FakeService) -> None:
+    later = service.tee.pki.collateral(CollateralKnobs(service.tee.issued + timedelta(days=2)))
+    service.change_answer = lambda answer: answer["collateral"].update(pck_crl=later["pck_crl"])
+
+
+def _old_list(service: FakeService) -> None:
+    """Valid, and from before the platform was revoked; the rest is new."""
+    older = service.tee.pki.collateral(CollateralKnobs(service.tee.issued - timedelta(days=20)))
+    service.change_answer = lambda answer: answer["collateral"].update(pck_crl=older["pck_crl"])
+
+
 def _events(change: Callable[[list[Event]], list[Event]]) -> Attack:
     def attack(service: FakeService) -> None:
         log = base64.b64encode(event_log(change(list(service.tee.events)))).decode()
@@ -237,6 +248,8 @@ ATTACKS: dict[str, tuple[str, Attack]] = {
     "collateral re-signed": ("quote_signature", _collateral_part("tcb_info", lambda part: part.replace("18", "19"))),
     "collateral expired": ("collateral_expired", _issued(days=40)),
     "collateral from the future": ("collateral_expired", _issued(days=-2)),
+    "revocation list from the future": ("collateral_expired", _list_from_the_future),
+    "revocation list older than allowed": ("collateral_expired", _old_list),
     "collateral older than allowed": ("collateral_expired", _issued(days=20)),
     "collateral of an older evaluation": ("tcb", _collateral(evaluation_number=17)),
     "collateral of another platform": ("tcb", _collateral(fmspc=b"\x01" * 6)),

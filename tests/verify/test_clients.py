@@ -172,6 +172,14 @@ def test_a_policy_that_expires_ends_an_open_connection(
     assert service.targets == ["/v1/attestation", "/v1/models"]
 
 
+def test_no_tls_session_is_resumed(service: FakeService, verifier: connections.Verifier, library: str) -> None:
+    """The server offers tickets; each connection proves the key anew, and sends nothing early."""
+    for _ in range(3):
+        with transport.client_of(verifier, library=library) as client:
+            client.get(f"{service.url}/v1/models")
+    assert service.resumed == [False] * 3
+
+
 def _refuse_key(service: FakeService, key: TlsKey) -> None:
     """Connections to this key get a statement about another one."""
     honest = service.answer

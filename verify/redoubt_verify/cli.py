@@ -30,6 +30,8 @@ from redoubt_verify.transport import verify_once
 from redoubt_verify.verify import Verdict, decode_answer, decode_collateral, judge
 
 REFUSED, BAD_INPUT, UNREACHABLE = 1, 2, 3
+_DESCRIPTION = """Checks which machine and software a Redoubt service is, before the first word goes to it.
+Exit codes: 0 verified, 1 refused, 2 the policy or another input is wrong, 3 unreachable."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="redoubt-verify", description=__doc__.partition("\n\n")[2])
+    parser = argparse.ArgumentParser(prog="redoubt-verify", description=_DESCRIPTION)
     commands = parser.add_subparsers(required=True)
     verify = commands.add_parser("verify", help="verify a service, or evidence from a file")
     verify.add_argument("url", nargs="?", help="https address of the service")
@@ -129,13 +131,13 @@ def _shown(verdict: Verdict) -> str:
         lines = ["INSECURE  A test root signed this evidence: no processor protects what you send."]
     if verdict.unpinned:
         lines.append(f"not checked: {', '.join(verdict.unpinned)}")
-    lines.append(f"platform     {verdict.tcb_status}, evaluation {verdict.tcb_eval_data_number}, {verdict.platform}")
-    lines += [f"advisory     {name}" for name in verdict.advisories]
-    lines += [f"{name:<12} {value}" for name, value in verdict.measurements.items()]
-    lines += [f"model        {name} {digest}" for name, digest in verdict.models]
-    lines.append(f"image        {verdict.image}")
-    lines.append(f"config       {verdict.config_sha256}")
-    lines.append(f"TLS key      {verdict.tls_spki_sha256}")
+    lines.append(f"platform      {verdict.tcb_status}, evaluation {verdict.tcb_eval_data_number}, {verdict.platform}")
+    lines += [f"advisory      {name}" for name in verdict.advisories]
+    lines += [f"{name:<13} {value}" for name, value in verdict.measurements.items()]
+    lines += [f"model         {name} {digest}" for name, digest in verdict.models]
+    lines.append(f"image         {verdict.image}")
+    lines.append(f"config        {verdict.config_sha256}")
+    lines.append(f"TLS key       {verdict.tls_spki_sha256}")
     return "\n".join(map(printable, lines))
 
 

@@ -66,3 +66,14 @@ def test_the_chain_in_the_collateral_is_not_used(service: FakeService, policy: P
     now = service.tee.issued.timestamp() + 60
     verdict = judge(evidence, policy, nonce="ab" * 32, spki_sha256="cd" * 32, now=now)
     assert verdict.platform == service.tee.pki.ppid.hex()
+
+
+def test_no_byte_before_the_certificates_can_be_changed(service: FakeService, policy: Policy) -> None:
+    evidence = decode_answer(json.dumps(service.answer("ab" * 32, "cd" * 32)).encode())
+    now = service.tee.issued.timestamp() + 60
+    for offset in range(evidence.quote.index(b"-----BEGIN")):
+        changed = bytearray(evidence.quote)
+        changed[offset] ^= 0x10
+        with pytest.raises(AttestationError) as refused:
+            judge(dataclasses.replace(evidence, quote=bytes(changed)), policy, nonce=None, spki_sha256=None, now=now)
+        assert refused.value.reason in ("quote_signature", "malformed"), offset

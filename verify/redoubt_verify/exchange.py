@@ -51,7 +51,7 @@ class Exchange:
                         raise _too_large()
                 elif isinstance(event, h11.EndOfMessage):
                     return self._end()
-                elif isinstance(event, h11.ConnectionClosed | type(h11.PAUSED)):
+                elif event is h11.PAUSED or isinstance(event, h11.ConnectionClosed):
                     raise AttestationError("unreachable", "the server closed the connection")
         except h11.RemoteProtocolError as error:
             reason = "unreachable" if not data else "malformed"

@@ -73,7 +73,7 @@ def unpack(layout: Path, folder: Path) -> Path:
     index, unpacked = (layout / "index.json").read_text(), folder / "index.json"
     if not unpacked.exists() or unpacked.read_text() != index:
         shutil.rmtree(folder, ignore_errors=True)
-        command = ["umoci", "unpack", "--image", f"{layout}:redoubt", folder]
+        command = ["umoci", "unpack", "--image", f"{layout}:redoubt", str(folder)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         unpacked.write_text(index)
     return folder

@@ -37,6 +37,7 @@ def series() -> dict[str, set[str]]:
         kv_pages_free=1,
         kv_pages_cached=0,
         computed_tokens=0,
+        memory_bound=True,
         cached_tokens=0,
         generated_tokens=0,
         preemptions=0,

@@ -7,6 +7,7 @@ util-linux. Nothing outside the namespaces can be reached from them, and the oth
 import ctypes
 import os
 import secrets
+import shlex
 import signal
 import socket
 import subprocess
@@ -79,9 +80,10 @@ class Pod:
 class Network:
     """A bridge in a namespace of its own, and the namespaces of pods and of a client that are plugged into it."""
 
-    def __init__(self, folder: Path) -> None:
-        """folder: for the pods' logs."""
+    def __init__(self, folder: Path, visible: Sequence[Path] = ()) -> None:
+        """folder: for the pods' logs. visible: folders that pods see at their paths, also below /tmp."""
         self._folder = folder
+        self._visible = [ROOT, *visible]
         self._id = secrets.token_hex(3)
         self._switch = f"rb{self._id}"
         self._namespaces: list[str] = []
@@ -135,9 +137,21 @@ class Network:
         environment: Mapping[str, str],
     ) -> Pod:
         log = self._folder / f"{name}.log"
-        setup = (
-            "mount -t tmpfs tmpfs /tmp && mount -t tmpfs -o size=1g tmpfs /dev/shm && ip link set lo up && "
-            f'hostname {name} && exec "$0" "$@"'
+        hidden = [path for path in self._visible if path.is_relative_to("/tmp") or path.is_relative_to("/dev/shm")]
+        # Opened before, a file descriptor leads to a folder that the new /tmp hides.
+        opened = [(number, shlex.quote(str(path))) for number, path in enumerate(hidden, start=3)]
+        setup = " && ".join(
+            [
+                *(f"exec {number}<{path}" for number, path in opened),
+                "mount -t tmpfs tmpfs /tmp",
+                "mount -t tmpfs -o size=1g tmpfs /dev/shm",
+                *(f"mkdir -p {path} && mount --no-canonicalize --bind /proc/self/fd/{number} {path}" for number, path in opened),
+                *(f"exec {number}<&-" for number, _ in opened),
+                f"cd {shlex.quote(str(ROOT))}",
+                "ip link set lo up",
+                f"hostname {name}",
+                'exec "$0" "$@"',
+            ]
         )
         command = [
             *("ip", "netns", "exec", namespace),

@@ -145,7 +145,10 @@ class Network:
                 *(f"exec {number}<{path}" for number, path in opened),
                 "mount -t tmpfs tmpfs /tmp",
                 "mount -t tmpfs -o size=1g tmpfs /dev/shm",
-                *(f"mkdir -p {path} && mount --no-canonicalize --bind /proc/self/fd/{number} {path}" for number, path in opened),
+                *(
+                    f"mkdir -p {path} && mount --no-canonicalize --bind /proc/self/fd/{number} {path}"
+                    for number, path in opened
+                ),
                 *(f"exec {number}<&-" for number, _ in opened),
                 f"cd {shlex.quote(str(ROOT))}",
                 "ip link set lo up",

@@ -35,8 +35,10 @@ class VitalProcessWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """To be called when Ray has ended; also if the watch was never started."""
+        """To be called when Ray has ended; also if the watch was never started. Sends nothing after that."""
         self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def loss(self) -> str | None:
         """Which process has ended, and how, for the user; None as long as all run, or none was started."""

@@ -13,7 +13,7 @@ from ray.serve.deployment import Application, Deployment
 from app.controller.router import router_kwargs
 from app.interface.ingress import Ingress
 from app.interface.places import RESERVED_PLACES
-from app.settings import ModelApplicationSettings, ServiceSettings
+from app.settings import ATTESTED_FRONT, ModelApplicationSettings, ServiceSettings
 from app.workers.worker import Worker
 
 _DRAIN_POLL_S = 0.2
@@ -24,7 +24,7 @@ def build(args: ServiceSettings) -> Application:
 
     Raises ValueError if clients are to verify the machine and there is no front through which they could.
     """
-    if args.attestation.evidence != "none" and os.environ.get("REDOUBT_ATTESTED_FRONT") != "1":
+    if args.attestation.evidence != "none" and os.environ.get(ATTESTED_FRONT) != "1":
         raise ValueError("attestation.evidence: only `redoubt serve` has the front that ends TLS and shows evidence")
     workers = worker_deployment(args).bind(args)
     ingress = args.ingress

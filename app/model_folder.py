@@ -13,6 +13,11 @@ class ChatModelError(ValueError):
     """A model folder that can't be served; the message names the file and the reason."""
 
 
+def missing_file(folder: Path) -> str | None:
+    """A file without which a folder is no converted model, and which it does not have; None: it has all."""
+    return next((name for name in ("config.json", "model.safetensors") if not (folder / name).is_file()), None)
+
+
 def read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
     """The JSON object in a file; empty if the file is optional and missing. Raises ChatModelError naming the file."""
     try:

@@ -15,6 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from app.messages.defaults import PROMPT_CHUNK_TOKENS
 from app.messages.model_card import ModelCard
 
+ATTESTED_FRONT = "REDOUBT_ATTESTED_FRONT"
+"""The environment variable of a service with a front that shows evidence. `app.deploy` insists on it."""
+
 
 class SettingsError(ValueError):
     """The configuration is wrong. The message has a line for each mistake: the file, the knob and the reason."""

@@ -23,11 +23,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import yaml  # type: ignore[import-untyped]
 from tqdm import tqdm  # type: ignore[import-untyped]
@@ -46,16 +46,24 @@ START_TIMEOUT_S = 300.0
 RUN_TIMEOUT_S = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class ServingBenchOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Requests that every side answers: with `streams` at a time, each of `prompt` tokens for `generate` tokens."""
+
+    streams: tuple[int, ...]
+    prompt: int = 32
+    generate: int
+    repeats: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingBenchOptions(Load):
     """What to measure."""
 
     model: Path
     threads: int
     streams: tuple[int, ...] = (1, 16)
-    prompt: int = 32
     generate: int = 128
-    repeats: int = 3
 
 
 @contextmanager
@@ -164,55 +172,80 @@ class EngineSide:
 
 def measure_serving(options: ServingBenchOptions) -> dict[str, object]:
     """Runs the bench; the result is ready for JSON. Raises RuntimeError, and what loading raises."""
-    rng = random.Random(7)
     engine = EngineSide(options)
     try:
         with running_service(options) as service:
-            sides: dict[str, HttpSide | EngineSide] = {"engine": engine, "service": service}
-
-            def orders(streams: int, generate: int) -> list[Order]:
-                prompts = (rng.choices(range(engine.vocab_size), k=options.prompt) for _ in range(streams))
-                return [Order(0.0, tuple(prompt), generate) for prompt in prompts]
-
-            first: dict[str, list[float]] = {name: [] for name in sides}
-            rates: dict[str, dict[int, list[float]]] = {name: {n: [] for n in options.streams} for name in sides}
-            rounds = tqdm(range(options.repeats + 1), file=sys.stderr, unit="round", leave=False)
-            for _ in rounds:
-                for streams in options.streams:
-                    for name, side in sides.items():
-                        receipts = side.run(orders(streams, options.generate))
-                        began_s, ended_s = min(r.sent_s for r in receipts), max(r.end_s for r in receipts)
-                        rates[name][streams].append(streams * options.generate / (ended_s - began_s))
-                for name, side in sides.items():
-                    (receipt,) = side.run(orders(1, 2))
-                    first[name].append(receipt.first_s - receipt.sent_s)
+            rounds = Rounds({"engine": engine, "service": service}, options, vocab_size=engine.vocab_size)
+            rounds.run()
     finally:
         engine.close()
-    return _report(options, rates, first)
-
-
-def _report(
-    options: ServingBenchOptions, rates: dict[str, dict[int, list[float]]], first: dict[str, list[float]]
-) -> dict[str, Any]:
-    """Medians of all rounds but the first; ratios are those of each round."""
-
-    def ratio(streams: int) -> float:
-        pairs = zip(rates["service"][streams][1:], rates["engine"][streams][1:], strict=True)
-        return round(statistics.median(ours / bare for ours, bare in pairs), 3)
-
-    first_s = {name: statistics.median(taken[1:]) for name, taken in first.items()}
+    first_s = rounds.first_token_s()
     return {
         "model": options.model.name,
-        "tokens_per_s": {
-            name: {str(n): round(statistics.median(taken[1:]), 1) for n, taken in by_streams.items()}
-            for name, by_streams in rates.items()
-        },
-        "service_over_engine": {str(streams): ratio(streams) for streams in options.streams},
-        "first_token_s": {name: round(seconds, 4) for name, seconds in first_s.items()},
+        "tokens_per_s": rounds.tokens_per_s(),
+        "service_over_engine": rounds.ratios("service", "engine"),
+        "first_token_s": first_s,
         "first_token_added_s": round(first_s["service"] - first_s["engine"], 4),
         **{name: value for name, value in asdict(options).items() if name not in ("model", "streams")},
         **machine(),
     }
+
+
+class Side(Protocol):
+    """What answers requests."""
+
+    def run(self, orders: Sequence[Order]) -> list[Receipt]:
+        """Sends them at once and waits for all answers."""
+        ...
+
+
+class Rounds:
+    """The same load for several sides in turn. Results are medians of all rounds but the first."""
+
+    def __init__(self, sides: Mapping[str, Side], options: Load, vocab_size: int) -> None:
+        """vocab_size: prompts are random tokens below it."""
+        self._sides = sides
+        self._options = options
+        self._vocab_size = vocab_size
+        self._rng = random.Random(7)
+        self._rates: dict[str, dict[int, list[float]]] = {name: {n: [] for n in options.streams} for name in sides}
+        self._first_s: dict[str, list[float]] = {name: [] for name in sides}
+
+    def run(self) -> None:
+        """Measures. Raises what the sides raise."""
+        generate = self._options.generate
+        for _ in tqdm(range(self._options.repeats + 1), file=sys.stderr, unit="round", leave=False):
+            for streams in self._options.streams:
+                for name, side in self._sides.items():
+                    receipts = side.run(self._orders(streams, generate))
+                    took_s = max(r.end_s for r in receipts) - min(r.sent_s for r in receipts)
+                    self._rates[name][streams].append(streams * generate / took_s)
+            for name, side in self._sides.items():
+                (receipt,) = side.run(self._orders(1, 2))
+                self._first_s[name].append(receipt.first_s - receipt.sent_s)
+
+    def tokens_per_s(self) -> dict[str, dict[str, float]]:
+        """All output tokens over the time from the first request to the end of the last stream, by side and streams."""
+        return {
+            name: {str(n): round(statistics.median(taken[1:]), 1) for n, taken in by_streams.items()}
+            for name, by_streams in self._rates.items()
+        }
+
+    def ratios(self, side: str, other: str) -> dict[str, float]:
+        """The one's tokens per second over the other's of the same round, by streams."""
+        ours, theirs = self._rates[side], self._rates[other]
+        return {
+            str(n): round(statistics.median(a / b for a, b in zip(ours[n][1:], theirs[n][1:], strict=True)), 3)
+            for n in self._options.streams
+        }
+
+    def first_token_s(self) -> dict[str, float]:
+        """From sending a single request to its first text, by side."""
+        return {name: round(statistics.median(taken[1:]), 4) for name, taken in self._first_s.items()}
+
+    def _orders(self, streams: int, generate: int) -> list[Order]:
+        prompts = (self._rng.choices(range(self._vocab_size), k=self._options.prompt) for _ in range(streams))
+        return [Order(0.0, tuple(prompt), generate) for prompt in prompts]
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:

@@ -1,8 +1,17 @@
 """On which addresses processes listen, as /proc has it."""
 
 import ipaddress
+import socket
 from collections.abc import Iterable
 from pathlib import Path
+
+
+def listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port)).close()
+    except OSError:
+        return False
+    return True
 
 
 def listening_addresses(pids: Iterable[int]) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:

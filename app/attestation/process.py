@@ -11,7 +11,6 @@ import ssl
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import httpx
 import uvicorn
@@ -56,9 +55,7 @@ def main() -> None:
         source = AgentEvidence(httpx.AsyncClient(timeout=job.timeout_s, trust_env=False), job.collateral)
     print(json.dumps(policy), flush=True)
     application = AttestationService(job.facts, source, job.timeout_s).application()
-    configuration = uvicorn.Config(
-        application, uds=str(Path(sys.argv[1])), log_level="warning", access_log=False, lifespan="off"
-    )
+    configuration = uvicorn.Config(application, uds=sys.argv[1], log_level="warning", access_log=False, lifespan="off")
     asyncio.run(_serve(uvicorn.Server(configuration)))
 
 

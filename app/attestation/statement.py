@@ -13,7 +13,6 @@ from pathlib import Path
 VERSION = 1
 REPORT_DATA_PREFIX = b"redoubt/attestation/v1\0"
 NONCE = re.compile(r"[0-9a-f]{64}")
-_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +63,5 @@ def model_digest(folder: Path) -> str:
 
 
 def _file_digest(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while part := file.read(_READ_BYTES):
-            digest.update(part)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

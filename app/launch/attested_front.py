@@ -22,8 +22,6 @@ from app.launch.config_file import ServiceConfig
 from app.settings import AttestationSettings, SettingsError
 
 ALLOW_SOFT = "REDOUBT_ALLOW_SOFT_EVIDENCE"
-FRONT = "REDOUBT_ATTESTED_FRONT"
-"""The environment variable of a service that has a front; `app.deploy` insists on it."""
 IMAGE = "REDOUBT_IMAGE"
 """The environment variable with the container image and its digest."""
 _START_TIMEOUT_S = 30.0
@@ -50,9 +48,9 @@ def check(attestation: AttestationSettings) -> None:
 class AttestedFront:
     """The running front and attestation service."""
 
-    def __init__(self, address: str, policy: Path | None, processes: Sequence["subprocess.Popen[bytes]"]) -> None:
-        self.address = address
-        """Where clients connect with TLS, as a URL."""
+    def __init__(self, url: str, policy: Path | None, processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+        self.url = url
+        """Where this machine's clients connect with TLS."""
         self.policy = policy
         """A policy with which a client accepts this service; only of soft evidence, which makes its own."""
         self._processes = processes
@@ -66,15 +64,12 @@ class AttestedFront:
 
 
 @contextmanager
-def attested_front(config: ServiceConfig, folder: Path, *, host: str, service_port: int) -> Iterator[AttestedFront]:
-    """Runs both processes. Raises SettingsError.
+def attested_front(config: ServiceConfig, folder: Path) -> Iterator[AttestedFront]:
+    """Runs both processes, on the address of `http_options`; the service's port is then on loopback.
 
-    Args:
-        config: what the service serves.
-        folder: the service's private folder.
-        host: the address to listen on.
-        service_port: where the service listens on loopback.
+    config: what the service serves. folder: the service's private folder. Raises SettingsError.
     """
+    http_options = config.http_options
     attestation = config.application.args.attestation
     key = make_tls_key(["localhost"])
     facts = Facts(
@@ -94,17 +89,17 @@ def attested_front(config: ServiceConfig, folder: Path, *, host: str, service_po
             start_front(
                 folder,
                 key,
-                host=host,
+                host=http_options.host,
                 tls_port=attestation.tls_port,
                 attestation_socket=socket_path,
-                service_port=service_port,
+                service_port=http_options.port,
             )
         )
         policy = None
         if measured is not None:
             policy = folder / "policy.toml"
             policy.write_text(_policy(facts, measured), encoding="utf-8")
-        yield AttestedFront(f"https://{f'[{host}]' if ':' in host else host}:{attestation.tls_port}", policy, processes)
+        yield AttestedFront(http_options.url("https", attestation.tls_port), policy, processes)
     finally:
         for process in reversed(processes):
             process.terminate()

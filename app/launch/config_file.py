@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml  # type: ignore[import-untyped]
 from pydantic import Field, model_validator
 
+from app.model_folder import missing_file
 from app.settings import Knobs, ModelApplicationSettings, ServiceSettings, SettingsError, validated
 
 MODEL_IMPORT_PATH = "app.deploy:build_model"
@@ -26,6 +27,16 @@ class HttpOptions(Knobs):
     """The longest time of a request, after which it is aborted; none: no limit."""
     keep_alive_timeout_s: int = Field(default=60, ge=0)
     """How long a connection without requests stays open."""
+
+    @property
+    def reachable_host(self) -> str:
+        """An address of this machine on which the service listens."""
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+
+    def url(self, scheme: str = "http", port: int | None = None) -> str:
+        """Where this machine's clients find it. port: another one at the same address."""
+        host = self.reachable_host
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port or self.port}"
 
 
 class LoggingOptions(Knobs):
@@ -130,7 +141,7 @@ def with_overrides(
         # Nothing else of the file's `model` sections stays: their names are those of other models.
         front = config.application.model_dump(exclude_unset=True)
         front["args"]["model"] = {"folder": model_folders[0]}
-        args = {name: knobs for name, knobs in front["args"].items() if name != "ingress"}
+        args = {name: knobs for name, knobs in front["args"].items() if name in ModelApplicationSettings.model_fields}
         values["applications"] = [front]
         for folder in model_folders[1:]:
             further = {"name": Path(folder).absolute().name, "route_prefix": None, "import_path": MODEL_IMPORT_PATH}
@@ -170,9 +181,8 @@ def checked_config(
     config = with_overrides(load_config(config_path), host=host, port=port, model_folders=folders, evidence=evidence)
     for application in config.applications:
         model = Path(application.args.model.folder)
-        for name in ("config.json", "model.safetensors"):
-            if not (model / name).is_file():
-                raise SettingsError(f"model.folder: {model} is not a converted model: it has no {name}")
+        if (missing := missing_file(model)) is not None:
+            raise SettingsError(f"model.folder: {model} is not a converted model: it has no {missing}")
         if application.runtime_env:
             raise SettingsError(f"{config_path}: {application.name}: runtime_env is for clusters (`serve deploy`) only")
     return config

@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from app.launch.attested_front import FRONT, AttestedFront, attested_front, check
+from app.launch.attested_front import AttestedFront, attested_front, check
 from app.launch.config_file import HttpOptions, ServiceConfig, checked_config, core_share
 from app.launch.deployments import WatchedConfig, causes, deploy, follow, say
 from app.launch.private_folder import PrivateFolder
 from app.launch.process_watch import ControllerWatch, VitalProcessWatch
 from app.launch.ray_environment import LOOPBACK, USE_HAPROXY, haproxy_environment, ray_environment
-from app.settings import SettingsError
+from app.settings import ATTESTED_FRONT, SettingsError
 from app.workers.numa import numa_nodes
 
 # Ray's store of shared objects, which hardly anything uses: requests and tokens travel by value.
@@ -56,14 +56,20 @@ def serve_local(
     that it cannot do without. Raises SettingsError for a wrong configuration before anything is started. Call it on
     the main thread.
 
+    evidence: how clients verify this machine, instead of the file's `attestation.evidence`. While they do, changes of
+    the file are not followed.
     dashboard: starts Ray's dashboard too, eleven more processes, which use CPU even while it is not open.
     """
     config = checked_config(config_path, host=host, port=port, model_folders=model_folders, evidence=evidence)
     folder = PrivateFolder()  # this ends what a dead service has left, which may hold the port
     keep_logs = False
     try:
-        front = _front(config, folder.path) if config.application.args.attestation.evidence != "none" else None
-        if front is not None:
+        front: contextlib.AbstractContextManager[AttestedFront | None] = contextlib.nullcontext()
+        is_attested = config.application.args.attestation.evidence != "none"
+        if is_attested:
+            check(config.application.args.attestation)
+            os.environ[ATTESTED_FRONT] = "1"
+            front = attested_front(config, folder.path)
             # Clients reach the front; the service is behind it.
             inside = config.http_options.model_copy(update={"host": LOOPBACK})
             config = config.model_copy(update={"http_options": inside})
@@ -74,10 +80,11 @@ def serve_local(
         os.environ.update(ray_environment(folder.path, os.environ))
         if os.environ.setdefault(USE_HAPROXY, "1") == "1":
             os.environ.update(haproxy_environment(folder.path, config.http_options))
-        # With models from the command line the file's are not served, whatever it says later.
-        watched = None if model_folders else WatchedConfig(config_path, config)
+        # With models from the command line the file's are not served, whatever it says later. What clients verify is
+        # what was served at the start.
+        watched = None if model_folders or is_attested else WatchedConfig(config_path, config)
         keep_logs = True
-        with front or contextlib.nullcontext() as attested:
+        with front as attested:
             status = _serve(config, share, watched, folder.path, attested, dashboard=dashboard)
         keep_logs = status != 0
         return status
@@ -171,19 +178,11 @@ def _run_until_stopped(
             _print_error(message)
 
 
-def _front(config: ServiceConfig, folder: Path) -> contextlib.AbstractContextManager[AttestedFront]:
-    """The front, to be started. Raises SettingsError."""
-    check(config.application.args.attestation)
-    os.environ[FRONT] = "1"
-    public = config.http_options
-    return attested_front(config, folder, host=public.host, service_port=public.port)
-
-
 def _print_front(front: AttestedFront) -> None:
-    say(f"Clients that verify this machine: {front.address}")
+    say(f"Clients that verify this machine: {front.url}")
     if front.policy is not None:
         say("INSECURE: soft evidence proves nothing. It shows how clients verify:")
-        say(f"  redoubt-verify verify {front.address} --policy {front.policy} --allow-insecure")
+        say(f"  redoubt-verify verify {front.url} --policy {front.policy} --allow-insecure")
 
 
 def _print_error(text: str) -> None:
@@ -204,7 +203,7 @@ def _wait_for_answer(http_options: HttpOptions) -> None:
     """Waits until the proxy knows an ingress. Raises RuntimeError if that takes longer than a minute."""
     give_up_s = time.monotonic() + _ANSWER_TIMEOUT_S
     while True:
-        connection = http.client.HTTPConnection(_reachable_host(http_options), http_options.port, timeout=1)
+        connection = http.client.HTTPConnection(http_options.reachable_host, http_options.port, timeout=1)
         with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
             connection.request("GET", "/-/healthz")
             if connection.getresponse().status == http.HTTPStatus.OK:
@@ -214,15 +213,8 @@ def _wait_for_answer(http_options: HttpOptions) -> None:
         time.sleep(0.05)
 
 
-def _reachable_host(http_options: HttpOptions) -> str:
-    """An address of this machine on which the service listens."""
-    return {"0.0.0.0": LOOPBACK, "::": "::1"}.get(http_options.host, http_options.host)
-
-
 def _print_ready(config: ServiceConfig, dashboard: str | None, seconds: float) -> None:
-    host = _reachable_host(config.http_options)
-    address = f"{f'[{host}]' if ':' in host else host}:{config.http_options.port}"
-    say(f"Redoubt is ready after {seconds:.0f} s: http://{address}")
+    say(f"Redoubt is ready after {seconds:.0f} s: {config.http_options.url()}")
     if dashboard:
         token = os.environ.get("RAY_AUTH_TOKEN_PATH")
         say(f"Ray's dashboard: http://{dashboard}" + (f" (token: {token})" if token else ""))

@@ -14,9 +14,6 @@ On a machine of two cores the second worker shares its core with the clients, th
 """
 
 import argparse
-import random
-import statistics
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -24,29 +21,25 @@ from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
-from tqdm import tqdm  # type: ignore[import-untyped]
 
 from bench.cluster.operator import Operator, request
 from bench.cluster.pods import Network, Pod, wait_until
 from bench.common import ROOT, machine, number_list, print_result
-from bench.serving import HttpSide
-from bench.serving_client import Order
+from bench.serving import HttpSide, Load, Rounds
 
 TOKEN = "0" * 64
 START_TIMEOUT_S = 300.0
-_LARGEST_TOKEN = 20000
+_PROMPT_TOKENS = 20000
 """Prompts are made of tokens below; every model that is measured has more."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterBenchOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterBenchOptions(Load):
     """What to measure."""
 
     model: Path
     streams: tuple[int, ...] = (1, 8)
-    prompt: int = 32
     generate: int = 64
-    repeats: int = 3
 
 
 def one_machine_configuration(options: ClusterBenchOptions) -> dict[str, Any]:
@@ -72,12 +65,8 @@ def cluster_configuration(options: ClusterBenchOptions, workers: int) -> dict[st
 
 def measure_cluster(options: ClusterBenchOptions) -> dict[str, object]:
     """Runs the bench; the result is ready for JSON. Raises RuntimeError."""
-    if options.model.is_relative_to("/tmp"):
-        raise RuntimeError(f"{options.model}: pods have a /tmp of their own, so the model has to be elsewhere")
-    build = ROOT / "build"
-    build.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="bench-cluster-", dir=build) as folder:
-        network = Network(Path(folder))
+    with tempfile.TemporaryDirectory(prefix="redoubt-bench-") as folder:
+        network = Network(Path(folder), visible=[Path(folder), options.model])
         try:
             single = _start_single(network, options, Path(folder))
             front, operator = _start_cluster(network, options)
@@ -86,10 +75,10 @@ def measure_cluster(options: ClusterBenchOptions) -> dict[str, object]:
                 "one_machine": HttpSide(single.address, 8000, options.model.name, prefix),
                 "cluster": HttpSide(front.address, 8000, options.model.name, prefix),
             }
-            phases = {"1": _rounds(sides, options)}
+            phases = {"1": _measured(sides, options)}
             operator.put(cluster_configuration(options, 2))
             wait_until(lambda: _live_workers(network, front) == 2, START_TIMEOUT_S, "the second worker is there")
-            phases["2"] = _rounds(sides, options)
+            phases["2"] = _measured(sides, options)
         except AssertionError as error:
             raise RuntimeError(str(error)) from error
         finally:
@@ -136,41 +125,14 @@ def _live_workers(network: Network, front: Pod) -> int:
     return request(network, front.address, 8000, "/v1/workers")[1].count('"state":"alive"')
 
 
-def _rounds(sides: dict[str, HttpSide], options: ClusterBenchOptions) -> dict[str, Any]:
-    """Medians of all rounds but the first; ratios are those of each round."""
-    rng = random.Random(7)
-    rates: dict[str, dict[int, list[float]]] = {name: {n: [] for n in options.streams} for name in sides}
-    first: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in tqdm(range(options.repeats + 1), file=sys.stderr, unit="round", leave=False):
-        for streams in options.streams:
-            for name, side in sides.items():
-                receipts = side.run(_orders(rng, options, streams, options.generate))
-                took_s = max(r.end_s for r in receipts) - min(r.sent_s for r in receipts)
-                rates[name][streams].append(streams * options.generate / took_s)
-        for name, side in sides.items():
-            (receipt,) = side.run(_orders(rng, options, 1, 2))
-            first[name].append(receipt.first_s - receipt.sent_s)
+def _measured(sides: dict[str, HttpSide], options: ClusterBenchOptions) -> dict[str, Any]:
+    rounds = Rounds(sides, options, vocab_size=_PROMPT_TOKENS)
+    rounds.run()
     return {
-        "tokens_per_s": {
-            name: {str(n): round(statistics.median(taken[1:]), 1) for n, taken in by_streams.items()}
-            for name, by_streams in rates.items()
-        },
-        "over_one_machine": {
-            str(n): round(
-                statistics.median(
-                    ours / one for ours, one in zip(rates["cluster"][n][1:], rates["one_machine"][n][1:], strict=True)
-                ),
-                3,
-            )
-            for n in options.streams
-        },
-        "first_token_s": {name: round(statistics.median(taken[1:]), 4) for name, taken in first.items()},
+        "tokens_per_s": rounds.tokens_per_s(),
+        "over_one_machine": rounds.ratios("cluster", "one_machine"),
+        "first_token_s": rounds.first_token_s(),
     }
-
-
-def _orders(rng: random.Random, options: ClusterBenchOptions, streams: int, generate: int) -> list[Order]:
-    prompts = (rng.choices(range(_LARGEST_TOKEN), k=options.prompt) for _ in range(streams))
-    return [Order(0.0, tuple(prompt), generate) for prompt in prompts]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -184,7 +146,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one line of JSON instead of an indented one")
     parsed = parser.parse_args(arguments)
     options = ClusterBenchOptions(
-        parsed.model.absolute(), parsed.streams, parsed.prompt, parsed.generate, parsed.repeats
+        model=parsed.model.absolute(),
+        streams=parsed.streams,
+        prompt=parsed.prompt,
+        generate=parsed.generate,
+        repeats=parsed.repeats,
     )
     return print_result(lambda: measure_cluster(options), (RuntimeError, OSError), indent=None if parsed.json else 2)
 

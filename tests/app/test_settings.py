@@ -5,7 +5,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from app.interface.callers import read_api_keys
-from app.launch.config_file import core_share, load_config, with_overrides
+from app.launch.config_file import HttpOptions, core_share, load_config, with_overrides
 from app.settings import ServiceSettings, SettingsError, parse_settings
 
 CONFIGS = Path(__file__).parents[2] / "ray_configs"
@@ -125,6 +125,23 @@ def test_several_models_by_the_command_line() -> None:
     assert second.args.worker == config.application.args.worker
     with pytest.raises(SettingsError, match="the same name"):
         with_overrides(config, model_folders=["/models/a", "/models/b", "/other/b"])
+
+
+def test_further_models_get_only_the_knobs_that_they_have(tmp_path: Path) -> None:
+    front = {**FRONT, "args": {**FRONT["args"], "attestation": {"tls_port": 9443}, "engine": {"guess_tokens": 3}}}  # type: ignore[dict-item]
+    config = load_config(config_file(tmp_path, applications=[front]))
+    changed = with_overrides(config, model_folders=["/models/a", "/models/b"])
+    assert changed.application.args.attestation.tls_port == 9443
+    assert [one.args.engine.guess_tokens for one in changed.applications] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("127.0.0.1", "http://127.0.0.1:8000"), ("0.0.0.0", "http://127.0.0.1:8000"), ("::", "http://[::1]:8000")],
+)
+def test_where_this_machine_finds_the_service(host: str, url: str) -> None:
+    assert HttpOptions(host=host).url() == url
+    assert HttpOptions(host=host).url("https", 8443) == url.replace("http:", "https:").replace("8000", "8443")
 
 
 @pytest.mark.parametrize(("nodes", "share"), [([8], 4), ([8, 8], None), ([3], 1), ([16, 6], None)])

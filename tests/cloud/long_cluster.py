@@ -5,10 +5,8 @@ Each test prints what it measured. The pods run on the two cores of a small mach
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -23,7 +21,6 @@ import pytest
 from bench.cluster.operator import Operator
 from bench.cluster.operator import request as send
 from bench.cluster.pods import Network, Pod, wait_until
-from bench.common import ROOT
 from tests.cloud.authority import make_authority
 from tests.cloud.test_cluster import QUESTION, TOKEN, cluster_configuration, is_ready, says, start_worker
 
@@ -39,7 +36,7 @@ class Cluster:
     """A head, an operator, and workers that come and go."""
 
     def __init__(self, folder: Path, model: Path, **environment: str) -> None:
-        self.network = Network(folder)
+        self.network = Network(folder, visible=[folder])
         self.model = model
         self._environment = environment
         self.head = self.network.start_pod("head", ["node", "head"], cpus="0-1", environment=HEAD | environment)
@@ -60,6 +57,14 @@ class Cluster:
         self.operator.put(configuration)
         self.operator.wait_until_running(180)
         return time.monotonic() - began_s
+
+    def deploy_two_workers(self) -> tuple[Pod, Pod]:
+        """Workers "one" and "two"; the one with the ingress comes first."""
+        one, two = self.add_worker("one", "0"), self.add_worker("two", "1")
+        self.deploy(self.configuration(count=2))
+        front, other = (one, two) if "Ingress" in " ".join(one.processes().values()) else (two, one)
+        wait_until(lambda: self.alive(front) == {"one", "two"}, 90, "both workers are there")
+        return front, other
 
     def ask(self, pod: Pod, **changes: Any) -> tuple[int, str]:
         return send(self.network, pod.address, 8000, "/v1/chat/completions", method="POST", body=QUESTION | changes)
@@ -193,10 +198,7 @@ def test_scaled_by_load_and_back(embedded_model: Path, tmp_path: Path) -> None:
 
 def test_a_worker_is_killed(embedded_model: Path, tmp_path: Path) -> None:
     with cluster(tmp_path, embedded_model) as made:
-        one, two = made.add_worker("one", "0"), made.add_worker("two", "1")
-        made.deploy(made.configuration(count=2))
-        front, other = (one, two) if "Ingress" in " ".join(one.processes().values()) else (two, one)
-        wait_until(lambda: made.alive(front) == {"one", "two"}, 90, "both workers are there")
+        front, other = made.deploy_two_workers()
         with Load(made, lambda _: front, clients=4) as load:
             time.sleep(5)
             other.kill()
@@ -205,7 +207,7 @@ def test_a_worker_is_killed(embedded_model: Path, tmp_path: Path) -> None:
             again = made.network.restart_pod(
                 other,
                 ["node", "worker"],
-                cpus="1" if other is two else "0",
+                cpus="1" if other.name == "two" else "0",
                 environment={"RAY_AUTH_TOKEN": TOKEN, "FQ_RAY_IP": made.head.address},
             )
             back_s = wait_until(lambda: made.alive(front) == {"one", "two"}, 180, "the worker is back")
@@ -243,10 +245,7 @@ def test_the_head_is_killed(embedded_model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seconds", [8, 75], ids=["short", "long"])
 def test_a_partition_is_healed(seconds: int, embedded_model: Path, tmp_path: Path) -> None:
     with cluster(tmp_path, embedded_model) as made:
-        one, two = made.add_worker("one", "0"), made.add_worker("two", "1")
-        made.deploy(made.configuration(count=2))
-        front, other = (one, two) if "Ingress" in " ".join(one.processes().values()) else (two, one)
-        wait_until(lambda: made.alive(front) == {"one", "two"}, 90, "both workers are there")
+        front, other = made.deploy_two_workers()
         with Load(made, lambda _: front, clients=2) as load:
             made.network.unplug(other)
             time.sleep(seconds)
@@ -264,19 +263,11 @@ def test_a_partition_is_healed(seconds: int, embedded_model: Path, tmp_path: Pat
         assert len(load.texts) == 1
 
 
-def test_with_tls_no_prompt_crosses_the_network_in_the_clear(
-    embedded_model: Path, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    (ROOT / "build").mkdir(exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=ROOT / "build"))  # pods see it, and not what is in /tmp
-    request.addfinalizer(lambda: shutil.rmtree(folder))
-    authority = make_authority(folder / "authority")
+def test_with_tls_no_prompt_crosses_the_network_in_the_clear(embedded_model: Path, tmp_path: Path) -> None:
+    authority = make_authority(tmp_path / "authority")
     canary = "zanzibar-quetzal"
     with cluster(tmp_path, embedded_model, REDOUBT_TLS_CA=str(authority)) as made:
-        one, two = made.add_worker("one", "0"), made.add_worker("two", "1")
-        made.deploy(made.configuration(count=2))
-        front, other = (one, two) if "Ingress" in " ".join(one.processes().values()) else (two, one)
-        wait_until(lambda: made.alive(front) == {"one", "two"}, 90, "both workers are there")
+        front, other = made.deploy_two_workers()
         before = {row["node"]: row["computed_tokens"] for row in made.rows(front)}
         with made.network.capture() as packets:
 

@@ -35,3 +35,11 @@ def service(tee: SoftTee, tmp_path: Path) -> Iterator[FakeService]:
     made = FakeService(tee, [TlsKey.make(tmp_path)])
     yield made
     made.close()
+
+
+@pytest.fixture
+def policy_file(service: FakeService, tmp_path: Path) -> Path:
+    """What it meets, as a file."""
+    path = tmp_path / "policy.toml"
+    path.write_text(policy_text(service.tee))
+    return path

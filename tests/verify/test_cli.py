@@ -14,13 +14,6 @@ from tests.verify.fake_service import FakeService, http_response, policy_text
 
 
 @pytest.fixture
-def policy_file(service: FakeService, tmp_path: Path) -> Path:
-    path = tmp_path / "policy.toml"
-    path.write_text(policy_text(service.tee))
-    return path
-
-
-@pytest.fixture
 def root_file(tee: SoftTee, tmp_path: Path) -> Path:
     path = tmp_path / "root.pem"
     path.write_bytes(tee.pki.root.public_bytes(serialization.Encoding.PEM))

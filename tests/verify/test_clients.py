@@ -28,13 +28,6 @@ def library(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def policy_file(service: FakeService, tmp_path: Path) -> Path:
-    path = tmp_path / "policy.toml"
-    path.write_text(policy_text(service.tee))
-    return path
-
-
-@pytest.fixture
 def clock() -> list[float]:
     """Seconds by which the client's clock is ahead."""
     return [0.0]

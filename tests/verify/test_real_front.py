@@ -16,25 +16,25 @@ __all__ = ["model", "service_port"]
 
 
 def test_it_is_verified_with_the_policy_that_it_writes(tmp_path: Path, model: Path, service_port: int) -> None:
-    config = configuration(tmp_path, model, evidence="soft", tls_port=free_port())
-    with attested_front(config, tmp_path, host="127.0.0.1", service_port=service_port) as front:
+    config = configuration(tmp_path, model, {"port": service_port}, evidence="soft", tls_port=free_port())
+    with attested_front(config, tmp_path) as front:
         assert front.policy is not None
-        verifier = Verifier(front.address, load(front.policy, allow_insecure=True))
+        verifier = Verifier(front.url, load(front.policy, allow_insecure=True))
         wait_until(lambda: _listens(verifier), "the front listens")
         with client_of(verifier) as http:
-            assert http.get(f"{front.address}/v1/models").text == "ok"
+            assert http.get(f"{front.url}/v1/models").text == "ok"
         [verdict] = verifier.verdicts
         assert verdict.insecure
         assert verdict.models[0][0] == "small"
         with pytest.raises(PolicyError):
-            client(front.address, front.policy)
+            client(front.url, front.policy)
         other = front.policy.read_text().replace(verdict.config_sha256, "00" * 32)
         front.policy.write_text(other)
         with (
-            client(front.address, front.policy, allow_insecure=True) as http,
+            client(front.url, front.policy, allow_insecure=True) as http,
             pytest.raises(AttestationError, match="config_digest"),
         ):
-            http.get(f"{front.address}/v1/models")
+            http.get(f"{front.url}/v1/models")
 
 
 def _listens(verifier: Verifier) -> bool:

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from app.launch.node.options import NodeOptions
 from app.launch.node.roles import Cores, Role
+from app.model_folder import missing_file
 from app.workers.numa import Slot, cpu_limit, numa_nodes
-
-_MODEL_FILES = ("config.json", "model.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +71,8 @@ def _mistakes(options: NodeOptions, cores: NodeCores) -> Iterator[str]:
 def _model_mistake(folder: Path) -> str | None:
     if not folder.is_dir():
         return f"There is no model {folder}: is the volume mounted, and is this the folder's name on it?"
-    missing = [name for name in _MODEL_FILES if not (folder / name).is_file()]
-    if missing:
-        return f"{folder} is not a converted model: it has no {missing[0]}. Make one with: redoubt convert SOURCE OUT"
+    if (missing := missing_file(folder)) is not None:
+        return f"{folder} is not a converted model: it has no {missing}. Make one with: redoubt convert SOURCE OUT"
     return None
 
 

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives import serialization
 from app.attestation.front import start_front
 from app.attestation.tls_key import TlsKey, make_tls_key
 from app.settings import SettingsError
+from tests.listening import listens
 from tests.service.running import free_port, wait_until
 
 pytestmark = pytest.mark.skipif(
@@ -76,7 +77,7 @@ def front(tmp_path: Path) -> Iterator[Front]:
         service_port=service.server_address[1],
     )
     try:
-        wait_until(lambda: listens(port), "the front listens")
+        wait_until(lambda: listens("127.0.0.1", port), "the front listens")
         yield Front(port, key, process, tmp_path)
     finally:
         process.kill()
@@ -85,14 +86,6 @@ def front(tmp_path: Path) -> Iterator[Front]:
             server.shutdown()
             server.server_close()
         attestation_socket.unlink()
-
-
-def listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port)).close()
-    except OSError:
-        return False
-    return True
 
 
 def context() -> ssl.SSLContext:

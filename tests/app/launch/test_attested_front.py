@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,7 +17,7 @@ import yaml  # type: ignore[import-untyped]
 from app.attestation.statement import model_digest
 from app.launch.attested_front import ALLOW_SOFT, attested_front, check, config_digest
 from app.launch.config_file import ServiceConfig, checked_config
-from app.settings import AttestationSettings, SettingsError
+from app.settings import ATTESTED_FRONT, AttestationSettings, SettingsError
 from tests.service.running import free_port, wait_until
 
 
@@ -51,21 +50,19 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def configuration(folder: Path, model: Path, **attestation: Any) -> ServiceConfig:
+def configuration(folder: Path, model: Path, http_options: Any = None, **attestation: Any) -> ServiceConfig:
     path = folder / "service.yaml"
     arguments = {"model": {"folder": str(model)}, "attestation": attestation}
     application = {"name": "redoubt", "route_prefix": "/", "import_path": "app.deploy:build", "args": arguments}
-    path.write_text(yaml.safe_dump({"applications": [application]}))
+    listens = {} if http_options is None else {"http_options": http_options}
+    path.write_text(yaml.safe_dump({"applications": [application], **listens}))
     return checked_config(path)
 
 
 def test_it_shows_evidence_passes_requests_on_and_ends(tmp_path: Path, model: Path, service_port: int) -> None:
-    config = configuration(tmp_path, model, evidence="soft", tls_port=free_port())
-    with (
-        ExitStack() as stack,
-        attested_front(config, tmp_path, host="127.0.0.1", service_port=service_port) as front,
-    ):
-        client = stack.enter_context(httpx.Client(base_url=front.address, verify=False, timeout=10))
+    config = configuration(tmp_path, model, {"port": service_port}, evidence="soft", tls_port=free_port())
+    with ExitStack() as stack, attested_front(config, tmp_path) as front:
+        client = stack.enter_context(httpx.Client(base_url=front.url, verify=False, timeout=10))
         wait_until(lambda: answers(client), "the front listens")
         answer = client.get("/v1/attestation", params={"nonce": "0" * 64}).json()
         said = json.loads(base64.b64decode(answer["statement"]))
@@ -76,8 +73,8 @@ def test_it_shows_evidence_passes_requests_on_and_ends(tmp_path: Path, model: Pa
         assert front.policy is not None
         assert front.policy.read_text().startswith("# INSECURE")
         assert front.loss() is None
-        for process in front._processes:
-            process.kill()
+        attestation_service, _ = front._processes
+        attestation_service.kill()
         wait_until(lambda: front.loss() is not None, "the loss is noticed")
         assert "attestation service has ended" in str(front.loss())
 
@@ -130,7 +127,7 @@ def test_without_a_front_a_service_that_is_to_be_verified_does_not_start(
     from app.deploy import build
     from app.settings import parse_settings
 
-    monkeypatch.delitem(os.environ, "REDOUBT_ATTESTED_FRONT", raising=False)
+    monkeypatch.delenv(ATTESTED_FRONT, raising=False)
     settings = parse_settings({"model": {"folder": str(model)}, "attestation": {"evidence": "soft"}})
     with pytest.raises(ValueError, match="only `redoubt serve` has the front"):
         build(settings)

@@ -29,7 +29,7 @@ def test_a_loss_is_told_once(monkeypatch: pytest.MonkeyPatch, received: list[int
 
 
 def test_after_stop_no_signal_comes(monkeypatch: pytest.MonkeyPatch, received: list[int]) -> None:
-    """Ray's processes end while the service stops: what the watch sees then must not reach a process without handler."""
+    """While the service stops Ray's processes end; what the watch sees then must reach no process without handler."""
     looking, go_on = threading.Event(), threading.Event()
 
     def ended() -> list[tuple[str, int]]:

@@ -25,7 +25,7 @@ from app.launch.reverse_proxy import (
     confined,
     proxy_environment,
 )
-from tests.listening import listening_addresses
+from tests.listening import listening_addresses, listens
 from tests.service.running import free_port, wait_until
 
 
@@ -108,14 +108,6 @@ def started(folder: Path, host: str, backend_port: int | None) -> Iterator[tuple
             yield port, process.pid
         finally:
             process.kill()
-
-
-def listens(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port)).close()
-    except OSError:
-        return False
-    return True
 
 
 def connected(port: int) -> socket.socket:

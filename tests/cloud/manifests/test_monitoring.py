@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.interface.metrics import Metrics
-from app.messages.workers import WorkerRow
+from tests.app.service import WORKER
 from tests.cloud.manifests.kubectl import ROOT, Document, find, render
 from tests.cloud.manifests.operator_pods import pods
 
@@ -21,31 +21,7 @@ PROMETHEUS_OWN = {"le", "pod", "namespace", "container", "job", "instance"}
 @pytest.fixture(scope="module")
 def series() -> dict[str, set[str]]:
     """The labels of each series of the service, by the name that Prometheus stores it under."""
-    row = WorkerRow(
-        worker_id="w",
-        node="n",
-        pid=1,
-        model_names=("m",),
-        speed=1.0,
-        queue_length=0,
-        check_heart_beat=True,
-        last_heart_beat=1.0,
-        state="alive",
-        running=0,
-        waiting=0,
-        kv_pages=1,
-        kv_pages_free=1,
-        kv_pages_cached=0,
-        computed_tokens=0,
-        memory_bound=True,
-        cached_tokens=0,
-        generated_tokens=0,
-        preemptions=0,
-        cpus=(0,),
-        numa_node=0,
-        max_context_tokens=1,
-    )
-    metrics = Metrics(lambda: [row])
+    metrics = Metrics(lambda: [WORKER])
     metrics.answered("GET", "/health", 200)
     metrics.observed("m", lambda request: iter(()))  # type: ignore[arg-type, return-value]
     found: dict[str, set[str]] = {}

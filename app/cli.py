@@ -320,12 +320,14 @@ def chat(
 @cli.command(context_settings=_PASSED_ON)
 def bench(
     context: typer.Context,
-    what: Annotated[str, typer.Argument(metavar="engine|kernels|structured|serving|cluster|compare")] = "--help",
+    what: Annotated[
+        str, typer.Argument(metavar="engine|kernels|structured|serving|cluster|confidential|compare")
+    ] = "--help",
 ) -> None:
-    """Measure the engine, its kernels, structured output, the service, a cluster, or other engines for comparison."""
+    """Measure the engine, its kernels, structured output, the service, a cluster, evidence, or other engines."""
     if what == "--help":
         typer.echo(
-            "Usage: redoubt bench engine|kernels|structured|serving|cluster|compare [OPTIONS]\n\n"
+            "Usage: redoubt bench engine|kernels|structured|serving|cluster|confidential|compare [OPTIONS]\n\n"
             "Each has its own --help."
         )
         raise typer.Exit
@@ -339,10 +341,12 @@ def bench(
         from bench.serving import main as measure
     elif what == "cluster":
         from bench.cluster.measure import main as measure
+    elif what == "confidential":
+        from bench.confidential import main as measure
     elif what == "compare":
         from bench.compare import main as measure
     else:
-        _fail(f"there is no bench {what!r}: engine, kernels, structured, serving, cluster or compare", 2)
+        _fail(f"there is no bench {what!r}: engine, kernels, structured, serving, cluster, confidential or compare", 2)
     raise typer.Exit(measure(context.args))
 
 

@@ -15,6 +15,7 @@ The load is bounded: it ends with the last stream. Uses the service through HTTP
 import argparse
 import http.client
 import json
+import os
 import random
 import socket
 import statistics
@@ -35,6 +36,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from app.engine.engine import Engine
 from app.engine.generation import Event
 from app.engine.native_runner import NativeRunner, kv_pages_within
+from app.launch.attested_front import ALLOW_SOFT
 from app.messages.failures import EngineError
 from app.messages.requests import GenerateRequest, SamplingParams
 from app.settings import EngineSettings
@@ -66,9 +68,25 @@ class ServingBenchOptions(Load):
     generate: int = 128
 
 
+@dataclass(frozen=True, slots=True)
+class RunningService:
+    """A service on free ports of loopback."""
+
+    pid: int
+    port: int
+    tls_port: int | None
+    """Of its front, if it has one."""
+    log: Path
+    started_s: float
+    """Seconds until it was ready."""
+
+
 @contextmanager
-def running_service(options: ServingBenchOptions) -> Iterator["HttpSide"]:
-    """The service on a free port of loopback. Raises RuntimeError with its last output if it does not start."""
+def running_service(options: ServingBenchOptions, evidence: str = "none") -> Iterator[RunningService]:
+    """The service with these options. Raises RuntimeError with its last output if it does not start.
+
+    evidence: of the front that it gets, unless "none".
+    """
     with tempfile.TemporaryDirectory(prefix="redoubt-bench-") as folder:
         config, log = Path(folder) / "service.yaml", Path(folder) / "log"
         values = yaml.safe_load((ROOT / "ray_configs/local.yaml").read_text(encoding="utf-8"))
@@ -76,14 +94,21 @@ def running_service(options: ServingBenchOptions) -> Iterator["HttpSide"]:
         worker |= {"threads": options.threads, "max_concurrent_requests": max(options.streams)}
         # Random tokens and their continuations repeat themselves, so that guesses would dominate the result.
         values["applications"][0]["args"]["engine"]["guess_tokens"] = 0
+        tls_port = None if evidence == "none" else _free_port()
+        values["applications"][0]["args"]["attestation"] = {"evidence": evidence, "tls_port": tls_port or 8443}
         config.write_text(yaml.safe_dump(values), encoding="utf-8")
         port = _free_port()
         command = [sys.executable, "-m", "app.cli", "serve", "--config", str(config)]
         command += ["--port", str(port), "--model", str(options.model)]
-        with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out, cwd=ROOT) as process:
+        environment = os.environ | ({ALLOW_SOFT: "1"} if evidence == "soft" else {})
+        began_s = time.monotonic()
+        with (
+            log.open("wb") as out,
+            subprocess.Popen(command, stdout=out, stderr=out, cwd=ROOT, env=environment) as process,
+        ):
             try:
                 _wait_until_ready(process, port, log)
-                yield HttpSide("127.0.0.1", port, options.model.name)
+                yield RunningService(process.pid, port, tls_port, log, time.monotonic() - began_s)
             finally:
                 process.terminate()
                 process.wait(60)
@@ -92,9 +117,9 @@ def running_service(options: ServingBenchOptions) -> Iterator["HttpSide"]:
 class HttpSide:
     """The service as its clients use it."""
 
-    def __init__(self, host: str, port: int, model: str, prefix: Sequence[str] = ()) -> None:
-        """prefix: the beginning of the clients' command line, as `ip netns exec NAME`."""
-        self._address = {"host": host, "port": port, "model": model}
+    def __init__(self, host: str, port: int, model: str, prefix: Sequence[str] = (), *, tls: bool = False) -> None:
+        """prefix: the beginning of the clients' command line, as `ip netns exec NAME`. tls: without certificates."""
+        self._address = {"host": host, "port": port, "model": model, "tls": tls}
         self._prefix = prefix
 
     def run(self, orders: Sequence[Order]) -> list[Receipt]:
@@ -175,7 +200,8 @@ def measure_serving(options: ServingBenchOptions) -> dict[str, object]:
     engine = EngineSide(options)
     try:
         with running_service(options) as service:
-            rounds = Rounds({"engine": engine, "service": service}, options, vocab_size=engine.vocab_size)
+            side = HttpSide("127.0.0.1", service.port, options.model.name)
+            rounds = Rounds({"engine": engine, "service": side}, options, vocab_size=engine.vocab_size)
             rounds.run()
     finally:
         engine.close()
@@ -209,7 +235,10 @@ class Rounds:
         self._vocab_size = vocab_size
         self._rng = random.Random(7)
         self._rates: dict[str, dict[int, list[float]]] = {name: {n: [] for n in options.streams} for name in sides}
+        self._next_s: dict[str, dict[int, list[float]]] = {name: {n: [] for n in options.streams} for name in sides}
         self._first_s: dict[str, list[float]] = {name: [] for name in sides}
+        self.decoding_s = dict.fromkeys(sides, 0.0)
+        """Seconds in which a side generated, in all rounds."""
 
     def run(self) -> None:
         """Measures. Raises what the sides raise."""
@@ -220,6 +249,9 @@ class Rounds:
                     receipts = side.run(self._orders(streams, generate))
                     took_s = max(r.end_s for r in receipts) - min(r.sent_s for r in receipts)
                     self._rates[name][streams].append(streams * generate / took_s)
+                    between_s = [(r.end_s - r.first_s) / (generate - 1) for r in receipts]
+                    self._next_s[name][streams].append(statistics.median(between_s))
+                    self.decoding_s[name] += took_s
             for name, side in self._sides.items():
                 (receipt,) = side.run(self._orders(1, 2))
                 self._first_s[name].append(receipt.first_s - receipt.sent_s)
@@ -237,6 +269,13 @@ class Rounds:
         return {
             str(n): round(statistics.median(a / b for a, b in zip(ours[n][1:], theirs[n][1:], strict=True)), 3)
             for n in self._options.streams
+        }
+
+    def next_token_s(self) -> dict[str, dict[str, float]]:
+        """From one token of a stream to its next, by side and streams."""
+        return {
+            name: {str(n): round(statistics.median(taken[1:]), 5) for n, taken in by_streams.items()}
+            for name, by_streams in self._next_s.items()
         }
 
     def first_token_s(self) -> dict[str, float]:

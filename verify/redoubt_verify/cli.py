@@ -21,6 +21,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from redoubt_verify import policy as policy_file
+from redoubt_verify import tdx
 from redoubt_verify.connections import Verifier
 from redoubt_verify.errors import REASONS, AttestationError, PolicyError, printable
 from redoubt_verify.policy import Policy
@@ -193,10 +194,15 @@ def _diff(options: argparse.Namespace) -> int:
 def _collateral(options: argparse.Namespace) -> int:
     data = options.evidence.read_bytes()
     quote = base64.b64decode(json.loads(data)["quote"]) if data.lstrip()[:1] == b"{" else data
+
+    async def fetch() -> dcap_qvl.QuoteCollateralV3:
+        return await dcap_qvl.get_collateral(options.pccs, quote)
+
+    tdx.parse(quote)
     try:
-        collateral = asyncio.run(dcap_qvl.get_collateral(options.pccs, quote))
-    except RuntimeError as error:
-        raise AttestationError("unreachable", f"{options.pccs}: {error}") from error
+        collateral = asyncio.run(fetch())
+    except ValueError as error:
+        raise AttestationError("unreachable", str(error)) from error
     options.out.write_text(collateral.to_json())
     return 0
 

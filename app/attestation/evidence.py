@@ -11,6 +11,7 @@ from typing import Protocol
 
 import httpx
 
+from app.attestation.padding import exact_quote, used_event_log
 from app.attestation.soft import SoftTee
 
 AGENT = "http://127.0.0.1:8006"
@@ -58,8 +59,8 @@ class AgentEvidence:
             response = await self._client.get(f"{AGENT}/aa/evidence", params=parameters)
             response.raise_for_status()
             answer = json.loads(response.content)
-            quote = base64.b64decode(answer["quote"], validate=True)
-            event_log = base64.b64decode(answer.get("cc_eventlog") or "", validate=True)
+            quote = exact_quote(base64.b64decode(answer["quote"], validate=True))
+            event_log = used_event_log(base64.b64decode(answer.get("cc_eventlog") or "", validate=True))
         except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise EvidenceError(f"the attestation agent at {AGENT} gave no quote: {error!r}") from error
         if len(quote) > MOST_QUOTE_BYTES or len(event_log) > MOST_EVENT_LOG_BYTES:

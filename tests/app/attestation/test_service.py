@@ -10,6 +10,7 @@ import pytest
 
 from app.attestation.evidence import AgentEvidence, Evidence, EvidenceError
 from app.attestation.service import AttestationService
+from app.attestation.soft import SoftTee
 from app.attestation.statement import report_data
 from tests.app.attestation.test_statement import FACTS, NONCE
 
@@ -133,6 +134,14 @@ class TestAgent:
         assert evidence == Evidence(b"Q", b"", {"tcb_info": "{}"})
         (request,) = self.asked
         assert base64.b64decode(request.url.params["runtime_data"]) == data
+
+    async def test_clients_get_exact_sizes_of_what_comes_in_full_buffers(self) -> None:
+        tee = SoftTee.make()
+        quote, log = tee.quote(bytes(64)), tee.event_log
+        given = {"quote": quote + bytes(70), "cc_eventlog": log + b"\xff" * ((1 << 20) - len(log))}
+        answer = {name: base64.b64encode(data).decode() for name, data in given.items()}
+        evidence = await self.agent(answer).quote(bytes(64))
+        assert (evidence.quote, evidence.event_log) == (quote, log)
 
     @pytest.mark.parametrize(
         ("answer", "status"),

@@ -342,7 +342,8 @@ def bench(
     elif what == "cluster":
         from bench.cluster.measure import main as measure
     elif what == "confidential":
-        from bench.confidential import main as measure
+        with _needing_verifier():
+            from bench.confidential import main as measure
     elif what == "compare":
         from bench.compare import main as measure
     else:
@@ -383,11 +384,17 @@ def collateral(context: typer.Context) -> None:
 
 
 def _redoubt_verify(command: str, context: typer.Context) -> NoReturn:
-    try:
+    with _needing_verifier():
         from redoubt_verify.cli import main as run
+    raise typer.Exit(run([command, *context.args]))
+
+
+@contextmanager
+def _needing_verifier() -> Iterator[None]:
+    try:
+        yield
     except ModuleNotFoundError as error:
         _fail(f"this needs the package redoubt-verify (in a clone: pip install ./verify): {error}", 2)
-    raise typer.Exit(run([command, *context.args]))
 
 
 def main() -> None:

@@ -92,7 +92,7 @@ class Network:
         self._add_namespace(self._switch)
         self._in(self._switch, "ip link add br0 type bridge")
         self._in(self._switch, "ip link set br0 up")
-        self.client, self.client_address = self._plug_in("client")
+        self.client, self.client_address = self.plug_in("client")
 
     def close(self) -> None:
         """Ends all pods, and removes the namespaces."""
@@ -101,11 +101,23 @@ class Network:
         for name in self._namespaces:
             _run(f"ip netns delete {name}")
 
+    def plug_in(self, name: str) -> tuple[str, str]:
+        """A new namespace on the bridge, and its address: for a pod that somebody else runs there."""
+        self._hosts += 1
+        address, namespace, port = f"{_NETWORK}.{self._hosts}", f"r{self._id}{name}", f"p{self._hosts}"
+        self._add_namespace(namespace)
+        self._in(self._switch, f"ip link add {port} type veth peer name eth0 netns {namespace}")
+        self._in(self._switch, f"ip link set {port} master br0 up")
+        self._in(namespace, f"ip address add {address}/24 dev eth0")
+        self._in(namespace, "ip link set eth0 up")
+        self._in(namespace, "ip link set lo up")
+        return namespace, address
+
     def start_pod(
         self, name: str, arguments: Sequence[str], *, cpus: str, environment: Mapping[str, str] | None = None
     ) -> Pod:
         """Runs `redoubt ARGUMENTS` in a new pod on these CPUs ("0", "0-1")."""
-        namespace, address = self._plug_in(name)
+        namespace, address = self.plug_in(name)
         return self._start(name, namespace, address, arguments, cpus, environment or {})
 
     def restart_pod(
@@ -237,18 +249,6 @@ class Network:
         finally:
             stop.set()
             thread.join()
-
-    def _plug_in(self, name: str) -> tuple[str, str]:
-        """A new namespace on the bridge, and its address."""
-        self._hosts += 1
-        address, namespace, port = f"{_NETWORK}.{self._hosts}", f"r{self._id}{name}", f"p{self._hosts}"
-        self._add_namespace(namespace)
-        self._in(self._switch, f"ip link add {port} type veth peer name eth0 netns {namespace}")
-        self._in(self._switch, f"ip link set {port} master br0 up")
-        self._in(namespace, f"ip address add {address}/24 dev eth0")
-        self._in(namespace, "ip link set eth0 up")
-        self._in(namespace, "ip link set lo up")
-        return namespace, address
 
     def _add_namespace(self, name: str) -> None:
         _run(f"ip netns add {name}")

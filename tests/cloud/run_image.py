@@ -1,7 +1,8 @@
 """Runs the built image under runc, locked down as a restricted pod: `make image-test`. Needs root.
 
 Each role from the image's own entry point: `serve` answers a chat on one core, `convert` converts a GGUF file, Ray's
-dashboard takes a PUT, and mistakes end with one line. Prints a line for each; the exit status is 1 if one fails.
+dashboard takes a PUT, a head and two workers of one core make a cluster, and mistakes end with one line. Prints a line
+for each; the exit status is 1 if one fails.
 """
 
 import argparse
@@ -14,11 +15,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.cluster.operator import Operator, request
+from bench.cluster.pods import Network, wait_until
 from tests.cloud.containers import USER_ID, Container, Pod, Volume, unpack
+from tests.cloud.test_cluster import QUESTION, TOKEN, cluster_configuration
 
 ROOT = Path(__file__).parents[2]
 MODEL = "smollm2-135m-instruct"
@@ -156,6 +161,54 @@ def dashboard(bench: Bench) -> str:
     return f"GET and PUT answered, {len(details['applications'])} applications"
 
 
+def cluster(bench: Bench) -> str:
+    """A head and two workers of one core each, deployed by KubeRay's calls: both compute, and all end in order."""
+    made = Network(bench.folder)
+    volumes = [Volume(ROOT / "models", "/models")]
+
+    def node(stack: ExitStack, role: str, cpus: str, **environment: str) -> tuple[Container, str]:
+        name = f"{role}{cpus}"
+        namespace, address = made.plug_in(name)
+        variables = {"RAY_AUTH_TOKEN": TOKEN, "POD_IP": address, **environment}
+        path = Path("/run/netns") / namespace
+        pod = Pod(["node", role], environment=variables, volumes=volumes, network=path, cpus=cpus, hostname=name)
+        return stack.enter_context(bench.container(name, pod)), address
+
+    def ready(address: str) -> bool:
+        return request(made, address, 8079, "/readyz")[0] == 200
+
+    try:
+        with ExitStack() as stack:
+            head, head_address = node(stack, "head", "0-1")
+            join = {"FQ_RAY_IP": head_address, "REDOUBT_MODELS": f"/models/{MODEL}", "REDOUBT_DRAIN_TIMEOUT_S": "10"}
+            workers = [node(stack, "worker", cpus, **join) for cpus in ("0", "1")]
+            wait_until(lambda: ready(head_address), READY_S, "the head is ready")
+            operator = Operator(made, head_address, TOKEN)
+            wait_until(lambda: operator.get()[0] == 200, 60, "the head takes configurations")
+            configuration: dict[str, Any] = cluster_configuration(Path("/models") / MODEL)
+            configuration["applications"][0]["args"]["worker"]["count"] = 2
+            operator.put(configuration)
+            took_s = operator.wait_until_running(READY_S)
+            front = next(address for _, address in workers if ready(address))
+
+            def ask(_: int) -> tuple[int, str]:
+                return request(made, front, 8000, "/v1/chat/completions", method="POST", body=QUESTION)
+
+            with ThreadPoolExecutor(4) as clients:  # together, so that both workers get some
+                answers = list(clients.map(ask, range(8)))
+            check({status for status, _ in answers} == {200}, answers)
+            rows = json.loads(request(made, front, 8000, "/v1/workers")[1])["data"]
+            check(sorted(row["node"] for row in rows if row["generated_tokens"]) == ["worker0", "worker1"], rows)
+            check([row["memory_bound"] for row in rows] == [False, False], rows)
+            for container in (*(container for container, _ in workers), head):
+                container.kill(signal.SIGTERM)
+            for container in (*(container for container, _ in workers), head):
+                check(container.wait(120) == 0, container.log.read_text())
+    finally:
+        made.close()
+    return f"running {took_s:.0f} s after the PUT, both workers answered"
+
+
 def refused(arguments: list[str], volume: Callable[[Bench], Path | None], expected: str) -> Callable[[Bench], str]:
     """A mistake of the user's: one line that says it, no traceback, and a status that is not 0."""
 
@@ -188,6 +241,7 @@ CASES: dict[str, Callable[[Bench], str]] = {
     "serve": serve_on_one_core,
     "convert": convert,
     "dashboard": dashboard,
+    "cluster": cluster,
 }
 
 

@@ -34,8 +34,9 @@ LONGEST_S = 3600
 ADDRESSES = "address,undefined,float-cast-overflow"
 
 OPTIONS = {
-    # A size that can't be had is std::bad_alloc, as without sanitizers.
-    "ASAN_OPTIONS": "allocator_may_return_null=1:detect_stack_use_after_return=1",
+    # A size that can't be had is std::bad_alloc, as without sanitizers. Use after return is not looked for: in the
+    # frames for it GCC before 13.3 aligns vectors of 64 bytes to 32 (GCC bug 110027).
+    "ASAN_OPTIONS": "allocator_may_return_null=1:detect_stack_use_after_return=0",
     "UBSAN_OPTIONS": "print_stacktrace=1",
 }
 ROUNDS = "5000"

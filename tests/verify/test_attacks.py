@@ -17,7 +17,7 @@ import pytest
 
 import redoubt_verify
 from app.attestation.soft import Event, SoftTee, encode_quote, event_log
-from app.attestation.soft_pki import CollateralKnobs
+from app.attestation.soft_pki import CollateralKnobs, SoftPki
 from redoubt_verify import connections, transport
 from redoubt_verify.policy import parse
 from tests.verify.fake_service import CANARY, KEY, FakeService, TlsKey, http_response, policy_text
@@ -125,6 +125,29 @@ def _respond(parts: Callable[[bytes], list[bytes]]) -> Attack:
         service.respond = parts
 
     return attack
+
+
+def _signed_by_a_platform(chain_of: Callable[[SoftPki], str]) -> Attack:
+    """Who has one machine's key makes collateral by which that machine is up to date: Intel's root stands behind it."""
+
+    def attack(service: FakeService) -> None:
+        pki = service.tee.pki
+        forger = dataclasses.replace(pki, tcb_signing=pki.pck, tcb_signing_key=pki.pck_key)
+        chains = dict.fromkeys(("tcb_info_issuer_chain", "qe_identity_issuer_chain"), chain_of(pki))
+        forged = forger.collateral(CollateralKnobs(service.tee.issued)) | chains
+        service.change_answer = lambda answer: answer.update(collateral=forged)
+
+    return attack
+
+
+def _platform_chain(pki: SoftPki) -> str:
+    return pki.pck_chain_pem.decode()
+
+
+def _hidden_platform_chain(pki: SoftPki) -> str:
+    """Readers of PEM differ in which blocks they take for certificates."""
+    genuine = pki.collateral(CollateralKnobs(datetime.now(UTC)))["tcb_info_issuer_chain"]
+    return _platform_chain(pki).replace("CERTIFICATE", "X") + genuine
 
 
 def _wrong_root(service: FakeService) -> None:
@@ -246,6 +269,9 @@ ATTACKS: dict[str, tuple[str, Attack]] = {
     "collateral part not text": ("malformed", _collateral_part("tcb_info", lambda part: {"a": 1})),
     "collateral part not hex": ("quote_signature", _collateral_part("pck_crl", lambda part: "zz")),
     "collateral re-signed": ("quote_signature", _collateral_part("tcb_info", lambda part: part.replace("18", "19"))),
+    "collateral signed by a platform": ("quote_signature", _signed_by_a_platform(_platform_chain)),
+    "collateral signed by a platform, hidden": ("quote_signature", _signed_by_a_platform(_hidden_platform_chain)),
+    "collateral without signers": ("quote_signature", _collateral_part("tcb_info_issuer_chain", lambda part: "x")),
     "collateral expired": ("collateral_expired", _issued(days=40)),
     "collateral from the future": ("collateral_expired", _issued(days=-2)),
     "revocation list from the future": ("collateral_expired", _list_from_the_future),

@@ -16,6 +16,8 @@ from typing import Any
 
 import dcap_qvl
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 
 from redoubt_verify import eventlog, tdx
 from redoubt_verify.errors import AttestationError
@@ -44,6 +46,7 @@ _COLLATERAL_FIELDS = (
     "qe_identity",
     "qe_identity_signature",
 )
+_SIGNER_CHAINS = ("tcb_info_issuer_chain", "qe_identity_issuer_chain")
 # What dcap-qvl 0.7.0 says, in lower case, and the reason it stands for; anything else is quote_signature.
 _DCAP_MESSAGES = (
     ("failed to decode quote", "malformed"),
@@ -190,7 +193,8 @@ def _check_signatures(evidence: Evidence, policy: Policy, now: float) -> tuple[s
     if evidence.collateral is None:
         raise AttestationError("collateral_missing", "neither the server nor the client has collateral")
     try:
-        collateral = dcap_qvl.QuoteCollateralV3.from_json(json.dumps(dict(evidence.collateral)))
+        chains = {name: _signers(evidence.collateral[name]) for name in _SIGNER_CHAINS}
+        collateral = dcap_qvl.QuoteCollateralV3.from_json(json.dumps({**evidence.collateral, **chains}))
         if policy.insecure_root is None:
             found = dcap_qvl.verify(evidence.quote, collateral, int(now))
         else:
@@ -200,6 +204,18 @@ def _check_signatures(evidence: Evidence, policy: Policy, now: float) -> tuple[s
         reason = next((reason for text, reason in _DCAP_MESSAGES if text in message.lower()), "quote_signature")
         raise AttestationError(reason, message) from error
     return found.status, tuple(found.advisory_ids), bytes(found.ppid)
+
+
+def _signers(chain: str) -> str:
+    """The chain of those who signed the collateral, written anew: readers of PEM differ in what is a certificate.
+
+    dcap-qvl takes any certificate below Intel's root, also a platform's: one stolen key would renew its own machine.
+    """
+    certificates = x509.load_pem_x509_certificates(chain.encode())
+    names = certificates[0].subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    if not any("TCB Signing" in str(name.value) for name in names):
+        raise AttestationError("quote_signature", "the collateral is not signed by Intel's signer of TCB information")
+    return "".join(certificate.public_bytes(Encoding.PEM).decode() for certificate in certificates)
 
 
 def _check_collateral(evidence: Evidence, policy: Policy, now: float) -> int:

@@ -41,6 +41,14 @@ def _ask(
     return response.status, {name.lower(): value for name, value in response.getheaders()}, answer
 
 
+def _raw(proxy: Proxy, rest: bytes, first: bytes = b"POST /v1/chat/completions HTTP/1.1") -> bytes:
+    """The answer to a request of any bytes. rest: what comes behind its Host."""
+    host = f"\r\nHost: 127.0.0.1:{proxy.server_port}\r\nConnection: close\r\n".encode()
+    with socket.create_connection(("127.0.0.1", proxy.server_port), timeout=10) as connection:
+        connection.sendall(first + host + rest)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
 def test_a_stock_client_chats_through_it(service: FakeService, proxy: Proxy) -> None:
     with openai.OpenAI(base_url=f"{proxy.address}/v1", api_key=KEY, max_retries=0) as client:
         answer = client.chat.completions.create(model="smollm2", messages=MESSAGES)
@@ -130,6 +138,21 @@ def test_cross_origin_headers_of_the_service_do_not_come_through(service: FakeSe
     assert _ask(proxy, "OPTIONS", "/v1/chat/completions")[0] == 404
 
 
+def test_cookies_of_the_service_reach_no_other_client(service: FakeService, proxy: Proxy) -> None:
+    service.chat = lambda: [http_response(b"{}", Set_Cookie="session=alice; Path=/")]
+    for _ in range(2):
+        assert _ask(proxy, "POST", "/v1/chat/completions", b"{}")[0] == 200
+    assert b"alice" not in b"".join(map(bytes, service.plain))
+
+
+def test_a_page_of_the_service_runs_no_script_at_the_proxys_address(service: FakeService, proxy: Proxy) -> None:
+    """It could say that it is verified."""
+    service.chat = lambda: [http_response(b"<script>", Content_Type="text/html", Content_Security_Policy="img-src *")]
+    _, headers, _ = _ask(proxy, "GET", "/v1/files/page.html")
+    assert headers["content-security-policy"] == "sandbox"
+    assert headers["x-content-type-options"] == "nosniff"
+
+
 def test_paths_outside_of_the_api_are_not_passed_on(service: FakeService, proxy: Proxy) -> None:
     for path in (
         "/admin",
@@ -148,7 +171,13 @@ def test_paths_outside_of_the_api_are_not_passed_on(service: FakeService, proxy:
 def test_bodies_need_a_length(service: FakeService, proxy: Proxy) -> None:
     assert _ask(proxy, "POST", "/v1/chat/completions", b"0\r\n\r\n", Transfer_Encoding="chunked")[0] == 411
     assert _ask(proxy, "POST", "/v1/chat/completions", b"x", Content_Length="-1")[0] == 411
+    assert b" 411 " in _raw(proxy, b"Content-Length: 2\r\nContent-Length: 40\r\n\r\n{}")
     assert not service.raw
+
+
+def test_headers_pass_byte_by_byte(service: FakeService, proxy: Proxy) -> None:
+    assert b" 200 " in _raw(proxy, "X-Name: café\r\nContent-Length: 2\r\n\r\n{}".encode())
+    assert "café".encode() in service.plain[0]
 
 
 def test_a_redirect_ends_at_the_proxy(service: FakeService, proxy: Proxy) -> None:
@@ -165,9 +194,6 @@ def test_it_listens_on_loopback_only(service: FakeService, policy: Policy) -> No
 
 
 def test_a_client_of_http_1_0_gets_no_chunks(proxy: Proxy) -> None:
-    with socket.create_connection(("127.0.0.1", proxy.server_port), timeout=10) as connection:
-        host = f"127.0.0.1:{proxy.server_port}"
-        connection.sendall(f"GET /v1/models HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
-        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    answer = _raw(proxy, b"\r\n", b"GET /v1/models HTTP/1.0")
     assert b"chunked" not in answer
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["object"] == "list"

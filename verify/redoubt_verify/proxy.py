@@ -18,7 +18,7 @@ import httpx2
 
 from redoubt_verify.connections import Verifier
 from redoubt_verify.errors import AttestationError, PolicyError
-from redoubt_verify.transport import client_of, verify_once
+from redoubt_verify.transport import sync_transport, verify_once
 
 _PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -57,7 +57,9 @@ class Proxy(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)
         self.verifier = verifier
-        self.client = client_of(verifier, timeout_s=timeout_s)
+        # No client of httpx2: that adds headers of its own, and keeps the service's cookies for all who come.
+        self.transport = sync_transport(verifier)
+        self.extensions = {"timeout": httpx2.Timeout(timeout_s).as_dict()}
         shown = f"[{host}]" if ":" in host else host
         self.hosts = {f"{shown}:{self.server_port}", f"localhost:{self.server_port}"}
         self.address = f"http://{shown}:{self.server_port}"
@@ -65,7 +67,7 @@ class Proxy(ThreadingHTTPServer):
     def server_close(self) -> None:
         """Ends the connections too."""
         super().server_close()
-        self.client.close()
+        self.transport.close()
 
     def verify(self) -> None:
         """Verifies the service on a connection of its own, unless a verdict holds. Raises AttestationError."""
@@ -118,23 +120,19 @@ class _Handler(BaseHTTPRequestHandler):
         return None
 
     def _forward(self) -> None:
-        length = self.headers.get("Content-Length", "0")
-        if "Transfer-Encoding" in self.headers or not length.isdecimal() or len(length) > 12:
-            return self._refuse(411, "length_required", "Send the body with a Content-Length.")
+        length, *others = self.headers.get_all("Content-Length", ["0"])
+        if "Transfer-Encoding" in self.headers or others or not length.isdecimal() or len(length) > 12:
+            return self._refuse(411, "length_required", "Send the body with one Content-Length.")
         headers = [(name, value) for name, value in self.headers.items() if name.lower() not in _NOT_FORWARDED]
         self._unread = int(length)
         body = self._body() if self._unread else None
         if body is not None:
             headers.append(("Content-Length", length))
+        sent = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
         url = f"https://{_authority(self.server.verifier)}{self.path}"
         try:
-            request = self.server.client.build_request(self.command, url, headers=headers, content=body)
-            # What the client did not send stays out: httpx2 adds its own name and encodings.
-            sent = {name.lower() for name, _ in headers}
-            for name in ("user-agent", "accept-encoding", "accept"):
-                if name not in sent:
-                    del request.headers[name]
-            response = self.server.client.send(request, stream=True)
+            request = httpx2.Request(self.command, url, headers=sent, content=body, extensions=self.server.extensions)
+            response = self.server.transport.handle_request(request)
         except AttestationError as error:
             return self._refuse(502, error.reason, str(error))
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
@@ -159,6 +157,9 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in response.headers.multi_items():
             if name.lower() not in _NOT_RETURNED and not name.lower().startswith("access-control-"):
                 self.send_header(name, value)
+        # Nothing but this package's page may run at this address.
+        self.send_header("Content-Security-Policy", "sandbox")
+        self.send_header("X-Content-Type-Options", "nosniff")
         if self.command == "HEAD" or response.status_code in (204, 304):
             return self.end_headers()
         self.send_header(*(("Transfer-Encoding", "chunked") if chunked else ("Connection", "close")))

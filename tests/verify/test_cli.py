@@ -118,8 +118,32 @@ def test_proxy_does_not_start_for_a_refused_service(service: FakeService, policy
 
 def test_proxy_listens_on_loopback_only(service: FakeService, policy_file: Path) -> None:
     proxy = ("proxy", service.url, "--policy", policy_file, "--allow-insecure", "--listen")
-    assert _run(*proxy, "0.0.0.0:0") == 2
-    assert _run(*proxy, "nonsense") == 2
+    for address in ("0.0.0.0:0", "nonsense", "127.0.0.1:99999", f"127.0.0.1:{service.port}"):
+        assert _run(*proxy, address) == 2
+
+
+@pytest.mark.parametrize("text", ["", "null", "{}", "[]"])
+def test_collateral_that_is_none_is_not_replaced_by_the_services(
+    service: FakeService, policy_file: Path, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "collateral.json").write_text(text)
+    verify = ("verify", service.url, "--policy", policy_file, "--allow-insecure")
+    assert _run(*verify, "--collateral", tmp_path / "collateral.json") == 1
+    assert not service.raw
+
+
+@pytest.mark.parametrize("option", [("--at", "2020-01-01"), ("--nonce", "00" * 32)])
+def test_options_for_files_are_not_for_connections(
+    service: FakeService, policy_file: Path, option: tuple[str, str]
+) -> None:
+    assert _run("verify", service.url, "--policy", policy_file, "--allow-insecure", *option) == 2
+    assert not service.raw
+
+
+@pytest.mark.parametrize("text", ["{}", '{"quote": 1}', '{"a": ' + "[" * 100_000])
+def test_collateral_of_no_answer(tmp_path: Path, text: str) -> None:
+    (tmp_path / "evidence").write_text(text)
+    assert _run("collateral", tmp_path / "evidence", "--out", tmp_path / "c.json", "--pccs", "http://127.0.0.1:1") == 1
 
 
 def test_collateral_of_an_unreachable_service(evidence_file: Path, tmp_path: Path) -> None:

@@ -351,11 +351,21 @@ def _in_threads(call: Callable[[], None], count: int) -> None:
 
 def test_own_collateral_wins(service: FakeService, policy: Policy) -> None:
     """A server without any, or with stale one, is verified with the client's."""
-    own = service.tee.collateral()
+    # dcap-qvl would take a chain of certificates from there instead of the quote's.
+    own = service.tee.collateral() | {"pck_certificate_chain": "of another platform"}
     service.change_answer = lambda answer: answer.update(collateral=None)
     http = redoubt_verify.client(service.url, policy, collateral=own)
     with http:
         assert http.get(f"{service.url}/v1/models").status_code == 200
+
+
+@pytest.mark.parametrize("own", [{}, {"tcb_info": "{}"}])
+def test_own_collateral_that_is_not_whole_is_not_replaced_by_the_servers(
+    service: FakeService, policy: Policy, own: dict[str, str]
+) -> None:
+    with pytest.raises(redoubt_verify.AttestationError) as refused:
+        redoubt_verify.client(service.url, policy, collateral=own)
+    assert refused.value.reason == "collateral_missing"
 
 
 def test_a_policy_with_a_test_root_needs_a_word(service: FakeService, policy_file: Path) -> None:

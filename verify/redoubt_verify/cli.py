@@ -6,7 +6,6 @@ Exit codes: 0 verified (or no difference), 1 refused (or a difference), 2 the po
 
 import argparse
 import asyncio
-import base64
 import datetime
 import hashlib
 import json
@@ -45,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(json.dumps({"refused": error.reason, "why": str(error)}))
         print(f"REFUSED  {error}\n         {REASONS[error.reason]}", file=sys.stderr)
         return {"unreachable": UNREACHABLE, "policy_expired": BAD_INPUT}.get(error.reason, REFUSED)
-    except (PolicyError, OSError, ValueError) as error:
+    except (PolicyError, OSError, ValueError, OverflowError) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
 
@@ -110,6 +109,8 @@ def _verify(options: argparse.Namespace) -> int:
     policy, collateral = _loaded(options)
     if (options.url is None) == (options.offline is None):
         raise ValueError("verify needs a URL or --offline FILE, and not both")
+    if not options.offline and (options.nonce is not None or options.at is not None):
+        raise ValueError("--nonce and --at are for --offline: a connection has its own nonce, and now")
     if options.offline:
         evidence = decode_answer(options.offline.read_bytes(), collateral)
         now = time.time() if options.at is None else options.at
@@ -193,7 +194,7 @@ def _diff(options: argparse.Namespace) -> int:
 
 def _collateral(options: argparse.Namespace) -> int:
     data = options.evidence.read_bytes()
-    quote = base64.b64decode(json.loads(data)["quote"]) if data.lstrip()[:1] == b"{" else data
+    quote = decode_answer(data).quote if data.lstrip()[:1] == b"{" else data
 
     async def fetch() -> dcap_qvl.QuoteCollateralV3:
         return await dcap_qvl.get_collateral(options.pccs, quote)

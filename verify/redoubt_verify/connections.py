@@ -14,7 +14,7 @@ from redoubt_verify import sslcontext
 from redoubt_verify.errors import AttestationError
 from redoubt_verify.exchange import Exchange
 from redoubt_verify.policy import Policy
-from redoubt_verify.verify import Verdict, decode_answer, judge
+from redoubt_verify.verify import Verdict, decode_answer, decode_collateral, judge
 
 _READ_BYTES = 64 << 10
 EXCHANGE_TIMEOUT_S = 15.0
@@ -32,14 +32,17 @@ class Verifier:
         clock: Callable[[], float] = time.time,
         timeout_s: float = EXCHANGE_TIMEOUT_S,
     ) -> None:
-        """collateral: instead of the server's. clock: Unix time. Raises AttestationError (origin, policy_expired)."""
+        """collateral: instead of the server's. clock: Unix time.
+
+        Raises AttestationError: origin, policy_expired, and what `decode_collateral` raises.
+        """
         parts = urlsplit(url)
         if parts.scheme != "https" or not parts.hostname or not url.isascii() or parts.username is not None:
             raise AttestationError("origin", "the service's address begins with https:// and names its host in ASCII")
         self.host, self.port = parts.hostname, parts.port or 443
         self.policy = policy
         self.timeout_s = timeout_s
-        self._collateral = collateral
+        self._collateral = decode_collateral(collateral)
         self._clock = clock
         self._verified: dict[str, tuple[float, Verdict]] = {}
         self.last_answer = b""

@@ -55,11 +55,11 @@ class Proxy(ThreadingHTTPServer):
         if not _is_loopback(host):
             raise PolicyError(f"{host} is not a loopback address: whoever reaches the proxy would go unverified")
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), _Handler)
         self.verifier = verifier
         # No client of httpx2: that adds headers of its own, and keeps the service's cookies for all who come.
         self.transport = sync_transport(verifier)
         self.extensions = {"timeout": httpx2.Timeout(timeout_s).as_dict()}
+        super().__init__((host, port), _Handler)
         shown = f"[{host}]" if ":" in host else host
         self.hosts = {f"{shown}:{self.server_port}", f"localhost:{self.server_port}"}
         self.address = f"http://{shown}:{self.server_port}"

@@ -128,16 +128,18 @@ def decode_answer(body: bytes, collateral: Mapping[str, str] | None = None) -> E
     log = _base64(answer, "event_log") if answer.get("event_log") is not None else b""
     if len(quote) > tdx.MOST_QUOTE_BYTES or len(log) > eventlog.MOST_EVENT_LOG_BYTES:
         raise AttestationError("too_large", f"a quote of {len(quote)} bytes with an event log of {len(log)}")
-    return Evidence(statement, quote, log, collateral or decode_collateral(answer.get("collateral")))
+    if collateral is None:
+        collateral = decode_collateral(answer.get("collateral"))
+    return Evidence(statement, quote, log, collateral)
 
 
 def decode_collateral(value: object) -> Mapping[str, str] | None:
-    """Collateral as an object or as JSON text. Raises AttestationError: malformed, collateral_missing."""
-    if isinstance(value, str) and value:
-        value = _strict_json(value, "the collateral")
-    if not value:
+    """Collateral from an object or JSON text, if any. Raises AttestationError: malformed, collateral_missing."""
+    if value is None:
         return None
-    if not isinstance(value, dict):
+    if isinstance(value, str):
+        value = _strict_json(value, "the collateral")
+    if not isinstance(value, Mapping):
         raise _malformed("the collateral is not an object")
     parts = {name: value.get(name) for name in _COLLATERAL_FIELDS}
     if missing := [name for name, part in parts.items() if not part]:

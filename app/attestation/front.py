@@ -25,9 +25,9 @@ global
 defaults
     mode http
     timeout connect 5s
-    timeout client 3600s
+    timeout client {idle_timeout_s}s
     timeout server 86400s
-    timeout http-request 60s
+    timeout http-request {idle_timeout_s}s
     option http-buffer-request
     option abortonclose
     option http-no-delay
@@ -52,7 +52,9 @@ def haproxy() -> str:
     return found
 
 
-def configuration(*, host: str, tls_port: int, key: str, attestation_socket: Path, service_port: int) -> str:
+def configuration(
+    *, host: str, tls_port: int, key: str, attestation_socket: Path, service_port: int, idle_timeout_s: int
+) -> str:
     """HAProxy's configuration.
 
     Args:
@@ -61,13 +63,29 @@ def configuration(*, host: str, tls_port: int, key: str, attestation_socket: Pat
         key: where HAProxy finds certificate and key, PEM.
         attestation_socket: the Unix socket of the attestation service.
         service_port: where the service listens on loopback.
+        idle_timeout_s: how long a client may neither send nor take anything, from its handshake on. The service may
+            take longer to answer.
     """
     bind = f"[{host}]:{tls_port}" if ":" in host else f"ipv4@{host}:{tls_port}"
-    return _CONFIGURATION.format(bind=bind, key=key, path=PATH, socket=attestation_socket, port=service_port)
+    return _CONFIGURATION.format(
+        bind=bind,
+        key=key,
+        path=PATH,
+        socket=attestation_socket,
+        port=service_port,
+        idle_timeout_s=idle_timeout_s,
+    )
 
 
 def start_front(
-    folder: Path, key: TlsKey, *, host: str, tls_port: int, attestation_socket: Path, service_port: int
+    folder: Path,
+    key: TlsKey,
+    *,
+    host: str,
+    tls_port: int,
+    attestation_socket: Path,
+    service_port: int,
+    idle_timeout_s: int = 60,
 ) -> "subprocess.Popen[bytes]":
     """Starts HAProxy in the foreground. Raises SettingsError with its words if it refuses to.
 
@@ -83,6 +101,7 @@ def start_front(
             key=f"/proc/self/fd/{memory}",
             attestation_socket=attestation_socket,
             service_port=service_port,
+            idle_timeout_s=idle_timeout_s,
         )
         path.write_text(text, encoding="utf-8")
         check = subprocess.run(

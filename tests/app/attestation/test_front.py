@@ -6,6 +6,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -29,12 +30,17 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+IDLE_TIMEOUT_S = 1
+
+
 class Service(BaseHTTPRequestHandler):
     """Answers with who it is and the path."""
 
     name = "service"
 
     def do_GET(self) -> None:
+        if self.path == "/slow":
+            time.sleep(2 * IDLE_TIMEOUT_S)
         body = f"{self.name} {self.path}".encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -75,6 +81,7 @@ def front(tmp_path: Path) -> Iterator[Front]:
         tls_port=port,
         attestation_socket=attestation_socket,
         service_port=service.server_address[1],
+        idle_timeout_s=IDLE_TIMEOUT_S,
     )
     try:
         wait_until(lambda: listens("127.0.0.1", port), "the front listens")
@@ -129,6 +136,16 @@ def test_no_session_is_resumed(front: Front) -> None:
                 pass
             assert not secured.session_reused
             session = secured.session
+
+
+def test_who_says_nothing_does_not_keep_a_place(front: Front) -> None:
+    """The places are few: a client holds one for as long as its handshake may last."""
+    with socket.create_connection(("127.0.0.1", front.port), timeout=10 * IDLE_TIMEOUT_S) as silent:
+        assert silent.recv(1) == b""
+
+
+def test_the_service_may_take_longer_than_clients(front: Front) -> None:
+    assert get(front, "/slow") == "service /slow"
 
 
 def test_older_tls_is_refused(front: Front) -> None:

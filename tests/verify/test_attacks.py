@@ -286,6 +286,8 @@ ATTACKS: dict[str, tuple[str, Attack]] = {
     "OutOfDate": ("tcb", _collateral(tcb_status="OutOfDate")),
     "Revoked": ("tcb", _collateral(tcb_status="Revoked")),
     "quoting enclave revoked": ("tcb", _collateral(qe_status="Revoked")),
+    "quoting enclave needs configuration": ("tcb", _collateral(qe_status="ConfigurationNeeded")),
+    "quoting enclave out of date": ("tcb", _collateral(qe_status="OutOfDateConfigurationNeeded")),
     "no level for this platform": ("tcb", _collateral(required_tee_svn=b"\xff" * 16)),
     "unknown advisory": ("tcb", _collateral(advisories=["INTEL-SA-00999"])),
     # What runs there.

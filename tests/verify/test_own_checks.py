@@ -7,9 +7,11 @@ import dcap_qvl
 import pytest
 
 from app.attestation.soft import SoftTee, encode_quote
+from app.attestation.soft_pki import CollateralKnobs
 from redoubt_verify import AttestationError, Policy
+from redoubt_verify.policy import parse
 from redoubt_verify.verify import decode_answer, judge
-from tests.verify.fake_service import FakeService
+from tests.verify.fake_service import FakeService, policy_text
 
 
 class Lenient:
@@ -18,6 +20,10 @@ class Lenient:
     status = "UpToDate"
     advisory_ids: tuple[str, ...] = ()
     ppid = bytes(range(16))
+
+    @staticmethod
+    def to_json() -> str:
+        return json.dumps({"qe_status": {"status": "UpToDate"}})
 
 
 DEBUG = {"td_attributes": bytes.fromhex("0100001000000000")}
@@ -56,6 +62,17 @@ def test_attributes(
     with pytest.raises(AttestationError) as refused:
         judge(evidence, policy, nonce="ab" * 32, spki_sha256="cd" * 32, now=now)
     assert refused.value.reason == reason
+
+
+@pytest.mark.parametrize("enclave", ["UpToDate", "ConfigurationNeeded"])
+def test_statuses_that_the_policy_allows(service: FakeService, enclave: str) -> None:
+    knobs = CollateralKnobs(service.tee.issued, tcb_status="SWHardeningNeeded", qe_status=enclave)
+    service.change_answer = lambda answer: answer.update(collateral=service.tee.pki.collateral(knobs))
+    statuses = json.dumps([name for name in ("SWHardeningNeeded", enclave) if name != "UpToDate"])
+    policy = parse(policy_text(service.tee, tcb_statuses=statuses), allow_insecure=True)
+    evidence = decode_answer(json.dumps(service.answer("ab" * 32, "cd" * 32)).encode())
+    now = service.tee.issued.timestamp() + 60
+    assert judge(evidence, policy, nonce=None, spki_sha256=None, now=now).tcb_status == "SWHardeningNeeded"
 
 
 def test_the_chain_in_the_collateral_is_not_used(service: FakeService, policy: Policy) -> None:

@@ -205,6 +205,10 @@ def _check_signatures(evidence: Evidence, policy: Policy, now: float) -> tuple[s
         message = " ".join(str(error).split())
         reason = next((reason for text, reason in _DCAP_MESSAGES if text in message.lower()), "quote_signature")
         raise AttestationError(reason, message) from error
+    # dcap-qvl leaves a quoting enclave that needs configuration out of the status.
+    enclave_status = json.loads(found.to_json())["qe_status"]["status"]
+    if enclave_status not in policy.tcb_statuses | {"UpToDate"}:
+        raise AttestationError("tcb", f"the quoting enclave's status is {enclave_status}")
     return found.status, tuple(found.advisory_ids), bytes(found.ppid)
 
 

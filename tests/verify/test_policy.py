@@ -66,6 +66,12 @@ def test_what_it_does_not_understand_is_an_error(tee: SoftTee, changes: dict[str
         parse(policy_text(tee, **changes), allow_insecure=True)
 
 
+@pytest.mark.parametrize("text", ["a = " + "9" * 5000, "a = " + "[" * 100_000, "a = "], ids=["number", "deep", "cut"])
+def test_what_toml_can_not_be_read_from_is_an_error(text: str) -> None:
+    with pytest.raises(PolicyError):
+        parse(text)
+
+
 def test_a_field_may_allow_several_values(tee: SoftTee) -> None:
     other = "ab" * 48
     policy = parse(policy_text(tee, rtmr0=f'["{tee.measured().rtmr0.hex()}", "{other}"]'), allow_insecure=True)

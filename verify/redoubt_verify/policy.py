@@ -96,7 +96,7 @@ def parse(text: str, *, allow_insecure: bool = False) -> Policy:
     """A policy from its text; see `load`."""
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise PolicyError(str(error)) from error
     reader = _Reader(table)
     policy = reader.policy()

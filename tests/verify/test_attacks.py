@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 import redoubt_verify
 from app.attestation.soft import Event, SoftTee, encode_quote, event_log
@@ -150,6 +152,12 @@ def _hidden_platform_chain(pki: SoftPki) -> str:
     return _platform_chain(pki).replace("CERTIFICATE", "X") + genuine
 
 
+def _of_a_version_to_come(chain: str) -> str:
+    """The first certificate; X.509 has versions 1 to 3."""
+    certificate = x509.load_pem_x509_certificate(chain.encode()).public_bytes(Encoding.DER)
+    return ssl.DER_cert_to_PEM_cert(certificate.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x03", 1))
+
+
 def _wrong_root(service: FakeService) -> None:
     other = SoftTee.make()
     service.quote_of = lambda tee, data: dataclasses.replace(other, report=tee.report).quote(data)
@@ -271,6 +279,8 @@ ATTACKS: dict[str, tuple[str, Attack]] = {
     "collateral re-signed": ("quote_signature", _collateral_part("tcb_info", lambda part: part.replace("18", "19"))),
     "collateral signed by a platform": ("quote_signature", _signed_by_a_platform(_platform_chain)),
     "collateral signed by a platform, hidden": ("quote_signature", _signed_by_a_platform(_hidden_platform_chain)),
+    "collateral signed with a strange certificate": (
+        "quote_signature", _collateral_part("tcb_info_issuer_chain", _of_a_version_to_come)),
     "collateral without signers": ("quote_signature", _collateral_part("tcb_info_issuer_chain", lambda part: "x")),
     "collateral expired": ("collateral_expired", _issued(days=40)),
     "collateral from the future": ("collateral_expired", _issued(days=-2)),
@@ -399,6 +409,14 @@ def test_without_intels_root_a_soft_quote_is_worth_nothing(service: FakeService)
 def test_an_old_tls_is_refused(service: FakeService) -> None:
     service.tls_version = ssl.TLSVersion.TLSv1_2
     _attempt(service, "unreachable")
+
+
+def test_a_certificate_that_can_not_be_read_is_refused(service: FakeService) -> None:
+    path = service.keys[0].path
+    certificate, label, key = path.read_text().partition("-----BEGIN PRIVATE")
+    path.write_text(_of_a_version_to_come(certificate) + label + key)
+    _attempt(service, "malformed")
+    assert not service.requests
 
 
 def test_a_slow_answer_ends_in_time(service: FakeService) -> None:

@@ -40,6 +40,6 @@ def peer_spki_sha256(connection: Any) -> str:
         raise AttestationError("unreachable", "the server has no certificate")
     try:
         key = x509.load_der_x509_certificate(certificate).public_key()
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         raise AttestationError("malformed", "the server's certificate can't be read") from error
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()

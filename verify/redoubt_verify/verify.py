@@ -201,7 +201,7 @@ def _check_signatures(evidence: Evidence, policy: Policy, now: float) -> tuple[s
             found = dcap_qvl.verify(evidence.quote, collateral, int(now))
         else:
             found = dcap_qvl.verify_with_root_ca(evidence.quote, collateral, policy.insecure_root, int(now))
-    except (ValueError, OverflowError) as error:
+    except (ValueError, OverflowError, x509.InvalidVersion) as error:
         message = " ".join(str(error).split())
         reason = next((reason for text, reason in _DCAP_MESSAGES if text in message.lower()), "quote_signature")
         raise AttestationError(reason, message) from error

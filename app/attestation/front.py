@@ -7,7 +7,10 @@ TLS library.
 
 import os
 import shutil
+import socket
 import subprocess
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from app.attestation.service import PATH
@@ -89,7 +92,7 @@ def start_front(
 ) -> "subprocess.Popen[bytes]":
     """Starts HAProxy in the foreground. Raises SettingsError with its words if it refuses to.
 
-    folder: private, for its configuration. The key goes to HAProxy through memory that only it and this process have.
+    folder: private, for its configuration. The key goes to HAProxy through memory, which is empty when this returns.
     """
     memory = os.memfd_create("front.pem", 0)
     try:
@@ -109,6 +112,18 @@ def start_front(
         )
         if check.returncode != 0:
             raise SettingsError(f"attestation: the front does not start: {check.stderr.strip()}")
-        return subprocess.Popen([haproxy(), "-db", "-f", path], stdin=subprocess.DEVNULL, pass_fds=[memory])
+        process = subprocess.Popen([haproxy(), "-db", "-f", path], stdin=subprocess.DEVNULL, pass_fds=[memory])
+        # It has read the key when it listens; it keeps the descriptor, which /proc would show to its user's processes.
+        _await_listening(process, host, tls_port)
+        os.ftruncate(memory, 0)
+        return process
     finally:
         os.close(memory)
+
+
+def _await_listening(process: "subprocess.Popen[bytes]", host: str, port: int) -> None:
+    """Returns as well when the process ends, which whoever watches it will see."""
+    while process.poll() is None:
+        with suppress(OSError), socket.create_connection((host, port), timeout=1):
+            return
+        time.sleep(0.02)

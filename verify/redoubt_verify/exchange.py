@@ -24,7 +24,6 @@ class Exchange:
         self._host = host
         self._body = bytearray()
         self._received = 0
-        self._status = 0
 
     def request(self) -> bytes:
         """What to send."""
@@ -44,7 +43,7 @@ class Exchange:
             self._http.receive_data(data)
             while (event := self._http.next_event()) is not h11.NEED_DATA:
                 if isinstance(event, h11.Response):
-                    self._check_header(event)
+                    _check_header(event)
                 elif isinstance(event, h11.Data):
                     self._body += event.data
                     if len(self._body) > MOST_ANSWER_BYTES:
@@ -58,21 +57,21 @@ class Exchange:
             raise AttestationError(reason, f"no whole answer: {error}") from error
         return None
 
-    def _check_header(self, response: h11.Response) -> None:
-        self._status = response.status_code
-        if 300 <= self._status < 400:
-            raise AttestationError("origin", f"the server redirects ({self._status})")
-        if self._status != 200:
-            raise AttestationError("unreachable", f"the server gives no evidence ({self._status})")
-        encodings = [value for name, value in response.headers if name == b"content-encoding"]
-        if any(value.lower() != b"identity" for value in encodings):
-            raise AttestationError("malformed", "the answer is compressed")
-
     def _end(self) -> bytes:
         """The next request goes over the same connection: it must be open, and nothing may wait in it already."""
         if self._http.trailing_data[0] or self._http.their_state is not h11.DONE:
             raise AttestationError("malformed", "the server closes the connection, or sends more than the answer")
         return bytes(self._body)
+
+
+def _check_header(response: h11.Response) -> None:
+    if 300 <= response.status_code < 400:
+        raise AttestationError("origin", f"the server redirects ({response.status_code})")
+    if response.status_code != 200:
+        raise AttestationError("unreachable", f"the server gives no evidence ({response.status_code})")
+    encodings = [value for name, value in response.headers if name == b"content-encoding"]
+    if any(value.lower() != b"identity" for value in encodings):
+        raise AttestationError("malformed", "the answer is compressed")
 
 
 def _too_large() -> AttestationError:

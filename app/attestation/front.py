@@ -114,7 +114,12 @@ def start_front(
             raise SettingsError(f"attestation: the front does not start: {check.stderr.strip()}")
         process = subprocess.Popen([haproxy(), "-db", "-f", path], stdin=subprocess.DEVNULL, pass_fds=[memory])
         # It has read the key when it listens; it keeps the descriptor, which /proc would show to its user's processes.
-        _await_listening(process, host, tls_port)
+        try:
+            _await_listening(process, host, tls_port)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
         os.ftruncate(memory, 0)
         return process
     finally:

@@ -168,6 +168,26 @@ def test_the_key_is_in_no_file(front: Front) -> None:
         assert secret not in path.read_bytes()
 
 
+def test_it_does_not_stay_when_its_start_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def interrupt(process: "subprocess.Popen[bytes]", *_: object) -> None:
+        started.append(process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("app.attestation.front._await_listening", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        start_front(
+            tmp_path,
+            make_tls_key(["localhost"]),
+            host="127.0.0.1",
+            tls_port=free_port(),
+            attestation_socket=tmp_path / "s",
+            service_port=1,
+        )
+    assert started[0].returncode is not None
+
+
 def test_what_haproxy_refuses_is_told(front: Front, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="the front does not start"):
         start_front(

@@ -132,7 +132,7 @@ def node(
         str,
         typer.Option(
             envvar="REDOUBT_MODELS",
-            help="Folders of converted models, with colons between: the node joins when all are there.",
+            help="Folders of converted models, or sealed ones, with colons between: the node joins when all are there.",
         ),
     ] = "",
     health_port: Annotated[
@@ -281,6 +281,29 @@ def export(
     with _one_line_errors(QuantError, OSError):
         report = export_model(model, out, dtype=dtype.value, force=force)
     print(f"{report.folder}: {report.tensors} tensors, {dtype.value}, {report.size_bytes / 1e6:.0f} MB")
+
+
+@cli.command()
+def seal(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a converted model.")],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="A block device, which is overwritten, or the file to write.")
+    ],
+    key: Annotated[Path, typer.Option(metavar="FILE", help="The key: 32 bytes.")],
+    new_key: Annotated[bool, typer.Option("--new-key", help="Make the key's file.")] = False,
+    name: Annotated[
+        str | None, typer.Option(help="The model's name in the API; the folder's by default.", show_default=False)
+    ] = None,
+) -> None:
+    """Encrypt a converted model, so that a service reads it from a disk that it does not trust."""
+    from app.sealing.image import SealedModelError
+    from app.sealing.keys import make_key_file, read_key_file
+    from app.sealing.seal import seal as seal_model
+
+    with _one_line_errors(SealedModelError, OSError):
+        report = seal_model(model, out, make_key_file(key) if new_key else read_key_file(key), name=name)
+    on_device = f" on the block device {out}, from its beginning" if report.on_device else f" in {out}"
+    print(f"{report.name}: {report.image_bytes / 1e6:.0f} MB{on_device}; digest {report.digest}")
 
 
 @cli.command()

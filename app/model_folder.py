@@ -1,24 +1,46 @@
 """Reads a converted model's JSON files: its chat template, its special tokens, its context length.
 
-Checks the types of what it reads. Knows neither the tokenizer nor the weights.
+Checks the types of what it reads. Knows neither the tokenizer nor the weights, nor whether the model is sealed.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 
 class ChatModelError(ValueError):
     """A model folder that can't be served; the message names the file and the reason."""
 
 
-def missing_file(folder: Path) -> str | None:
+class ModelFile(Protocol):
+    """A file of a model, which need not be there. Its `str` names it in messages."""
+
+    def is_file(self) -> bool:
+        """Whether it is there."""
+
+    def read_text(self, encoding: str) -> str:
+        """All of it. Raises FileNotFoundError, another OSError, ValueError."""
+
+
+class ModelFolder(Protocol):
+    """A converted model: a folder (Path), or a sealed model (`app.sealing`)."""
+
+    def __truediv__(self, name: str, /) -> ModelFile: ...
+
+
+def files_digest(digests: Mapping[str, str]) -> str:
+    """SHA-256, hex, of a model whose files have these digests by name: of the lines of sha256sum, sorted by name."""
+    lines = "".join(f"{digests[name]}  {name}\n" for name in sorted(digests))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def missing_file(folder: ModelFolder) -> str | None:
     """A file without which a folder is no converted model, and which it does not have; None: it has all."""
     return next((name for name in ("config.json", "model.safetensors") if not (folder / name).is_file()), None)
 
 
-def read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
+def read_json(path: ModelFile, *, optional: bool = False) -> dict[str, Any]:
     """The JSON object in a file; empty if the file is optional and missing. Raises ChatModelError naming the file."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -33,7 +55,7 @@ def read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
     return value
 
 
-def find_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
+def find_template(folder: ModelFolder, tokenizer_config: Mapping[str, Any]) -> str | None:
     """The chat template, None without one.
 
     `tokenizer_config.json` has one, or several by name; newer checkpoints have a file of its own.
@@ -65,7 +87,7 @@ def end_token_ids(
     return frozenset(_token_ids(generation_config.get("eos_token_id")) + _token_ids(config.get("eos_token_id")) + named)
 
 
-def read_end_token_ids(folder: Path) -> frozenset[int]:
+def read_end_token_ids(folder: ModelFolder) -> frozenset[int]:
     """`end_token_ids` of a converted model. Raises ChatModelError naming the file."""
     return end_token_ids(
         read_json(folder / "tokenizer.json"),
@@ -75,7 +97,7 @@ def read_end_token_ids(folder: Path) -> frozenset[int]:
     )
 
 
-def context_tokens(folder: Path, wanted: int | None) -> int:
+def context_tokens(folder: ModelFolder, wanted: int | None) -> int:
     """The longest context in tokens: `wanted`, but at most what the model was trained for, the default.
 
     Raises ChatModelError naming the file.

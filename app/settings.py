@@ -30,12 +30,21 @@ class Knobs(BaseModel):
 
 
 class ModelSettings(Knobs):
-    """Which model is served."""
+    """Which model is served: a folder, or a sealed model and its key."""
 
-    folder: str = Field(min_length=1)
+    folder: str | None = Field(default=None, min_length=1)
     """The folder of a converted model (`redoubt convert`), absolute or relative to where the service is started."""
+    sealed: str | None = Field(default=None, min_length=1)
+    """A sealed model (`redoubt seal`), instead of a folder: a block device or a file."""
+    key: str | None = Field(default=None, pattern="^(file|kbs):///.")
+    """Where the key of the sealed model comes from. file:///PATH, or kbs:///REPOSITORY/TYPE/TAG, which a confidential
+    container gets once it has proved what it is."""
+    sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
+    """The digest of the sealed model, which `redoubt seal` prints: another one is refused. none: any model that the key
+    opens and that was sealed under this name."""
     served_name: str | None = Field(default=None, min_length=1)
-    """The model's name in the API; none: the folder's name."""
+    """The model's name in the API; none: the folder's name. A sealed model needs it: the name that it was sealed
+    under."""
 
     on_overflow: Literal["refuse", "shift"] = "refuse"
     """What happens when a request does not fit the context and says nothing about it: "refuse" it, or "shift": drop
@@ -44,7 +53,27 @@ class ModelSettings(Knobs):
     @property
     def name(self) -> str:
         """The model's name in the API."""
-        return self.served_name or Path(self.folder).absolute().name
+        return self.served_name or self.path.name
+
+    @property
+    def path(self) -> Path:
+        """The absolute path of the folder, or of the sealed model."""
+        return Path(self.folder or self.sealed or "").absolute()
+
+    def absolute(self) -> Self:
+        """The same model, whatever the current folder is."""
+        place = {"folder": str(self.path)} if self.sealed is None else {"sealed": str(self.path)}
+        return self.model_copy(update={**place, "served_name": self.name})
+
+    @model_validator(mode="after")
+    def _is_one_model(self) -> Self:
+        if (self.folder is None) == (self.sealed is None):
+            raise ValueError("needs either folder or sealed")
+        if self.sealed is None and (self.key is not None or self.sha256 is not None):
+            raise ValueError("key and sha256 are for a sealed model")
+        if self.sealed is not None and (self.key is None or self.served_name is None):
+            raise ValueError("a sealed model needs key, and served_name: the name that it was sealed under")
+        return self
 
 
 class EngineSettings(Knobs):
@@ -224,8 +253,15 @@ class ModelApplicationSettings(Knobs):
 
     def model_card(self) -> ModelCard:
         """How these workers describe their model to an ingress."""
-        folder = str(Path(self.model.folder).absolute())
-        return ModelCard(self.model.name, folder, self.engine.max_context_tokens, self.model.on_overflow)
+        model = self.model
+        return ModelCard(
+            name=model.name,
+            path=str(model.path),
+            max_context_tokens=self.engine.max_context_tokens,
+            on_overflow=model.on_overflow,
+            key=model.key,
+            sha256=model.sha256,
+        )
 
     @model_validator(mode="after")
     def _expiration_outlives_heartbeats(self) -> Self:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.model_folder import files_digest
+
 VERSION = 1
 REPORT_DATA_PREFIX = b"redoubt/attestation/v1\0"
 NONCE = re.compile(r"[0-9a-f]{64}")
@@ -57,9 +59,7 @@ def model_digest(folder: Path) -> str:
 
     Raises OSError. Folders inside are not part of a model.
     """
-    names = sorted(path.name for path in folder.iterdir() if path.is_file())
-    lines = "".join(f"{_file_digest(folder / name)}  {name}\n" for name in names)
-    return hashlib.sha256(lines.encode()).hexdigest()
+    return files_digest({path.name: _file_digest(path) for path in folder.iterdir() if path.is_file()})
 
 
 def _file_digest(path: Path) -> str:

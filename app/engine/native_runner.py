@@ -22,7 +22,7 @@ from app.messages.requests import GenerateRequest, SamplingParams
 from kernels import _native
 
 
-def kv_pages_within(folder: str, kv_type: str, memory_bytes: int) -> int:
+def kv_pages_within(folder: "str | _native.ModelFiles", kv_type: str, memory_bytes: int) -> int:
     """How many KV pages of a packed model fit `memory_bytes`. `kv_type`: any but "auto".
 
     Raises ValueError if not even one fits, `_native.PackedFileError`, OSError.
@@ -39,7 +39,7 @@ class NativeRunner:
 
     def __init__(
         self,
-        folder: str,
+        folder: "str | _native.ModelFiles",
         *,
         threads: int,
         cpus: Sequence[int] = (),
@@ -54,7 +54,7 @@ class NativeRunner:
         max_step_tokens: int,
         max_context_tokens: int,
     ) -> None:
-        """Loads the packed model in `folder`.
+        """Loads the packed model in `folder`, or whose files another object has.
 
         Arguments, limits and errors are those of `_native.Model`. Without `cpus` the threads are not pinned.
         """

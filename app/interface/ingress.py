@@ -32,7 +32,7 @@ class Ingress:
     """Answers HTTP. Bound with the settings and the handle of its own model's workers; it finds other models itself."""
 
     def __init__(self, settings: ServiceSettings, workers: DeploymentHandle[Any]) -> None:
-        """Opens the model's tokenizer, not its weights. Raises ChatModelError naming the wrong file."""
+        """Opens the model's tokenizer, not its weights. Raises ChatModelError or SealedModelError."""
         keep_on_loopback()
         ingress = settings.ingress
         self._search_period_s = ingress.model_search_period_s

@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from app.interface.service import ServedModel
@@ -18,6 +17,7 @@ from app.interface.text.chat_model import ChatModel
 from app.messages.model_card import ModelCard
 from app.messages.outputs import Generate
 from app.messages.workers import FoundApplication, WorkerRow
+from app.sealing.sealed_model import open_model
 
 logger = logging.getLogger("ray.serve")
 _CARD_TRIES, _CARD_WAIT_S = 20, 0.1
@@ -66,7 +66,10 @@ class ModelDirectory:
     """The models by name, kept up to date by `watch`. Written on one event loop; read from any thread."""
 
     def __init__(self, card: ModelCard, workers: ModelWorkers, applications: Applications) -> None:
-        """Begins with the ingress's own model, whose name no other model can take. Raises ChatModelError."""
+        """Begins with the ingress's own model, whose name no other model can take.
+
+        Raises ChatModelError, SealedModelError.
+        """
         self._own = workers
         self._applications = applications
         self._entries: dict[str, _Entry] = {}
@@ -138,5 +141,5 @@ async def _wait_for_cards(workers: ModelWorkers) -> list[ModelCard]:
 
 
 def _served(card: ModelCard, workers: ModelWorkers) -> ServedModel:
-    chat = ChatModel.load(Path(card.folder), max_context_tokens=card.max_context_tokens, on_overflow=card.on_overflow)
+    chat = ChatModel.load(open_model(card), max_context_tokens=card.max_context_tokens, on_overflow=card.on_overflow)
     return ServedModel(chat, workers.generate, created=int(time.time()))

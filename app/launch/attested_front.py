@@ -19,6 +19,7 @@ from app.attestation.process import Job
 from app.attestation.statement import Facts, model_digest
 from app.attestation.tls_key import make_tls_key
 from app.launch.config_file import ServiceConfig
+from app.sealing.sealed_model import SealedModel, open_model
 from app.settings import AttestationSettings, SettingsError
 
 ALLOW_SOFT = "REDOUBT_ALLOW_SOFT_EVIDENCE"
@@ -32,6 +33,14 @@ def config_digest(config: ServiceConfig) -> str:
     """SHA-256, hex, of what the configuration sets: as JSON with sorted keys and without spaces."""
     values = config.model_dump(mode="json", exclude_unset=True)
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def model_digests(config: ServiceConfig) -> dict[str, str]:
+    """The digest of each model by its name in the API. Raises OSError, SealedModelError."""
+    opened = {one.args.model.name: open_model(one.args.model_card()) for one in config.applications}
+    return {
+        name: model.digest if isinstance(model, SealedModel) else model_digest(model) for name, model in opened.items()
+    }
 
 
 def check(attestation: AttestationSettings) -> None:
@@ -64,10 +73,11 @@ class AttestedFront:
 
 
 @contextmanager
-def attested_front(config: ServiceConfig, folder: Path) -> Iterator[AttestedFront]:
+def attested_front(config: ServiceConfig, models: Mapping[str, str], folder: Path) -> Iterator[AttestedFront]:
     """Runs both processes, on the address of `http_options`; the service's port is then on loopback.
 
-    config: what the service serves. folder: the service's private folder. Raises SettingsError.
+    config: what the service serves. models: their digests by name (`model_digests`). folder: the service's private
+    folder. Raises SettingsError.
     """
     http_options = config.http_options
     attestation = config.application.args.attestation
@@ -76,7 +86,7 @@ def attested_front(config: ServiceConfig, folder: Path) -> Iterator[AttestedFron
         tls_spki_sha256=key.spki_sha256,
         image=os.environ.get(IMAGE),
         config_sha256=config_digest(config),
-        models={one.args.model.name: model_digest(Path(one.args.model.folder)) for one in config.applications},
+        models=models,
         cluster_ca_spki_sha256=None,
     )
     job = Job(facts, attestation.evidence, attestation.quote_timeout_s, _collateral(attestation))

@@ -3,14 +3,17 @@
 Knows which keys a file may have and how the command line overrides them. Starts nothing, and imports no Ray.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml  # type: ignore[import-untyped]
 from pydantic import Field, model_validator
 
+from app.messages.model_card import ModelCard
 from app.model_folder import missing_file
+from app.sealing.image import SealedModelError
+from app.sealing.sealed_model import open_model
 from app.settings import Knobs, ModelApplicationSettings, ServiceSettings, SettingsError, validated
 
 MODEL_IMPORT_PATH = "app.deploy:build_model"
@@ -152,6 +155,20 @@ def with_overrides(
     return validated(ServiceConfig, values, "command line")
 
 
+def with_digests(config: ServiceConfig, digests: Mapping[str, str]) -> ServiceConfig:
+    """The configuration that serves sealed models only as they are now: their device is not ours, and may change.
+
+    digests: by the models' names.
+    """
+    applications = []
+    for one in config.applications:
+        model = one.args.model
+        if model.sealed is not None:
+            model = model.model_copy(update={"sha256": digests[model.name]})
+        applications.append(one.model_copy(update={"args": one.args.model_copy(update={"model": model})}))
+    return config.model_copy(update={"applications": applications})
+
+
 def core_share(config: ServiceConfig, node_cores: Sequence[int]) -> int | None:
     """How many cores each worker gets if there are more workers than NUMA nodes and no worker has a number set.
 
@@ -176,13 +193,20 @@ def checked_config(
     model_folders: Sequence[Path] = (),
     evidence: str | None = None,
 ) -> ServiceConfig:
-    """The file's configuration with these overrides. Raises SettingsError, also if a model's folder is not there."""
+    """The file's configuration with these overrides. Raises SettingsError, also if a model can't be opened."""
     folders = [str(folder.absolute()) for folder in model_folders]
     config = with_overrides(load_config(config_path), host=host, port=port, model_folders=folders, evidence=evidence)
     for application in config.applications:
-        model = Path(application.args.model.folder)
-        if (missing := missing_file(model)) is not None:
-            raise SettingsError(f"model.folder: {model} is not a converted model: it has no {missing}")
+        _check_model(application.args.model_card())
         if application.runtime_env:
             raise SettingsError(f"{config_path}: {application.name}: runtime_env is for clusters (`serve deploy`) only")
     return config
+
+
+def _check_model(card: ModelCard) -> None:
+    try:
+        missing = missing_file(open_model(card))
+    except SealedModelError as error:
+        raise SettingsError(f"model.sealed: {error}") from error
+    if missing is not None:
+        raise SettingsError(f"model.folder: {card.path} is not a converted model: it has no {missing}")

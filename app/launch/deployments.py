@@ -84,9 +84,8 @@ def _deploy_application(application: AnyApplicationConfig, share: int | None, lo
 
     from app.deploy import build, build_model
 
-    model, worker = application.args.model, application.args.worker
-    absolute = {"folder": str(Path(model.folder).absolute()), "served_name": model.name}
-    changes: dict[str, Any] = {"model": model.model_copy(update=absolute)}
+    worker = application.args.worker
+    changes: dict[str, Any] = {"model": application.args.model.absolute()}
     if share is not None and worker.cpus_per_worker is None and worker.numa == "node":
         changes["worker"] = worker.model_copy(update={"cpus_per_worker": share})
     settings = application.args.model_copy(update=changes)

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from app.launch.attested_front import AttestedFront, attested_front, check
-from app.launch.config_file import HttpOptions, ServiceConfig, checked_config, core_share
+from app.launch.attested_front import AttestedFront, attested_front, check, model_digests
+from app.launch.config_file import HttpOptions, ServiceConfig, checked_config, core_share, with_digests
 from app.launch.deployments import WatchedConfig, causes, deploy, follow, say
 from app.launch.private_folder import PrivateFolder
 from app.launch.process_watch import ControllerWatch, VitalProcessWatch
@@ -69,10 +69,11 @@ def serve_local(
         if is_attested:
             check(config.application.args.attestation)
             os.environ[ATTESTED_FRONT] = "1"
-            front = attested_front(config, folder.path)
+            digests = model_digests(config)
+            front = attested_front(config, digests, folder.path)
             # Clients reach the front; the service is behind it.
             inside = config.http_options.model_copy(update={"host": LOOPBACK})
-            config = config.model_copy(update={"http_options": inside})
+            config = with_digests(config.model_copy(update={"http_options": inside}), digests)
         _check_port(config.http_options)
         nodes = [len(node.cpus) for node in numa_nodes(sorted(os.sched_getaffinity(0)))]
         share = core_share(config, nodes) if config.model_applications else None

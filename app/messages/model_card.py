@@ -13,11 +13,15 @@ class ModelCard:
 
     name: str
     """The name that clients ask for."""
-    folder: str
-    """The converted model; the same path on every machine."""
+    path: str
+    """The folder of the converted model, or the file or block device of a sealed one; the same on every machine."""
     max_context_tokens: int | None
     """The longest prompt and output together; None: what the model was trained for."""
     on_overflow: OnOverflow
+    key: str | None = None
+    """Where the key of a sealed model comes from (`app.sealing.keys`); None: a folder."""
+    sha256: str | None = None
+    """The only digest that a sealed model may have; None: any."""
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON types, as Ray Serve requires."""

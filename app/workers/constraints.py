@@ -10,7 +10,6 @@ import json
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import llguidance
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from app.engine.model_runner import TokenConstraint
 from app.messages.failures import ConstraintError
 from app.messages.grammar import HEADER, SPACING, schemas_of
-from app.model_folder import read_end_token_ids
+from app.model_folder import ModelFolder, read_end_token_ids
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -40,7 +39,7 @@ MAX_BLAMED = 16
 class Constraints:
     """Makes the constraints of one model."""
 
-    def __init__(self, folder: Path, vocab_size: int) -> None:
+    def __init__(self, folder: ModelFolder, vocab_size: int) -> None:
         """Returns at once; the vocabulary is read in the background.
 
         folder: a converted model. vocab_size: the model's, which may be more than the tokenizer's.

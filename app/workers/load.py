@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.engine.model_runner import ModelRunner
-from app.model_folder import context_tokens
+from app.model_folder import ModelFolder, context_tokens
+from app.sealing.sealed_model import SealedModel
 from app.settings import ModelApplicationSettings
 from app.workers.numa import Slot, thread_places
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ray.serve")
 
-RunnerFactory = Callable[[ModelApplicationSettings, Slot, int], ModelRunner]
-"""(settings, cores, number of threads) -> the loaded model."""
+RunnerFactory = Callable[[ModelApplicationSettings, Path | SealedModel, Slot, int], ModelRunner]
+"""(settings, the model's files, cores, number of threads) -> the loaded model."""
 
 
 def with_allowed_binding(settings: ModelApplicationSettings) -> ModelApplicationSettings:
@@ -37,14 +38,15 @@ def with_allowed_binding(settings: ModelApplicationSettings) -> ModelApplication
     return settings.model_copy(update={"worker": settings.worker.model_copy(update={"bind_memory": False})})
 
 
-def load_model(settings: ModelApplicationSettings, slot: Slot, threads: int) -> ModelRunner:
+def load_model(settings: ModelApplicationSettings, files: Path | SealedModel, slot: Slot, threads: int) -> ModelRunner:
     """The native model on these cores, its memory on their node. Raises what `NativeRunner` raises."""
     from app.engine.native_runner import NativeRunner, kv_pages_within
     from kernels import _native
 
-    model, engine = settings.model, settings.engine
+    engine = settings.engine
+    folder = str(files) if isinstance(files, Path) else files
     types = engine.compute_type, engine.prompt_compute_type
-    kv_type = _native.Model.chosen_kv_type(model.folder, engine.kv_type, *types)
+    kv_type = _native.Model.chosen_kv_type(folder, engine.kv_type, *types)
     cpus, nodes = thread_places(slot, threads)
     if settings.worker.bind_memory:
         if nodes:
@@ -52,7 +54,7 @@ def load_model(settings: ModelApplicationSettings, slot: Slot, threads: int) -> 
         else:
             _native.bind_memory_to_node(slot.numa_node)
     return NativeRunner(
-        model.folder,
+        folder,
         threads=threads,
         cpus=cpus,
         nodes=nodes,
@@ -61,16 +63,15 @@ def load_model(settings: ModelApplicationSettings, slot: Slot, threads: int) -> 
         prompt_compute_type=engine.prompt_compute_type,
         kv_type=kv_type,
         weight_memory=engine.weight_memory,
-        kv_pages=kv_pages_within(model.folder, kv_type, engine.kv_memory_bytes),
+        kv_pages=kv_pages_within(folder, kv_type, engine.kv_memory_bytes),
         max_sequences=settings.worker.max_concurrent_requests,
         max_step_tokens=engine.max_step_tokens,
-        max_context_tokens=context_tokens(Path(model.folder), engine.max_context_tokens),
+        max_context_tokens=context_tokens(files, engine.max_context_tokens),
     )
 
 
-def make_constraints(settings: ModelApplicationSettings, runner: ModelRunner) -> "Constraints | None":
+def make_constraints(folder: ModelFolder, runner: ModelRunner) -> "Constraints | None":
     """The compiler of schemas for the model; None for a folder without a tokenizer, as tests use."""
-    folder = Path(settings.model.folder)
     if not (folder / "tokenizer.json").is_file():
         return None
     from app.workers.constraints import Constraints

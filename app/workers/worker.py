@@ -22,6 +22,7 @@ from app.messages.failures import EngineStoppedError
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerFacts, WorkerReport
 from app.ray_internals import keep_on_loopback, session_folder
+from app.sealing.sealed_model import open_model
 from app.settings import ModelApplicationSettings
 from app.workers.admission import Admission
 from app.workers.load import RunnerFactory, load_model, make_constraints, with_allowed_binding
@@ -36,7 +37,10 @@ class Worker:
     """One engine behind a semaphore. `app.deploy` makes it a deployment; Ray Serve calls its methods."""
 
     def __init__(self, settings: ModelApplicationSettings, make_runner: RunnerFactory = load_model) -> None:
-        """Returns when the engine is warm. Raises NoFreeCoresError, ValueError, and what `make_runner` raises."""
+        """Returns when the engine is warm.
+
+        Raises NoFreeCoresError, SealedModelError, another ValueError, and what `make_runner` raises.
+        """
         keep_on_loopback()
         settings = with_allowed_binding(settings)
         worker = settings.worker
@@ -48,7 +52,8 @@ class Worker:
         threads = worker.threads or min(len(slot.cpus), cpu_quota() or len(slot.cpus))
         if threads > len(slot.cpus):
             raise ValueError(f"worker.threads is {threads}, but the worker has {len(slot.cpus)} cores")
-        runner = make_runner(settings, slot, threads)
+        files = open_model(settings.model_card())
+        runner = make_runner(settings, files, slot, threads)
         self._engine = Engine(
             runner,
             prompt_chunk_tokens=settings.engine.prompt_chunk_tokens,
@@ -60,7 +65,7 @@ class Worker:
         self._engine.start()
         self._streams = AsyncEngine(self._engine)
         self._connecting: set[str] = set()
-        self._constraints = make_constraints(settings, runner)
+        self._constraints = make_constraints(files, runner)
         self._admission = Admission(
             max_concurrent=worker.max_concurrent_requests, max_queued=worker.max_queued_requests
         )

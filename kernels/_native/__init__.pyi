@@ -4,6 +4,7 @@ Arrays are C-contiguous NumPy arrays; the GIL is released while they are used.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -228,12 +229,23 @@ class CandidateReader(PromptReader):
     def choose(self) -> None:
         """Appends the state that was read to the history. Raises RuntimeError if there is none."""
 
+class ModelFiles(Protocol):
+    """The files of a model that is no folder of the file system. Its `str` names it in messages.
+
+    Called from the threads of the model that is being loaded, several at once. What it raises, loading raises.
+    """
+
+    def size(self, name: str, /) -> int:
+        """Bytes of a file."""
+    def read_into(self, name: str, offset: int, buffer: memoryview, /) -> None:
+        """Fills the buffer with the file's bytes from `offset` on. The buffer is not kept."""
+
 class Model:
     """A packed model on a pinned thread pool, with its KV pages. Not thread-safe: one step at a time."""
 
     def __init__(
         self,
-        folder: str,
+        folder: str | ModelFiles,
         *,
         threads: int,
         cpus: Sequence[int] = ...,
@@ -257,7 +269,8 @@ class Model:
         prompt_compute_type: of prompts' tokens, the "same", or "bf16", in attention too, which needs AMX; "auto" is the
         faster of the two.
         weight_memory: "mapped" uses the file's own pages, which processes share; "huge_pages" copies it into memory
-        of its own; "auto" is the better of the two on this machine (weights/weight_memory.h).
+        of its own; "auto" is the better of the two on this machine (weights/weight_memory.h). ModelFiles are always
+        copied.
         nodes: each thread's NUMA node, where the engine spans several: every node's threads compute output tiles of
         their own, whose weights, if copied, lie on their node (weights/node_slices.h); bind_weights: by mbind(2).
         kv_pages: pages of PAGE_TOKENS tokens. max_step_tokens: the most tokens of one step.
@@ -290,10 +303,10 @@ class Model:
         """[max_sequences, ceil(max_context_tokens / PAGE_TOKENS)], written by the caller: a view."""
 
     @staticmethod
-    def kv_page_bytes(folder: str, kv_type: str) -> int:
+    def kv_page_bytes(folder: str | ModelFiles, kv_type: str) -> int:
         """Bytes of one page over all layers, to size kv_pages before loading. kv_type: not "auto"."""
     @staticmethod
-    def chosen_kv_type(folder: str, kv_type: str, compute_type: str, prompt_compute_type: str) -> str:
+    def chosen_kv_type(folder: str | ModelFiles, kv_type: str, compute_type: str, prompt_compute_type: str) -> str:
         """What "auto" stands for: "bf16" where prompt_compute_type makes prompts' attention that, else "int16".
 
         Other types are returned as they are. Raises ValueError naming the option that is unknown or can't be had,

@@ -46,13 +46,50 @@ PromptComputeType prompt_compute_type_from_name(const std::string& name) {
   throw std::invalid_argument("prompt_compute_type: '" + name + "' is not same, bf16 or auto");
 }
 
+// The files of a Python object, ModelFiles in __init__.pyi. Used without the interpreter lock, from any
+// thread.
+class PythonModelFiles : public ModelFiles {
+ public:
+  explicit PythonModelFiles(nb::object files) : files_(std::move(files)) {}
+
+  std::string path(const std::string& name) const override {
+    const nb::gil_scoped_acquire locked;
+    return nb::str(files_).c_str() + ("/" + name);
+  }
+  size_t bytes(const std::string& name) const override {
+    const nb::gil_scoped_acquire locked;
+    return nb::cast<size_t>(files_.attr("size")(name));
+  }
+  void read(const std::string& name, size_t begin, uint8_t* to, size_t bytes) const override {
+    const nb::gil_scoped_acquire locked;
+    const nb::object buffer =
+        nb::steal(PyMemoryView_FromMemory(reinterpret_cast<char*>(to), Py_ssize_t(bytes), PyBUF_WRITE));
+    if (!buffer.is_valid()) throw nb::python_error();
+    files_.attr("read_into")(name, begin, buffer);
+    buffer.attr("release")();  // nobody may write there later
+  }
+
+ private:
+  nb::object files_;
+};
+
+// Null for the path of a folder.
+std::unique_ptr<PythonModelFiles> files_of(const nb::object& folder) {
+  return nb::isinstance<nb::str>(folder) ? nullptr : std::make_unique<PythonModelFiles>(folder);
+}
+
+ModelConfig config_of(const nb::object& folder) {
+  if (const auto files = files_of(folder)) return read_model_config(*files);
+  return read_model_config(nb::cast<std::string>(folder) + "/config.json");
+}
+
 // "auto" is the type of 16 bits that the attention of prompts is computed from.
-KvType chosen_kv_type(const std::string& folder, const std::string& name, const std::string& compute_type,
+KvType chosen_kv_type(const nb::object& folder, const std::string& name, const std::string& compute_type,
                       const std::string& prompt_compute_type) {
   const Bf16Uses bf16 = bf16_uses(compute_type_from_name(compute_type),
                                   prompt_compute_type_from_name(prompt_compute_type), default_tier());
   if (name != "auto") return kv_type_from_name(name);
-  const int32_t head_dim = read_model_config(folder + "/config.json").head_dim;
+  const int32_t head_dim = config_of(folder).head_dim;
   return bf16.prompts && can_attend_in_bf16(KvType::kBf16, head_dim) ? KvType::kBf16 : KvType::kInt16;
 }
 
@@ -148,7 +185,7 @@ nb::ndarray<nb::numpy, T> new_array(std::initializer_list<size_t> shape) {
 
 class BoundModel {
  public:
-  explicit BoundModel(const ModelOptions& options) : model_(options) {}
+  BoundModel(const ModelOptions& options, const ModelFiles* files) : model_(options, files) {}
 
   Model& model() { return model_; }
 
@@ -261,12 +298,13 @@ class BoundModel {
   uint64_t created_ticks_ = __rdtsc();
 };
 
-void construct(BoundModel* self, const std::string& folder, int32_t threads, const std::vector<int>& cpus,
+void construct(BoundModel* self, const nb::object& folder, int32_t threads, const std::vector<int>& cpus,
                const std::string& compute_type, const std::string& prompt_compute_type,
                const std::string& kv_type, const std::string& weight_memory, const std::vector<int>& nodes,
                bool bind_weights, int32_t kv_pages, int32_t max_sequences, int32_t max_step_tokens,
                int32_t max_context_tokens) {
-  const ModelOptions options = {.folder = folder,
+  const auto files = files_of(folder);
+  const ModelOptions options = {.folder = files ? "" : nb::cast<std::string>(folder),
                                 .threads = threads,
                                 .cpus = cpus,
                                 .nodes = nodes,
@@ -280,11 +318,11 @@ void construct(BoundModel* self, const std::string& folder, int32_t threads, con
                                 .max_step_tokens = max_step_tokens,
                                 .max_context_tokens = max_context_tokens};
   const nb::gil_scoped_release unlocked;
-  new (self) BoundModel(options);
+  new (self) BoundModel(options, files.get());
 }
 
-size_t kv_page_bytes(const std::string& folder, const std::string& kv_type) {
-  const ModelConfig config = read_model_config(folder + "/config.json");
+size_t kv_page_bytes(const nb::object& folder, const std::string& kv_type) {
+  const ModelConfig config = config_of(folder);
   return KvCache::page_bytes(kv_type_from_name(kv_type), config.layers, config.kv_heads, config.head_dim);
 }
 
@@ -305,7 +343,7 @@ void bind_model(nb::module_& module) {
       .def_static("kv_page_bytes", &kv_page_bytes, nb::arg("folder"), nb::arg("kv_type"))
       .def_static(
           "chosen_kv_type",
-          [](const std::string& folder, const std::string& name, const std::string& compute,
+          [](const nb::object& folder, const std::string& name, const std::string& compute,
              const std::string& prompts) {
             return kv_type_name(chosen_kv_type(folder, name, compute, prompts));
           },

@@ -172,12 +172,11 @@ int32_t read_sliding_window(const Fields& root, const ModelConfig& config) {
   return windowed && root.find("sliding_window") != nullptr ? root.size("sliding_window") : 0;
 }
 
-}  // namespace
-
-ModelConfig read_model_config(const std::string& path) {
+// path: for messages.
+ModelConfig parse_model_config(const std::string& path, const std::string& text) {
   Json json;
   try {
-    json = Json::parse(read_text_file(path));
+    json = Json::parse(text);
   } catch (const JsonError& error) {
     throw PackedFileError(path, error.what());
   }
@@ -209,6 +208,17 @@ ModelConfig read_model_config(const std::string& path) {
     root.fail("head_dim", "odd, or more than 1024");
   config.rope = read_rope(root, config);
   return config;
+}
+
+}  // namespace
+
+ModelConfig read_model_config(const std::string& path) {
+  return parse_model_config(path, read_text_file(path));
+}
+
+ModelConfig read_model_config(const ModelFiles& files) {
+  constexpr const char* kName = "config.json";
+  return parse_model_config(files.path(kName), read_text_file(files, kName));
 }
 
 }  // namespace redoubt

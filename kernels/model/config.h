@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "weights/model_files.h"
+
 namespace redoubt {
 
 enum class RopeType : uint8_t { kDefault, kLinear, kDynamic, kLlama3, kYarn };
@@ -49,5 +51,7 @@ struct ModelConfig {
 // Reads `path`, a config.json. Throws PackedFileError naming the key that is missing, out of range or not
 // supported.
 ModelConfig read_model_config(const std::string& path);
+// The same of `files`. Throws what they throw, too.
+ModelConfig read_model_config(const ModelFiles& files);
 
 }  // namespace redoubt

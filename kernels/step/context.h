@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "contract/kernel_table.h"
+#include "machine/failure.h"
 #include "machine/thread_pool.h"
 #include "model/config.h"
 #include "model/kv_cache.h"
 #include "model/rope_angles.h"
 #include "model/weights.h"
 #include "step/batch.h"
-#include "step/failure.h"
 #include "step/plan.h"
 #include "step/workspace.h"
 #include "weights/node_slices.h"

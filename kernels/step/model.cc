@@ -102,6 +102,14 @@ void require_bf16(Tier tier, const char* option) {
          std::string("bf16 needs a processor with AMX; the kernels here are ") + tier_name(tier) + "'s");
 }
 
+PackedFile open_weights(const ModelOptions& options, const ModelFiles* files, size_t other_bytes,
+                        ThreadPool& pool, const ThreadNodes& nodes) {
+  constexpr const char* kName = "model.safetensors";
+  const bool bind = options.bind_weights && !options.nodes.empty();
+  if (files != nullptr) return {*files, kName, options.weight_memory, other_bytes, pool, nodes, bind};
+  return {options.folder + "/" + kName, options.weight_memory, other_bytes, pool, nodes, bind};
+}
+
 }  // namespace
 
 Bf16Uses bf16_uses(ComputeType type, PromptComputeType prompts, Tier tier) {
@@ -118,15 +126,16 @@ Bf16Uses bf16_uses(ComputeType type, PromptComputeType prompts, Tier tier) {
           .all = type == ComputeType::kBf16 || (type == ComputeType::kAuto && is_fast)};
 }
 
-Model::Model(const ModelOptions& options)
+Model::Model(const ModelOptions& options, const ModelFiles* files)
     : options_(checked(options)),
-      config_(checked(read_model_config(options.folder + "/config.json"), options)),
+      config_(checked(
+          files == nullptr ? read_model_config(options.folder + "/config.json") : read_model_config(*files),
+          options)),
       kernels_(choose_kernels(config_)),
       bf16_(bf16_uses(options_.compute_type, options_.prompt_compute_type, kernels_.tier)),
       pool_(options.threads, options.cpus),
       nodes_(options.threads, options.nodes),
-      file_(options.folder + "/model.safetensors", options.weight_memory, kv_bytes(config_, options), pool_,
-            nodes_, options.bind_weights && !options.nodes.empty()),
+      file_(open_weights(options, files, kv_bytes(config_, options), pool_, nodes_)),
       weights_(find_weights_by_node(file_, config_, nodes_)),
       rope_angles_(config_.rope),
       kv_cache_(options.kv_type, config_.layers, config_.kv_heads, config_.head_dim, options.kv_pages),

@@ -26,7 +26,7 @@ struct Workspace;
 Bf16Uses bf16_uses(ComputeType compute_type, PromptComputeType prompts, Tier tier);
 
 struct ModelOptions {
-  std::string folder;
+  std::string folder;  // unless the model's files come from elsewhere
   int32_t threads = 1;
   std::vector<int> cpus;     // where to pin the threads; empty: nowhere
   std::vector<int> nodes;    // each thread's NUMA node (weights/node_slices.h); empty: one
@@ -43,8 +43,9 @@ struct ModelOptions {
 
 class Model {
  public:
-  // Throws PackedFileError, std::invalid_argument naming the option, std::system_error, std::bad_alloc.
-  explicit Model(const ModelOptions& options);
+  // files: instead of the folder's; used until the model is loaded. Throws PackedFileError,
+  // std::invalid_argument naming the option, std::system_error, std::bad_alloc, and what `files` throw.
+  explicit Model(const ModelOptions& options, const ModelFiles* files = nullptr);
   ~Model();
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;

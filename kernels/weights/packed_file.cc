@@ -105,27 +105,53 @@ std::string read_text_file(const std::string& path) {
   return text;
 }
 
+std::string read_text_file(const ModelFiles& files, const std::string& name) {
+  const size_t bytes = files.bytes(name);
+  if (bytes > size_t(kMaxTextBytes)) throw PackedFileError(files.path(name), "larger than 16 MiB");
+  std::string text(bytes, '\0');
+  files.read(name, 0, reinterpret_cast<uint8_t*>(text.data()), bytes);
+  return text;
+}
+
 PackedFile::PackedFile(const std::string& path, WeightMemory wanted, size_t other_bytes, ThreadPool& pool,
                        const ThreadNodes& nodes, bool bind)
     : path_(path) {
   const FileDescriptor file(path_);
-  if (file.size() < 10) fail("too short for a safetensors file: " + std::to_string(file.size()) + " bytes");
-  size_ = size_t(file.size());
+  set_size(size_t(file.size()));
   bytes_ = map_file(file.get(), size_);
   if (bytes_ == nullptr) throw std::system_error(errno, std::generic_category(), "can't map " + path_);
   try {
-    read_header();
+    read_header(bytes_);
     if (wanted != WeightMemory::kHugePages) populate_mapping(bytes_, size_, pool);
     memory_ = choose_weight_memory(wanted, {.file_bytes = size_,
                                             .other_bytes = other_bytes,
                                             .mapped_huge_bytes = huge_bytes_of_mapping(bytes_),
                                             .bound_nodes = bound_nodes(),
                                             .root = ""});
-    if (memory_ == WeightMemory::kHugePages) copy(file.get(), pool, nodes, bind);
+    if (memory_ == WeightMemory::kHugePages) copy(range_reader(file.get()), pool, nodes, bind);
   } catch (...) {
     unmap();
     throw;
   }
+}
+
+PackedFile::PackedFile(const ModelFiles& files, const std::string& name, WeightMemory wanted,
+                       size_t other_bytes, ThreadPool& pool, const ThreadNodes& nodes, bool bind)
+    : path_(files.path(name)) {
+  set_size(files.bytes(name));
+  std::vector<uint8_t> first_bytes(sizeof(uint64_t));
+  files.read(name, 0, first_bytes.data(), first_bytes.size());
+  set_data_begin(first_bytes.data());
+  first_bytes.resize(data_begin_);
+  files.read(name, 0, first_bytes.data(), first_bytes.size());
+  read_header(first_bytes.data());
+  memory_ = require_weight_copy(wanted, {.file_bytes = size_,
+                                         .other_bytes = other_bytes,
+                                         .mapped_huge_bytes = 0,
+                                         .bound_nodes = bound_nodes(),
+                                         .root = ""});
+  copy([&](size_t begin, uint8_t* to, size_t bytes) { files.read(name, begin, to, bytes); }, pool, nodes,
+       bind);
 }
 
 PackedFile::~PackedFile() { unmap(); }
@@ -135,7 +161,7 @@ void PackedFile::unmap() {
   bytes_ = nullptr;
 }
 
-void PackedFile::copy(int file, ThreadPool& pool, const ThreadNodes& nodes, bool bind) {
+void PackedFile::copy(const ReadRange& read, ThreadPool& pool, const ThreadNodes& nodes, bool bind) {
   unmap();  // first, as there may not be memory for both
   std::vector<SliceSource> sources;
   for (const auto& [name, tensor] : tensors_) {
@@ -145,23 +171,34 @@ void PackedFile::copy(int file, ThreadPool& pool, const ThreadNodes& nodes, bool
                        .tiles = matrix == matrices_.end() ? 0 : matrix->second.tiles()});
   }
   const SlicePlan plan = plan_slices(sources, size_, nodes);
-  copied_ = read_to_huge_pages(file, plan, nodes, bind, pool);
+  copied_ = read_to_huge_pages(read, plan, nodes, bind, pool);
   bytes_ = copied_.data();
   size_t i = 0;
   for (auto& [name, tensor] : tensors_) tensor.copied_at = plan.begins[i++];
 }
 
-void PackedFile::read_header() {
+void PackedFile::set_size(size_t bytes) {
+  if (bytes < 10) fail("too short for a safetensors file: " + std::to_string(bytes) + " bytes");
+  size_ = bytes;
+}
+
+// first_bytes: the 8 that say how long the header is.
+void PackedFile::set_data_begin(const uint8_t* first_bytes) {
   uint64_t header_bytes = 0;
-  std::memcpy(&header_bytes, bytes_, sizeof header_bytes);
+  std::memcpy(&header_bytes, first_bytes, sizeof header_bytes);
   if (header_bytes > kMaxHeaderBytes)
     fail("header of " + std::to_string(header_bytes) + " bytes is too large");
   if (header_bytes > size_ - sizeof header_bytes) fail("header reaches past the end of the file");
   data_begin_ = sizeof header_bytes + header_bytes;
+}
 
+// first_bytes: up to the data section.
+void PackedFile::read_header(const uint8_t* first_bytes) {
+  set_data_begin(first_bytes);
+  constexpr size_t kBefore = sizeof(uint64_t);
   Json header;
   try {
-    header = Json::parse({reinterpret_cast<const char*>(bytes_) + sizeof header_bytes, size_t(header_bytes)});
+    header = Json::parse({reinterpret_cast<const char*>(first_bytes) + kBefore, data_begin_ - kBefore});
   } catch (const JsonError& error) {
     fail(std::string("header: ") + error.what());
   }

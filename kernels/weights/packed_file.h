@@ -15,6 +15,7 @@
 #include "contract/packed_matrix.h"
 #include "machine/aligned_memory.h"
 #include "machine/thread_pool.h"
+#include "weights/model_files.h"
 #include "weights/node_slices.h"
 #include "weights/weight_memory.h"
 
@@ -33,6 +34,8 @@ class PackedFileError : public std::runtime_error {
 
 // Reads a whole small file (config.json). Throws std::system_error, or PackedFileError if it is too large.
 std::string read_text_file(const std::string& path);
+// The same for a file of `files`. Throws what they throw, or PackedFileError.
+std::string read_text_file(const ModelFiles& files, const std::string& name);
 
 class PackedFile {
  public:
@@ -42,6 +45,9 @@ class PackedFile {
   // be had, std::system_error from the OS.
   PackedFile(const std::string& path, WeightMemory wanted, size_t other_bytes, ThreadPool& pool,
              const ThreadNodes& nodes, bool bind);
+  // The same for the file `name` of `files`, which is copied in any case. Throws what they throw, too.
+  PackedFile(const ModelFiles& files, const std::string& name, WeightMemory wanted, size_t other_bytes,
+             ThreadPool& pool, const ThreadNodes& nodes, bool bind);
   ~PackedFile();
   PackedFile(const PackedFile&) = delete;
   PackedFile& operator=(const PackedFile&) = delete;
@@ -70,8 +76,10 @@ class PackedFile {
     throw PackedFileError(path_, tensor, reason);
   }
   void unmap();
-  void copy(int file, ThreadPool& pool, const ThreadNodes& nodes, bool bind);
-  void read_header();
+  void copy(const ReadRange& read, ThreadPool& pool, const ThreadNodes& nodes, bool bind);
+  void set_size(size_t bytes);
+  void set_data_begin(const uint8_t* first_bytes);
+  void read_header(const uint8_t* first_bytes);
   Tensor read_tensor(const std::string& name, const Json& entry) const;
   void check_coverage() const;
   void read_metadata(const Json* metadata);

@@ -19,6 +19,7 @@
 #include <system_error>
 #include <vector>
 
+#include "machine/failure.h"
 #include "machine/numa.h"
 
 namespace redoubt {
@@ -103,20 +104,6 @@ std::vector<SlicePlan::Piece> cut_at_huge_pages(const std::vector<SlicePlan::Pie
   return parts;
 }
 
-constexpr int kFileEnded = -1;
-
-// Returns 0, the errno, or kFileEnded.
-int read_at(int file, size_t at, uint8_t* to, size_t bytes) {
-  while (bytes != 0) {
-    const ssize_t got = pread(file, to, bytes, off_t(at));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return errno;
-    if (got == 0) return kFileEnded;
-    at += size_t(got), to += got, bytes -= size_t(got);
-  }
-  return 0;
-}
-
 bool has_several_nodes(const std::string& root) {
   const std::string nodes = read_file(root + "/sys/devices/system/node/has_memory");  // as "0-1" or "0,2"
   return nodes.find_first_of("-,") != std::string::npos;
@@ -127,15 +114,20 @@ bool mapping_suffices(const WeightMemoryFacts& facts) {
   return !has_several_nodes(facts.root) && facts.mapped_huge_bytes >= facts.file_bytes / 4 * 3;
 }
 
-// Why the weights can't be copied; empty if they can.
-std::string copy_refusal(const WeightMemoryFacts& facts) {
-  if (std::string refusal = huge_pages_refusal(facts.root); !refusal.empty()) return refusal;
+// Why there is no memory for a copy of the weights; empty if there is.
+std::string memory_refusal(const WeightMemoryFacts& facts) {
   const size_t needed = facts.file_bytes + facts.other_bytes + kSpareBytes;
   const size_t available =
       std::min(available_memory_bytes(facts.root), nodes_available_bytes(facts.bound_nodes, facts.root));
   if (needed <= available) return "";
   return "weights, KV pages and " + mebibytes(kSpareBytes) + " to spare need " + mebibytes(needed) +
          ", but " + mebibytes(available) + " are available";
+}
+
+// Why the weights can't be copied to huge pages; empty if they can.
+std::string copy_refusal(const WeightMemoryFacts& facts) {
+  const std::string refusal = huge_pages_refusal(facts.root);
+  return refusal.empty() ? memory_refusal(facts) : refusal;
 }
 
 }  // namespace
@@ -166,6 +158,16 @@ WeightMemory choose_weight_memory(WeightMemory wanted, const WeightMemoryFacts& 
   if (refusal.empty()) return WeightMemory::kHugePages;
   if (wanted == WeightMemory::kAuto) return WeightMemory::kMapped;
   throw std::invalid_argument("weight_memory: no huge pages for the weights: " + refusal);
+}
+
+WeightMemory require_weight_copy(WeightMemory wanted, const WeightMemoryFacts& facts) {
+  if (wanted == WeightMemory::kMapped) {
+    throw std::invalid_argument("weight_memory: mapped is for weights in a file of a folder: set auto");
+  }
+  if (wanted == WeightMemory::kHugePages) return choose_weight_memory(wanted, facts);
+  const std::string refusal = memory_refusal(facts);
+  if (refusal.empty()) return WeightMemory::kHugePages;
+  throw std::invalid_argument("weight_memory: no memory for the weights: " + refusal);
 }
 
 const uint8_t* map_file(int file, size_t bytes) {
@@ -207,8 +209,20 @@ size_t available_memory_bytes(const std::string& root) {
   return std::min(kibibytes << 10, cgroup_available_bytes(root));
 }
 
-AlignedMemory<uint8_t> read_to_huge_pages(int file, const SlicePlan& plan, const ThreadNodes& nodes,
-                                          bool bind, ThreadPool& pool) {
+ReadRange range_reader(int file) {
+  return [file](size_t begin, uint8_t* to, size_t bytes) {
+    while (bytes != 0) {
+      const ssize_t got = pread(file, to, bytes, off_t(begin));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) throw std::system_error(errno, std::generic_category(), "can't read the weights");
+      if (got == 0) throw std::runtime_error("the file of the weights became shorter while it was read");
+      begin += size_t(got), to += got, bytes -= size_t(got);
+    }
+  };
+}
+
+AlignedMemory<uint8_t> read_to_huge_pages(const ReadRange& read, const SlicePlan& plan,
+                                          const ThreadNodes& nodes, bool bind, ThreadPool& pool) {
   AlignedMemory<uint8_t> memory(plan.bytes);
   for (const SlicePlan::Arena& arena : plan.arenas) {
     if (!bind || arena.bytes == 0) continue;
@@ -217,20 +231,19 @@ AlignedMemory<uint8_t> read_to_huge_pages(int file, const SlicePlan& plan, const
   std::vector<std::vector<SlicePlan::Piece>> parts;
   for (const SlicePlan::Arena& arena : plan.arenas) parts.push_back(cut_at_huge_pages(arena.pieces));
   std::vector<std::atomic<size_t>> next(parts.size());
-  std::atomic<int> error{0};
+  FirstFailure failure;
   pool.run([&](int thread) {
     const size_t node = size_t(nodes.node_of(thread));
-    for (size_t i; error == 0 && (i = next[node].fetch_add(1)) < parts[node].size();) {
+    for (size_t i; !failure.has_failed() && (i = next[node].fetch_add(1)) < parts[node].size();) {
       const SlicePlan::Piece& part = parts[node][i];
-      if (const int e = read_at(file, part.file_begin, memory.data() + part.memory_begin, part.bytes);
-          e != 0) {
-        error = e;
+      try {
+        read(part.file_begin, memory.data() + part.memory_begin, part.bytes);
+      } catch (...) {
+        failure.keep_current();
       }
     }
   });
-  if (error == kFileEnded)
-    throw std::runtime_error("the file of the weights became shorter while it was read");
-  if (error != 0) throw std::system_error(error, std::generic_category(), "can't read the weights");
+  failure.rethrow();
   mprotect(memory.data(), memory.bytes(), PROT_READ);
   return memory;
 }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,9 @@ struct WeightMemoryFacts {
 // nodes, any of which may hold the file's pages; and if the system grants huge pages and has memory for all
 // of it. kHugePages throws std::invalid_argument with what is missing.
 WeightMemory choose_weight_memory(WeightMemory wanted, const WeightMemoryFacts& facts);
+// For weights that no file has, so that they must be copied: kHugePages, which kAuto is also where the system
+// grants no huge pages. Throws std::invalid_argument for kMapped, and with what is missing.
+WeightMemory require_weight_copy(WeightMemory wanted, const WeightMemoryFacts& facts);
 
 // Maps `bytes` bytes of a file, in huge pages where the page cache has them. Returns null with errno set.
 const uint8_t* map_file(int file, size_t bytes);
@@ -51,10 +55,16 @@ size_t huge_bytes_of_mapping(const uint8_t* begin);
 // those of the page cache. SIZE_MAX where nothing says.
 size_t available_memory_bytes(const std::string& root = "");
 
-// An open file's bytes in memory of their own, as the plan has them. Each node's arena is read by the threads
-// of that node, which touch its pages first, and bound to it if `bind`. Read-only. Throws std::system_error,
-// or std::runtime_error for a file that is shorter.
-AlignedMemory<uint8_t> read_to_huge_pages(int file, const SlicePlan& plan, const ThreadNodes& nodes,
-                                          bool bind, ThreadPool& pool);
+// Fills memory with a range of the weights' file. Any thread may call it, several at once. Throws if it
+// can't.
+using ReadRange = std::function<void(size_t begin, uint8_t* to, size_t bytes)>;
+
+// Reads an open file. Throws std::system_error, or std::runtime_error for a file that has become shorter.
+ReadRange range_reader(int file);
+
+// The file's bytes in memory of their own, as the plan has them. Each node's arena is read by the threads of
+// that node, which touch its pages first, and bound to it if `bind`. Read-only. Throws what `read` throws.
+AlignedMemory<uint8_t> read_to_huge_pages(const ReadRange& read, const SlicePlan& plan,
+                                          const ThreadNodes& nodes, bool bind, ThreadPool& pool);
 
 }  // namespace redoubt

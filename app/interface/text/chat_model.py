@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from pathlib import Path
 from typing import Any, Self
 
 from tokenizers import Encoding, Tokenizer
@@ -20,7 +19,7 @@ from app.interface.text.control_tokens import Aliases
 from app.interface.text.detokenizer import Detokenizer, TokenBytes
 from app.interface.wire.chat import Message, ResponseFormat, Tool
 from app.messages.requests import OnOverflow
-from app.model_folder import ChatModelError, end_token_ids, find_template, read_json, token_text
+from app.model_folder import ChatModelError, ModelFolder, end_token_ids, find_template, read_json, token_text
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
@@ -70,7 +69,9 @@ class ChatModel:
         """Tokens that end an answer."""
 
     @classmethod
-    def load(cls, folder: Path, *, max_context_tokens: int | None = None, on_overflow: OnOverflow = "refuse") -> Self:
+    def load(
+        cls, folder: ModelFolder, *, max_context_tokens: int | None = None, on_overflow: OnOverflow = "refuse"
+    ) -> Self:
         """Opens a converted model. Raises ChatModelError naming the file."""
         tokenizer_config = read_json(folder / "tokenizer_config.json", optional=True)
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from app.launch.node.options import NodeOptions
 from app.launch.node.roles import Cores, Role
 from app.model_folder import missing_file
+from app.sealing.sealed_model import is_sealed
 from app.workers.numa import Slot, cpu_limit, numa_nodes
 
 
@@ -61,19 +62,30 @@ def _mistakes(options: NodeOptions, cores: NodeCores) -> Iterator[str]:
                 "a cluster has one. Stop the other one, or give this one an address of its own."
             )
         return
-    for folder in options.models:
-        if (found := _model_mistake(folder)) is not None:
+    for path in options.models:
+        if (found := _model_mistake(path)) is not None:
             yield found
     if options.cores is Cores.EXCLUSIVE and (found := _core_mistake(cores)) is not None:
         yield found
 
 
-def _model_mistake(folder: Path) -> str | None:
-    if not folder.is_dir():
-        return f"There is no model {folder}: is the volume mounted, and is this the folder's name on it?"
-    if (missing := missing_file(folder)) is not None:
-        return f"{folder} is not a converted model: it has no {missing}. Make one with: redoubt convert SOURCE OUT"
+def _model_mistake(path: Path) -> str | None:
+    if not path.exists():
+        return f"There is no model {path}: is the volume mounted, and is this the model's name on it?"
+    if not path.is_dir():
+        return _sealed_mistake(path)
+    if (missing := missing_file(path)) is not None:
+        return f"{path} is not a converted model: it has no {missing}. Make one with: redoubt convert SOURCE OUT"
     return None
+
+
+def _sealed_mistake(path: Path) -> str | None:
+    try:
+        if is_sealed(path):
+            return None
+    except OSError as error:
+        return f"{path} can't be read: {error.strerror}. Is it the device of the model, and may this user read it?"
+    return f"{path} is neither a folder nor a sealed model. Make one with: redoubt seal MODEL OUT --key FILE"
 
 
 def _core_mistake(cores: NodeCores) -> str | None:

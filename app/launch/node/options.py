@@ -28,7 +28,7 @@ class NodeOptions:
     """The address under which the other nodes reach this one."""
     cores: Cores
     models: tuple[Path, ...]
-    """Folders that must be converted models before the node joins."""
+    """Folders of converted models, and sealed models, that must be there before the node joins."""
     health_port: int
     http_port: int
     """Where Serve's proxy listens on this node."""

@@ -159,7 +159,7 @@ def files(service: Document, config: ServiceConfig) -> Iterator[str]:
     """Models and keys lie where they are mounted, and readiness looks at the models that are served."""
     pod = _pod(service, "worker")
     mounted = [Path(each["mountPath"]) for each in pod["containers"][0]["volumeMounts"]]
-    served = {application.args.model.folder for application in config.applications}
+    served = {str(application.args.model.path) for application in config.applications}
     if set(_variables(pod)["REDOUBT_MODELS"].split(":")) != served:
         yield f"REDOUBT_MODELS is not {', '.join(sorted(served))}"
     key_file = config.application.args.ingress.api_key_file

@@ -1,4 +1,4 @@
-// What went wrong first in a step, on whichever thread.
+// What went wrong first in a run of the pool, on whichever thread.
 #pragma once
 
 #include <atomic>

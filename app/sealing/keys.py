@@ -1,0 +1,72 @@
+"""Where the key of a sealed model comes from: a file, or the Confidential Data Hub of a confidential container.
+
+The hub gives it only after the container has proved to the key's owner what it is. A key is never logged.
+"""
+
+import os
+import secrets
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import httpx
+
+from app.sealing.image import KEY_BYTES, SealedModelError
+
+DATA_HUB = "http://127.0.0.1:8006"
+"""The hub's address in a confidential container (guest-components, `agent.guest_components_rest_api=all`)."""
+_TIMEOUT_S = 60.0  # the hub attests the container first
+
+
+def read_key(uri: str, data_hub: str = DATA_HUB) -> bytes:
+    """The key that `model.key` names. uri: file:///PATH or kbs:///REPOSITORY/TYPE/TAG. Raises SealedModelError."""
+    place = urlsplit(uri)
+    if place.netloc or not place.path.strip("/") or place.scheme not in ("file", "kbs"):
+        raise SealedModelError(f"{uri}: is neither file:///PATH nor kbs:///REPOSITORY/TYPE/TAG")
+    if place.scheme == "file":
+        return read_key_file(Path(unquote(place.path)))
+    return _checked(uri, _from_hub(uri, f"{data_hub}/cdh/resource{place.path}"))
+
+
+def read_key_file(path: Path) -> bytes:
+    """The key in a file. Raises SealedModelError."""
+    try:
+        with path.open("rb") as file:
+            return _checked(str(path), file.read(KEY_BYTES + 1))
+    except OSError as error:
+        raise SealedModelError(f"{path}: {error.strerror}; `redoubt seal --new-key` makes a key") from error
+
+
+def make_key_file(path: Path) -> bytes:
+    """Writes a new key, for this user only. Raises SealedModelError, also if there is such a file."""
+    key = secrets.token_bytes(KEY_BYTES)
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(key)
+    except FileExistsError as error:
+        raise SealedModelError(f"{path}: is there already: leave out --new-key, as no key is overwritten") from error
+    except OSError as error:
+        raise SealedModelError(f"{path}: {error.strerror}") from error
+    return key
+
+
+def _from_hub(uri: str, url: str) -> bytes:
+    try:
+        answer = httpx.get(url, timeout=_TIMEOUT_S, trust_env=False)
+    except httpx.HTTPError as error:
+        raise SealedModelError(
+            f"{uri}: no answer from {url} ({error}): kbs:// keys are for confidential containers whose guest components"
+            " serve resources (agent.guest_components_rest_api=all)"
+        ) from error
+    if answer.status_code != httpx.codes.OK:
+        raise SealedModelError(
+            f"{uri}: {url} answered {answer.status_code}: does the key broker have this resource, and does its policy"
+            " release it to this container?"
+        )
+    return answer.content
+
+
+def _checked(source: str, key: bytes) -> bytes:
+    if len(key) != KEY_BYTES:
+        size = f"more than {KEY_BYTES}" if len(key) > KEY_BYTES else len(key)
+        raise SealedModelError(f"{source}: {size} bytes are no key: it has {KEY_BYTES}")
+    return key

@@ -1,0 +1,126 @@
+"""Reads a sealed model from a file or a block device: its small files as a folder's, its weights into given memory.
+
+Nothing is written anywhere, and no more than a chunk is held beside what the caller asked for.
+"""
+
+import os
+import weakref
+from pathlib import Path
+
+from app.messages.model_card import ModelCard
+from app.sealing.image import PREFIX_BYTES, TAG_BYTES, ChunkCipher, Header, SealedModelError, header_bytes
+from app.sealing.keys import read_key
+
+
+def open_model(card: ModelCard) -> "Path | SealedModel":
+    """The model's folder, or the sealed model that the card describes. Raises SealedModelError."""
+    if card.key is None:
+        return Path(card.path)
+    model = SealedModel(Path(card.path), read_key(card.key))
+    if model.name != card.name:
+        raise SealedModelError(
+            f"{model}: was sealed under the name {model.name!r}, and model.served_name is {card.name!r}"
+        )
+    if card.sha256 not in (None, model.digest):
+        raise SealedModelError(f"{model}: its digest is {model.digest}, not model.sha256, {card.sha256}")
+    return model
+
+
+def is_sealed(path: Path) -> bool:
+    """Whether a file or block device begins like a sealed model. Raises OSError."""
+    with path.open("rb") as file:
+        try:
+            header_bytes(file.read(PREFIX_BYTES))
+        except SealedModelError:
+            return False
+    return True
+
+
+class SealedModel:
+    """An open image. `model / name` is a file of it (`app.model_folder.ModelFile`). Any thread may read from it."""
+
+    def __init__(self, path: Path, key: bytes) -> None:
+        """Reads and checks the header, and that the image is not cut off. Raises SealedModelError."""
+        self._path = path
+        try:
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not block us
+        except OSError as error:
+            raise self._error(error.strerror or str(error)) from error
+        weakref.finalize(self, os.close, self._file)
+        try:
+            sealed_header = self._read(0, header_bytes(self._read(0, PREFIX_BYTES)))
+            header = Header.opened(key, sealed_header)
+        except SealedModelError as error:
+            raise self._error(str(error)) from error
+        self._cipher = ChunkCipher(key, header, sealed_header)
+        self._sizes = {file.name: file.bytes for file in header.files}
+        self.name = header.name
+        """The model's name in the API."""
+        self.digest = header.digest
+        """The digest of the files, as `app.attestation.statement.model_digest` makes it of the folder."""
+        if (there := os.lseek(self._file, 0, os.SEEK_END)) < self._cipher.image_bytes:
+            raise self._error(f"is cut off: {there} bytes of {self._cipher.image_bytes}")
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def __truediv__(self, name: str) -> "SealedFile":
+        return SealedFile(self, name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._sizes
+
+    def size(self, name: str) -> int:
+        """A file's bytes. Raises SealedModelError."""
+        if name not in self._sizes:
+            raise self._error(f"holds no {name}")
+        return self._sizes[name]
+
+    def read_into(self, name: str, offset: int, buffer: memoryview) -> None:
+        """Fills the buffer with the file's bytes from `offset` on. Raises SealedModelError."""
+        end = offset + len(buffer)
+        assert end <= self.size(name)
+        for chunk, begin in self._cipher.chunks_of(name, offset, end):
+            first, last = max(offset, begin), min(end, begin + chunk.bytes)
+            wanted = buffer[first - offset : last - offset]
+            is_whole = last - first == chunk.bytes
+            plaintext = wanted if is_whole else memoryview(bytearray(chunk.bytes))
+            try:
+                self._cipher.open_into(chunk, self._read(chunk.offset, chunk.bytes + TAG_BYTES), plaintext)
+            except SealedModelError as error:
+                raise self._error(str(error)) from error
+            if not is_whole:
+                wanted[:] = plaintext[first - begin : last - begin]
+
+    def _read(self, offset: int, size: int) -> bytes:
+        """Fewer bytes only at the end of the file."""
+        try:
+            return os.pread(self._file, size, offset)
+        except OSError as error:
+            raise SealedModelError(f"can't be read: {error.strerror}") from error
+
+    def _error(self, reason: str) -> SealedModelError:
+        return SealedModelError(f"{self._path}: {reason}")
+
+
+class SealedFile:
+    """A file of a sealed model, which need not be there."""
+
+    def __init__(self, model: SealedModel, name: str) -> None:
+        self._model = model
+        self._name = name
+
+    def __str__(self) -> str:
+        return f"{self._model}/{self._name}"
+
+    def is_file(self) -> bool:
+        """Whether it is there."""
+        return self._name in self._model
+
+    def read_text(self, encoding: str) -> str:
+        """All of it. Raises FileNotFoundError, SealedModelError, UnicodeDecodeError."""
+        if not self.is_file():
+            raise FileNotFoundError(str(self))
+        content = bytearray(self._model.size(self._name))
+        self._model.read_into(self._name, 0, memoryview(content))
+        return content.decode(encoding)

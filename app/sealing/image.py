@@ -93,7 +93,7 @@ class Header(BaseModel):
     def opened(cls, key: bytes, sealed: bytes) -> Self:
         """The header of an image's first bytes, as long as `header_bytes` says. Raises SealedModelError."""
         prefix = sealed[:PREFIX_BYTES]
-        _, salt, _ = _PREFIX.unpack(prefix)
+        _, salt, _ = _PREFIX.unpack_from(sealed)
         try:
             text = AESGCM(_derived(key, salt, b"header")).decrypt(_nonce(0), sealed[PREFIX_BYTES:], prefix)
             header = cls.model_validate_json(text)
@@ -106,11 +106,11 @@ class Header(BaseModel):
         return header
 
 
-def header_bytes(prefix: bytes) -> int:
-    """How many bytes come before the chunks. prefix: the image's first PREFIX_BYTES. Raises SealedModelError."""
-    if len(prefix) < PREFIX_BYTES or not prefix.startswith(MAGIC):
+def header_bytes(beginning: bytes) -> int:
+    """How many bytes come before the chunks. beginning: the image's PREFIX_BYTES, or more. Raises SealedModelError."""
+    if len(beginning) < PREFIX_BYTES or not beginning.startswith(MAGIC):
         raise SealedModelError("is no sealed model: make one with `redoubt seal`")
-    _, _, sealed_bytes = _PREFIX.unpack(prefix)
+    _, _, sealed_bytes = _PREFIX.unpack_from(beginning)
     if not TAG_BYTES <= sealed_bytes <= MOST_HEADER_BYTES + TAG_BYTES:
         raise SealedModelError(f"its header claims {sealed_bytes} bytes")
     return PREFIX_BYTES + int(sealed_bytes)
@@ -134,7 +134,7 @@ class ChunkCipher:
 
     def __init__(self, key: bytes, header: Header, sealed_header: bytes) -> None:
         """sealed_header: the image's bytes before the chunks."""
-        _, salt, _ = _PREFIX.unpack(sealed_header[:PREFIX_BYTES])
+        _, salt, _ = _PREFIX.unpack_from(sealed_header)
         self._cipher = AESGCM(_derived(key, salt, b"chunks"))
         self._image = hashlib.sha256(sealed_header).digest()
         self._begins: dict[str, tuple[FileEntry, int, int]] = {}

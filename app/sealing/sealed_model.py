@@ -5,6 +5,7 @@ Nothing is written anywhere, and no more than a chunk is held beside what the ca
 
 import os
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 
 from app.messages.model_card import ModelCard
@@ -67,8 +68,10 @@ class SealedModel:
     def __truediv__(self, name: str) -> "SealedFile":
         return SealedFile(self, name)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._sizes
+    @property
+    def names(self) -> Sequence[str]:
+        """Of all files."""
+        return list(self._sizes)
 
     def size(self, name: str) -> int:
         """A file's bytes. Raises SealedModelError."""
@@ -115,7 +118,7 @@ class SealedFile:
 
     def is_file(self) -> bool:
         """Whether it is there."""
-        return self._name in self._model
+        return self._name in self._model.names
 
     def read_text(self, encoding: str) -> str:
         """All of it. Raises FileNotFoundError, SealedModelError, UnicodeDecodeError."""

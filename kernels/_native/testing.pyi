@@ -227,6 +227,11 @@ def choose_weight_memory(
     before the paths in /proc and /sys that are read.
     """
 
+def require_weight_copy(
+    wanted: str, file_bytes: int, other_bytes: int, mapped_huge_bytes: int, bound_nodes: Sequence[int], root: str
+) -> str:
+    """The same for weights that no file has."""
+
 def plan_slices(
     tensors: Sequence[tuple[int, int]], threads: int, nodes: Sequence[int]
 ) -> list[tuple[int, int, int, list[tuple[int, int, int]], list[int]]]:

@@ -40,23 +40,28 @@ nb::list planned_slices(const std::vector<std::pair<size_t, int>>& tensors, int 
   return arenas;
 }
 
+// kChoose: choose_weight_memory, or require_weight_copy.
+template <WeightMemory (*kChoose)(WeightMemory, const WeightMemoryFacts&)>
 std::string chosen_weight_memory(const std::string& wanted, size_t file_bytes, size_t other_bytes,
                                  size_t mapped_huge_bytes, const std::vector<int>& bound_nodes,
                                  const std::string& root) {
-  return weight_memory_name(
-      choose_weight_memory(weight_memory_from_name(wanted), {.file_bytes = file_bytes,
-                                                             .other_bytes = other_bytes,
-                                                             .mapped_huge_bytes = mapped_huge_bytes,
-                                                             .bound_nodes = bound_nodes,
-                                                             .root = root}));
+  return weight_memory_name(kChoose(weight_memory_from_name(wanted), {.file_bytes = file_bytes,
+                                                                      .other_bytes = other_bytes,
+                                                                      .mapped_huge_bytes = mapped_huge_bytes,
+                                                                      .bound_nodes = bound_nodes,
+                                                                      .root = root}));
 }
 
 }  // namespace
 
 void bind_weight_plans(nb::module_& testing) {
   testing.def("plan_slices", &planned_slices, nb::arg("tensors"), nb::arg("threads"), nb::arg("nodes"));
-  testing.def("choose_weight_memory", &chosen_weight_memory, nb::arg("wanted"), nb::arg("file_bytes"),
-              nb::arg("other_bytes"), nb::arg("mapped_huge_bytes"), nb::arg("bound_nodes"), nb::arg("root"));
+  const auto bind = [&](const char* name, auto* choose) {
+    testing.def(name, choose, nb::arg("wanted"), nb::arg("file_bytes"), nb::arg("other_bytes"),
+                nb::arg("mapped_huge_bytes"), nb::arg("bound_nodes"), nb::arg("root"));
+  };
+  bind("choose_weight_memory", &chosen_weight_memory<choose_weight_memory>);
+  bind("require_weight_copy", &chosen_weight_memory<require_weight_copy>);
 }
 
 }  // namespace redoubt

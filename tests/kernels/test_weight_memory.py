@@ -8,10 +8,9 @@ import pytest
 
 from kernels import _native
 from kernels._native import testing
-from tests.kernels.tiny_model import LLAMA, Sequences, write_random_model
+from tests.kernels.tiny_model import LARGER_LLAMA, Sequences, write_random_model
 
 MIB = 1 << 20
-LARGER_LLAMA = {**LLAMA, "vocab_size": 999, "hidden_size": 512, "intermediate_size": 1024}
 
 
 class Machine:
@@ -39,6 +38,9 @@ class Machine:
     def choose(self, wanted: str = "auto", file_mib: int = 4096, huge_mib: int = 0, other_mib: int = 1024) -> str:
         sizes = (file_mib * MIB, other_mib * MIB, huge_mib * MIB)
         return testing.choose_weight_memory(wanted, *sizes, self.bound_nodes, str(self.root))
+
+    def require_copy(self, wanted: str = "auto", file_mib: int = 4096) -> str:
+        return testing.require_weight_copy(wanted, file_mib * MIB, 1024 * MIB, 0, self.bound_nodes, str(self.root))
 
 
 @pytest.fixture
@@ -73,6 +75,22 @@ def test_no_huge_pages(machine: Machine, modes: str) -> None:
     assert machine.choose() == "mapped"
     with pytest.raises(ValueError, match=r"^weight_memory: no huge pages .* (is never|has no) ?"):
         machine.choose("huge_pages")
+
+
+def test_weights_that_no_file_has_are_copied_or_refused(machine: Machine) -> None:
+    for wanted in ("auto", "huge_pages"):
+        assert machine.require_copy(wanted, file_mib=1) == machine.require_copy(wanted, file_mib=6912) == "huge_pages"
+        with pytest.raises(ValueError, match=r"^weight_memory: no .* for the weights: .* need 8193 MiB"):
+            machine.require_copy(wanted, file_mib=6913)
+    with pytest.raises(ValueError, match=r"^weight_memory: mapped is for weights in a file"):
+        machine.require_copy("mapped")
+
+
+def test_weights_that_no_file_has_need_no_huge_pages(machine: Machine) -> None:
+    machine.write("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n")
+    assert machine.require_copy() == "huge_pages"
+    with pytest.raises(ValueError, match=r"is never$"):
+        machine.require_copy("huge_pages")
 
 
 def test_memory_for_weights_and_the_rest_decides(machine: Machine) -> None:

@@ -31,6 +31,8 @@ LLAMA: Mapping[str, Any] = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 4096,
 }
+LARGER_LLAMA: Mapping[str, Any] = {**LLAMA, "vocab_size": 999, "hidden_size": 512, "intermediate_size": 1024}
+"""Its weights fill several huge pages."""
 
 
 def random_tensors(config: Mapping[str, Any], seed: int = 0) -> dict[str, F32]:
@@ -105,11 +107,13 @@ def write_random_model(
 class Sequences:
     """A native model whose sequences have their own pages, scattered over the pool."""
 
-    def __init__(self, folder: Path, *, sequences: int = 4, context: int = 256, **options: Any) -> None:
+    def __init__(
+        self, folder: "Path | _native.ModelFiles", *, sequences: int = 4, context: int = 256, **options: Any
+    ) -> None:
         pages = -(-context // _native.PAGE_TOKENS) * sequences
         options = {"threads": 1, "compute_type": "fp32", "kv_type": "fp32", **options}
         self.model = _native.Model(
-            str(folder),
+            str(folder) if isinstance(folder, Path) else folder,
             kv_pages=pages,
             max_sequences=sequences,
             max_step_tokens=context * sequences,

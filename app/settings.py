@@ -94,7 +94,7 @@ class EngineSettings(Knobs):
     weight_memory: Literal["auto", "mapped", "huge_pages"] = "auto"
     """Where a worker reads the weights. "mapped": from the file's pages in memory, which all workers share.
     "huge_pages": from its own copy on its NUMA node, for faster decoding. "auto": a copy if there is enough memory, and
-    the machine has several nodes or keeps the file in small pages."""
+    the machine has several nodes or keeps the file in small pages. Of a sealed model each worker has a copy."""
     kv_memory_bytes: int = Field(default=1 << 30, ge=1 << 20)
     """Memory of the KV cache, divided into pages. When it is full, the youngest request is preempted."""
     max_step_tokens: int = Field(default=512, ge=1, le=1 << 20)

@@ -169,7 +169,7 @@ class ChunkCipher:
         try:
             self._cipher.decrypt_into(_nonce(chunk.number), sealed, self._associated(chunk), buffer)
         except InvalidTag as error:
-            message = f"chunk {chunk.number} at byte {chunk.offset} is not what was sealed there"
+            message = f"chunk {chunk.number} at byte {chunk.offset} is not what was sealed there: seal the model again"
             raise SealedModelError(message) from error
 
     def _associated(self, chunk: Chunk) -> bytes:

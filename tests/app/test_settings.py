@@ -11,6 +11,7 @@ from app.settings import ServiceSettings, SettingsError, parse_settings
 CONFIGS = Path(__file__).parents[2] / "ray_configs"
 
 
+SEALED = {"sealed": "/dev/m", "key": "kbs:///redoubt/model/m", "served_name": "m"}
 FRONT = {"name": "redoubt", "import_path": "app.deploy:build", "args": {"model": {"folder": "models/m"}}}
 
 
@@ -49,6 +50,15 @@ def test_our_own_configs_are_accepted(name: str) -> None:
         ({"engine": {"kv_type": "int3"}}, "args: engine.kv_type: "),
         ({"engine": {"prompt_chunk_tokens": 1024}}, "args: engine: prompt_chunk_tokens is more than"),
         ({"engine": {"max_step_tokens": 16, "prompt_chunk_tokens": 16}}, "engine.max_step_tokens is less than"),
+        ({"model": {}}, "args: model: needs either folder or sealed"),
+        ({"model": {"folder": "m", **SEALED}}, "args: model: needs either folder or sealed"),
+        ({"model": {"folder": "m", "key": "file:///k"}}, "args: model: key and sha256 are for a sealed model"),
+        ({"model": {"folder": "m", "sha256": "0" * 64}}, "args: model: key and sha256 are for a sealed model"),
+        ({"model": {**SEALED, "key": None}}, "args: model: a sealed model needs key, and served_name"),
+        ({"model": {**SEALED, "served_name": None}}, "args: model: a sealed model needs key, and served_name"),
+        ({"model": {**SEALED, "key": "/k"}}, "args: model.key: "),
+        ({"model": {**SEALED, "key": "http:///k"}}, "args: model.key: "),
+        ({"model": {**SEALED, "sha256": "0" * 63}}, "args: model.sha256: "),
         ({"router": {"policy": "RANDOM"}}, "args: router.policy: "),
         ({"router": {"expiration_s": 2.0}}, "router.expiration_s is less than three times"),
     ],
@@ -56,6 +66,16 @@ def test_our_own_configs_are_accepted(name: str) -> None:
 def test_a_wrong_knob_is_refused_by_name(args: dict[str, Any], knob: str) -> None:
     with pytest.raises(SettingsError, match="^(.|\n)*" + knob.replace(".", r"\.").replace(r"\.\|", ".|")):
         parse_settings({"model": {"folder": "m"}} | args)
+
+
+def test_a_sealed_model_is_described_by_its_place_and_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = parse_settings({"model": SEALED}).model_card()
+    assert (card.name, card.path, card.key, card.sha256) == ("m", "/dev/m", SEALED["key"], None)
+    monkeypatch.chdir("/dev")
+    model = parse_settings({"model": {**SEALED, "sealed": "m"}}).model
+    assert model.absolute() == model.model_copy(update={"sealed": "/dev/m"})
+    folder = parse_settings({"model": {"folder": "m"}}).model.absolute()
+    assert (folder.folder, folder.sealed, folder.name) == ("/dev/m", None, "m")
 
 
 def test_every_wrong_knob_is_named_at_once() -> None:

@@ -77,7 +77,7 @@ async def measure(policy: str, log: Path) -> dict[str, object]:
     from app.controller.worker_client import Arrivals, WorkerClient
     from app.deploy import worker_deployment
 
-    def make_runner(settings: ServiceSettings, slot: Slot, threads: int) -> ModelRunner:
+    def make_runner(settings: ServiceSettings, files: object, slot: Slot, threads: int) -> ModelRunner:
         return SlowRunner(log, STEP_S[slot.cpus[0] == min(os.sched_getaffinity(os.getppid()))])
 
     settings = settings_for(policy)

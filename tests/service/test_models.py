@@ -1,4 +1,4 @@
-"""A second model comes to a running service and goes again, while a conversation with the first one goes on."""
+"""A second model comes to a running service, is sealed, and goes again, while a conversation with the first goes on."""
 
 import json
 import threading
@@ -10,13 +10,15 @@ import httpx
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from app.sealing.keys import make_key_file
+from app.sealing.seal import seal
 from tests.service.running import START_TIMEOUT_S, RunningService, started_service, wait_until
 
 
-def further(model: Path, served_name: str = "second") -> dict[str, Any]:
+def further(**place: str) -> dict[str, Any]:
     worker = {"cpus_per_worker": 1, "ray_num_cpus": 0.1, "warm_up_prompt_tokens": 64, "warm_up_new_tokens": 8}
     args = {
-        "model": {"folder": str(model), "served_name": served_name},
+        "model": place,
         "engine": {"kv_memory_bytes": 100 << 20},
         "worker": worker,
     }
@@ -75,14 +77,17 @@ class Conversation(threading.Thread):
                     self.pieces += 1
 
 
-def test_a_model_comes_and_goes(small_service: RunningService, config: Path, service_model: Path) -> None:
+def test_a_model_comes_and_goes(
+    small_service: RunningService, config: Path, service_model: Path, tmp_path: Path
+) -> None:
     assert names(small_service) == ["first"]
     assert ask(small_service, "second").status_code == 404
     front = yaml.safe_load(config.read_text())
     conversation = Conversation(small_service)
     conversation.start()
     try:
-        both = front | {"applications": [*front["applications"], further(service_model)]}
+        second = further(folder=str(service_model), served_name="second")
+        both = front | {"applications": [*front["applications"], second]}
         config.write_text(yaml.safe_dump(both))
         wait_until(lambda: names(small_service) == ["first", "second"], "the second model", START_TIMEOUT_S)
         answer = ask(small_service, "second")
@@ -92,10 +97,13 @@ def test_a_model_comes_and_goes(small_service: RunningService, config: Path, ser
         assert (first["model_names"], second["model_names"]) == (["first"], ["second"])
         assert not set(first["cpus"]) & set(second["cpus"])
 
-        renamed = front | {"applications": [*front["applications"], further(service_model, "third")]}
-        config.write_text(yaml.safe_dump(renamed))
-        wait_until(lambda: names(small_service) == ["first", "third"], "the renamed model", START_TIMEOUT_S)
-        assert ask(small_service, "third").status_code == 200
+        seal(service_model, tmp_path / "image", make_key_file(tmp_path / "key"), name="third", progress=False)
+        third = further(sealed=str(tmp_path / "image"), key=f"file://{tmp_path}/key", served_name="third")
+        config.write_text(yaml.safe_dump(front | {"applications": [*front["applications"], third]}))
+        wait_until(lambda: names(small_service) == ["first", "third"], "the sealed model instead", START_TIMEOUT_S)
+        answer = ask(small_service, "third")
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["choices"] == ask(small_service, "first").json()["choices"]
 
         config.write_text(yaml.safe_dump(front))
         wait_until(lambda: names(small_service) == ["first"], "the other model gone", 60)

@@ -119,7 +119,7 @@ async def test_a_taken_name_and_a_model_that_can_t_be_opened_are_logged_once(
     serve = FakeApplications()
     directory = ModelDirectory(card, FakeWorkers(card), serve)
     serve.put("b", card)
-    serve.put("c", replace(card, name="third", folder=str(tmp_path / "nowhere")))
+    serve.put("c", replace(card, name="third", path=str(tmp_path / "nowhere")))
     with caplog.at_level(logging.WARNING, "ray.serve"):
         await directory.look()
         await directory.look()

@@ -15,8 +15,10 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from app.attestation.statement import model_digest
-from app.launch.attested_front import ALLOW_SOFT, attested_front, check, config_digest
-from app.launch.config_file import ServiceConfig, checked_config
+from app.launch.attested_front import ALLOW_SOFT, attested_front, check, config_digest, model_digests
+from app.launch.config_file import ServiceConfig, checked_config, with_digests
+from app.sealing.keys import make_key_file
+from app.sealing.seal import seal
 from app.settings import ATTESTED_FRONT, AttestationSettings, SettingsError
 from tests.service.running import free_port, wait_until
 
@@ -51,8 +53,12 @@ def model(tmp_path: Path) -> Path:
 
 
 def configuration(folder: Path, model: Path, http_options: Any = None, **attestation: Any) -> ServiceConfig:
+    return configuration_of(folder, {"folder": str(model)}, http_options, **attestation)
+
+
+def configuration_of(folder: Path, model: Any, http_options: Any = None, **attestation: Any) -> ServiceConfig:
     path = folder / "service.yaml"
-    arguments = {"model": {"folder": str(model)}, "attestation": attestation}
+    arguments = {"model": model, "attestation": attestation}
     application = {"name": "redoubt", "route_prefix": "/", "import_path": "app.deploy:build", "args": arguments}
     listens = {} if http_options is None else {"http_options": http_options}
     path.write_text(yaml.safe_dump({"applications": [application], **listens}))
@@ -61,7 +67,7 @@ def configuration(folder: Path, model: Path, http_options: Any = None, **attesta
 
 def test_it_shows_evidence_passes_requests_on_and_ends(tmp_path: Path, model: Path, service_port: int) -> None:
     config = configuration(tmp_path, model, {"port": service_port}, evidence="soft", tls_port=free_port())
-    with ExitStack() as stack, attested_front(config, tmp_path) as front:
+    with ExitStack() as stack, attested_front(config, model_digests(config), tmp_path) as front:
         client = stack.enter_context(httpx.Client(base_url=front.url, verify=False, timeout=10))
         wait_until(lambda: answers(client), "the front listens")
         answer = client.get("/v1/attestation", params={"nonce": "0" * 64}).json()
@@ -119,6 +125,20 @@ def test_the_configurations_digest_is_that_of_what_it_sets(tmp_path: Path, model
     }
     text = json.dumps(by_hand, sort_keys=True, separators=(",", ":"))
     assert digest == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_a_sealed_models_digest_is_the_folders_and_the_only_one_that_is_served(tmp_path: Path, model: Path) -> None:
+    uri = f"file://{tmp_path}/key"
+    place = {"sealed": str(tmp_path / "image"), "key": uri, "served_name": "small"}
+    seal(model, tmp_path / "image", make_key_file(tmp_path / "key"), progress=False)
+    config = configuration_of(tmp_path, place, evidence="soft")
+    digests = model_digests(config)
+    assert digests == {"small": model_digest(model)}
+    served = with_digests(config, digests)
+    assert served.application.args.model_card().sha256 == digests["small"]
+    assert config_digest(config) != config_digest(served), "what is set is not what is served"
+    of_folder = configuration(tmp_path, model, evidence="soft")
+    assert with_digests(of_folder, model_digests(of_folder)) == of_folder
 
 
 def test_without_a_front_a_service_that_is_to_be_verified_does_not_start(

@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from app.launch.config_file import checked_config
+from app.launch.config_file import ServiceConfig, checked_config
 from app.launch.deployments import WatchedConfig
 from app.launch.local import serve_local
 from app.launch.ray_environment import ray_environment
+from app.sealing.keys import make_key_file
+from app.sealing.seal import seal
 from app.settings import SettingsError
 
 LOCAL = Path(__file__).parents[3] / "ray_configs/local.yaml"
@@ -47,6 +49,33 @@ def test_a_folder_that_is_no_model(model: Path) -> None:
     (model / "model.safetensors").unlink()
     with pytest.raises(SettingsError, match=r"some-model is not a converted model: it has no model\.safetensors"):
         checked_config(LOCAL, model_folders=[model])
+
+
+def test_a_sealed_model_is_opened_before_anything_starts(model: Path, tmp_path: Path) -> None:
+    image, key, path = tmp_path / "image", tmp_path / "key", tmp_path / "service.yaml"
+    seal(model, image, make_key_file(key), progress=False)
+    values = yaml.safe_load(LOCAL.read_text())
+
+    def served(**changes: str) -> ServiceConfig:
+        place = {"sealed": str(image), "key": f"file://{key}", "served_name": "some-model"}
+        values["applications"][0]["args"]["model"] = place | changes
+        path.write_text(yaml.safe_dump(values))
+        return checked_config(path)
+
+    assert served().application.args.model.name == "some-model"
+    other_key = tmp_path / "other"
+    make_key_file(other_key)
+    for changes, reason in (
+        ({"served_name": "other"}, "was sealed under the name 'some-model'"),
+        ({"key": f"file://{other_key}"}, "this key does not open it"),
+        ({"key": f"file://{tmp_path}/none"}, "No such file"),
+        ({"sha256": "0" * 64}, "its digest is [0-9a-f]{64}, not"),
+        ({"sealed": str(key)}, "is no sealed model"),
+        ({"sealed": str(tmp_path / "none")}, "No such file"),
+    ):
+        with pytest.raises(SettingsError, match=f"^model.sealed: .*{reason}") as caught:
+            served(**changes)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_port_that_is_in_use(model: Path) -> None:

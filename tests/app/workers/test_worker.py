@@ -44,7 +44,7 @@ class Model:
         self.step_s = 0.0
         self.threads = 0
 
-    def make(self, settings: ModelApplicationSettings, slot: Slot, threads: int) -> ModelRunner:
+    def make(self, settings: ModelApplicationSettings, files: object, slot: Slot, threads: int) -> ModelRunner:
         self.threads = threads
         return FakeRunner(
             max_sequences=settings.worker.max_concurrent_requests,

@@ -9,6 +9,8 @@ import pytest
 from app.launch.node.checks import NodeCores, mistake
 from app.launch.node.options import NodeOptions, node_options
 from app.launch.node.roles import Cores, Role
+from app.sealing.keys import make_key_file
+from app.sealing.seal import seal
 from app.settings import SettingsError
 from app.workers.numa import Slot, cpu_limit
 
@@ -56,6 +58,16 @@ def test_a_missing_and_an_unconverted_model_are_named(model: Path, tmp_path: Pat
     found = str(mistake(options(models=(model,)), WHOLE_NODE))
     assert f"{model} is not a converted model: it has no model.safetensors" in found
     assert "redoubt convert" in found
+
+
+def test_a_sealed_model_is_one_by_its_beginning(model: Path, tmp_path: Path) -> None:
+    image, key = tmp_path / "image", make_key_file(tmp_path / "key")
+    seal(model, image, key, progress=False)
+    assert mistake(options(models=(image, model)), WHOLE_NODE) is None
+    image.write_bytes(bytes(4096))
+    found = str(mistake(options(models=(image,)), WHOLE_NODE))
+    assert f"{image} is neither a folder nor a sealed model" in found
+    assert "redoubt seal" in found
 
 
 @pytest.mark.parametrize("limit", [3.5, 7.0])

@@ -12,6 +12,7 @@
 #include <exception>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <new>
 #include <random>
 #include <stdexcept>
@@ -22,6 +23,7 @@
 #include "model/config.h"
 #include "model/rope_angles.h"
 #include "model/weights.h"
+#include "weights/model_files.h"
 #include "weights/node_slices.h"
 #include "weights/packed_file.h"
 
@@ -174,6 +176,27 @@ WeightMemory copied_if_possible() {
   }
 }
 
+// The files of a folder, without the file system.
+class FilesInMemory : public ModelFiles {
+ public:
+  explicit FilesInMemory(const std::string& folder) {
+    for (const char* name : {"config.json", "model.safetensors"}) {
+      contents_.emplace(name, read_whole(folder + "/" + name));
+    }
+  }
+  std::string path(const std::string& name) const override { return "in memory/" + name; }
+  size_t bytes(const std::string& name) const override { return contents_.at(name).size(); }
+  void read(const std::string& name, size_t begin, uint8_t* to, size_t bytes) const override {
+    const std::string& content = contents_.at(name);
+    if (begin > content.size() || bytes > content.size() - begin)
+      throw std::out_of_range("read past the end");
+    std::memcpy(to, content.data() + begin, bytes);
+  }
+
+ private:
+  std::map<std::string, std::string> contents_;
+};
+
 class Reader {
  public:
   explicit Reader(std::string folder) : folder_(std::move(folder)), pool_(2, {}), nodes_(2, {}) {}
@@ -182,11 +205,17 @@ class Reader {
   bool read(WeightMemory memory) {
     try {
       const ModelConfig config = read_model_config(folder_ + "/config.json");
-      std::vector<float> angles(size_t(config.rope.rotary_dim));
-      const RopeAngles rope_angles(config.rope);
-      for (const int32_t position : {0, 100, INT32_MAX}) rope_angles.fill(position, angles.data());
-      const PackedFile file(folder_ + "/model.safetensors", memory, 0, pool_, nodes_, false);
-      touch(find_model_weights(file, config, 0), config);
+      touch(PackedFile(folder_ + "/model.safetensors", memory, 0, pool_, nodes_, false), config);
+    } catch (const PackedFileError&) {
+      return false;
+    }
+    return true;
+  }
+  // The same of these files instead of the folder's.
+  bool read(const ModelFiles& files) {
+    try {
+      const ModelConfig config = read_model_config(files);
+      touch(PackedFile(files, "model.safetensors", WeightMemory::kAuto, 0, pool_, nodes_, false), config);
     } catch (const PackedFileError&) {
       return false;
     }
@@ -204,7 +233,11 @@ class Reader {
     touch(linear.weight);
     if (linear.bias != nullptr) touch(linear.bias, size_t(linear.weight.rows) * sizeof(float));
   }
-  void touch(const ModelWeights& weights, const ModelConfig& config) {
+  void touch(const PackedFile& file, const ModelConfig& config) {
+    std::vector<float> angles(size_t(config.rope.rotary_dim));
+    const RopeAngles rope_angles(config.rope);
+    for (const int32_t position : {0, 100, INT32_MAX}) rope_angles.fill(position, angles.data());
+    const ModelWeights weights = find_model_weights(file, config, 0);
     touch(weights.embedding);
     touch(weights.final_norm, size_t(config.hidden_size) * sizeof(float));
     touch(weights.head);
@@ -238,7 +271,9 @@ void read_damaged(const std::string& config, const std::string& file, const std:
     write_whole(folder + "/model.safetensors",
                 of_config ? file : with_header(damaged(header, random), data, random));
     try {
-      taken += reader.read(round % 3 == 0 ? copied : WeightMemory::kMapped);
+      const bool is_taken = reader.read(round % 3 == 0 ? copied : WeightMemory::kMapped);
+      if (reader.read(FilesInMemory(folder)) != is_taken) throw std::runtime_error("from memory it differs");
+      taken += is_taken;
     } catch (const std::exception& error) {
       throw std::runtime_error("round " + std::to_string(round) + ": " + error.what());
     }

@@ -299,8 +299,9 @@ def seal(
     from app.sealing.image import SealedModelError
     from app.sealing.keys import make_key_file, read_key_file
     from app.sealing.seal import seal as seal_model
+    from quant.errors import QuantError
 
-    with _one_line_errors(SealedModelError, OSError):
+    with _one_line_errors(SealedModelError, QuantError, OSError):
         report = seal_model(model, out, make_key_file(key) if new_key else read_key_file(key), name=name)
     on_device = f" on the block device {out}, from its beginning" if report.on_device else f" in {out}"
     print(f"{report.name}: {report.image_bytes / 1e6:.0f} MB{on_device}; digest {report.digest}")

@@ -22,6 +22,7 @@ from app.sealing.seal import seal
 from app.sealing.sealed_model import SealedModel
 from bench.common import at_least, machine, print_result
 from kernels import _native
+from quant.errors import QuantError
 
 
 def measure_sealed(model: Path, *, threads: int, repeats: int, cold: bool, folder: Path) -> dict[str, Any]:
@@ -104,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 folder=Path(folder),
             )
 
-    return print_result(measure, (SealedModelError, OSError, ValueError), indent=2)
+    return print_result(measure, (ValueError, QuantError, OSError), indent=2)
 
 
 if __name__ == "__main__":

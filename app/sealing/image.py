@@ -53,13 +53,13 @@ class FileEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     name: Annotated[str, AfterValidator(_file_name)]
-    bytes: int = Field(ge=0)
+    size_bytes: int = Field(ge=0)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
     @property
     def chunks(self) -> int:
         """How many chunks it has; none if it is empty."""
-        return -(-self.bytes // CHUNK_BYTES)
+        return -(-self.size_bytes // CHUNK_BYTES)
 
 
 class Header(BaseModel):
@@ -100,7 +100,8 @@ class Header(BaseModel):
         except InvalidTag as error:
             raise SealedModelError("this key does not open it: is it the model's, and is the image whole?") from error
         except ValidationError as error:
-            raise SealedModelError(f"its header is not one that this version of Redoubt reads: {error}") from error
+            reason = error.errors()[0]["msg"]
+            raise SealedModelError(f"its header is not one that this version of Redoubt reads: {reason}") from error
         if twice := [name for name, count in Counter(file.name for file in header.files).items() if count > 1]:
             raise SealedModelError(f"its header has {twice[0]!r} twice")
         return header
@@ -124,7 +125,7 @@ class Chunk:
     """In the image, from 0."""
     offset: int
     """In the image, in bytes."""
-    bytes: int
+    size_bytes: int
     """Of plaintext; the sealed chunk is TAG_BYTES longer."""
     is_last: bool
 
@@ -143,7 +144,7 @@ class ChunkCipher:
         for file in header.files:
             self._begins[file.name] = file, number, offset
             number += file.chunks
-            offset += file.bytes + file.chunks * TAG_BYTES
+            offset += file.size_bytes + file.chunks * TAG_BYTES
         self.image_bytes = offset
         """Bytes of the whole image."""
 
@@ -155,7 +156,7 @@ class ChunkCipher:
             chunk = Chunk(
                 number=number + i,
                 offset=offset + i * (CHUNK_BYTES + TAG_BYTES),
-                bytes=min(CHUNK_BYTES, file.bytes - at),
+                size_bytes=min(CHUNK_BYTES, file.size_bytes - at),
                 is_last=number + i == self._chunks - 1,
             )
             yield chunk, at

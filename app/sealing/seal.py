@@ -17,6 +17,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from app.model_folder import missing_file
 from app.sealing.image import CHUNK_BYTES, SALT_BYTES, ChunkCipher, FileEntry, Header, SealedModelError
+from quant.files.free_space import check_free_space
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ def seal(folder: Path, out: Path, key: bytes, *, name: str | None = None, progre
     out: a block device, which is overwritten, or a file that is not there.
     name: the model's name in the API; None: the folder's name.
 
-    Raises SealedModelError, OSError.
+    Raises SealedModelError, OutputError for a full disk, OSError.
     """
     if not folder.is_dir() or (missing := missing_file(folder)) is not None:
         reason = f"has no {missing}" if folder.is_dir() else "is no folder"
@@ -67,14 +68,14 @@ def _entry(path: Path, bar: "tqdm[None]") -> FileEntry:
             digest.update(part)
             size += len(part)
             bar.update(len(part))
-    return FileEntry(name=path.name, bytes=size, sha256=digest.hexdigest())
+    return FileEntry(name=path.name, size_bytes=size, sha256=digest.hexdigest())
 
 
 def _write_chunks(image: IO[bytes], path: Path, file: FileEntry, cipher: ChunkCipher, bar: "tqdm[None]") -> None:
     digest = hashlib.sha256()
     with path.open("rb") as source:
-        for chunk, _ in cipher.chunks_of(file.name, 0, file.bytes):
-            part = source.read(chunk.bytes)
+        for chunk, _ in cipher.chunks_of(file.name, 0, file.size_bytes):
+            part = source.read(chunk.size_bytes)
             digest.update(part)
             image.write(cipher.seal(chunk, part))
             bar.update(len(part))
@@ -99,8 +100,8 @@ def _device(out: Path, image_bytes: int) -> Iterator[IO[bytes]]:
 @contextmanager
 def _new_file(out: Path, image_bytes: int) -> Iterator[IO[bytes]]:
     """A file under another name, which gets its own at the end if nothing else has it."""
+    check_free_space(out, image_bytes)
     with tempfile.NamedTemporaryFile(dir=out.parent, prefix=f".{out.name}.partial-") as file:
-        os.posix_fallocate(file.fileno(), 0, image_bytes)  # a full disk is noticed now
         yield file
         os.fchmod(file.fileno(), 0o644)  # whoever serves it may be another user
         os.link(file.name, out)

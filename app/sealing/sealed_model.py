@@ -54,7 +54,7 @@ class SealedModel:
         except SealedModelError as error:
             raise self._error(str(error)) from error
         self._cipher = ChunkCipher(key, header, sealed_header)
-        self._sizes = {file.name: file.bytes for file in header.files}
+        self._sizes = {file.name: file.size_bytes for file in header.files}
         self.name = header.name
         """The model's name in the API."""
         self.digest = header.digest
@@ -84,12 +84,12 @@ class SealedModel:
         end = offset + len(buffer)
         assert end <= self.size(name)
         for chunk, begin in self._cipher.chunks_of(name, offset, end):
-            first, last = max(offset, begin), min(end, begin + chunk.bytes)
+            first, last = max(offset, begin), min(end, begin + chunk.size_bytes)
             wanted = buffer[first - offset : last - offset]
-            is_whole = last - first == chunk.bytes
-            plaintext = wanted if is_whole else memoryview(bytearray(chunk.bytes))
+            is_whole = last - first == chunk.size_bytes
+            plaintext = wanted if is_whole else memoryview(bytearray(chunk.size_bytes))
             try:
-                self._cipher.open_into(chunk, self._read(chunk.offset, chunk.bytes + TAG_BYTES), plaintext)
+                self._cipher.open_into(chunk, self._read(chunk.offset, chunk.size_bytes + TAG_BYTES), plaintext)
             except SealedModelError as error:
                 raise self._error(str(error)) from error
             if not is_whole:

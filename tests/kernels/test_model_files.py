@@ -1,6 +1,7 @@
 """Models whose files a Python object has: the same results as from a folder, and its errors."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("nodes", [[], [0, 0], [0, 1], [0, 1, 1]])
 def test_they_make_the_same_model_as_the_folder(folder: Path, nodes: list[int]) -> None:
-    options = {"threads": len(nodes) or 1, "nodes": nodes, "bind_weights": False}
+    options: dict[str, Any] = {"threads": len(nodes) or 1, "nodes": nodes, "bind_weights": False}
     expected = Sequences(folder, **options).logits({0: [1, 2, 3], 1: [4]})
     files = FolderFiles(folder)
     made = Sequences(files, **options)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.launch.attested_front import attested_front
+from app.launch.attested_front import attested_front, model_digests
 from redoubt_verify import AttestationError, PolicyError, client
 from redoubt_verify.connections import Verifier
 from redoubt_verify.policy import load
@@ -17,7 +17,7 @@ __all__ = ["model", "service_port"]
 
 def test_it_is_verified_with_the_policy_that_it_writes(tmp_path: Path, model: Path, service_port: int) -> None:
     config = configuration(tmp_path, model, {"port": service_port}, evidence="soft", tls_port=free_port())
-    with attested_front(config, tmp_path) as front:
+    with attested_front(config, model_digests(config), tmp_path) as front:
         assert front.policy is not None
         verifier = Verifier(front.url, load(front.policy, allow_insecure=True))
         wait_until(lambda: _listens(verifier), "the front listens")

@@ -1,11 +1,18 @@
 """What is sealed comes back, byte for byte; what is not what was sealed is refused with one clear line."""
 
+import hashlib
+import json
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,7 +89,7 @@ def test_its_small_files_are_read_like_a_folders(folder: Path, sealed: Path) -> 
 def test_it_runs_like_the_folder(folder: Path, sealed: Path, nodes: list[int]) -> None:
     prompts = {0: [1, 2, 3], 1: [4]}
     expected = Sequences(folder).logits(prompts)
-    options = {"threads": len(nodes) or 2, "nodes": nodes, "bind_weights": False}
+    options: dict[str, Any] = {"threads": len(nodes) or 2, "nodes": nodes, "bind_weights": False}
     assert np.array_equal(Sequences(SealedModel(sealed, KEY), **options).logits(prompts), expected)
 
 
@@ -98,13 +105,13 @@ def chunks(image: bytes, name: str = "model.safetensors") -> list[Chunk]:
     """Where a file's chunks are."""
     beginning = image[: header_bytes(image)]
     header = Header.opened(KEY, beginning)
-    size = next(file.bytes for file in header.files if file.name == name)
+    size = next(file.size_bytes for file in header.files if file.name == name)
     return [chunk for chunk, _ in ChunkCipher(KEY, header, beginning).chunks_of(name, 0, size)]
 
 
 def sealed_chunk(image: bytes, number: int, name: str = "model.safetensors") -> bytes:
     chunk = chunks(image, name)[number]
-    return image[chunk.offset : chunk.offset + chunk.bytes + TAG_BYTES]
+    return image[chunk.offset : chunk.offset + chunk.size_bytes + TAG_BYTES]
 
 
 def with_chunk(image: bytes, number: int, sealed: bytes) -> bytes:
@@ -115,6 +122,32 @@ def with_chunk(image: bytes, number: int, sealed: bytes) -> bytes:
 
 def flipped(image: bytes, at: int) -> bytes:
     return image[:at] + bytes([image[at] ^ 1]) + image[at + 1 :]
+
+
+def test_its_layout_is_as_documented(folder: Path, sealed: Path) -> None:
+    image = sealed.read_bytes()
+    magic, salt, length = struct.unpack_from(">16s32sI", image)
+    assert magic == b"redoubt-sealed\0\1"
+
+    def cipher(what: bytes) -> AESGCM:
+        return AESGCM(HKDF(SHA256(), 32, salt, b"redoubt/sealed-model/v1 " + what).derive(KEY))
+
+    beginning = image[: 52 + length]
+    header = json.loads(cipher(b"header").decrypt(bytes(12), beginning[52:], beginning[:52]))
+    assert header["name"] == "small"
+    names = [file["name"] for file in header["files"]]
+    assert names == sorted(path.name for path in folder.iterdir() if path.is_file())
+    at, number, last = len(beginning), 0, sum(-(-file["size_bytes"] // (1 << 20)) for file in header["files"]) - 1
+    for file in header["files"]:
+        content = b""
+        while (left := file["size_bytes"] - len(content)) > 0:
+            chunk = image[at : at + min(left, 1 << 20) + 16]
+            bound = hashlib.sha256(beginning).digest() + number.to_bytes(8, "big") + bytes([number == last])
+            content += cipher(b"chunks").decrypt(number.to_bytes(12, "big"), chunk, bound)
+            at, number = at + len(chunk), number + 1
+        assert content == (folder / file["name"]).read_bytes()
+        assert file["sha256"] == hashlib.sha256(content).hexdigest()
+    assert (at, number) == (len(image), last + 1)
 
 
 def test_two_images_of_a_model_share_no_chunk(sealed: Path, other: bytes) -> None:

@@ -18,8 +18,8 @@ from app.attestation.front import haproxy, start_front
 from app.attestation.process import Job
 from app.attestation.statement import Facts, model_digest
 from app.attestation.tls_key import make_tls_key
-from app.launch.config_file import ServiceConfig
-from app.sealing.sealed_model import SealedModel, open_model
+from app.launch.config_file import ServiceConfig, opened_model
+from app.sealing.sealed_model import SealedModel
 from app.settings import AttestationSettings, SettingsError
 
 ALLOW_SOFT = "REDOUBT_ALLOW_SOFT_EVIDENCE"
@@ -36,8 +36,8 @@ def config_digest(config: ServiceConfig) -> str:
 
 
 def model_digests(config: ServiceConfig) -> dict[str, str]:
-    """The digest of each model by its name in the API. Raises OSError, SealedModelError."""
-    opened = {one.args.model.name: open_model(one.args.model_card()) for one in config.applications}
+    """The digest of each model by its name in the API. Raises OSError, SettingsError."""
+    opened = {one.args.model.name: opened_model(one.args.model_card()) for one in config.applications}
     return {
         name: model.digest if isinstance(model, SealedModel) else model_digest(model) for name, model in opened.items()
     }

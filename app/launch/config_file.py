@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from app.messages.model_card import ModelCard
 from app.model_folder import missing_file
 from app.sealing.image import SealedModelError
-from app.sealing.sealed_model import open_model
+from app.sealing.sealed_model import SealedModel, open_model
 from app.settings import Knobs, ModelApplicationSettings, ServiceSettings, SettingsError, validated
 
 MODEL_IMPORT_PATH = "app.deploy:build_model"
@@ -197,16 +197,17 @@ def checked_config(
     folders = [str(folder.absolute()) for folder in model_folders]
     config = with_overrides(load_config(config_path), host=host, port=port, model_folders=folders, evidence=evidence)
     for application in config.applications:
-        _check_model(application.args.model_card())
+        card = application.args.model_card()
+        if (missing := missing_file(opened_model(card))) is not None:
+            raise SettingsError(f"model.folder: {card.path} is not a converted model: it has no {missing}")
         if application.runtime_env:
             raise SettingsError(f"{config_path}: {application.name}: runtime_env is for clusters (`serve deploy`) only")
     return config
 
 
-def _check_model(card: ModelCard) -> None:
+def opened_model(card: ModelCard) -> Path | SealedModel:
+    """The model's folder, or the sealed model. Raises SettingsError if that can't be opened."""
     try:
-        missing = missing_file(open_model(card))
+        return open_model(card)
     except SealedModelError as error:
         raise SettingsError(f"model.sealed: {error}") from error
-    if missing is not None:
-        raise SettingsError(f"model.folder: {card.path} is not a converted model: it has no {missing}")

@@ -54,7 +54,7 @@ class PythonModelFiles : public ModelFiles {
 
   std::string path(const std::string& name) const override {
     const nb::gil_scoped_acquire locked;
-    return nb::str(files_).c_str() + ("/" + name);
+    return nb::cast<std::string>(nb::str(files_)) + "/" + name;
   }
   size_t bytes(const std::string& name) const override {
     const nb::gil_scoped_acquire locked;

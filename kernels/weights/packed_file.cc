@@ -25,6 +25,7 @@ namespace {
 constexpr uint64_t kMaxHeaderBytes = 16 << 20;  // a hundred times what 80 layers need
 constexpr off_t kMaxTextBytes = 16 << 20;
 constexpr uint64_t kAlignmentBytes = 64;
+constexpr size_t kLengthBytes = sizeof(uint64_t);  // of the header's length, the file's first bytes
 
 class FileDescriptor {
  public:
@@ -121,7 +122,8 @@ PackedFile::PackedFile(const std::string& path, WeightMemory wanted, size_t othe
   bytes_ = map_file(file.get(), size_);
   if (bytes_ == nullptr) throw std::system_error(errno, std::generic_category(), "can't map " + path_);
   try {
-    read_header(bytes_);
+    set_data_begin(bytes_);
+    read_header({reinterpret_cast<const char*>(bytes_) + kLengthBytes, data_begin_ - kLengthBytes});
     if (wanted != WeightMemory::kHugePages) populate_mapping(bytes_, size_, pool);
     memory_ = choose_weight_memory(wanted, {.file_bytes = size_,
                                             .other_bytes = other_bytes,
@@ -139,12 +141,12 @@ PackedFile::PackedFile(const ModelFiles& files, const std::string& name, WeightM
                        size_t other_bytes, ThreadPool& pool, const ThreadNodes& nodes, bool bind)
     : path_(files.path(name)) {
   set_size(files.bytes(name));
-  std::vector<uint8_t> first_bytes(sizeof(uint64_t));
-  files.read(name, 0, first_bytes.data(), first_bytes.size());
-  set_data_begin(first_bytes.data());
-  first_bytes.resize(data_begin_);
-  files.read(name, 0, first_bytes.data(), first_bytes.size());
-  read_header(first_bytes.data());
+  uint8_t length[kLengthBytes];
+  files.read(name, 0, length, kLengthBytes);
+  set_data_begin(length);
+  std::string header(data_begin_ - kLengthBytes, '\0');
+  files.read(name, kLengthBytes, reinterpret_cast<uint8_t*>(header.data()), header.size());
+  read_header(header);
   memory_ = require_weight_copy(wanted, {.file_bytes = size_,
                                          .other_bytes = other_bytes,
                                          .mapped_huge_bytes = 0,
@@ -182,23 +184,20 @@ void PackedFile::set_size(size_t bytes) {
   size_ = bytes;
 }
 
-// first_bytes: the 8 that say how long the header is.
-void PackedFile::set_data_begin(const uint8_t* first_bytes) {
+// length: of the header, kLengthBytes.
+void PackedFile::set_data_begin(const uint8_t* length) {
   uint64_t header_bytes = 0;
-  std::memcpy(&header_bytes, first_bytes, sizeof header_bytes);
+  std::memcpy(&header_bytes, length, kLengthBytes);
   if (header_bytes > kMaxHeaderBytes)
     fail("header of " + std::to_string(header_bytes) + " bytes is too large");
-  if (header_bytes > size_ - sizeof header_bytes) fail("header reaches past the end of the file");
-  data_begin_ = sizeof header_bytes + header_bytes;
+  if (header_bytes > size_ - kLengthBytes) fail("header reaches past the end of the file");
+  data_begin_ = kLengthBytes + header_bytes;
 }
 
-// first_bytes: up to the data section.
-void PackedFile::read_header(const uint8_t* first_bytes) {
-  set_data_begin(first_bytes);
-  constexpr size_t kBefore = sizeof(uint64_t);
+void PackedFile::read_header(std::string_view text) {
   Json header;
   try {
-    header = Json::parse({reinterpret_cast<const char*>(first_bytes) + kBefore, data_begin_ - kBefore});
+    header = Json::parse(text);
   } catch (const JsonError& error) {
     fail(std::string("header: ") + error.what());
   }

@@ -78,8 +78,8 @@ class PackedFile {
   void unmap();
   void copy(const ReadRange& read, ThreadPool& pool, const ThreadNodes& nodes, bool bind);
   void set_size(size_t bytes);
-  void set_data_begin(const uint8_t* first_bytes);
-  void read_header(const uint8_t* first_bytes);
+  void set_data_begin(const uint8_t* length);
+  void read_header(std::string_view text);
   Tensor read_tensor(const std::string& name, const Json& entry) const;
   void check_coverage() const;
   void read_metadata(const Json* metadata);

@@ -27,7 +27,12 @@ def context() -> ssl.SSLContext:
 
 
 def peer_spki_sha256(connection: Any) -> str:
-    """SHA-256 of the peer's SubjectPublicKeyInfo in DER, hex, of an ssl.SSLObject or SSLSocket after its handshake.
+    """SHA-256 of `peer_spki`, hex."""
+    return hashlib.sha256(peer_spki(connection)).hexdigest()
+
+
+def peer_spki(connection: Any) -> bytes:
+    """The peer's SubjectPublicKeyInfo in DER, of an ssl.SSLObject or SSLSocket after its handshake.
 
     Raises AttestationError (unreachable) for a connection that is not TLS 1.3 and HTTP/1.1, or has no certificate.
     """
@@ -42,4 +47,4 @@ def peer_spki_sha256(connection: Any) -> str:
         key = x509.load_der_x509_certificate(certificate).public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         raise AttestationError("malformed", "the server's certificate can't be read") from error
-    return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)

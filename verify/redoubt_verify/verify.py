@@ -92,6 +92,18 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckedQuote:
+    """What a quote says, once its signatures, its platform and its measurements have been checked."""
+
+    report: tdx.Report
+    tcb_status: str
+    advisories: tuple[str, ...]
+    tcb_eval_data_number: int
+    platform: bytes
+    """PPID."""
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What was verified of a service; there is none for a refused one. Digests are in hex."""
 
@@ -122,7 +134,7 @@ def decode_answer(body: bytes, collateral: Mapping[str, str] | None = None) -> E
     """The evidence in the body of an answer. collateral: instead of the answer's. Raises AttestationError."""
     if len(body) > MOST_ANSWER_BYTES:
         raise AttestationError("too_large", f"an answer of {len(body)} bytes")
-    answer = _strict_json(body, "the answer")
+    answer = strict_json(body, "the answer")
     statement = _base64(answer, "statement")
     quote = _base64(answer, "quote")
     log = _base64(answer, "event_log") if answer.get("event_log") is not None else b""
@@ -138,7 +150,7 @@ def decode_collateral(value: object) -> Mapping[str, str] | None:
     if value is None:
         return None
     if isinstance(value, str):
-        value = _strict_json(value, "the collateral")
+        value = strict_json(value, "the collateral")
     if not isinstance(value, Mapping):
         raise _malformed("the collateral is not an object")
     parts = {name: value.get(name) for name in _COLLATERAL_FIELDS}
@@ -156,15 +168,7 @@ def judge(evidence: Evidence, policy: Policy, *, nonce: str | None, spki_sha256:
     nonce, spki_sha256: what was sent and the connection's key, in hex; None, for evidence from a file: the verdict then
     names them as unpinned. now: Unix time.
     """
-    policy.check_date(now)
-    report = tdx.parse(evidence.quote)
-    status, advisories, ppid = _check_signatures(evidence, policy, now)
-    number = _check_collateral(evidence, policy, now)
-    _check_platform(policy, status, advisories, ppid)
-    _check_report(report, policy)
-    _check_event_log(evidence.event_log, report, policy)
-    if hashlib.sha512(REPORT_DATA_PREFIX + evidence.statement).digest() != report.fields["report_data"]:
-        raise AttestationError("report_data", "the quote was not made for this statement")
+    checked = check_quote(evidence, policy, REPORT_DATA_PREFIX, now)
     statement = decode_statement(evidence.statement)
     if nonce is not None and statement.nonce != nonce:
         raise AttestationError("nonce", "the statement has another nonce than the one sent")
@@ -175,12 +179,12 @@ def judge(evidence: Evidence, policy: Policy, *, nonce: str | None, spki_sha256:
     return Verdict(
         insecure=policy.insecure_root is not None,
         unpinned=(*policy.unpinned, *unchecked),
-        quote_version=report.version,
-        measurements={name: report.fields[name].hex() for name in MEASUREMENTS},
-        tcb_status=status,
-        advisories=advisories,
-        tcb_eval_data_number=number,
-        platform=ppid.hex(),
+        quote_version=checked.report.version,
+        measurements={name: checked.report.fields[name].hex() for name in MEASUREMENTS},
+        tcb_status=checked.tcb_status,
+        advisories=checked.advisories,
+        tcb_eval_data_number=checked.tcb_eval_data_number,
+        platform=checked.platform.hex(),
         tls_spki_sha256=statement.tls_spki_sha256,
         image=statement.image,
         config_sha256=statement.config_sha256,
@@ -188,6 +192,23 @@ def judge(evidence: Evidence, policy: Policy, *, nonce: str | None, spki_sha256:
         cluster_ca_spki_sha256=statement.cluster_ca_spki_sha256,
         verified_at=datetime.datetime.fromtimestamp(now, datetime.UTC).isoformat(timespec="seconds"),
     )
+
+
+def check_quote(evidence: Evidence, policy: Policy, prefix: bytes, now: float) -> CheckedQuote:
+    """All checks up to the report data, whatever the statement says. Raises AttestationError.
+
+    prefix: what the report data's SHA-512 begins with, before the statement; it names the protocol. now: Unix time.
+    """
+    policy.check_date(now)
+    report = tdx.parse(evidence.quote)
+    status, advisories, ppid = _check_signatures(evidence, policy, now)
+    number = _check_collateral(evidence, policy, now)
+    _check_platform(policy, status, advisories, ppid)
+    _check_report(report, policy)
+    _check_event_log(evidence.event_log, report, policy)
+    if hashlib.sha512(prefix + evidence.statement).digest() != report.fields["report_data"]:
+        raise AttestationError("report_data", "the quote was not made for this statement")
+    return CheckedQuote(report, status, advisories, number, ppid)
 
 
 def _check_signatures(evidence: Evidence, policy: Policy, now: float) -> tuple[str, tuple[str, ...], bytes]:
@@ -285,7 +306,7 @@ def _check_event_log(log: bytes, report: tdx.Report, policy: Policy) -> None:
 
 def decode_statement(data: bytes) -> Statement:
     """A statement from its exact bytes. Raises AttestationError (malformed)."""
-    values = _strict_json(data, "the statement")
+    values = strict_json(data, "the statement")
     if set(values) != _STATEMENT_FIELDS or values["v"] != 1 or type(values["v"]) is not int:
         raise _malformed("the statement is not of version 1")
     if values["hpke"] is not None or not (values["image"] is None or isinstance(values["image"], str)):
@@ -321,8 +342,11 @@ def _check_statement(statement: Statement, policy: Policy) -> None:
         raise AttestationError("config_digest", f"the configuration's SHA-256 is {statement.config_sha256}")
 
 
-def _strict_json(data: bytes | str, what: str) -> dict[str, Any]:
-    """An object in which no key stands twice: readers differ in which of the two they take."""
+def strict_json(data: bytes | str, what: str) -> dict[str, Any]:
+    """An object in which no key stands twice: readers differ in which of the two they take.
+
+    what: for the message. Raises AttestationError (malformed).
+    """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) != len(pairs):

@@ -188,11 +188,11 @@ def certificate(
     address: Annotated[str, typer.Option(envvar="POD_IP", help="The node's address.")],
 ) -> None:
     """Issue the TLS certificate of one node of a Ray cluster, as a pod's init container does."""
-    from app.launch.node.certificate import issue_certificate
+    from app.launch.node.certificate import Authority, issue_certificate
     from app.settings import SettingsError
 
     with _one_line_errors(SettingsError, OSError):
-        issue_certificate(authority, out, address)
+        issue_certificate(Authority.read(authority), out, address)
 
 
 @cli.command()

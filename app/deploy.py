@@ -25,7 +25,10 @@ def build(args: ServiceSettings) -> Application:
     Raises ValueError if clients are to verify the machine and there is no front through which they could.
     """
     if args.attestation.evidence != "none" and os.environ.get(ATTESTED_FRONT) != "1":
-        raise ValueError("attestation.evidence: only `redoubt serve` has the front that ends TLS and shows evidence")
+        raise ValueError(
+            "attestation.evidence: only `redoubt serve` and nodes with REDOUBT_EVIDENCE have the front that ends TLS "
+            "and shows evidence"
+        )
     workers = worker_deployment(args).bind(args)
     ingress = args.ingress
     spread: dict[str, Any] = {} if ingress.max_per_node is None else {"max_replicas_per_node": ingress.max_per_node}

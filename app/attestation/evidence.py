@@ -7,12 +7,14 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import httpx
 
 from app.attestation.padding import exact_quote, used_event_log
 from app.attestation.soft import SoftTee
+from app.attestation.soft_files import read_pki
 
 AGENT = "http://127.0.0.1:8006"
 """The attestation agent's address in a confidential container (guest-components)."""
@@ -72,9 +74,27 @@ class SoftEvidence:
     """Quotes of a soft TEE, which prove nothing."""
 
     def __init__(self, tee: SoftTee) -> None:
-        self._tee = tee
+        self.tee = tee
         self._collateral = tee.collateral()
 
     async def quote(self, report_data: bytes) -> Evidence:
         """See EvidenceSource."""
-        return Evidence(self._tee.quote(report_data), self._tee.event_log, self._collateral, insecure=True)
+        return Evidence(self.tee.quote(report_data), self.tee.event_log, self._collateral, insecure=True)
+
+
+def evidence_source(
+    kind: str, *, timeout_s: float, collateral: Mapping[str, str] | None, soft_pki: str | None
+) -> AgentEvidence | SoftEvidence:
+    """The source of a kind of evidence.
+
+    Args:
+        kind: "coco" or "soft".
+        timeout_s: for the agent's answer.
+        collateral: handed out with the processor's quotes.
+        soft_pki: a folder with the keys that sign soft evidence (`soft_files`); None: new ones.
+
+    Raises ValueError if that folder can't be read.
+    """
+    if kind == "soft":
+        return SoftEvidence(SoftTee.make(pki=None if soft_pki is None else read_pki(Path(soft_pki))))
+    return AgentEvidence(httpx.AsyncClient(timeout=timeout_s, trust_env=False), collateral)

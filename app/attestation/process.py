@@ -12,10 +12,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-import httpx
 import uvicorn
 
-from app.attestation.evidence import AgentEvidence, EvidenceSource, SoftEvidence
+from app.attestation.evidence import SoftEvidence, evidence_source
 from app.attestation.service import AttestationService
 from app.attestation.soft import SoftTee
 from app.attestation.statement import Facts
@@ -30,6 +29,8 @@ class Job:
     """"coco" or "soft"."""
     timeout_s: float
     collateral: Mapping[str, str] | None
+    soft_pki: str | None = None
+    """A folder with the keys of soft evidence; None: new ones."""
 
     def to_json(self) -> str:
         """For the standard input of the process."""
@@ -46,13 +47,8 @@ def main() -> None:
     """Serves until its standard input ends."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     job = Job.from_json(sys.stdin.readline())
-    source: EvidenceSource
-    policy: dict[str, str] | None = None
-    if job.evidence == "soft":
-        tee = SoftTee.make()
-        source, policy = SoftEvidence(tee), soft_measurements(tee)
-    else:
-        source = AgentEvidence(httpx.AsyncClient(timeout=job.timeout_s, trust_env=False), job.collateral)
+    source = evidence_source(job.evidence, timeout_s=job.timeout_s, collateral=job.collateral, soft_pki=job.soft_pki)
+    policy = soft_measurements(source.tee) if isinstance(source, SoftEvidence) else None
     print(json.dumps(policy), flush=True)
     application = AttestationService(job.facts, source, job.timeout_s).application()
     configuration = uvicorn.Config(application, uds=sys.argv[1], log_level="warning", access_log=False, lifespan="off")

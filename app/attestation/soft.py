@@ -108,10 +108,10 @@ class SoftTee:
     """Of the quotes: 4 with a TDX 1.0 body, 5 with TDX 1.5."""
 
     @classmethod
-    def make(cls, now: datetime.datetime | None = None) -> "SoftTee":
-        """New keys; collateral issued an hour before now."""
+    def make(cls, now: datetime.datetime | None = None, pki: SoftPki | None = None) -> "SoftTee":
+        """Collateral issued an hour before now. pki: None: new keys."""
         now = now or datetime.datetime.now(datetime.UTC)
-        return cls(SoftPki.make(now), (now - datetime.timedelta(hours=1)).replace(microsecond=0))
+        return cls(pki or SoftPki.make(now), (now - datetime.timedelta(hours=1)).replace(microsecond=0))
 
     @property
     def event_log(self) -> bytes:

@@ -1,4 +1,4 @@
-"""Starts what lets clients verify this machine beside a local service: the front and the attestation service.
+"""Starts what lets clients verify this machine beside its service: the front and the attestation service.
 
 Knows the configuration and processes; the protocol is in `app.attestation`.
 """
@@ -51,7 +51,7 @@ def check(attestation: AttestationSettings) -> None:
             f"To try attestation out, set {ALLOW_SOFT}=1 in the environment"
         )
     haproxy()
-    _collateral(attestation)
+    collateral(attestation)
 
 
 class AttestedFront:
@@ -73,13 +73,26 @@ class AttestedFront:
 
 
 @contextmanager
-def attested_front(config: ServiceConfig, models: Mapping[str, str], folder: Path) -> Iterator[AttestedFront]:
-    """Runs both processes, on the address of `http_options`; the service's port is then on loopback.
+def attested_front(
+    config: ServiceConfig,
+    models: Mapping[str, str],
+    folder: Path,
+    *,
+    host: str | None = None,
+    cluster_ca_spki_sha256: str | None = None,
+    soft_pki: str | None = None,
+) -> Iterator[AttestedFront]:
+    """Runs both processes. The service's port is then on loopback. Raises SettingsError.
 
-    config: what the service serves. models: their digests by name (`model_digests`). folder: the service's private
-    folder. Raises SettingsError.
+    Args:
+        config: what the service serves.
+        models: their digests by name (`model_digests`).
+        folder: the service's private folder.
+        host: the address to listen on; None: that of `http_options`.
+        cluster_ca_spki_sha256: of the authority of the cluster's nodes, hex; None: this is no cluster.
+        soft_pki: a folder with the keys of soft evidence; None: new ones.
     """
-    http_options = config.http_options
+    http_options = config.http_options if host is None else config.http_options.model_copy(update={"host": host})
     attestation = config.application.args.attestation
     key = make_tls_key(["localhost"])
     facts = Facts(
@@ -87,9 +100,9 @@ def attested_front(config: ServiceConfig, models: Mapping[str, str], folder: Pat
         image=os.environ.get(IMAGE),
         config_sha256=config_digest(config),
         models=models,
-        cluster_ca_spki_sha256=None,
+        cluster_ca_spki_sha256=cluster_ca_spki_sha256,
     )
-    job = Job(facts, attestation.evidence, attestation.quote_timeout_s, _collateral(attestation))
+    job = Job(facts, attestation.evidence, attestation.quote_timeout_s, collateral(attestation), soft_pki)
     socket_path = folder / "attestation"
     processes: list[subprocess.Popen[bytes]] = []
     try:
@@ -117,14 +130,15 @@ def attested_front(config: ServiceConfig, models: Mapping[str, str], folder: Pat
                 pass
 
 
-def _collateral(attestation: AttestationSettings) -> Mapping[str, str] | None:
+def collateral(attestation: AttestationSettings) -> Mapping[str, str] | None:
+    """What is in the collateral's file; None: there is none. Raises SettingsError."""
     if attestation.collateral_file is None:
         return None
     try:
-        collateral: Mapping[str, str] = json.loads(Path(attestation.collateral_file).read_text(encoding="utf-8"))
+        parts: Mapping[str, str] = json.loads(Path(attestation.collateral_file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise SettingsError(f"attestation.collateral_file: {attestation.collateral_file}: {error}") from error
-    return collateral
+    return parts
 
 
 def _start_service(job: Job, address: Path) -> "subprocess.Popen[bytes]":

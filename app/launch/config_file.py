@@ -113,14 +113,23 @@ class ServiceConfig(Knobs):
 def load_config(path: Path) -> ServiceConfig:
     """Reads and checks a configuration file. Raises SettingsError that names the file and each wrong knob."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: not YAML: {error}") from error
+    return parse_config(text, str(path))
+
+
+def parse_config(text: str, source: str) -> ServiceConfig:
+    """The same for a configuration's text. source: its name in errors."""
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{source}: not YAML: {error}") from error
     if not isinstance(values, dict):
-        raise SettingsError(f"{path}: not a mapping of knobs")
-    return validated(ServiceConfig, values, str(path))
+        raise SettingsError(f"{source}: not a mapping of knobs")
+    return validated(ServiceConfig, values, source)
 
 
 def with_overrides(

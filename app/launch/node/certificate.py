@@ -1,13 +1,17 @@
-"""A node's own TLS certificate for Ray, signed by the cluster's authority, with the node's address in it.
+"""A node's TLS certificate for Ray, signed by the cluster's authority, with the node's address in it.
 
 Ray's nodes then take each other's connections only with a certificate of that authority (RAY_USE_TLS). The key is made
-anew at each start and lies in the node's private folder.
+anew at each start and lies in the node's private folder. The authority comes from a folder, or is made in memory by the
+head of a confidential cluster.
 """
 
 import datetime
+import hashlib
 import ipaddress
 import socket
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -20,43 +24,93 @@ _VALID_FOR = datetime.timedelta(days=365)
 _CLOCK_SKEW = datetime.timedelta(minutes=10)
 
 
-def issue_certificate(authority: Path, folder: Path, address: str) -> dict[str, str]:
-    """Writes key and certificate into `folder` and returns the variables with which Ray uses them.
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """What certifies a cluster's nodes."""
 
-    authority: a folder with `ca.crt` and `ca.key` (or a Kubernetes TLS secret's `tls.crt` and `tls.key`), PEM. Raises
-    SettingsError naming the file.
-    """
-    authority_certificate, authority_key = _read_authority(authority)
-    key = ec.generate_private_key(ec.SECP256R1())
-    now = datetime.datetime.now(datetime.UTC)
-    names = [
-        x509.IPAddress(ipaddress.ip_address(address)),
-        x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
-        x509.DNSName("localhost"),
-        x509.DNSName(socket.gethostname()),
-    ]
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "redoubt node")]))
-        .issuer_name(authority_certificate.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_SKEW)
-        .not_valid_after(min(now + _VALID_FOR, authority_certificate.not_valid_after_utc))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(
-            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """folder: with `ca.crt` and `ca.key` (or a Kubernetes TLS secret's `tls.crt` and `tls.key`), PEM.
+
+        Raises SettingsError naming the file.
+        """
+        prefix = "ca" if (folder / "ca.key").exists() else "tls"
+        certificate_path, key_path = folder / f"{prefix}.crt", folder / f"{prefix}.key"
+        try:
+            certificate = x509.load_pem_x509_certificate(certificate_path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"{certificate_path}: not a readable certificate: {error}") from error
+        try:
+            key = serialization.load_pem_private_key(key_path.read_bytes(), password=None)
+        except (OSError, ValueError, TypeError) as error:
+            raise SettingsError(f"{key_path}: not a readable private key: {error}") from error
+        if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
+            raise SettingsError(f"{key_path}: the key is neither of an elliptic curve nor of RSA")
+        return cls(certificate, key)
+
+    @classmethod
+    def make(cls) -> Self:
+        """A new one, in memory only."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "redoubt cluster")])
+        certificate = (
+            _builder(name, name, key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .sign(key, hashes.SHA256())
         )
-        .sign(authority_key, hashes.SHA256())
+        return cls(certificate, key)
+
+    @property
+    def spki_sha256(self) -> str:
+        """SHA-256 of its SubjectPublicKeyInfo, hex."""
+        return hashlib.sha256(spki(self.key.public_key())).hexdigest()
+
+    def sign(self, public_key: ec.EllipticCurvePublicKey, names: x509.SubjectAlternativeName) -> x509.Certificate:
+        """A node's certificate, for a year or as long as the authority's own."""
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "redoubt node")])
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        return (
+            _builder(name, self.certificate.subject, public_key, self.certificate.not_valid_after_utc)
+            .add_extension(names, critical=False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .sign(self.key, hashes.SHA256())
+        )
+
+
+def issue_certificate(authority: Authority, folder: Path, address: str) -> dict[str, str]:
+    """Writes a new key and its certificate into `folder`; returns the variables with which Ray uses them."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = authority.sign(key.public_key(), node_names(address))
+    return write_files(folder, key, certificate, authority.certificate)
+
+
+def node_names(address: str) -> x509.SubjectAlternativeName:
+    """The names of this node, for its certificate. address: under which the others reach it."""
+    return x509.SubjectAlternativeName(
+        [
+            x509.IPAddress(ipaddress.ip_address(address)),
+            x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+            x509.DNSName("localhost"),
+            x509.DNSName(socket.gethostname()),
+        ]
     )
+
+
+def write_files(
+    folder: Path, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, authority: x509.Certificate
+) -> dict[str, str]:
+    """Writes the three into `folder`, the key for this user only; returns the variables with which Ray uses them."""
     key_path, certificate_path, authority_path = folder / "tls.key", folder / "tls.crt", folder / "ca.crt"
     key_path.touch(mode=0o600)
     key_path.write_bytes(
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     certificate_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    authority_path.write_bytes(authority_certificate.public_bytes(serialization.Encoding.PEM))
+    authority_path.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     return {
         "RAY_USE_TLS": "1",
         "RAY_TLS_SERVER_CERT": str(certificate_path),
@@ -65,17 +119,26 @@ def issue_certificate(authority: Path, folder: Path, address: str) -> dict[str, 
     }
 
 
-def _read_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey]:
-    prefix = "ca" if (folder / "ca.key").exists() else "tls"
-    certificate_path, key_path = folder / f"{prefix}.crt", folder / f"{prefix}.key"
-    try:
-        certificate = x509.load_pem_x509_certificate(certificate_path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{certificate_path}: not a readable certificate: {error}") from error
-    try:
-        key = serialization.load_pem_private_key(key_path.read_bytes(), password=None)
-    except (OSError, ValueError, TypeError) as error:
-        raise SettingsError(f"{key_path}: not a readable private key: {error}") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
-        raise SettingsError(f"{key_path}: the key is neither of an elliptic curve nor of RSA")
-    return certificate, key
+def spki(key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey) -> bytes:
+    """A key's SubjectPublicKeyInfo in DER."""
+    return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    last: datetime.datetime | None = None,
+) -> x509.CertificateBuilder:
+    """last: the longest that the certificate may be valid."""
+    now = datetime.datetime.now(datetime.UTC)
+    end = now + _VALID_FOR
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCK_SKEW)
+        .not_valid_after(end if last is None else min(end, last))
+    )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.launch.node.confidential import INNER_DASHBOARD_PORT, Confidential, confidential
 from app.launch.node.roles import Cores, Role
 from app.settings import SettingsError
 
@@ -35,7 +36,16 @@ class NodeOptions:
     drain_timeout_s: float
     """How long a worker that is told to stop may take to finish its requests."""
     tls_authority: Path | None
-    """A folder with `ca.crt` and `ca.key`; None: no TLS between nodes."""
+    """A folder with `ca.crt` and `ca.key`; None: no TLS between nodes, unless the node is confidential."""
+    confidential: Confidential | None = None
+    """How it proves itself to others; None: it does not."""
+
+    @property
+    def dashboard(self) -> tuple[str, int]:
+        """Where Ray's dashboard answers on a head: behind the Serve gate on loopback, if the node is confidential."""
+        if self.confidential is None:
+            return self.address, DASHBOARD_PORT
+        return "127.0.0.1", INNER_DASHBOARD_PORT
 
 
 def node_options(
@@ -54,6 +64,11 @@ def node_options(
 
     KubeRay sets FQ_RAY_IP (the head's service) and RAY_PORT; the pod's own address is POD_IP or MY_POD_IP.
     """
+    secret = confidential(role, environment)
+    if secret is not None:
+        if tls_authority is not None:
+            raise SettingsError("--tls-ca: a confidential cluster's head is its own authority: leave it out")
+        http_port = secret.config.service.http_options.port
     own = environment.get("POD_IP") or environment.get("MY_POD_IP")
     head = address or environment.get("FQ_RAY_IP") or environment.get("RAY_ADDRESS")
     if role is Role.HEAD:
@@ -73,6 +88,7 @@ def node_options(
         http_port=http_port,
         drain_timeout_s=drain_timeout_s,
         tls_authority=tls_authority,
+        confidential=secret,
     )
 
 

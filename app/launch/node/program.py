@@ -7,17 +7,21 @@ no restart. When Ray ends by itself, as it does on every node whose head is gone
 
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
-from app.launch.node.certificate import issue_certificate
+from app.launch.attested_front import attested_front, check, model_digests
+from app.launch.node.certificate import Authority, issue_certificate
 from app.launch.node.checks import accepts_connections, mistake, node_cores
+from app.launch.node.confidential import Confidential, EnrolmentError, memory_folder, resolved, without_ray
 from app.launch.node.health import Health, HealthServer
 from app.launch.node.options import NodeOptions
 from app.launch.node.ray_process import RayProcess, start_arguments, start_environment
@@ -26,7 +30,12 @@ from app.launch.node.roles import Role
 from app.launch.ray_environment import has_token
 from app.settings import SettingsError
 
+if TYPE_CHECKING:
+    from app.launch.node.membership import Joined
+
 _LOOK_PERIOD_S = 2.0
+_LONGEST_PAUSE_S = 30.0
+"""Between two attempts to join."""
 _PROBE_TIMEOUT_S = 30.0
 
 
@@ -58,70 +67,127 @@ class _Node:
         self._options = options
         self._health = health
         self._stop = stop
+        self._pause_s = _LOOK_PERIOD_S
 
     def run(self) -> None:
         """One life of Ray after the other, until the node is told to stop."""
         while not self._stop.is_set():
-            folder = Path(tempfile.mkdtemp(prefix="r-"))
-            try:
-                self._live_once(folder)
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
+            with ExitStack() as stack:
+                folder = Path(stack.enter_context(TemporaryDirectory(prefix="r-", ignore_cleanup_errors=True)))
+                try:
+                    self._live_once(folder, stack)
+                except (SettingsError, EnrolmentError) as error:
+                    self._health.set(str(error))
+                    self._stop.wait(self._pause_s)
+                    self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
-    def _live_once(self, folder: Path) -> None:
+    def _live_once(self, folder: Path, stack: ExitStack) -> None:
+        """Raises SettingsError or EnrolmentError if it cannot join its cluster now. stack: ends what it needs."""
         if not self._wait_until_startable():
             return
-        try:
-            environment = self._environment(folder)
-        except SettingsError as error:
-            self._health.set(str(error))
-            self._stop.wait(_LOOK_PERIOD_S)
-            return
-        if self._options.role is not Role.HEAD and not self._wait_for_head(environment):
-            return
+        options, node = self._options, self._options.confidential
+        losses: list[Callable[[], str | None]] = []
+        if node is None:
+            variables = dict(os.environ)
+            if options.tls_authority is not None:
+                variables |= issue_certificate(Authority.read(options.tls_authority), folder, options.address)
+        else:
+            options = replace(options, head_address=resolved(options.head_address))
+            joined = self._join(options, node, stack)
+            variables = without_ray(os.environ) | joined.variables
+            losses.append(joined.loss)
+        environment = start_environment(options, folder, variables)
+        if options.role is not Role.HEAD:
+            if not self._wait_for_head(options.head_address, environment):
+                return
+            if node is not None:
+                self._health.set("The front is starting: it reads the models that clients verify.")
+                front = attested_front(
+                    node.config.service,
+                    model_digests(node.config.service),
+                    folder,
+                    host=options.address,
+                    cluster_ca_spki_sha256=joined.authority_spki_sha256,
+                    soft_pki=node.soft_pki,
+                )
+                losses.append(stack.enter_context(front).loss)
+        self._pause_s = _LOOK_PERIOD_S
+        self._run_ray(options, environment, folder, losses)
+
+    def _join(self, options: NodeOptions, node: Confidential, stack: ExitStack) -> "Joined":
+        """Makes this confidential node a part of its cluster."""
+        # Only confidential nodes need redoubt-verify.
+        from app.launch.node.membership import as_head, as_worker
+
+        check(node.attestation)
+        secrets = Path(stack.enter_context(TemporaryDirectory(prefix="redoubt-node-", dir=memory_folder())))
+        if options.role is Role.HEAD:
+            return stack.enter_context(as_head(node, options.address, secrets))
+        self._health.set(f"This node and the head at {options.head_address} prove themselves to each other.")
+        return as_worker(node, options.head_address.rpartition(":")[0], options.address, secrets)
+
+    def _run_ray(
+        self,
+        options: NodeOptions,
+        environment: Mapping[str, str],
+        folder: Path,
+        losses: Sequence[Callable[[], str | None]],
+    ) -> None:
+        """Runs Ray until it ends, the node is told to stop, or something else is lost without which it cannot serve."""
         self._health.set("Ray is starting.")
-        arguments = start_arguments(self._options, node_cores(), folder / "ray")
+        arguments = start_arguments(options, node_cores(), folder / "ray")
         ray = RayProcess(arguments, environment, folder / "start.log")
         while not self._stop.wait(_LOOK_PERIOD_S):
-            if not ray.is_running():
-                self._health.set(f"Ray has ended on this node, and starts again. It said: {ray.last_words()}")
+            lost = next((said for loss in losses if (said := loss()) is not None), None)
+            if lost is None and not ray.is_running():
+                lost = f"Ray has ended on this node, and starts again. It said: {ray.last_words()}"
+            if lost is not None:
+                self._health.set(lost)
                 break
-            self._health.set(unready_reason(self._options))
+            self._health.set(unready_reason(options))
         else:
             self._health.set("The node is stopping: its requests finish, and new ones go elsewhere.")
-        ray.end(self._options.drain_timeout_s if self._options.role is not Role.HEAD else 0)
-
-    def _environment(self, folder: Path) -> dict[str, str]:
-        environment = dict(os.environ)
-        if self._options.tls_authority is not None:
-            environment |= issue_certificate(self._options.tls_authority, folder, self._options.address)
-        return start_environment(self._options, folder, environment)
+        ray.end(options.drain_timeout_s if options.role is not Role.HEAD else 0)
 
     def _wait_until_startable(self) -> bool:
         """Whether it may start now; False: the node is told to stop."""
         while not self._stop.is_set():
             reason = mistake(self._options, node_cores())
-            if reason is None and os.environ.get("RAY_AUTH_MODE", "token") == "token" and not has_token(os.environ):
-                reason = "There is no token for Ray: set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, the same on every node."
+            if reason is None:
+                reason = self._missing()
             if reason is None:
                 return True
             self._health.set(reason)
             self._stop.wait(_LOOK_PERIOD_S)
         return False
 
-    def _wait_for_head(self, environment: Mapping[str, str]) -> bool:
-        """The same, for the head's answer."""
-        address = self._options.head_address
+    def _missing(self) -> str | None:
+        """What the node waits for before it can begin to join."""
+        if self._options.confidential is None:
+            if os.environ.get("RAY_AUTH_MODE", "token") == "token" and not has_token(os.environ):
+                return "There is no token for Ray: set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, the same on every node."
+        elif self._options.role is not Role.HEAD and not accepts_connections(self._options.head_address):
+            return _no_answer(self._options.head_address)
+        return None
+
+    def _wait_for_head(self, address: str, environment: Mapping[str, str]) -> bool:
+        """The same, for the head's answer.
+
+        A confidential node asks once: a head that refuses it may be a new one, which it has to join anew.
+        """
         while not self._stop.is_set():
-            if accepts_connections(address):
-                reason = _head_refusal(address, environment)
-                if reason is None:
-                    return True
-            else:
-                reason = f"The head at {address} does not answer yet."
+            reason = _head_refusal(address, environment) if accepts_connections(address) else _no_answer(address)
+            if reason is None:
+                return True
             self._health.set(reason)
             self._stop.wait(_LOOK_PERIOD_S)
+            if self._options.confidential is not None:
+                break
         return False
+
+
+def _no_answer(address: str) -> str:
+    return f"The head at {address} does not answer yet."
 
 
 def _head_refusal(address: str, environment: Mapping[str, str]) -> str | None:

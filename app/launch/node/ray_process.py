@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from app.launch.node.checks import NodeCores
-from app.launch.node.options import AGENT_PORT, DASHBOARD_PORT, METRICS_PORT, NodeOptions
+from app.launch.node.options import AGENT_PORT, METRICS_PORT, NodeOptions
 from app.launch.node.roles import Role
 from app.launch.ray_environment import USE_HAPROXY, cluster_haproxy_environment, node_environment
+from app.settings import ATTESTED_FRONT
 
 _OBJECT_STORE_BYTES = 100 << 20
 """Hardly anything uses Ray's store of shared objects: requests and tokens travel by value."""
@@ -40,13 +41,14 @@ def start_arguments(options: NodeOptions, cores: NodeCores, folder: Path) -> lis
     ]
     if options.role is Role.HEAD:
         port = options.head_address.rpartition(":")[2]
+        dashboard_host, dashboard_port = options.dashboard
         return [
             "--head",
             f"--port={port}",
             "--num-cpus=0",
             "--include-dashboard=true",
-            "--dashboard-host=0.0.0.0",
-            f"--dashboard-port={DASHBOARD_PORT}",
+            f"--dashboard-host={'0.0.0.0' if options.confidential is None else dashboard_host}",
+            f"--dashboard-port={dashboard_port}",
             "--no-monitor",  # an autoscaler, if there is one, is KubeRay's and runs beside the head
             *arguments,
         ]
@@ -66,6 +68,8 @@ def start_environment(options: NodeOptions, folder: Path, environment: Mapping[s
     # KubeRay's own command for `ray start`: the node makes its own, and the host must not choose what runs here.
     variables.pop("KUBERAY_GEN_RAY_START_CMD", None)
     variables.setdefault("HOME", str(folder))
+    if options.confidential is not None:
+        variables[ATTESTED_FRONT] = "1"
     # At SIGTERM `ray start` drains the node: Serve moves its workers, its proxy finishes, and the raylet ends when it
     # has nothing left. A head has no workers.
     drain_s = 0 if options.role is Role.HEAD else options.drain_timeout_s

@@ -3,7 +3,7 @@
 import http.client
 from contextlib import closing
 
-from app.launch.node.options import AGENT_PORT, DASHBOARD_PORT, NodeOptions
+from app.launch.node.options import AGENT_PORT, NodeOptions
 from app.launch.node.roles import Role
 
 _TIMEOUT_S = 2.0
@@ -16,7 +16,7 @@ def unready_reason(options: NodeOptions) -> str | None:
     ready when its raylet is connected and Serve's proxy on this node has an ingress to send requests to.
     """
     if options.role is Role.HEAD:
-        if not _is_ok(options.address, DASHBOARD_PORT, "/api/gcs_healthz"):
+        if not _is_ok(*options.dashboard, "/api/gcs_healthz"):
             return "Ray's GCS or its dashboard does not answer yet."
         return None
     if not _is_ok(options.address, AGENT_PORT, "/api/local_raylet_healthz"):

@@ -1,0 +1,87 @@
+"""The one configuration that a confidential cluster serves, as a measured variable has it.
+
+`REDOUBT_SERVE_CONFIG` is part of what the container's policy pins, so nobody who can reach the cluster can have it
+serve anything else. Knows how two configurations are compared; who submits one is not its concern.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import yaml  # type: ignore[import-untyped]
+
+from app.launch.config_file import ServiceConfig, parse_config
+from app.settings import SettingsError
+
+SERVE_CONFIG = "REDOUBT_SERVE_CONFIG"
+"""The environment variable with the configuration's text, YAML."""
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredConfig:
+    """A configuration that nodes of a confidential cluster can serve."""
+
+    values: Mapping[str, Any]
+    """As it is in the text."""
+    service: ServiceConfig
+
+    @classmethod
+    def parse(cls, text: str, evidence: str) -> Self:
+        """The configuration in a text. evidence: the kind that the node is started with. Raises SettingsError."""
+        service = parse_config(text, SERVE_CONFIG)
+        if (mistake := next(_mistakes(service, evidence), None)) is not None:
+            raise SettingsError(f"{SERVE_CONFIG}: {mistake}")
+        return cls(yaml.safe_load(text), service)
+
+    def difference(self, values: Any) -> str | None:
+        """Where other values differ first, as a path that names ours only; None: they are the same configuration.
+
+        1 and 1.0 are the same: who turns YAML into JSON writes either.
+        """
+        return _difference(self.values, values, "")
+
+    def to_json(self, more: Mapping[str, Any]) -> bytes:
+        """For Ray Serve. more: further top-level keys."""
+        return json.dumps({**self.values, **more}, sort_keys=True).encode()
+
+
+def _mistakes(config: ServiceConfig, evidence: str) -> Iterator[str]:
+    if config.http_options.host not in _LOOPBACK:
+        yield (
+            f"http_options.host: {config.http_options.host} would serve without TLS: "
+            "set 127.0.0.1, where the front of each pod finds the service"
+        )
+    if config.proxy_location != "EveryNode":
+        yield f"proxy_location: {config.proxy_location} leaves pods without the service: set EveryNode"
+    attestation = config.application.args.attestation
+    if attestation.evidence != evidence:
+        yield f"attestation.evidence: is {attestation.evidence} and the node's is {evidence}: set the same"
+    if evidence == "coco" and attestation.collateral_file is None:
+        yield "attestation.collateral_file: is missing, and without it no node can check another one's quote"
+    for application in config.applications:
+        if application.runtime_env:
+            yield f"{application.name}: runtime_env: brings code that nobody has measured: leave it out"
+
+
+def _difference(ours: Any, theirs: Any, path: str) -> str | None:
+    if isinstance(ours, Mapping) and isinstance(theirs, dict):
+        if ours.keys() != theirs.keys():
+            return path or "the top level"
+        parts = [(ours[key], theirs[key], f"{path}.{key}" if path else str(key)) for key in ours]
+    elif isinstance(ours, list) and isinstance(theirs, list):
+        if len(ours) != len(theirs):
+            return path
+        parts = [(one, other, f"{path}[{index}]") for index, (one, other) in enumerate(zip(ours, theirs, strict=True))]
+    else:
+        return None if _scalar(ours) == _scalar(theirs) else path
+    return next((found for part in parts if (found := _difference(*part)) is not None), None)
+
+
+def _scalar(value: Any) -> tuple[str, Any]:
+    """A value with its type, in which an integer and a float are both numbers, and a truth value is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return type(value).__name__, value
+    return "number", value if not math.isnan(value) else None

@@ -27,24 +27,15 @@ _TIMEOUT_S = 60.0
 logger = logging.getLogger(__name__)
 
 
-def dashboard_client(port: int, token: str) -> httpx.AsyncClient:
-    """Reaches Ray's dashboard on loopback with Ray's own token."""
-    return httpx.AsyncClient(
-        base_url=f"http://127.0.0.1:{port}",
-        headers={"Authorization": f"Bearer {token}"},
-        timeout=_TIMEOUT_S,
-        trust_env=False,
-    )
-
-
 class ServeGate:
     """The ASGI application."""
 
-    def __init__(self, config: MeasuredConfig, operator_token: str, dashboard: httpx.AsyncClient) -> None:
-        """operator_token: what the operator has to send. dashboard: see `dashboard_client`."""
+    def __init__(self, config: MeasuredConfig, *, operator_token: str, dashboard_port: int, ray_token: str) -> None:
+        """operator_token: what the operator has to send. dashboard_port: on loopback, where Ray asks for ray_token."""
         self._config = config
         self._expected = f"Bearer {operator_token}".encode()
-        self._dashboard = dashboard
+        self._dashboard = f"http://127.0.0.1:{dashboard_port}"
+        self._headers = {"Authorization": f"Bearer {ray_token}"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -84,9 +75,12 @@ class ServeGate:
 
     async def _forward(self, method: str, target: str, content: bytes | None = None) -> Response:
         """The dashboard's answer. content: ours, never the caller's bytes."""
-        headers = {} if content is None else {"Content-Type": "application/json"}
+        headers = self._headers if content is None else self._headers | {"Content-Type": "application/json"}
         try:
-            async with self._dashboard.stream(method, target, content=content, headers=headers) as answer:
+            async with (
+                httpx.AsyncClient(base_url=self._dashboard, timeout=_TIMEOUT_S, trust_env=False) as client,
+                client.stream(method, target, content=content, headers=headers) as answer,
+            ):
                 body = bytearray()
                 async for chunk in answer.aiter_bytes():
                     body += chunk

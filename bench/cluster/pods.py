@@ -179,7 +179,7 @@ class Network:
             process = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env=kept | {"POD_IP": address, "PYTHONPATH": str(ROOT), **environment},
+                env=kept | {"POD_IP": address, "PYTHONPATH": f"{ROOT}:{ROOT / 'verify'}", **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -25,6 +25,7 @@ OPERATOR_TOKEN = "RAY_AUTH_TOKEN"
 ENROLMENT_PORT = 8444
 INNER_DASHBOARD_PORT = 8266
 _KINDS = ("coco", "soft")
+_OURS = ("RAY_", "REDOUBT_PROXY_")
 _SETTABLE = frozenset(
     {
         # KubeRay's, in each container of a cluster.
@@ -92,9 +93,9 @@ def confidential(role: Role, environment: Mapping[str, str]) -> Confidential | N
         return None
     if evidence not in _KINDS:
         raise SettingsError(f"{EVIDENCE}: there is no {evidence!r}: {' or '.join(_KINDS)}")
-    if unlisted := sorted(name for name in environment if name.startswith("RAY_") and name not in _SETTABLE):
+    if unlisted := sorted(name for name in environment if name.startswith(_OURS) and name not in _SETTABLE):
         raise SettingsError(
-            f"{', '.join(unlisted)}: a confidential node sets Ray's variables itself, since they can bring code and "
+            f"{', '.join(unlisted)}: a confidential node sets these itself, since variables of Ray can bring code and "
             "lead elsewhere: take them out of the pod"
         )
     text = environment.get(SERVE_CONFIG)

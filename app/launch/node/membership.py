@@ -21,7 +21,7 @@ from app.launch.node.confidential import ENROLMENT_PORT, INNER_DASHBOARD_PORT, C
 from app.launch.node.enrol import enrol
 from app.launch.node.enrol_service import EnrolService
 from app.launch.node.options import DASHBOARD_PORT
-from app.launch.serve_gate import ServeGate, dashboard_client
+from app.launch.serve_gate import ServeGate
 from app.launch.small_server import SmallServer
 from app.settings import SettingsError
 
@@ -60,7 +60,9 @@ def as_head(node: Confidential, address: str, folder: Path) -> Iterator[Joined]:
         token,
         _spki_of(Path(variables["RAY_TLS_SERVER_CERT"])),
     )
-    gate = ServeGate(node.config, node.operator_token, dashboard_client(INNER_DASHBOARD_PORT, token))
+    gate = ServeGate(
+        node.config, operator_token=node.operator_token, dashboard_port=INNER_DASHBOARD_PORT, ray_token=token
+    )
     with ExitStack() as stack:
         servers = []
         for application, port, tls in ((service.application(), ENROLMENT_PORT, context), (gate, DASHBOARD_PORT, None)):

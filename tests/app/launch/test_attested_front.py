@@ -149,5 +149,5 @@ def test_without_a_front_a_service_that_is_to_be_verified_does_not_start(
 
     monkeypatch.delenv(ATTESTED_FRONT, raising=False)
     settings = parse_settings({"model": {"folder": str(model)}, "attestation": {"evidence": "soft"}})
-    with pytest.raises(ValueError, match="only `redoubt serve` has the front"):
+    with pytest.raises(ValueError, match="only `redoubt serve` and nodes with REDOUBT_EVIDENCE have the front"):
         build(settings)

@@ -8,7 +8,7 @@ from threading import Thread
 import pytest
 from cryptography import x509
 
-from app.launch.node.certificate import issue_certificate
+from app.launch.node.certificate import Authority, issue_certificate
 from app.settings import SettingsError
 from tests.cloud.authority import make_authority
 
@@ -20,7 +20,7 @@ def authority(tmp_path: Path) -> Path:
 
 def issued(authority: Path, folder: Path) -> dict[str, str]:
     folder.mkdir()
-    return issue_certificate(authority, folder, "127.0.0.1")
+    return issue_certificate(Authority.read(authority), folder, "127.0.0.1")
 
 
 def context(purpose: ssl.Purpose, variables: dict[str, str]) -> ssl.SSLContext:

@@ -60,7 +60,7 @@ conformance: $(TEST_ENV) build model
 
 # A cluster of pods in network namespaces, as root: scaled, killed, cut off, changed while it runs. Takes some ten minutes.
 cluster: $(TEST_ENV) build model test-tools
-	@$(BIN)/python -m pytest -s tests/cloud/long_cluster.py $(ARGS)
+	@$(BIN)/python -m pytest -s tests/cloud/long_cluster.py tests/cloud/long_confidential.py $(ARGS)
 
 # The native code under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer, in builds of its own: a line a
 # part. Takes many minutes, so CI does not run it: make sanitize ARGS="threads files"

@@ -63,7 +63,7 @@ class SmallServer:
             http="h11",
             ws="none",
             lifespan="off",
-            log_level="warning",
+            log_level="error",
             access_log=False,
             server_header=False,
             limit_concurrency=_MOST_CONNECTIONS,

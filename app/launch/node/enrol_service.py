@@ -104,7 +104,11 @@ class EnrolService:
             own_spki=spki(pending.key),
             peer_spki=self._own_spki,
         )
-        self._trust.check(pending.own, quote, statement, time.time())
+        try:
+            self._trust.check(pending.own, quote, statement, time.time())
+        except AttestationError as refused:
+            print(f"redoubt node: The node at {client} is refused: {refused}", flush=True)
+            raise
         names = pending.request.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         certificate = self._authority.sign(pending.key, names)
         print(f"redoubt node: The node at {client} has proved itself and joins.", flush=True)
@@ -133,7 +137,6 @@ def _endpoint(handle: _Handler) -> Callable[[Request], Awaitable[JSONResponse]]:
             print(f"redoubt node: No quote for the node at {client}: {failed}", flush=True)
             return error(503, "attestation_unavailable", "The head can give no quote now.", {"Retry-After": "1"})
         except AttestationError as refused:
-            print(f"redoubt node: The node at {client} is refused: {refused}", flush=True)
             return error(403 if refused.reason != "malformed" else 400, refused.reason, str(refused))
 
     return endpoint

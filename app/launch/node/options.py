@@ -3,6 +3,7 @@
 Knows names and defaults, and checks no machine.
 """
 
+import ipaddress
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ def node_options(
     return NodeOptions(
         role=role,
         head_address=head,
-        address=own or _address_towards(head),
+        address=_checked(own) if own else _address_towards(head),
         cores=cores,
         models=models,
         health_port=health_port,
@@ -90,6 +91,15 @@ def node_options(
         tls_authority=tls_authority,
         confidential=secret,
     )
+
+
+def _checked(address: str) -> str:
+    """An address that the environment gives, and which goes into files of programs as it is. Raises SettingsError."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError as error:
+        raise SettingsError(f"POD_IP: {address!r} is no IP address") from error
+    return str(ipaddress.ip_address(found.packed))  # without the zone of an IPv6 address, in which anything may stand
 
 
 def _address_towards(head: str) -> str:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _LOOK_PERIOD_S = 2.0
 _LONGEST_PAUSE_S = 30.0
-"""Between two attempts to join."""
+"""Between two attempts to prove itself to the head."""
 _PROBE_TIMEOUT_S = 30.0
 
 
@@ -76,7 +76,10 @@ class _Node:
                 folder = Path(stack.enter_context(TemporaryDirectory(prefix="r-", ignore_cleanup_errors=True)))
                 try:
                     self._live_once(folder, stack)
-                except (SettingsError, EnrolmentError) as error:
+                except SettingsError as error:
+                    self._health.set(str(error))
+                    self._stop.wait(_LOOK_PERIOD_S)
+                except EnrolmentError as error:
                     self._health.set(str(error))
                     self._stop.wait(self._pause_s)
                     self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
@@ -123,7 +126,6 @@ class _Node:
         secrets = Path(stack.enter_context(TemporaryDirectory(prefix="redoubt-node-", dir=memory_folder())))
         if options.role is Role.HEAD:
             return stack.enter_context(as_head(node, options.address, secrets))
-        self._health.set(f"This node and the head at {options.head_address} prove themselves to each other.")
         return as_worker(node, options.head_address.rpartition(":")[0], options.address, secrets)
 
     def _run_ray(

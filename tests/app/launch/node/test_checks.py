@@ -113,6 +113,14 @@ class TestOptions:
         made = options(Role.HEAD, {"POD_IP": "10.1.2.3", "RAY_ADDRESS": "127.0.0.1:6379"})
         assert (made.head_address, made.address) == ("10.1.2.3:6379", "10.1.2.3")
 
+    @pytest.mark.parametrize("address", ["redoubt-head", "10.1.2.3\nbind *:80"])
+    def test_what_is_no_address_of_its_own_is_named(self, address: str) -> None:
+        with pytest.raises(SettingsError, match=r"POD_IP: .* is no IP address"):
+            options(Role.WORKER, {"POD_IP": address, "FQ_RAY_IP": "127.0.0.1"})
+
+    def test_nothing_hides_in_an_address_zone(self) -> None:
+        assert options(Role.WORKER, {"POD_IP": "fe80::1%\nbind *:80", "FQ_RAY_IP": "127.0.0.1"}).address == "fe80::1"
+
     def test_a_worker_finds_the_head_as_kuberay_says(self) -> None:
         given = {"POD_IP": "10.1.2.4", "FQ_RAY_IP": "redoubt-head.default.svc", "RAY_PORT": "6380"}
         assert options(Role.WORKER, given).head_address == "redoubt-head.default.svc:6380"

@@ -1,5 +1,5 @@
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
@@ -19,7 +19,7 @@ from tests.app.launch.test_measured_config import CONFIGURATION
 from tests.cloud.manifests.operator_pods import pods
 
 
-def environment(**changes: str) -> dict[str, str]:
+def environment(changes: Mapping[str, str]) -> dict[str, str]:
     own = {
         EVIDENCE: "soft",
         SERVE_CONFIG: yaml.safe_dump(CONFIGURATION),
@@ -28,13 +28,16 @@ def environment(**changes: str) -> dict[str, str]:
         "POD_IP": "127.0.0.1",
         "FQ_RAY_IP": "127.0.0.1",
     }
-    return own | changes
+    return own | dict(changes)
 
 
-def options(role: Role = Role.HEAD, tls_authority: Path | None = None, **changes: str) -> NodeOptions:
+def options(
+    changes: Mapping[str, str] | None = None, role: Role = Role.HEAD, tls_authority: Path | None = None
+) -> NodeOptions:
+    """changes: of the variables; empty ones are left out."""
     return node_options(
         role,
-        {name: value for name, value in environment(**changes).items() if value},
+        {name: value for name, value in environment(changes or {}).items() if value},
         address=None,
         cores=Cores.SHARED,
         models=(),
@@ -49,7 +52,7 @@ def test_a_node_is_confidential_only_if_it_is_told() -> None:
     made = options()
     assert made.confidential is not None
     assert made.confidential.config.values == CONFIGURATION
-    assert options(**{EVIDENCE: ""}).confidential is None
+    assert options({EVIDENCE: ""}).confidential is None
 
 
 @pytest.mark.parametrize(
@@ -75,8 +78,8 @@ def test_a_node_is_confidential_only_if_it_is_told() -> None:
 @pytest.mark.parametrize("role", Role)
 def test_a_hostile_variable_is_refused_by_name(name: str, role: Role) -> None:
     with pytest.raises(SettingsError, match=f"^{name}: a confidential node sets these itself"):
-        options(role, **{name: "1"})
-    assert options(role, **{EVIDENCE: "", name: "1"}).confidential is None
+        options({name: "1"}, role)
+    assert options({EVIDENCE: "", name: "1"}, role).confidential is None
 
 
 def kuberays() -> dict[str, dict[str, str]]:
@@ -91,13 +94,13 @@ def kuberays() -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize("role", Role)
 def test_what_kuberay_sets_is_taken_and_kept_from_ray(role: Role, tmp_path: Path) -> None:
-    given: dict[str, Any] = kuberays()[role.value] | {
+    given = kuberays()[role.value] | {
         "POD_IP": "127.0.0.1",
         "KUBERAY_GEN_RAY_START_CMD": "curl elsewhere",
     }
-    made = options(role, **given)
+    made = options(given, role)
     assert made.confidential is not None
-    left = without_ray(environment(**given))
+    left = without_ray(environment(given))
     assert not [name for name in left if name.startswith(("RAY_", "KUBERAY_"))]
     assert "the operator's" not in left.values()
     assert left["REDOUBT_HEALTH_PORT"] == "8079"
@@ -118,7 +121,7 @@ def test_what_kuberay_sets_is_taken_and_kept_from_ray(role: Role, tmp_path: Path
 )
 def test_what_is_missing_or_wrong_is_named(changes: dict[str, str], fault: str) -> None:
     with pytest.raises(SettingsError, match=fault):
-        options(**changes)
+        options(changes)
 
 
 def test_the_authority_is_the_heads_own(tmp_path: Path) -> None:
@@ -127,13 +130,13 @@ def test_the_authority_is_the_heads_own(tmp_path: Path) -> None:
 
 
 def test_registers_of_other_sizes() -> None:
-    made = options(**{PEER_RTMR0: f"{'ab' * 48}, {'CD' * 48}"})
+    made = options({PEER_RTMR0: f"{'ab' * 48}, {'CD' * 48}"})
     assert made.confidential is not None
     assert made.confidential.more_rtmr0 == {b"\xab" * 48, b"\xcd" * 48}
 
 
 def test_a_worker_needs_no_operators_token() -> None:
-    made = options(Role.WORKER, RAY_AUTH_TOKEN="")
+    made = options({"RAY_AUTH_TOKEN": ""}, Role.WORKER)
     assert made.confidential is not None
     assert made.confidential.operator_token is None
 
@@ -146,7 +149,7 @@ def test_the_dashboard_is_behind_the_gate(tmp_path: Path) -> None:
 
 def test_the_front_is_there_and_requests_stay_in_their_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    made = start_environment(options(Role.WORKER), tmp_path, {"RAY_USE_TLS": "1"})
+    made = start_environment(options(role=Role.WORKER), tmp_path, {"RAY_USE_TLS": "1"})
     assert (made[ATTESTED_FRONT], made["REDOUBT_PROXY_STAY_ON_NODE"]) == ("1", "1")
 
 
@@ -165,7 +168,7 @@ class TestSoftKeys:
         folder = tmp_path / "keys"
         make_soft_keys([str(folder)])
         assert capsys.readouterr().out.startswith("INSECURE")
-        made = options(**{SOFT_PKI: str(folder)}).confidential
+        made = options({SOFT_PKI: str(folder)}).confidential
         assert made is not None
         source = made.source()
         assert isinstance(source, SoftEvidence)
@@ -177,7 +180,7 @@ class TestSoftKeys:
         folder = tmp_path / "keys"
         make_soft_keys([str(folder)])
         (folder / name).write_text("nonsense")
-        made = options(**{SOFT_PKI: str(folder)}).confidential
+        made = options({SOFT_PKI: str(folder)}).confidential
         assert made is not None
         with pytest.raises(SettingsError, match=f"{SOFT_PKI}: {folder}: no keys of soft evidence"):
             made.source()

@@ -235,12 +235,13 @@ class AttestationSettings(Knobs):
     """"coco": quotes of the processor, from the agent of a confidential container. "soft": quotes that anybody can
     make, to try it out; needs REDOUBT_ALLOW_SOFT_EVIDENCE=1 in the environment. "none": no attestation."""
     tls_port: int = Field(default=8443, ge=1, le=65535)
-    """Where clients connect with TLS, on the address of `http_options`. The service itself then listens on loopback."""
+    """Where clients connect with TLS, on the address of `http_options`, or the pod's on a cluster. The service itself
+    then listens on loopback."""
     quote_timeout_s: float = Field(default=10.0, gt=0)
     """How long one quote may take."""
     collateral_file: str | None = None
     """A file with what Intel says of the platform, handed to clients with each quote; none: clients have it, or get it
-    themselves."""
+    themselves. Nodes of a cluster need it to check each other. It is read at the start."""
 
 
 class ModelApplicationSettings(Knobs):

@@ -17,7 +17,7 @@ from app.settings import SettingsError
 
 SERVE_CONFIG = "REDOUBT_SERVE_CONFIG"
 """The environment variable with the configuration's text, YAML."""
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,10 @@ class MeasuredConfig:
 
 
 def _mistakes(config: ServiceConfig, evidence: str) -> Iterator[str]:
-    if config.http_options.host not in _LOOPBACK:
+    if config.http_options.host != _LOOPBACK:
         yield (
             f"http_options.host: {config.http_options.host} would serve without TLS: "
-            "set 127.0.0.1, where the front of each pod finds the service"
+            f"set {_LOOPBACK}, where the front of each pod finds the service"
         )
     if config.proxy_location != "EveryNode":
         yield f"proxy_location: {config.proxy_location} leaves pods without the service: set EveryNode"

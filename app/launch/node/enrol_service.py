@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from starlette.applications import Starlette
@@ -41,6 +41,12 @@ HELLO, JOIN = "/v1/node/hello", "/v1/node/join"
 MOST_BODY_BYTES = 2 * MOST_QUOTE_BYTES
 _MOST_PENDING = 64
 _PENDING_S = 60.0
+_UNREADABLE = (
+    x509.DuplicateExtension,
+    x509.ExtensionNotFound,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
 _NONCE = re.compile(rf"[0-9a-f]{{{2 * NONCE_BYTES}}}")
 
 
@@ -173,6 +179,6 @@ def _signing_request(values: dict[str, Any]) -> x509.CertificateSigningRequest:
         names = request.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         if not all(isinstance(name, x509.IPAddress | x509.DNSName) for name in names):
             raise ValueError("it names more than addresses and hosts")
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.ExtensionNotFound) as refused:
+    except (ValueError, TypeError, UnsupportedAlgorithm, *_UNREADABLE) as refused:
         raise AttestationError("malformed", f"request is not a certificate signing request: {refused}") from None
     return request

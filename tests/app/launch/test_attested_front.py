@@ -14,6 +14,7 @@ import httpx
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from app.attestation.soft_files import main as make_soft_keys
 from app.attestation.statement import model_digest
 from app.launch.attested_front import ALLOW_SOFT, attested_front, check, config_digest, model_digests
 from app.launch.config_file import ServiceConfig, checked_config, with_digests
@@ -83,6 +84,23 @@ def test_it_shows_evidence_passes_requests_on_and_ends(tmp_path: Path, model: Pa
         attestation_service.kill()
         wait_until(lambda: front.loss() is not None, "the loss is noticed")
         assert "attestation service has ended" in str(front.loss())
+
+
+def test_on_a_cluster_it_listens_on_the_pods_address_and_names_the_authority(
+    tmp_path: Path, model: Path, service_port: int
+) -> None:
+    keys, authority = tmp_path / "keys", "ab" * 32
+    make_soft_keys([str(keys)])
+    config = configuration(tmp_path, model, {"port": service_port}, evidence="soft", tls_port=free_port())
+    cluster = {"host": "127.0.0.2", "cluster_ca_spki_sha256": authority, "soft_pki": str(keys)}
+    with ExitStack() as stack, attested_front(config, tmp_path, **cluster) as front:
+        assert front.url.startswith("https://127.0.0.2:")
+        client = stack.enter_context(httpx.Client(base_url=front.url, verify=False, timeout=10))
+        wait_until(lambda: answers(client), "the front listens")
+        answer = client.get("/v1/attestation", params={"nonce": "0" * 64}).json()
+        assert json.loads(base64.b64decode(answer["statement"]))["cluster_ca_spki_sha256"] == authority
+        assert front.policy is not None
+        assert (keys / "root.crt").read_text() in front.policy.read_text()
 
 
 def answers(client: httpx.Client) -> bool:

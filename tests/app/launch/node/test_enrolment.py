@@ -190,13 +190,16 @@ def test_a_rogue_node_stays_out(name: str, machine: SoftTee, rogue: Rogue, capfd
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_rogue_head_gets_no_quote_and_no_node(name: str, machine: SoftTee, head: Head) -> None:
+def test_a_rogue_head_gets_no_quote_and_no_node(
+    name: str, machine: SoftTee, head: Head, capfd: pytest.CaptureFixture[str]
+) -> None:
     reason, change = OTHERS[name]
     other = change(machine)
     # The head would take everybody.
     head.tee, head.trust = other, trust(other)
     with head.running() as port, pytest.raises(EnrolmentError, match=f"does not prove that it .*: {reason}"):
         join(port, machine, trust(machine))
+    assert "The node at" not in capfd.readouterr().out
 
 
 def test_a_debug_node_does_not_take_its_like(machine: SoftTee, head: Head) -> None:

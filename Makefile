@@ -58,7 +58,8 @@ conformance: $(TEST_ENV) build model
 	$(if $(ARGS),,@REDOUBT_TEST_ALL=1 REDOUBT_TEST_FULL=1 $(BIN)/python -m pytest \
 	  tests/app/workers/test_constraints.py tests/service/test_schemas.py)
 
-# A cluster of pods in network namespaces, as root: scaled, killed, cut off, changed while it runs. Takes some ten minutes.
+# A cluster of pods in network namespaces, as root: scaled, killed, cut off, changed while it runs; and a confidential one.
+# Takes a quarter of an hour.
 cluster: $(TEST_ENV) build model test-tools
 	@$(BIN)/python -m pytest -s tests/cloud/long_cluster.py tests/cloud/long_confidential.py $(ARGS)
 

@@ -159,7 +159,10 @@ def node(
         ),
     ] = None,
 ) -> None:
-    """Run one node of a Ray cluster, as a pod does. SIGTERM drains and stops it."""
+    """Run one node of a Ray cluster, as a pod does. SIGTERM drains and stops it.
+
+    With REDOUBT_EVIDENCE in the environment nodes prove themselves to each other: docs/confidential.md, Clusters.
+    """
     from app.launch.node.options import node_options
     from app.launch.node.program import run_node
     from app.settings import SettingsError

@@ -113,16 +113,15 @@ class ServiceConfig(Knobs):
 def load_config(path: Path) -> ServiceConfig:
     """Reads and checks a configuration file. Raises SettingsError that names the file and each wrong knob."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return parse_config(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: not YAML: {error}") from error
-    return parse_config(text, str(path))
 
 
 def parse_config(text: str, source: str) -> ServiceConfig:
-    """The same for a configuration's text. source: its name in errors."""
+    """The configuration from its text, YAML. Raises SettingsError that names the source and each wrong knob."""
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -93,7 +93,7 @@ def test_on_a_cluster_it_listens_on_the_pods_address_and_names_the_authority(
     make_soft_keys([str(keys)])
     config = configuration(tmp_path, model, {"port": service_port}, evidence="soft", tls_port=free_port())
     cluster = {"host": "127.0.0.2", "cluster_ca_spki_sha256": authority, "soft_pki": str(keys)}
-    with ExitStack() as stack, attested_front(config, tmp_path, **cluster) as front:
+    with ExitStack() as stack, attested_front(config, model_digests(config), tmp_path, **cluster) as front:
         assert front.url.startswith("https://127.0.0.2:")
         client = stack.enter_context(httpx.Client(base_url=front.url, verify=False, timeout=10))
         wait_until(lambda: answers(client), "the front listens")

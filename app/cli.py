@@ -79,7 +79,9 @@ class Shape(StrEnum):
 
 @cli.command()
 def serve(
-    config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("ray_configs/local.yaml"),
+    config: Annotated[
+        Path, typer.Option(help="The configuration file; env:NAME: the text in that environment variable.")
+    ] = Path("ray_configs/local.yaml"),
     host: Annotated[str | None, typer.Option(help="The address to listen on, instead of the file's.")] = None,
     port: Annotated[int | None, typer.Option(help="The port, instead of the file's.", min=0, max=65535)] = None,
     model: Annotated[

@@ -3,6 +3,7 @@
 Knows which keys a file may have and how the command line overrides them. Starts nothing, and imports no Ray.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -17,6 +18,7 @@ from app.sealing.sealed_model import SealedModel, open_model
 from app.settings import Knobs, ModelApplicationSettings, ServiceSettings, SettingsError, validated
 
 MODEL_IMPORT_PATH = "app.deploy:build_model"
+_VARIABLE = "env:"
 
 
 class HttpOptions(Knobs):
@@ -111,13 +113,26 @@ class ServiceConfig(Knobs):
 
 
 def load_config(path: Path) -> ServiceConfig:
-    """Reads and checks a configuration file. Raises SettingsError that names the file and each wrong knob."""
+    """Reads and checks a configuration file. Raises SettingsError that names the file and each wrong knob.
+
+    path: a file, or `env:NAME` for the text that is in an environment variable.
+    """
+    if (name := variable_of(path)) is not None:
+        if (text := os.environ.get(name)) is None:
+            raise SettingsError(f"{path}: there is no environment variable {name}")
+        return parse_config(text, name)
     try:
         return parse_config(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: not YAML: {error}") from error
+
+
+def variable_of(path: Path) -> str | None:
+    """The environment variable that has the configuration, if the path names one and no file."""
+    text = str(path)
+    return text.removeprefix(_VARIABLE) if text.startswith(_VARIABLE) else None
 
 
 def parse_config(text: str, source: str) -> ServiceConfig:

@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from app.launch.attested_front import AttestedFront, attested_front, check, model_digests
-from app.launch.config_file import HttpOptions, ServiceConfig, checked_config, core_share, with_digests
+from app.launch.config_file import (
+    HttpOptions,
+    ServiceConfig,
+    checked_config,
+    core_share,
+    variable_of,
+    with_digests,
+)
 from app.launch.deployments import WatchedConfig, causes, deploy, follow, say
 from app.launch.private_folder import PrivateFolder
 from app.launch.process_watch import ControllerWatch, VitalProcessWatch
@@ -82,8 +89,9 @@ def serve_local(
         if os.environ.setdefault(USE_HAPROXY, "1") == "1":
             os.environ.update(haproxy_environment(folder.path, config.http_options))
         # With models from the command line the file's are not served, whatever it says later. What clients verify is
-        # what was served at the start.
-        watched = None if model_folders or is_attested else WatchedConfig(config_path, config)
+        # what was served at the start. A variable does not change.
+        is_fixed = bool(model_folders) or is_attested or variable_of(config_path) is not None
+        watched = None if is_fixed else WatchedConfig(config_path, config)
         keep_logs = True
         with front as attested:
             status = _serve(config, share, watched, folder.path, attested, dashboard=dashboard)

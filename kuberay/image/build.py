@@ -16,20 +16,21 @@ from pathlib import Path
 
 from kuberay.image import debian, locks
 from kuberay.image.layer import write_layer
-from kuberay.image.root_files import HOME, USER_ID, WORKING_FOLDER, BuildError, build_root, build_wheel, locked_names
+from kuberay.image.root_files import (
+    ENVIRONMENT,
+    USER_ID,
+    WORKING_FOLDER,
+    BuildError,
+    build_root,
+    build_wheel,
+    locked_names,
+)
 from kuberay.image.sbom import write_sbom
 
 ROOT = Path(__file__).parents[2]
 TAG = "redoubt"
 MAX_UNPACKED_BYTES = 900_000_000
 MAX_COMPRESSED_BYTES = 350_000_000
-ENVIRONMENT = {
-    "PATH": "/usr/local/bin:/usr/bin:/bin",
-    "HOME": HOME,
-    "LANG": "C.UTF-8",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONUNBUFFERED": "1",
-}
 
 
 def git(*arguments: str) -> str:

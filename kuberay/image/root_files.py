@@ -16,6 +16,13 @@ from kuberay.image.locks import BUILD_WHEELS, WHEELS, Deb
 USER_ID = 10001
 HOME = "/tmp/home"
 WORKING_FOLDER = "/opt/redoubt"
+ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "HOME": HOME,
+    "LANG": "C.UTF-8",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONUNBUFFERED": "1",
+}
 
 _DPKG_OPTIONS = [f"path-exclude=/usr/share/{name}/*" for name in ("doc", "info", "lintian", "locale", "man")]
 _DPKG_OPTIONS += ["path-include=/usr/share/doc/*/copyright", "force-unsafe-io"]

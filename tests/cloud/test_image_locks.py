@@ -16,11 +16,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from kuberay.image import locks
-from kuberay.image.build import ENVIRONMENT
 from kuberay.image.debian import DebianError, fetch
 from kuberay.image.layer import write_layer
 from kuberay.image.locks import Deb, LockError, read_packages, read_wheels
-from kuberay.image.root_files import UNUSED, USER_ID, WORKING_FOLDER
+from kuberay.image.root_files import ENVIRONMENT, UNUSED, USER_ID, WORKING_FOLDER
 from kuberay.image.sbom import write_sbom
 
 ROOT = Path(__file__).parents[2]

@@ -4,10 +4,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from kuberay.confidential.workloads import Workload
+from kuberay.confidential.workloads import ManifestError, Workload
 from kuberay.image.root_files import WORKING_FOLDER
 
 RULES = Path(__file__).with_name("agent_policy.rego")
+MOST_COLUMNS = 1000
 _NAME = "[a-z0-9.-]{1,253}"
 _KUBERNETES = (
     rf"^HOSTNAME={_NAME}$",
@@ -31,14 +32,17 @@ _KUBERAY = (
 
 
 def agent_policy(workloads: Sequence[Workload], *, logs: bool) -> str:
-    """The text of the policy. logs: the host may read what the containers print."""
+    """The text of the policy. Raises ManifestError for a line that is too long for the agent.
+
+    logs: the host may read what the containers print.
+    """
     containers = [
         {
             "name": workload.name,
             "image_digest": workload.image.partition("@")[2],
             "arguments": workload.arguments,
             "working_folder": WORKING_FOLDER,
-            "environment": workload.environment,
+            "environment": {name: value.split("\n") for name, value in workload.environment.items()},
             "address_variables": workload.address_variables,
             "injected_variables": [*_KUBERNETES, *(_KUBERAY if workload.is_ray_node else ())],
             "user_id": workload.user_id,
@@ -51,4 +55,7 @@ def agent_policy(workloads: Sequence[Workload], *, logs: bool) -> str:
         for workload in workloads
     ]
     data = json.dumps({"containers": containers, "logs": logs}, indent=2, sort_keys=True)
-    return f"{RULES.read_text(encoding='utf-8')}\npolicy_data := {data}\n"
+    text = f"{RULES.read_text(encoding='utf-8')}\npolicy_data := {data}\n"
+    if long := next((line for line in text.splitlines() if len(line) > MOST_COLUMNS), None):
+        raise ManifestError(f"a line of more than {MOST_COLUMNS} characters, which the agent refuses: {long:.60}...")
+    return text

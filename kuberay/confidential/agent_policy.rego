@@ -68,8 +68,8 @@ CreateContainerRequest if {
     every variable in input.OCI.Process.Env {
         variable_is_allowed(container, variable)
     }
-    every name, value in container.environment {
-        concat("=", [name, value]) in input.OCI.Process.Env
+    every variable in variables(container) {
+        variable in input.OCI.Process.Env
     }
     every mount in input.OCI.Mounts {
         mount_is_allowed(container, mount)
@@ -165,10 +165,7 @@ process_is(container) if {
 }
 
 # Variables: those of the overlay, each of which has to be there, and what Kubernetes and KubeRay add.
-variable_is_allowed(container, variable) if {
-    some name, value in container.environment
-    variable == concat("=", [name, value])
-}
+variable_is_allowed(container, variable) if variable in variables(container)
 
 variable_is_allowed(container, variable) if {
     some name in container.address_variables
@@ -181,6 +178,9 @@ variable_is_allowed(container, variable) if {
     some pattern in container.injected_variables
     regex.match(pattern, variable)
 }
+
+# The overlay's own. A value is a list of its lines, because the agent takes no line of more than 1024 characters.
+variables(container) := [concat("=", [name, concat("\n", lines)]) | some name, lines in container.environment]
 
 mount_is_allowed(_, mount) if mount_is_systems(mount)
 
@@ -292,7 +292,9 @@ storage_is_image(storage) if {
 # Whether the agent unpacks `pause` for this option ("sandbox") or pulls the image ("container").
 image_kind(option) := kind if {
     startswith(option, "image_guest_pull=")
-    metadata := json.unmarshal(substring(option, 17, -1)).metadata
+    value := substring(option, 17, -1)
+    json.is_valid(value)
+    metadata := json.unmarshal(value).metadata
     not "io.kubernetes.cri-o.ContainerType" in object.keys(metadata)
     kind := object.get(metadata, "io.kubernetes.cri.container-type", "container")
 }

@@ -11,6 +11,9 @@ import json
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
 class InitdataError(ValueError):
     """What should go into the initdata cannot; the message says why."""
 
@@ -28,9 +31,13 @@ def initdata(*, policy: str, kbs_url: str, kbs_certificate: str, image_repositor
     """
     if urlsplit(kbs_url).scheme != "https" or not urlsplit(kbs_url).hostname or '"' in kbs_url:
         raise InitdataError(f"the KBS needs an address with https, not {kbs_url}")
-    if "-----BEGIN CERTIFICATE-----" not in kbs_certificate or "PRIVATE KEY" in kbs_certificate:
-        raise InitdataError("the KBS' certificate has to be a certificate in PEM, without a key")
-    certificate = kbs_certificate.strip()
+    try:
+        if "PRIVATE KEY" in kbs_certificate:
+            raise ValueError("with a private key")
+        chain = x509.load_pem_x509_certificates(kbs_certificate.encode())
+    except ValueError as error:
+        raise InitdataError(f"the KBS needs its certificate in PEM, without a key: {error}") from error
+    certificate = "".join(each.public_bytes(Encoding.PEM).decode() for each in chain).strip()
     images = json.dumps(
         {
             "default": [{"type": "reject"}],

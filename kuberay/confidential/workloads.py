@@ -20,6 +20,11 @@ CONFIGURATION = "REDOUBT_SERVE_CONFIG"
 IMAGE = "REDOUBT_IMAGE"
 _DIGEST = re.compile(r"[a-z0-9][a-z0-9.-]*(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)+@sha256:[0-9a-f]{64}")
 """An image in a registry, by its digest and without a tag."""
+_NOT_FOR_CLUSTERS = {
+    "authOptions": "Ray's token would come from a Secret",
+    "gcsFaultToleranceOptions": "whoever has the external storage runs code in the cluster",
+    "enableInTreeAutoscaling": "the autoscaler would need a token of the Kubernetes API",
+}
 _POD_ADDRESS = {"fieldRef": {"fieldPath": "status.podIP"}}
 _CONTAINER_FIELDS = frozenset(
     {
@@ -62,6 +67,9 @@ def pod_templates(documents: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         kind, name = document["kind"], document["metadata"]["name"]
         if kind == "RayService":
             cluster = document["spec"]["rayClusterConfig"]
+            for field, reason in _NOT_FOR_CLUSTERS.items():
+                if cluster.get(field):
+                    raise ManifestError(f"{kind} {name}: {field}: {reason}")
             yield f"{kind} {name}: head", cluster["headGroupSpec"]["template"]
             for group in cluster["workerGroupSpecs"]:
                 yield f"{kind} {name}: {group['groupName']}", group["template"]

@@ -165,7 +165,11 @@ def _add_variables(service: Document, ray: Any, *, is_head: bool) -> None:
         ("RAY_NODE_TYPE_NAME", "metadata.labels['ray.io/group']"),
     ):
         ray["env"].append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
-    ray["env"].append({"name": "KUBERAY_GEN_RAY_START_CMD", "value": "ray start"})
+    ray["env"].append({"name": "KUBERAY_GEN_RAY_START_CMD", "value": "ulimit -n 65536; ray start"})
+    if is_head:
+        ray["env"].append(
+            {"name": "RAY_USAGE_STATS_EXTRA_TAGS", "value": "kuberay_version=v1.7.0;kuberay_crd=RayService"}
+        )
     for name, value in (
         ("RAY_PORT", "6379"),
         ("RAY_timeout_ms_task_wait_for_death_info", "0"),

@@ -1,7 +1,7 @@
 """Makes an overlay confidential: `kubectl kustomize OVERLAY | python -m kuberay.confidential OUT --kbs URL ...`.
 
-Writes to OUT: manifests.yaml, to apply; initdata.toml, whose SHA-384 clients demand (`redoubt policy build --initdata`); and
-resource-policy.rego for the KBS. Prints what a client's policy pins. The same input gives the same files.
+Writes to OUT: manifests.yaml, to apply; initdata.toml, whose SHA-384 clients demand; resource-policy.rego, for the KBS.
+Prints what a client's policy pins. The same input gives the same files.
 """
 
 import argparse

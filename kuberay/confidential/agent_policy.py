@@ -1,4 +1,4 @@
-"""The policy of the agent in the guest (Kata Containers), in Rego: fixed rules, and the workloads they allow as data."""
+"""The policy of the guest's agent (Kata Containers), in Rego: fixed rules, and as data the workloads they allow."""
 
 import json
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """The initdata of a confidential guest: one TOML text, of which SHA-384 is the trust domain's MR_CONFIG_ID.
 
-The host hands it to the guest as an annotation, so it is public; the guest's agents read their configuration from it, and
-the agent refuses to start with another one than the processor has measured. Knows no manifests.
+The host hands it to the guest as an annotation, so it is public. The guest's agents read their configuration from it,
+and refuse one that is not what the processor has measured. Knows no manifests.
 """
 
 import base64
@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
+
 
 class InitdataError(ValueError):
     """What should go into the initdata cannot; the message says why."""

@@ -124,7 +124,14 @@ def _containers(where: str, template: Any) -> list[Any]:
         raise ManifestError(f"{where}: runtimeClassName is not {RUNTIME_CLASS}, so the pod would be no trust domain")
     if ANNOTATION not in template["metadata"].get("annotations", {}):
         raise ManifestError(f"{where}: there is no annotation {ANNOTATION}")
-    for field in ("initContainers", "ephemeralContainers", "hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"):
+    for field in (
+        "initContainers",
+        "ephemeralContainers",
+        "hostNetwork",
+        "hostPID",
+        "hostIPC",
+        "shareProcessNamespace",
+    ):
         if spec.get(field):
             raise ManifestError(f"{where}: {field} cannot be confidential")
     if spec.get("automountServiceAccountToken") is not False or spec.get("enableServiceLinks") is not False:
@@ -207,5 +214,3 @@ def _devices(where: str, spec: Any, container: Any) -> tuple[str, ...]:
     if len(devices) != len(container.get("volumeDevices", ())):
         raise ManifestError(f"{where}: a device is of no claim")
     return devices
-
-

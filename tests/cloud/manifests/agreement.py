@@ -110,15 +110,16 @@ def cpus(service: Document, config: ServiceConfig) -> Iterator[str]:
 
 
 def memory(service: Document, config: ServiceConfig) -> Iterator[str]:
-    """Weights, KV cache, engine, Ray and /dev/shm fit the pod's memory."""
-    shm = next(each for each in _pod(service, "worker")["volumes"] if each["name"] == "shm")
+    """Weights, KV cache, engine, Ray and volumes in memory fit the pod's memory."""
+    folders = [each["emptyDir"] for each in _pod(service, "worker")["volumes"] if "emptyDir" in each]
+    in_memory = sum(int(quantity(each["sizeLimit"])) for each in folders if each.get("medium") == "Memory")
     for application in config.applications:
         needed = (
             WEIGHTS_BYTES[application.args.model.name]
             + application.args.engine.kv_memory_bytes
             + ENGINE_BYTES
             + RAY_BYTES
-            + int(quantity(shm["emptyDir"]["sizeLimit"]))
+            + in_memory
         )
         if needed > _limit(service, "memory"):
             yield f"{application.name} needs {needed} bytes of a pod with {_limit(service, 'memory')}"
@@ -138,19 +139,26 @@ def timeouts(service: Document, config: ServiceConfig) -> Iterator[str]:
         yield "rayClusterDeletionDelaySeconds is less than what a pod may take to end"
 
 
+def _is_attested(config: ServiceConfig) -> bool:
+    return config.application.args.attestation.evidence != "none"
+
+
 def ports(service: Document, config: ServiceConfig) -> Iterator[str]:
-    """One port for requests, one for probes, everywhere."""
+    """One port for requests, one for probes, everywhere. Where clients verify pods, it is their front's."""
+    is_attested = _is_attested(config)
+    public = config.application.args.attestation.tls_port if is_attested else config.http_options.port
     for role in ("head", "worker"):
         pod = _pod(service, role)
         named = {each["name"]: each["containerPort"] for each in pod["containers"][0]["ports"]}
-        if named.get("serve") != config.http_options.port:
-            yield f"{role}: port serve is not http_options.port {config.http_options.port}"
+        if named.get("serve") != public:
+            yield f"{role}: port serve is not {public}"
         if str(named.get("health")) != _variables(pod)["REDOUBT_HEALTH_PORT"]:
             yield f"{role}: port health is not REDOUBT_HEALTH_PORT"
-        if named.get("metrics") != 8080:
-            yield f"{role}: port metrics is not 8080"
-    if config.http_options.host != "0.0.0.0":
-        yield "http_options.host is not 0.0.0.0, so nobody would reach the pods"
+        if named.get("metrics") != (None if is_attested else 8080):
+            yield f"{role}: port metrics is not 8080, or is there although it has no TLS"
+    host = "127.0.0.1" if is_attested else "0.0.0.0"
+    if config.http_options.host != host:
+        yield f"http_options.host is not {host}, so nobody would reach the pods, or everybody without TLS"
     if config.proxy_location != "EveryNode":
         yield "proxy_location is not EveryNode, so requests would meet no proxy"
 
@@ -159,14 +167,18 @@ def files(service: Document, config: ServiceConfig) -> Iterator[str]:
     """Models and keys lie where they are mounted, and readiness looks at the models that are served."""
     pod = _pod(service, "worker")
     mounted = [Path(each["mountPath"]) for each in pod["containers"][0]["volumeMounts"]]
-    served = {str(application.args.model.path) for application in config.applications}
-    if set(_variables(pod)["REDOUBT_MODELS"].split(":")) != served:
+    devices = {each["devicePath"] for each in pod["containers"][0].get("volumeDevices", [])}
+    models = [application.args.model for application in config.applications]
+    if (sealed := {model.sealed for model in models if model.sealed}) != devices:
+        yield f"the devices {sorted(devices)} are not the sealed models {sorted(sealed)}"
+    served = {model.folder for model in models if model.folder}
+    if set(filter(None, _variables(pod).get("REDOUBT_MODELS", "").split(":"))) != served:
         yield f"REDOUBT_MODELS is not {', '.join(sorted(served))}"
     key_file = config.application.args.ingress.api_key_file
     for path in (*served, *([key_file] if key_file else [])):
         if not any(folder in Path(path).parents for folder in mounted):
             yield f"{path} is on no volume"
-    keys = next(each["secret"] for each in pod["volumes"] if each["name"] == "keys")
+    keys = next((each["secret"] for each in pod["volumes"] if each["name"] == "keys"), {"optional": True, "items": []})
     if key_file is None and not keys.get("optional"):
         yield "there are no API keys, but the pods wait for their Secret"
     if key_file is not None and Path(key_file).name not in [each["path"] for each in keys["items"]]:

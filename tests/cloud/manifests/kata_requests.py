@@ -1,7 +1,7 @@
 """What Kata's runtime asks the agent in the guest for, to start the containers of a pod: requests in our own words.
 
-After src/runtime/virtcontainers and the requests in genpolicy's tests of Kata Containers 4.3, with containerd, guest pull
-of images and no shared file system. Names that the host draws are fixed here.
+After src/runtime/virtcontainers and genpolicy's tests of Kata Containers: containerd, images pulled in the guest, no
+shared file system. Names that the host draws are fixed here.
 """
 
 import json
@@ -156,9 +156,7 @@ def _request(container_id: str, pod: Document) -> Any:
                 "NoNewPrivileges": True,
                 "SelinuxLabel": "",
                 "ApparmorProfile": "",
-                "Capabilities": {
-                    kind: [] for kind in ("Ambient", "Bounding", "Effective", "Inheritable", "Permitted")
-                },
+                "Capabilities": {kind: [] for kind in ("Ambient", "Bounding", "Effective", "Inheritable", "Permitted")},
                 "User": {"UID": 65535, "GID": 65535, "AdditionalGids": [65535], "Username": ""},
             },
         },

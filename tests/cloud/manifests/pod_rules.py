@@ -68,14 +68,14 @@ def user(pod: Document) -> Iterator[str]:
 
 
 def writable_paths(pod: Document) -> Iterator[str]:
-    """A read-only root; /tmp is on disk with a limit, /dev/shm in memory with a limit."""
+    """A read-only root; /tmp is on disk, but in a trust domain's memory; /dev/shm is in memory. Both have a limit."""
     volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", [])}
     for container in _containers(pod):
         if container.get("securityContext", {}).get("readOnlyRootFilesystem") is not True:
             yield f"{container['name']} can write to its root"
         mounts = {mount["mountPath"]: mount["name"] for mount in container.get("volumeMounts", [])}
-        wanted = {"/tmp": ""}
-        if container["name"].startswith("ray-"):
+        wanted = {"/tmp": "Memory" if pod["spec"].get("runtimeClassName") else ""}
+        if container["name"].startswith(("ray-", "redoubt")):
             wanted["/dev/shm"] = "Memory"
         for path, medium in wanted.items():
             folder = volumes.get(mounts.get(path, ""), {}).get("emptyDir")
@@ -90,7 +90,11 @@ def references(pod: Document) -> Iterator[str]:
     """Names that lead somewhere, once."""
     spec = pod["spec"]
     volumes = [volume["name"] for volume in spec.get("volumes", [])]
-    used = {mount["name"] for container in _containers(pod) for mount in container.get("volumeMounts", [])}
+    used = {
+        each["name"]
+        for container in _containers(pod)
+        for each in (*container.get("volumeMounts", []), *container.get("volumeDevices", []))
+    }
     yield from (f"volume {name} is mounted nowhere" for name in sorted(set(volumes) - used))
     yield from (f"volume {name} is mounted and not there" for name in sorted(used - set(volumes)))
     names = [container["name"] for container in _containers(pod)]
@@ -107,7 +111,8 @@ def references(pod: Document) -> Iterator[str]:
             if not re.fullmatch(r"(?!-)[a-z0-9-]{0,14}[a-z0-9]", port) or not re.search("[a-z]", port):
                 yield f"{name}: {port!r} is no name of a port"
         for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
-            probed = container.get(kind, {}).get("httpGet", {}).get("port", "health")
+            probe = container.get(kind, {})
+            probed = probe.get("httpGet", probe.get("tcpSocket", {})).get("port", "health")
             if kind in container and isinstance(probed, str) and probed not in ports:
                 yield f"{name}: {kind} asks port {probed}, which is not there"
     for where, listed in lists.items():
@@ -115,11 +120,21 @@ def references(pod: Document) -> Iterator[str]:
 
 
 def probes(pod: Document) -> Iterator[str]:
-    """Ours, so that the operator adds none: without a shell, and on the port that Ray's own trouble does not touch."""
-    ray = pod["spec"]["containers"][0]
-    for kind, path in (("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
-        if ray.get(kind, {}).get("httpGet") != {"path": path, "port": "health"}:
-            yield f"{kind} is not {path} on the port named health"
+    """Ours, so that the operator adds none: without a shell, and on the port that Ray's own trouble does not touch.
+
+    A service without an operator is asked through its front, with TLS.
+    """
+    container = pod["spec"]["containers"][0]
+    health, ready = ({"path": path, "port": "health"} for path in ("/healthz", "/readyz"))
+    wanted = {"startupProbe": health, "livenessProbe": health, "readinessProbe": ready}
+    if container["name"] == "redoubt":
+        through_front = {"scheme": "HTTPS", "path": "/health", "port": "https"}
+        wanted = {"startupProbe": through_front, "readinessProbe": through_front}
+        if container.get("livenessProbe", {}).get("tcpSocket") != {"port": "https"}:
+            yield "livenessProbe is not a connection to the port named https"
+    for kind, request in wanted.items():
+        if container.get(kind, {}).get("httpGet") != request:
+            yield f"{kind} is not {request}"
 
 
 def no_api_token(pod: Document) -> Iterator[str]:

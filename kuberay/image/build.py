@@ -22,7 +22,7 @@ from kuberay.image.root_files import (
     WORKING_FOLDER,
     BuildError,
     build_root,
-    build_wheel,
+    build_wheels,
     locked_names,
 )
 from kuberay.image.sbom import write_sbom
@@ -120,7 +120,7 @@ def build(out: Path, cache: Path, ccache: Path | None) -> str:
         debian.write_repository(debs, cache / "debs", repository)
         copy_sources(work / "source")
         names = {purpose: locked_names(debs, purpose) for purpose in ("image", "build")}
-        ours = build_wheel(
+        ours = build_wheels(
             work / "source", build_wheel_files, names["build"], repository, epoch, ccache or work / "ccache", work
         )
         sbom = out / "sbom.cdx.json"

@@ -19,7 +19,7 @@ IMAGE_PACKAGES = ["python3", "bash", "ca-certificates", "haproxy", "libgomp1"]
 """bash: KubeRay's init container runs `bash -lc`. haproxy: TLS, with a current OpenSSL."""
 BUILD_PACKAGES = ["ccache", "g++", "python3-dev", "python3-venv"]
 BUILD_REQUIREMENTS = ["pip==26.3"]
-"""What the packages are installed with, beside pyproject.toml's extra `build`."""
+"""What the packages are installed with, beside what our two distributions are built with."""
 
 
 def lock_packages(work: Path, cache: Path) -> None:
@@ -57,9 +57,13 @@ def main() -> None:
     parser.add_argument("--python", default="python3.13", help="a Python 3.13 with pip")
     parser.add_argument("--cache", type=Path, default=ROOT / "build/image-cache")
     arguments = parser.parse_args()
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    build = [*BUILD_REQUIREMENTS, *project["optional-dependencies"]["build"]]
-    write_wheels(resolve(arguments.python, project["dependencies"]), WHEELS)
+    project, verifier = (
+        tomllib.loads((ROOT / name).read_text()) for name in ("pyproject.toml", "verify/pyproject.toml")
+    )
+    build = [*BUILD_REQUIREMENTS, *project["project"]["optional-dependencies"]["build"]]
+    build += verifier["build-system"]["requires"]
+    serving = [*project["project"]["dependencies"], *verifier["project"]["dependencies"]]
+    write_wheels(resolve(arguments.python, serving), WHEELS)
     write_wheels(resolve(arguments.python, build), BUILD_WHEELS)
     with tempfile.TemporaryDirectory(prefix="redoubt-lock-") as work:
         lock_packages(Path(work), arguments.cache / "debs")

@@ -1,4 +1,4 @@
-"""The image's locks: packages.lock (Debian), wheels.lock (Python), and build.lock (Python, to build our package with).
+"""The image's locks: packages.lock (Debian), wheels.lock (Python), and build.lock (Python, to build our packages with).
 
 Reads and writes the files only. Knows nothing of mirrors, of downloading or of the image.
 """

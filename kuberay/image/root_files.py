@@ -1,6 +1,6 @@
 """The image's files: mmdebstrap lays Debian's locked packages, then pip, inside, the locked Python packages and ours.
 
-Nothing is downloaded here. Our package is compiled in a root of its own, with Debian 13's compiler, so the result does
+Nothing is downloaded here. Our packages are built in a root of its own, with Debian 13's compiler, so the result does
 not depend on the machine that builds. Knows nothing of OCI.
 """
 
@@ -36,6 +36,8 @@ _COMPILE = (
     "env PYTHONHASHSEED=0 python3 -m compileall -q -f --invalidation-mode unchecked-hash"
     f" /usr/lib/python3.13 /usr/lib/python3 {_SITE}"
 )
+OURS = ("redoubt", "redoubt_verify")
+"""Our distributions, as the names of their wheels begin."""
 UNUSED = ["ray/jars", "ray/rllib"]
 """Ray for Java and its learning library. The dashboard's page stays: without its files the REST API does not start."""
 
@@ -44,10 +46,10 @@ class BuildError(RuntimeError):
     """A step failed; the message has the end of its output."""
 
 
-def build_wheel(
+def build_wheels(
     sources: Path, wheels: Sequence[Path], names: Sequence[str], repository: Path, epoch: int, ccache: Path, out: Path
-) -> Path:
-    """Compiles the tree in `sources` with the packages of build.lock; the wheel lies in `out`.
+) -> list[Path]:
+    """Builds redoubt and redoubt-verify from `sources` with the packages of build.lock; their wheels lie in `out`.
 
     names: the Debian packages, all in `repository`; wheels: the files of build.lock; epoch: Unix seconds for all times;
     ccache: a folder of compiled files, which gains those of this build.
@@ -60,29 +62,35 @@ def build_wheel(
         f"copy-in {work} /",
         f"sync-in {ccache} /work/ccache",
         f'chroot "$1" {_INSTALL} --find-links /work/wheels --require-hashes --requirement /work/{BUILD_WHEELS.name}',
-        f'{compiler} chroot "$1" {_PIP} wheel --no-build-isolation --no-deps --wheel-dir /work/out /work/source',
+        f'{compiler} chroot "$1" {_PIP} wheel --no-build-isolation --no-deps --wheel-dir /work/out'
+        " /work/source /work/source/verify",
         f"sync-out /work/ccache {ccache}",
         f"sync-out /work/out {out}",
     ]
     _mmdebstrap("/dev/null", "null", names, repository, hooks, epoch)
     shutil.rmtree(work.parent)
-    (wheel,) = out.glob("redoubt-*.whl")
-    return wheel
+    return [next(out.glob(f"{name}-*.whl")) for name in OURS]
 
 
 def build_root(
-    ours: Path, wheels: Sequence[Path], names: Sequence[str], repository: Path, epoch: int, extra: Path, out: Path
+    ours: Sequence[Path],
+    wheels: Sequence[Path],
+    names: Sequence[str],
+    repository: Path,
+    epoch: int,
+    extra: Path,
+    out: Path,
 ) -> Path:
     """Writes root.tar, all files of the image as they come; `layer.write_layer` cleans it.
 
-    ours: our wheel; wheels: the files of wheels.lock and pip's own; extra: a folder that is laid over the root.
+    ours: our wheels; wheels: the files of wheels.lock and pip's own; extra: a folder that is laid over the root.
     """
-    work = _work_folder(out / "root-work", [*wheels, ours], WHEELS)
+    work = _work_folder(out / "root-work", [*wheels, *ours], WHEELS)
     user = f"redoubt:x:{USER_ID}:{USER_ID}"
     hooks = [
         f"copy-in {work} /",
         f'chroot "$1" {_INSTALL} --find-links /work/wheels --require-hashes --requirement /work/{WHEELS.name}',
-        f'chroot "$1" {_INSTALL} /work/wheels/{ours.name}',
+        f'chroot "$1" {_INSTALL} ' + " ".join(f"/work/wheels/{wheel.name}" for wheel in ours),
         'rm -r "$1"/work ' + " ".join(f'"$1"{_SITE}/{path}' for path in UNUSED),
         f'find "$1"{_SITE} -type d "(" -name tests -o -name test ")" -prune -exec rm -r "{{}}" +',
         f'chroot "$1" {_COMPILE}',

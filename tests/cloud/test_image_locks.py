@@ -24,6 +24,7 @@ from kuberay.image.sbom import write_sbom
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VERIFIER = tomllib.loads((ROOT / "verify" / "pyproject.toml").read_text())
 IMAGE_PYTHON = {
     "python_version": "3.13",
     "python_full_version": "3.13.5",
@@ -56,13 +57,15 @@ def needed(requirements: Iterable[str]) -> set[str]:
     return {name for name, _ in found}
 
 
-def test_wheels_are_what_serving_needs_and_no_more() -> None:
-    assert {wheel.name for wheel in read_wheels()} == needed(PROJECT["dependencies"])
+def test_wheels_are_what_serving_and_verifying_need_and_no_more() -> None:
+    wanted = needed([*PROJECT["dependencies"], *VERIFIER["project"]["dependencies"]])
+    assert {wheel.name for wheel in read_wheels()} == wanted
 
 
 def test_build_wheels_are_what_the_compiler_needs() -> None:
     names = {wheel.name for wheel in read_wheels(locks.BUILD_WHEELS)}
-    assert names == needed(["pip", *PROJECT["optional-dependencies"]["build"]])
+    ours = [*PROJECT["optional-dependencies"]["build"], *VERIFIER["build-system"]["requires"]]
+    assert names == needed(["pip", *ours])
 
 
 def test_versions_are_those_of_the_requirements_lock() -> None:

@@ -178,7 +178,8 @@ def files(service: Document, config: ServiceConfig) -> Iterator[str]:
     for path in (*served, *([key_file] if key_file else [])):
         if not any(folder in Path(path).parents for folder in mounted):
             yield f"{path} is on no volume"
-    keys = next((each["secret"] for each in pod["volumes"] if each["name"] == "keys"), {"optional": True, "items": []})
+    none: Any = {"optional": True, "items": []}
+    keys = next((each["secret"] for each in pod["volumes"] if each["name"] == "keys"), none)
     if key_file is None and not keys.get("optional"):
         yield "there are no API keys, but the pods wait for their Secret"
     if key_file is not None and Path(key_file).name not in [each["path"] for each in keys["items"]]:

@@ -20,6 +20,8 @@ _KUBERAY = (
     rf"^(FQ_RAY_IP|RAY_IP|RAY_CLUSTER_NAME|RAY_CLUSTER_NAMESPACE|RAY_CLOUD_INSTANCE_ID|RAY_NODE_TYPE_NAME)={_NAME}$",
     rf"^RAY_ADDRESS={_NAME}:6379$",
     r"^RAY_PORT=6379$",
+    r"^RAY_AUTH_MODE=token$",
+    r"^RAY_AUTH_TOKEN=[A-Za-z0-9+/=_-]{1,200}$",
     r"^RAY_timeout_ms_task_wait_for_death_info=0$",
     r"^RAY_gcs_server_request_timeout_seconds=5$",
     r"^RAY_SERVE_KV_TIMEOUT_S=5$",
@@ -28,7 +30,7 @@ _KUBERAY = (
     r"^RAY_DASHBOARD_ENABLE_K8S_DISK_USAGE=1$",
     r"^KUBERAY_GEN_RAY_START_CMD=[^\n]*$",
 )
-"""What KubeRay 1.7 adds besides. `redoubt node` ignores the command."""
+"""What KubeRay 1.7 adds besides. `redoubt node` ignores the command, and takes the token for the operator's only."""
 
 
 def agent_policy(workloads: Sequence[Workload], *, logs: bool) -> str:
@@ -50,6 +52,7 @@ def agent_policy(workloads: Sequence[Workload], *, logs: bool) -> str:
             "groups": sorted({workload.group_id, workload.volume_group_id}),
             "volume_group_id": workload.volume_group_id,
             "memory_volumes": workload.memory_volumes,
+            "collateral": workload.collateral,
             "devices": workload.devices,
         }
         for workload in workloads

@@ -192,6 +192,15 @@ mount_is_allowed(container, mount) if {
     options_are_harmless(mount)
 }
 
+# What the host writes there it could as well make up: the service believes only what Intel has signed.
+mount_is_allowed(container, mount) if {
+    mount.destination == container.collateral
+    mount.type_ == "bind"
+    regex.match(concat("", [collateral_folder, "$"]), mount.source)
+    "ro" in mount.options
+    options_are_harmless(mount)
+}
+
 # The kernel's file systems, and the files that the host writes for the pod's name and network.
 mount_is_systems(mount) if {
     mount.type_ in system_mounts[mount.destination]
@@ -303,6 +312,33 @@ CopyFileRequest if {
     input.file_type == "Regular"
     regex.match(shared_file, input.path)
 }
+
+# The collateral: a ConfigMap's files, its folders, and the links between them.
+CopyFileRequest if {
+    has_collateral
+    input.file_type in {"Regular", "Directory"}
+    regex.match(collateral_file, input.path)
+}
+
+CopyFileRequest if {
+    has_collateral
+    input.file_type == "Symlink"
+    regex.match(collateral_file, input.path)
+    regex.match(`^(\.\.)?[a-zA-Z0-9_][a-zA-Z0-9_.-]*(/[a-zA-Z0-9_][a-zA-Z0-9_.-]*)?$`, input.symlink_target)
+}
+
+has_collateral if {
+    some container in policy_data.containers
+    container.collateral != null
+}
+
+# `..data` and `..2026_11_25_08_00_00.123` are names of Kubernetes'; `..` alone is none here.
+collateral_file := concat("", [collateral_folder, `(/(\.\.)?[a-zA-Z0-9_][a-zA-Z0-9_.-]*){0,2}$`])
+
+collateral_folder := concat("", [
+    `^/run/kata-containers/shared/containers/(passthrough/)?(watchable/)?`,
+    `[0-9a-f]{64}-[0-9a-f]{16}-collateral`,
+])
 
 CreateSandboxRequest if {
     empty(input, "guest_hook_path")

@@ -18,10 +18,11 @@ ANNOTATION = "io.katacontainers.config.hypervisor.cc_init_data"
 ENTRY_POINT = ("redoubt",)
 CONFIGURATION = "REDOUBT_SERVE_CONFIG"
 IMAGE = "REDOUBT_IMAGE"
+COLLATERAL = "collateral"
+"""The one volume that the host may fill, since Intel has signed what is in it."""
 _DIGEST = re.compile(r"[a-z0-9][a-z0-9.-]*(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)+@sha256:[0-9a-f]{64}")
 """An image in a registry, by its digest and without a tag."""
 _NOT_FOR_CLUSTERS = {
-    "authOptions": "Ray's token would come from a Secret",
     "gcsFaultToleranceOptions": "whoever has the external storage runs code in the cluster",
     "enableInTreeAutoscaling": "the autoscaler would need a token of the Kubernetes API",
 }
@@ -56,6 +57,8 @@ class Workload:
     """The group that owns the pod's volumes."""
     memory_volumes: Mapping[str, str]
     """Where volumes in memory are mounted: their names by path."""
+    collateral: str | None
+    """Where Intel's collateral is mounted, which the host hands over and the guest checks; None: nowhere."""
     devices: tuple[str, ...]
     is_ray_node: bool
     """Whether KubeRay's operator makes the pod, and adds variables of its own."""
@@ -164,6 +167,7 @@ def _workload(where: str, spec: Any, container: Any, *, is_ray: bool) -> Workloa
         users = tuple(int(security[field]) for field in ("runAsUser", "runAsGroup", "fsGroup"))
     except KeyError as error:
         raise ManifestError(f"{where}: securityContext needs {error.args[0]}") from error
+    in_memory, collateral = _volumes(where, spec, container)
     return Workload(
         name=container["name"],
         image=container["image"],
@@ -173,7 +177,8 @@ def _workload(where: str, spec: Any, container: Any, *, is_ray: bool) -> Workloa
         user_id=users[0],
         group_id=users[1],
         volume_group_id=users[2],
-        memory_volumes=_memory_volumes(where, spec, container),
+        memory_volumes=in_memory,
+        collateral=collateral,
         devices=_devices(where, spec, container),
         is_ray_node=is_ray,
     )
@@ -194,18 +199,19 @@ def _environment(where: str, container: Any) -> tuple[dict[str, str], tuple[str,
     return values, tuple(addresses)
 
 
-def _memory_volumes(where: str, spec: Any, container: Any) -> dict[str, str]:
-    in_memory = {
-        volume["name"] for volume in spec.get("volumes", ()) if volume.get("emptyDir", {}).get("medium") == "Memory"
-    }
-    mounts = {}
+def _volumes(where: str, spec: Any, container: Any) -> tuple[dict[str, str], str | None]:
+    """The volumes in memory by path, and the path of the collateral."""
+    volumes = {volume["name"]: volume for volume in spec.get("volumes", ())}
+    in_memory, collateral = {}, None
     for mount in container.get("volumeMounts", ()):
-        if mount["name"] not in in_memory or mount.keys() != {"name", "mountPath"}:
-            raise ManifestError(
-                f"{where}: {mount['mountPath']} is no plain emptyDir in memory, so the host could read or write it"
-            )
-        mounts[mount["mountPath"]] = mount["name"]
-    return mounts
+        name, path, volume = mount["name"], mount["mountPath"], volumes.get(mount["name"], {})
+        if volume.get("emptyDir", {}).get("medium") == "Memory" and mount.keys() == {"name", "mountPath"}:
+            in_memory[path] = name
+        elif name == COLLATERAL and "configMap" in volume and mount == {**mount, "readOnly": True} and len(mount) == 3:
+            collateral = path
+        else:
+            raise ManifestError(f"{where}: {path} is no plain emptyDir in memory, so the host could read or write it")
+    return in_memory, collateral
 
 
 def _devices(where: str, spec: Any, container: Any) -> tuple[str, ...]:

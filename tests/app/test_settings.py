@@ -125,6 +125,17 @@ def test_a_file_that_is_no_configuration(tmp_path: Path) -> None:
         load_config(path)
 
 
+def test_a_configuration_in_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path("env:REDOUBT_SERVE_CONFIG")
+    with pytest.raises(SettingsError, match="there is no environment variable REDOUBT_SERVE_CONFIG"):
+        load_config(path)
+    monkeypatch.setenv("REDOUBT_SERVE_CONFIG", (CONFIGS / "local.yaml").read_text())
+    assert load_config(path) == load_config(CONFIGS / "local.yaml")
+    monkeypatch.setenv("REDOUBT_SERVE_CONFIG", "a: [")
+    with pytest.raises(SettingsError, match="REDOUBT_SERVE_CONFIG: not YAML"):
+        load_config(path)
+
+
 def test_the_command_line_wins(tmp_path: Path) -> None:
     config = load_config(CONFIGS / "local.yaml")
     changed = with_overrides(config, port=8123, model_folders=["/models/other"])

@@ -1,13 +1,14 @@
 """Runs the built image under runc, locked down as a restricted pod: `make image-test`. Needs root.
 
-Each role from the image's own entry point: `serve` answers a chat on one core, `convert` converts a GGUF file, Ray's
-dashboard takes a PUT, a head and two workers of one core make a cluster, and mistakes end with one line. Prints a line
-for each; the exit status is 1 if one fails.
+Each role from the image's own entry point: `serve` answers a chat on one core, `proxy` verifies it first, `convert`
+converts a GGUF file, Ray's dashboard takes a PUT, a head and two workers of one core make a cluster, and mistakes end
+with one line. Prints a line for each; the exit status is 1 if one fails.
 """
 
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -126,6 +127,33 @@ def serve_on_one_core(bench: Bench) -> str:
     return f"ready in {ready_s:.0f} s on core {cpu}, memory_bound false, answered {text!r}"
 
 
+def verified_chat(bench: Bench) -> str:
+    """The `proxy` role verifies `serve` with soft evidence, then answers a chat and shows its own page."""
+    environment = {
+        "REDOUBT_ALLOW_SOFT_EVIDENCE": "1",
+        "REDOUBT_SERVE_CONFIG": (ROOT / "ray_configs/local.yaml").read_text(),
+    }
+    serve = ["serve", "--config", "env:REDOUBT_SERVE_CONFIG", "--model", f"/models/{MODEL}", "--attest", "soft"]
+    volumes = [Volume(ROOT / "models", "/models")]
+    with bench.container("attested", Pod(serve, environment, volumes=volumes, network=bench.net)) as service:
+        service.wait_for_text("--allow-insecure", READY_S)
+        (policy,) = re.findall(r"--policy (\S+)", service.log.read_text())
+        folder = bench.volume("policy")
+        (folder / "policy.toml").write_text(service.run("cat", policy))
+        proxy = ["proxy", "https://127.0.0.1:8443", "--policy", "/policy/policy.toml", "--allow-insecure"]
+        with bench.container("proxy", Pod(proxy, volumes=[Volume(folder, "/policy")], network=bench.net)) as container:
+            container.wait_for_text("Listening on", 60)
+            verdict = container.log.read_text().splitlines()[0]
+            page = bench.request("GET", "http://127.0.0.1:8400/")
+            body = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}
+            url = "http://127.0.0.1:8400/v1/chat/completions"
+            answer = json.loads(bench.request("POST", url, json.dumps(body)))
+    check(verdict.startswith("INSECURE"), verdict)
+    check("<html" in page, page)
+    check(answer["usage"]["completion_tokens"] > 0, answer)
+    return f"{verdict} Answered {answer['choices'][0]['message']['content']!r}"
+
+
 def convert(bench: Bench) -> str:
     """The `convert` role reads one volume and writes another; `serve`'s settings then take the folder."""
     source = bench.volume("source")
@@ -239,6 +267,7 @@ CASES: dict[str, Callable[[Bench], str]] = {
     "unconverted model": refused(SERVE, unconverted, "is not a converted model"),
     "no arguments": lambda bench: no_arguments(bench),
     "serve": serve_on_one_core,
+    "proxy": verified_chat,
     "convert": convert,
     "dashboard": dashboard,
     "cluster": cluster,

@@ -16,6 +16,7 @@ SHARED = "/run/kata-containers/shared/containers"
 EPHEMERAL = "/run/kata-containers/sandbox/ephemeral"
 POD_ADDRESS = "10.244.1.7"
 POD_NAME = "redoubt-x7k2p-pod-abcde"
+SECRET = "of-a-secret-0123456789"
 _READ_ONLY_PATHS = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"]
 _MASKED_PATHS = ["/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/scsi", "/sys/firmware"]
 _SYSTEM_MOUNTS = {
@@ -54,7 +55,10 @@ def create_container(pod: Document, container: Any) -> Any:
     oci["Mounts"] += _host_files(CONTAINER)
     request["storages"] = [_image(CONTAINER, container["image"], "container")]
     for mount in container.get("volumeMounts", []):
-        assert volumes[mount["name"]]["emptyDir"]["medium"] == "Memory"
+        if "configMap" in volumes[mount["name"]]:
+            source = copy_file(mount["name"])["path"]
+            oci["Mounts"].append(_mount(mount["mountPath"], "bind", source, ["rbind", "rprivate", "ro"]))
+            continue
         source = f"{EPHEMERAL}/{mount['name']}"
         oci["Mounts"].append(_mount(mount["mountPath"], "bind", source, ["rbind", "rprivate", "rw"]))
         request["storages"].append(
@@ -193,8 +197,8 @@ def _environment(pod: Document, container: Any) -> dict[str, str]:
         "metadata.namespace": metadata.get("namespace", "redoubt"),
         **{f"metadata.labels['{name}']": value for name, value in metadata["labels"].items()},
     }
-    own = {
-        each["name"]: fields[each["valueFrom"]["fieldRef"]["fieldPath"]] if "valueFrom" in each else each["value"]
-        for each in container.get("env", [])
-    }
+    own = {}
+    for each in container.get("env", []):
+        field = each.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+        own[each["name"]] = fields[field] if field else each.get("value", SECRET)
     return {**ENVIRONMENT, "HOSTNAME": POD_NAME, **_KUBERNETES, **own}

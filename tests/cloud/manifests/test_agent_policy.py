@@ -63,11 +63,10 @@ def test_nothing_of_one_overlay_starts_in_the_other() -> None:
 
 
 def test_what_the_operator_would_add_does_not_start() -> None:
-    """wait-gcs-ready is a shell with a command of the operator's; a token from a Secret is a variable too many."""
+    """wait-gcs-ready is a shell with a command of the operator's."""
     worker = pods(find(made("confidential").documents, "RayService"))["numa-node"]
     (waiting,) = worker["spec"]["initContainers"]
     assert not creates(create_container(worker, waiting))
-    assert not creates(edited(worker_request(), variable("RAY_AUTH_TOKEN=known")))
 
 
 def variable(text: str) -> Edit:
@@ -177,6 +176,10 @@ HOSTILE: dict[str, Edit] = {
     "a shared mount": at("shared_mounts", [{"name": "x", "src_ctr": CONTAINER, "src_path": "/tmp"}]),
     "processes of the pod": at("sandbox_pidns", True),
     "the guest's processes": at("OCI.Linux.Namespaces.-", {"Type": "pid", "Path": "/proc/1/ns/pid"}),
+    "the collateral from elsewhere": mount("/collateral", source=f"{SHARED}/{CONTAINER}-{'d' * 16}-hosts"),
+    "the collateral as a part of the guest": mount("/collateral", source="/etc"),
+    "a collateral to write to": mount("/collateral", options=["rbind", "rprivate", "rw"]),
+    "the collateral over the image": mount("/collateral", destination="/usr/local/lib"),
     "no mounts of its own": at("OCI.Linux.Namespaces.2", DELETE),
     "another namespace": at("OCI.Linux.Namespaces.-", {"Type": "user", "Path": ""}),
     "another user's numbers": at("OCI.Linux.UIDMappings", [{"ContainerID": 0, "HostID": 0, "Size": 1}]),
@@ -298,10 +301,25 @@ def test_logs_are_for_those_who_ask_for_them() -> None:
     assert with_logs.pinned["mr_config_id"] != made("confidential-single").pinned["mr_config_id"]
 
 
-def test_only_the_hosts_four_files_are_copied() -> None:
-    for name in ("hosts", "hostname", "resolv.conf", "termination-log"):
+def test_only_the_hosts_files_and_the_collateral_are_copied() -> None:
+    for name in ("hosts", "hostname", "resolv.conf", "termination-log", "collateral/..2026_11_25/collateral.json"):
         assert allows(made("confidential"), "CopyFileRequest", copy_file(name))
+    for path, target in (
+        ("collateral/..data", "..2026_11_25"),
+        ("collateral/collateral.json", "..data/collateral.json"),
+    ):
+        link = copy_file(path) | {"file_type": "Symlink", "symlink_target": target}
+        assert allows(made("confidential"), "CopyFileRequest", link)
+        for outside in ("/etc", "..", "../..", "../x", "..data/..", "../../etc/passwd", ""):
+            assert not allows(made("confidential"), "CopyFileRequest", link | {"symlink_target": outside}), outside
+    assert not allows(made("confidential-single"), "CopyFileRequest", copy_file("collateral/collateral.json"))
+    for path in ("collateral", "collateral/..2026_11_25"):
+        assert allows(made("confidential"), "CopyFileRequest", copy_file(path) | {"file_type": "Directory"})
     for wrong in (
+        copy_file("collateral/../hosts2"),
+        copy_file("collateral/.."),
+        copy_file("collateral/a/b/c"),
+        copy_file("collateral2"),
         copy_file("serviceaccount"),
         copy_file("tls.key"),
         copy_file("hosts") | {"file_type": "Symlink"},

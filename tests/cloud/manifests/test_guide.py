@@ -1,4 +1,4 @@
-"""docs/kubernetes.md agrees with the manifests and with what a node says."""
+"""docs/kubernetes.md and docs/confidential.md agree with the manifests and with what a node says."""
 
 import os
 import re
@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cloud.manifests.kubectl import ROOT, find, load_all, render
+from tests.cloud.manifests.confidential import Made
+from tests.cloud.manifests.kubectl import ROOT, Document, find, load_all, render
 from tests.cloud.manifests.operator_pods import pods
+from tests.cloud.manifests.rego import answer
+from tests.cloud.manifests.test_resource_policy import RULE, asked, claims
 from tests.cloud.manifests.test_schemas import core_errors
 
-GUIDE = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+GUIDE, CONFIDENTIAL = ((ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in ("kubernetes", "confidential"))
+DIGEST = "sha256:" + "0" * 64
 
 
 def test_its_manifests_follow_their_schemas() -> None:
@@ -20,23 +24,39 @@ def test_its_manifests_follow_their_schemas() -> None:
     assert [core_errors(each) for each in documents] == [[]]
 
 
-def test_its_overlay_gives_every_container_the_image(tmp_path: Path) -> None:
-    (text,) = re.findall(r"<<END\n(.*?)END\n", GUIDE, flags=re.DOTALL)
+def overlay_of(guide: str, folder: Path) -> list[Document]:
+    """What the guide's own overlay renders to, written to an empty folder."""
+    (text,) = re.findall(r"<<END\n(.*?)END\n", guide, flags=re.DOTALL)
     (overlay,) = load_all(text)
-    (folder,) = overlay["resources"]
-    digest = "sha256:" + "0" * 64
-    target = os.path.relpath(ROOT / "kuberay" / "overlays" / "mine" / folder, tmp_path)
-    (tmp_path / "kustomization.yaml").write_text(text.replace(folder, target).replace("sha256:...", digest))
-    made = pods(find(render(tmp_path), "RayService"))
+    (resource,) = overlay["resources"]
+    target = os.path.relpath(ROOT / "kuberay" / "overlays" / "mine" / resource, folder)
+    (folder / "kustomization.yaml").write_text(text.replace(resource, target).replace("sha256:...", DIGEST))
+    return render(folder)
+
+
+def test_its_overlay_gives_every_container_the_image(tmp_path: Path) -> None:
+    made = pods(find(overlay_of(GUIDE, tmp_path), "RayService"))
     images = {
         each["image"]
         for pod in made.values()
         for each in (*pod["spec"].get("initContainers", []), *pod["spec"]["containers"])
     }
-    assert images == {f"registry.example.com/redoubt@{digest}"}
+    assert images == {f"registry.example.com/redoubt@{DIGEST}"}
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"\bkuberay/[\w./-]+\w", GUIDE))))
+def test_the_confidential_overlay_can_be_made(tmp_path: Path) -> None:
+    """With the options of the guide's command, and the keys that it gives the KBS are those that are released."""
+    (command,) = re.findall(r"python -m kuberay\.confidential (.*?)\n```", CONFIDENTIAL, flags=re.DOTALL)
+    assert re.findall(r"--[a-z-]+", command) == ["--kbs", "--kbs-certificate"]
+    of = Made(overlay_of(CONFIDENTIAL, tmp_path))
+    assert of.pinned["image"] == f"registry.example.com/team/redoubt@{DIGEST}"
+    given = re.findall(r"set-resource --path (\S+)", CONFIDENTIAL)
+    assert len(given) == 2
+    for path in given:
+        assert answer(of.resource_policy, RULE, claims(of.pinned["mr_config_id"]), asked(path)), path
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"\bkuberay/[\w./-]+\w", GUIDE + CONFIDENTIAL))))
 def test_what_it_names_is_there(path: str) -> None:
     made_in_the_guide = ("kuberay/overlays/mine", "kuberay/kuberay-operator")
     assert path.startswith(made_in_the_guide) or (ROOT / path).exists()

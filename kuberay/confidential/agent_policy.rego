@@ -111,8 +111,12 @@ nothing_unusual if {
     every name in ["Hooks", "Solaris", "Windows"] {
         empty(input.OCI, name)
     }
-    every name in ["GIDMappings", "UIDMappings", "IntelRdt", "MountLabel", "RootfsPropagation"] {
+    every name in ["GIDMappings", "UIDMappings", "IntelRdt", "MountLabel", "RootfsPropagation", "Seccomp"] {
         empty(input.OCI.Linux, name)
+    }
+    # Streams that would pass ReadStreamRequest by.
+    every name in ["stdin_port", "stdout_port", "stderr_port"] {
+        object.get(input, name, 0) == 0
     }
     every name in ["BlockIO", "Devices", "Network"] {
         empty(map(input.OCI.Linux, "Resources"), name)
@@ -174,7 +178,6 @@ variable_is_allowed(container, variable) if {
 }
 
 variable_is_allowed(container, variable) if {
-    not split(variable, "=")[0] in object.keys(container.environment)
     some pattern in container.injected_variables
     regex.match(pattern, variable)
 }

@@ -107,17 +107,36 @@ def option(metadata: dict[str, str]) -> str:
     return f"image_guest_pull={json.dumps({'metadata': metadata})}"
 
 
+def rooted(path: str) -> Edit:
+    """The container's root is there, and the image too."""
+
+    def edit(request: Document) -> None:
+        request["OCI"]["Root"]["Path"] = request["storages"][0]["mount_point"] = path
+
+    return edit
+
+
+def also_as_a_disk(request: Document) -> None:
+    request["storages"].append({**request["storages"][0], "driver": "blk"})
+
+
 ENV = "OCI.Process.Env"
+MOUNTED = ("/tmp", "/etc/resolv.conf", "/collateral", "/dev/mqueue")
 EXTRA_MOUNT = {"destination": "/usr/local", "type_": "bind", "source": f"{SHARED}/evil", "options": ["rbind", "ro"]}
 HOSTILE: dict[str, Edit] = {
     "another image": at("storages.0.source", f"registry.example.com:5000/team/redoubt@{OTHER_DIGEST}"),
     "an image by its tag": at("storages.0.source", "registry.example.com:5000/team/redoubt:1.0"),
-    "two digests": at("storages.0.source", f"evil@{OTHER_DIGEST}@sha256:{'a' * 64}"),
+    "two digests": at("storages.0.source", f"evil@sha256:{'a' * 64}@{OTHER_DIGEST}"),
     "no image": at("storages.0", DELETE),
     "two images": at(
         "storages.-", {"driver": "image_guest_pull", "fstype": "overlay", "source": "x", "mount_point": "/x"}
     ),
     "an image somewhere else": at("storages.0.mount_point", f"/run/kata-containers/{SANDBOX}/rootfs"),
+    "a further image as a disk": also_as_a_disk,
+    "an image of another kind": at("storages.0.fstype", "ext4"),
+    "an image with options": at("storages.0.options", ["lowerdir=/"]),
+    "an image for another group": at("storages.0.fs_group", {"group_id": 0}),
+    "another option of the image": at("storages.0.driver_options", ['image_guest_pul_={"metadata": {}}']),
     "pause instead of the image": at(
         "storages.0.driver_options", [option({"io.kubernetes.cri.container-type": "sandbox"})]
     ),
@@ -141,22 +160,39 @@ HOSTILE: dict[str, Edit] = {
     "a variable twice": at(f"{ENV}.-", "HOSTNAME=again"),
     "a second configuration": at(f"{ENV}.-", "REDOUBT_SERVE_CONFIG=applications: []"),
     "a host name with more lines": variable("HOSTNAME=a\nLD_PRELOAD=/tmp/evil.so"),
+    "an address for another variable": variable("EVIL_X=10.0.0.1"),
     "an address that is none": variable("POD_IP=evil.example.com"),
     "a variable without a value": at(f"{ENV}.-", "LD_PRELOAD"),
     "root": at("OCI.Process.User.UID", 0),
     "root's group": at("OCI.Process.User.GID", 0),
+    "another user by name": at("OCI.Process.User.Username", "root"),
     "a further group": at("OCI.Process.User.AdditionalGids.-", 0),
     "capabilities": at("OCI.Process.Capabilities.Bounding", ["CAP_SYS_ADMIN"]),
     "more privileges": at("OCI.Process.NoNewPrivileges", False),
     "a terminal": at("OCI.Process.Terminal", True),
     "a writable root": at("OCI.Root.Readonly", False),
     "another root": at("OCI.Root.Path", "/"),
-    "a root outside": at("OCI.Root.Path", f"/run/kata-containers/../{CONTAINER}/rootfs"),
+    "a root outside": rooted(f"/run/kata-containers/../{CONTAINER}/rootfs"),
+    "a root that is the guest's": rooted("/"),
     "a further mount": at("OCI.Mounts.-", EXTRA_MOUNT),
     "a mount over the image": mount("/tmp", destination="/opt/redoubt"),
     "a mount twice": at(
-        "OCI.Mounts.-", {"destination": "/tmp", "type_": "bind", "source": f"{EPHEMERAL}/shm", "options": []}
+        "OCI.Mounts.-", {"destination": "/tmp", "type_": "bind", "source": f"{EPHEMERAL}/tmp", "options": []}
     ),
+    "the sandbox's memory over the image": at(
+        "OCI.Mounts.-",
+        {
+            "destination": "/opt/redoubt",
+            "type_": "bind",
+            "source": "/run/kata-containers/sandbox/shm",
+            "options": ["rbind"],
+        },
+    ),
+    "memory from elsewhere": mount("/dev/shm", source="/run/kata-containers/sandbox"),
+    **{f"{path} of another kind": mount(path, type_="overlay") for path in MOUNTED},
+    **{f"{path} with an option": mount(path, options=["rbind", "exec"]) for path in MOUNTED},
+    "the kernel's files from somewhere": mount("/proc", source="/dev/sda"),
+    "another of the host's files": mount("/etc/hosts", source=f"{SHARED}/{CONTAINER}-{'d' * 16}-termination-log"),
     "the guest's own files": mount("/tmp", source="/"),
     "a volume from the host": mount("/tmp", source=f"{SHARED}/{CONTAINER}-{'d' * 16}-tmp"),
     "the guest's hosts file": mount("/etc/hosts", source="/etc/shadow"),
@@ -164,10 +200,15 @@ HOSTILE: dict[str, Edit] = {
     "the kernel's files from a disk": mount("/proc", type_="ext4"),
     "a mount with a device": mount("/dev/mqueue", options=["dev", "exec"]),
     "a volume on a disk": at("storages.1", {"driver": "blk", "mount_point": f"{EPHEMERAL}/tmp", "source": "02"}),
+    "a volume of another kind": at("storages.1.driver", "local"),
+    "a volume from a folder": at("storages.1.source", "/etc"),
+    "a volume with a file system": at("storages.1.fstype", "ext4"),
+    "a volume somewhere else": at("storages.1.mount_point", "/run/kata-containers/sandbox/ephemeral/other"),
     "a volume with a key of the host's": at("storages.1.driver_options", ["encryption_key=evil"]),
     "a volume for another group": at("storages.1.options", ["fsgid=0"]),
     "a further storage": at("storages.-", {"driver": "virtio-fs", "source": "kataShared", "mount_point": SHARED}),
     "a further device": at("devices.-", DEVICE),
+    "a disk in the container": at("OCI.Linux.Devices.-", {"Path": "/dev/sda", "Type": "b"}),
     "a device in the container": at("OCI.Linux.Devices.-", {"Path": "/dev/mem", "Type": "c"}),
     "the model's device as another kind": at("devices.0.type_", "vfio-pci"),
     "a character device as the model": at("OCI.Linux.Devices.0.Type", "c"),
@@ -183,6 +224,8 @@ HOSTILE: dict[str, Edit] = {
     "no mounts of its own": at("OCI.Linux.Namespaces.2", DELETE),
     "another namespace": at("OCI.Linux.Namespaces.-", {"Type": "user", "Path": ""}),
     "another user's numbers": at("OCI.Linux.UIDMappings", [{"ContainerID": 0, "HostID": 0, "Size": 1}]),
+    "calls of the kernel's that do nothing": at("OCI.Linux.Seccomp", {"DefaultAction": "SCMP_ACT_ERRNO"}),
+    "output that nobody asks for": at("stdout_port", 1025),
     "a setting of the kernel's": at("OCI.Linux.Sysctl", {"kernel.core_pattern": "|/tmp/evil"}),
     "nothing hidden": at("OCI.Linux.MaskedPaths", []),
     "propagation": at("OCI.Linux.RootfsPropagation", "shared"),
@@ -230,7 +273,18 @@ HOSTILE_PAUSE: dict[str, Edit] = {
     "an image of the host's": at(PAUSE_OPTION, [option({"io.kubernetes.cri.container-type": "container"})]),
     "an image that says nothing": at(PAUSE_OPTION, [option({})]),
     "no option": at(PAUSE_OPTION, []),
-    "two options": at(PAUSE_OPTION, [option({}), option({"io.kubernetes.cri.container-type": "sandbox"})]),
+    "two options": at(PAUSE_OPTION, [option({"io.kubernetes.cri.container-type": "sandbox"}), option({})]),
+    "an image that is called pause": lambda request: request["storages"][0].update(
+        {"source": "pause", "driver_options": [option({"io.kubernetes.cri.container-type": "container"})]}
+    ),
+    "pause on a disk": also_as_a_disk,
+    "pause of another kind": at("storages.0.fstype", "ext4"),
+    "pause in another place": at("storages.0.mount_point", f"/run/kata-containers/{CONTAINER}/rootfs"),
+    "a container of that name": annotated("io.kubernetes.cri.container-type", "container"),
+    "memory from elsewhere": mount("/dev/shm", source="/run/kata-containers/sandbox"),
+    "memory of another kind": mount("/dev/shm", type_="overlay"),
+    "memory with an option": mount("/dev/shm", options=["rbind", "exec"]),
+    "the model": at("OCI.Linux.Devices", [{"Path": "/dev/redoubt-model", "Type": "b"}]),
     "both names": at(
         PAUSE_OPTION,
         [

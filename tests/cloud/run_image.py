@@ -135,7 +135,9 @@ def verified_chat(bench: Bench) -> str:
     }
     serve = ["serve", "--config", "env:REDOUBT_SERVE_CONFIG", "--model", f"/models/{MODEL}", "--attest", "soft"]
     volumes = [Volume(ROOT / "models", "/models")]
-    with bench.container("attested", Pod(serve, environment, volumes=volumes, network=bench.net)) as service:
+    with bench.container(
+        "attested", Pod(serve, environment=environment, volumes=volumes, network=bench.net)
+    ) as service:
         service.wait_for_text("--allow-insecure", READY_S)
         (policy,) = re.findall(r"--policy (\S+)", service.log.read_text())
         folder = bench.volume("policy")

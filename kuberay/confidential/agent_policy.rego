@@ -1,10 +1,10 @@
 # What the agent in a confidential guest does for its host: it starts the pods of one rendered overlay, and nothing else.
 #
-# `policy_data` is appended by `python -m kuberay.confidential`: for each container its image, arguments, variables, user,
-# volumes and devices, and whether the host may read its output. The agent (Kata Containers 4.3) asks for a rule with the
-# name of each request. Written for guest pull of the image, no shared file system, and volumes in memory or on raw block
-# devices. What the host chooses in spite of this: the names and addresses of pods, /etc/hosts and /etc/resolv.conf, when
-# a container starts and stops, and how much time and memory it gets.
+# `python -m kuberay.confidential` appends `policy_data`: of each container its image, arguments, variables, user, volumes
+# and devices, and whether the host may read its output. The agent (Kata Containers 4.3) asks for a rule with the name of
+# each request. Written for images that are pulled in the guest, no shared file system, and volumes in memory or on raw
+# block devices. What the host chooses in spite of this: the names and addresses of pods, /etc/hosts, /etc/resolv.conf,
+# when a container starts and stops, and how much time and memory it gets.
 package agent_policy
 
 import future.keywords.every
@@ -87,7 +87,7 @@ CreateContainerRequest if {
     }
 }
 
-# The pod's own container, `pause`, which the agent takes from the guest's measured image.
+# The pod's own container, `pause`: the agent takes its files and its process from the guest's measured image.
 CreateContainerRequest if {
     nothing_unusual
     input.OCI.Annotations["io.kubernetes.cri.container-type"] == "sandbox"
@@ -137,17 +137,8 @@ nothing_unusual if {
     }
     input.OCI.Root.Readonly == true
     regex.match(`^/run/kata-containers/[a-z0-9][a-z0-9.-]*/rootfs$`, input.OCI.Root.Path)
-    object.get(input.OCI.Process, "Terminal", false) == false
-    input.OCI.Process.NoNewPrivileges == true
-    empty(input.OCI.Process, "SelinuxLabel")
-    empty(input.OCI.Process.User, "Username")
-    every name in ["Ambient", "Bounding", "Effective", "Inheritable", "Permitted"] {
-        empty(map(input.OCI.Process, "Capabilities"), name)
-    }
     destinations := [mount.destination | some mount in input.OCI.Mounts]
     count(destinations) == count({destination | some destination in destinations})
-    names := [split(variable, "=")[0] | some variable in input.OCI.Process.Env]
-    count(names) == count({name | some name in names})
     count([storage | some storage in input.storages; storage.driver == "image_guest_pull"]) == 1
 }
 
@@ -166,6 +157,15 @@ process_is(container) if {
     every group in list(input.OCI.Process.User, "AdditionalGids") {
         group in container.groups
     }
+    object.get(input.OCI.Process, "Terminal", false) == false
+    input.OCI.Process.NoNewPrivileges == true
+    empty(input.OCI.Process, "SelinuxLabel")
+    empty(input.OCI.Process.User, "Username")
+    every name in ["Ambient", "Bounding", "Effective", "Inheritable", "Permitted"] {
+        empty(map(input.OCI.Process, "Capabilities"), name)
+    }
+    names := [split(variable, "=")[0] | some variable in input.OCI.Process.Env]
+    count(names) == count({name | some name in names})
 }
 
 # Variables: those of the overlay, each of which has to be there, and what Kubernetes and KubeRay add.
@@ -250,12 +250,14 @@ shared_file := concat("", [
 
 options_are_harmless(mount) if {
     every option in mount.options {
-        regex.match(
-            `^(ro|rw|nosuid|nodev|noexec|relatime|strictatime|rbind|rprivate|newinstance|nsdelegate|memory_recursiveprot|mode=0?[0-7]{3}|ptmxmode=0666|gid=5|size=[0-9]+k?)$`,
-            option,
-        )
+        regex.match(harmless_option, option)
     }
 }
+
+harmless_option := concat("", [
+    `^(ro|rw|nosuid|nodev|noexec|relatime|strictatime|rbind|rprivate|newinstance|nsdelegate|memory_recursiveprot`,
+    `|mode=0?[0-7]{3}|ptmxmode=0666|gid=5|size=[0-9]+k?)$`,
+])
 
 # The image, by its digest wherever it comes from, and volumes in memory.
 storage_is_allowed(container, storage) if {

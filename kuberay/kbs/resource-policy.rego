@@ -1,5 +1,5 @@
-# To whom the key broker (KBS of Trustee 0.21) gives a resource: to a guest whose evidence its attestation service affirms,
-# whose initdata is one of those named, outside of debug mode, and only what that initdata is for.
+# To whom the key broker (KBS of Trustee 0.21) gives a resource: to a guest whose evidence its attestation service
+# affirms, whose initdata is one of those named, outside of debug mode, and only what that initdata is for.
 #
 # `python -m kuberay.confidential` appends `released`: for each digest of an initdata (hex) the resources of its guests.
 # To let a new deployment start beside an old one, put both entries into the file that you give the KBS.

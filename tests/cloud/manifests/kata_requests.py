@@ -98,7 +98,9 @@ def create_pause(pod: Document) -> Any:
         _host_files(SANDBOX)[2],
     ]
     oci["Linux"]["Sysctl"] = {"net.ipv4.ip_unprivileged_port_start": "0", "net.ipv4.ping_group_range": "0 2147483647"}
-    oci["Process"] |= {"Args": ["/pause"], "Cwd": "/", "Env": ["PATH=/usr/bin:/bin"]}
+    # What containerd gives every sandbox. The agent replaces the whole process.
+    capabilities = {kind: ["CAP_CHOWN", "CAP_KILL"] for kind in ("Bounding", "Effective", "Permitted")}
+    oci["Process"] |= {"Args": ["/pause"], "Cwd": "/", "Env": ["PATH=/usr/bin:/bin"], "Capabilities": capabilities}
     request["storages"] = [_image(SANDBOX, "registry.k8s.io/pause:3.10", "sandbox")]
     return request
 

@@ -298,7 +298,7 @@ HOSTILE_PAUSE: dict[str, Edit] = {
     "a device": at("devices", [DEVICE]),
     "a volume": at("storages.-", {"driver": "ephemeral", "source": "tmpfs", "mount_point": f"{EPHEMERAL}/tmp"}),
     "a mount": at("OCI.Mounts.-", EXTRA_MOUNT),
-    "capabilities": at("OCI.Process.Capabilities.Effective", ["CAP_SYS_ADMIN"]),
+    "a writable root": at("OCI.Root.Readonly", False),
 }
 
 

@@ -65,8 +65,10 @@ class Workload:
 
 
 def pod_templates(documents: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """Each pod template of the manifests, to be read or changed: where it is, and the template itself."""
+    """Each pod template of the manifests, to be read or changed: where it is, and the template. Raises ManifestError."""
     for document in documents:
+        if not isinstance(document, dict) or not document.keys() >= {"apiVersion", "kind", "metadata"}:
+            raise ManifestError("this is not what `kubectl kustomize OVERLAY` prints: a document has no kind")
         kind, name = document["kind"], document["metadata"]["name"]
         if kind == "RayService":
             cluster = document["spec"]["rayClusterConfig"]

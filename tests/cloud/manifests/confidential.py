@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kuberay.confidential.__main__ import make
+from kuberay.confidential.command import make
 from tests.cloud.authority import make_authority
 from tests.cloud.manifests.kubectl import ROOT, Document, find, load_all, render
 from tests.cloud.manifests.operator_pods import pods

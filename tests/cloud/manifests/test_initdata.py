@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import serialization
 
 from app.attestation.soft import SoftTee
 from app.attestation.statement import Facts, report_data, statement
-from kuberay.confidential.__main__ import main
+from kuberay.confidential.command import main
 from kuberay.confidential.initdata import InitdataError, annotation, digest, initdata
 from kuberay.confidential.workloads import ANNOTATION, pod_templates
 from redoubt_verify import cli
@@ -130,6 +130,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     (tmp_path / "kbs.crt").write_text(certificate())
     with pytest.raises(SystemExit, match="no Deployment and no RayService"):
         run([])
+    with pytest.raises(SystemExit, match="a document has no kind"):
+        run([{"resources": ["../confidential"]}])
     run(rendered("confidential"))
     assert tomllib.loads(capsys.readouterr().out) == made("confidential").pinned
     assert (tmp_path / "out" / "initdata.toml").read_bytes() == made("confidential").initdata

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kuberay.confidential.__main__ import resource_policy
+from kuberay.confidential.command import resource_policy
 from tests.cloud.manifests.confidential import OVERLAYS, made
 from tests.cloud.manifests.edits import DELETE, Edit, at, edited
 from tests.cloud.manifests.rego import answer

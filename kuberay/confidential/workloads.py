@@ -65,7 +65,7 @@ class Workload:
 
 
 def pod_templates(documents: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """Each pod template of the manifests, to be read or changed: where it is, and the template. Raises ManifestError."""
+    """Each pod template of the manifests, to read or to change: where it is, and the template. Raises ManifestError."""
     for document in documents:
         if not isinstance(document, dict) or not document.keys() >= {"apiVersion", "kind", "metadata"}:
             raise ManifestError("this is not what `kubectl kustomize OVERLAY` prints: a document has no kind")

@@ -106,6 +106,19 @@ def test_build_show_and_diff(
     assert json.loads(capsys.readouterr().out)["models"] == [["smollm2", "e1" * 32]]
 
 
+def test_build_with_collateral_that_the_service_does_not_have(
+    evidence_file: Path, root_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = json.loads(evidence_file.read_text())
+    collateral = tmp_path / "collateral.json"
+    collateral.write_text(json.dumps(answer["collateral"]))
+    evidence_file.write_text(json.dumps(answer | {"collateral": None}))
+    build = ("policy", "build", evidence_file, "--insecure-root", root_file)
+    assert _run(*build) == 1
+    assert "collateral_missing" in capsys.readouterr().err
+    assert _run(*build, "--collateral", collateral) == 0
+
+
 def test_build_believes_no_evidence_of_an_unknown_root(evidence_file: Path, tmp_path: Path) -> None:
     assert _run("policy", "build", evidence_file, "--out", tmp_path / "built.toml") == 1
     assert not (tmp_path / "built.toml").exists()

@@ -80,6 +80,7 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(required=True)
     make = commands.add_parser("build", help="a policy from evidence and from what you know of the deployment")
     make.add_argument("evidence", type=Path, help="an answer of /v1/attestation")
+    make.add_argument("--collateral", type=Path, help="use this instead of the service's")
     make.add_argument("--initdata", type=Path, help="pins MR_CONFIG_ID to the SHA-384 of this file")
     make.add_argument("--days", type=int, default=90, help="until the policy expires")
     make.add_argument("--insecure-root", type=Path, help="trust this test root (PEM) instead of Intel's")
@@ -101,8 +102,11 @@ def _moment(text: str) -> float:
 
 
 def _loaded(options: argparse.Namespace) -> tuple[Policy, Any]:
-    collateral = decode_collateral(options.collateral.read_text()) if options.collateral else None
-    return policy_file.load(options.policy, allow_insecure=options.allow_insecure), collateral
+    return policy_file.load(options.policy, allow_insecure=options.allow_insecure), _given_collateral(options)
+
+
+def _given_collateral(options: argparse.Namespace) -> Any:
+    return decode_collateral(options.collateral.read_text()) if options.collateral else None
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -165,9 +169,8 @@ def _build(options: argparse.Namespace) -> int:
     pem = options.insecure_root.read_text() if options.insecure_root else None
     root = x509.load_pem_x509_certificate(pem.encode()).public_bytes(Encoding.DER) if pem else None
     now = time.time() if options.at is None else options.at
-    verdict = judge(
-        decode_answer(options.evidence.read_bytes()), open_policy(root), nonce=None, spki_sha256=None, now=now
-    )
+    evidence = decode_answer(options.evidence.read_bytes(), _given_collateral(options))
+    verdict = judge(evidence, open_policy(root), nonce=None, spki_sha256=None, now=now)
     initdata = hashlib.sha384(options.initdata.read_bytes()).hexdigest() if options.initdata else None
     text = build(verdict, initdata_sha384=initdata, days=options.days, insecure_root=pem, now=now)
     policy_file.parse(text, allow_insecure=True)

@@ -106,6 +106,7 @@ def test_clients_demand_the_same_digest(tmp_path: Path) -> None:
     [
         ({"kbs_url": "http://kbs.example.com:8080"}, "needs an address with https"),
         ({"kbs_url": "https://"}, "needs an address with https"),
+        ({"kbs_url": f"{KBS}\n"}, "needs an address with https"),
         ({"kbs_url": 'https://kbs"\nname = "other'}, "needs an address with https"),
         ({"kbs_certificate": ""}, "certificate in PEM"),
         ({"kbs_certificate": "-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----"}, "without a key"),

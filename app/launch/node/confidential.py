@@ -40,6 +40,7 @@ _SETTABLE = frozenset(
         "RAY_NODE_TYPE_NAME",
         "RAY_PORT",
         "RAY_SERVE_KV_TIMEOUT_S",
+        "RAY_USAGE_STATS_EXTRA_TAGS",
         "RAY_USAGE_STATS_KUBERAY_IN_USE",
         "RAY_gcs_server_request_timeout_seconds",
         "RAY_timeout_ms_task_wait_for_death_info",

@@ -62,6 +62,12 @@ def _mistakes(config: ServiceConfig, evidence: str) -> Iterator[str]:
     if evidence == "coco" and attestation.collateral_file is None:
         yield "attestation.collateral_file: is missing, and without it no node can check another one's quote"
     for application in config.applications:
+        model = application.args.model
+        if model.sealed is not None and model.sha256 is None:
+            yield (
+                f"{application.name}: model.sha256: is missing, and without it the host can attach another image of "
+                f"{model.name} to a node later than to the one that clients verify: `redoubt seal` prints it"
+            )
         if application.runtime_env:
             yield f"{application.name}: runtime_env: brings code that nobody has measured: leave it out"
 

@@ -23,6 +23,7 @@ CONFIGURATION: dict[str, Any] = {
         }
     ],
 }
+SEALED = {"sealed": "/dev/redoubt-model", "key": "kbs:///redoubt/model/small", "served_name": "small"}
 
 
 def measured(configuration: Any = CONFIGURATION, evidence: str = "soft") -> MeasuredConfig:
@@ -56,6 +57,10 @@ def test_what_it_serves_is_what_the_text_says() -> None:
             "attestation.evidence: is none and the node's is soft",
         ),
         (
+            with_change("applications", 0, "args", "model", value=SEALED),
+            "redoubt: model.sha256: is missing, and without it the host can attach another image of small",
+        ),
+        (
             with_change("applications", 0, "runtime_env", value={"pip": ["elsewhere"]}),
             "redoubt: runtime_env: brings code that nobody has measured",
         ),
@@ -63,11 +68,16 @@ def test_what_it_serves_is_what_the_text_says() -> None:
         (with_change("applications", 0, "args", "model", "foldr", value="x"), "there is no such knob"),
         ("just text", "not a mapping"),
     ],
-    ids=["address", "proxies", "evidence", "runtime_env", "import_path", "knob", "text"],
+    ids=["address", "proxies", "evidence", "sealed", "runtime_env", "import_path", "knob", "text"],
 )
 def test_what_a_confidential_cluster_cannot_serve_is_named(configuration: Any, fault: str) -> None:
     with pytest.raises(SettingsError, match=f"^{SERVE_CONFIG}: .*{fault}"):
         measured(configuration)
+
+
+def test_a_sealed_model_is_served_with_its_digest() -> None:
+    sealed = with_change("applications", 0, "args", "model", value=SEALED | {"sha256": "ab" * 32})
+    assert measured(sealed).service.application.args.model.sha256 == "ab" * 32
 
 
 def test_without_collateral_no_processors_quote_can_be_checked() -> None:

@@ -219,7 +219,8 @@ def cluster(bench: Bench) -> str:
             configuration["applications"][0]["args"]["worker"]["count"] = 2
             operator.put(configuration)
             took_s = operator.wait_until_running(READY_S)
-            front = next(address for _, address in workers if ready(address))
+            wait_until(lambda: all(ready(address) for _, address in workers), 60, "both workers' pods are ready")
+            _, front = workers[0]
 
             def ask(_: int) -> tuple[int, str]:
                 return request(made, front, 8000, "/v1/chat/completions", method="POST", body=QUESTION)

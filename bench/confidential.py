@@ -6,6 +6,7 @@ Starts the service plain, and then with evidence; the second one is asked throug
 on loopback, and TLS through its front. With `--evidence coco`, inside a confidential container, the same run measures
 a trust domain; a run of the same machine outside of it is its comparison.
 
+- `load_s`: a worker's weights, from a folder and from a sealed model (`bench.sealed`), from the page cache.
 - `start_s`: until the service is ready. The attested one computes its models' digests first.
 - `tokens_per_s`, `first_token_s`, `next_token_s`: as in `redoubt bench serving`, each request on a new connection.
 - `front_cpu_over_decoding`: CPU time of the front over the time in which it passed tokens on.
@@ -24,11 +25,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx2
 
 from bench.common import machine, number_list, print_result
+from bench.sealed import measure_sealed
 from bench.serving import HttpSide, Rounds, RunningService, ServingBenchOptions, running_service
 from redoubt_verify import client as verifying_client
 
@@ -54,7 +57,11 @@ class ConfidentialBenchOptions(ServingBenchOptions):
 
 
 def measure_confidential(options: ConfidentialBenchOptions) -> dict[str, object]:
-    """Runs the bench; the result is ready for JSON. Raises RuntimeError, ValueError."""
+    """Runs the bench; the result is ready for JSON. Raises RuntimeError, ValueError, OSError."""
+    with TemporaryDirectory(prefix="redoubt-bench-") as folder:
+        sealed = measure_sealed(
+            options.model, threads=options.threads, repeats=options.repeats, cold=False, folder=Path(folder)
+        )
     with running_service(options) as plain:
         start_s = {"plain": round(plain.started_s, 2)}
     with running_service(options, options.evidence) as service:
@@ -73,6 +80,7 @@ def measure_confidential(options: ConfidentialBenchOptions) -> dict[str, object]
     return {
         "model": options.model.name,
         "trust_domain": "tdx_guest" in Path("/proc/cpuinfo").read_text(encoding="utf-8").split(),
+        "load_s": sealed["load_s"],
         "start_s": start_s,
         "tokens_per_s": rounds.tokens_per_s(),
         "attested_over_plain": rounds.ratios("attested", "plain"),

@@ -27,6 +27,8 @@ from app.attestation.statement import model_digest
 from app.launch.attested_front import ALLOW_SOFT, config_digest
 from app.launch.measured_config import SERVE_CONFIG, MeasuredConfig
 from app.launch.node.confidential import ENROLMENT_PORT, EVIDENCE, INNER_DASHBOARD_PORT, SOFT_PKI
+from app.sealing.keys import make_key_file
+from app.sealing.seal import seal
 from bench.cluster.operator import Operator, request
 from bench.cluster.pods import Network, Pod, wait_until
 from redoubt_verify.connections import Verifier
@@ -47,16 +49,24 @@ CANARY = "zanzibar-quetzal"
 
 
 class ConfidentialCluster:
-    """A head, two workers, and an operator, with soft evidence under keys that the pods share."""
+    """A head, two workers, and an operator, with soft evidence under keys that the pods share, and a sealed model."""
 
     def __init__(self, network: Network, folder: Path, model: Path) -> None:
         """folder: seen by the pods."""
-        self.network, self.folder, self.model = network, folder, model
+        self.network, self.folder = network, folder
         self.keys = folder / "keys"
         make_soft_keys([str(self.keys)])
         configuration = cluster_configuration(model)
         configuration["http_options"] = {"host": "127.0.0.1", "port": 8000}
         arguments = configuration["applications"][0]["args"]  # type: ignore[index]
+        self._sealed, key = folder / "model.sealed", folder / "model.key"
+        digest = seal(model, self._sealed, make_key_file(key), progress=False).digest
+        arguments["model"] = {
+            "sealed": str(self._sealed),
+            "key": key.as_uri(),
+            "served_name": model.name,
+            "sha256": digest,
+        }
         arguments["worker"]["count"] = 2
         arguments["attestation"] = {"evidence": "soft"}
         self.text = yaml.safe_dump(configuration)
@@ -75,7 +85,7 @@ class ConfidentialCluster:
         """What a pod of the cluster is started with."""
         kubernetes = {"RAY_AUTH_TOKEN": TOKEN, "RAY_AUTH_MODE": "token", "KUBERAY_GEN_RAY_START_CMD": "ray start"}
         own = {EVIDENCE: "soft", ALLOW_SOFT: "1", SOFT_PKI: str(self.keys), SERVE_CONFIG: self.text}
-        return {**kubernetes, **own, "REDOUBT_MODELS": str(self.model), **changes}
+        return {**kubernetes, **own, "REDOUBT_MODELS": str(self._sealed), **changes}
 
     def start_worker(self, name: str, cpus: str, **changes: str) -> Pod:
         """changes: of its variables; empty ones are left out."""

@@ -49,7 +49,9 @@ def read_pki(folder: Path) -> SoftPki:
                 raise ValueError(f"{name}.key is not a key of an elliptic curve")
         values["ppid"] = bytes.fromhex((folder / _PPID).read_text())
     except (OSError, ValueError, TypeError) as error:
-        raise ValueError(f"{folder}: no keys of soft evidence (python -m {__spec__.name} FOLDER): {error}") from error
+        raise ValueError(
+            f"{folder}: no keys of soft evidence (python -m app.attestation.soft_files FOLDER): {error}"
+        ) from error
     return SoftPki(**values)  # type: ignore[arg-type]
 
 

@@ -5,7 +5,6 @@ serve anything else. Knows how two configurations are compared; who submits one 
 """
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -90,4 +89,4 @@ def _scalar(value: Any) -> tuple[str, Any]:
     """A value with its type, in which an integer and a float are both numbers, and a truth value is none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return type(value).__name__, value
-    return "number", value if not math.isnan(value) else None
+    return "number", value

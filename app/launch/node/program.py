@@ -76,7 +76,7 @@ class _Node:
                 folder = Path(stack.enter_context(TemporaryDirectory(prefix="r-", ignore_cleanup_errors=True)))
                 try:
                     self._live_once(folder, stack)
-                except SettingsError as error:
+                except (SettingsError, OSError) as error:
                     self._health.set(str(error))
                     self._stop.wait(_LOOK_PERIOD_S)
                 except EnrolmentError as error:
@@ -85,7 +85,7 @@ class _Node:
                     self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
     def _live_once(self, folder: Path, stack: ExitStack) -> None:
-        """Raises SettingsError or EnrolmentError if it cannot join its cluster now. stack: ends what it needs."""
+        """Raises SettingsError, OSError or EnrolmentError if it can't join its cluster. stack: ends what it uses."""
         if not self._wait_until_startable():
             return
         options, node = self._options, self._options.confidential

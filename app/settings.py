@@ -244,6 +244,42 @@ class AttestationSettings(Knobs):
     themselves. Nodes of a cluster need it to check each other. It is read at the start."""
 
 
+class LimitSettings(Knobs):
+    """What one user may take, unless an administrator has set the user's own limits."""
+
+    requests_per_minute: int | None = Field(default=None, ge=1)
+    """Requests that ask a worker, in any 60 seconds, over all ingress replicas; none: no limit."""
+    tokens_per_day: int | None = Field(default=None, ge=1)
+    """Prompt and output tokens of a day in UTC; none: no limit. A request that begins below the limit may end above."""
+    concurrent: int | None = Field(default=None, ge=1)
+    """Requests of a user at the same time; none: no limit."""
+    memory_bytes: int | None = Field(default=None, ge=0)
+    """Saved pages of a user; none: `memory.bytes_per_user`."""
+
+
+class AccountsSettings(Knobs):
+    """Users, who log in or send an API key of their own. Without this section there are none."""
+
+    database: str = Field(min_length=1)
+    """The file of SQLite's database, which is made at the first start; or, for a cluster, the URL of a Postgres without
+    a password, such as `postgresql+psycopg://redoubt@db.internal/redoubt` (libpq reads PGPASSFILE)."""
+    key: str = Field(pattern=r"^(file|cdh):.")
+    """Where the server's own key is: `file:<path>` (`redoubt keygen` makes one), or `cdh:<repository>/<type>/<tag>` in a
+    confidential guest. Without that key nothing in the database opens."""
+    guests: bool = False
+    """Serve requests without a key or login too; guests share their cached pages, and no limit of a user's holds."""
+    session_idle_s: int = Field(default=14 * 86_400, ge=60)
+    """A session ends when it was not used for so long."""
+    session_max_s: int = Field(default=90 * 86_400, ge=60)
+    """A session ends so long after its login."""
+    revocation_s: float = Field(default=5.0, gt=0, le=60)
+    """The longest time for which an ingress goes on to accept a credential that was revoked."""
+    login_failures: int = Field(default=5, ge=1)
+    """Wrong passwords for one name in a quarter of an hour, after which logins with that name are refused (429)."""
+    limits: LimitSettings = Field(default_factory=LimitSettings)
+    """Of every user without limits of the user's own."""
+
+
 class ModelApplicationSettings(Knobs):
     """The `args` of a model's application without an ingress: what `app.deploy.build_model` needs."""
 
@@ -282,6 +318,13 @@ class ServiceSettings(ModelApplicationSettings):
 
     ingress: IngressSettings = Field(default_factory=IngressSettings)
     attestation: AttestationSettings = Field(default_factory=AttestationSettings)
+    accounts: AccountsSettings | None = None
+
+    @model_validator(mode="after")
+    def _one_kind_of_keys(self) -> Self:
+        if self.accounts is not None and self.ingress.api_key_file is not None:
+            raise ValueError("ingress.api_key_file and accounts exclude each other: users have keys of their own")
+        return self
 
 
 def parse_settings(values: Mapping[str, Any]) -> ServiceSettings:

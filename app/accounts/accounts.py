@@ -1,0 +1,47 @@
+"""The accounts: everything over one database, for one process and one thread at a time. Knows neither Ray nor HTTP."""
+
+from app.accounts.conversations import Conversations
+from app.accounts.key_source import read_kek
+from app.accounts.logins import Logins
+from app.accounts.store import OPERATOR, Actor, Store, open_store
+from app.accounts.usage import Usage
+from app.accounts.users import Users, check_admin
+from app.messages.accounts import AuditPage
+from app.settings import AccountsSettings
+
+
+class Accounts:
+    """Users, their credentials, their conversations' keys, usage and audit."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.users = Users(store)
+        self.logins = Logins(store)
+        self.conversations = Conversations(store, self.logins)
+        self.usage = Usage(store)
+
+    @classmethod
+    def open(cls, settings: AccountsSettings) -> "Accounts":
+        """Raises SettingsError: the key can't be read, or the database can't be opened or has another key."""
+        return cls(open_store(settings, read_kek(settings.key)))
+
+    def actor(self, secret: str) -> Actor:
+        """Who shows that credential. Raises AccountsError as `Logins.identify` does."""
+        identity = self.logins.identify(secret)
+        return Actor(identity.user_id, identity.role)
+
+    def audit(self, actor: Actor, after: int, limit: int) -> AuditPage:
+        """Rows in order, from the one after `after`. Raises AccountsError: `admin_only`."""
+        check_admin(actor)
+        with self.store.transaction() as connection:
+            return self.store.audit.page(connection, after, limit)
+
+    def close(self) -> None:
+        """Writes what is unwritten, and frees the database."""
+        self.usage.write()
+        self.store.database.close()
+
+
+def operator() -> Actor:
+    """Who works on the server's own machine, with its key."""
+    return Actor(OPERATOR, "admin")

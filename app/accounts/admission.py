@@ -1,0 +1,89 @@
+"""Whether a user's request may begin: requests a minute, tokens a day, requests at the same time. In memory only."""
+
+import time
+from collections import Counter
+
+from limits import RateLimitItemPerMinute
+from limits.storage import MemoryStorage
+from limits.strategies import MovingWindowRateLimiter
+
+from app.messages.accounts import Admission, RateState, Refusal, UserLimits
+
+_DAY_S = 86_400
+_BUSY_RETRY_S = 1
+_FAILURE_MINUTES = 15
+
+
+class Admissions:
+    """Counts users' requests, those of all ingresses together."""
+
+    def __init__(self) -> None:
+        self._window = MovingWindowRateLimiter(MemoryStorage())
+        self._open: dict[str, Counter[str]] = {}
+        """Of each ingress: running requests of each user."""
+
+    def admit(self, ingress: str, user_id: str, limits: UserLimits, tokens_today: int, now_s: float) -> Admission:
+        """Counts the request if it is let in. now_s: Unix seconds."""
+        until_tomorrow_s = _DAY_S - now_s % _DAY_S
+        running = sum(users[user_id] for users in self._open.values())
+        refusal = None
+        if limits.tokens_per_day is not None and tokens_today >= limits.tokens_per_day:
+            message = f"The {limits.tokens_per_day} tokens of the day (UTC) are used up."
+            refusal = Refusal("insufficient_quota", message, retry_after_s=int(until_tomorrow_s) + 1)
+        elif limits.concurrent is not None and running >= limits.concurrent:
+            message = f"At most {limits.concurrent} requests of a user may run at the same time."
+            refusal = Refusal("rate_limit_exceeded", message, retry_after_s=_BUSY_RETRY_S)
+        elif limits.requests_per_minute is not None:
+            item = RateLimitItemPerMinute(limits.requests_per_minute)
+            if not self._window.hit(item, user_id):
+                wait_s = self._window.get_window_stats(item, user_id).reset_time - now_s
+                message = f"At most {limits.requests_per_minute} requests a minute are allowed."
+                refusal = Refusal("rate_limit_exceeded", message, retry_after_s=max(1, int(wait_s) + 1))
+        if refusal is None:
+            self._open.setdefault(ingress, Counter())[user_id] += 1
+        return Admission(self._rates(user_id, limits, tokens_today, now_s), refusal)
+
+    def done(self, ingress: str, user_id: str) -> None:
+        """One running request less."""
+        users = self._open.get(ingress, Counter())
+        if users[user_id] > 1:
+            users[user_id] -= 1
+        else:
+            del users[user_id]
+
+    def lost(self, ingress: str) -> None:
+        """An ingress has ended, and with it its requests."""
+        self._open.pop(ingress, None)
+
+    def _rates(self, user_id: str, limits: UserLimits, tokens_today: int, now_s: float) -> RateState:
+        remaining, reset_s = 0, 0.0
+        if limits.requests_per_minute is not None:
+            stats = self._window.get_window_stats(RateLimitItemPerMinute(limits.requests_per_minute), user_id)
+            remaining, reset_s = stats.remaining, max(0.0, stats.reset_time - now_s)
+        return RateState(
+            limit_requests=limits.requests_per_minute,
+            remaining_requests=remaining,
+            reset_requests_s=reset_s,
+            limit_tokens=limits.tokens_per_day,
+            remaining_tokens=max(0, (limits.tokens_per_day or 0) - tokens_today),
+            reset_tokens_s=_DAY_S - now_s % _DAY_S,
+        )
+
+
+class LoginFailures:
+    """Refuses logins with a name that was tried too often with wrong passwords, whether somebody has it or not."""
+
+    def __init__(self, most: int) -> None:
+        """most: wrong passwords in a quarter of an hour."""
+        self._window = MovingWindowRateLimiter(MemoryStorage())
+        self._item = RateLimitItemPerMinute(most, _FAILURE_MINUTES)
+
+    def wait_s(self, name: str) -> int | None:
+        """How long nobody may log in with this name; None: now. Any text is a name."""
+        if self._window.test(self._item, name):
+            return None
+        return max(1, int(self._window.get_window_stats(self._item, name).reset_time - time.time()) + 1)
+
+    def add(self, name: str) -> None:
+        """A wrong password."""
+        self._window.hit(self._item, name)

@@ -1,0 +1,52 @@
+"""Where the server's own key (KEK) is read from: a file, or a confidential guest's resources after attestation.
+
+Never the environment or the configuration, which Ray shows.
+"""
+
+import os
+import stat
+from pathlib import Path
+
+import httpx
+
+from app.accounts.keys import KEY_BYTES, new_key
+from app.settings import SettingsError
+
+RESOURCES = "http://127.0.0.1:8006/cdh/resource"
+"""The Confidential Data Hub of a confidential container (guest-components)."""
+_FETCH_TIMEOUT_S = 60.0
+
+
+def read_kek(source: str) -> bytes:
+    """32 bytes. source: `file:<path>` or `cdh:<repository>/<type>/<tag>`. Raises SettingsError that names the source."""
+    kind, _, place = source.partition(":")
+    try:
+        key = _of_file(Path(place)) if kind == "file" else _of_guest(place)
+    except (OSError, httpx.HTTPError) as error:
+        raise SettingsError(f"accounts.key {source}: {error}") from error
+    if len(key) != KEY_BYTES:
+        raise SettingsError(f"accounts.key {source}: {len(key)} bytes, not {KEY_BYTES} (`redoubt keygen` makes one)")
+    return key
+
+
+def write_kek(path: Path) -> None:
+    """A new random key in a new file that only its owner reads. Raises FileExistsError, OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(new_key())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _of_file(path: Path) -> bytes:
+    with path.open("rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise OSError(f"others than its owner may use it (mode {stat.S_IMODE(mode):03o}): chmod 400 {path}")
+        return file.read(KEY_BYTES + 1)
+
+
+def _of_guest(resource: str) -> bytes:
+    response = httpx.get(f"{RESOURCES}/{resource}", timeout=_FETCH_TIMEOUT_S, trust_env=False)
+    response.raise_for_status()
+    return response.content

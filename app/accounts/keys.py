@@ -1,0 +1,161 @@
+"""The keys of the accounts and how each is sealed, by `cryptography` alone. Knows no table and no HTTP.
+
+KEK: 32 bytes that the operator keeps outside the database. It seals the root key, one record, so that a new KEK needs no
+user's help. UMK: random for each user, sealed once for each credential under root key and credential together: neither
+opens it alone. CK: random for each conversation; SK: random for each user; both sealed under the UMK.
+"""
+
+import hashlib
+import hmac
+import os
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+KEY_BYTES = 32
+KEY_ID_BYTES = 16
+SALT_BYTES = 16
+_NONCE_BYTES = 12
+_PREFIX = b"redoubt/v1/"
+
+
+class SealError(ValueError):
+    """What was to be opened was sealed with another key or for another purpose, or has changed."""
+
+
+def new_key() -> bytes:
+    """32 random bytes."""
+    return os.urandom(KEY_BYTES)
+
+
+def derive(key: bytes, purpose: str, *, salt: bytes | None = None) -> bytes:
+    """HKDF-SHA256: a key of 32 bytes for one purpose; whoever has it does not have `key`."""
+    return HKDF(SHA256(), KEY_BYTES, salt, _PREFIX + purpose.encode()).derive(key)
+
+
+def mac(key: bytes, message: bytes) -> bytes:
+    """HMAC-SHA256, 32 bytes."""
+    return hmac.digest(key, message, hashlib.sha256)
+
+
+def key_id(key: bytes) -> bytes:
+    """16 bytes that tell keys apart and tell nothing of them."""
+    return derive(key, "id")[:KEY_ID_BYTES]
+
+
+def seal(key: bytes, text: bytes, context: str) -> bytes:
+    """AES-256-GCM: nonce, ciphertext, tag. context: what and whose it is; only the same context opens it."""
+    nonce = os.urandom(_NONCE_BYTES)
+    return nonce + AESGCM(key).encrypt(nonce, text, context.encode())
+
+
+def unseal(key: bytes, sealed: bytes, context: str) -> bytes:
+    """What `seal` has sealed. Raises SealError."""
+    try:
+        return AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], context.encode())
+    except (InvalidTag, ValueError) as error:
+        raise SealError("sealed with another key, or changed") from error
+
+
+@dataclass(frozen=True, slots=True)
+class PasswordCost:
+    """What one try of a password costs: Argon2id (RFC 9106)."""
+
+    memory_kib: int = 64 * 1024
+    passes: int = 3
+    lanes: int = 4
+
+
+def stretch(password: str, salt: bytes, cost: PasswordCost) -> bytes:
+    """32 bytes from a password; takes most of a second and `cost.memory_kib`, without Python's lock."""
+    argon = Argon2id(
+        salt=salt, length=KEY_BYTES, iterations=cost.passes, lanes=cost.lanes, memory_cost=cost.memory_kib
+    )
+    return argon.derive(password.encode())
+
+
+class RootKey:
+    """What the server's own key gives: half of what opens a user's key, and all that needs no user.
+
+    It can't open a UMK, and so no conversation.
+    """
+
+    def __init__(self, root: bytes) -> None:
+        self._root = root
+        self._names = derive(root, "user names")
+        self._lookup = derive(root, "user lookup")
+        self._owner = derive(root, "page folders")
+        self.audit_key = derive(root, "audit")
+
+    @classmethod
+    def open(cls, kek: bytes, sealed: bytes) -> "RootKey":
+        """Raises SealError if this KEK has not sealed it."""
+        return cls(unseal(derive(kek, "root key"), sealed, "root key"))
+
+    @classmethod
+    def new(cls) -> "RootKey":
+        """A random one."""
+        return cls(new_key())
+
+    def sealed(self, kek: bytes) -> bytes:
+        """For `open` with the same KEK."""
+        return seal(derive(kek, "root key"), self._root, "root key")
+
+    def name_lookup(self, name: str) -> bytes:
+        """32 bytes by which the user of a normalized name is found."""
+        return mac(self._lookup, name.encode())
+
+    def seal_name(self, name: str, user_id: str) -> bytes:
+        """The name of a user."""
+        return seal(self._names, name.encode(), f"name of {user_id}")
+
+    def unseal_name(self, sealed: bytes, user_id: str) -> str:
+        """Raises SealError."""
+        return unseal(self._names, sealed, f"name of {user_id}").decode()
+
+    def owner(self, user_id: str) -> str:
+        """The name of the folder of the user's pages: 32 hex digits."""
+        return mac(self._owner, user_id.encode())[:16].hex()
+
+    def wrap(self, umk: bytes, secret: bytes, user_id: str, credential: str) -> bytes:
+        """The user's key, sealed for one credential. secret: the credential's, of at least 128 bits or stretched."""
+        return seal(self._wrapping(secret, user_id, credential), umk, f"key of {user_id}")
+
+    def unwrap(self, wrapped: bytes, secret: bytes, user_id: str, credential: str) -> "UserKey":
+        """The user's key. Raises SealError for a wrong secret: that is how a credential is checked."""
+        return UserKey(unseal(self._wrapping(secret, user_id, credential), wrapped, f"key of {user_id}"))
+
+    def _wrapping(self, secret: bytes, user_id: str, credential: str) -> bytes:
+        return derive(secret, f"user key {user_id} {credential}", salt=self._root)
+
+
+class UserKey:
+    """A user's key (UMK), and what is sealed under it."""
+
+    def __init__(self, umk: bytes) -> None:
+        self._umk = umk
+
+    @classmethod
+    def new(cls) -> "UserKey":
+        """A random one."""
+        return cls(new_key())
+
+    def wrap(self, root: RootKey, secret: bytes, user_id: str, credential: str) -> bytes:
+        """Sealed for one more credential."""
+        return root.wrap(self._umk, secret, user_id, credential)
+
+    def names_key(self) -> bytes:
+        """32 bytes: names of the user's pages begin from it."""
+        return derive(self._umk, "names")
+
+    def seal(self, text: bytes, context: str) -> bytes:
+        """Anything of the user's."""
+        return seal(derive(self._umk, "records"), text, context)
+
+    def unseal(self, sealed: bytes, context: str) -> bytes:
+        """Raises SealError."""
+        return unseal(derive(self._umk, "records"), sealed, context)

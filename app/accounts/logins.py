@@ -1,0 +1,334 @@
+"""Credentials: who somebody is who shows one, and how credentials begin and end. Knows no administrator."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, Row, delete, insert, select, update
+
+from app.accounts import tables
+from app.accounts.credentials import (
+    Shown,
+    check_new_password,
+    looks_like_session,
+    new_api_key,
+    new_key_id,
+    new_session_token,
+    normalized_name,
+    normalized_password,
+    read,
+)
+from app.accounts.keys import SALT_BYTES, PasswordCost, SealError, UserKey, key_id, stretch
+from app.accounts.store import Store
+from app.messages.accounts import AccountsError, Identity, KeyInfo, NewKey, PageKeys, Session, UserLimits
+
+MOST_KEYS = 100
+"""API keys of one user."""
+_MAX_LABEL_CHARACTERS = 100
+_SEEN_PERIOD_S = 60
+"""A session's last use is written down this often."""
+_DAY_S = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """What stretches a password that somebody shows. Made for names that nobody has too, so that both take as long."""
+
+    user_id: str
+    """"": there is no such user."""
+    credential_id: str
+    salt: bytes
+    cost: PasswordCost
+    wrapped_umk: bytes
+
+    def stretched(self, password: str) -> bytes:
+        """32 bytes; takes most of a second, and belongs in a thread."""
+        return stretch(normalized_password(password), self.salt, self.cost)
+
+
+@dataclass(frozen=True, slots=True)
+class NewPassword:
+    """A password, stretched with a new salt."""
+
+    secret: bytes = field(repr=False)
+    salt: bytes
+    cost: PasswordCost
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A user whose credential was right, and the user's key."""
+
+    identity: Identity
+    key: UserKey = field(repr=False)
+    shown: Shown
+
+
+class Logins:
+    """Checks credentials by opening the user's key with them: there is no second hash of any."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    # --- who it is
+
+    def identify(self, text: str) -> Identity:
+        """Raises AccountsError: `invalid_api_key`, `session_expired`."""
+        with self._store.transaction() as connection:
+            return self.known(connection, text).identity
+
+    def known(self, connection: Connection, text: str) -> Known:
+        """The user of an API key or session token. Raises AccountsError: `invalid_api_key`, `session_expired`."""
+        shown = read(text)
+        row = None if shown is None else self._credential(connection, shown)
+        if shown is not None and row is not None and row.state == "active":
+            try:
+                key = self._store.root.unwrap(row.wrapped_umk, shown.secret, row.user_id, shown.id)
+                return Known(self._identity(row, shown, key), key, shown)
+            except SealError:
+                pass
+        if looks_like_session(text):
+            raise AccountsError("session_expired", "The session has ended. Log in again.")
+        raise AccountsError("invalid_api_key", "That API key is not valid here.")
+
+    def _credential(self, connection: Connection, shown: Shown) -> Row[Any] | None:
+        """The row of the credential, joined with its user's; None if there is none or it has expired."""
+        now_s = int(self._store.now())
+        table = tables.sessions if shown.is_session else tables.credentials
+        wanted = (
+            table.c.token_hash == shown.token_hash
+            if shown.is_session
+            else (table.c.id == shown.id) & (table.c.kind == "api_key")
+        )
+        users = tables.users.c
+        wanted_columns = (users.name_sealed, users.role, users.state, users.limits, users.wrapped_sk)
+        seen = (tables.sessions.c.seen,) if shown.is_session else ()
+        found = select(table.c.user_id, table.c.wrapped_umk, table.c.expires, *seen, *wanted_columns)
+        row = connection.execute(found.join_from(table, tables.users).where(wanted)).one_or_none()
+        if row is None or (row.expires is not None and row.expires <= now_s):
+            return None
+        if shown.is_session:
+            if row.seen + self._store.settings.session_idle_s <= now_s:
+                return None
+            if row.seen + _SEEN_PERIOD_S <= now_s:
+                connection.execute(update(table).where(wanted).values(seen=now_s))
+        return row
+
+    def _identity(self, row: Row[Any], shown: Shown, key: UserKey) -> Identity:
+        root = self._store.root
+        shared = key.unseal(row.wrapped_sk, f"shared key of {row.user_id}")
+        return Identity(
+            user_id=row.user_id,
+            name=root.unseal_name(row.name_sealed, row.user_id),
+            role=row.role,
+            credential=shown.id,
+            kind="session" if shown.is_session else "api_key",
+            expires=row.expires,
+            limits=UserLimits(**orjson.loads(row.limits)).or_else(self._store.default_limits),
+            pages=PageKeys(root.owner(row.user_id), key.names_key(), shared, key_id(shared)),
+        )
+
+    # --- passwords and sessions
+
+    def challenge(self, name: str) -> Challenge:
+        """For a name as it was typed."""
+        unknown = Challenge("", "", os.urandom(SALT_BYTES), self._store.password_cost, b"")
+        try:
+            normal = normalized_name(name)
+        except AccountsError:
+            return unknown
+        with self._store.transaction() as connection:
+            user = self._store.user_of_name(connection, normal)
+            return unknown if user is None else self._challenge(connection, user.id)
+
+    def challenge_of(self, text: str) -> Challenge:
+        """For the user of a credential. Raises AccountsError as `identify` does."""
+        with self._store.transaction() as connection:
+            return self._challenge(connection, self.known(connection, text).identity.user_id)
+
+    def _challenge(self, connection: Connection, user_id: str) -> Challenge:
+        owned = (tables.credentials.c.user_id == user_id) & (tables.credentials.c.kind == "password")
+        row = connection.execute(select(tables.credentials).where(owned)).one()
+        return Challenge(user_id, row.id, row.salt, PasswordCost(**orjson.loads(row.params)), row.wrapped_umk)
+
+    def log_in(self, challenge: Challenge, stretched: bytes) -> Session:
+        """A new session. Raises AccountsError: `invalid_login`."""
+        store = self._store
+        with store.transaction() as connection:
+            key = self._opened(challenge, stretched)
+            user = connection.execute(
+                select(tables.users).where(tables.users.c.id == challenge.user_id, tables.users.c.state == "active")
+            ).one_or_none()
+            current = select(tables.credentials.c.id).where(tables.credentials.c.id == challenge.credential_id)
+            if user is None or connection.execute(current).one_or_none() is None:  # meanwhile disabled or changed
+                raise wrong_login()
+            token = new_session_token()
+            shown = read(token)
+            assert shown is not None
+            now_s = int(store.now())
+            connection.execute(delete(tables.sessions).where(self._has_ended(now_s)))
+            connection.execute(
+                insert(tables.sessions).values(
+                    token_hash=shown.token_hash,
+                    user_id=user.id,
+                    wrapped_umk=key.wrap(store.root, shown.secret, user.id, shown.id),
+                    created=now_s,
+                    seen=now_s,
+                    expires=now_s + store.settings.session_max_s,
+                )
+            )
+            store.note(connection, user.id, "login", shown.id)
+            return Session(token, self.known(connection, token).identity)
+
+    def note_failure(self, challenge: Challenge) -> None:
+        """A wrong password, for the audit."""
+        with self._store.transaction() as connection:
+            self._store.note(connection, challenge.user_id or "unknown", "login", "", "refused")
+
+    def _has_ended(self, now_s: int) -> Any:
+        idle = tables.sessions.c.seen + self._store.settings.session_idle_s
+        return (tables.sessions.c.expires <= now_s) | (idle <= now_s)
+
+    def _opened(self, challenge: Challenge, stretched: bytes) -> UserKey:
+        try:
+            return self._store.root.unwrap(
+                challenge.wrapped_umk, stretched, challenge.user_id, challenge.credential_id
+            )
+        except SealError:
+            raise wrong_login() from None
+
+    def log_out(self, text: str, *, everywhere: bool) -> int:
+        """Ends the session, or all of the user's; how many. Raises AccountsError: also for a key without everywhere."""
+        with self._store.transaction() as connection:
+            known = self.known(connection, text)
+            if everywhere:
+                ended = end_sessions(self._store, connection, known.identity.user_id)
+            elif known.shown.is_session:
+                ended = end_sessions(self._store, connection, known.identity.user_id, only=known.shown)
+            else:
+                raise AccountsError(
+                    "invalid_value", "An API key is no session: 'everywhere' ends the user's.", param="everywhere"
+                )
+            self._store.note(connection, known.identity.user_id, "logout", known.identity.credential)
+            return ended
+
+    def change_password(self, text: str, challenge: Challenge, stretched: bytes, new: NewPassword) -> None:
+        """Ends all sessions of the user but this one. Raises AccountsError: `invalid_login`, and as `identify` does."""
+        with self._store.transaction() as connection:
+            known = self.known(connection, text)
+            if known.identity.user_id != challenge.user_id:
+                raise wrong_login()
+            key = self._opened(challenge, stretched)
+            set_password(self._store, connection, known.identity.user_id, key, new)
+            end_sessions(self._store, connection, known.identity.user_id, keep=known.shown)
+            self._store.note(connection, known.identity.user_id, "change_password", "")
+
+    # --- API keys
+
+    def keys(self, text: str) -> Sequence[KeyInfo]:
+        """The user's, the oldest first."""
+        with self._store.transaction() as connection:
+            known = self.known(connection, text)
+            rows = connection.execute(
+                _keys_of(known.identity.user_id).order_by(tables.credentials.c.created, tables.credentials.c.id)
+            )
+            return [
+                KeyInfo(row.id, known.key.unseal(row.label_sealed, f"label of {row.id}").decode(), row.created, row.expires)
+                for row in rows
+            ]
+
+    def add_key(self, text: str, label: str, days: int | None) -> NewKey:
+        """A new one. Raises AccountsError: `invalid_value` if the label is too long, `conflict` if there are too many."""
+        if len(label) > _MAX_LABEL_CHARACTERS:
+            raise AccountsError(
+                "invalid_value", f"A label has at most {_MAX_LABEL_CHARACTERS} characters.", param="label"
+            )
+        store = self._store
+        with store.transaction() as connection:
+            known = self.known(connection, text)
+            user_id = known.identity.user_id
+            if len(connection.execute(_keys_of(user_id)).all()) >= MOST_KEYS:
+                raise AccountsError("conflict", f"There are {MOST_KEYS} keys already: revoke one first.")
+            now_s = int(store.now())
+            info = KeyInfo(new_key_id(), label, now_s, None if days is None else now_s + days * _DAY_S)
+            secret = new_api_key(info.id)
+            shown = read(secret)
+            assert shown is not None
+            connection.execute(
+                insert(tables.credentials).values(
+                    id=info.id,
+                    user_id=user_id,
+                    kind="api_key",
+                    label_sealed=known.key.seal(label.encode(), f"label of {info.id}"),
+                    wrapped_umk=known.key.wrap(store.root, shown.secret, user_id, info.id),
+                    created=info.created,
+                    expires=info.expires,
+                )
+            )
+            store.note(connection, user_id, "add_key", info.id)
+            return NewKey(info, secret)
+
+    def revoke_key(self, text: str, wanted: str) -> None:
+        """Raises AccountsError: `not_found`, also for another user's."""
+        store = self._store
+        with store.transaction() as connection:
+            user_id = self.known(connection, text).identity.user_id
+            mine = (tables.credentials.c.user_id == user_id) & (tables.credentials.c.kind == "api_key")
+            gone = connection.execute(delete(tables.credentials).where(mine, tables.credentials.c.id == wanted))
+            if not gone.rowcount:
+                raise AccountsError("not_found", "There is no such key.")
+            store.note(connection, user_id, "revoke_key", wanted)
+        store.changes.add(wanted)
+
+
+def wrong_login() -> AccountsError:
+    """The same for a wrong name and a wrong password."""
+    return AccountsError("invalid_login", "Name or password is wrong.")
+
+
+def new_password(password: str, cost: PasswordCost, param: str = "password") -> NewPassword:
+    """Takes most of a second, and belongs in a thread. Raises AccountsError: `invalid_value`."""
+    normal = normalized_password(password)
+    check_new_password(normal, param)
+    salt = os.urandom(SALT_BYTES)
+    return NewPassword(stretch(normal, salt, cost), salt, cost)
+
+
+def set_password(store: Store, connection: Connection, user_id: str, key: UserKey, new: NewPassword) -> None:
+    """The user's only password."""
+    owned = (tables.credentials.c.user_id == user_id) & (tables.credentials.c.kind == "password")
+    connection.execute(delete(tables.credentials).where(owned))
+    credential_id = new_key_id()
+    connection.execute(
+        insert(tables.credentials).values(
+            id=credential_id,
+            user_id=user_id,
+            kind="password",
+            salt=new.salt,
+            params=orjson.dumps(asdict(new.cost)).decode(),
+            wrapped_umk=key.wrap(store.root, new.secret, user_id, credential_id),
+            created=int(store.now()),
+        )
+    )
+
+
+def end_sessions(
+    store: Store, connection: Connection, user_id: str, *, only: Shown | None = None, keep: Shown | None = None
+) -> int:
+    """Ends a user's sessions, or one of them, or all but one; how many."""
+    where = [tables.sessions.c.user_id == user_id]
+    if only is not None:
+        where.append(tables.sessions.c.token_hash == only.token_hash)
+    if keep is not None:
+        where.append(tables.sessions.c.token_hash != keep.token_hash)
+    ended = connection.execute(delete(tables.sessions).where(*where)).rowcount
+    store.changes.add(user_id if only is None else only.id)
+    return ended
+
+
+def _keys_of(user_id: str) -> Any:
+    return select(tables.credentials).where(
+        tables.credentials.c.user_id == user_id, tables.credentials.c.kind == "api_key"
+    )

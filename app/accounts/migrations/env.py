@@ -1,0 +1,9 @@
+"""Alembic runs this file; the connection comes from `app.accounts.database`."""
+
+from alembic import context
+
+from app.accounts.tables import metadata
+
+context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,85 @@
+"""The tables, for SQLite and Postgres; `migrations/` makes them. Nothing in them is readable without the server's key
+but counts, times, roles and limits; what is a user's is sealed under the user's key.
+"""
+
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table
+
+metadata = MetaData()
+
+_Id = String(32)
+_Seconds = BigInteger
+
+meta = Table("meta", metadata, Column("name", String(32), primary_key=True), Column("value", LargeBinary))
+
+users = Table(
+    "users",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("name_lookup", LargeBinary, nullable=False, unique=True),
+    Column("name_sealed", LargeBinary, nullable=False),
+    Column("role", String(8), nullable=False),
+    Column("state", String(8), nullable=False),
+    Column("limits", String, nullable=False),
+    Column("wrapped_sk", LargeBinary, nullable=False),
+    Column("created", _Seconds, nullable=False),
+)
+
+credentials = Table(
+    "credentials",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("user_id", _Id, ForeignKey("users.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("kind", String(8), nullable=False),  # password, api_key or recovery
+    Column("label_sealed", LargeBinary),
+    Column("salt", LargeBinary),
+    Column("params", String),
+    Column("wrapped_umk", LargeBinary, nullable=False),
+    Column("created", _Seconds, nullable=False),
+    Column("expires", _Seconds),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("token_hash", LargeBinary, primary_key=True),
+    Column("user_id", _Id, ForeignKey("users.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("wrapped_umk", LargeBinary, nullable=False),
+    Column("created", _Seconds, nullable=False),
+    Column("seen", _Seconds, nullable=False),
+    Column("expires", _Seconds, nullable=False),
+)
+
+conversations = Table(
+    "conversations",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("user_id", _Id, ForeignKey("users.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("wrapped_ck", LargeBinary, nullable=False),
+    Column("created", _Seconds, nullable=False),
+)
+
+usage = Table(
+    "usage",
+    metadata,
+    Column("user_id", _Id, primary_key=True),
+    Column("credential_id", _Id, primary_key=True),
+    Column("day", String(10), primary_key=True),
+    Column("model", String(256), primary_key=True),
+    Column("requests", BigInteger, nullable=False),
+    Column("prompt", BigInteger, nullable=False),
+    Column("cached", BigInteger, nullable=False),
+    Column("output", BigInteger, nullable=False),
+    Index("usage_by_day", "day"),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("at", _Seconds, nullable=False),
+    Column("actor", _Id, nullable=False),
+    Column("action", String(32), nullable=False),
+    Column("object", String(64), nullable=False),
+    Column("outcome", String(32), nullable=False),
+    Column("previous_mac", LargeBinary, nullable=False),
+)

@@ -1,0 +1,298 @@
+"""What an ingress and the accounts say to each other. Frozen and picklable; secrets and keys stay out of every repr."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+Role = Literal["user", "admin"]
+State = Literal["active", "disabled"]
+RefusalCode = Literal[
+    "invalid_api_key",
+    "session_expired",
+    "invalid_login",
+    "too_many_logins",
+    "admin_only",
+    "not_found",
+    "conflict",
+    "invalid_value",
+    "rate_limit_exceeded",
+    "insufficient_quota",
+    "service_unavailable",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why the accounts refuse something, in words for the user."""
+
+    code: RefusalCode
+    message: str
+    param: str | None = None
+    """The field that is wrong."""
+    retry_after_s: int | None = None
+
+
+class AccountsError(Exception):
+    """The accounts refuse something; the message may be shown to the user."""
+
+    def __init__(
+        self, code: RefusalCode, message: str, *, param: str | None = None, retry_after_s: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.refusal = Refusal(code, message, param, retry_after_s)
+
+    @classmethod
+    def of(cls, refusal: Refusal) -> "AccountsError":
+        """The error that the refusal tells of."""
+        return cls(refusal.code, refusal.message, param=refusal.param, retry_after_s=refusal.retry_after_s)
+
+
+@dataclass(frozen=True, slots=True)
+class UserLimits:
+    """What one user may take; None: no limit."""
+
+    requests_per_minute: int | None = None
+    tokens_per_day: int | None = None
+    """Prompt and output tokens of a day in UTC. A request that begins below the limit may end above it."""
+    concurrent: int | None = None
+    """Requests at the same time."""
+    memory_bytes: int | None = None
+    """Saved pages."""
+
+    def or_else(self, defaults: "UserLimits") -> "UserLimits":
+        """These, and the defaults where there is none."""
+        return UserLimits(
+            *(
+                getattr(defaults, name) if getattr(self, name) is None else getattr(self, name)
+                for name in UserLimits.__slots__
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PageKeys:
+    """What a user's saved pages are found and opened with, whatever the conversation."""
+
+    owner: str
+    """The folder of the user's pages: 32 hex digits."""
+    names_key: bytes = field(repr=False)
+    shared_key: bytes = field(repr=False)
+    """SK: for pages of system prompt and tools."""
+    shared_key_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationKey:
+    """A conversation of a user's, and what its saved pages are opened with."""
+
+    conversation_id: str
+    key: bytes = field(repr=False)
+    """CK."""
+    key_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a credential stands for."""
+
+    user_id: str
+    name: str
+    role: Role
+    credential: str
+    """The API key's or the session's id, which is no secret."""
+    kind: Literal["api_key", "session"]
+    expires: float | None
+    """Unix seconds; None: it does not expire by itself."""
+    limits: UserLimits
+    pages: PageKeys
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A login. The token is shown once."""
+
+    token: str = field(repr=False)
+    identity: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class KeyInfo:
+    """An API key, without its secret."""
+
+    id: str
+    label: str
+    created: int
+    expires: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """An API key as it is shown once."""
+
+    info: KeyInfo
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class UserInfo:
+    """A user as administrators see one: nothing of what was said."""
+
+    id: str
+    name: str
+    role: Role
+    state: State
+    created: int
+    limits: UserLimits
+    """The user's own; the service's defaults hold where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewUser:
+    """A user that was added or whose password was reset. The recovery code is shown once."""
+
+    info: UserInfo
+    recovery_code: str = field(repr=False)
+    memory_lost: bool = False
+    """Whether what was saved for the user can no longer be opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserChange:
+    """What an administrator changes of a user; None: nothing."""
+
+    role: Role | None = None
+    state: State | None = None
+    limits: UserLimits | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """What a user took in a day, with one credential and one model."""
+
+    user_id: str
+    credential: str
+    day: str
+    """UTC, as 2026-01-31."""
+    model: str
+    requests: int
+    prompt: int
+    """Prompt tokens; those of a prompt with several choices once."""
+    cached: int
+    """Those of them that the prefix cache had."""
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """What somebody did; it tells nothing of what was said."""
+
+    seq: int
+    at: int
+    """Unix seconds."""
+    actor: str
+    """A user's id, "operator" (the command line on the server's own machine) or "unknown"."""
+    action: str
+    object: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPage:
+    """A part of the audit."""
+
+    rows: Sequence[AuditRow]
+    intact: bool
+    """Whether nobody has changed, taken out or cut off a row of the whole audit."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateState:
+    """How much of a user's limits is left, for `x-ratelimit-*` headers; None: no such limit."""
+
+    limit_requests: int | None = None
+    remaining_requests: int = 0
+    reset_requests_s: float = 0.0
+    limit_tokens: int | None = None
+    remaining_tokens: int = 0
+    reset_tokens_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Whether a request may begin."""
+
+    rates: RateState
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Revocations:
+    """Whose credentials have changed since the last call."""
+
+    instance: str
+    """Another one than before: the accounts have started again, and nothing that was known of them holds."""
+    position: int
+    """Where the next call goes on."""
+    subjects: frozenset[str] | None
+    """Ids of users and credentials; None: anybody's may have."""
+
+
+class AccountsClient(Protocol):
+    """The accounts, as an ingress calls them. Every method raises AccountsError; `secret` is a key or session token."""
+
+    async def identify(self, secret: str) -> Identity:
+        """Whose it is. Refuses with `invalid_api_key` or `session_expired`."""
+
+    async def admit(self, identity: Identity) -> Admission:
+        """Counts one more request of the user, which `done` ends. A refused one needs no `done`."""
+
+    async def done(self, row: UsageRow) -> None:
+        """One request less, and what it took."""
+
+    async def revocations(self, instance: str, position: int) -> Revocations:
+        """Waits for changes, at most some seconds."""
+
+    async def login(self, name: str, password: str) -> Session:
+        """Refuses with `invalid_login` or `too_many_logins`."""
+
+    async def logout(self, secret: str, *, everywhere: bool) -> int:
+        """Ends this session, or all of the user's; how many ended."""
+
+    async def change_password(self, secret: str, password: str, new_password: str) -> None:
+        """Ends all other sessions of the user. Refuses with `invalid_login`."""
+
+    async def keys(self, secret: str) -> Sequence[KeyInfo]:
+        """The user's API keys."""
+
+    async def add_key(self, secret: str, label: str, days: int | None) -> NewKey:
+        """A key of the same user. days: how long it holds; None: until it is revoked."""
+
+    async def revoke_key(self, secret: str, key_id: str) -> None:
+        """Refuses with `not_found`, also where the key is another user's."""
+
+    async def conversation_key(self, secret: str, conversation_id: str | None) -> ConversationKey:
+        """The key of one of the user's conversations; None: of a new one. Refuses with `not_found`."""
+
+    async def forget(self, secret: str, conversation_id: str | None) -> int:
+        """Destroys a conversation's key, or with None all of the user's; how many conversations are gone."""
+
+    async def users(self, secret: str) -> Sequence[UserInfo]:
+        """Everybody. This and all that follow refuse with `admin_only`."""
+
+    async def add_user(self, secret: str, name: str, password: str, role: Role, limits: UserLimits) -> NewUser:
+        """Refuses with `conflict` if there is one of that name."""
+
+    async def change_user(self, secret: str, name: str, change: UserChange) -> UserInfo:
+        """Disabling ends the user's running requests. Refuses with `not_found`, `conflict`."""
+
+    async def delete_user(self, secret: str, name: str) -> None:
+        """Destroys all that opens the user's key. Refuses with `not_found`, `conflict`."""
+
+    async def reset_password(self, secret: str, name: str, password: str, recovery_code: str | None) -> NewUser:
+        """Without the recovery code all that was saved for the user is lost."""
+
+    async def usage(self, secret: str, first_day: str, last_day: str) -> Sequence[UsageRow]:
+        """Everybody's, these days included."""
+
+    async def audit(self, secret: str, after: int, limit: int) -> AuditPage:
+        """Rows in order, from the one after `after`."""

@@ -51,7 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: rank_of(item.nodeid))
 
 
-def _missing(reason: str) -> NoReturn:
+def missing(reason: str) -> NoReturn:
+    """Skips the test, or fails it under `make test`."""
     if os.environ.get("REDOUBT_TEST_ALL"):
         pytest.fail(reason)
     pytest.skip(reason)
@@ -59,7 +60,7 @@ def _missing(reason: str) -> NoReturn:
 
 def _needed(path: Path) -> Path:
     if not path.exists():
-        _missing(f"{path} is missing: run `make model`")
+        missing(f"{path} is missing: run `make model`")
     return path
 
 
@@ -89,7 +90,7 @@ def browser() -> Iterator["Browser"]:
     """Headless Chromium. For modules of synchronous tests: it keeps the thread's event loop to itself."""
     executable = shutil.which("chromium")
     if executable is None:
-        _missing("there is no chromium")
+        missing("there is no chromium")
     from tests.browser import chromium
 
     with chromium(executable) as browser:

@@ -9,6 +9,9 @@ from app.accounts.users import Users, check_admin
 from app.messages.accounts import AuditPage
 from app.settings import AccountsSettings
 
+OPERATOR_ACTS = Actor(OPERATOR, "admin")
+"""Who works on the server's own machine, with its key."""
+
 
 class Accounts:
     """Users, their credentials, their conversations' keys, usage and audit."""
@@ -40,8 +43,3 @@ class Accounts:
         """Writes what is unwritten, and frees the database."""
         self.usage.write()
         self.store.database.close()
-
-
-def operator() -> Actor:
-    """Who works on the server's own machine, with its key."""
-    return Actor(OPERATOR, "admin")

@@ -37,7 +37,13 @@ class Audit:
         row = AuditRow(seq + 1, int(at_s), actor, action, object, outcome)
         connection.execute(
             tables.audit.insert().values(
-                seq=row.seq, at=row.at, actor=actor, action=action, object=object, outcome=outcome, previous_mac=previous
+                seq=row.seq,
+                at=row.at,
+                actor=actor,
+                action=action,
+                object=object,
+                outcome=outcome,
+                previous_mac=previous,
             )
         )
         write_meta(connection, _HEAD, self._sealed_head(row.seq, self._mac(row, previous)))

@@ -72,9 +72,7 @@ class PasswordCost:
 
 def stretch(password: str, salt: bytes, cost: PasswordCost) -> bytes:
     """32 bytes from a password; takes most of a second and `cost.memory_kib`, without Python's lock."""
-    argon = Argon2id(
-        salt=salt, length=KEY_BYTES, iterations=cost.passes, lanes=cost.lanes, memory_cost=cost.memory_kib
-    )
+    argon = Argon2id(salt=salt, length=KEY_BYTES, iterations=cost.passes, lanes=cost.lanes, memory_cost=cost.memory_kib)
     return argon.derive(password.encode())
 
 

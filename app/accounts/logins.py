@@ -193,9 +193,7 @@ class Logins:
 
     def _opened(self, challenge: Challenge, stretched: bytes) -> UserKey:
         try:
-            return self._store.root.unwrap(
-                challenge.wrapped_umk, stretched, challenge.user_id, challenge.credential_id
-            )
+            return self._store.root.unwrap(challenge.wrapped_umk, stretched, challenge.user_id, challenge.credential_id)
         except SealError:
             raise wrong_login() from None
 
@@ -235,7 +233,9 @@ class Logins:
                 _keys_of(known.identity.user_id).order_by(tables.credentials.c.created, tables.credentials.c.id)
             )
             return [
-                KeyInfo(row.id, known.key.unseal(row.label_sealed, f"label of {row.id}").decode(), row.created, row.expires)
+                KeyInfo(
+                    row.id, known.key.unseal(row.label_sealed, f"label of {row.id}").decode(), row.created, row.expires
+                )
                 for row in rows
             ]
 

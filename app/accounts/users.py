@@ -118,7 +118,9 @@ class Users:
         try:
             return self._store.root.unwrap(row.wrapped_umk, recovery_secret(code), user_id, row.id)
         except SealError:
-            raise AccountsError("invalid_value", "That is not the user's recovery code.", param="recovery_code") from None
+            raise AccountsError(
+                "invalid_value", "That is not the user's recovery code.", param="recovery_code"
+            ) from None
 
     def _set_recovery_code(self, connection: Connection, user_id: str, key: UserKey) -> str:
         code, credential_id, store = new_recovery_code(), new_key_id(), self._store

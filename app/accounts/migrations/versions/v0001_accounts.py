@@ -9,9 +9,7 @@ down_revision = None
 
 def upgrade() -> None:
     """From nothing."""
-    op.create_table(
-        "meta", sa.Column("name", sa.String(32), primary_key=True), sa.Column("value", sa.LargeBinary)
-    )
+    op.create_table("meta", sa.Column("name", sa.String(32), primary_key=True), sa.Column("value", sa.LargeBinary))
     op.create_table(
         "users",
         sa.Column("id", sa.String(32), primary_key=True),

@@ -1,0 +1,178 @@
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import create_engine
+
+from app.accounts.accounts import OPERATOR_ACTS
+from app.accounts.database import Database
+from app.accounts.store import rotate_kek
+from app.accounts.tables import metadata
+from app.messages.accounts import UsageRow
+from app.settings import SettingsError
+from tests.app.accounts.world import KEK, World
+from tests.conftest import missing
+from tests.service.running import free_port, wait_until
+
+POSTGRES = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)), None)
+"""Debian's programs, which are not on the path."""
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a Postgres of this module's own, on loopback."""
+    if POSTGRES is None:
+        missing("there is no Postgres")
+    folder, port = tmp_path_factory.mktemp("postgres"), free_port()
+    as_user: list[str] = []
+    if os.geteuid() == 0:  # Postgres refuses to run as root
+        as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+        shutil.chown(folder, "postgres")
+        for above in (folder.parent, folder.parent.parent):
+            above.chmod(0o711)
+    made = [*as_user, POSTGRES / "initdb", "-D", folder, "-A", "trust", "-U", "redoubt", "--no-sync"]
+    subprocess.run(made, check=True, capture_output=True)
+    options = ["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-p", str(port)]
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen([*as_user, POSTGRES / "postgres", "-D", folder, *options], stdout=log, stderr=log)
+    ready = [POSTGRES / "pg_isready", "-h", "127.0.0.1", "-p", str(port), "-q"]
+    try:
+        wait_until(lambda: subprocess.run(ready, check=False).returncode == 0, "Postgres is ready")
+        yield f"postgresql+psycopg://redoubt@127.0.0.1:{port}/postgres"
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """Accounts in either kind of database."""
+    place = str(tmp_path / "db") if request.param == "sqlite" else request.getfixturevalue("postgres")
+    world = World(place)
+    yield world
+    with world.accounts.store.transaction() as connection:
+        metadata.drop_all(connection)
+        connection.exec_driver_sql("DROP TABLE alembic_version")
+    world.accounts.store.database.close()
+
+
+def test_a_life_of_accounts(anywhere: World) -> None:
+    anywhere.add("ann", role="admin")
+    anywhere.add("bob")
+    bob = anywhere.log_in("bob")
+    key = anywhere.accounts.logins.add_key(bob, "laptop", 3).secret
+    conversation = anywhere.accounts.conversations.key(key, None)
+    for _ in range(2):
+        anywhere.accounts.usage.add(UsageRow("u", "c", "", "m", 1, 2, 1, 3))
+        anywhere.accounts.usage.write()
+    anywhere.reopen()
+    assert anywhere.accounts.conversations.key(bob, conversation.conversation_id) == conversation
+    (used,) = anywhere.accounts.usage.rows(OPERATOR_ACTS, "2000-01-01", "2100-01-01")
+    assert (used.requests, used.prompt, used.cached, used.output) == (2, 4, 2, 6)
+    anywhere.accounts.users.delete(OPERATOR_ACTS, "bob")
+    assert anywhere.refusal(key) == "invalid_api_key"
+    with anywhere.accounts.store.transaction() as connection:
+        left = {table.name: connection.execute(table.select()).fetchall() for table in metadata.sorted_tables}
+    assert {name for name, rows in left.items() if rows} == {"meta", "users", "credentials", "usage", "audit"}
+    assert len(left["users"]) == 1
+    assert anywhere.accounts.audit(OPERATOR_ACTS, 0, 100).intact
+
+
+def test_the_migrations_make_the_tables(anywhere: World) -> None:
+    with anywhere.accounts.store.transaction() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+
+
+def test_one_process_has_it(anywhere: World) -> None:
+    with pytest.raises(SettingsError, match="a running service has it open"):
+        Database(anywhere.settings.database)
+    anywhere.accounts.close()
+    Database(anywhere.settings.database).close()
+    anywhere.opened()
+
+
+def test_a_database_of_a_newer_version_is_left_alone(anywhere: World) -> None:
+    anywhere.add("ann")
+    with anywhere.accounts.store.transaction() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    anywhere.accounts.close()
+    with pytest.raises(SettingsError, match="9999"):
+        anywhere.opened()
+    database = anywhere.settings.database
+    engine = create_engine(database if "://" in database else f"sqlite:///{database}")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
+    engine.dispose()
+    anywhere.opened()
+    assert anywhere.log_in("ann")
+
+
+def test_another_servers_key_is_refused_and_rotation_changes_it(world: World) -> None:
+    world.add("ann")
+    token = world.log_in("ann")
+    identity = world.accounts.logins.identify(token)
+    with pytest.raises(SettingsError, match=r"accounts\.key file:/nowhere: not the key of accounts\.database"):
+        world.reopen(b"x" * 32)
+    rotate_kek(world.opened().store, b"x" * 32)
+    assert world.reopen(b"x" * 32).logins.identify(token) == identity  # the pages' folder and names are the same
+    with pytest.raises(SettingsError, match="not the key"):
+        world.reopen(KEK)
+    assert world.opened(b"x" * 32).audit(OPERATOR_ACTS, 0, 100).intact
+
+
+def test_the_files_are_the_services_alone(world: World) -> None:
+    folder = Path(world.settings.database).parent
+    world.add("ann")
+    assert {path.name for path in folder.iterdir()} >= {"accounts.db", "accounts.db.lock"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("{folder}/missing/accounts.db", "No such file"),
+        ("{folder}", "Is a directory"),
+        ("{folder}/text", "not a database"),
+        ("postgresql+psycopg://ann:secret@127.0.0.1/db", "keep the password out of the URL"),
+        ("postgresql+psycopg://127.0.0.1:1/db", "refused"),
+        ("oracle+nothing://here", "not a URL of a database"),
+    ],
+)
+def test_what_is_no_database_is_one_line(tmp_path: Path, place: str, reason: str) -> None:
+    (tmp_path / "text").write_text("words " * 1000)
+    with pytest.raises(SettingsError, match=reason) as error:
+        Database(place.format(folder=tmp_path))
+    assert "\n" not in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+KILLED = """
+import os, sys
+sys.path.insert(0, {root!r})
+from tests.app.accounts.world import World
+world = World({database!r})
+world.add("ann", role="admin")
+if {where!r} == "between":
+    os._exit(9)
+with world.accounts.store.transaction() as connection:
+    connection.exec_driver_sql("DELETE FROM users")
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("where", ["between", "in a transaction"])
+def test_what_was_done_before_a_kill_is_there(tmp_path: Path, where: str) -> None:
+    database = str(tmp_path / "accounts.db")
+    script = KILLED.format(root=str(Path(__file__).parents[3]), database=database, where=where)
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode in (9, -9)
+    world = World(database)
+    assert world.log_in("ann")
+    assert world.accounts.audit(OPERATOR_ACTS, 0, 10).intact
+    world.accounts.close()

@@ -1,0 +1,55 @@
+"""Accounts in a database of their own, with passwords that cost little and a clock that tests turn."""
+
+from typing import Any
+
+from app.accounts.accounts import OPERATOR_ACTS, Accounts
+from app.accounts.keys import PasswordCost
+from app.accounts.logins import new_password
+from app.accounts.store import open_store
+from app.messages.accounts import AccountsError, NewUser, UserLimits
+from app.settings import AccountsSettings
+
+KEK = bytes(range(32))
+CHEAP = PasswordCost(memory_kib=64, passes=1, lanes=1)
+PASSWORD = "a long enough password"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class World:
+    """Accounts that can be closed and opened again."""
+
+    def __init__(self, database: str, **settings: Any) -> None:
+        self.clock = Clock()
+        self.settings = AccountsSettings(database=database, key="file:/nowhere", **settings)
+        self.accounts = self.opened()
+
+    def opened(self, kek: bytes = KEK) -> Accounts:
+        self.accounts = Accounts(open_store(self.settings, kek, now=self.clock, password_cost=CHEAP))
+        return self.accounts
+
+    def reopen(self, kek: bytes = KEK) -> Accounts:
+        self.accounts.close()
+        return self.opened(kek)
+
+    def add(self, name: str, **options: Any) -> NewUser:
+        values: dict[str, Any] = {"role": "user", "limits": UserLimits()} | options
+        return self.accounts.users.add(OPERATOR_ACTS, name, new_password(PASSWORD, CHEAP), **values)
+
+    def log_in(self, name: str, password: str = PASSWORD) -> str:
+        challenge = self.accounts.logins.challenge(name)
+        return self.accounts.logins.log_in(challenge, challenge.stretched(password)).token
+
+    def refusal(self, secret: str) -> str | None:
+        """Why a credential is refused; None: it is not."""
+        try:
+            self.accounts.logins.identify(secret)
+        except AccountsError as error:
+            return error.refusal.code
+        return None

@@ -264,8 +264,8 @@ class AccountsSettings(Knobs):
     """The file of SQLite's database, which is made at the first start; or, for a cluster, the URL of a Postgres without
     a password, such as `postgresql+psycopg://redoubt@db.internal/redoubt` (libpq reads PGPASSFILE)."""
     key: str = Field(pattern=r"^(file|cdh):.")
-    """Where the server's own key is: `file:<path>` (`redoubt keygen` makes one), or `cdh:<repository>/<type>/<tag>` in a
-    confidential guest. Without that key nothing in the database opens."""
+    """Where the server's own key is: `file:<path>` (`redoubt keygen` makes one), or in a confidential guest
+    `cdh:<repository>/<type>/<tag>`. Without that key nothing in the database opens."""
     guests: bool = False
     """Serve requests without a key or login too; guests share their cached pages, and no limit of a user's holds."""
     session_idle_s: int = Field(default=14 * 86_400, ge=60)

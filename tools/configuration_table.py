@@ -27,7 +27,7 @@ def knob_tables() -> str:
     ]
     parts = []
     for prefix, field in sections:
-        model = typing.cast(type[BaseModel], field.annotation)
+        model = _section(field)
         parts.append(f"### `{prefix}`\n\n{inspect.getdoc(model)}\n")
         parts.append("| knob | type | default | meaning |\n| --- | --- | --- | --- |")
         parts.append("\n".join(_rows(model, "")) + "\n")
@@ -39,6 +39,12 @@ def with_tables(page: str) -> str:
     before, rest = page.split(BEGIN)
     _, after = rest.split(END)
     return f"{before}{BEGIN}\n\n{knob_tables()}\n{END}{after}"
+
+
+def _section(field: FieldInfo) -> type[BaseModel]:
+    """The class of a section, which may be left out."""
+    kinds = typing.get_args(field.annotation) or (field.annotation,)
+    return next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
 
 
 def _rows(model: type[BaseModel], prefix: str) -> list[str]:

@@ -7,7 +7,7 @@ from limits import RateLimitItemPerMinute
 from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
 
-from app.messages.accounts import Admission, RateState, Refusal, UserLimits
+from app.messages.accounts import Admission, Identity, RateState, Refusal, UserLimits
 
 _DAY_S = 86_400
 _BUSY_RETRY_S = 1
@@ -22,8 +22,9 @@ class Admissions:
         self._open: dict[str, Counter[str]] = {}
         """Of each ingress: running requests of each user."""
 
-    def admit(self, ingress: str, user_id: str, limits: UserLimits, tokens_today: int, now_s: float) -> Admission:
+    def admit(self, ingress: str, identity: Identity, tokens_today: int, now_s: float) -> Admission:
         """Counts the request if it is let in. now_s: Unix seconds."""
+        user_id, limits = identity.user_id, identity.limits
         until_tomorrow_s = _DAY_S - now_s % _DAY_S
         running = sum(users[user_id] for users in self._open.values())
         refusal = None
@@ -41,7 +42,7 @@ class Admissions:
                 refusal = Refusal("rate_limit_exceeded", message, retry_after_s=max(1, int(wait_s) + 1))
         if refusal is None:
             self._open.setdefault(ingress, Counter())[user_id] += 1
-        return Admission(self._rates(user_id, limits, tokens_today, now_s), refusal)
+        return Admission(identity, self._rates(user_id, limits, tokens_today, now_s), refusal)
 
     def done(self, ingress: str, user_id: str) -> None:
         """One running request less."""

@@ -27,21 +27,21 @@ class Audit:
         self._key = key
 
     def note(
-        self, connection: Connection, at_s: float, actor: str, action: str, object: str, outcome: str = "ok"
+        self, connection: Connection, at_s: float, actor: str, action: str, target: str, outcome: str = "ok"
     ) -> None:
         """Adds a row, in the transaction that it tells of."""
         head = self._head(connection)
         if head is None:  # none yet, or somebody has changed it: then the chain shows it from here on
             head = (connection.execute(select(func.max(tables.audit.c.seq))).scalar() or 0, _START)
         seq, previous = head
-        row = AuditRow(seq + 1, int(at_s), actor, action, object, outcome)
+        row = AuditRow(seq + 1, int(at_s), actor, action, target, outcome)
         connection.execute(
             tables.audit.insert().values(
                 seq=row.seq,
                 at=row.at,
                 actor=actor,
                 action=action,
-                object=object,
+                object=target,
                 outcome=outcome,
                 previous_mac=previous,
             )

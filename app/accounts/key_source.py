@@ -18,14 +18,14 @@ _FETCH_TIMEOUT_S = 60.0
 
 
 def read_kek(source: str) -> bytes:
-    """32 bytes. source: `file:<path>` or `cdh:<repository>/<type>/<tag>`. Raises SettingsError that names the source."""
+    """32 bytes. source: `file:<path>` or `cdh:<repository>/<type>/<tag>`. Raises SettingsError that names it."""
     kind, _, place = source.partition(":")
     try:
         key = _of_file(Path(place)) if kind == "file" else _of_guest(place)
     except (OSError, httpx.HTTPError) as error:
         raise SettingsError(f"accounts.key {source}: {error}") from error
     if len(key) != KEY_BYTES:
-        raise SettingsError(f"accounts.key {source}: {len(key)} bytes, not {KEY_BYTES} (`redoubt keygen` makes one)")
+        raise SettingsError(f"accounts.key {source}: {len(key)} bytes, not {KEY_BYTES}: `redoubt keygen` makes one")
     return key
 
 

@@ -1,8 +1,8 @@
 """The keys of the accounts and how each is sealed, by `cryptography` alone. Knows no table and no HTTP.
 
-KEK: 32 bytes that the operator keeps outside the database. It seals the root key, one record, so that a new KEK needs no
-user's help. UMK: random for each user, sealed once for each credential under root key and credential together: neither
-opens it alone. CK: random for each conversation; SK: random for each user; both sealed under the UMK.
+KEK: 32 bytes that the operator keeps outside the database. It seals the root key, one record, so that a new KEK needs
+no user's help. UMK: random for each user, sealed once for each credential under root key and credential together:
+neither opens it alone. CK: random for each conversation; SK: random for each user; both sealed under the UMK.
 """
 
 import hashlib

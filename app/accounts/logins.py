@@ -240,7 +240,7 @@ class Logins:
             ]
 
     def add_key(self, text: str, label: str, days: int | None) -> NewKey:
-        """A new one. Raises AccountsError: `invalid_value` if the label is too long, `conflict` if there are too many."""
+        """A new one. Raises AccountsError: `invalid_value` for a long label, `conflict` if there are too many."""
         if len(label) > _MAX_LABEL_CHARACTERS:
             raise AccountsError(
                 "invalid_value", f"A label has at most {_MAX_LABEL_CHARACTERS} characters.", param="label"

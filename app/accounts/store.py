@@ -84,9 +84,9 @@ class Store:
         with self.database.transaction() as connection:
             yield connection
 
-    def note(self, connection: Connection, actor: str, action: str, object: str, outcome: str = "ok") -> None:
+    def note(self, connection: Connection, actor: str, action: str, target: str, outcome: str = "ok") -> None:
         """Adds a row to the audit."""
-        self.audit.note(connection, self.now(), actor, action, object, outcome)
+        self.audit.note(connection, self.now(), actor, action, target, outcome)
 
     @property
     def default_limits(self) -> UserLimits:

@@ -1,5 +1,7 @@
-"""The tables, for SQLite and Postgres; `migrations/` makes them. Nothing in them is readable without the server's key
-but counts, times, roles and limits; what is a user's is sealed under the user's key.
+"""The tables, for SQLite and Postgres; `migrations/` makes them.
+
+Without the server's key nothing in them is readable but counts, times, roles and limits. What is a user's is sealed
+under the user's key.
 """
 
 from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table

@@ -1,18 +1,25 @@
 """Authentication: API keys, and the caller that a key stands for.
 
-`KeyCheck` alone makes callers. It knows nothing of what a request asks for.
+`KeyCheck` makes callers, or with accounts `app.interface.accounts.checks.UserCheck`. It knows nothing of what a request
+asks for.
 """
 
 import hashlib
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastapi import Request
 
 from app.interface import errors
+from app.messages.accounts import Identity
+from app.messages.outputs import Generate
 from app.settings import SettingsError
+
+if TYPE_CHECKING:
+    from app.interface.accounts.gate import Meter
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +27,18 @@ class Caller:
     """Who sent a request. Planning cannot do without one."""
 
     tenant: bytes
-    """SHA-256 of the caller's key: only requests of one tenant share cached pages. b"": the service has no keys, and
-    everybody is one tenant."""
+    """SHA-256 of the caller's key, or of "user" and the user's id: only requests of one tenant share cached pages. b"":
+    the service has no keys, and everybody is one tenant; or a guest."""
+    identity: Identity | None = None
+    """The user, where there are accounts; None also for a guest."""
+    secret: str = field(default="", repr=False)
+    """The user's credential, with which the accounts are asked."""
+    meter: "Meter | None" = None
+    """Counts what the request takes; on routes that ask a worker, for users only."""
+
+    def metered(self, model: str, prompt_tokens: int, generate: Generate) -> Generate:
+        """`generate`, with what it makes counted for the user. prompt_tokens: each prompt counted once."""
+        return generate if self.meter is None else self.meter.observed(model, prompt_tokens, generate)
 
 
 def caller_of(request: Request) -> Caller:
@@ -35,6 +52,12 @@ def caller_of(request: Request) -> Caller:
     return caller
 
 
+def bearer(request: Request) -> str | None:
+    """The key of `Authorization: Bearer <key>`; None: there is no such header."""
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else None
+
+
 class KeyCheck:
     """Lets a request through if it shows one of the keys (compared in constant time), or if there are no keys."""
 
@@ -46,10 +69,10 @@ class KeyCheck:
         if not self._digests:
             request.state.caller = Caller(tenant=b"")
             return
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        shown = hashlib.sha256(key.strip().encode()).digest()
+        key = bearer(request)
+        shown = hashlib.sha256((key or "").encode()).digest()
         matches = [hmac.compare_digest(shown, digest) for digest in self._digests]
-        if scheme.lower() != "bearer" or not any(matches):
+        if key is None or not any(matches):
             raise errors.unauthorized()
         request.state.caller = Caller(tenant=shown)
 

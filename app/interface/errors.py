@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
+from app.messages.accounts import AccountsError, Refusal
 from app.messages.failures import (
     ConstraintError,
     EngineStoppedError,
@@ -19,6 +20,9 @@ from app.messages.failures import (
 )
 
 logger = logging.getLogger(__name__)
+
+NOT_WHO_THEY_WERE = ("invalid_api_key", "session_expired")
+"""How the accounts refuse a credential that does not hold, or no longer."""
 
 
 @dataclass(eq=False)
@@ -121,6 +125,34 @@ def unavailable(retry_after_s: int, message: str = "No worker is up. Try again l
     )
 
 
+def foreign_origin() -> ApiError:
+    """403: a cookie without the page's own Origin: another site's page may have sent it."""
+    return ApiError(403, "With a cookie, the request needs this site's own Origin.", code="foreign_origin")
+
+
+def of_accounts(refusal: Refusal) -> ApiError:
+    """A refusal of the accounts'."""
+    statuses = {
+        "invalid_api_key": 401,
+        "session_expired": 401,
+        "invalid_login": 401,
+        "admin_only": 403,
+        "not_found": 404,
+        "conflict": 409,
+        "invalid_value": 400,
+        "too_many_logins": 429,
+        "rate_limit_exceeded": 429,
+        "insufficient_quota": 429,
+        "service_unavailable": 503,
+    }
+    status = statuses[refusal.code]
+    kind = {429: "rate_limit_error", 503: "server_error"}.get(status, "invalid_request_error")
+    headers = {"WWW-Authenticate": "Bearer"} if refusal.code in NOT_WHO_THEY_WERE else {}
+    if refusal.retry_after_s is not None:
+        headers["Retry-After"] = str(refusal.retry_after_s)
+    return ApiError(status, refusal.message, kind, refusal.param, refusal.code, headers)
+
+
 def of_framework(status: int, detail: str) -> ApiError:
     """A refusal of the web framework's own: its status, and its words for it."""
     return ApiError(status, detail)
@@ -137,9 +169,11 @@ def internal(request_id: str) -> ApiError:
 
 
 def of_engine(error: Exception, retry_after_s: int) -> ApiError | None:
-    """An engine's refusal as the client sees it; None: the error is no refusal, so it is a bug."""
+    """A refusal of the engine or the accounts as the client sees it; None: the error is none, so it is a bug."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, AccountsError):
+        return of_accounts(error.refusal)
     if isinstance(error, QueueFullError):
         return queue_full(retry_after_s)
     if isinstance(error, RequestTooLongError):

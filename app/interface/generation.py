@@ -62,7 +62,7 @@ async def generate(reception: Reception, request: Request, family: Family[Body])
         served = service.model(body.model)
         job = family.plan(served.chat, body, service.settings.limits, caller, request_id)
         head = AnswerHead(request_id, int(time.time()), body.model)
-        deltas = choice_deltas(job, served.chat, served.generate)
+        deltas = choice_deltas(job, served.chat, caller.metered(body.model, job.prompt_tokens, served.generate))
         if body.stream:
             return StreamedAnswer(deltas, family.events(body, head, job))
         return WholeAnswer(lambda: collected(family.body(body, head, job), deltas))

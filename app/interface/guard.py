@@ -48,6 +48,7 @@ class Guarded(APIRoute):
                 metrics.answered(request.method, self.path, _CLIENT_GONE)
                 raise
             metrics.answered(request.method, self.path, response.status_code)
+            response.headers.update(getattr(request.state, "headers", {}))  # of a user's limits
             return response
 
         async def answered(request: Request) -> Response:

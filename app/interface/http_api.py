@@ -11,15 +11,19 @@ from typing import Any
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 from starlette.types import Lifespan
 
 from app.interface import errors
+from app.interface.accounts.checks import AdmissionCheck, UserCheck, check_admin
+from app.interface.accounts.gate import AccountsGate
 from app.interface.callers import KeyCheck
 from app.interface.documents.openapi import Route, document
 from app.interface.guard import Guarded, LingeringClose, http_error
 from app.interface.metrics import Metrics, ObservedModels
 from app.interface.places import BodyDeadline, OpenRequests
 from app.interface.reception import Reception
+from app.interface.routes.admin import AdminRoutes
 from app.interface.routes.chat import ChatRoutes
 from app.interface.routes.completions import CompletionRoutes
 from app.interface.routes.documents import DocumentRoutes
@@ -28,7 +32,28 @@ from app.interface.routes.metrics import MetricsRoute
 from app.interface.routes.models import ModelRoutes
 from app.interface.routes.responses import ResponseRoutes
 from app.interface.routes.tokenization import TokenizationRoutes
+from app.interface.routes.users import UserRoutes
 from app.interface.service import Service
+from app.interface.wire.accounts import (
+    AuditList,
+    Done,
+    EndedSessions,
+    KeyList,
+    KeyRequest,
+    LoginRequest,
+    LogoutRequest,
+    NewKeyObject,
+    NewSession,
+    NewUserObject,
+    PasswordRequest,
+    ResetRequest,
+    UsageList,
+    UserChangeRequest,
+    UserList,
+    UserObject,
+    UserRequest,
+    UserSession,
+)
 from app.interface.wire.chat import ChatCompletion, ChatCompletionRequest
 from app.interface.wire.completions import Completion, CompletionRequest
 from app.interface.wire.embeddings import EmbeddingRequest, EmbeddingResponse
@@ -49,17 +74,30 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
     app.state.metrics = metrics  # this and the next are for the guards
     app.state.retry_after_s = service.settings.retry_after_s
     service = replace(service, models=ObservedModels(service.models, metrics))
+    accounts = service.accounts
     routes = service_routes(service, metrics)
-    described = DocumentRoutes(document(routes, has_keys=bool(service.settings.api_keys)))
+    if accounts is not None:
+        limited = {429: "A limit of the user's, or every worker's queue is full; `Retry-After` says when to try again."}
+        routes = tuple(replace(route, refuses=limited) if route.computes else route for route in routes)
+        routes = (*routes, *account_routes(accounts))
+    has_keys = bool(service.settings.api_keys) or accounts is not None
+    described = DocumentRoutes(document(routes, has_keys=has_keys))
     routes = (
         *routes,
         Route("GET", "/openapi.json", described.openapi, "This document.", "application/json", open=True),
         Route("GET", "/docs", described.docs, "The same to read.", "text/html", open=True),
     )
-    guarded = APIRouter(route_class=Guarded, dependencies=[Depends(KeyCheck(service.settings.api_keys))])
+    check = KeyCheck(service.settings.api_keys) if accounts is None else UserCheck(accounts)
+    guarded = APIRouter(route_class=Guarded, dependencies=[Depends(check)])
     unguarded = APIRouter(route_class=Guarded)
     for route in routes:
-        (unguarded if route.open else guarded).add_api_route(route.path, route.endpoint, methods=[route.method])
+        further = []
+        if accounts is not None and route.computes:
+            further.append(Depends(AdmissionCheck(accounts)))
+        if route.admin:
+            further.append(Depends(check_admin))
+        router = unguarded if route.open else guarded
+        router.add_api_route(route.path, route.endpoint, methods=[route.method], dependencies=further)
     # The chat page is mounted behind these routes. They refuse the methods and paths that they do not have, or else the
     # page would answer them.
     unknown = _unknown(routes)
@@ -136,15 +174,102 @@ def service_routes(service: Service, metrics: Metrics) -> Sequence[Route]:
     )
 
 
+def account_routes(accounts: AccountsGate) -> Sequence[Route]:
+    """The endpoints about users, their keys and their administration."""
+    users, admin = UserRoutes(accounts), AdminRoutes(accounts)
+    one_user = "/v1/admin/users/{name}"
+    period = {"first": "The first day in UTC, as 2026-01-31; today by default.", "last": "The last day."}
+    too_many = "There were too many wrong passwords, or too many at once; `Retry-After` says when to try again."
+    none = "There is no such thing, or it is another user's."
+    conflict = "The name is taken; or nobody would be left who can administer."
+    rows = {"after": "The `seq` of the row before the first.", "limit": "How many rows, at most 1,000."}
+    return (
+        Route(
+            "POST",
+            "/v1/auth/login",
+            users.login,
+            "Begins a session.",
+            NewSession,
+            LoginRequest,
+            open=True,
+            refuses={401: "Name or password is wrong.", 429: too_many},
+        ),
+        Route("POST", "/v1/auth/logout", users.logout, "Ends sessions.", EndedSessions, LogoutRequest),
+        Route("GET", "/v1/auth/session", users.session, "Who you are.", UserSession),
+        Route(
+            "POST",
+            "/v1/auth/password",
+            users.password,
+            "Changes your password.",
+            Done,
+            PasswordRequest,
+            refuses={429: too_many},
+        ),
+        Route("GET", "/v1/keys", users.keys, "Your API keys.", KeyList),
+        Route(
+            "POST",
+            "/v1/keys",
+            users.add_key,
+            "Makes an API key.",
+            NewKeyObject,
+            KeyRequest,
+            refuses={404: none, 409: "There are too many."},
+        ),
+        Route("DELETE", "/v1/keys/{id}", users.revoke_key, "Revokes an API key.", Done, refuses={404: none}),
+        Route("GET", "/v1/admin/users", admin.users, "All users.", UserList, admin=True),
+        Route(
+            "POST",
+            "/v1/admin/users",
+            admin.add_user,
+            "Adds a user.",
+            NewUserObject,
+            UserRequest,
+            admin=True,
+            refuses={404: none, 409: conflict},
+        ),
+        Route(
+            "POST",
+            one_user,
+            admin.change_user,
+            "Changes a user.",
+            UserObject,
+            UserChangeRequest,
+            admin=True,
+            refuses={404: none, 409: conflict},
+        ),
+        Route(
+            "DELETE",
+            one_user,
+            admin.delete_user,
+            "Deletes a user and all that was saved.",
+            Done,
+            admin=True,
+            refuses={404: none, 409: conflict},
+        ),
+        Route(
+            "POST",
+            f"{one_user}/reset",
+            admin.reset_user,
+            "Sets a user's password.",
+            NewUserObject,
+            ResetRequest,
+            admin=True,
+            refuses={404: none},
+        ),
+        Route("GET", "/v1/admin/usage", admin.usage, "What users took.", UsageList, admin=True, query=period),
+        Route("GET", "/v1/admin/audit", admin.audit, "Who did what.", AuditList, admin=True, query=rows),
+    )
+
+
 def _unknown(routes: Sequence[Route]) -> Callable[[Request], Any]:
     """The endpoint of any other path under `/v1`, and of any other method."""
+    paths = [(compile_path(route.path)[0], route.method) for route in routes]
 
     async def unknown(request: Request) -> Response:
         path = request.url.path
-        for route in routes:
-            fixed, _, variable = route.path.partition("{")
-            if path.startswith(fixed) if variable else path == fixed:
-                raise errors.wrong_method(request.method, route.method)
+        allowed = list(dict.fromkeys(method for pattern, method in paths if pattern.match(path)))
+        if allowed:
+            raise errors.wrong_method(request.method, ", ".join(allowed))
         raise errors.no_such_route(request.method, path)
 
     return unknown

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.interface import errors
+from app.interface.accounts.gate import AccountsGate
 from app.interface.planning.limits import Limits
 from app.interface.text.chat_model import ChatModel
 from app.messages.outputs import Generate
@@ -41,6 +42,8 @@ class Service:
     models: Mapping[str, ServedModel]
     workers: Callable[[], Sequence[WorkerRow]]
     settings: HttpSettings
+    accounts: AccountsGate | None = None
+    """The users; None: there are none."""
 
     def model(self, name: str | None) -> ServedModel:
         """The model of that name; None: the first. Raises ApiError (404, or 503 where there is none at all)."""

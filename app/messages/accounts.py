@@ -219,8 +219,9 @@ class RateState:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Whether a request may begin."""
+    """Whether a user's request may begin."""
 
+    identity: Identity
     rates: RateState
     refusal: Refusal | None = None
 
@@ -243,8 +244,8 @@ class AccountsClient(Protocol):
     async def identify(self, secret: str) -> Identity:
         """Whose it is. Refuses with `invalid_api_key` or `session_expired`."""
 
-    async def admit(self, identity: Identity) -> Admission:
-        """Counts one more request of the user, which `done` ends. A refused one needs no `done`."""
+    async def admit(self, secret: str) -> Admission:
+        """Counts one more request of the user until `done`, unless it is refused. Refuses as `identify`."""
 
     async def done(self, row: UsageRow) -> None:
         """One request less, and what it took."""
@@ -258,7 +259,7 @@ class AccountsClient(Protocol):
     async def logout(self, secret: str, *, everywhere: bool) -> int:
         """Ends this session, or all of the user's; how many ended."""
 
-    async def change_password(self, secret: str, password: str, new_password: str) -> None:
+    async def change_password(self, secret: str, password: str, new: str) -> None:
         """Ends all other sessions of the user. Refuses with `invalid_login`."""
 
     async def keys(self, secret: str) -> Sequence[KeyInfo]:

@@ -11,6 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 from openai import AsyncOpenAI
 
+from app.interface.accounts.gate import AccountsGate
 from app.interface.http_api import build_http_app
 from app.interface.planning.limits import Limits
 from app.interface.service import HttpSettings, ServedModel, Service
@@ -47,11 +48,16 @@ WORKER = WorkerRow(
 
 
 def http_app(
-    generate: Generate, *, workers: tuple[WorkerRow, ...] = (WORKER,), model: ChatModel = MODEL, **settings: Any
+    generate: Generate,
+    *,
+    workers: tuple[WorkerRow, ...] = (WORKER,),
+    model: ChatModel = MODEL,
+    accounts: AccountsGate | None = None,
+    **settings: Any,
 ) -> FastAPI:
     values: dict[str, Any] = {"limits": Limits(64, 4), "max_body_bytes": 1 << 20, "retry_after_s": 3} | settings
     served = ServedModel(model, generate, created=123)
-    return build_http_app(Service({"tiny": served}, lambda: list(workers), HttpSettings(**values)))
+    return build_http_app(Service({"tiny": served}, lambda: list(workers), HttpSettings(**values), accounts))
 
 
 def http_client(app: FastAPI) -> httpx2.AsyncClient:

@@ -1,8 +1,8 @@
 """The OpenAPI document, from the models that validate requests and shape answers. It does not know what routes do."""
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -12,6 +12,7 @@ _REFERENCE = "#/components/schemas/{model}"
 _WHY = {
     400: "A field is wrong or not supported: `param` names it; or prompt and output cannot fit the context.",
     401: "A key is needed.",
+    403: "Only administrators may do that.",
     404: "No such model.",
     413: "The body is too large.",
     415: "The body does not say that it is JSON.",
@@ -55,6 +56,13 @@ class Route:
     """Whether it can answer in server-sent events."""
     open: bool = False
     """Whether it needs no key."""
+
+    admin: bool = False
+    """Whether only administrators may use it."""
+    refuses: Mapping[int, str] = field(default_factory=dict)
+    """Further statuses of its failures, and those that mean something else here."""
+    query: Mapping[str, str] = field(default_factory=dict)
+    """What may follow the path's question mark, and what it means."""
 
     unavailable: type[BaseModel] | None = None
     """The answer of status 503, where that is no failure."""
@@ -125,7 +133,8 @@ def _operation(route: Route, *, has_keys: bool) -> dict[str, Any]:
     }
     for status in _statuses(route, has_keys=has_keys):
         body = {"application/json": {"schema": _reference(ErrorAnswer)}}
-        operation["responses"][str(status)] = {"description": _WHY[status], "content": body}
+        why = route.refuses.get(status) or _WHY[status]
+        operation["responses"][str(status)] = {"description": why, "content": body}
     if route.unavailable is not None:
         content = {"application/json": {"schema": _reference(route.unavailable)}}
         operation["responses"]["503"] = {"description": "No worker is up.", "content": content}
@@ -133,8 +142,11 @@ def _operation(route: Route, *, has_keys: bool) -> dict[str, Any]:
         body = {"application/json": {"schema": _reference(route.request)}}
         operation["requestBody"] = {"required": True, "content": body}
     if "{" in route.path:
-        name = route.shown_path.partition("{")[2].rstrip("}")
+        name = route.shown_path.partition("{")[2].partition("}")[0]
         operation["parameters"] = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}}]
+    for name, meaning in route.query.items():
+        parameter = {"name": name, "in": "query", "description": meaning, "schema": {"type": "string"}}
+        operation.setdefault("parameters", []).append(parameter)
     if has_keys and not route.open:
         operation["security"] = [{"key": []}]
     return operation
@@ -148,7 +160,8 @@ def _statuses(route: Route, *, has_keys: bool) -> list[int]:
         statuses += [404]
     if route.computes:
         statuses += [429, 503]
-    return sorted(statuses)
+    statuses += [403] if route.admin else []
+    return sorted({*statuses, *route.refuses})
 
 
 def _reference(model: type[BaseModel]) -> dict[str, str]:

@@ -30,7 +30,7 @@ class EmbeddingRoutes:
         tokens = sum(len(each.prompt_token_ids) for each in requests)
 
         async def embedded() -> bytes:
-            vectors = await embed(requests, served.generate)
+            vectors = await embed(requests, caller.metered(body.model, tokens, served.generate))
             if sum(vector.size for vector in vectors) < MANY_NUMBERS:
                 return embeddings_body(body, vectors, tokens)
             return await self._reception.in_thread(lambda: embeddings_body(body, vectors, tokens))

@@ -1,0 +1,318 @@
+"""The accounts as ingresses call them: a Serve deployment of one replica (`app.deploy`), the database's only owner.
+
+It answers with a Refusal where the accounts refuse something, since Serve logs exceptions. One thread has the database,
+another stretches passwords. Every method takes the credential and checks it itself: an ingress vouches for nobody.
+"""
+
+import asyncio
+import logging
+import resource
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from app.accounts.accounts import Accounts
+from app.accounts.admission import Admissions, LoginFailures
+from app.accounts.credentials import check_new_password, normalized_name
+from app.accounts.logins import NewPassword, new_password, wrong_login
+from app.accounts.users import check_admin
+from app.messages.accounts import (
+    AccountsError,
+    Admission,
+    AuditPage,
+    ConversationKey,
+    Identity,
+    KeyInfo,
+    NewKey,
+    NewUser,
+    Refusal,
+    Revocations,
+    Role,
+    Session,
+    UsageRow,
+    UserChange,
+    UserInfo,
+    UserLimits,
+)
+from app.settings import AccountsSettings
+
+logger = logging.getLogger(__name__)
+
+MOST_WAITING_PASSWORDS = 16
+"""Passwords that wait to be stretched. Each takes most of a second and 64 MiB; further logins are refused."""
+_WRITE_PERIOD_S = 2.0
+_POLL_S = 10.0
+"""How long `revocations` waits for news."""
+_LOST_AFTER_S = 60.0
+"""An ingress that has not asked for revocations for so long has ended."""
+_UNKNOWN = "unknown"
+
+Result = TypeVar("Result")
+
+
+class AccountsService:
+    """See the file, and `app.messages.accounts.AccountsClient` for what each method does."""
+
+    _is_closed = True  # until the constructor is through: Python may call __del__ all the same
+
+    def __init__(
+        self, settings: AccountsSettings, open_accounts: Callable[[AccountsSettings], Accounts] = Accounts.open
+    ) -> None:
+        """Raises SettingsError: the key can't be read, or the database can't be opened or has another key."""
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would have the server's key in it
+        self._accounts = open_accounts(settings)
+        self._admissions = Admissions()
+        self._failures = LoginFailures(settings.login_failures)
+        self._seen: dict[str, float] = {}
+        """When each ingress last asked for revocations; of the monotonic clock."""
+        self._database = ThreadPoolExecutor(1, "accounts")
+        self._passwords = ThreadPoolExecutor(1, "passwords")
+        self._waiting_passwords = 0
+        self._news = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_ticking = False
+        self._is_closed = False
+
+    # --- requests
+
+    async def identify(self, secret: str) -> Identity | Refusal:
+        """See AccountsClient; so do all that follow."""
+        return await self._answer(lambda: self._accounts.logins.identify(secret))
+
+    async def admit(self, ingress: str, secret: str) -> Admission | Refusal:
+        """ingress: the name of who calls."""
+
+        def admitted() -> Admission:
+            identity = self._accounts.logins.identify(secret)
+            used = 0
+            if identity.limits.tokens_per_day is not None:
+                used = self._accounts.usage.tokens_today(identity.user_id)
+            return self._admissions.admit(ingress, identity, used, self._accounts.store.now())
+
+        return await self._answer(admitted)
+
+    async def done(self, ingress: str, row: UsageRow) -> None:
+        """See AccountsClient."""
+
+        def counted() -> None:
+            self._admissions.done(ingress, row.user_id)
+            self._accounts.usage.add(row)
+
+        await self._in_database(counted)
+
+    async def revocations(self, ingress: str, instance: str, position: int) -> Revocations:
+        """See AccountsClient."""
+        self._seen[ingress] = time.monotonic()
+        self._start_ticking()
+        changes = self._accounts.store.changes
+        give_up_s = time.monotonic() + _POLL_S
+        while True:
+            news, found = self._news, changes.since(instance, position)
+            if found.subjects is None or found.subjects:
+                return found
+            try:
+                await asyncio.wait_for(news.wait(), give_up_s - time.monotonic())
+            except TimeoutError:
+                return changes.since(instance, position)
+
+    # --- the user's own credentials and conversations
+
+    async def login(self, name: str, password: str) -> Session | Refusal:
+        """See AccountsClient."""
+        tried = _tried(name)
+        if (wait_s := self._failures.wait_s(tried)) is not None:
+            return Refusal("too_many_logins", "Too many wrong passwords for this name.", retry_after_s=wait_s)
+        challenge = await self._in_database(lambda: self._accounts.logins.challenge(name))
+        stretched = await self._stretched(lambda: challenge.stretched(password))
+        if isinstance(stretched, Refusal):
+            return stretched
+        session = await self._answer(lambda: self._accounts.logins.log_in(challenge, stretched))
+        if isinstance(session, Refusal):
+            self._failures.add(tried)
+            subject = challenge.user_id or _UNKNOWN
+            if self._failures.wait_s(subject) is None:  # guesses must not fill the audit
+                self._failures.add(subject)
+                # After the answer, whose time must not tell whether there is such a user.
+                self._later(lambda: self._accounts.logins.note_failure(challenge))
+        return session
+
+    async def logout(self, secret: str, everywhere: bool) -> int | Refusal:
+        """See AccountsClient."""
+        return await self._answer(lambda: self._accounts.logins.log_out(secret, everywhere=everywhere))
+
+    async def change_password(self, secret: str, password: str, new: str) -> Refusal | None:
+        """See AccountsClient. Wrong passwords count as failed logins."""
+        try:
+            check_new_password(new, "new_password")
+        except AccountsError as error:
+            return error.refusal
+        identity = await self.identify(secret)
+        if isinstance(identity, Refusal):
+            return identity
+        if (wait_s := self._failures.wait_s(_tried(identity.name))) is not None:
+            return Refusal("too_many_logins", "Too many wrong passwords for this name.", retry_after_s=wait_s)
+        challenge = await self._answer(lambda: self._accounts.logins.challenge_of(secret))
+        if isinstance(challenge, Refusal):
+            return challenge
+        stretched = await self._stretched(lambda: challenge.stretched(password))
+        if isinstance(stretched, Refusal):
+            return stretched
+        cost = self._accounts.store.password_cost
+        renewed = await self._stretched(lambda: new_password(new, cost, "new_password"))
+        if isinstance(renewed, Refusal):
+            return renewed
+        refused = await self._answer(
+            lambda: self._accounts.logins.change_password(secret, challenge, stretched, renewed)
+        )
+        if refused == wrong_login().refusal:
+            self._failures.add(_tried(identity.name))
+        return refused
+
+    async def keys(self, secret: str) -> Sequence[KeyInfo] | Refusal:
+        """See AccountsClient."""
+        return await self._answer(lambda: self._accounts.logins.keys(secret))
+
+    async def add_key(self, secret: str, label: str, days: int | None) -> NewKey | Refusal:
+        """See AccountsClient."""
+        return await self._answer(lambda: self._accounts.logins.add_key(secret, label, days))
+
+    async def revoke_key(self, secret: str, key_id: str) -> Refusal | None:
+        """See AccountsClient."""
+        return await self._answer(lambda: self._accounts.logins.revoke_key(secret, key_id))
+
+    async def conversation_key(self, secret: str, conversation_id: str | None) -> ConversationKey | Refusal:
+        """See AccountsClient."""
+        return await self._answer(lambda: self._accounts.conversations.key(secret, conversation_id))
+
+    async def forget(self, secret: str, conversation_id: str | None) -> int | Refusal:
+        """See AccountsClient."""
+        return await self._answer(lambda: self._accounts.conversations.forget(secret, conversation_id))
+
+    # --- administration
+
+    async def users(self, secret: str) -> Sequence[UserInfo] | Refusal:
+        """See AccountsClient."""
+        return await self._answer(lambda: self._accounts.users.all(self._accounts.actor(secret)))
+
+    async def add_user(
+        self, secret: str, name: str, password: str, role: Role, limits: UserLimits
+    ) -> NewUser | Refusal:
+        """See AccountsClient."""
+        new = await self._new_password_by_admin(secret, password)
+        if isinstance(new, Refusal):
+            return new
+        return await self._answer(
+            lambda: self._accounts.users.add(self._accounts.actor(secret), name, new, role, limits)
+        )
+
+    async def change_user(self, secret: str, name: str, change: UserChange) -> UserInfo | Refusal:
+        """See AccountsClient."""
+        return await self._answer(lambda: self._accounts.users.change(self._accounts.actor(secret), name, change))
+
+    async def delete_user(self, secret: str, name: str) -> Refusal | None:
+        """See AccountsClient."""
+        return await self._answer(lambda: self._accounts.users.delete(self._accounts.actor(secret), name))
+
+    async def reset_password(
+        self, secret: str, name: str, password: str, recovery_code: str | None
+    ) -> NewUser | Refusal:
+        """See AccountsClient."""
+        new = await self._new_password_by_admin(secret, password)
+        if isinstance(new, Refusal):
+            return new
+        return await self._answer(
+            lambda: self._accounts.users.reset_password(self._accounts.actor(secret), name, new, recovery_code)
+        )
+
+    async def usage(self, secret: str, first_day: str, last_day: str) -> Sequence[UsageRow] | Refusal:
+        """See AccountsClient."""
+        return await self._answer(lambda: self._accounts.usage.rows(self._accounts.actor(secret), first_day, last_day))
+
+    async def audit(self, secret: str, after: int, limit: int) -> AuditPage | Refusal:
+        """See AccountsClient."""
+        return await self._answer(lambda: self._accounts.audit(self._accounts.actor(secret), after, limit))
+
+    # --- how it works
+
+    async def _new_password_by_admin(self, secret: str, password: str) -> NewPassword | Refusal:
+        """Only an administrator may have a password stretched for somebody else."""
+        refused = await self._answer(lambda: check_admin(self._accounts.actor(secret)))
+        if refused is not None:
+            return refused
+        cost = self._accounts.store.password_cost
+        return await self._stretched(lambda: new_password(password, cost))
+
+    async def _answer(self, work: Callable[[], Result]) -> Result | Refusal:
+        """Does the work in the database's thread; then ingresses hear of what it has changed."""
+        try:
+            return await self._in_database(work)
+        except AccountsError as error:
+            return error.refusal
+
+    async def _in_database(self, work: Callable[[], Result]) -> Result:
+        before = self._accounts.store.changes.position
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._database, work)
+        finally:
+            if self._accounts.store.changes.position != before:
+                self._news.set()
+                self._news = asyncio.Event()
+
+    async def _stretched(self, work: Callable[[], Result]) -> Result | Refusal:
+        """Stretches a password when those before it are done."""
+        if self._waiting_passwords >= MOST_WAITING_PASSWORDS:
+            message = "Too many logins are in progress. Try again later."
+            return Refusal("too_many_logins", message, retry_after_s=MOST_WAITING_PASSWORDS)
+        self._waiting_passwords += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._passwords, work)
+        except AccountsError as error:
+            return error.refusal
+        finally:
+            self._waiting_passwords -= 1
+
+    def _later(self, work: Callable[[], None]) -> None:
+        task = asyncio.create_task(self._in_database(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _start_ticking(self) -> None:
+        """Not in the constructor, which runs outside the event loop."""
+        if not self._is_ticking:
+            self._is_ticking = True
+            task = asyncio.create_task(self._tick())
+            self._tasks.add(task)
+
+    async def _tick(self) -> None:
+        """Writes usage down, and gives places back that lost ingresses held."""
+        while not self._is_closed:
+            await asyncio.sleep(_WRITE_PERIOD_S)
+            lost_s = time.monotonic() - _LOST_AFTER_S
+            for ingress in [name for name, seen_s in self._seen.items() if seen_s < lost_s]:
+                del self._seen[ingress]
+                self._admissions.lost(ingress)
+            try:
+                await self._in_database(self._accounts.usage.write)
+            except Exception as error:  # a full disk, say: what is not written stays counted, and is tried again
+                logger.error("usage was not written: %s", type(error).__qualname__)
+
+    def close(self) -> None:
+        """Writes what is unwritten, and frees the database. Once is enough."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._database.submit(self._accounts.close).result()
+            self._database.shutdown()
+            self._passwords.shutdown()
+
+    def __del__(self) -> None:
+        """Serve calls this when it stops the replica."""
+        self.close()
+
+
+def _tried(name: str) -> str:
+    """A name as failed logins are counted, however it is spelled."""
+    try:
+        return f"name {normalized_name(name)}"
+    except AccountsError:
+        return "no name"

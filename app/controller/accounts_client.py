@@ -1,0 +1,137 @@
+"""The ingress' way to the accounts: calls the one replica of `app.accounts.service.AccountsService`."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
+
+from ray.exceptions import ActorDiedError, ActorUnavailableError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RequestCancelledError
+from ray.serve.handle import DeploymentHandle
+
+from app.messages.accounts import (
+    AccountsError,
+    Admission,
+    AuditPage,
+    ConversationKey,
+    Identity,
+    KeyInfo,
+    NewKey,
+    NewUser,
+    Refusal,
+    Revocations,
+    Role,
+    Session,
+    UsageRow,
+    UserChange,
+    UserInfo,
+    UserLimits,
+)
+
+_TIMEOUT_S = 30.0
+"""A call may wait for other logins, or for a replica that is being replaced."""
+_GONE = (
+    ActorDiedError,
+    ActorUnavailableError,
+    BackPressureError,
+    DeploymentUnavailableError,
+    RequestCancelledError,
+    TimeoutError,
+)
+
+Result = TypeVar("Result")
+
+
+class ServeAccounts:
+    """An `app.messages.accounts.AccountsClient` over a Serve handle."""
+
+    def __init__(self, handle: DeploymentHandle[Any], ingress: str) -> None:
+        """ingress: this ingress' name, which no other has."""
+        self._handle = handle
+        self._ingress = ingress
+
+    async def _call(self, kind: type[Result], method: str, *arguments: Any) -> Result:
+        """Raises AccountsError. kind: for the type checker."""
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                answer = await getattr(self._handle, method).remote(*arguments)
+        except _GONE as error:
+            raise AccountsError("service_unavailable", "The accounts do not answer. Try again later.") from error
+        if isinstance(answer, Refusal):
+            raise AccountsError.of(answer)
+        return cast(Result, answer)
+
+    async def identify(self, secret: str) -> Identity:
+        """See AccountsClient; so do all that follow."""
+        return await self._call(Identity, "identify", secret)
+
+    async def admit(self, secret: str) -> Admission:
+        """See AccountsClient."""
+        return await self._call(Admission, "admit", self._ingress, secret)
+
+    async def done(self, row: UsageRow) -> None:
+        """See AccountsClient."""
+        await self._call(object, "done", self._ingress, row)
+
+    async def revocations(self, instance: str, position: int) -> Revocations:
+        """See AccountsClient."""
+        return await self._call(Revocations, "revocations", self._ingress, instance, position)
+
+    async def login(self, name: str, password: str) -> Session:
+        """See AccountsClient."""
+        return await self._call(Session, "login", name, password)
+
+    async def logout(self, secret: str, *, everywhere: bool) -> int:
+        """See AccountsClient."""
+        return await self._call(int, "logout", secret, everywhere)
+
+    async def change_password(self, secret: str, password: str, new: str) -> None:
+        """See AccountsClient."""
+        await self._call(object, "change_password", secret, password, new)
+
+    async def keys(self, secret: str) -> Sequence[KeyInfo]:
+        """See AccountsClient."""
+        return await self._call(list[KeyInfo], "keys", secret)
+
+    async def add_key(self, secret: str, label: str, days: int | None) -> NewKey:
+        """See AccountsClient."""
+        return await self._call(NewKey, "add_key", secret, label, days)
+
+    async def revoke_key(self, secret: str, key_id: str) -> None:
+        """See AccountsClient."""
+        await self._call(object, "revoke_key", secret, key_id)
+
+    async def conversation_key(self, secret: str, conversation_id: str | None) -> ConversationKey:
+        """See AccountsClient."""
+        return await self._call(ConversationKey, "conversation_key", secret, conversation_id)
+
+    async def forget(self, secret: str, conversation_id: str | None) -> int:
+        """See AccountsClient."""
+        return await self._call(int, "forget", secret, conversation_id)
+
+    async def users(self, secret: str) -> Sequence[UserInfo]:
+        """See AccountsClient."""
+        return await self._call(list[UserInfo], "users", secret)
+
+    async def add_user(self, secret: str, name: str, password: str, role: Role, limits: UserLimits) -> NewUser:
+        """See AccountsClient."""
+        return await self._call(NewUser, "add_user", secret, name, password, role, limits)
+
+    async def change_user(self, secret: str, name: str, change: UserChange) -> UserInfo:
+        """See AccountsClient."""
+        return await self._call(UserInfo, "change_user", secret, name, change)
+
+    async def delete_user(self, secret: str, name: str) -> None:
+        """See AccountsClient."""
+        await self._call(object, "delete_user", secret, name)
+
+    async def reset_password(self, secret: str, name: str, password: str, recovery_code: str | None) -> NewUser:
+        """See AccountsClient."""
+        return await self._call(NewUser, "reset_password", secret, name, password, recovery_code)
+
+    async def usage(self, secret: str, first_day: str, last_day: str) -> Sequence[UsageRow]:
+        """See AccountsClient."""
+        return await self._call(list[UsageRow], "usage", secret, first_day, last_day)
+
+    async def audit(self, secret: str, after: int, limit: int) -> AuditPage:
+        """See AccountsClient."""
+        return await self._call(AuditPage, "audit", secret, after, limit)

@@ -1,0 +1,173 @@
+"""What one ingress knows of users: identities for some seconds, and the requests that run.
+
+It hears of revocations from the accounts, and ends the requests of who may no longer be served. It knows no path.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from app.interface import errors
+from app.messages.accounts import AccountsClient, AccountsError, Identity, Revocations, UsageRow
+from app.messages.outputs import Generate, TokenDelta
+from app.messages.requests import GenerateRequest
+
+_MOST_IDENTITIES = 10_000
+_RETRY_S = 1.0
+
+
+class Meter:
+    """One request of a user: counts what it takes, and can end it."""
+
+    def __init__(self, identity: Identity, secret: str) -> None:
+        """secret: the credential, to ask again whether it holds."""
+        self.identity = identity
+        self.secret = secret
+        self._model = ""
+        self._prompt_tokens = self._cached_tokens = self._output_tokens = 0
+        self._has_begun = False
+        self._refusal: AccountsError | None = None
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    def check(self) -> None:
+        """Raises AccountsError if the request was ended."""
+        if self._refusal is not None:
+            raise self._refusal
+
+    def end(self, refusal: AccountsError) -> None:
+        """Ends the request at once: its client gets this refusal."""
+        self._refusal = refusal
+        for task in self._tasks:
+            task.cancel()
+
+    def observed(self, model: str, prompt_tokens: int, generate: Generate) -> Generate:
+        """The same generator, with what it makes counted. prompt_tokens: of the request, each prompt counted once."""
+        self._model, self._prompt_tokens = model, prompt_tokens
+
+        async def counted(request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+            self.check()
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks.add(task)
+            try:
+                async with aclosing(generate(request)) as deltas:
+                    async for delta in deltas:
+                        self._count(delta)
+                        yield delta
+            except asyncio.CancelledError:
+                if self._refusal is None:
+                    raise
+                task.uncancel()  # it was `end`
+                raise self._refusal from None
+            finally:
+                self._tasks.discard(task)
+
+        return counted
+
+    def usage(self) -> UsageRow:
+        """What it has taken. The day is the accounts' to say."""
+        return UsageRow(
+            user_id=self.identity.user_id,
+            credential=self.identity.credential,
+            day="",
+            model=self._model,
+            requests=1,
+            prompt=self._prompt_tokens if self._has_begun else 0,
+            cached=min(self._cached_tokens, self._prompt_tokens),
+            output=self._output_tokens,
+        )
+
+    def _count(self, delta: TokenDelta) -> None:
+        self._has_begun = True
+        self._cached_tokens += delta.cached_tokens
+        self._output_tokens += len(delta.token_ids) + sum(len(answer.token_ids) for answer in delta.more)
+
+
+class AccountsGate:
+    """The accounts as the routes of one ingress use them."""
+
+    def __init__(self, accounts: AccountsClient, *, guests: bool, revocation_s: float) -> None:
+        """guests: whether requests without a credential are served. revocation_s: how long an identity is kept."""
+        self.accounts = accounts
+        self.guests = guests
+        self._revocation_s = revocation_s
+        self._identities: dict[bytes, tuple[Identity, float]] = {}
+        """By the credential's SHA-256: until when it is kept, of the monotonic clock."""
+        self._open: set[Meter] = set()
+        self._settling: set[asyncio.Task[None]] = set()
+
+    async def identify(self, secret: str) -> Identity:
+        """Whose credential it is. Raises AccountsError."""
+        digest = hashlib.sha256(secret.encode(errors="replace")).digest()
+        identity, until_s = self._identities.get(digest, (None, 0.0))
+        if identity is not None and time.monotonic() < until_s and not _has_expired(identity):
+            return identity
+        asked_s = time.monotonic()
+        identity = await self.accounts.identify(secret)
+        if len(self._identities) >= _MOST_IDENTITIES:
+            self._identities.clear()
+        # From when it was asked: the answer may be as old.
+        self._identities[digest] = identity, asked_s + self._revocation_s
+        return identity
+
+    def forget(self, identity: Identity) -> None:
+        """The identity's credential is to be asked for again."""
+        self._drop({identity.credential})
+
+    def opened(self, meter: Meter) -> None:
+        """A request begins. Before it is admitted, so that no revocation in between is missed."""
+        self._open.add(meter)
+
+    def closed(self, meter: Meter, *, admitted: bool) -> None:
+        """It has ended; what it took goes to the accounts without waiting for them."""
+        self._open.discard(meter)
+        if admitted:
+            task = asyncio.create_task(self._settle(meter))
+            self._settling.add(task)
+            task.add_done_callback(self._settling.discard)
+
+    async def watch(self) -> None:
+        """Follows revocations until it is cancelled."""
+        instance, position = "", 0
+        while True:
+            try:
+                news = await self.accounts.revocations(instance, position)
+            except AccountsError:  # they are being replaced
+                await asyncio.sleep(_RETRY_S)
+                continue
+            instance, position = news.instance, news.position
+            await self._apply(news)
+
+    async def _apply(self, news: Revocations) -> None:
+        if news.subjects is None:
+            self._identities.clear()
+        else:
+            self._drop(news.subjects)
+        for meter in list(self._open):
+            if news.subjects is None or _is_of(meter.identity, news.subjects):
+                try:
+                    await self.accounts.identify(meter.secret)
+                except AccountsError as error:
+                    if error.refusal.code in errors.NOT_WHO_THEY_WERE:
+                        meter.end(error)
+
+    def _drop(self, subjects: frozenset[str] | set[str]) -> None:
+        dropped = [key for key, (identity, _) in self._identities.items() if _is_of(identity, subjects)]
+        for key in dropped:
+            del self._identities[key]
+
+    async def _settle(self, meter: Meter) -> None:
+        try:
+            await self.accounts.done(meter.usage())
+        except AccountsError:
+            errors.logger.warning("the accounts do not answer: what a request took is not counted")
+
+
+def _is_of(identity: Identity, subjects: frozenset[str] | set[str]) -> bool:
+    return identity.user_id in subjects or identity.credential in subjects
+
+
+def _has_expired(identity: Identity) -> bool:
+    return identity.expires is not None and identity.expires <= time.time()

@@ -1,0 +1,135 @@
+"""`/v1/admin`: users, usage and audit, for administrators. Nothing here tells what anybody has said."""
+
+import datetime
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from app.interface import errors
+from app.interface.accounts.gate import AccountsGate
+from app.interface.callers import caller_of
+from app.interface.guard import json_response
+from app.interface.routes.users import body_of, limits_object
+from app.interface.wire.accounts import (
+    AuditList,
+    AuditObject,
+    Done,
+    LimitsRequest,
+    NewUserObject,
+    ResetRequest,
+    UsageList,
+    UsageObject,
+    UserChangeRequest,
+    UserList,
+    UserObject,
+    UserRequest,
+)
+from app.messages.accounts import NewUser, UserChange, UserInfo, UserLimits
+
+MOST_AUDIT_ROWS = 1000
+
+
+class AdminRoutes:
+    """The routes, over one ingress' accounts."""
+
+    def __init__(self, gate: AccountsGate) -> None:
+        self._accounts = gate.accounts
+
+    async def users(self, request: Request) -> Response:
+        """`GET /v1/admin/users`."""
+        users = await self._accounts.users(caller_of(request).secret)
+        return json_response(UserList(data=[UserObject(**_user(user)) for user in users]).model_dump())
+
+    async def add_user(self, request: Request) -> Response:
+        """`POST /v1/admin/users`."""
+        body = await body_of(request, UserRequest)
+        new = await self._accounts.add_user(
+            caller_of(request).secret, body.name, body.password, body.role or "user", _limits(body.limits)
+        )
+        return _new_user(new)
+
+    async def change_user(self, request: Request, name: str) -> Response:
+        """`POST /v1/admin/users/{name}`."""
+        body = await body_of(request, UserChangeRequest)
+        limits = None if body.limits is None else _limits(body.limits)
+        change = UserChange(body.role, body.state, limits)
+        user = await self._accounts.change_user(caller_of(request).secret, name, change)
+        return json_response(UserObject(**_user(user)).model_dump())
+
+    async def delete_user(self, request: Request, name: str) -> Response:
+        """`DELETE /v1/admin/users/{name}`."""
+        await self._accounts.delete_user(caller_of(request).secret, name)
+        return json_response(Done().model_dump())
+
+    async def reset_user(self, request: Request, name: str) -> Response:
+        """`POST /v1/admin/users/{name}/reset`."""
+        body = await body_of(request, ResetRequest)
+        secret = caller_of(request).secret
+        return _new_user(await self._accounts.reset_password(secret, name, body.password, body.recovery_code))
+
+    async def usage(self, request: Request) -> Response:
+        """`GET /v1/admin/usage`."""
+        today = datetime.datetime.now(datetime.UTC).date().isoformat()
+        first, last = _day(request, "first", today), _day(request, "last", today)
+        rows = await self._accounts.usage(caller_of(request).secret, first, last)
+        data = [
+            UsageObject(
+                user_id=row.user_id,
+                credential=row.credential,
+                day=row.day,
+                model=row.model,
+                requests=row.requests,
+                prompt_tokens=row.prompt,
+                cached_tokens=row.cached,
+                output_tokens=row.output,
+            )
+            for row in rows
+        ]
+        return json_response(UsageList(data=data).model_dump())
+
+    async def audit(self, request: Request) -> Response:
+        """`GET /v1/admin/audit`."""
+        after, limit = _count(request, "after", 0), min(_count(request, "limit", 100), MOST_AUDIT_ROWS)
+        page = await self._accounts.audit(caller_of(request).secret, after, limit)
+        data = [
+            AuditObject(
+                seq=row.seq, at=row.at, actor=row.actor, action=row.action, object=row.object, outcome=row.outcome
+            )
+            for row in page.rows
+        ]
+        return json_response(AuditList(data=data, intact=page.intact).model_dump())
+
+
+def _limits(body: LimitsRequest | None) -> UserLimits:
+    return UserLimits() if body is None else UserLimits(**body.model_dump())
+
+
+def _user(user: UserInfo) -> dict[str, object]:
+    return {
+        "id": user.id,
+        "name": user.name,
+        "role": user.role,
+        "state": user.state,
+        "created_at": user.created,
+        "limits": limits_object(user.limits),
+    }
+
+
+def _new_user(new: NewUser) -> Response:
+    body = NewUserObject(**_user(new.info), recovery_code=new.recovery_code, memory_lost=new.memory_lost)
+    return json_response(body.model_dump(), headers={"Cache-Control": "no-store"})
+
+
+def _day(request: Request, name: str, default: str) -> str:
+    text = request.query_params.get(name, default)
+    try:
+        return datetime.date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise errors.invalid(f"'{name}' is no date such as {default}.", name, "invalid_value") from None
+
+
+def _count(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name, str(default))
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+        raise errors.invalid(f"'{name}' is no whole number such as {default}.", name, "invalid_value")
+    return int(text)

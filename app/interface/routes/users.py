@@ -1,0 +1,139 @@
+"""`/v1/auth` and `/v1/keys`: what users do with their own account."""
+
+import time
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from app.interface.accounts.checks import SESSION_COOKIE
+from app.interface.accounts.gate import AccountsGate
+from app.interface.callers import Caller, caller_of
+from app.interface.errors import unauthorized
+from app.interface.guard import json_response
+from app.interface.reception import read_body
+from app.interface.wire.accounts import (
+    Done,
+    EndedSessions,
+    KeyList,
+    KeyObject,
+    KeyRequest,
+    LimitsObject,
+    LoginRequest,
+    LogoutRequest,
+    NewKeyObject,
+    NewSession,
+    PasswordRequest,
+    UserSession,
+)
+from app.interface.wire.parse import Request as Body
+from app.interface.wire.parse import parse
+from app.messages.accounts import Identity, KeyInfo, UserLimits
+
+MAX_BODY_BYTES = 64 << 10
+
+
+async def body_of(request: Request, kind: type[Body]) -> Body:
+    """The request's body. Raises ApiError (400, 413, 415)."""
+    return parse(kind, await read_body(request, MAX_BODY_BYTES))
+
+
+def user_of(request: Request) -> tuple[Caller, Identity]:
+    """The user who has sent it. Raises ApiError (401) for a guest."""
+    caller = caller_of(request)
+    if caller.identity is None:
+        raise unauthorized()
+    return caller, caller.identity
+
+
+class UserRoutes:
+    """The routes, over one ingress' accounts."""
+
+    def __init__(self, gate: AccountsGate) -> None:
+        self._gate = gate
+        self._accounts = gate.accounts
+
+    async def login(self, request: Request) -> Response:
+        """`POST /v1/auth/login`."""
+        body = await body_of(request, LoginRequest)
+        session = await self._accounts.login(body.name, body.password)
+        token = None if body.cookie else session.token
+        response = json_response(NewSession(**_session(session.identity), token=token).model_dump())
+        response.headers["Cache-Control"] = "no-store"
+        if body.cookie:
+            response.set_cookie(
+                SESSION_COOKIE,
+                session.token,
+                max_age=int((session.identity.expires or time.time()) - time.time()),
+                secure=request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https",
+                httponly=True,
+                samesite="strict",
+            )
+        return response
+
+    async def logout(self, request: Request) -> Response:
+        """`POST /v1/auth/logout`."""
+        body = await body_of(request, LogoutRequest)
+        caller, identity = user_of(request)
+        ended = await self._accounts.logout(caller.secret, everywhere=bool(body.everywhere))
+        self._gate.forget(identity)
+        response = json_response(EndedSessions(sessions=ended).model_dump())
+        response.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
+        return response
+
+    async def session(self, request: Request) -> Response:
+        """`GET /v1/auth/session`."""
+        _, identity = user_of(request)
+        return json_response(UserSession(**_session(identity)).model_dump())
+
+    async def password(self, request: Request) -> Response:
+        """`POST /v1/auth/password`."""
+        body = await body_of(request, PasswordRequest)
+        caller, _ = user_of(request)
+        await self._accounts.change_password(caller.secret, body.password, body.new_password)
+        return json_response(Done().model_dump())
+
+    async def keys(self, request: Request) -> Response:
+        """`GET /v1/keys`."""
+        caller, _ = user_of(request)
+        keys = await self._accounts.keys(caller.secret)
+        return json_response(KeyList(data=[KeyObject(**_key(key)) for key in keys]).model_dump())
+
+    async def add_key(self, request: Request) -> Response:
+        """`POST /v1/keys`."""
+        body = await body_of(request, KeyRequest)
+        caller, _ = user_of(request)
+        key = await self._accounts.add_key(caller.secret, body.label or "", body.expires_in_days)
+        answer = json_response(NewKeyObject(**_key(key.info), secret=key.secret).model_dump())
+        answer.headers["Cache-Control"] = "no-store"
+        return answer
+
+    async def revoke_key(self, request: Request, id: str) -> Response:  # noqa: A002  # the path's variable
+        """`DELETE /v1/keys/{id}`."""
+        caller, _ = user_of(request)
+        await self._accounts.revoke_key(caller.secret, id)
+        return json_response(Done().model_dump())
+
+
+def limits_object(limits: UserLimits) -> LimitsObject:
+    """Limits as clients read them."""
+    return LimitsObject(
+        requests_per_minute=limits.requests_per_minute,
+        tokens_per_day=limits.tokens_per_day,
+        concurrent=limits.concurrent,
+        memory_bytes=limits.memory_bytes,
+    )
+
+
+def _session(identity: Identity) -> dict[str, object]:
+    return {
+        "user_id": identity.user_id,
+        "name": identity.name,
+        "role": identity.role,
+        "kind": identity.kind,
+        "expires_at": None if identity.expires is None else int(identity.expires),
+        "limits": limits_object(identity.limits),
+    }
+
+
+def _key(info: KeyInfo) -> dict[str, object]:
+    return {"id": info.id, "label": info.label, "created_at": info.created, "expires_at": info.expires}

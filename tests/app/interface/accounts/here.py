@@ -1,0 +1,113 @@
+"""The accounts themselves, called without Ray between: what an ingress has in place of the Serve handle."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import httpx2
+from fastapi import FastAPI
+
+from app.accounts.accounts import OPERATOR_ACTS, Accounts
+from app.accounts.keys import PasswordCost
+from app.accounts.logins import new_password
+from app.accounts.service import AccountsService
+from app.accounts.store import open_store
+from app.interface.accounts.gate import AccountsGate
+from app.messages.accounts import AccountsError, NewUser, Refusal, UserLimits
+from app.settings import AccountsSettings
+from tests.app.fake_worker import FakeWorker
+from tests.app.service import http_app, http_client
+
+CHEAP = PasswordCost(memory_kib=64, passes=1, lanes=1)
+PASSWORD = "a long enough password"
+CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+
+
+class LocalAccounts:
+    """An AccountsClient: each method is the service's, and a Refusal is raised as `ServeAccounts` does."""
+
+    def __init__(self, service: AccountsService, ingress: str = "here") -> None:
+        self.service = service
+        self._ingress = ingress
+        self.calls: list[str] = []
+        self.is_down = False
+
+    def __getattr__(self, method: str) -> Any:
+        async def call(*arguments: Any, **named: Any) -> Any:
+            self.calls.append(method)
+            if self.is_down:
+                raise AccountsError("service_unavailable", "The accounts do not answer. Try again later.")
+            first = (self._ingress,) if method in ("admit", "done", "revocations") else ()
+            answer = await getattr(self.service, method)(*first, *arguments, **named)
+            if isinstance(answer, Refusal):
+                raise AccountsError.of(answer)
+            return answer
+
+        return call
+
+
+class Site:
+    """An ingress with accounts: its HTTP client, and what administers it from the inside."""
+
+    def __init__(self, database: str, worker: FakeWorker, *, guests: bool = False, **settings: Any) -> None:
+        self.settings = AccountsSettings(database=database, key="file:/nowhere", guests=guests, **settings)
+        self.worker = worker
+        self.service = self._opened()
+        self.accounts = LocalAccounts(self.service)
+        self.gate = AccountsGate(self.accounts, guests=guests, revocation_s=self.settings.revocation_s)
+        self.app: FastAPI = http_app(worker.generate, accounts=self.gate)
+        self.client = http_client(self.app)
+
+    def _opened(self) -> AccountsService:
+        return AccountsService(self.settings, lambda it: Accounts(open_store(it, bytes(32), password_cost=CHEAP)))
+
+    def restart(self) -> None:
+        """Another process has the accounts now, as after a kill."""
+        self.service.close()
+        self.service = self.accounts.service = self._opened()
+
+    @property
+    def inside(self) -> Accounts:
+        return self.service._accounts
+
+    def add(self, name: str, **options: Any) -> NewUser:
+        values: dict[str, Any] = {"role": "user", "limits": UserLimits()} | options
+        return self.inside.users.add(OPERATOR_ACTS, name, new_password(PASSWORD, CHEAP), **values)
+
+    async def log_in(self, name: str, password: str = PASSWORD) -> str:
+        answer = await self.client.post("/v1/auth/login", json={"name": name, "password": password})
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["token"])
+
+    async def ask(
+        self, method: str, path: str, secret: str | None, body: Any = None, **headers: str
+    ) -> httpx2.Response:
+        if secret is not None:
+            headers["Authorization"] = f"Bearer {secret}"
+        return await self.client.request(method, path, json=body, headers=headers)
+
+    async def code(self, method: str, path: str, secret: str | None, body: Any = None, **headers: str) -> str:
+        """The error's code; its status before it."""
+        answer = await self.ask(method, path, secret, body, **headers)
+        assert answer.status_code >= 400, answer.text
+        return f"{answer.status_code} {answer.json()['error']['code']}"
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Follows revocations, as the ingress does while it runs."""
+        watch = asyncio.create_task(self.gate.watch())
+        while "revocations" not in self.accounts.calls:
+            await asyncio.sleep(0)
+        try:
+            yield
+        finally:
+            watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await watch
+
+    async def close(self) -> None:
+        await self.client.aclose()
+        for task in [*self.gate._settling]:
+            await task
+        self.service.close()

@@ -1,0 +1,132 @@
+"""Administration over HTTP: what only administrators may, and that they see no more than they should."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from app.messages.accounts import UserLimits
+from tests.app.interface.accounts.here import CHAT, PASSWORD, Site
+
+NEW = {"name": "bob", "password": "another long password"}
+ROUTES: list[tuple[str, str, Any]] = [
+    ("GET", "/v1/admin/users", None),
+    ("POST", "/v1/admin/users", NEW),
+    ("POST", "/v1/admin/users/ann", {"role": "admin"}),
+    ("DELETE", "/v1/admin/users/ann", None),
+    ("POST", "/v1/admin/users/ann/reset", {"password": PASSWORD}),
+    ("GET", "/v1/admin/usage", None),
+    ("GET", "/v1/admin/audit", None),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), ROUTES)
+async def test_users_may_not_administer(site: Site, method: str, path: str, body: Any) -> None:
+    site.add("ann")
+    session = await site.log_in("ann")
+    key = (await site.ask("POST", "/v1/keys", session, {})).json()["secret"]
+    for secret in (session, key):
+        assert await site.code(method, path, secret, body) == "403 admin_only"
+
+
+async def test_who_is_no_administrator_any_more_may_not_either(site: Site) -> None:
+    """Even while the ingress still takes one for an administrator."""
+    site.add("root", role="admin")
+    site.add("ann", role="admin")
+    root, ann = await site.log_in("root"), await site.log_in("ann")
+    assert (await site.ask("GET", "/v1/admin/users", ann)).status_code == 200  # it is kept for some seconds
+    await site.ask("POST", "/v1/admin/users/ann", root, {"role": "user"})
+    assert (await site.ask("GET", "/v1/auth/session", ann)).json()["role"] == "admin"
+    for method, path, body in ROUTES:
+        assert await site.code(method, path, ann, body) == "403 admin_only"
+
+
+async def test_users_are_added_changed_reset_and_deleted(site: Site) -> None:
+    site.add("root", role="admin")
+    root = await site.log_in("root")
+    made = (await site.ask("POST", "/v1/admin/users", root, NEW | {"limits": {"concurrent": 2}})).json()
+    assert (made["name"], made["role"], made["state"], made["memory_lost"]) == ("bob", "user", "active", False)
+    assert made["limits"] == {
+        "requests_per_minute": None,
+        "tokens_per_day": None,
+        "concurrent": 2,
+        "memory_bytes": None,
+    }
+    assert len(made["recovery_code"]) == 39
+    assert await site.code("POST", "/v1/admin/users", root, NEW) == "409 conflict"
+    bob = await site.log_in("bob", NEW["password"])
+
+    changed = await site.ask("POST", "/v1/admin/users/bob", root, {"limits": {"tokens_per_day": 5}})
+    assert (changed.json()["limits"]["tokens_per_day"], changed.json()["limits"]["concurrent"]) == (5, None)
+    listed = (await site.ask("GET", "/v1/admin/users", root)).json()["data"]
+    assert [user["name"] for user in listed] == ["bob", "root"]
+    assert not any({"recovery_code", "password", "secret"} & user.keys() for user in listed)
+
+    reset = {"password": "a third long password", "recovery_code": made["recovery_code"]}
+    kept = (await site.ask("POST", "/v1/admin/users/bob/reset", root, reset)).json()
+    assert kept["memory_lost"] is False
+    assert kept["recovery_code"] != made["recovery_code"]
+    assert await site.code("POST", "/v1/admin/users/bob/reset", root, reset) == "400 invalid_value"
+    assert (await site.ask("POST", "/v1/admin/users/bob/reset", root, NEW | {"name": None})).status_code == 400
+    lost = await site.ask("POST", "/v1/admin/users/bob/reset", root, {"password": "a fourth long password"})
+    assert lost.json()["memory_lost"] is True
+    assert await site.code("GET", "/v1/keys", bob) == "401 session_expired"
+
+    assert (await site.ask("DELETE", "/v1/admin/users/bob", root)).status_code == 200
+    assert await site.code("DELETE", "/v1/admin/users/bob", root) == "404 not_found"
+    assert await site.code("DELETE", "/v1/admin/users/root", root) == "409 conflict"
+    assert await site.code("DELETE", "/v1/admin/users/..%2fetc", root) in ("404 not_found", "404 unknown_url")
+
+
+async def test_usage_and_audit_tell_counts_and_acts_and_nothing_else(site: Site) -> None:
+    root = site.add("root", role="admin").info
+    ann = site.add("ann").info
+    token = await site.log_in("ann")
+    canary = "a-canary-in-a-prompt"
+    body = CHAT | {"messages": [{"role": "user", "content": canary}], "n": 2}
+    answer = await site.ask("POST", "/v1/chat/completions", token, body)
+    usage = answer.json()["usage"]
+    await asyncio.gather(*site.gate._settling)
+    admin = await site.log_in("root")
+    rows = (await site.ask("GET", "/v1/admin/usage", admin)).json()["data"]
+    session = rows[0].pop("credential")
+    day = rows[0].pop("day")
+    assert rows == [
+        {
+            "user_id": ann.id,
+            "model": "tiny",
+            "requests": 1,
+            "prompt_tokens": usage["prompt_tokens"],
+            "cached_tokens": 0,
+            "output_tokens": usage["completion_tokens"],
+        }
+    ]
+    assert len(session) == 16
+    assert (await site.ask("GET", f"/v1/admin/usage?first={day}&last={day}", admin)).json()["data"]
+    assert (await site.ask("GET", "/v1/admin/usage?first=2000-01-01&last=2000-01-02", admin)).json()["data"] == []
+    audit = await site.ask("GET", "/v1/admin/audit?after=1&limit=3", admin)
+    page = audit.json()
+    assert page["intact"] is True
+    assert [(row["seq"], row["actor"], row["action"]) for row in page["data"]] == [
+        (2, "operator", "add_user"),
+        (3, ann.id, "login"),
+        (4, root.id, "login"),
+    ]
+    everything = (await site.ask("GET", "/v1/admin/audit", admin)).text + (
+        await site.ask("GET", "/metrics", admin)
+    ).text
+    for hidden in (canary, PASSWORD, token, admin):
+        assert hidden not in everything
+    for query, param in [("usage?first=yesterday", "first"), ("audit?after=-1", "after"), ("audit?limit=1e9", "limit")]:
+        wrong = await site.ask("GET", f"/v1/admin/{query}", admin)
+        assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, param)
+
+
+async def test_nobody_reaches_anothers_keys(site: Site) -> None:
+    site.add("ann")
+    site.add("root", role="admin", limits=UserLimits())
+    ann, root = await site.log_in("ann"), await site.log_in("root")
+    key = (await site.ask("POST", "/v1/keys", ann, {"label": "laptop"})).json()
+    assert (await site.ask("GET", "/v1/keys", root)).json()["data"] == []
+    assert await site.code("DELETE", f"/v1/keys/{key['id']}", root) == "404 not_found"
+    assert (await site.ask("GET", "/v1/keys", key["secret"])).status_code == 200

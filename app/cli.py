@@ -5,7 +5,6 @@ command imports what it needs itself: `redoubt --help` loads neither Ray nor the
 """
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -14,6 +13,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from app.commands import accounts
+from app.commands.one_line import fail, one_line_errors
 from app.launch.node.roles import Cores, Role
 
 cli = typer.Typer(
@@ -24,6 +25,11 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+cli.add_typer(accounts.user, name="user")
+cli.add_typer(accounts.key, name="key")
+cli.command()(accounts.keygen)
+cli.command()(accounts.rotate_key)
+cli.command()(accounts.audit)
 # For commands whose options are read by who does the work.
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
@@ -104,7 +110,7 @@ def serve(
     from app.launch.local import serve_local
     from app.settings import SettingsError
 
-    with _one_line_errors(SettingsError):
+    with one_line_errors(SettingsError):
         status = serve_local(
             config,
             host=host,
@@ -169,7 +175,7 @@ def node(
     from app.launch.node.program import run_node
     from app.settings import SettingsError
 
-    with _one_line_errors(SettingsError):
+    with one_line_errors(SettingsError):
         status = run_node(
             node_options(
                 role,
@@ -196,7 +202,7 @@ def certificate(
     from app.launch.node.certificate import Authority, issue_certificate
     from app.settings import SettingsError
 
-    with _one_line_errors(SettingsError, OSError):
+    with one_line_errors(SettingsError, OSError):
         issue_certificate(Authority.read(authority), out, address)
 
 
@@ -244,7 +250,7 @@ def convert(
     from quant.conversion.convert import convert as convert_model
     from quant.errors import QuantError
 
-    with _one_line_errors(QuantError, OSError):
+    with one_line_errors(QuantError, OSError):
         extent = group_size.value if group_size in (GroupSize.CHANNEL, GroupSize.TENSOR) else "group"
         report = convert_model(
             source,
@@ -283,7 +289,7 @@ def export(
     from quant.conversion.export import export as export_model
     from quant.errors import QuantError
 
-    with _one_line_errors(QuantError, OSError):
+    with one_line_errors(QuantError, OSError):
         report = export_model(model, out, dtype=dtype.value, force=force)
     print(f"{report.folder}: {report.tensors} tensors, {dtype.value}, {report.size_bytes / 1e6:.0f} MB")
 
@@ -306,7 +312,7 @@ def seal(
     from app.sealing.seal import seal as seal_model
     from quant.errors import QuantError
 
-    with _one_line_errors(SealedModelError, QuantError, OSError):
+    with one_line_errors(SealedModelError, QuantError, OSError):
         report = seal_model(model, out, make_key_file(key) if new_key else read_key_file(key), name=name)
     on_device = f" on the block device {out}, from its beginning" if report.on_device else f" in {out}"
     print(f"{report.name}: {report.image_bytes / 1e6:.0f} MB{on_device}; digest {report.digest}")
@@ -322,7 +328,7 @@ def synth(
     from quant.conversion.synth import synth as synthesize
     from quant.errors import QuantError
 
-    with _one_line_errors(QuantError, OSError):
+    with one_line_errors(QuantError, OSError):
         synthesize(shape.value, out, force=force)
 
 
@@ -340,7 +346,7 @@ def chat(
     """Chat in the terminal. Ctrl-C stops an answer; exit, quit or Ctrl-D ends the chat."""
     from app.client.terminal import ChatError, TerminalChat
 
-    with _one_line_errors(ChatError):
+    with one_line_errors(ChatError):
         TerminalChat(
             url, model=model, system=system, temperature=temperature, max_tokens=max_tokens, api_key=api_key
         ).run()
@@ -376,7 +382,7 @@ def bench(
     elif what == "compare":
         from bench.compare import main as measure
     else:
-        _fail(f"there is no bench {what!r}: engine, kernels, structured, serving, cluster, confidential or compare", 2)
+        fail(f"there is no bench {what!r}: engine, kernels, structured, serving, cluster, confidential or compare", 2)
     raise typer.Exit(measure(context.args))
 
 
@@ -423,28 +429,12 @@ def _needing_verifier() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        _fail(f"this needs the package redoubt-verify (in a clone: pip install ./verify): {error}", 2)
+        fail(f"this needs the package redoubt-verify (in a clone: pip install ./verify): {error}", 2)
 
 
 def main() -> None:
     """The console script."""
     cli(prog_name="redoubt")
-
-
-@contextmanager
-def _one_line_errors(*expected: type[Exception]) -> Iterator[None]:
-    """Prints the errors that a user can correct in one line; any other is a bug and keeps its traceback."""
-    try:
-        yield
-    except expected as error:
-        _fail(str(error), 2)
-    except KeyboardInterrupt:
-        _fail("interrupted", 130)
-
-
-def _fail(message: str, status: int) -> NoReturn:
-    print(f"redoubt: {message}", file=sys.stderr)
-    raise typer.Exit(status)
 
 
 if __name__ == "__main__":

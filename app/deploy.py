@@ -10,6 +10,7 @@ from ray import serve
 from ray.serve.config import RequestRouterConfig
 from ray.serve.deployment import Application, Deployment
 
+from app.accounts.service import AccountsService
 from app.controller.router import router_kwargs
 from app.interface.ingress import Ingress
 from app.interface.places import RESERVED_PLACES
@@ -17,6 +18,9 @@ from app.settings import ATTESTED_FRONT, ModelApplicationSettings, ServiceSettin
 from app.workers.worker import Worker
 
 _DRAIN_POLL_S = 0.2
+_MOST_ACCOUNT_CALLS = 4096
+"""Calls of all ingresses at once; each has one that waits for revocations."""
+_ACCOUNTS_SHUTDOWN_S = 5.0
 
 
 def build(args: ServiceSettings) -> Application:
@@ -30,6 +34,7 @@ def build(args: ServiceSettings) -> Application:
             "and shows evidence"
         )
     workers = worker_deployment(args).bind(args)
+    accounts = () if args.accounts is None else (accounts_deployment().bind(args.accounts),)
     ingress = args.ingress
     spread: dict[str, Any] = {} if ingress.max_per_node is None else {"max_replicas_per_node": ingress.max_per_node}
     return (
@@ -43,7 +48,7 @@ def build(args: ServiceSettings) -> Application:
             graceful_shutdown_wait_loop_s=_DRAIN_POLL_S,
             ray_actor_options={"num_cpus": ingress.ray_num_cpus},
         )
-        .bind(args, workers)
+        .bind(args, workers, *accounts)
     )
 
 
@@ -88,6 +93,19 @@ def worker_deployment(settings: ModelApplicationSettings) -> Deployment:
         **_scale(settings),
     )
     return decorate(Worker)
+
+
+def accounts_deployment() -> Deployment:
+    """The accounts' deployment, still to be bound with their settings. One replica: it owns the database alone."""
+    decorate = serve.deployment(
+        name="Accounts",
+        num_replicas=1,
+        max_ongoing_requests=_MOST_ACCOUNT_CALLS,
+        graceful_shutdown_timeout_s=_ACCOUNTS_SHUTDOWN_S,
+        graceful_shutdown_wait_loop_s=_DRAIN_POLL_S,
+        ray_actor_options={"num_cpus": 0},
+    )
+    return decorate(AccountsService)
 
 
 def _scale(settings: ModelApplicationSettings) -> dict[str, Any]:

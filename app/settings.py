@@ -279,6 +279,15 @@ class AccountsSettings(Knobs):
     limits: LimitSettings = Field(default_factory=LimitSettings)
     """Of every user without limits of the user's own."""
 
+    def at_absolute_paths(self) -> Self:
+        """The same for a process that runs in another folder."""
+        changes: dict[str, str] = {}
+        if "://" not in self.database:
+            changes["database"] = str(Path(self.database).absolute())
+        if self.key.startswith("file:"):
+            changes["key"] = f"file:{Path(self.key.removeprefix('file:')).absolute()}"
+        return self.model_copy(update=changes)
+
 
 class ModelApplicationSettings(Knobs):
     """The `args` of a model's application without an ingress: what `app.deploy.build_model` needs."""

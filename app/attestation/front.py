@@ -36,6 +36,7 @@ defaults
     option http-no-delay
 frontend tls
     bind {bind} ssl crt {key} alpn http/1.1
+    http-request set-header X-Forwarded-Proto https
     use_backend attestation if {{ path {path} }}
     default_backend service
 backend attestation

@@ -4,6 +4,7 @@ What the routes do is in `app.interface.http_api`, which knows nothing of Ray.
 """
 
 import asyncio
+import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -13,8 +14,10 @@ from fastapi import FastAPI
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
+from app.controller.accounts_client import ServeAccounts
 from app.controller.applications import ServeApplications
 from app.controller.worker_client import Arrivals, WorkerClient
+from app.interface.accounts.gate import AccountsGate
 from app.interface.callers import read_api_keys
 from app.interface.http_api import build_http_app
 from app.interface.model_directory import ModelDirectory
@@ -29,9 +32,14 @@ _FIRST_SEARCH_TIMEOUT_S = 10.0
 @serve.deployment
 @serve.ingress()
 class Ingress:
-    """Answers HTTP. Bound with the settings and the handle of its own model's workers; it finds other models itself."""
+    """Answers HTTP. Bound with the settings and the handle of its own model's workers; it finds other models itself.
 
-    def __init__(self, settings: ServiceSettings, workers: DeploymentHandle[Any]) -> None:
+    With accounts it is bound with their handle too.
+    """
+
+    def __init__(
+        self, settings: ServiceSettings, workers: DeploymentHandle[Any], accounts: DeploymentHandle[Any] | None = None
+    ) -> None:
         """Opens the model's tokenizer, not its weights. Raises ChatModelError or SealedModelError."""
         keep_on_loopback()
         ingress = settings.ingress
@@ -41,6 +49,14 @@ class Ingress:
         self._directory = ModelDirectory(
             settings.model_card(), WorkerClient(workers, self._arrivals), ServeApplications(own, self._arrivals)
         )
+        gate = None
+        if settings.accounts is not None and accounts is not None:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would have users' keys in it
+            gate = AccountsGate(
+                ServeAccounts(accounts, self._arrivals.reader),
+                guests=settings.accounts.guests,
+                revocation_s=settings.accounts.revocation_s,
+            )
         self._service = Service(
             models=self._directory.models,
             workers=self._directory.workers,
@@ -55,6 +71,7 @@ class Ingress:
                 api_keys=() if ingress.api_key_file is None else read_api_keys(Path(ingress.api_key_file)),
                 max_open_requests=ingress.max_ongoing_requests,
             ),
+            accounts=gate,
         )
 
     def __serve_build_asgi_app__(self) -> FastAPI:
@@ -74,16 +91,21 @@ class Ingress:
 
     @asynccontextmanager
     async def _watching(self, app: FastAPI) -> AsyncIterator[None]:
-        """Searches for other models while the application runs; the first search ends before it is ready."""
+        """Searches for other models while the application runs; the first search ends before it is ready.
+
+        With accounts it follows revocations too.
+        """
         await self._arrivals.open()
         searching = self._directory.watch(self._search_period_s, first := asyncio.Event())
-        watch = asyncio.create_task(searching)
+        watches = [asyncio.create_task(searching)]
+        if self._service.accounts is not None:
+            watches.append(asyncio.create_task(self._service.accounts.watch()))
         with suppress(TimeoutError):
             await asyncio.wait_for(first.wait(), _FIRST_SEARCH_TIMEOUT_S)
         try:
             yield
         finally:
             self._arrivals.close()
-            watch.cancel()
-            with suppress(asyncio.CancelledError):
-                await watch
+            for watch in watches:
+                watch.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)

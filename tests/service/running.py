@@ -36,10 +36,14 @@ class RunningService:
     model: str
     process: subprocess.Popen[bytes]
     log: Path
+    key: str = ""
+    """An API key, where the service has accounts."""
 
     def rows(self) -> list[dict[str, Any]]:
         """The worker table."""
-        rows: list[dict[str, Any]] = httpx.get(f"{self.url}/v1/workers", timeout=10).json()["data"]
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        answer = httpx.get(f"{self.url}/v1/workers", headers=headers, timeout=10)
+        rows: list[dict[str, Any]] = answer.json()["data"]
         return rows
 
     def alive(self) -> list[dict[str, Any]]:
@@ -72,7 +76,7 @@ def write_config(path: Path, changes: Mapping[str, Mapping[str, Any]]) -> Path:
     values = yaml.safe_load((ROOT / "ray_configs/local.yaml").read_text())
     args = values["applications"][0]["args"]
     for section, options in changes.items():
-        args[section] |= options
+        args[section] = args.get(section, {}) | options
     path.write_text(yaml.safe_dump(values))
     return path
 

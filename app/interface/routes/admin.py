@@ -1,6 +1,7 @@
 """`/v1/admin`: users, usage and audit, for administrators. Nothing here tells what anybody has said."""
 
 import datetime
+from typing import Any
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -104,7 +105,7 @@ def _limits(body: LimitsRequest | None) -> UserLimits:
     return UserLimits() if body is None else UserLimits(**body.model_dump())
 
 
-def _user(user: UserInfo) -> dict[str, object]:
+def _user(user: UserInfo) -> dict[str, Any]:
     return {
         "id": user.id,
         "name": user.name,

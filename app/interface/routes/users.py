@@ -1,6 +1,7 @@
 """`/v1/auth` and `/v1/keys`: what users do with their own account."""
 
 import time
+from typing import Any
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -124,7 +125,7 @@ def limits_object(limits: UserLimits) -> LimitsObject:
     )
 
 
-def _session(identity: Identity) -> dict[str, object]:
+def _session(identity: Identity) -> dict[str, Any]:
     return {
         "user_id": identity.user_id,
         "name": identity.name,
@@ -135,5 +136,5 @@ def _session(identity: Identity) -> dict[str, object]:
     }
 
 
-def _key(info: KeyInfo) -> dict[str, object]:
+def _key(info: KeyInfo) -> dict[str, Any]:
     return {"id": info.id, "label": info.label, "created_at": info.created, "expires_at": info.expires}

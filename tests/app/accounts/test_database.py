@@ -31,13 +31,13 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if POSTGRES is None:
         missing("there is no Postgres")
     folder, port = tmp_path_factory.mktemp("postgres"), free_port()
-    as_user: list[str] = []
+    as_user: list[str | Path] = []
     if os.geteuid() == 0:  # Postgres refuses to run as root
         as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
         shutil.chown(folder, "postgres")
         for above in (folder.parent, folder.parent.parent):
             above.chmod(0o711)
-    made = [*as_user, POSTGRES / "initdb", "-D", folder, "-A", "trust", "-U", "redoubt", "--no-sync"]
+    made: list[str | Path] = [*as_user, POSTGRES / "initdb", "-D", folder, "-A", "trust", "-U", "redoubt", "--no-sync"]
     subprocess.run(made, check=True, capture_output=True)
     options = ["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-p", str(port)]
     with (folder / "log").open("wb") as log:

@@ -204,12 +204,12 @@ def test_what_ends_a_credential_is_told_to_ingresses(world: World) -> None:
     instance, position = start.instance, start.position
     assert changes.since(instance, position).subjects == frozenset()
     world.accounts.logins.revoke_key(session, key.info.id)
-    assert changes.since(instance, position).subjects == {key.info.id}
+    assert changes.since(instance, position).subjects == frozenset({key.info.id})
     world.accounts.logins.log_out(session, everywhere=False)
     assert len(changes.since(instance, position).subjects or ()) == 2
     position = changes.position
     world.accounts.users.change(OPERATOR_ACTS, "ann", UserChange(state="disabled"))
-    assert changes.since(instance, position).subjects == {ann.id}
+    assert changes.since(instance, position).subjects == frozenset({ann.id})
     assert changes.since(instance, changes.position + 1).subjects is None
     for number in range(10_001):
         changes.add(str(number))

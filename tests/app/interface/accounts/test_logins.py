@@ -48,7 +48,6 @@ async def test_the_openai_client_works_with_a_key_of_the_users(site: Site) -> No
             await client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "hi"}])
 
 
-@pytest.mark.parametrize("secret", [None, "", "none", "rdbt_0123456789abcdef_" + "x" * 43, "rdbs_" + "x" * 43])
 @pytest.mark.parametrize(
     ("method", "path"),
     [
@@ -76,10 +75,11 @@ async def test_the_openai_client_works_with_a_key_of_the_users(site: Site) -> No
         ("GET", "/v1/anything"),
     ],
 )
-async def test_nothing_without_a_credential(site: Site, method: str, path: str, secret: str | None) -> None:
+async def test_nothing_without_a_credential(site: Site, method: str, path: str) -> None:
     site.add("ann")
-    expected = "401 session_expired" if (secret or "").startswith("rdbs_") else "401 invalid_api_key"
-    assert await site.code(method, path, secret, {}) == expected
+    for secret in (None, "", "none", "rdbt_0123456789abcdef_" + "x" * 43):
+        assert await site.code(method, path, secret, {}) == "401 invalid_api_key"
+    assert await site.code(method, path, "rdbs_" + "x" * 43, {}) == "401 session_expired"
     assert site.worker.requests == []
 
 

@@ -1,0 +1,1 @@
+"""Groups of the `redoubt` command, and how its mistakes are worded."""

@@ -1,0 +1,292 @@
+"""`redoubt user`, `key`, `keygen`, `rotate-key` and `audit`: options, questions and what is printed.
+
+What is done is in `administration.py`, which is imported only when a command runs.
+"""
+
+import datetime
+import getpass
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.commands.one_line import fail, one_line_errors
+
+if TYPE_CHECKING:
+    from app.commands.administration import Administration, OverHttp
+    from app.messages.accounts import NewUser, UserLimits
+
+user = typer.Typer(help="Add, list, change and delete the users of a service.", no_args_is_help=True)
+key = typer.Typer(help="Your own API keys of a service.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")]
+Url = Annotated[str, typer.Option(help="The address of the running service.")]
+As = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        metavar="NAME",
+        help="Log in as this user; asks for the password. [default: the API key in REDOUBT_API_KEY]",
+        show_default=False,
+    ),
+]
+ApiKey = Annotated[str | None, typer.Option(envvar="REDOUBT_API_KEY", hidden=True)]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        help="Work in the database of this configuration file instead, while no service has it open.",
+        show_default=False,
+    ),
+]
+RequestsPerMinute = Annotated[int | None, typer.Option(min=1, help="Requests in any minute.", show_default=False)]
+TokensPerDay = Annotated[int | None, typer.Option(min=1, help="Tokens of a day in UTC.", show_default=False)]
+Concurrent = Annotated[int | None, typer.Option(min=1, help="Requests at the same time.", show_default=False)]
+MemoryBytes = Annotated[int | None, typer.Option(min=0, help="Bytes of saved pages.", show_default=False)]
+_SERVICE = "http://127.0.0.1:8000"
+
+
+@user.command()
+def add(
+    name: Name,
+    admin: Annotated[bool, typer.Option("--admin", help="Let the user administer.")] = False,
+    requests_per_minute: RequestsPerMinute = None,
+    tokens_per_day: TokensPerDay = None,
+    concurrent: Concurrent = None,
+    memory_bytes: MemoryBytes = None,
+    url: Url = _SERVICE,
+    as_: As = None,
+    api_key: ApiKey = None,
+    config: Config = None,
+) -> None:
+    """Add a user; asks for a password. The first administrator is added with --config, before the service starts."""
+    limits = _limits(requests_per_minute, tokens_per_day, concurrent, memory_bytes)
+    with _administration(url, as_, api_key, config) as administration:
+        password = _new_password(name)
+        _print_new(administration.add_user(name, password, "admin" if admin else "user", limits))
+
+
+@user.command("list")
+def list_(url: Url = _SERVICE, as_: As = None, api_key: ApiKey = None, config: Config = None) -> None:
+    """List all users."""
+    with _administration(url, as_, api_key, config) as administration:
+        for each in administration.users():
+            created = datetime.datetime.fromtimestamp(each.created, datetime.UTC).date()
+            print(f"{each.name:<24} {each.role:<6} {each.state:<9} since {created}  {_shown(each.limits)}".rstrip())
+
+
+@user.command()
+def disable(name: Name, url: Url = _SERVICE, as_: As = None, api_key: ApiKey = None, config: Config = None) -> None:
+    """Refuse a user from now on, and end what the user runs. Nothing is lost."""
+    from app.messages.accounts import UserChange
+
+    with _administration(url, as_, api_key, config) as administration:
+        print(f"{administration.change_user(name, UserChange(state='disabled')).name} is disabled.")
+
+
+@user.command()
+def enable(name: Name, url: Url = _SERVICE, as_: As = None, api_key: ApiKey = None, config: Config = None) -> None:
+    """Let a disabled user in again."""
+    from app.messages.accounts import UserChange
+
+    with _administration(url, as_, api_key, config) as administration:
+        print(f"{administration.change_user(name, UserChange(state='active')).name} is enabled.")
+
+
+@user.command()
+def limits(
+    name: Name,
+    requests_per_minute: RequestsPerMinute = None,
+    tokens_per_day: TokensPerDay = None,
+    concurrent: Concurrent = None,
+    memory_bytes: MemoryBytes = None,
+    url: Url = _SERVICE,
+    as_: As = None,
+    api_key: ApiKey = None,
+    config: Config = None,
+) -> None:
+    """Set a user's own limits, all of them at once; the service's hold for those that are left out."""
+    from app.messages.accounts import UserChange
+
+    own = _limits(requests_per_minute, tokens_per_day, concurrent, memory_bytes)
+    with _administration(url, as_, api_key, config) as administration:
+        changed = administration.change_user(name, UserChange(limits=own))
+        print(f"{changed.name}: {_shown(changed.limits) or 'no limits of its own'}")
+
+
+@user.command()
+def delete(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    url: Url = _SERVICE,
+    as_: As = None,
+    api_key: ApiKey = None,
+    config: Config = None,
+) -> None:
+    """Delete a user and destroy the keys of all that was saved."""
+    if not yes:
+        typer.confirm(f"Delete {name}? Nothing that was saved can be opened again.", abort=True)
+    with _administration(url, as_, api_key, config) as administration:
+        administration.delete_user(name)
+        print(f"{name} is deleted.")
+
+
+@user.command()
+def reset(
+    name: Name,
+    lose_memory: Annotated[
+        bool, typer.Option("--lose-memory", help="The recovery code is lost: give up what was saved for the user.")
+    ] = False,
+    url: Url = _SERVICE,
+    as_: As = None,
+    api_key: ApiKey = None,
+    config: Config = None,
+) -> None:
+    """Set a new password for a user; asks for the recovery code. All keys and sessions of the user end."""
+    with _administration(url, as_, api_key, config) as administration:
+        code = None if lose_memory else _secret(f"Recovery code of {name}: ")
+        _print_new(administration.reset_password(name, _new_password(name), code))
+
+
+@key.command("add")
+def add_key(
+    label: Annotated[str, typer.Option(help="What it is for; only you see it.")] = "",
+    days: Annotated[
+        int | None, typer.Option(min=1, max=3650, help="How long it holds. [default: for ever]", show_default=False)
+    ] = None,
+    url: Url = _SERVICE,
+    as_: As = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Make an API key and print it, this once."""
+    with _service(url, as_, api_key) as service:
+        print(service.add_key(label, days).secret)
+
+
+@key.command("list")
+def list_keys(url: Url = _SERVICE, as_: As = None, api_key: ApiKey = None) -> None:
+    """List your API keys."""
+    with _service(url, as_, api_key) as service:
+        for each in service.own_keys():
+            ends = "" if each.expires is None else f"until {_time(each.expires)}  "
+            print(f"{each.id}  since {_time(each.created)}  {ends}{each.label}".rstrip())
+
+
+@key.command()
+def revoke(
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="As `redoubt key list` shows it.")],
+    url: Url = _SERVICE,
+    as_: As = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Revoke one of your API keys; what runs with it ends."""
+    with _service(url, as_, api_key) as service:
+        service.revoke_key(key_id)
+        print(f"{key_id} is revoked.")
+
+
+def keygen(out: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")]) -> None:
+    """Make the key that `accounts.key` names. Keep a copy apart from the database: without it nothing there opens."""
+    from app.accounts.key_source import write_kek
+
+    with one_line_errors(OSError):
+        write_kek(out)
+    print(f"{out}: a new key of 32 bytes")
+
+
+def rotate_key(
+    new: Annotated[Path, typer.Argument(metavar="FILE", help="The new key, of `redoubt keygen`.")],
+    config: Annotated[Path, typer.Option(help="The configuration file, with the key so far.")],
+) -> None:
+    """Seal the accounts with a new key, while no service runs. Users notice nothing."""
+    from app.commands.administration import ERRORS, rotate
+
+    with one_line_errors(*ERRORS):
+        rotate(config, new)
+    print(f"Done. Now set accounts.key: file:{new.absolute()}")
+
+
+def audit(
+    after: Annotated[int, typer.Option(min=0, help="The number of the row before the first.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many rows.")] = 100,
+    url: Url = _SERVICE,
+    as_: As = None,
+    api_key: ApiKey = None,
+    config: Config = None,
+) -> None:
+    """Print who did what, and check that nobody has changed it; ends with status 1 if somebody has."""
+    with _administration(url, as_, api_key, config) as administration:
+        page = administration.audit(after, limit)
+    for row in page.rows:
+        print(f"{row.seq:>6}  {_time(row.at)}  {row.actor:<32}  {row.action} {row.object} {row.outcome}")
+    if not page.intact:
+        fail("the audit was changed: rows are missing or are not what was written", 1)
+
+
+@contextmanager
+def _administration(url: str, name: str | None, api_key: str | None, config: Path | None) -> "Iterator[Administration]":
+    """The service, or the configuration's database. Errors of the block are one line."""
+    from app.commands.administration import ERRORS, in_database
+
+    if config is None:
+        with _service(url, name, api_key) as service:
+            yield service
+        return
+    with one_line_errors(*ERRORS), in_database(config) as database:
+        yield database
+
+
+@contextmanager
+def _service(url: str, name: str | None, api_key: str | None) -> "Iterator[OverHttp]":
+    from app.commands.administration import ERRORS, OverHttp
+
+    if name is None and api_key is None:
+        fail("who are you? --as NAME asks for your password; or set REDOUBT_API_KEY to a key of yours", 2)
+    with one_line_errors(*ERRORS), OverHttp(url, api_key if name is None else None) as service:
+        if name is not None:
+            service.log_in(name, _secret(f"Password of {name}: "))
+        yield service
+
+
+def _limits(
+    requests_per_minute: int | None, tokens_per_day: int | None, concurrent: int | None, memory_bytes: int | None
+) -> "UserLimits":
+    from app.messages.accounts import UserLimits
+
+    return UserLimits(requests_per_minute, tokens_per_day, concurrent, memory_bytes)
+
+
+def _shown(own: "UserLimits") -> str:
+    given = {name: getattr(own, name) for name in own.__slots__}
+    return ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
+
+
+def _print_new(new: "NewUser") -> None:
+    if new.memory_lost:
+        print(f"{new.info.name} has a new password. What was saved before can no longer be opened.")
+    else:
+        print(f"{new.info.name} has a password.")
+    print(f"Recovery code, for {new.info.name} to keep; it is shown this once:\n{new.recovery_code}")
+
+
+def _new_password(name: str) -> str:
+    password = _secret(f"New password of {name}: ")
+    if sys.stdin.isatty() and _secret("Once more: ") != password:
+        fail("these were two different passwords", 2)
+    return password
+
+
+def _secret(question: str) -> str:
+    """Asks without showing what is typed; without a terminal it is a line of the input."""
+    if sys.stdin.isatty():
+        return getpass.getpass(question)
+    line = sys.stdin.readline()
+    if not line:
+        fail(f"{question.rstrip(': ')}: there is no line of input for it", 2)
+    return line.rstrip("\n")
+
+
+def _time(seconds: int) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%M:%SZ")

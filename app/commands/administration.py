@@ -1,0 +1,240 @@
+"""Users as the command line works on them: through a running service, or in the database while no service runs.
+
+A database has one owner, so the second way is refused while a service has it open.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+from urllib.parse import quote
+
+import httpx
+
+from app.accounts.accounts import OPERATOR_ACTS, Accounts
+from app.accounts.key_source import read_kek
+from app.accounts.logins import new_password
+from app.accounts.store import rotate_kek
+from app.launch.config_file import load_config
+from app.messages.accounts import (
+    AccountsError,
+    AuditPage,
+    AuditRow,
+    KeyInfo,
+    NewKey,
+    NewUser,
+    Role,
+    UserChange,
+    UserInfo,
+    UserLimits,
+)
+from app.settings import AccountsSettings, SettingsError
+
+_TIMEOUT_S = 60.0
+
+
+class AdministrationError(Exception):
+    """It is not done; the message says why and what to do."""
+
+
+class Administration(Protocol):
+    """What administrators do. Every method raises AdministrationError or AccountsError."""
+
+    def users(self) -> Sequence[UserInfo]:
+        """Everybody, by name."""
+
+    def add_user(self, name: str, password: str, role: Role, limits: UserLimits) -> NewUser:
+        """A new one."""
+
+    def change_user(self, name: str, change: UserChange) -> UserInfo:
+        """What is given is changed."""
+
+    def delete_user(self, name: str) -> None:
+        """With all that was saved."""
+
+    def reset_password(self, name: str, password: str, recovery_code: str | None) -> NewUser:
+        """Without the code what was saved is lost."""
+
+    def audit(self, after: int, limit: int) -> AuditPage:
+        """Rows in order, from the one after `after`."""
+
+
+class InDatabase:
+    """By whoever has the database and its key, while no service runs."""
+
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
+
+    def users(self) -> Sequence[UserInfo]:
+        """See Administration; so do all that follow."""
+        return self._accounts.users.all(OPERATOR_ACTS)
+
+    def add_user(self, name: str, password: str, role: Role, limits: UserLimits) -> NewUser:
+        """See Administration."""
+        new = new_password(password, self._accounts.store.password_cost)
+        return self._accounts.users.add(OPERATOR_ACTS, name, new, role, limits)
+
+    def change_user(self, name: str, change: UserChange) -> UserInfo:
+        """See Administration."""
+        return self._accounts.users.change(OPERATOR_ACTS, name, change)
+
+    def delete_user(self, name: str) -> None:
+        """See Administration."""
+        self._accounts.users.delete(OPERATOR_ACTS, name)
+
+    def reset_password(self, name: str, password: str, recovery_code: str | None) -> NewUser:
+        """See Administration."""
+        new = new_password(password, self._accounts.store.password_cost)
+        return self._accounts.users.reset_password(OPERATOR_ACTS, name, new, recovery_code)
+
+    def audit(self, after: int, limit: int) -> AuditPage:
+        """See Administration."""
+        return self._accounts.audit(OPERATOR_ACTS, after, limit)
+
+
+class OverHttp:
+    """A running service, with the credential of a user; the Administration of an administrator."""
+
+    def __init__(self, url: str, secret: str | None) -> None:
+        """secret: an API key; None: `log_in` follows."""
+        address = url.rstrip("/").removesuffix("/v1")
+        if not address.startswith(("http://", "https://")):
+            raise AdministrationError(f"--url {url}: not an address such as http://127.0.0.1:8000")
+        self._client = httpx.Client(base_url=address, timeout=_TIMEOUT_S)
+        self._secret = secret
+        self._is_session = False
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ends the session that `log_in` began."""
+        if self._is_session:
+            with contextlib.suppress(AdministrationError):
+                self._ask("POST", "/v1/auth/logout", {})
+        self._client.close()
+
+    def log_in(self, name: str, password: str) -> None:
+        """Uses a session of that user's from now on."""
+        self._secret = self._ask("POST", "/v1/auth/login", {"name": name, "password": password})["token"]
+        self._is_session = True
+
+    def own_keys(self) -> Sequence[KeyInfo]:
+        """The user's."""
+        return [_key(each) for each in self._ask("GET", "/v1/keys")["data"]]
+
+    def add_key(self, label: str, days: int | None) -> NewKey:
+        """days: how long it holds; None: until it is revoked."""
+        answer = self._ask("POST", "/v1/keys", {"label": label, "expires_in_days": days})
+        return NewKey(_key(answer), answer["secret"])
+
+    def revoke_key(self, key_id: str) -> None:
+        """One of the user's own."""
+        self._ask("DELETE", f"/v1/keys/{quote(key_id, safe='')}")
+
+    def users(self) -> Sequence[UserInfo]:
+        """See Administration; so do all that follow."""
+        return [_user(each) for each in self._ask("GET", "/v1/admin/users")["data"]]
+
+    def add_user(self, name: str, password: str, role: Role, limits: UserLimits) -> NewUser:
+        """See Administration."""
+        body = {"name": name, "password": password, "role": role, "limits": _limits(limits)}
+        return _new_user(self._ask("POST", "/v1/admin/users", body))
+
+    def change_user(self, name: str, change: UserChange) -> UserInfo:
+        """See Administration."""
+        limits = None if change.limits is None else _limits(change.limits)
+        body = {"role": change.role, "state": change.state, "limits": limits}
+        return _user(self._ask("POST", _path_of(name), body))
+
+    def delete_user(self, name: str) -> None:
+        """See Administration."""
+        self._ask("DELETE", _path_of(name))
+
+    def reset_password(self, name: str, password: str, recovery_code: str | None) -> NewUser:
+        """See Administration."""
+        body = {"password": password, "recovery_code": recovery_code}
+        return _new_user(self._ask("POST", f"{_path_of(name)}/reset", body))
+
+    def audit(self, after: int, limit: int) -> AuditPage:
+        """See Administration."""
+        answer = self._ask("GET", f"/v1/admin/audit?after={after}&limit={limit}")
+        return AuditPage([AuditRow(**row) for row in answer["data"]], answer["intact"])
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        headers = {} if self._secret is None else {"Authorization": f"Bearer {self._secret}"}
+        try:
+            response = self._client.request(method, path, json=body, headers=headers)
+            answer = response.json()
+            if response.is_error:
+                raise AdministrationError(f"{self._client.base_url} says: {answer['error']['message']}")
+            return answer
+        except httpx.HTTPError as error:
+            reason = f"no answer from {self._client.base_url}: is the service running? Without it use --config"
+            raise AdministrationError(reason) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise AdministrationError(f"{self._client.base_url}: is that a Redoubt service?") from error
+
+
+@contextlib.contextmanager
+def in_database(config: Path) -> Iterator[InDatabase]:
+    """The database that a configuration file names. Raises SettingsError, also while a service has it open."""
+    accounts = Accounts.open(accounts_settings(config))
+    try:
+        yield InDatabase(accounts)
+    finally:
+        accounts.close()
+
+
+def accounts_settings(config: Path) -> AccountsSettings:
+    """Raises SettingsError if the file has none."""
+    settings = load_config(config).application.args.accounts
+    if settings is None:
+        raise SettingsError(f"{config}: args.accounts is missing, so there are no users")
+    return settings
+
+
+def rotate(config: Path, new_key: Path) -> None:
+    """Seals the database with another key. Raises SettingsError."""
+    settings = accounts_settings(config)
+    new_kek = read_kek(f"file:{new_key}")
+    accounts = Accounts.open(settings)
+    try:
+        rotate_kek(accounts.store, new_kek)
+    finally:
+        accounts.close()
+
+
+ERRORS = (AdministrationError, AccountsError, SettingsError)
+"""What a user can correct."""
+
+
+def _path_of(name: str) -> str:
+    return f"/v1/admin/users/{quote(name, safe='')}"
+
+
+def _limits(limits: UserLimits) -> dict[str, int | None]:
+    return {name: getattr(limits, name) for name in UserLimits.__slots__}
+
+
+def _user(answer: dict[str, Any]) -> UserInfo:
+    return UserInfo(
+        answer["id"],
+        answer["name"],
+        answer["role"],
+        answer["state"],
+        answer["created_at"],
+        UserLimits(**answer["limits"]),
+    )
+
+
+def _new_user(answer: dict[str, Any]) -> NewUser:
+    return NewUser(_user(answer), answer["recovery_code"], answer["memory_lost"])
+
+
+def _key(answer: dict[str, Any]) -> KeyInfo:
+    return KeyInfo(answer["id"], answer["label"], answer["created_at"], answer["expires_at"])

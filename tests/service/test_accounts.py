@@ -1,0 +1,173 @@
+"""The real service with accounts: made, started, used, killed in part and started again as its operator does."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.service.running import ROOT, RunningService, descendants, started_service, wait_until, write_config
+
+ROOT_PASSWORD, ANN_PASSWORD = "the password of root", "the password of ann"
+CANARY = "a-canary-that-nobody-should-find"
+
+
+def redoubt(*arguments: str, lines: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "app.cli", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, input=lines, capture_output=True, text=True, check=False, env=os.environ | environment
+    )
+
+
+def done(*arguments: str, lines: str = "", **environment: str) -> str:
+    completed = redoubt(*arguments, lines=lines, **environment)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A configuration with accounts, their key, and the first administrator."""
+    folder = tmp_path_factory.mktemp("accounts")
+    done("keygen", str(folder / "kek"))
+    changes: dict[str, dict[str, Any]] = {
+        "engine": {"kv_memory_bytes": 200 << 20},
+        "worker": {"count": 1, "cpus_per_worker": 1, "ray_num_cpus": 0.1, "warm_up_prompt_tokens": 64},
+        "accounts": {"database": str(folder / "accounts.db"), "key": f"file:{folder / 'kek'}"},
+    }
+    write_config(folder / "service.yaml", changes)
+    added = done("user", "add", "root", "--admin", "--config", str(folder / "service.yaml"), lines=ROOT_PASSWORD + "\n")
+    assert "root has a password." in added
+    return folder
+
+
+def service_of(folder: Path, model: Path) -> AbstractContextManager[RunningService]:
+    return started_service(folder / "service.yaml", folder / "log", model.name, "--model", str(model))
+
+
+def log_in(site: RunningService, name: str, password: str) -> str:
+    answer = httpx.post(f"{site.url}/v1/auth/login", json={"name": name, "password": password}, timeout=30)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["token"])
+
+
+def test_a_life_with_accounts(folder: Path, service_model: Path) -> None:
+    config = str(folder / "service.yaml")
+    with service_of(folder, service_model) as site:
+        url = ("--url", site.url)
+        # The operator adds a user through the running service; the database has an owner now.
+        refused = redoubt("user", "list", "--config", config)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert "a running service has it open" in refused.stderr
+        root = done("key", "add", *url, "--as", "root", lines=ROOT_PASSWORD + "\n").strip()
+        done("user", "add", "ann", "--requests-per-minute", "50", *url, lines=ANN_PASSWORD + "\n", REDOUBT_API_KEY=root)
+        assert "ann " in done("user", "list", *url, REDOUBT_API_KEY=root)
+
+        # Nobody is served without a key; a stock client is with one.
+        def client(key: str) -> openai.OpenAI:
+            return openai.OpenAI(base_url=f"{site.url}/v1", api_key=key, max_retries=0)
+
+        messages: Any = [{"role": "user", "content": f"Say hello. {CANARY}"}]
+        with pytest.raises(openai.AuthenticationError):
+            client("none").chat.completions.create(model=site.model, messages=messages)
+        key = done("key", "add", "--label", "laptop", *url, "--as", "ann", lines=ANN_PASSWORD + "\n").strip()
+        raw = client(key).chat.completions.with_raw_response.create(model=site.model, messages=messages, max_tokens=4)
+        assert raw.headers["x-ratelimit-remaining-requests"] == "49"
+        assert client(key).models.list().data[0].id == site.model
+        assert "laptop" in done("key", "list", *url, REDOUBT_API_KEY=key)
+        session = log_in(site, "ann", ANN_PASSWORD)
+
+        # The accounts are killed while a stream runs: the stream goes on, and they come back by themselves.
+        stream = endless(site, key)
+        kill_accounts(site)
+        assert next(stream)
+        wait_until(lambda: is_served(site, key), "the accounts are back", 60)
+
+        # Disabling ends the stream, at the engine too.
+        done("user", "disable", "ann", *url, REDOUBT_API_KEY=root)
+        assert b"invalid_api_key" in b"".join(stream)
+        replace(site, key=root).wait_until_idle()
+        assert not is_served(site, key)
+        assert not is_served(site, session)
+        done("user", "enable", "ann", *url, REDOUBT_API_KEY=root)
+        usage = httpx.get(f"{site.url}/v1/admin/usage", headers={"Authorization": f"Bearer {root}"}).json()["data"]
+        assert sum(row["requests"] for row in usage) >= 2
+        assert all(row["output_tokens"] > 0 for row in usage)
+
+        secrets = [ROOT_PASSWORD, ANN_PASSWORD, key, root, session, CANARY, (folder / "kek").read_bytes().hex()]
+        assert found_in_files(site, secrets, folder) == []
+
+    with service_of(folder, service_model) as site:
+        assert is_served(site, session)  # it outlives the service
+        assert is_served(site, key)
+        audit = done("audit", "--url", site.url, REDOUBT_API_KEY=root)
+        assert "add_user" in audit
+        assert "disable_user" in audit
+
+    # A new key of the server's: the old one opens nothing, and users notice nothing.
+    done("keygen", str(folder / "kek2"))
+    done("rotate-key", str(folder / "kek2"), "--config", config)
+    wrong = redoubt("user", "list", "--config", config)
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+    assert "not the key of accounts.database" in wrong.stderr
+
+
+def endless(site: RunningService, key: str) -> Iterator[bytes]:
+    """Pieces of a stream that does not end by itself, after its first token."""
+    body, headers = site.endless(), {"Authorization": f"Bearer {key}"}
+
+    def pieces() -> Iterator[bytes]:
+        with httpx.stream("POST", f"{site.url}/v1/completions", json=body, headers=headers, timeout=60) as response:
+            assert response.status_code == 200
+            yield from response.iter_raw()
+
+    stream = pieces()
+    next(stream)
+    return stream
+
+
+def is_served(site: RunningService, key: str) -> bool:
+    headers = {"Authorization": f"Bearer {key}"}
+    body = {"model": site.model, "prompt": "hi", "max_tokens": 1}
+    return httpx.post(f"{site.url}/v1/completions", json=body, headers=headers, timeout=60).status_code == 200
+
+
+def kill_accounts(site: RunningService) -> None:
+    def title(pid: int) -> bytes:
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            return b""
+
+    (accounts,) = [pid for pid in descendants(site.process.pid) if b"ServeReplica:redoubt:Accounts" in title(pid)]
+    os.kill(accounts, signal.SIGKILL)
+
+
+def found_in_files(site: RunningService, secrets: list[str], folder: Path) -> list[tuple[str, Path]]:
+    """Which of the secrets are in files of the service: its database, its log, Ray's folder, and shared memory."""
+    places = {folder}
+    for pid in descendants(site.process.pid):
+        for link in Path(f"/proc/{pid}/fd").glob("*"):
+            with suppress(OSError):
+                target = link.readlink()
+                of_service = [each for each in target.parents if each.name.startswith("redoubt-")]
+                places |= {*of_service, target} if of_service or target.parent == Path("/dev/shm") else set()
+    assert any(place.name.startswith("redoubt-") for place in places)
+    files = {file for place in places for file in (place, *place.rglob("*")) if file.is_file()}
+    assert len(files) > 10
+    return [(secret, file) for file in files for secret in secrets if secret.encode() in contents(file)]
+
+
+def contents(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""

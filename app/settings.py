@@ -261,8 +261,8 @@ class AccountsSettings(Knobs):
     """Users, who log in or send an API key of their own. Without this section there are none."""
 
     database: str = Field(min_length=1)
-    """The file of SQLite's database, which is made at the first start; or, for a cluster, the URL of a Postgres without
-    a password, such as `postgresql+psycopg://redoubt@db.internal/redoubt` (libpq reads PGPASSFILE)."""
+    """The file of SQLite's database, which `redoubt user add --config` makes; or, for a cluster, the URL of a Postgres
+    without a password, such as `postgresql+psycopg://redoubt@db.internal/redoubt` (libpq reads PGPASSFILE)."""
     key: str = Field(pattern=r"^(file|cdh):.")
     """Where the server's own key is: `file:<path>` (`redoubt keygen` makes one), or in a confidential guest
     `cdh:<repository>/<type>/<tag>`. Without that key nothing in the database opens."""

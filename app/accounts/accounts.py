@@ -24,9 +24,12 @@ class Accounts:
         self.usage = Usage(store)
 
     @classmethod
-    def open(cls, settings: AccountsSettings) -> "Accounts":
-        """Raises SettingsError: the key can't be read, or the database can't be opened or has another key."""
-        return cls(open_store(settings, read_kek(settings.key)))
+    def open(cls, settings: AccountsSettings, *, make: bool = False) -> "Accounts":
+        """make: whether a database that is not there or empty is made.
+
+        Raises SettingsError: the key can't be read, or the database can't be opened or has another key.
+        """
+        return cls(open_store(settings, read_kek(settings.key), make=make))
 
     def actor(self, secret: str) -> Actor:
         """Who shows that credential. Raises AccountsError as `Logins.identify` does."""

@@ -3,38 +3,43 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from alembic import command
 from alembic.config import Config
 from alembic.util.exc import CommandError
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, select, text
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, select
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from app.accounts import tables
 from app.settings import SettingsError
 
+FIRST_USER = "Add the first user: redoubt user add NAME --admin --config FILE"
+_IN_USE = "a running service has it open. Ask the service (--url), or stop it."
 _POSTGRES_LOCK = 0x5244_4254
 """Any number, always the same: the advisory lock of the process that owns the accounts."""
 # SQLite keeps what was deleted out of the file, and a transaction on the disk before it says that it is done. Its
 # write-ahead log is not used: before 3.51.3 it could lose transactions.
 _PRAGMAS = ("journal_mode=TRUNCATE", "synchronous=FULL", "secure_delete=ON", "foreign_keys=ON")
 
+_ONE_CONNECTION: dict[str, Any] = {"pool_size": 1, "max_overflow": 0, "hide_parameters": True}
+"""Errors, which are logged, have no values in them."""
+
 
 class Database:
     """One process' way to the tables. One thread at a time uses it."""
 
-    def __init__(self, place: str) -> None:
-        """Opens it, makes it if it is not there, and brings its tables up to date.
+    def __init__(self, place: str, *, make: bool) -> None:
+        """Opens it and brings its tables up to date.
 
-        place: a path of SQLite's file, or a URL of Postgres without a password. Raises SettingsError, also if another
-        process has it open.
+        place: a path of SQLite's file, or a URL of Postgres without a password. make: whether a file that is not there
+        is made. Raises SettingsError, also if another process has it open.
         """
         self._closing = ExitStack()
         try:
-            self._engine = self._open(place)
+            self._engine = self._open(place, make=make)
             with self.transaction() as connection:
                 _migrate(connection)
         except (OSError, SQLAlchemyError, CommandError, ModuleNotFoundError) as error:
@@ -55,11 +60,13 @@ class Database:
         """Gives it free for another process."""
         self._closing.close()
 
-    def _open(self, place: str) -> Engine:
+    def _open(self, place: str, *, make: bool) -> Engine:
         if "://" not in place:
             path = Path(place).absolute()
+            if not make and not path.exists():
+                raise SettingsError(f"accounts.database {place}: there is none yet. {FIRST_USER}")
             self._closing.enter_context(_locked_file(path))
-            engine = create_engine(f"sqlite:///{path}", pool_size=1, max_overflow=0)
+            engine = create_engine(f"sqlite:///{path}", **_ONE_CONNECTION)
             event.listen(engine, "connect", _prepare_sqlite)
             event.listen(engine, "begin", _begin_sqlite)
             self._closing.callback(engine.dispose)
@@ -68,11 +75,11 @@ class Database:
             url = make_url(place)
             if url.password is not None:
                 raise SettingsError("accounts.database: keep the password out of the URL: PGPASSFILE names its file")
-            engine = create_engine(url, pool_size=1, max_overflow=1, pool_pre_ping=True)
+            engine = create_engine(url, pool_pre_ping=True, **_ONE_CONNECTION)
         except (ArgumentError, NoSuchModuleError) as error:
             raise SettingsError(f"accounts.database {place}: not a URL of a database: {error}") from error
+        event.listen(engine, "connect", _lock_postgres)
         self._closing.callback(engine.dispose)
-        self._closing.enter_context(_locked_postgres(engine))
         return engine
 
 
@@ -94,9 +101,7 @@ def _locked_file(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise SettingsError(
-                f"accounts.database {path}: a running service has it open. Ask the service (--url), or stop it."
-            ) from None
+            raise SettingsError(f"accounts.database {path}: {_IN_USE}") from None
         _private_file(path).close()
         yield
 
@@ -105,18 +110,15 @@ def _private_file(path: Path) -> IO[bytes]:
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b")
 
 
-@contextmanager
-def _locked_postgres(engine: Engine) -> Iterator[None]:
-    with engine.connect() as connection:
-        owns = connection.execute(text("SELECT pg_try_advisory_lock(:number)"), {"number": _POSTGRES_LOCK}).scalar()
-        connection.commit()  # the lock is the session's, not the transaction's
-        if not owns:
-            raise SettingsError(
-                f"accounts.database {engine.url}: a running service has it open. Ask the service (--url), or stop it."
-            )
-        yield
-        with suppress(SQLAlchemyError):
-            connection.execute(text("SELECT pg_advisory_unlock(:number)"), {"number": _POSTGRES_LOCK})
+def _lock_postgres(connection: Any, _: object) -> None:
+    """The lock is the connection's, of which there is one: whoever has it owns the database, also after a new connect."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_lock(%s)", (_POSTGRES_LOCK,))
+        (owns,) = cursor.fetchone()
+    connection.commit()
+    if not owns:
+        connection.close()
+        raise SettingsError(f"accounts.database: {_IN_USE}")
 
 
 def _migrate(connection: Connection) -> None:

@@ -93,7 +93,7 @@ class Logins:
             raise AccountsError("session_expired", "The session has ended. Log in again.")
         raise AccountsError("invalid_api_key", "That API key is not valid here.")
 
-    def _credential(self, connection: Connection, shown: Shown) -> Row[Any] | None:
+    def _credential(self, connection: Connection, shown: Shown) -> Any:
         """The row of the credential, joined with its user's; None if there is none or it has expired."""
         now_s = int(self._store.now())
         table = tables.sessions if shown.is_session else tables.credentials

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Row, select
 
 from app.accounts import tables
 from app.accounts.audit import Audit
-from app.accounts.database import Database, read_meta, write_meta
+from app.accounts.database import FIRST_USER, Database, read_meta, write_meta
 from app.accounts.keys import PasswordCost, RootKey, SealError
 from app.messages.accounts import Revocations, Role, UserLimits
 from app.settings import AccountsSettings, SettingsError
@@ -99,15 +99,19 @@ class Store:
         return connection.execute(select(tables.users).where(found)).one_or_none()
 
 
-def open_store(settings: AccountsSettings, kek: bytes, **options: Any) -> Store:
-    """Opens the database, or makes it; the first KEK seals its root key.
+def open_store(settings: AccountsSettings, kek: bytes, *, make: bool, **options: Any) -> Store:
+    """Opens the database.
 
-    options: fields of Store. Raises SettingsError: the database can't be opened, or another KEK has sealed it.
+    make: whether one that is not there or empty is made, which this KEK then seals. A service does not: on another
+    machine than before it would begin without users. options: fields of Store. Raises SettingsError: the database
+    can't be opened, or another KEK has sealed it.
     """
-    database = Database(settings.database)
+    database = Database(settings.database, make=make)
     try:
         with database.transaction() as connection:
             sealed = read_meta(connection, _ROOT)
+            if sealed is None and not make:
+                raise SettingsError(f"accounts.database {settings.database}: it has no users yet. {FIRST_USER}")
             if sealed is None:
                 root = RootKey.new()
                 write_meta(connection, _ROOT, root.sealed(kek))

@@ -182,8 +182,11 @@ class OverHttp:
 
 @contextlib.contextmanager
 def in_database(config: Path) -> Iterator[InDatabase]:
-    """The database that a configuration file names. Raises SettingsError, also while a service has it open."""
-    accounts = Accounts.open(accounts_settings(config))
+    """The database that a configuration file names, made if there is none.
+
+    Raises SettingsError, also while a service has it open.
+    """
+    accounts = Accounts.open(accounts_settings(config), make=True)
     try:
         yield InDatabase(accounts)
     finally:

@@ -60,9 +60,9 @@ def main() -> None:
     project, verifier = (
         tomllib.loads((ROOT / name).read_text()) for name in ("pyproject.toml", "verify/pyproject.toml")
     )
-    build = [*BUILD_REQUIREMENTS, *project["project"]["optional-dependencies"]["build"]]
-    build += verifier["build-system"]["requires"]
-    serving = [*project["project"]["dependencies"], *verifier["project"]["dependencies"]]
+    extras = project["project"]["optional-dependencies"]
+    build = [*BUILD_REQUIREMENTS, *extras["build"], *verifier["build-system"]["requires"]]
+    serving = [*project["project"]["dependencies"], *extras["postgres"], *verifier["project"]["dependencies"]]
     write_wheels(resolve(arguments.python, serving), WHEELS)
     write_wheels(resolve(arguments.python, build), BUILD_WHEELS)
     with tempfile.TemporaryDirectory(prefix="redoubt-lock-") as work:

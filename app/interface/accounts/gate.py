@@ -134,11 +134,12 @@ class AccountsGate:
         while True:
             try:
                 news = await self.accounts.revocations(instance, position)
-            except AccountsError:  # they are being replaced
+                await self._apply(news)
+                instance, position = news.instance, news.position
+            except Exception as error:
+                if not isinstance(error, AccountsError):  # else they are being replaced
+                    errors.logger.error("revocations are not followed: %s", type(error).__qualname__)
                 await asyncio.sleep(_RETRY_S)
-                continue
-            instance, position = news.instance, news.position
-            await self._apply(news)
 
     async def _apply(self, news: Revocations) -> None:
         if news.subjects is None:

@@ -6,14 +6,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, delete, insert
+from sqlalchemy.exc import IntegrityError
 
+from app.accounts import tables
 from app.accounts.accounts import OPERATOR_ACTS
 from app.accounts.database import Database
-from app.accounts.store import rotate_kek
+from app.accounts.store import open_store, rotate_kek
 from app.accounts.tables import metadata
 from app.messages.accounts import UsageRow
 from app.settings import SettingsError
@@ -42,7 +45,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     options = ["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-p", str(port)]
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen([*as_user, POSTGRES / "postgres", "-D", folder, *options], stdout=log, stderr=log)
-    ready = [POSTGRES / "pg_isready", "-h", "127.0.0.1", "-p", str(port), "-q"]
+    ready: list[str | Path] = [POSTGRES / "pg_isready", "-h", "127.0.0.1", "-p", str(port), "-q"]
     try:
         wait_until(lambda: subprocess.run(ready, check=False).returncode == 0, "Postgres is ready")
         yield f"postgresql+psycopg://redoubt@127.0.0.1:{port}/postgres"
@@ -92,9 +95,9 @@ def test_the_migrations_make_the_tables(anywhere: World) -> None:
 
 def test_one_process_has_it(anywhere: World) -> None:
     with pytest.raises(SettingsError, match="a running service has it open"):
-        Database(anywhere.settings.database)
+        Database(anywhere.settings.database, make=False)
     anywhere.accounts.close()
-    Database(anywhere.settings.database).close()
+    Database(anywhere.settings.database, make=False).close()
     anywhere.opened()
 
 
@@ -112,6 +115,37 @@ def test_a_database_of_a_newer_version_is_left_alone(anywhere: World) -> None:
     engine.dispose()
     anywhere.opened()
     assert anywhere.log_in("ann")
+
+
+def test_errors_have_no_values_in_them(anywhere: World) -> None:
+    ann = anywhere.add("ann").info
+    with pytest.raises(IntegrityError) as error, anywhere.accounts.store.transaction() as connection:
+        connection.execute(insert(tables.meta).values(name="root_key", value=b"a canary"))
+    assert "canary" not in str(error.value).replace("parameters hidden", "")
+    assert anywhere.accounts.users.all(OPERATOR_ACTS)[0] == ann
+
+
+def test_a_lost_connection_is_made_anew(anywhere: World) -> None:
+    anywhere.add("ann")
+    if "://" in anywhere.settings.database:
+        with psycopg.connect(anywhere.settings.database.replace("+psycopg", "")) as other:
+            other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+    assert anywhere.log_in("ann")
+    with pytest.raises(SettingsError, match="a running service has it open"):
+        Database(anywhere.settings.database, make=False)
+
+
+def test_a_service_makes_no_database(anywhere: World, tmp_path: Path) -> None:
+    """Where it did not find its own it would begin without users."""
+    with pytest.raises(SettingsError, match=r"there is none yet\. Add the first user: redoubt user add"):
+        Database(str(tmp_path / "nothing.db"), make=False)
+    assert not (tmp_path / "nothing.db").exists()
+    with anywhere.accounts.store.transaction() as connection:
+        connection.execute(delete(tables.meta))
+    anywhere.accounts.close()
+    with pytest.raises(SettingsError, match=r"it has no users yet\. Add the first user"):
+        open_store(anywhere.settings, KEK, make=False)
+    anywhere.opened()
 
 
 def test_another_servers_key_is_refused_and_rotation_changes_it(world: World) -> None:
@@ -148,7 +182,7 @@ def test_the_files_are_the_services_alone(world: World) -> None:
 def test_what_is_no_database_is_one_line(tmp_path: Path, place: str, reason: str) -> None:
     (tmp_path / "text").write_text("words " * 1000)
     with pytest.raises(SettingsError, match=reason) as error:
-        Database(place.format(folder=tmp_path))
+        Database(place.format(folder=tmp_path), make=True)
     assert "\n" not in str(error.value)
     assert "secret" not in str(error.value)
 

@@ -31,7 +31,7 @@ class World:
         self.accounts = self.opened()
 
     def opened(self, kek: bytes = KEK) -> Accounts:
-        self.accounts = Accounts(open_store(self.settings, kek, now=self.clock, password_cost=CHEAP))
+        self.accounts = Accounts(open_store(self.settings, kek, make=True, now=self.clock, password_cost=CHEAP))
         return self.accounts
 
     def reopen(self, kek: bytes = KEK) -> Accounts:

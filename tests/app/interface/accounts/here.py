@@ -60,7 +60,9 @@ class Site:
         self.client = http_client(self.app)
 
     def _opened(self) -> AccountsService:
-        return AccountsService(self.settings, lambda it: Accounts(open_store(it, bytes(32), password_cost=CHEAP)))
+        return AccountsService(
+            self.settings, lambda it: Accounts(open_store(it, bytes(32), make=True, password_cost=CHEAP))
+        )
 
     def restart(self) -> None:
         """Another process has the accounts now, as after a kill."""

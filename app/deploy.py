@@ -10,7 +10,6 @@ from ray import serve
 from ray.serve.config import RequestRouterConfig
 from ray.serve.deployment import Application, Deployment
 
-from app.accounts.service import AccountsService
 from app.controller.router import router_kwargs
 from app.interface.ingress import Ingress
 from app.interface.places import RESERVED_PLACES
@@ -97,6 +96,9 @@ def worker_deployment(settings: ModelApplicationSettings) -> Deployment:
 
 def accounts_deployment() -> Deployment:
     """The accounts' deployment, still to be bound with their settings. One replica: it owns the database alone."""
+    # Here, because a service without accounts needs no database's library.
+    from app.accounts.service import AccountsService
+
     decorate = serve.deployment(
         name="Accounts",
         num_replicas=1,

@@ -111,7 +111,7 @@ def _private_file(path: Path) -> IO[bytes]:
 
 
 def _lock_postgres(connection: Any, _: object) -> None:
-    """The lock is the connection's, of which there is one: whoever has it owns the database, also after a new connect."""
+    """The lock is the connection's, of which there is one: who has it owns the database, after a new connect too."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_lock(%s)", (_POSTGRES_LOCK,))
         (owns,) = cursor.fetchone()

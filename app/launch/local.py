@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from app.accounts.accounts import Accounts
 from app.launch.attested_front import AttestedFront, attested_front, check, model_digests
 from app.launch.config_file import (
     HttpOptions,
@@ -84,6 +83,8 @@ def serve_local(
             config = with_digests(config.model_copy(update={"http_options": inside}), digests)
         _check_port(config.http_options)
         if (accounts := config.application.args.accounts) is not None:
+            from app.accounts.accounts import Accounts  # only then: it needs a database's library
+
             Accounts.open(accounts).close()  # what is wrong with them is said before anything starts
         nodes = [len(node.cpus) for node in numa_nodes(sorted(os.sched_getaffinity(0)))]
         share = core_share(config, nodes) if config.model_applications else None

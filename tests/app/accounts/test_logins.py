@@ -95,6 +95,18 @@ def test_sessions_end_by_the_accounts_clock(world: World) -> None:
     assert world.refusal(used) == "session_expired"
 
 
+@pytest.mark.parametrize("years", [-1, 1])
+def test_a_clock_that_is_a_year_off_ends_sessions_at_most(world: World, years: int) -> None:
+    world.add("ann")
+    session = world.log_in("ann")
+    key = world.accounts.logins.add_key(session, "", None).secret
+    conversation = world.accounts.conversations.key(key, None)
+    world.clock.now_s += years * 365 * DAY_S
+    assert world.refusal(session) == (None if years < 0 else "session_expired")
+    assert world.accounts.conversations.key(key, conversation.conversation_id) == conversation
+    assert world.refusal(world.log_in("ann")) is None
+
+
 def test_logout_ends_one_session_or_all(world: World) -> None:
     world.add("ann")
     first, second, third = (world.log_in("ann") for _ in range(3))

@@ -86,5 +86,9 @@ class LoginFailures:
         return max(1, int(self._window.get_window_stats(self._item, name).reset_time - time.time()) + 1)
 
     def add(self, name: str) -> None:
-        """A wrong password."""
+        """A try, which counts as a failure as long as it is not known to be right."""
         self._window.hit(self._item, name)
+
+    def clear(self, name: str) -> None:
+        """The password was right."""
+        self._window.clear(self._item, name)

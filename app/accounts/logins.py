@@ -1,5 +1,6 @@
 """Credentials: who somebody is who shows one, and how credentials begin and end. Knows no administrator."""
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -7,6 +8,7 @@ from typing import Any
 
 import orjson
 from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.accounts import tables
 from app.accounts.credentials import (
@@ -23,6 +25,8 @@ from app.accounts.credentials import (
 from app.accounts.keys import SALT_BYTES, PasswordCost, SealError, UserKey, key_id, stretch
 from app.accounts.store import Store
 from app.messages.accounts import AccountsError, Identity, KeyInfo, NewKey, PageKeys, Session, UserLimits
+
+logger = logging.getLogger(__name__)
 
 MOST_KEYS = 100
 """API keys of one user."""
@@ -64,6 +68,8 @@ class Known:
     identity: Identity
     key: UserKey = field(repr=False)
     shown: Shown
+    seen: int | None
+    """Of a session: its last use that is written down."""
 
 
 class Logins:
@@ -77,7 +83,16 @@ class Logins:
     def identify(self, text: str) -> Identity:
         """Raises AccountsError: `invalid_api_key`, `session_expired`."""
         with self._store.transaction() as connection:
-            return self.known(connection, text).identity
+            known = self.known(connection, text)
+        now_s = int(self._store.now())
+        if known.seen is not None and known.seen + _SEEN_PERIOD_S <= now_s:
+            try:
+                with self._store.transaction() as connection:
+                    session = tables.sessions.c.token_hash == known.shown.token_hash
+                    connection.execute(update(tables.sessions).where(session).values(seen=now_s))
+            except SQLAlchemyError as error:  # a full disk must not lock anybody out
+                logger.warning("the last use of a session was not written down: %s", type(error).__qualname__)
+        return known.identity
 
     def known(self, connection: Connection, text: str) -> Known:
         """The user of an API key or session token. Raises AccountsError: `invalid_api_key`, `session_expired`."""
@@ -86,7 +101,8 @@ class Logins:
         if shown is not None and row is not None and row.state == "active":
             try:
                 key = self._store.root.unwrap(row.wrapped_umk, shown.secret, row.user_id, shown.id)
-                return Known(self._identity(row, shown, key), key, shown)
+                seen = row.seen if shown.is_session else None
+                return Known(self._identity(row, shown, key), key, shown, seen)
             except SealError:
                 pass
         if looks_like_session(text):
@@ -109,11 +125,8 @@ class Logins:
         row = connection.execute(found.join_from(table, tables.users).where(wanted)).one_or_none()
         if row is None or (row.expires is not None and row.expires <= now_s):
             return None
-        if shown.is_session:
-            if row.seen + self._store.settings.session_idle_s <= now_s:
-                return None
-            if row.seen + _SEEN_PERIOD_S <= now_s:
-                connection.execute(update(table).where(wanted).values(seen=now_s))
+        if shown.is_session and row.seen + self._store.settings.session_idle_s <= now_s:
+            return None
         return row
 
     def _identity(self, row: Row[Any], shown: Shown, key: UserKey) -> Identity:
@@ -288,10 +301,10 @@ def wrong_login() -> AccountsError:
     return AccountsError("invalid_login", "Name or password is wrong.")
 
 
-def new_password(password: str, cost: PasswordCost, param: str = "password") -> NewPassword:
+def new_password(password: str, cost: PasswordCost) -> NewPassword:
     """Takes most of a second, and belongs in a thread. Raises AccountsError: `invalid_value`."""
     normal = normalized_password(password)
-    check_new_password(normal, param)
+    check_new_password(normal)
     salt = os.urandom(SALT_BYTES)
     return NewPassword(stretch(normal, salt, cost), salt, cost)
 

@@ -8,14 +8,14 @@ import asyncio
 import logging
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from app.accounts.accounts import Accounts
 from app.accounts.admission import Admissions, LoginFailures
-from app.accounts.credentials import check_new_password, normalized_name
-from app.accounts.logins import NewPassword, new_password, wrong_login
+from app.accounts.credentials import check_new_password, normalized_name, normalized_password
+from app.accounts.logins import NewPassword, new_password
 from app.accounts.users import check_admin
 from app.messages.accounts import (
     AccountsError,
@@ -40,7 +40,7 @@ from app.settings import AccountsSettings
 logger = logging.getLogger(__name__)
 
 MOST_WAITING_PASSWORDS = 16
-"""Passwords that wait to be stretched. Each takes most of a second and 64 MiB; further logins are refused."""
+"""Logins and new passwords at the same time. Each takes most of a second of one thread; further ones are refused."""
 _WRITE_PERIOD_S = 2.0
 _POLL_S = 10.0
 """How long `revocations` waits for news."""
@@ -120,16 +120,13 @@ class AccountsService:
 
     async def login(self, name: str, password: str) -> Session | Refusal:
         """See AccountsClient."""
-        tried = _tried(name)
-        if (wait_s := self._failures.wait_s(tried)) is not None:
-            return Refusal("too_many_logins", "Too many wrong passwords for this name.", retry_after_s=wait_s)
+        return await self._try_password(_tried(name), lambda: self._log_in(name, password))
+
+    async def _log_in(self, name: str, password: str) -> Session | Refusal:
         challenge = await self._in_database(lambda: self._accounts.logins.challenge(name))
         stretched = await self._stretched(lambda: challenge.stretched(password))
-        if isinstance(stretched, Refusal):
-            return stretched
         session = await self._answer(lambda: self._accounts.logins.log_in(challenge, stretched))
         if isinstance(session, Refusal):
-            self._failures.add(tried)
             subject = challenge.user_id or _UNKNOWN
             if self._failures.wait_s(subject) is None:  # guesses must not fill the audit
                 self._failures.add(subject)
@@ -143,31 +140,21 @@ class AccountsService:
 
     async def change_password(self, secret: str, password: str, new: str) -> Refusal | None:
         """See AccountsClient. Wrong passwords count as failed logins."""
-        try:
-            check_new_password(new, "new_password")
-        except AccountsError as error:
-            return error.refusal
         identity = await self.identify(secret)
         if isinstance(identity, Refusal):
             return identity
-        if (wait_s := self._failures.wait_s(_tried(identity.name))) is not None:
-            return Refusal("too_many_logins", "Too many wrong passwords for this name.", retry_after_s=wait_s)
-        challenge = await self._answer(lambda: self._accounts.logins.challenge_of(secret))
-        if isinstance(challenge, Refusal):
-            return challenge
+        try:
+            check_new_password(normalized_password(new), "new_password")
+        except AccountsError as error:
+            return error.refusal
+        return await self._try_password(_tried(identity.name), lambda: self._change_password(secret, password, new))
+
+    async def _change_password(self, secret: str, password: str, new: str) -> Refusal | None:
+        logins, cost = self._accounts.logins, self._accounts.store.password_cost
+        challenge = await self._in_database(lambda: logins.challenge_of(secret))
         stretched = await self._stretched(lambda: challenge.stretched(password))
-        if isinstance(stretched, Refusal):
-            return stretched
-        cost = self._accounts.store.password_cost
-        renewed = await self._stretched(lambda: new_password(new, cost, "new_password"))
-        if isinstance(renewed, Refusal):
-            return renewed
-        refused = await self._answer(
-            lambda: self._accounts.logins.change_password(secret, challenge, stretched, renewed)
-        )
-        if refused == wrong_login().refusal:
-            self._failures.add(_tried(identity.name))
-        return refused
+        renewed = await self._stretched(lambda: new_password(new, cost))
+        return await self._answer(lambda: logins.change_password(secret, challenge, stretched, renewed))
 
     async def keys(self, secret: str) -> Sequence[KeyInfo] | Refusal:
         """See AccountsClient."""
@@ -241,7 +228,33 @@ class AccountsService:
         if refused is not None:
             return refused
         cost = self._accounts.store.password_cost
-        return await self._stretched(lambda: new_password(password, cost))
+        return await self._try_password(None, lambda: self._stretched(lambda: new_password(password, cost)))
+
+    async def _try_password(
+        self, tried: str | None, work: Callable[[], Coroutine[Any, Any, Result]]
+    ) -> Result | Refusal:
+        """Does work that stretches passwords, unless too much of it waits.
+
+        tried: whose password is tried; None: nobody's. The try counts as a failure until it is known to be right, or
+        else many at the same time would be more than are allowed.
+        """
+        if tried is not None and (wait_s := self._failures.wait_s(tried)) is not None:
+            return Refusal("too_many_logins", "Too many wrong passwords for this name.", retry_after_s=wait_s)
+        if self._waiting_passwords >= MOST_WAITING_PASSWORDS:
+            message = "Too many logins are in progress. Try again later."
+            return Refusal("too_many_logins", message, retry_after_s=MOST_WAITING_PASSWORDS)
+        if tried is not None:
+            self._failures.add(tried)
+        self._waiting_passwords += 1
+        try:
+            result = await work()
+        except AccountsError as error:
+            return error.refusal
+        finally:
+            self._waiting_passwords -= 1
+        if tried is not None and not isinstance(result, Refusal):
+            self._failures.clear(tried)
+        return result
 
     async def _answer(self, work: Callable[[], Result]) -> Result | Refusal:
         """Does the work in the database's thread; then ingresses hear of what it has changed."""
@@ -259,18 +272,9 @@ class AccountsService:
                 self._news.set()
                 self._news = asyncio.Event()
 
-    async def _stretched(self, work: Callable[[], Result]) -> Result | Refusal:
+    async def _stretched(self, work: Callable[[], Result]) -> Result:
         """Stretches a password when those before it are done."""
-        if self._waiting_passwords >= MOST_WAITING_PASSWORDS:
-            message = "Too many logins are in progress. Try again later."
-            return Refusal("too_many_logins", message, retry_after_s=MOST_WAITING_PASSWORDS)
-        self._waiting_passwords += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._passwords, work)
-        except AccountsError as error:
-            return error.refusal
-        finally:
-            self._waiting_passwords -= 1
+        return await asyncio.get_running_loop().run_in_executor(self._passwords, work)
 
     def _later(self, work: Callable[[], None]) -> None:
         task = asyncio.create_task(self._in_database(work))

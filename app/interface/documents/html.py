@@ -23,6 +23,9 @@ td, th { border-top: 1px solid #8885; padding: 0.25rem 0.5rem; text-align: left;
 {% for path, methods in document.paths.items() %}{% for method, operation in methods.items() %}
 <h2><code>{{ method | upper }} {{ path }}</code></h2>
 <p>{{ operation.summary }}</p>
+{% for asked in operation.parameters or [] if asked["in"] == "query" %}
+<p><code>?{{ asked.name }}=</code> {{ asked.description }}</p>
+{% endfor %}
 {% if operation.requestBody %}
 <p>Request: {{ link(operation.requestBody.content["application/json"].schema) }}</p>
 {% endif %}

@@ -72,3 +72,5 @@ def test_logins_with_a_name_are_refused_after_so_many_failures() -> None:
     assert wait_s is not None
     assert 800 < wait_s <= 901
     assert failures.wait_s("bob") is None
+    failures.clear("ann")
+    assert failures.wait_s("ann") is None

@@ -1,4 +1,7 @@
+import resource
+
 import pytest
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.accounts.accounts import OPERATOR_ACTS
 from app.accounts.logins import MOST_KEYS, new_password
@@ -93,6 +96,27 @@ def test_sessions_end_by_the_accounts_clock(world: World) -> None:
     assert world.refusal(idle) == "session_expired"
     world.clock.now_s = 1_800_000_000 + 90 * DAY_S
     assert world.refusal(used) == "session_expired"
+
+
+def test_a_full_disk_locks_nobody_out(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.add("ann")
+    session = world.log_in("ann")
+    conversation = world.accounts.conversations.key(session, None)
+    world.clock.now_s += 3600
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # no file can grow, as on a full disk
+    try:
+        identity = world.accounts.logins.identify(session)
+        with pytest.raises(SQLAlchemyError):
+            world.accounts.logins.add_key(session, "", None)
+        again = world.accounts.conversations.key(session, conversation.conversation_id)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert identity.name == "ann"
+    assert again == conversation
+    assert "was not written down" in caplog.text
+    assert world.accounts.logins.keys(session) == []
+    world.accounts.logins.add_key(session, "", None)
 
 
 @pytest.mark.parametrize("years", [-1, 1])

@@ -118,6 +118,23 @@ async def test_logins_are_refused_after_some_failures_however_the_name_is_spelle
     assert await site.code("POST", LOGIN, None, {"name": "nobody", "password": "x"}) == "429 too_many_logins"
 
 
+async def test_guesses_at_the_same_time_are_no_more_than_one_after_the_other(make_site: Callable[..., Site]) -> None:
+    site = make_site(login_failures=3)
+    site.add("ann")
+    guesses = [site.code("POST", LOGIN, None, {"name": "ann", "password": f"guess {n}"}) for n in range(10)]
+    answers = await asyncio.gather(*guesses)
+    assert sorted(answers) == ["401 invalid_login"] * 3 + ["429 too_many_logins"] * 7
+
+
+async def test_a_right_password_opens_the_name_again(make_site: Callable[..., Site]) -> None:
+    site = make_site(login_failures=3)
+    site.add("ann")
+    for _ in range(3):
+        for _ in range(2):
+            assert await site.code("POST", LOGIN, None, {"name": "ann", "password": "not it"}) == "401 invalid_login"
+        assert await site.log_in("ann")
+
+
 async def test_a_flood_of_logins_is_refused_and_requests_go_on(site: Site) -> None:
     site.add("ann")
     session = await site.log_in("ann")

@@ -82,15 +82,26 @@ class AccountsService:
 
     async def admit(self, ingress: str, secret: str) -> Admission | Refusal:
         """ingress: the name of who calls."""
+        admissions: list[Admission] = []
 
         def admitted() -> Admission:
             identity = self._accounts.logins.identify(secret)
             used = 0
             if identity.limits.tokens_per_day is not None:
                 used = self._accounts.usage.tokens_today(identity.user_id)
-            return self._admissions.admit(ingress, identity, used, self._accounts.store.now())
+            admissions.append(self._admissions.admit(ingress, identity, used, self._accounts.store.now()))
+            return admissions[0]
 
-        return await self._answer(admitted)
+        def given_back() -> None:
+            for admission in admissions:
+                if admission.refusal is None:
+                    self._admissions.done(ingress, admission.identity.user_id)
+
+        try:
+            return await self._answer(admitted)
+        except asyncio.CancelledError:  # nobody waits any more; the database's thread may be at it all the same
+            self._later(given_back)
+            raise
 
     async def done(self, ingress: str, row: UsageRow) -> None:
         """See AccountsClient."""

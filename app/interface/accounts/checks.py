@@ -72,7 +72,7 @@ class AdmissionCheck:
         admitted = False
         self._gate.opened(meter)
         try:
-            admission = await self._gate.accounts.admit(caller.secret)
+            admission = await self._gate.admit(meter)
             admitted = admission.refusal is None
             request.state.headers = rate_headers(admission.rates)
             if admission.refusal is not None:

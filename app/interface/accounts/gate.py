@@ -6,11 +6,12 @@ It hears of revocations from the accounts, and ends the requests of who may no l
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing, suppress
+from typing import Any
 
 from app.interface import errors
-from app.messages.accounts import AccountsClient, AccountsError, Identity, Revocations, UsageRow
+from app.messages.accounts import AccountsClient, AccountsError, Admission, Identity, Revocations, UsageRow
 from app.messages.outputs import Generate, TokenDelta
 from app.messages.requests import GenerateRequest
 
@@ -120,13 +121,20 @@ class AccountsGate:
         """A request begins. Before it is admitted, so that no revocation in between is missed."""
         self._open.add(meter)
 
+    async def admit(self, meter: Meter) -> Admission:
+        """Asks whether it may begin. Raises AccountsError."""
+        admitting = asyncio.create_task(self.accounts.admit(meter.secret))
+        try:
+            return await asyncio.shield(admitting)
+        except asyncio.CancelledError:  # the client has gone, but the accounts may have counted it
+            self._in_background(self._give_back(admitting, meter))
+            raise
+
     def closed(self, meter: Meter, *, admitted: bool) -> None:
         """It has ended; what it took goes to the accounts without waiting for them."""
         self._open.discard(meter)
         if admitted:
-            task = asyncio.create_task(self._settle(meter))
-            self._settling.add(task)
-            task.add_done_callback(self._settling.discard)
+            self._in_background(self._settle(meter))
 
     async def watch(self) -> None:
         """Follows revocations until it is cancelled."""
@@ -151,13 +159,24 @@ class AccountsGate:
                 try:
                     await self.accounts.identify(meter.secret)
                 except AccountsError as error:
-                    if error.refusal.code in errors.NOT_WHO_THEY_WERE:
-                        meter.end(error)
+                    if error.refusal.code not in errors.NOT_WHO_THEY_WERE:
+                        raise  # to be tried again, all of it
+                    meter.end(error)
 
     def _drop(self, subjects: frozenset[str] | set[str]) -> None:
         dropped = [key for key, (identity, _) in self._identities.items() if _is_of(identity, subjects)]
         for key in dropped:
             del self._identities[key]
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    async def _give_back(self, admitting: "asyncio.Task[Admission]", meter: Meter) -> None:
+        with suppress(AccountsError):
+            if (await admitting).refusal is None:
+                await self._settle(meter)
 
     async def _settle(self, meter: Meter) -> None:
         try:

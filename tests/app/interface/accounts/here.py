@@ -32,14 +32,21 @@ class LocalAccounts:
         self._ingress = ingress
         self.calls: list[str] = []
         self.is_down = False
+        self.failing: list[str] = []
+        """Methods that fail the next time they are called."""
+        self.answers = asyncio.Event()
+        """Answers are held back until it is set."""
+        self.answers.set()
 
     def __getattr__(self, method: str) -> Any:
         async def call(*arguments: Any, **named: Any) -> Any:
             self.calls.append(method)
-            if self.is_down:
+            if self.is_down or method in self.failing:
+                self.failing = [each for each in self.failing if each != method]
                 raise AccountsError("service_unavailable", "The accounts do not answer. Try again later.")
             first = (self._ingress,) if method in ("admit", "done", "revocations") else ()
             answer = await getattr(self.service, method)(*first, *arguments, **named)
+            await self.answers.wait()
             if isinstance(answer, Refusal):
                 raise AccountsError.of(answer)
             return answer

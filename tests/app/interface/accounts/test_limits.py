@@ -73,6 +73,38 @@ async def test_requests_at_the_same_time(make_site: Callable[..., Site], stream:
         await asyncio.gather(*site.gate._settling)
 
 
+async def test_a_client_that_goes_while_it_is_admitted_holds_no_place(site: Site) -> None:
+    site.add("ann", limits=UserLimits(concurrent=1))
+    ann = await site.log_in("ann")
+    assert (await site.ask("GET", "/v1/models", ann)).status_code == 200  # from now on the identity is known
+    site.accounts.answers.clear()
+    gone = asyncio.create_task(site.ask("POST", CHATS, ann, CHAT))
+    while "admit" not in site.accounts.calls:
+        await asyncio.sleep(0.01)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    site.accounts.answers.set()
+    while site.gate._settling:
+        await asyncio.sleep(0.01)
+    assert (await site.ask("POST", CHATS, ann, CHAT)).status_code == 200
+
+
+async def test_a_call_that_the_ingress_gives_up_holds_no_place(site: Site) -> None:
+    site.add("ann", limits=UserLimits(concurrent=1))
+    ann = await site.log_in("ann")
+    for turns in range(6):  # of the loop, before it is given up: the work has not begun, runs, or is done
+        call = asyncio.create_task(site.service.admit("here", ann))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        was_done = not call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await asyncio.gather(*site.service._tasks)
+        if was_done:
+            await site.accounts.done(UsageRow(site.inside.logins.identify(ann).user_id, "c", "", "m", 1, 0, 0, 0))
+        assert (await site.ask("POST", CHATS, ann, CHAT)).status_code == 200
+        await asyncio.gather(*site.gate._settling)
+
+
 def failing(_: Any) -> list[TokenDelta | Exception]:
     return [QueueFullError("full")]
 
@@ -211,6 +243,19 @@ async def test_identities_are_kept_for_seconds_only(make_site: Callable[..., Sit
     site.inside.users.change(OPERATOR_ACTS, "ann", UserChange(state="disabled"))
     await asyncio.sleep(0.25)
     assert await site.code("GET", "/v1/models", ann) == "401 session_expired"
+
+
+async def test_a_revocation_is_not_lost_where_the_accounts_fail_meanwhile(make_site: Callable[..., Site]) -> None:
+    site = make_site(FakeWorker(lambda _: deltas([5, 6, 7]), hang_after=1))
+    site.add("ann")
+    ann = await site.log_in("ann")
+    async with site.watching():
+        running = await running_stream(site, ann)
+        site.accounts.failing = ["identify"]
+        site.inside.users.change(OPERATOR_ACTS, "ann", UserChange(state="disabled"))
+        await site.service._in_database(lambda: site.inside.store.changes.add("wake"))
+        assert "session_expired" in (await asyncio.wait_for(running, 10)).text
+    assert site.accounts.failing == []
 
 
 async def test_accounts_that_are_down_and_come_back(make_site: Callable[..., Site]) -> None:

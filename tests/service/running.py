@@ -108,7 +108,8 @@ def started_service(config: Path, log: Path, model: str, *options: str) -> Itera
         yield running
         family = descendants(running.process.pid)
         running.process.send_signal(signal.SIGINT)
-        assert running.process.wait(30) == 0, log.read_text()
+        status = running.process.wait(30)
+        assert status == 0, f"status {status}\n{log.read_text()}"
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), "no process left")
 
 

@@ -44,5 +44,7 @@ class Accounts:
 
     def close(self) -> None:
         """Writes what is unwritten, and frees the database."""
-        self.usage.write()
-        self.store.database.close()
+        try:
+            self.usage.write()
+        finally:
+            self.store.database.close()

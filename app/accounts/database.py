@@ -73,7 +73,7 @@ class Database:
             return engine
         try:
             url = make_url(place)
-            if url.password is not None:
+            if url.password is not None or "password" in url.query:
                 raise SettingsError("accounts.database: keep the password out of the URL: PGPASSFILE names its file")
             engine = create_engine(url, pool_pre_ping=True, **_ONE_CONNECTION)
         except (ArgumentError, NoSuchModuleError) as error:

@@ -4,6 +4,7 @@
 """
 
 import secrets
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -36,9 +37,10 @@ class Actor:
 
 
 class Changes:
-    """Ids of users and credentials that ingresses must not know by heart any more; in memory only."""
+    """Ids of users and credentials that ingresses must not know by heart any more; in memory only. Any thread."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._instance = secrets.token_hex(8)
         self._subjects: deque[str] = deque(maxlen=_MOST_CHANGES)
         self._position = 0
@@ -50,16 +52,18 @@ class Changes:
 
     def add(self, subject: str) -> None:
         """The id of a user or a credential."""
-        self._subjects.append(subject)
-        self._position += 1
+        with self._lock:
+            self._subjects.append(subject)
+            self._position += 1
 
     def since(self, instance: str, position: int) -> Revocations:
         """Those after a position of this process' life."""
-        missed = self._position - position
-        if instance != self._instance or not 0 <= missed <= len(self._subjects):
-            return Revocations(self._instance, self._position, None)
-        subjects = frozenset(islice(self._subjects, len(self._subjects) - missed, None))
-        return Revocations(self._instance, self._position, subjects)
+        with self._lock:
+            missed = self._position - position
+            if instance != self._instance or not 0 <= missed <= len(self._subjects):
+                return Revocations(self._instance, self._position, None)
+            subjects = frozenset(islice(self._subjects, len(self._subjects) - missed, None))
+            return Revocations(self._instance, self._position, subjects)
 
 
 @dataclass(slots=True)

@@ -175,6 +175,7 @@ def test_the_files_are_the_services_alone(world: World) -> None:
         ("{folder}", "Is a directory"),
         ("{folder}/text", "not a database"),
         ("postgresql+psycopg://ann:secret@127.0.0.1/db", "keep the password out of the URL"),
+        ("postgresql+psycopg://127.0.0.1/db?password=secret", "keep the password out of the URL"),
         ("postgresql+psycopg://127.0.0.1:1/db", "refused"),
         ("oracle+nothing://here", "not a URL of a database"),
     ],

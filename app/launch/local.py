@@ -166,6 +166,7 @@ def _serve(
         return 1
     finally:
         _handle_signals(signal.SIG_IGN)
+        watch.expect_end()
         # The Ray is ours alone, so ending it ends every process of the service, without a drain.
         ray.shutdown()
         watch.stop()

@@ -28,11 +28,21 @@ class VitalProcessWatch:
 
     def __init__(self) -> None:
         self._stopped = threading.Event()
+        self._sending = threading.Lock()
+        self._is_ending = False
         self._thread = threading.Thread(target=self._watch, name="vital-process-watch", daemon=True)
 
     def start(self) -> None:
         """To be called once Ray runs."""
         self._thread.start()
+
+    def expect_end(self) -> None:
+        """To be called before Ray is ended: the watch sends nothing any more, but a Ray that is stuck still has 15 s.
+
+        Ray's end gives SIGTERM its default action back, behind Python, so that one sent then would end the process.
+        """
+        with self._sending:
+            self._is_ending = True
 
     def stop(self) -> None:
         """To be called when Ray has ended; also if the watch was never started. Sends nothing after that."""
@@ -58,7 +68,9 @@ class VitalProcessWatch:
                 continue
             main_thread = threading.main_thread().ident
             assert main_thread is not None
-            signal.pthread_kill(main_thread, signal.SIGTERM)
+            with self._sending:
+                if not self._is_ending:
+                    signal.pthread_kill(main_thread, signal.SIGTERM)
             if not self._stopped.wait(_STOP_TIMEOUT_S):
                 print(f"{loss} It did not stop in order.", file=sys.stderr, flush=True)
                 os._exit(1)  # the cleanup process ends the others

@@ -48,5 +48,21 @@ def test_after_stop_no_signal_comes(monkeypatch: pytest.MonkeyPatch, received: l
     assert len(received) == count
 
 
+def test_the_end_that_is_expected_is_no_loss(monkeypatch: pytest.MonkeyPatch, received: list[int]) -> None:
+    looked = threading.Event()
+
+    def ended() -> list[tuple[str, int]]:
+        looked.set()
+        return [("raylet", 0)]
+
+    monkeypatch.setattr(ray_internals, "ended_vital_processes", ended)
+    watch = VitalProcessWatch()
+    watch.expect_end()
+    watch.start()
+    looked.wait()
+    watch.stop()
+    assert received == []
+
+
 def test_one_that_was_never_started_can_be_stopped() -> None:
     VitalProcessWatch().stop()

@@ -1,17 +1,71 @@
-"""What a request may do with saved pages: the joint between the accounts, which grant it, and the workers."""
+"""What a request may do with the pages of keys and values that its user has saved."""
 
+import re
 from dataclasses import dataclass, field
+from typing import Final, Literal
+
+_OWNER: Final = re.compile("[0-9a-f]{32}")
+_SIZES: Final = {
+    "names_key": 32,
+    "conversation_key": 32,
+    "shared_key": 32,
+    "conversation_key_id": 16,
+    "shared_key_id": 16,
+}
+
+SaveOutcome = Literal["saved", "kept", "failed"]
+"""Of one page. "kept": it had been saved before. "failed": it is not on disk, and the reason was logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryGrant:
     """What a request may do with its user's saved pages. Comes from the accounts, never from a request's fields."""
 
-    owner: str  # folder of the user's pages: 32 hex digits, HMAC-SHA256(KEK, user id) cut to 16 bytes
-    names_key: bytes = field(repr=False)  # 32 bytes: HKDF(UMK, "names"): page names begin from it
-    conversation_key: bytes = field(repr=False)  # 32 bytes: CK of the conversation
-    shared_key: bytes = field(repr=False)  # 32 bytes: SK of the user, for pages wholly inside the first shared_tokens
-    conversation_key_id: bytes  # 16 bytes, in a page's header
-    shared_key_id: bytes  # 16 bytes
-    shared_tokens: int  # tokens of system prompt and tools at the beginning of the prompt
-    save: bool  # whether new pages may be saved
+    owner: str
+    """The folder of the user's pages: 32 hex digits, HMAC-SHA256(KEK, user id) cut to 16 bytes."""
+    names_key: bytes = field(repr=False)
+    """32 bytes, HKDF(UMK, "names"): page names begin from it."""
+    conversation_key: bytes = field(repr=False)
+    """32 bytes: the conversation's key, CK."""
+    shared_key: bytes = field(repr=False)
+    """32 bytes: the user's key SK, for pages wholly inside the first `shared_tokens`."""
+    conversation_key_id: bytes
+    """16 bytes, in a page's header."""
+    shared_key_id: bytes
+    """16 bytes."""
+    shared_tokens: int
+    """Tokens of system prompt and tools at the beginning of the prompt."""
+    save: bool
+    """Whether new pages may be saved."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError, naming the field and not its value."""
+        if not _OWNER.fullmatch(self.owner):
+            raise ValueError("owner: not 32 hex digits")
+        for name, size in _SIZES.items():
+            if len(getattr(self, name)) != size:
+                raise ValueError(f"{name}: not {size} bytes")
+        if self.shared_tokens < 0:
+            raise ValueError("shared_tokens: less than 0")
+
+
+@dataclass(frozen=True, slots=True)
+class PageName:
+    """A full page of a text: which one, and the digest of its tokens and all before them."""
+
+    digest: bytes
+    """32 bytes, of the chain in `app.engine.pages.page_names`."""
+    index: int
+    """0 for a text's first page."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPages:
+    """What became of the pages of one user on one worker."""
+
+    saved_pages: int
+    """Pages that are on disk now, whenever they were written."""
+    saved_bytes: int
+    """Of those pages."""
+    unsaved_pages: int
+    """Pages that could not be saved: the disk is full, slow or gone, or the user's quota is less than that."""

@@ -360,6 +360,27 @@ class Model:
         Exact but for rounding: to the type of the cache, once more than the source was.
         """
 
+    @property
+    def gathered_page_bytes(self) -> int:
+        """Bytes of a gathered page: those of a page, and the words that say its shape (model/kv_page.h)."""
+
+    def gather_page(self, page: int, out: U8) -> None:
+        """Writes one page over all layers to `out`, uint8 [gathered_page_bytes], with the GIL released.
+
+        Any thread may call it, during a step too, for a page that no step writes. Raises ValueError for a page that is
+        not there or another size, TypeError for an array of another kind.
+        """
+
+    def scatter_page(self, page: int, gathered: U8) -> None:
+        """Replaces one page by what `gather_page` wrote, with the GIL released.
+
+        Any thread may call it, during a step too, for a page that no step uses. Raises ValueError for a page that is
+        not there, another size, shape or type: then nothing was written.
+        """
+
+    def clear_page(self, page: int) -> None:
+        """Overwrites one page, which no step uses, with zeros. Raises ValueError for a page that is not there."""
+
     def resident_bytes(self) -> dict[str, int]:
         """Bytes by owner: weights, kv, activations."""
 

@@ -256,3 +256,16 @@ class CallbackReader(PromptReader):
         rows_wanted: Callable[[int, int], int],
         read: Callable[[int], None],
     ) -> None: ...
+
+class KvPool:
+    """A pool of KV pages without a model."""
+
+    def __init__(self, kv_type: str, layers: int, kv_heads: int, head_dim: int, pages: int) -> None: ...
+    @property
+    def memory(self) -> U8:
+        """[pages, page bytes], a writable view: a page's blocks, heads within layers, as contract/attention.h has them."""
+
+    @property
+    def gathered_page_bytes(self) -> int: ...
+    def gather(self, page: int, out: U8) -> None: ...
+    def scatter(self, page: int, gathered: U8) -> None: ...

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "bindings/module.h"
+#include "model/kv_page.h"
 #include "sampling/prompt_reader.h"
 #include "sampling/sampler.h"
 #include "step/model.h"
@@ -253,6 +254,24 @@ class BoundModel {
     model_.kv_cache().copy_page(source, target);
   }
 
+  // The next three are called beside a step: not for pages that it writes.
+  using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+  using ConstBytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+  void gather_page(int32_t page, const Bytes& out) {
+    std::byte* data = reinterpret_cast<std::byte*>(out.data());
+    const nb::gil_scoped_release unlocked;
+    redoubt::gather_page(model_.kv_cache(), page, data, out.size());
+  }
+
+  void scatter_page(int32_t page, const ConstBytes& gathered) {
+    const std::byte* data = reinterpret_cast<const std::byte*>(gathered.data());
+    const nb::gil_scoped_release unlocked;
+    redoubt::scatter_page(model_.kv_cache(), page, data, gathered.size());
+  }
+
+  void clear_page(int32_t page) { model_.kv_cache().clear_page(page); }
+
   std::map<std::string, size_t> resident_bytes() const {
     return {{"weights", model_.weights_bytes()},
             {"kv", const_cast<Model&>(model_).kv_cache().bytes()},
@@ -369,6 +388,11 @@ void bind_model(nb::module_& module) {
       .def("copy_page", &BoundModel::copy_page, nb::arg("source"), nb::arg("target"))
       .def("copy_page_turned", &BoundModel::copy_page_turned, nb::arg("source"), nb::arg("target"),
            nb::arg("positions"))
+      .def("gather_page", &BoundModel::gather_page, nb::arg("page"), nb::arg("out").noconvert())
+      .def("scatter_page", &BoundModel::scatter_page, nb::arg("page"), nb::arg("gathered").noconvert())
+      .def("clear_page", &BoundModel::clear_page, nb::arg("page"))
+      .def_prop_ro("gathered_page_bytes",
+                   [](BoundModel& self) { return gathered_page_bytes(self.model().kv_cache()); })
       .def_prop_ro("has_relative_positions",
                    [](BoundModel& self) { return self.model().has_relative_positions(); })
       .def("resident_bytes", &BoundModel::resident_bytes)

@@ -1,6 +1,8 @@
 // The pool of KV pages: addresses only. Does not know which sequence has which page.
 #include "model/kv_cache.h"
 
+#include <sys/mman.h>
+
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -25,11 +27,14 @@ const char* kv_type_name(KvType type) {
 
 KvCache::KvCache(KvType type, int32_t layers, int32_t kv_heads, int32_t head_dim, int32_t pages)
     : type_(type),
+      layers_(layers),
       kv_heads_(kv_heads),
       head_dim_(head_dim),
       pages_(pages),
       page_bytes_(page_bytes(type, layers, kv_heads, head_dim)),
-      memory_(page_bytes_ * size_t(pages)) {}
+      memory_(page_bytes_ * size_t(pages)) {
+  madvise(memory_.data(), memory_.bytes(), MADV_DONTDUMP);
+}
 
 KvView KvCache::view(int32_t layer, int32_t kv_head, const int32_t* page_table) const {
   const size_t block = size_t(layer) * size_t(kv_heads_) + size_t(kv_head);
@@ -42,16 +47,23 @@ KvView KvCache::view(int32_t layer, int32_t kv_head, const int32_t* page_table) 
   return view;
 }
 
-void KvCache::copy_page(int32_t source, int32_t target) {
-  for (const int32_t page : {source, target}) {
-    if (page < 0 || page >= pages_) {
-      throw std::invalid_argument("page " + std::to_string(page) + " is not in 0 .. " +
-                                  std::to_string(pages_));
-    }
+void KvCache::check(int32_t page) const {
+  if (page < 0 || page >= pages_) {
+    throw std::invalid_argument("page " + std::to_string(page) + " is not in 0 .. " + std::to_string(pages_));
   }
+}
+
+void KvCache::copy_page(int32_t source, int32_t target) {
+  check(source);
+  check(target);
   if (source == target) return;
   std::memcpy(memory_.data() + page_bytes_ * size_t(target), memory_.data() + page_bytes_ * size_t(source),
               page_bytes_);
+}
+
+void KvCache::clear_page(int32_t page) {
+  check(page);
+  std::memset(memory_.data() + page_bytes_ * size_t(page), 0, page_bytes_);
 }
 
 }  // namespace redoubt

@@ -1,6 +1,6 @@
 // The pool of KV pages. A page holds kPageTokens tokens of all layers and heads together, so that one page is
 // one piece of memory to copy. The blocks inside are laid out as contract/attention.h says. Does not know
-// which sequence has which page.
+// which sequence has which page. Core dumps leave the pool out: it holds what users wrote.
 #pragma once
 
 #include <cstddef>
@@ -31,15 +31,21 @@ class KvCache {
     return kv_block_bytes(type, head_dim) * size_t(layers) * size_t(kv_heads);
   }
   KvType type() const { return type_; }
+  int32_t layers() const { return layers_; }
+  int32_t kv_heads() const { return kv_heads_; }
+  int32_t head_dim() const { return head_dim_; }
   int32_t pages() const { return pages_; }
   size_t bytes() const { return memory_.bytes(); }
   // The caller has checked that page_table's entries are in 0 .. pages().
   KvView view(int32_t layer, int32_t kv_head, const int32_t* page_table) const;
-  // Throws std::invalid_argument for a page that is not there.
+  // All throw std::invalid_argument for a page that is not there.
+  void check(int32_t page) const;
   void copy_page(int32_t source, int32_t target);
+  void clear_page(int32_t page);
 
  private:
   KvType type_;
+  int32_t layers_;
   int32_t kv_heads_;
   int32_t head_dim_;
   int32_t pages_;

@@ -53,6 +53,7 @@ void bind_testing(nb::module_& module) {
   bind_row_kernels(testing);
   bind_weight_plans(testing);
   bind_step(testing);
+  bind_kv_pages(testing);
 }
 
 }  // namespace redoubt

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from app.messages.memory import MemoryGrant
+
 OnOverflow = Literal["refuse", "shift"]
 
 
@@ -79,7 +81,11 @@ class GenerateRequest:
     """Tokens that end the output with finish reason "stop"; the stop token itself is not in the output."""
     tenant: bytes = field(kw_only=True)
     """Whose request it is: only requests with the same value share cached pages. It comes from the caller's key, never
-    from a request's text or fields, and has no default: b"" says that everybody may share the pages."""
+    from a request's text or fields, and has no default: b"" says that everybody may share the pages. With accounts it
+    is the user, so that all of a user's keys and sessions share them."""
+    memory: MemoryGrant | None = field(default=None, repr=False)
+    """The user's saved pages; None: pages are neither read from disk nor saved. Where the engine has a page store, only
+    requests with the same `names_key` share pages, in memory too."""
     window: ContextWindow | None = None
     """None: a request that does not fit the context is refused."""
     prompt_logprobs: int | None = None

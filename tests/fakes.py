@@ -166,6 +166,19 @@ class FakeRunner:
         self._pages[target] = self._pages[source]
         self._places[target] = self._places[source] + positions
 
+    @property
+    def gathered_page_bytes(self) -> int:
+        return 2 * 8 * self.page_tokens
+
+    def gather_page(self, page: int, out: NDArray[np.uint8]) -> None:
+        out[:] = np.concatenate([self._pages[page], self._places[page]]).view(np.uint8)
+
+    def scatter_page(self, page: int, gathered: NDArray[np.uint8]) -> None:
+        self._pages[page], self._places[page] = np.split(gathered.view(np.int64), 2)
+
+    def clear_page(self, page: int) -> None:
+        self._pages[page] = self._places[page] = _NEVER_WRITTEN
+
     def step(self, batch: Batch) -> NDArray[np.int32]:
         self.before_step(batch)
         self._check(batch)

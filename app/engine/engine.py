@@ -12,12 +12,15 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Literal
 
 from app.engine.batch import BatchArrays
 from app.engine.generation import Deliver, Generation
 from app.engine.guesses.speculation import Speculation
 from app.engine.intake import Intake
+from app.engine.memory.engine_memory import EngineMemory, MemoryOptions
+from app.engine.memory.page_store import PageStore
 from app.engine.model_runner import ModelRunner, TokenConstraint
 from app.engine.outbox import Outbox
 from app.engine.pages.page_names import CACHE_SECRET_BYTES
@@ -53,6 +56,8 @@ class Engine:
         on_page_forgotten: OnPageForgotten | None = None,
         guess_tokens: int = 0,
         prompt_pause_s: float | None = None,
+        page_store: PageStore | None = None,
+        memory: MemoryOptions | None = None,
     ) -> None:
         """Takes possession of `runner`; `start` begins the work. Raises ValueError for limits that don't fit.
 
@@ -66,6 +71,8 @@ class Engine:
         guess_tokens: the most next tokens of an output that are guessed at once (guesses/speculation.py); 0: none.
         prompt_pause_s: how long, about, a step's prompt tokens may delay others' next tokens, in seconds
             (scheduling/pace.py); None: only prompt_chunk_tokens limits them.
+        page_store: where pages of requests with a grant are kept beyond this engine; others close it. None: nowhere.
+        memory: when pages are saved and loaded.
         """
         self._runner = runner
         self._limits = SchedulerLimits(
@@ -75,21 +82,37 @@ class Engine:
             page_tokens=runner.page_tokens,
             page_count=runner.kv_pages,
         )
+        self._on_page_forgotten = on_page_forgotten
         self._scheduler = Scheduler(
-            self._limits, expected_output_tokens=expected_output_tokens, on_page_forgotten=on_page_forgotten
+            self._limits, expected_output_tokens=expected_output_tokens, on_page_forgotten=self._page_forgotten
         )
         self._arrays = BatchArrays(runner.max_step_tokens, runner.max_sequences)
         self._page_table = runner.page_table
         if cache_secret is None:
             cache_secret = os.urandom(CACHE_SECRET_BYTES)
         self._intake = Intake(
-            runner, self._limits, cache_secret=cache_secret if prefix_cache else None, guesses=guess_tokens > 0
+            runner,
+            self._limits,
+            cache_secret=cache_secret if prefix_cache else None,
+            fingerprint=None if page_store is None else page_store.fingerprint,
+            guesses=guess_tokens > 0,
         )
         # Engine thread only.
         self._generations: dict[SequenceState, Generation] = {}
         self._searches: dict[SequenceGroup, Search] = {}
         self._speculation = Speculation(guess_tokens) if guess_tokens else None
         self._pace = PromptPace(prompt_chunk_tokens, prompt_pause_s)
+        self._memory: EngineMemory | None = None
+        if page_store is not None:
+            self._memory = EngineMemory(
+                self._scheduler,
+                runner,
+                page_store,
+                memory or MemoryOptions(),
+                post=self._post,
+                seconds_per_token=lambda: self._pace.seconds_per_token,
+            )
+        self._is_stuck = False  # all sequences wait for pages that are loaded or saved
         self._outbox = Outbox()
         self._failures_in_a_row = 0
         self._steps = self._computed_tokens = self._cached_tokens = self._generated_tokens = 0
@@ -97,6 +120,7 @@ class Engine:
         # Shared, guarded by the condition's lock.
         self._wake = threading.Condition()
         self._inbox: deque[tuple[Literal["submit", "abort"], Generation, Search | None]] = deque()
+        self._calls: deque[Callable[[], None]] = deque()
         self._live: dict[str, Generation] = {}
         self._stopping = False
         self._stopped_reason: str | None = None
@@ -141,6 +165,20 @@ class Engine:
                 self._inbox.append(("abort", generation, None))
                 self._wake.notify()
 
+    @property
+    def memory(self) -> EngineMemory | None:
+        """What it saves and loads; None without a page store."""
+        return self._memory
+
+    def _post(self, call: Callable[[], None]) -> bool:
+        """Makes the engine's thread call this before its next step; False if it has ended."""
+        with self._wake:
+            if self._stopped_reason is not None:
+                return False
+            self._calls.append(call)
+            self._wake.notify()
+            return True
+
     def statistics(self) -> EngineStatistics:
         """The engine's counts at the end of the last step."""
         return self._statistics
@@ -180,23 +218,32 @@ class Engine:
         self._postprocess(step, tokens)
 
     def _drain_inbox(self) -> bool:
-        """Takes in requests and aborts, waiting while there is nothing to do. False: the thread must end."""
+        """Takes in requests, aborts and calls, waiting while there is nothing to do. False: the thread must end."""
         with self._wake:
-            while not (self._inbox or self._generations or self._stopping):
+            while not (self._inbox or self._calls or self._stopping or (self._generations and not self._is_stuck)):
                 self._statistics = self._count()
-                self._wake.wait()
+                woken = self._wake.wait(None if self._memory is None else self._memory.wait_s())
                 self._rate.restart(self._generated_tokens)
+                if not woken:
+                    break
             if self._stopping:
                 return False
             taken, self._inbox = self._inbox, deque()
+            calls, self._calls = self._calls, deque()
         for action, generation, search in taken:
             if action == "submit":
                 self._generations[generation.sequence] = generation
                 if search is not None:
                     self._searches[search.group] = search
                 self._scheduler.add(generation.sequence)
+                if self._memory is not None:
+                    self._memory.submitted(generation.sequence)
             elif not generation.ended:
                 self._forget(generation)
+        for call in calls:
+            call()
+        if self._memory is not None:
+            self._memory.advance()
         return True
 
     def _schedule(self) -> Step:
@@ -215,6 +262,8 @@ class Engine:
             self._runner.copy_page_turned(source, target, positions)
         for sequence, begin, end in step.dropped:
             self._generations[sequence].drop(begin, end)
+        if self._memory is not None:
+            self._is_stuck = not step.sequences and not self._memory.give_way(self._scheduler.running)
         return step
 
     def _compute(self, step: Step) -> list[int] | None:
@@ -334,8 +383,11 @@ class Engine:
         """Removes a request, with all branches of a search; its pages and slots are free at once."""
         group = generation.sequence.group
         if group is None:
+            names = [] if self._memory is None else self._memory.names_of(generation.sequence)
             self._scheduler.remove(generation.sequence)
             del self._generations[generation.sequence]
+            if self._memory is not None:
+                self._memory.ended(generation.sequence, names)
         else:
             search = self._searches.pop(group)
             self._scheduler.remove(group.members[0])
@@ -379,7 +431,20 @@ class Engine:
         self._flush()
         while self._generations:
             self._forget(next(iter(self._generations.values())))
+        if self._memory is not None:
+            with self._wake:
+                calls, self._calls = self._calls, deque()
+            for call in calls:  # some of them wait for an answer
+                call()
+            self._memory.close()
         self._statistics = self._count()
+
+    def _page_forgotten(self, page: int, digest: bytes) -> None:
+        """The page pool's listener."""
+        if self._memory is not None:
+            self._memory.saves.forgotten(page, digest)
+        if self._on_page_forgotten is not None:
+            self._on_page_forgotten(page, digest)
 
     def _count(self) -> EngineStatistics:
         scheduler = self._scheduler

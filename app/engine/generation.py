@@ -101,17 +101,24 @@ class Generation:
         *,
         page_tokens: int,
         salt: bytes | None,
+        has_memory: bool = False,
         window: PageWindow | None = None,
         prompt_reader: PromptReader | None = None,
         constraint: TokenConstraint | None = None,
     ) -> "Generation":
-        """A new request's generation. `salt`: where its chain of page digests begins; None: pages are not shared."""
+        """A new request's generation.
+
+        salt: where its chain of page digests begins; None: pages are not shared.
+        has_memory: whether pages may be loaded and saved as the request's grant has it.
+        """
         tokens = list(request.prompt_token_ids)
         chain = PageChain(tokens, page_tokens, salt) if salt is not None else None
         if chain is not None and len(tokens) > page_tokens:
             # Computes the prompt's digests here, on the caller's thread, so that the engine's thread need not.
             chain.digest(len(tokens) // page_tokens - 1)
         sequence = SequenceState(len(tokens), request.max_new_tokens, chain, window)
+        if has_memory and chain is not None:
+            sequence.grant = request.memory
         return Generation(
             request, sampler, deliver, key, tokens, sequence, prompt_reader=prompt_reader, constraint=constraint
         )

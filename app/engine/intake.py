@@ -8,7 +8,7 @@ import os
 from app.engine.generation import Deliver, Generation
 from app.engine.guesses.drafter import NgramDrafter
 from app.engine.model_runner import ModelRunner, TokenConstraint
-from app.engine.pages.page_names import CACHE_SECRET_BYTES, tenant_salt
+from app.engine.pages.page_names import CACHE_SECRET_BYTES, memory_salt, tenant_salt
 from app.engine.scheduling.limits import PageWindow, SchedulerLimits
 from app.engine.searches.branches import Search
 from app.messages.failures import InvalidRequestError
@@ -19,11 +19,18 @@ class Intake:
     """Makes generations for one engine. Any thread."""
 
     def __init__(
-        self, runner: ModelRunner, limits: SchedulerLimits, *, cache_secret: bytes | None, guesses: bool
+        self,
+        runner: ModelRunner,
+        limits: SchedulerLimits,
+        *,
+        cache_secret: bytes | None,
+        fingerprint: bytes | None = None,
+        guesses: bool,
     ) -> None:
         """Raises ValueError for a short secret.
 
         cache_secret: what the names of cached pages depend on; None: no pages are cached.
+        fingerprint: what the names of pages that are saved depend on, beside a grant's key; None: none are.
         guesses: whether outputs may be guessed.
         """
         if cache_secret is not None and len(cache_secret) < CACHE_SECRET_BYTES:
@@ -31,6 +38,7 @@ class Intake:
         self._runner = runner
         self._limits = limits
         self._cache_secret = cache_secret
+        self._fingerprint = fingerprint
         self._guesses = guesses
 
     def take(
@@ -41,9 +49,7 @@ class Intake:
         Raises RequestTooLongError, InvalidRequestError.
         """
         window = self._check(request)
-        salt = None
-        if self._cache_secret is not None and not request.needs_whole_prompt:
-            salt = tenant_salt(self._cache_secret, request.tenant)
+        salt = self._salt(request)
         sampling = request.sampling
         seed = sampling.seed if sampling.seed is not None else int.from_bytes(os.urandom(8), "little")
         try:
@@ -63,6 +69,7 @@ class Intake:
             key,
             page_tokens=self._limits.page_tokens,
             salt=salt,
+            has_memory=self._fingerprint is not None,
             prompt_reader=prompt_reader,
             constraint=constraint,
             window=window,
@@ -70,6 +77,14 @@ class Intake:
         if self._guesses and constraint is None and sampling.logprobs is None:
             generation.drafter = NgramDrafter(generation.tokens)
         return generation, None
+
+    def _salt(self, request: GenerateRequest) -> bytes | None:
+        """Where the names of the request's pages begin; None: they are not shared."""
+        if self._cache_secret is None or request.needs_whole_prompt:
+            return None
+        if request.memory is not None and self._fingerprint is not None:
+            return memory_salt(request.memory.names_key, self._fingerprint)
+        return tenant_salt(self._cache_secret, request.tenant)
 
     def _check(self, request: GenerateRequest) -> PageWindow | None:
         """Returns the window if the output needs one. Raises RequestTooLongError, InvalidRequestError."""

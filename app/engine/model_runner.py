@@ -143,6 +143,22 @@ class ModelRunner(Protocol):
     def copy_page_turned(self, source: int, target: int, positions: int) -> None:
         """Copies a page, and rotates its keys as if their tokens stood `positions` later."""
 
+    @property
+    def gathered_page_bytes(self) -> int:
+        """Bytes of a gathered page."""
+
+    def gather_page(self, page: int, out: NDArray[np.uint8]) -> None:
+        """Writes a page to `out` [gathered_page_bytes]. Any thread, during a step too, if no step writes the page."""
+
+    def scatter_page(self, page: int, gathered: NDArray[np.uint8]) -> None:
+        """Replaces a page by a gathered one. Any thread, during a step too, if no step uses the page.
+
+        Raises ValueError for another model's, and then has written nothing.
+        """
+
+    def clear_page(self, page: int) -> None:
+        """Overwrites a page that no step uses."""
+
     def step(self, batch: Batch) -> NDArray[np.int32]:
         """Runs the batch; returns [n + number of guesses]: one token per sequence, and one per guess.
 

@@ -160,6 +160,35 @@ class NativeRunner:
         """Copies a page, and rotates its keys as if their tokens stood `positions` later. Raises ValueError."""
         self.model.copy_page_turned(source, target, positions)
 
+    @property
+    def gathered_page_bytes(self) -> int:
+        """Bytes of a gathered page."""
+        return self.model.gathered_page_bytes
+
+    def gather_page(self, page: int, out: NDArray[np.uint8]) -> None:
+        """Writes a page to `out`; during a step too. Raises ValueError."""
+        self.model.gather_page(page, out)
+
+    def scatter_page(self, page: int, gathered: NDArray[np.uint8]) -> None:
+        """Replaces a page by a gathered one; during a step too. Raises ValueError, having written nothing."""
+        self.model.scatter_page(page, gathered)
+
+    def clear_page(self, page: int) -> None:
+        """Overwrites a page with zeros."""
+        self.model.clear_page(page)
+
+    def probe(self) -> bytes:
+        """A gathered page of fixed tokens, as this model computes it now. Before its first step: it uses page 0."""
+        tokens = (np.arange(self.page_tokens, dtype=np.int32) * 7919 + 17) % self.vocab_size
+        self._page_table[0, 0] = 0
+        for begin in range(0, self.page_tokens, self.max_step_tokens):
+            positions = np.arange(begin, min(begin + self.max_step_tokens, self.page_tokens), dtype=np.int32)
+            arrays = [np.array([number], np.int32) for number in (0, len(positions), begin)]
+            self.model.logits(tokens[positions], positions, *arrays)
+        page = np.empty(self.gathered_page_bytes, np.uint8)
+        self.gather_page(0, page)
+        return page.tobytes()
+
     def step(self, batch: Batch) -> NDArray[np.int32]:
         """Runs the batch; returns one token per sequence and per guess, -1 where there is none.
 

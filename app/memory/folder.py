@@ -169,18 +169,24 @@ class PageFolder:
         count = _read_into(opened, file)
         unseal(page_id, file[:count], page)
 
-    def write(self, page_id: PageId, page: memoryview, file: memoryview, *, durable: bool = False) -> bool:
-        """Saves the page; False if it was there, and now counts as just used. `file`: room for the file.
+    def touch(self, page_id: PageId) -> bool:
+        """Whether there is a file at the page's place; it now counts as just used. Raises OSError."""
+        with self._place(page_id) as (folder, name):
+            if folder is None or not _exists(folder, name):
+                return False
+            self._mark_used(folder, name, page_id)
+            return True
+
+    def write(self, page_id: PageId, page: memoryview, file: memoryview, *, durable: bool = False) -> None:
+        """Saves the page, in place of what was there. `file`: room for the file, file_bytes long.
 
         durable: returns when the file would survive a loss of power. Raises QuotaError, and OSError: for a full disk
         (ENOSPC, EDQUOT) after the oldest pages were removed to make room for later ones.
         """
         owner = page_id.owner.hex()
-        with self._place(page_id) as (folder, name):
-            if folder is not None and _exists(folder, name):
-                self._mark_used(folder, name, page_id)
-                return False
-        self._make_room(owner)
+        is_new = not self.has(page_id)
+        if is_new:
+            self._make_room(owner)
         seal(page_id, page, file)
         try:
             try:
@@ -193,8 +199,7 @@ class PageFolder:
                     self._evict(lambda saved: True, sum(self._by_owner.values()) - self._spare_bytes())
             raise
         with self._lock:
-            self._by_owner[owner] = self._by_owner.get(owner, 0) + self.file_bytes
-        return True
+            self._by_owner[owner] = self._by_owner.get(owner, 0) + is_new * self.file_bytes
 
     def _put(self, page_id: PageId, file: memoryview, durable: bool) -> None:
         with self._place(page_id, create=True) as (folder, name):

@@ -21,6 +21,14 @@ def tenant_salt(secret: bytes, tenant: bytes) -> bytes:
     return hmac.digest(secret, tenant, "sha256")
 
 
+def memory_salt(names_key: bytes, fingerprint: bytes) -> bytes:
+    """Where the chains of a user with saved pages begin: the same on every engine that computes the same bits.
+
+    names_key: of the user's `MemoryGrant`. fingerprint: of the engine's `PageStore`.
+    """
+    return hmac.digest(names_key, fingerprint, "sha256")
+
+
 class PageChain:
     """The digests of one sequence's pages, computed on demand. `tokens` is its generation's list, which grows."""
 

@@ -109,6 +109,21 @@ class PagePool:
             self._cached[digest] = page
             self._digests[page] = digest
 
+    def forget(self, digest: bytes) -> int | None:
+        """The page with that digest can't be found any more; returns it if it is free, so that it can be cleared.
+
+        Its listener is not called. None: there is no such page, or it is held, and is free when its holders end.
+        """
+        page = self._cached.pop(digest, None)
+        if page is None:
+            return None
+        del self._digests[page]
+        if self._holders[page]:
+            return None
+        del self._idle[page]
+        self._free.append(page)
+        return page
+
     def find(self, digest: bytes) -> int | None:
         """Adds a holder to the page cached under `digest` and returns it; None if there is none."""
         page = self._cached.get(digest)

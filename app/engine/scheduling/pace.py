@@ -33,12 +33,17 @@ class PromptPace:
 
     def record(self, tokens: int, seconds: float) -> None:
         """A step with so many tokens took so long."""
-        if self._pause_s is None or tokens < _LEAST_TOKENS:
+        if tokens < _LEAST_TOKENS:
             return
         taken = seconds / tokens
         if not self._seconds_per_token:
             self._seconds_per_token = taken
         self._seconds_per_token += _RATE * (taken - self._seconds_per_token)
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Of prompts; 0 until a step was measured."""
+        return self._seconds_per_token
 
     @property
     def chunk_tokens(self) -> int:

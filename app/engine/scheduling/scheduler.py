@@ -12,6 +12,8 @@ output, or a chunk of a prompt.
 - Sharing: a page in the prefix cache is not computed again. It is looked up when a prompt reaches it, not only on
   arrival: if several prompts begin alike, one computes the pages and the others wait for them. At least one token is
   always computed, for its logits. A page can be found once the step that filled it has succeeded.
+- Loading: pages that the prefix cache lacks may be brought by a `PageLoader`. Their sequence plans nothing meanwhile,
+  and computes what did not come.
 - Endless outputs: when a sequence has filled its context window, full pages of its oldest tokens leave its page table.
   The window's first pages stay, with keys rotated to their new positions (`ModelRunner.copy_page_turned`). Such a
   sequence can't be computed again, so it is never preempted: its window is reserved, and another sequence is admitted
@@ -34,6 +36,7 @@ from app.engine.pages.page_names import PageChain
 from app.engine.pages.page_pool import OnPageForgotten, PagePool
 from app.engine.scheduling.forecast import OutputForecast, peak_pages
 from app.engine.scheduling.limits import PageWindow, SchedulerLimits
+from app.engine.scheduling.page_loader import PageLoader
 from app.engine.scheduling.sequence import SequenceGroup, SequenceState, Step
 
 
@@ -57,6 +60,8 @@ class Scheduler:
         self.waiting: deque[SequenceState] = deque()
         self.running: list[SequenceState] = []
         self.preemptions = 0
+        self.loader: PageLoader | None = None
+        """Brings pages that the prefix cache lacks; None: they are computed."""
         self._free_slots = list(range(limits.max_sequences - 1, -1, -1))
         self._forecast = OutputForecast(expected_output_tokens)
         self._admission_open = True
@@ -111,8 +116,23 @@ class Scheduler:
         self._new_pages += [(child.slot, index, page) for index, page in enumerate(child.pages)]
         return child
 
+    def end_load(self, sequence: SequenceState, pages: Sequence[int], loaded: int) -> None:
+        """The sequence plans again: its next pages are the first `loaded` of `pages`, and the rest is free.
+
+        pages: taken from the pool for it. The loader's `cancel` does not call this.
+        """
+        assert sequence.chain is not None
+        sequence.loading = False
+        first = len(sequence.pages)
+        for index, page in enumerate(pages[:loaded], start=first):
+            self.pool.keep(page, sequence.chain.digest(index))
+            self._new_pages.append((sequence.slot, index, page))
+        sequence.pages += pages[:loaded]
+        self.pool.release(reversed(pages[loaded:]))
+        self._count_cached(sequence, loaded)
+
     def schedule(self, prompt_chunk_tokens: int) -> Step:
-        """Makes the next step; empty only if there is no sequence at all.
+        """Makes the next step; empty only if there is no sequence at all, or pages are being loaded or saved.
 
         prompt_chunk_tokens: the most prompt tokens of the step, if a sequence decodes in it.
         """
@@ -197,11 +217,15 @@ class Scheduler:
     def _plan(self, step: Step, prompt_chunk_tokens: int) -> None:
         """Splits the token budget: sets `planned` of every running sequence, after it got its cached pages."""
         prompts = []
+        loading = 0
         for sequence in self.running:
-            if sequence.length - sequence.computed > 1 and sequence.chain is not None:
+            if sequence.length - sequence.computed > 1 and sequence.chain is not None and not sequence.loading:
                 self._find_pages(sequence, sequence.chain, step)
             left = sequence.length - sequence.computed
-            if left <= 1:  # 0: a branch that waits for the others of its group
+            if sequence.loading:
+                sequence.planned = 0
+                loading += 1
+            elif left <= 1:  # 0: a branch that waits for the others of its group
                 sequence.planned = left + sequence.drafts
             else:
                 sequence.planned = 0
@@ -211,7 +235,7 @@ class Scheduler:
             return
         for sequence in self.running:
             sequence.planned = min(sequence.planned, 1)
-        decoding = len(self.running) - len(prompts)
+        decoding = len(self.running) - len(prompts) - loading
         budget = self.limits.step_tokens - decoding
         if decoding:
             budget = min(budget, prompt_chunk_tokens)
@@ -235,23 +259,30 @@ class Scheduler:
                 excess -= less
 
     def _find_pages(self, sequence: SequenceState, chain: PageChain, step: Step) -> None:
-        """Adds the sequence's next pages that are in the prefix cache."""
+        """Adds the sequence's next pages that are in the prefix cache, or begins to load them."""
         page_tokens = self.limits.page_tokens
         pages = sequence.pages
-        found = 0
-        if len(pages) * page_tokens == sequence.computed:
-            while len(pages) < (sequence.length - 1) // page_tokens:
-                page = self.pool.find(chain.digest(len(pages)))
-                if page is None:
-                    break
-                step.new_pages.append((sequence.slot, len(pages), page))
-                pages.append(page)
-                found += 1
-        if found:
-            sequence.computed += found * page_tokens
-            sequence.kept_pages = len(pages)
+        if len(pages) * page_tokens != sequence.computed:
+            return
+        found, end = 0, (sequence.length - 1) // page_tokens
+        while len(pages) < end:
+            page = self.pool.find(chain.digest(len(pages)))
+            if page is None:
+                break
+            step.new_pages.append((sequence.slot, len(pages), page))
+            pages.append(page)
+            found += 1
+        self._count_cached(sequence, found)
+        if len(pages) < end and sequence.grant is not None and self.loader is not None:
+            sequence.loading = self.loader.begin(sequence, end)
+
+    def _count_cached(self, sequence: SequenceState, pages: int) -> None:
+        """The sequence has got so many pages that it need not compute."""
+        if pages:
+            sequence.computed += pages * self.limits.page_tokens
+            sequence.kept_pages = len(sequence.pages)
             if not sequence.restarted:
-                sequence.cached_tokens += found * page_tokens
+                sequence.cached_tokens += pages * self.limits.page_tokens
 
     def _keep_pages(self, sequence: SequenceState) -> None:
         """Caches the full pages of the sequence."""
@@ -385,6 +416,10 @@ class Scheduler:
             group.spare_slots = []
 
     def _give_back(self, sequence: SequenceState, slots: list[int]) -> None:
+        if sequence.loading:
+            assert self.loader is not None
+            self.loader.cancel(sequence)
+        sequence.loading = sequence.asked_loader = False
         self._keep_pages(sequence)
         self.pool.release(reversed(sequence.pages))  # the cache loses the last pages first
         self.pool.release(reversed(sequence.sinks))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from app.engine.pages.page_names import PageChain
 from app.engine.scheduling.limits import PageWindow
+from app.messages.memory import MemoryGrant
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +37,8 @@ class SequenceState:
     """None: prompt and output fit the context."""
     group: SequenceGroup | None = None
     """The search it belongs to; None: it is a request of its own. Members of a group share pages."""
+    grant: MemoryGrant | None = None
+    """Whose saved pages it may use, and where; None: it knows of none."""
     length: int = field(init=False)
     """Known tokens: the prompt and the output so far, without those that have left the window."""
     end_length: int = field(init=False)
@@ -57,6 +60,10 @@ class SequenceState:
     """How many of the pages, from the first on, were offered to the prefix cache."""
     cached_tokens: int = 0
     """Prompt tokens that the prefix cache had when the sequence first ran."""
+    loading: bool = False
+    """Whether a `PageLoader` brings its next pages: it plans nothing meanwhile."""
+    asked_loader: bool = False
+    """Whether a load of its own has begun since it runs: there is no second one."""
     restarted: bool = False
     """Whether it gave pages back once: what it finds in the cache from then on may be its own."""
 

@@ -59,9 +59,9 @@ def open_folder(root: Path, **changes: Any) -> PageFolder:
     return PageFolder(root, **{**options, **changes})
 
 
-def write(folder: PageFolder, page_id: PageId, *, durable: bool = False) -> bool:
+def write(folder: PageFolder, page_id: PageId, *, durable: bool = False) -> None:
     room = memoryview(bytearray(FILE_BYTES))
-    return folder.write(page_id, memoryview(contents_of(page_id)), room, durable=durable)
+    folder.write(page_id, memoryview(contents_of(page_id)), room, durable=durable)
 
 
 def read(folder: PageFolder, page_id: PageId) -> bytes | None:

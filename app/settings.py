@@ -188,6 +188,37 @@ class WorkerSettings(Knobs):
         return self
 
 
+class MemorySettings(Knobs):
+    """Pages of keys and values on disk, so that a user's chat goes on after a restart without being computed again.
+
+    Only requests of users with an account have such pages (docs/memory.md).
+    """
+
+    folder: str | None = Field(default=None, min_length=1)
+    """The folder of saved pages, encrypted for each user; all workers may share it, also over a network. none: no page
+    is saved."""
+    bytes: int = Field(default=64 << 30, ge=1 << 20)
+    """The most that the files of all users take. When it is full, the pages unused for longest go."""
+    bytes_per_user: int = Field(default=8 << 30, ge=1 << 20)
+    """The most that one user's files take."""
+    ttl_days: float = Field(default=30.0, gt=0)
+    """How long pages that nobody uses are kept."""
+    save: Literal["idle", "logout", "never"] = "idle"
+    """"idle": when a chat has had no request for `save_after_s`, at logout, and when a worker is removed. "logout":
+    only at logout and when a worker is removed. "never": pages are read but not saved."""
+    save_after_s: float = Field(default=30.0, ge=0)
+    """How long a chat must be idle before its pages are saved."""
+    restore: Literal["auto", "always", "never"] = "auto"
+    """"auto": pages are loaded where that is expected to be faster than computing them; both are measured. "always":
+    wherever there are any. "never": nothing is loaded."""
+    min_tokens: int = Field(default=64, ge=1)
+    """The fewest tokens that are worth loading."""
+    threads: int = Field(default=2, ge=1, le=64)
+    """Threads of a worker that read and write pages; each needs memory for two pages."""
+    write_bytes_per_s: float | None = Field(default=None, gt=0)
+    """The most that a worker writes in a second, except at logout; none: no limit."""
+
+
 class RouterSettings(Knobs):
     """How the controller chooses a worker for a request."""
 
@@ -296,6 +327,7 @@ class ModelApplicationSettings(Knobs):
     engine: EngineSettings = Field(default_factory=EngineSettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
     router: RouterSettings = Field(default_factory=RouterSettings)
+    memory: MemorySettings = Field(default_factory=MemorySettings)
 
     def model_card(self) -> ModelCard:
         """How these workers describe their model to an ingress."""
@@ -313,6 +345,12 @@ class ModelApplicationSettings(Knobs):
     def _expiration_outlives_heartbeats(self) -> Self:
         if self.router.expiration_s < 3 * self.worker.heartbeat_period_s:
             raise ValueError("router.expiration_s is less than three times worker.heartbeat_period_s")
+        return self
+
+    @model_validator(mode="after")
+    def _saved_pages_are_cached_ones(self) -> Self:
+        if self.memory.folder is not None and not self.engine.prefix_cache:
+            raise ValueError("memory.folder: pages are saved from the prefix cache; engine.prefix_cache is false")
         return self
 
     @model_validator(mode="after")

@@ -68,6 +68,19 @@ class _InstantRunner:
     def copy_page_turned(self, source: int, target: int, positions: int) -> None:
         raise NotImplementedError
 
+    @property
+    def gathered_page_bytes(self) -> int:
+        raise NotImplementedError
+
+    def gather_page(self, page: int, out: NDArray[np.uint8]) -> None:
+        raise NotImplementedError
+
+    def scatter_page(self, page: int, gathered: NDArray[np.uint8]) -> None:
+        raise NotImplementedError
+
+    def clear_page(self, page: int) -> None:
+        raise NotImplementedError
+
     def step(self, batch: Batch) -> NDArray[np.int32]:
         if len(batch.token_ids) == self.max_sequences:  # all of them decode
             self.began_s.append(time.perf_counter())

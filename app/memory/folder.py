@@ -327,7 +327,7 @@ class PageFolder:
     def _saved(self, owner: str | None = None, *, temporary: bool = False) -> Iterator[_Saved]:
         """All pages, or a user's; with the temporary files beside them. Raises OSError if the root can't be read."""
         top = self.root / _VERSION
-        owners = [entry.name for entry in _folders(top)] if owner is None else [owner]
+        owners = [entry.name for entry in _folders(top) if owner in (None, entry.name)]
         for each in owners:
             for model in _folders(top / each, missing_ok=True):
                 for part in _folders(Path(model.path), missing_ok=True):

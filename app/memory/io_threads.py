@@ -100,7 +100,7 @@ class FolderStore:
         self.page_bytes = page_bytes
         self.threads = threads
         self.counts = StoreCounts()
-        self._folder = folder
+        self.folder = folder
         self._page_tokens = page_tokens
         self._write_bytes_per_s = write_bytes_per_s
         self._now_s = now_s
@@ -165,7 +165,7 @@ class FolderStore:
 
     def _main(self) -> None:
         page = np.empty(self.page_bytes, np.uint8)
-        file = np.empty(self._folder.file_bytes, np.uint8)
+        file = np.empty(self.folder.file_bytes, np.uint8)
         while (work := self._take()) is not None:
             try:
                 work(page, file)
@@ -203,7 +203,7 @@ class FolderStore:
             if save.durable or self._next_save_s <= now_s:  # who logs out waits
                 self._saves.popleft()
                 if self._write_bytes_per_s is not None:
-                    self._next_save_s = now_s + self._folder.file_bytes / self._write_bytes_per_s
+                    self._next_save_s = now_s + self.folder.file_bytes / self._write_bytes_per_s
                 return lambda page, file: self._do_save(save, page, file)
         if self._next_sweep_s <= now_s:
             self._next_sweep_s = now_s + _SWEEP_PERIOD_S
@@ -217,7 +217,7 @@ class FolderStore:
         count = 0
         try:
             for page in find.pages:
-                if not self._folder.has(self._id(find.grant, page)):
+                if not self.folder.has(self._id(find.grant, page)):
                     break
                 count += 1
         except OSError as error:
@@ -237,7 +237,7 @@ class FolderStore:
     def _read(self, load: _Load, index: int, page: U8, file: U8) -> bool:
         try:
             page_id = self._id(load.grant, load.pages[index])
-            found = self._folder.read(page_id, file.data, page.data)
+            found = self.folder.read(page_id, file.data, page.data)
         except OtherFormatError:
             return False
         except PageFileError as error:
@@ -252,7 +252,7 @@ class FolderStore:
             self._count(missing_pages=1)
             return False
         self._remember(page_id)
-        self._count(loaded_pages=1, loaded_bytes=self._folder.file_bytes)
+        self._count(loaded_pages=1, loaded_bytes=self.folder.file_bytes)
         load.wanted = load.put(index, page) and load.wanted
         return True
 
@@ -266,11 +266,11 @@ class FolderStore:
     def _save(self, save: _Save, page: U8, file: U8) -> SaveOutcome:
         page_id = self._id(save.grant, save.page)
         try:
-            if page_id.name in self._known and self._folder.touch(page_id):
+            if page_id.name in self._known and self.folder.touch(page_id):
                 return "kept"
             if not save.fetch(page):
                 return "failed"
-            self._folder.write(page_id, page.data, file.data, durable=save.durable)
+            self.folder.write(page_id, page.data, file.data, durable=save.durable)
         except QuotaError as error:
             self._log("saved", error)
         except OSError as error:
@@ -279,7 +279,7 @@ class FolderStore:
                 self._paused_until_s = self._now_s() + SAVE_PAUSE_S
         else:
             self._remember(page_id)
-            self._count(saved_pages=1, saved_bytes=self._folder.file_bytes)
+            self._count(saved_pages=1, saved_bytes=self.folder.file_bytes)
             return "saved"
         self._count(failed_saves=1)
         return "failed"
@@ -292,7 +292,7 @@ class FolderStore:
 
     def _do_sweep(self) -> None:
         try:
-            self._folder.sweep()
+            self.folder.sweep()
         except OSError as error:
             self._log("swept", error)
 

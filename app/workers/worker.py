@@ -6,11 +6,13 @@ controller. `app.controller.worker_client` says how its streams are called and c
 nor of other workers.
 """
 
+import asyncio
 import os
 import socket
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import asdict
 from typing import Any
 
 from app.engine.engine import Engine
@@ -19,6 +21,7 @@ from app.engine.stream import AsyncEngine
 from app.messages.bundle import Bundle
 from app.messages.direct_line import LINES_FOLDER, connect
 from app.messages.failures import EngineStoppedError
+from app.messages.memory import SavedPages
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerFacts, WorkerReport
 from app.ray_internals import keep_on_loopback, session_folder
@@ -27,6 +30,7 @@ from app.settings import ModelApplicationSettings
 from app.workers.admission import Admission
 from app.workers.load import RunnerFactory, load_model, make_constraints, with_allowed_binding
 from app.workers.numa import claim_slot, cpu_quota, numa_nodes, pin_this_thread, spanning_slot, worker_slots
+from app.workers.saved_pages import StoreFactory, memory_options, open_store, save_what_is_left
 from app.workers.warm_up import warm_up
 
 _CLAIM_TIMEOUT_S = 15.0
@@ -36,10 +40,15 @@ _CLAIM_TIMEOUT_S = 15.0
 class Worker:
     """One engine behind a semaphore. `app.deploy` makes it a deployment; Ray Serve calls its methods."""
 
-    def __init__(self, settings: ModelApplicationSettings, make_runner: RunnerFactory = load_model) -> None:
+    def __init__(
+        self,
+        settings: ModelApplicationSettings,
+        make_runner: RunnerFactory = load_model,
+        make_store: StoreFactory = open_store,
+    ) -> None:
         """Returns when the engine is warm.
 
-        Raises NoFreeCoresError, SealedModelError, another ValueError, and what `make_runner` raises.
+        Raises NoFreeCoresError, SealedModelError, another ValueError, and what `make_runner` and `make_store` raise.
         """
         keep_on_loopback()
         settings = with_allowed_binding(settings)
@@ -54,6 +63,8 @@ class Worker:
             raise ValueError(f"worker.threads is {threads}, but the worker has {len(slot.cpus)} cores")
         files = open_model(settings.model_card())
         runner = make_runner(settings, files, slot, threads)
+        self._store = None if settings.memory.folder is None else make_store(settings, files, runner)
+        self._drain_timeout_s = worker.drain_timeout_s
         self._engine = Engine(
             runner,
             prompt_chunk_tokens=settings.engine.prompt_chunk_tokens,
@@ -61,6 +72,8 @@ class Worker:
             prefix_cache=settings.engine.prefix_cache,
             cache_secret=os.urandom(CACHE_SECRET_BYTES),  # so no cached page outlives this process
             guess_tokens=settings.engine.guess_tokens,
+            page_store=self._store,
+            memory=memory_options(settings.memory),
         )
         self._engine.start()
         self._streams = AsyncEngine(self._engine)
@@ -105,6 +118,45 @@ class Worker:
                 async for bundle in bundles:
                     yield bundle
 
+    async def flush_memory(self, owner: str) -> SavedPages:
+        """Saves the user's pages now, and returns when they would survive a loss of power. Raises EngineStoppedError.
+
+        owner: of the user's `MemoryGrant`, here and below.
+        """
+        memory = self._engine.memory
+        return SavedPages(0, 0, 0) if memory is None else await asyncio.wrap_future(memory.flush(owner))
+
+    async def clear_memory(self, owner: str) -> SavedPages:
+        """As `flush_memory`, and then removes the user's pages from memory: the user has logged out."""
+        saved = await self.flush_memory(owner)
+        if self._engine.memory is not None:
+            await asyncio.wrap_future(self._engine.memory.clear(owner))
+        return saved
+
+    async def forget_memory(self, owner: str, key_id: bytes | None) -> int:
+        """Removes the user's pages from memory and from disk: those sealed with that key, or all.
+
+        Returns how many files were removed. The key must be destroyed before. Raises OSError for a disk that fails,
+        ValueError, EngineStoppedError.
+        """
+        if self._store is None or self._engine.memory is None:
+            return 0
+        await asyncio.wrap_future(self._engine.memory.drop(owner, key_id))
+        return await asyncio.to_thread(self._store.folder.forget, owner, key_id)
+
+    async def memory_use(self, owner: str) -> tuple[int, int]:
+        """How many pages the user has on disk, and their bytes, of all models. Raises OSError, ValueError."""
+        if self._store is None:
+            return 0, 0
+        use = await asyncio.to_thread(self._store.folder.use, owner)
+        return use.pages, use.bytes
+
+    def memory_statistics(self) -> dict[str, int]:
+        """Counts of saved and loaded pages since the worker's start, by name; empty without a folder of them."""
+        if self._store is None or self._engine.memory is None:
+            return {}
+        return asdict(self._engine.memory.statistics()) | asdict(self._store.counts)
+
     async def _connect(self, reader: str) -> None:
         """Opens a direct line to that ingress, if it is on this machine and there is none."""
         if reader in self._connecting or self._streams.has_line(reader):
@@ -145,7 +197,10 @@ class Worker:
     def __del__(self) -> None:
         """Serve calls this when the worker must end, after its requests have had time to finish."""
         if hasattr(self, "_engine"):
+            save_what_is_left(self._engine, self._drain_timeout_s)
             self._engine.stop()
+        if hasattr(self, "_store") and self._store is not None:
+            self._store.close()
         if hasattr(self, "_constraints") and self._constraints is not None:
             self._constraints.close()
         if hasattr(self, "_claim"):

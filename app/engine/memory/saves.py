@@ -26,6 +26,8 @@ from app.messages.memory import MemoryGrant, PageName, SavedPages
 Save = Literal["idle", "logout", "never"]
 MOST_COPIES: Final = 16
 """Pages that had to go before they were saved, and wait as copies. More are not saved."""
+_MOST_FORGOTTEN: Final = 1 << 16
+"""Ids of keys of forgotten conversations, of which nothing is saved any more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -110,6 +112,7 @@ class PageSaves:
         self._copies = 0
         self._owners: dict[bytes, str] = {}  # of cached pages, by digest
         self._owned: dict[str, set[bytes]] = {}
+        self._forgotten: dict[bytes, None] = {}  # ids of keys, the oldest first
         self._idle_calls: list[tuple[Callable[[_Wanted], bool], Future[None]]] = []
 
     # --- what the engine tells ----------------------------------------------------------------------------------------
@@ -125,7 +128,7 @@ class PageSaves:
         for digest in digests:
             self._owners[digest] = grant.owner
         self._owned.setdefault(grant.owner, set()).update(digests)
-        if not grant.save or self._when == "never" or not digests:
+        if not grant.save or self._when == "never" or not digests or grant.conversation_key_id in self._forgotten:
             return
         key = (grant.owner, grant.conversation_key_id)
         chat = self._chats.setdefault(key, _Chat(grant, 0.0))
@@ -215,6 +218,10 @@ class PageSaves:
         def concerns(grant: MemoryGrant) -> bool:
             return grant.owner == owner and key_id in (None, grant.conversation_key_id, grant.shared_key_id)
 
+        if key_id is not None:
+            self._forgotten[key_id] = None  # requests that are still on their way have the key
+            if len(self._forgotten) > _MOST_FORGOTTEN:
+                del self._forgotten[next(iter(self._forgotten))]
         for key in [key for key, chat in self._chats.items() if concerns(chat.grant)]:
             del self._chats[key]
         for wanted in [wanted for wanted in self._queue if concerns(wanted.grant)]:

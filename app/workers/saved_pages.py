@@ -1,0 +1,96 @@
+"""Opens the folder of saved pages for a worker's model, and saves what is left when the worker ends.
+
+Imported functions inside, as in `load`: the service's other processes import this file too.
+"""
+
+import logging
+import resource
+from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.engine.engine import Engine
+from app.engine.memory.engine_memory import MemoryOptions
+from app.engine.model_runner import ModelRunner
+from app.model_folder import ModelFolder
+from app.sealing.sealed_model import SealedModel
+from app.settings import MemorySettings, ModelApplicationSettings
+
+if TYPE_CHECKING:
+    from app.memory.io_threads import FolderStore
+
+logger = logging.getLogger("ray.serve")
+
+StoreFactory = Callable[[ModelApplicationSettings, ModelFolder, ModelRunner], "FolderStore"]
+"""(settings, the model's files, loaded model) -> where its pages are saved."""
+
+_S_PER_DAY = 86400.0
+
+
+def open_store(settings: ModelApplicationSettings, files: ModelFolder, runner: ModelRunner) -> "FolderStore":
+    """The store of the native model's pages. Call it before the engine's first step.
+
+    The process leaves no core dump from now on, which would hold users' keys. Raises MemoryFolderError, OSError.
+    """
+    from app.engine.native_runner import NativeRunner
+    from app.memory.fingerprint import fingerprint, packed_digest
+
+    assert isinstance(runner, NativeRunner)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    model = runner.model
+    facts: dict[str, str | int] = {
+        "tier": model.tier,
+        "attention_tier": model.attention_tier,
+        "kv_type": model.kv_type,
+        "compute_type": settings.engine.compute_type,
+        "bf16_prompts": model.has_bf16_prompts,
+        "page_tokens": runner.page_tokens,
+    }
+    digest = files.digest if isinstance(files, SealedModel) else packed_digest(settings.model.path)
+    return store_of(
+        settings.memory,
+        runner,
+        fingerprint(digest, facts=facts, probe=runner.probe()),
+    )
+
+
+def store_of(memory: MemorySettings, runner: ModelRunner, fingerprint: bytes) -> "FolderStore":
+    """A store for a model with that fingerprint. Raises MemoryFolderError."""
+    from app.memory.folder import PageFolder
+    from app.memory.io_threads import FolderStore
+
+    assert memory.folder is not None
+    folder = PageFolder(
+        Path(memory.folder).absolute(),
+        fingerprint=fingerprint,
+        page_bytes=runner.gathered_page_bytes,
+        most_bytes=memory.bytes,
+        most_bytes_per_user=memory.bytes_per_user,
+        ttl_s=memory.ttl_days * _S_PER_DAY,
+    )
+    return FolderStore(
+        folder,
+        page_bytes=runner.gathered_page_bytes,
+        page_tokens=runner.page_tokens,
+        threads=memory.threads,
+        write_bytes_per_s=memory.write_bytes_per_s,
+    )
+
+
+def memory_options(memory: MemorySettings) -> MemoryOptions:
+    """The engine's half of the settings."""
+    return MemoryOptions(memory.save, memory.save_after_s, memory.restore, memory.min_tokens)
+
+
+def save_what_is_left(engine: Engine, timeout_s: float) -> None:
+    """Saves all pages that are to be saved, before the engine stops; a warning says how many were not."""
+    if engine.memory is None or not engine.healthy:
+        return
+    try:
+        saved = engine.memory.flush(None).result(timeout_s)
+    except FutureTimeoutError:
+        logger.warning("not all pages could be saved within %s s; their chats will be computed again", timeout_s)
+        return
+    if saved.unsaved_pages:
+        logger.warning("%d pages could not be saved; their chats will be computed again", saved.unsaved_pages)

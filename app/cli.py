@@ -356,13 +356,13 @@ def chat(
 def bench(
     context: typer.Context,
     what: Annotated[
-        str, typer.Argument(metavar="engine|kernels|structured|serving|cluster|confidential|compare")
+        str, typer.Argument(metavar="engine|kernels|structured|serving|memory|cluster|confidential|compare")
     ] = "--help",
 ) -> None:
-    """Measure the engine, its kernels, structured output, the service, a cluster, evidence, or other engines."""
+    """Measure the engine, kernels, structured output, the service, saved pages, a cluster, evidence, other engines."""
     if what == "--help":
         typer.echo(
-            "Usage: redoubt bench engine|kernels|structured|serving|cluster|confidential|compare [OPTIONS]\n\n"
+            "Usage: redoubt bench engine|kernels|structured|serving|memory|cluster|confidential|compare [OPTIONS]\n\n"
             "Each has its own --help."
         )
         raise typer.Exit
@@ -374,6 +374,8 @@ def bench(
         from bench.structured import main as measure
     elif what == "serving":
         from bench.serving import main as measure
+    elif what == "memory":
+        from bench.memory import main as measure
     elif what == "cluster":
         from bench.cluster.measure import main as measure
     elif what == "confidential":
@@ -382,7 +384,8 @@ def bench(
     elif what == "compare":
         from bench.compare import main as measure
     else:
-        fail(f"there is no bench {what!r}: engine, kernels, structured, serving, cluster, confidential or compare", 2)
+        known = "engine, kernels, structured, serving, memory, cluster, confidential or compare"
+        fail(f"there is no bench {what!r}: {known}", 2)
     raise typer.Exit(measure(context.args))
 
 

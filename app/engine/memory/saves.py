@@ -24,8 +24,8 @@ from app.engine.pages.page_pool import PagePool
 from app.messages.memory import MemoryGrant, PageName, SavedPages
 
 Save = Literal["idle", "logout", "never"]
-MOST_COPIES: Final = 16
-"""Pages that had to go before they were saved, and wait as copies. More are not saved."""
+MOST_COPIES_BYTES: Final = 64 << 20
+"""Of pages that had to go before they were saved, and wait as copies; one page in any case. More are not saved."""
 _MOST_FORGOTTEN: Final = 1 << 16
 """Ids of keys of forgotten conversations, of which nothing is saved any more."""
 
@@ -142,7 +142,7 @@ class PageSaves:
             return
         self._disown(owner, digest)
         for wanted in self._take_wanted(digest):
-            if self._copies >= MOST_COPIES:
+            if self._copies >= max(MOST_COPIES_BYTES // self._store.page_bytes, 1):
                 self.lost_pages += 1
                 self._end(wanted, "failed")
                 continue

@@ -1,5 +1,6 @@
 """The worker with a folder of saved pages: what it says and does for users, and what is left when it ends."""
 
+import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,6 @@ from app.messages.memory import MemoryGrant, SavedPages
 from app.messages.requests import GenerateRequest, SamplingParams
 from app.model_folder import ModelFolder
 from app.settings import ModelApplicationSettings, SettingsError, parse_settings
-from app.workers import saved_pages
 from app.workers.saved_pages import open_store, store_of
 from app.workers.worker import Worker
 from tests.app.memory.pages import FINGERPRINT, files_in, grant_for
@@ -124,7 +124,7 @@ def test_saved_pages_need_the_prefix_cache() -> None:
 
 @pytest.fixture
 def fingerprint_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., bytes]:
-    monkeypatch.setattr(saved_pages.resource, "setrlimit", lambda *_: None)
+    monkeypatch.setattr("resource.setrlimit", lambda *_: None)
 
     def fingerprint(model: Path, kv_type: str = "int16", compute_type: str = "int8") -> bytes:
         settings = parse_settings(
@@ -172,9 +172,9 @@ def test_models_share_pages_only_if_all_bits_are_the_same(fingerprint_of: Callab
 
 def test_a_process_with_users_keys_leaves_no_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(saved_pages.resource, "setrlimit", lambda *given: limits.append(given))
+    monkeypatch.setattr("resource.setrlimit", lambda *given: limits.append(given))
     model = write_random_model(tmp_path / "model")
     settings = parse_settings({"model": {"folder": str(model)}, "memory": {"folder": str(tmp_path / "pages")}})
     runner = NativeRunner(str(model), threads=1, kv_pages=1, max_sequences=1, max_step_tokens=32, max_context_tokens=32)
     open_store(settings, settings.model.path, runner).close()
-    assert limits == [(saved_pages.resource.RLIMIT_CORE, (0, 0))]
+    assert limits == [(resource.RLIMIT_CORE, (0, 0))]

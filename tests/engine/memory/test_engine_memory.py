@@ -1,5 +1,6 @@
 """Pages that outlive the engine: what is computed after a restart, and that no fault changes a token."""
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -321,7 +322,8 @@ def test_pages_are_saved_before_they_are_used_for_something_else(store: DictStor
         assert service.cost(PROMPT) == RESTORED
 
 
-def test_more_copies_than_allowed_are_lost_and_counted(store: DictStore) -> None:
+def test_more_copies_than_allowed_are_lost_and_counted(store: DictStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.engine.memory.saves.MOST_COPIES_BYTES", 16 * PAGE_BYTES)
     store.held.add("save")
     with serving(store, kv_pages=32, max_context_tokens=128) as service:
         long = tuple(Random(1).choices(range(1000), k=120))
@@ -509,3 +511,42 @@ def test_damaged_files_are_computed_anew_and_saved_again(tmp_path: Path) -> None
             assert RESTORED <= service.cost(PROMPT) <= COLD
             service.flush()
         assert len(files_in(tmp_path)) == 13
+
+
+def damage(rng: Random, files: list[Path]) -> None:
+    """Does something to a saved page."""
+    path, other = rng.sample(files, 2)
+    data = bytearray(path.read_bytes() if path.exists() else b"")
+    kind = rng.randrange(6)
+    if kind == 0 or not data:
+        path.unlink(missing_ok=True)
+    elif kind == 1:
+        path.write_bytes(data[: rng.randrange(len(data))])
+    elif kind == 2 and other.exists():
+        path.write_bytes(other.read_bytes())
+    elif kind == 3:
+        path.write_bytes(bytes(len(data)))
+    else:
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        path.write_bytes(data)
+
+
+def test_ten_thousand_faults_and_not_one_wrong_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two users' chats in turn, out of memory before each request, with twenty damages every time."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # nobody pulls the plug here, and it takes most of the time
+    rng = Random(11)
+    text = tuple(rng.choices(range(1000), k=90))
+    faults = restored = 0
+    with folder_store(tmp_path) as store, serving(store, kv_pages=200) as service:
+        while faults < 10_000:
+            grant = rng.choice([ADA, EVE])
+            request = service.ask(text[: rng.randrange(20, 90)], grant)
+            restored += service.cached(request)
+            service.flush(grant.owner)
+            service.memory.clear(grant.owner).result(TIMEOUT_S)
+            files = files_in(tmp_path)
+            for _ in range(20):
+                damage(rng, files)
+                faults += 1
+        assert store.counts.damaged_pages > 100
+    assert restored > 1_000

@@ -210,7 +210,7 @@ class MemorySettings(Knobs):
     """How long a chat must be idle before its pages are saved."""
     restore: Literal["auto", "always", "never"] = "auto"
     """"auto": pages are loaded where that is expected to be faster than computing them; both are measured. "always":
-    wherever there are any. "never": nothing is loaded."""
+    wherever there are any, though a disk that hangs then costs each request 10 s. "never": nothing is loaded."""
     min_tokens: int = Field(default=64, ge=1)
     """The fewest tokens that are worth loading."""
     threads: int = Field(default=2, ge=1, le=64)

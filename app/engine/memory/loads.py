@@ -182,7 +182,7 @@ class PageLoads:
         now_s = self._now_s()
         for load in [load for load in self._loads.values() if load.deadline_s <= now_s]:
             self.missed_deadlines += 1
-            self._end(load)
+            self._end(load, measured=True)
 
     def wait_s(self) -> float | None:
         """Seconds until `expire` has something to do; None: nothing is being loaded."""
@@ -194,7 +194,7 @@ class PageLoads:
             return
         count = min(count, self._scheduler.pool.free_count)
         if count < self._min_pages or not self._is_worth(count):
-            self._end(load)
+            self._end(load, measured=False)
             return
         assert load.sequence.grant is not None
         load.deadline_s = load.began_s + self._deadline_s(count)
@@ -203,12 +203,12 @@ class PageLoads:
 
     def _came(self, load: _Load) -> None:
         if self._loads.get(load.sequence) is load:
-            self._end(load)
+            self._end(load, measured=True)
 
-    def _end(self, load: _Load) -> None:
+    def _end(self, load: _Load, *, measured: bool) -> None:
         loaded = load.stop()
         self._forget(load)
-        if load.pages:
+        if measured:
             self._measure((self._now_s() - load.began_s) / max(loaded, 1))
         self.restored_tokens += loaded * self._scheduler.limits.page_tokens
         self._scheduler.end_load(load.sequence, load.pages, loaded)

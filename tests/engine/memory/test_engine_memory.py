@@ -202,6 +202,10 @@ def test_a_store_that_never_answers_costs_the_deadline_and_no_token(call: str, s
     with serving(store, replace(LATER, restore="auto")) as service:
         assert service.cost(PROMPT) == COLD
         assert service.memory.statistics().missed_deadlines == 1
+        finds = store.calls["find"]
+        service.memory.clear(ADA.owner).result(TIMEOUT_S)
+        assert service.cost(PROMPT) == COLD
+        assert store.calls["find"] == finds, "it is not asked again for a while"
         before = [gathered(service.runner, page) for page in range(service.runner.kv_pages)]
         store.let(call)
         service.engine.abort("wake")

@@ -222,7 +222,8 @@ class FolderStore:
                 count += 1
         except OSError as error:
             self._log("looked up", error)
-        find.done(count)
+        finally:
+            find.done(count)
 
     def _do_load(self, load: _Load, index: int, page: U8, file: U8) -> None:
         ok = False

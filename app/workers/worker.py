@@ -119,7 +119,7 @@ class Worker:
                     yield bundle
 
     async def flush_memory(self, owner: str) -> SavedPages:
-        """Saves the user's pages now, and returns when they would survive a loss of power. Raises EngineStoppedError.
+        """Saves the user's pages now; what it writes would survive a loss of power. Raises EngineStoppedError.
 
         owner: of the user's `MemoryGrant`, here and below.
         """

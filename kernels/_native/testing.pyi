@@ -263,7 +263,7 @@ class KvPool:
     def __init__(self, kv_type: str, layers: int, kv_heads: int, head_dim: int, pages: int) -> None: ...
     @property
     def memory(self) -> U8:
-        """[pages, page bytes], a writable view: a page's blocks, heads within layers, as contract/attention.h has them."""
+        """[pages, page bytes], a writable view: a page's blocks (contract/attention.h), heads within layers."""
 
     @property
     def gathered_page_bytes(self) -> int: ...

@@ -3,12 +3,15 @@
 import hashlib
 import hmac
 import struct
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from app.memory.page_file import HEADER_BYTES, OtherFormatError, PageFileError, PageId, file_bytes, seal, unseal
+from app.messages.requests import GenerateRequest
 from tests.app.memory.pages import (
     FILE_BYTES,
     FINGERPRINT,
@@ -68,6 +71,32 @@ def test_neither_keys_nor_contents_are_shown() -> None:
     file = bytes(sealed(page_id))
     contents = contents_of(page_id)
     assert all(contents[at : at + 8] not in file for at in range(0, PAGE_BYTES, 8))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"owner": "../" + "a" * 29}, "owner: not 32 hex digits"),
+        ({"owner": "A" * 32}, "owner: not 32 hex digits"),
+        ({"names_key": b"secret"}, "names_key: not 32 bytes"),
+        ({"conversation_key": b"secret" * 6}, "conversation_key: not 32 bytes"),
+        ({"shared_key": b""}, "shared_key: not 32 bytes"),
+        ({"conversation_key_id": b"secret" * 6}, "conversation_key_id: not 16 bytes"),
+        ({"shared_key_id": b""}, "shared_key_id: not 16 bytes"),
+        ({"shared_tokens": -1}, "shared_tokens: less than 0"),
+    ],
+)
+def test_a_grant_that_is_none_is_refused_without_its_keys(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$") as refused:
+        replace(grant_for("ada"), **wrong)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_request_shows_no_key() -> None:
+    grant = grant_for("ada")
+    shown = repr(GenerateRequest("a", (1,), 1, tenant=b"", memory=grant))
+    assert "memory" not in shown
+    assert repr(grant.conversation_key) not in shown
 
 
 def test_every_seal_has_a_nonce_of_its_own() -> None:

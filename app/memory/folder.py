@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from app.memory import disk
 from app.memory.page_file import (
     KEY_ID_BYTES,
     KEY_ID_OFFSET,
@@ -47,7 +48,6 @@ _USE_PERIOD_S: Final = 600
 _EVICTED_SHARE: Final = 0.05
 """How much more than needed goes, of the quota, so that not every write has to look for what is oldest."""
 _NS: Final = 1_000_000_000
-_FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class MemoryFolderError(ValueError):
@@ -129,7 +129,7 @@ class PageFolder:
     def has(self, page_id: PageId) -> bool:
         """Whether there is a file at the page's place. Raises OSError for a folder that fails."""
         with self._place(page_id) as (folder, name):
-            return folder is not None and _exists(folder, name)
+            return folder is not None and disk.exists(folder, name)
 
     def read(self, page_id: PageId, file: memoryview, page: memoryview) -> bool:
         """Reads the page into `page`; False if there is none. `file`: room for the file, file_bytes long.
@@ -141,7 +141,7 @@ class PageFolder:
             if folder is None:
                 return False
             try:
-                opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
+                opened = os.open(name, disk.READ_FLAGS, dir_fd=folder)
             except FileNotFoundError:
                 return False
             except OSError as error:
@@ -166,13 +166,13 @@ class PageFolder:
         status = os.fstat(opened)
         if not stat.S_ISREG(status.st_mode) or status.st_size != self.file_bytes:
             raise PageFileError(f"it has {status.st_size} bytes, not {self.file_bytes}")
-        count = _read_into(opened, file)
+        count = disk.read_into(opened, file)
         unseal(page_id, file[:count], page)
 
     def touch(self, page_id: PageId) -> bool:
         """Whether there is a file at the page's place; it now counts as just used. Raises OSError."""
         with self._place(page_id) as (folder, name):
-            if folder is None or not _exists(folder, name):
+            if folder is None or not disk.exists(folder, name):
                 return False
             self._mark_used(folder, name, page_id)
             return True
@@ -208,12 +208,10 @@ class PageFolder:
 
     def _write_and_rename(self, folder: int, name: str, page_id: PageId, file: memoryview, durable: bool) -> None:
         temporary = f"{_TEMPORARY}{secrets.token_hex(16)}"
-        opened = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder
-        )
+        opened = os.open(temporary, disk.CREATE_FLAGS, 0o600, dir_fd=folder)
         try:
             try:
-                _write_all(opened, file)
+                disk.write_all(opened, file)
                 if durable:
                     os.fsync(opened)
             finally:
@@ -240,10 +238,10 @@ class PageFolder:
         """
         name = page_id.name.hex()
         parts = (page_id.owner.hex(), page_id.fingerprint.hex()[:16], name[:2])
-        opened = [os.open(self.root / _VERSION, _FOLDER_FLAGS)]
+        opened = [os.open(self.root / _VERSION, disk.FOLDER_FLAGS)]
         try:
             for part in parts:
-                if (inner := _enter(opened[-1], part, create)) is None:
+                if (inner := disk.enter(opened[-1], part, create=create)) is None:
                     break
                 opened.append(inner)
             yield opened[-1] if len(opened) > len(parts) else None, name + _SUFFIX
@@ -340,40 +338,6 @@ def _checked(owner: str) -> str:
     return owner
 
 
-def _enter(folder: int, part: str, create: bool) -> int | None:
-    """Opens a folder inside an opened one; None where it is missing. Raises OSError."""
-    try:
-        return os.open(part, _FOLDER_FLAGS, dir_fd=folder)
-    except FileNotFoundError:
-        if not create:
-            return None
-    with suppress(FileExistsError):
-        os.mkdir(part, 0o700, dir_fd=folder)
-    return os.open(part, _FOLDER_FLAGS, dir_fd=folder)
-
-
-def _exists(folder: int, name: str) -> bool:
-    try:
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _read_into(opened: int, room: memoryview) -> int:
-    """Fills `room` from the file's beginning as far as the file goes; returns the bytes."""
-    done = 0
-    while done < len(room) and (count := os.preadv(opened, [room[done:]], done)):
-        done += count
-    return done
-
-
-def _write_all(opened: int, data: memoryview) -> None:
-    done = 0
-    while done < len(data):
-        done += os.write(opened, data[done:])
-
-
 def _folders(path: Path, *, missing_ok: bool = False) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(path) as entries:
@@ -396,7 +360,7 @@ def _files(folder: Path, owner: str, temporary: bool) -> Iterator[_Saved]:
 def _key_id(path: Path) -> bytes:
     """The id of the key in a file's header; what is there, where the file is no page."""
     try:
-        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        opened = os.open(path, disk.READ_FLAGS)
     except OSError:
         return b""
     try:

@@ -93,29 +93,33 @@ class EngineMemory:
 
     def flush(self, owner: str | None) -> "Future[SavedPages]":
         """Saves a user's pages now, or everybody's. The future raises EngineStoppedError if the engine has ended."""
-        future: Future[SavedPages] = Future()
-        return self._call(future, lambda: self.saves.flush(owner, future))
+        return self._ask(lambda future: self.saves.flush(owner, future))
 
     def clear(self, owner: str) -> "Future[int]":
         """Removes a user's pages from memory, without saving them; the future gets how many. Raises as `flush`."""
-        future: Future[int] = Future()
-        return self._call(future, lambda: future.set_result(self._clear(owner)))
+        return self._ask(lambda future: future.set_result(self._clear(owner)))
 
     def drop(self, owner: str, key_id: bytes | None) -> "Future[None]":
         """Removes a user's pages from memory; nothing of the conversation with that key, or of all, is saved any more.
 
         The future has its result when no page is being saved any more. Raises as `flush`.
         """
-        future: Future[None] = Future()
 
-        def drop() -> None:
+        def drop(future: "Future[None]") -> None:
             self._clear(owner)
             self.saves.drop(owner, key_id, future)
 
-        return self._call(future, drop)
+        return self._ask(drop)
 
-    def _call(self, future: "Future[T]", call: Callable[[], None]) -> "Future[T]":
-        if not self._post(call):
+    def _ask(self, answer: Callable[["Future[T]"], None]) -> "Future[T]":
+        """A future that `answer` gives its result, now or later, on the engine's thread."""
+        future: Future[T] = Future()
+
+        def begin() -> None:
+            if future.set_running_or_notify_cancel():  # from here on it can't be cancelled
+                answer(future)
+
+        if not self._post(begin):
             future.set_exception(EngineStoppedError("the engine has ended"))
         return future
 

@@ -311,7 +311,7 @@ class PageSaves:
         self._answer_idle_calls()
 
     def _finish(self, flush: _Flush) -> None:
-        if not flush.left and not flush.future.done():
+        if not flush.left:
             saved_bytes = flush.saved * self._store.page_bytes
             flush.future.set_result(SavedPages(flush.saved, saved_bytes, flush.failed))
 

@@ -5,6 +5,8 @@
 //   redoubt_threads MODEL_FOLDER
 #include <unistd.h>
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -16,6 +18,7 @@
 #include <vector>
 
 #include "machine/thread_pool.h"
+#include "model/kv_page.h"
 #include "sampling/prompt_reader.h"
 #include "sampling/sampler.h"
 #include "step/model.h"
@@ -97,6 +100,7 @@ class FailingReader final : public PromptReader {
 };
 
 constexpr int32_t kSequences = 3, kPromptTokens = 40, kDecodeSteps = 24, kPagesPerSequence = 4;
+constexpr int32_t kSparePage = kSequences * kPagesPerSequence;  // two that no sequence has
 
 // Sequences of one model: a prompt each, then a token a step.
 class Sequences {
@@ -107,7 +111,7 @@ class Sequences {
                 .cpus = {},
                 .nodes = {},
                 .weight_memory = memory,
-                .kv_pages = kSequences * kPagesPerSequence,
+                .kv_pages = kSparePage + 2,
                 .max_sequences = kSequences,
                 .max_step_tokens = kSequences * kPromptTokens,
                 .max_context_tokens = kPagesPerSequence * 32}) {
@@ -118,6 +122,8 @@ class Sequences {
                                     model_.config().vocab_size, std::vector<int32_t>{}));
     }
   }
+
+  Model& model() { return model_; }
 
   // What is sampled in all steps.
   std::vector<int32_t> run(bool with_failures) {
@@ -179,6 +185,30 @@ class Sequences {
   std::vector<std::unique_ptr<Sampler>> samplers_;
 };
 
+// Copies a page beside steps, from and to places that no step uses.
+class PageCopier {
+ public:
+  explicit PageCopier(Sequences& sequences)
+      : cache_(sequences.model().kv_cache()), thread_([this] { copy(); }) {}
+  ~PageCopier() {
+    ended_ = true;
+    thread_.join();
+  }
+
+ private:
+  void copy() {
+    std::vector<std::byte> page(gathered_page_bytes(cache_));
+    while (!ended_) {
+      gather_page(cache_, kSparePage, page.data(), page.size());
+      scatter_page(cache_, kSparePage + 1, page.data(), page.size());
+    }
+  }
+
+  KvCache& cache_;
+  std::atomic<bool> ended_ = false;
+  std::thread thread_;
+};
+
 void run_steps(const std::string& folder) {
   const auto expected = Sequences(folder, 1, WeightMemory::kMapped).run(false);
   for (const int threads : {2, 3, 4}) {
@@ -188,6 +218,9 @@ void run_steps(const std::string& folder) {
     }
   }
   Sequences(folder, 3, WeightMemory::kHugePages).run(false);
+  Sequences copied(folder, 2, WeightMemory::kMapped);
+  const PageCopier copier(copied);
+  require(copied.run(false) == expected, "what is sampled depends on pages that are copied meanwhile");
 }
 
 void run_all(const std::string& folder) {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from app.memory import folder as folder_module
+from app.memory import disk
 from tests.app.memory.pages import id_of, open_folder, write
 
 
@@ -41,8 +41,8 @@ def main() -> None:
 
     patches: dict[str, Callable[[], None]] = {
         "after open": lambda: setattr(os, "open", dies(os.open, when=lambda path, *_: str(path).startswith(".tmp-"))),
-        "half written": lambda: setattr(folder_module, "_write_all", half),
-        "after write": lambda: setattr(folder_module, "_write_all", dies(folder_module._write_all)),
+        "half written": lambda: setattr(disk, "write_all", half),
+        "after write": lambda: setattr(disk, "write_all", dies(disk.write_all)),
         "before rename": lambda: setattr(os, "rename", dies(os.rename, before=True)),
         "after rename": lambda: setattr(os, "rename", dies(os.rename)),
         "after utime": lambda: setattr(os, "utime", dies(os.utime)),

@@ -13,8 +13,8 @@ from random import Random
 
 import pytest
 
-from app.memory import folder as folder_module
-from app.memory.folder import FolderUse, MemoryFolderError, QuotaError
+from app.memory import disk
+from app.memory.folder import FolderUse, MemoryFolderError, PageFolder, QuotaError
 from app.memory.page_file import HEADER_BYTES, OtherFormatError, PageFileError, PageId
 from tests.app.memory.pages import (
     FILE_BYTES,
@@ -76,7 +76,7 @@ def test_a_folder_that_can_not_be_used_is_named(make: Callable[[Path], object], 
 # --- damage -------------------------------------------------------------------------------------------------------
 
 
-def refused(folder: folder_module.PageFolder, page_id: PageId) -> None:
+def refused(folder: PageFolder, page_id: PageId) -> None:
     """The page does not open, its file is gone, and a new one takes its place."""
     with pytest.raises(PageFileError):
         read(folder, page_id)
@@ -215,7 +215,7 @@ def test_a_write_that_fails_leaves_nothing_behind(error: int, tmp_path: Path, mo
     folder = open_folder(tmp_path)
     old = id_of("ada", "old")
     write(folder, old)
-    monkeypatch.setattr(folder_module, "_write_all", failing(error))
+    monkeypatch.setattr(disk, "write_all", failing(error))
     with pytest.raises(OSError, match=os.strerror(error)):
         write(folder, ADA)
     full = error in (errno.ENOSPC, errno.EDQUOT)
@@ -241,7 +241,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
 def test_a_read_that_fails_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = open_folder(tmp_path)
     write(folder, ADA)
-    monkeypatch.setattr(folder_module, "_read_into", failing(errno.EIO))
+    monkeypatch.setattr(disk, "read_into", failing(errno.EIO))
     with pytest.raises(OSError, match="Input/output error"):
         read(folder, ADA)
     monkeypatch.undo()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.memory import folder as folder_module
+from app.memory import disk
 from app.memory.io_threads import SAVE_PAUSE_S, FolderStore, StoreCounts
 from app.messages.memory import PageName
 from tests.app.memory.pages import (
@@ -193,7 +193,7 @@ def test_after_a_write_that_failed_nothing_is_written_for_a_while(
         tried.append(1)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(folder_module, "_write_all", full)
+    monkeypatch.setattr(disk, "write_all", full)
     assert asked.all_saved(PAGES[2:3]) == ["failed"]
     assert asked.all_saved(PAGES[3:]) == ["failed"] * 5
     assert len(tried) == 1
@@ -212,7 +212,7 @@ def test_a_disk_that_fails_is_as_if_nothing_was_there(
     def broken(*_: object) -> int:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(folder_module, "_read_into", broken)
+    monkeypatch.setattr(disk, "read_into", broken)
     assert asked.all_loaded(PAGES) == []
     monkeypatch.undo()
     (tmp_path / "v1").rename(tmp_path / "gone")

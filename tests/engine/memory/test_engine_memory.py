@@ -387,6 +387,23 @@ def test_an_engine_that_stops_answers_those_who_wait(store: DictStore) -> None:
         service.memory.flush(None).result(TIMEOUT_S)
 
 
+def test_who_waits_no_more_disturbs_nobody(store: DictStore) -> None:
+    store.held.add("save")
+    gate = threading.Event()
+    with serving(store, before_step=lambda batch: gate.wait() and None) as service:
+        request = service.ask(PROMPT)
+        futures = [service.memory.flush(None), service.memory.clear(EVE.owner), service.memory.drop(EVE.owner, None)]
+        assert [future.cancel() for future in futures] == [True] * 3, "the engine is in a step"
+        gate.set()
+        service.answer(request)
+        waiting = service.memory.flush(None)
+        store.wait_until(lambda: store.calls["save"] > 0)
+        assert not waiting.cancel(), "it has begun"
+        store.let("save")
+        assert waiting.result(TIMEOUT_S).saved_pages == 13
+        assert service.engine.healthy
+
+
 # --- leaving and forgetting -------------------------------------------------------------------------------------------
 
 

@@ -139,7 +139,7 @@ class PageLoads:
         self._by_first: dict[bytes, _Load] = {}
         self._following: dict[SequenceState, _Load] = {}
         self._seconds_per_page = 0.0  # of loading
-        self._measured_s = 0.0
+        self._measured_s: float | None = None
         if restore != "never":
             scheduler.loader = self
 
@@ -235,12 +235,16 @@ class PageLoads:
         """Whether loading so many pages is expected to take less time than computing them."""
         if pages < self._min_pages:
             return False
-        if self._restore == "always" or self._now_s() - self._measured_s > _TRY_AGAIN_S:
+        if self._restore == "always" or self._is_stale():
             return True
         return pages * self._seconds_per_page < self._computing_s(pages)
 
     def _measure(self, seconds_per_page: float) -> None:
-        if not self._seconds_per_page:
+        if self._is_stale():
             self._seconds_per_page = seconds_per_page
         self._seconds_per_page += _RATE * (seconds_per_page - self._seconds_per_page)
         self._measured_s = self._now_s()
+
+    def _is_stale(self) -> bool:
+        """Whether nothing was measured yet, or too long ago to count."""
+        return self._measured_s is None or self._now_s() - self._measured_s > _TRY_AGAIN_S

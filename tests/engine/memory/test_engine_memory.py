@@ -285,7 +285,9 @@ def test_a_slow_store_is_asked_again_only_after_a_while(store: DictStore) -> Non
         assert store.calls["find"] == finds
         service.memory.clear(ADA.owner).result(TIMEOUT_S)
         loads._measured_s = time.monotonic() - 61
-        assert service.cost(PROMPT) == RESTORED
+        for _ in range(2):
+            assert service.cost(PROMPT) == RESTORED, "the old measurement does not count any more"
+            service.memory.clear(ADA.owner).result(TIMEOUT_S)
 
 
 # --- saving -----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Literal
 
 import numpy as np
@@ -149,7 +150,7 @@ class PageSaves:
             copy = np.empty(self._store.page_bytes, np.uint8)
             self._gather(page, copy)
             self._copies += 1
-            self._hand_over(wanted, lambda out, copy=copy: _copy(copy, out))  # type: ignore[misc]
+            self._hand_over(wanted, partial(_copy, copy))
 
     def advance(self) -> None:
         """Hands over what is due: as many pages at a time as the store has threads."""
@@ -165,7 +166,7 @@ class PageSaves:
                 continue
             wanted.page = page
             self._held.add(wanted)
-            self._hand_over(wanted, lambda out, wanted=wanted: self._fetch(wanted, out))  # type: ignore[misc]
+            self._hand_over(wanted, partial(self._fetch, wanted))
 
     def wait_s(self) -> float | None:
         """Seconds until `advance` has something to do; None: nothing is to be saved, or the store will call."""

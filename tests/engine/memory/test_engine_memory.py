@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from app.engine.engine import Engine
 from app.engine.memory.engine_memory import EngineMemory, MemoryOptions
 from app.engine.memory.page_store import PageStore
+from app.memory import disk
 from app.memory.io_threads import FolderStore
 from app.messages.memory import MemoryGrant, SavedPages
 from app.messages.outputs import TokenDelta
@@ -394,7 +396,8 @@ def test_who_waits_no_more_disturbs_nobody(store: DictStore) -> None:
     gate = threading.Event()
     with serving(store, before_step=lambda batch: gate.wait() and None) as service:
         request = service.ask(PROMPT)
-        futures = [service.memory.flush(None), service.memory.clear(EVE.owner), service.memory.drop(EVE.owner, None)]
+        memory = service.memory
+        futures: list[Future[Any]] = [memory.flush(None), memory.clear(EVE.owner), memory.drop(EVE.owner, None)]
         assert [future.cancel() for future in futures] == [True] * 3, "the engine is in a step"
         gate.set()
         service.answer(request)
@@ -573,3 +576,55 @@ def test_ten_thousand_faults_and_not_one_wrong_token(tmp_path: Path, monkeypatch
                 faults += 1
         assert store.counts.damaged_pages > 100
     assert restored > 1_000
+
+
+def test_a_disk_that_hangs_costs_the_deadline_and_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All threads of the store are inside a read; the prompt is computed, and saving waits for the disk."""
+    with folder_store(tmp_path) as store, serving(store) as service:
+        service.cost(PROMPT)
+        service.flush()
+    go, entered = threading.Event(), threading.Semaphore(0)
+    read_into = disk.read_into
+
+    def hangs(opened: int, room: memoryview) -> int:
+        entered.release()
+        assert go.wait(TIMEOUT_S)
+        return read_into(opened, room)
+
+    with folder_store(tmp_path) as store, serving(store, replace(LATER, restore="auto")) as service:
+        monkeypatch.setattr(disk, "read_into", hangs)
+        assert service.cost(PROMPT) == COLD
+        assert service.memory.statistics().missed_deadlines == 1
+        assert entered.acquire(timeout=TIMEOUT_S)
+        assert entered.acquire(timeout=TIMEOUT_S)
+        waiting = service.memory.flush(ADA.owner)
+        assert service.cost(PROMPT, EVE) == COLD, "others are served"
+        assert not waiting.done()
+        go.set()
+        assert waiting.result(TIMEOUT_S) == SavedPages(13, 13 * PAGE_BYTES, 0)
+        assert service.cost(PROMPT) == RESTORED
+    monkeypatch.undo()
+    with folder_store(tmp_path) as store, serving(store) as service:
+        assert service.cost(PROMPT) == RESTORED
+
+
+def test_an_engine_that_ends_while_a_disk_hangs_does_not_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, entered = threading.Event(), threading.Semaphore(0)
+    write_all = disk.write_all
+
+    def hangs(opened: int, data: memoryview) -> None:
+        entered.release()
+        assert go.wait(TIMEOUT_S)
+        write_all(opened, data)
+
+    monkeypatch.setattr(disk, "write_all", hangs)
+    with folder_store(tmp_path) as store:
+        with serving(store) as service:
+            service.cost(PROMPT)
+            waiting = service.memory.flush(None)
+            assert entered.acquire(timeout=TIMEOUT_S)
+            assert service.cost(PROMPT) == RESTORED
+        assert waiting.result(TIMEOUT_S) == SavedPages(0, 0, 13)
+        go.set()

@@ -71,3 +71,21 @@ def test_a_page_that_leaves_the_cache_is_reported_before_it_is_used_again() -> N
     assert pool.find(b"second") is None
     pool.take(1)
     assert forgotten == [(second, b"second"), (first, b"first")]
+
+
+def test_a_forgotten_page_is_not_found_and_is_free_once_nobody_holds_it() -> None:
+    told: list[tuple[int, bytes]] = []
+    pool = PagePool(3, lambda page, digest: told.append((page, digest)))
+    held, idle = pool.take(2)
+    pool.keep(held, b"held")
+    pool.keep(idle, b"idle")
+    pool.release([idle])
+    assert pool.forget(b"idle") == idle
+    assert pool.forget(b"held") is None
+    assert pool.forget(b"other") is None
+    assert pool.find(b"idle") is None
+    assert pool.find(b"held") is None
+    assert (pool.cached_count, pool.free_count, pool.used_count) == (0, 2, 1)
+    pool.release([held])
+    assert sorted(pool.take(3)) == [0, 1, 2]
+    assert not told, "only pages that are needed for something else are told"

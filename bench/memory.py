@@ -10,7 +10,7 @@ For each context length the same prompt is asked in turn, on one loaded model:
 - `restored_from_disk`: the page cache was told to drop the files first, as after a restart of the machine.
 
 Medians of the rounds, in milliseconds. Beside them: how fast the files can be read and decrypted at most, by one
-thread and from the page cache, and what decoding loses while pages are saved. All answers must be the same.
+thread and from the page cache, and what decoding loses while an idle chat is saved. All answers must be the same.
 """
 
 import argparse
@@ -46,6 +46,8 @@ _KINDS = ("cold", "hot", "restored", "restored_from_disk")
 _TIMEOUT_S = 600.0
 _SAVED_BYTES = 64 << 30
 _LIMITS_BYTES = 128 << 20
+_IDLE_S = 0.05
+_DECODED_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +60,14 @@ class MemoryBenchOptions:
     rounds: int
     io_threads: int
     kv_type: str
+    write_bytes_per_s: float
     folder: Path | None
 
 
 class _Bench:
     """One model, its engine and a folder of saved pages."""
 
-    def __init__(self, options: MemoryBenchOptions, root: Path) -> None:
+    def __init__(self, options: MemoryBenchOptions, root: Path, memory: MemoryOptions) -> None:
         longest = max(options.tokens)
         pages = longest // _native.PAGE_TOKENS + 2
         self.runner = NativeRunner(
@@ -89,9 +92,12 @@ class _Bench:
             ttl_s=1e9,
         )
         self.store = FolderStore(
-            folder, page_bytes=self.page_bytes, page_tokens=self.runner.page_tokens, threads=options.io_threads
+            folder,
+            page_bytes=self.page_bytes,
+            page_tokens=self.runner.page_tokens,
+            threads=options.io_threads,
+            write_bytes_per_s=options.write_bytes_per_s,
         )
-        memory = MemoryOptions(save="logout", restore="always", min_tokens=1)
         self.engine = Engine(self.runner, page_store=self.store, memory=memory, prompt_chunk_tokens=512)
         self.engine.start()
         self.grant = _grant(random.Random(1))
@@ -101,8 +107,18 @@ class _Bench:
         assert self.engine.memory is not None
         return self.engine.memory
 
-    def ask(self, prompt: Sequence[int], new_tokens: int = 1, *, saved: bool = True) -> tuple[list[float], list[int]]:
-        """Seconds from the request to each of its tokens, and the tokens. Raises EngineError."""
+    def ask(
+        self,
+        prompt: Sequence[int],
+        new_tokens: int = 1,
+        *,
+        saved: bool = True,
+        while_: Callable[[], bool] = lambda: True,
+    ) -> tuple[list[float], list[int]]:
+        """Seconds from the request to each of its tokens that came while that held, and the tokens.
+
+        Raises EngineError.
+        """
         times: list[float] = []
         tokens: list[int] = []
         errors: list[EngineError] = []
@@ -115,7 +131,8 @@ class _Bench:
                     errors.append(event)
                     done.set()
                     continue
-                times.extend([now_s - began_s] * len(event.token_ids))
+                if while_():
+                    times.extend([now_s - began_s] * len(event.token_ids))
                 tokens.extend(event.token_ids)
                 if event.finish_reason is not None:
                     done.set()
@@ -157,14 +174,11 @@ class _Bench:
 
 def measure_memory(options: MemoryBenchOptions) -> dict[str, Any]:
     """Runs the bench; the result is ready for JSON. Raises RuntimeError, ValueError, OSError."""
-    with _folder(options.folder) as root:
-        bench = _Bench(options, root)
-        try:
-            limits = _limits(bench)
-            results = {tokens: _of_length(bench, tokens, options.rounds, limits) for tokens in options.tokens}
-            decoding = _decoding_while_saving(bench, max(options.tokens), options.rounds)
-        finally:
-            bench.close()
+    with _bench(options, MemoryOptions(save="logout", restore="always", min_tokens=1)) as bench:
+        limits = _limits(bench)
+        results = {tokens: _of_length(bench, tokens, options.rounds, limits) for tokens in options.tokens}
+    with _bench(options, MemoryOptions(save="idle", save_after_s=_IDLE_S, restore="never")) as bench:
+        decoding = _decoding_while_saving(bench, max(options.tokens), options.rounds)
     return {
         "model": options.model.name,
         "tier": bench.runner.model.tier,
@@ -247,20 +261,23 @@ def _rate(work: Callable[[], object], size: int) -> float:
 
 
 def _decoding_while_saving(bench: _Bench, tokens: int, rounds: int) -> dict[str, float]:
-    """Tokens a second of one stream alone, and of one that decodes while a chat of `tokens` tokens is saved."""
+    """Tokens a second of one stream alone, and of the same one while a chat of `tokens` tokens is being saved."""
     rng = random.Random(0)
     alone: list[float] = []
     saving: list[float] = []
-    bench.ask([rng.randrange(bench.runner.vocab_size) for _ in range(64)], 512, saved=False)
+    prompt = [rng.randrange(bench.runner.vocab_size) for _ in range(64)]
+    counts = bench.store.counts
     for _ in range(rounds):
-        bench.clear()
+        alone.append(_tokens_per_s(bench.ask(prompt, _DECODED_TOKENS, saved=False)[0]))
         bench.grant = _grant(rng)
+        before = counts.saved_pages
         bench.ask([rng.randrange(bench.runner.vocab_size) for _ in range(tokens)])
-        prompt = [rng.randrange(bench.runner.vocab_size) for _ in range(64)]
-        alone.append(_tokens_per_s(bench.ask(prompt, 512, saved=False)[0]))
-        future = bench.memory.flush(None)
-        saving.append(_tokens_per_s(bench.ask(prompt, 512, saved=False)[0]))
-        future.result(_TIMEOUT_S)
+        while counts.saved_pages == before:
+            time.sleep(_IDLE_S / 10)
+        times, _ = bench.ask(prompt, _DECODED_TOKENS, saved=False, while_=lambda: bool(bench.memory.saves.wanted_pages))
+        saving.append(_tokens_per_s(times))
+        bench.save()
+        bench.clear()
     ratio = statistics.median(one / other for one, other in zip(saving, alone, strict=True))
     return {
         "alone_tokens_per_s": round(statistics.median(alone), 2),
@@ -270,6 +287,9 @@ def _decoding_while_saving(bench: _Bench, tokens: int, rounds: int) -> dict[str,
 
 
 def _tokens_per_s(times: Sequence[float]) -> float:
+    """Raises RuntimeError for too few tokens to tell."""
+    if len(times) < 2 or times[-1] <= times[0]:
+        raise RuntimeError("pages were saved before a token was made: lower --write-bytes-per-s or take more --tokens")
     return (len(times) - 1) / (times[-1] - times[0])
 
 
@@ -287,9 +307,13 @@ def _grant(rng: random.Random) -> MemoryGrant:
 
 
 @contextmanager
-def _folder(parent: Path | None) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="redoubt-memory-", dir=parent) as path:
-        yield Path(path)
+def _bench(options: MemoryBenchOptions, memory: MemoryOptions) -> Iterator[_Bench]:
+    with tempfile.TemporaryDirectory(prefix="redoubt-memory-", dir=options.folder) as path:
+        bench = _Bench(options, Path(path), memory)
+        try:
+            yield bench
+        finally:
+            bench.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -302,6 +326,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--rounds", type=at_least(1), default=5, help="medians count (default %(default)s)")
     parser.add_argument("--io-threads", type=at_least(1), default=2, help="as memory.threads (default %(default)s)")
+    parser.add_argument(
+        "--write-bytes-per-s", type=float, default=32 << 20, help="as memory.write_bytes_per_s (default %(default)s)"
+    )
     parser.add_argument("--kv-type", choices=("auto", *_native.KV_TYPES), default="auto", help="of the pages")
     parser.add_argument("--folder", type=Path, help="where to save pages: the disk that is measured (default: /tmp)")
     parser.add_argument("--json", action="store_true", help="one line of JSON instead of an indented one")

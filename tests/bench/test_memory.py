@@ -10,7 +10,18 @@ from tests.kernels.tiny_model import LLAMA, write_random_model
 def test_one_json_object_says_it_all_and_nothing_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_random_model(tmp_path / "tiny", LLAMA, "sym_int4")
     (tmp_path / "disk").mkdir()
-    sizes = ["--tokens", "64,200", "--rounds", "2", "--io-threads", "1", "--kv-type", "int16"]
+    sizes = [
+        "--tokens",
+        "64,200",
+        "--rounds",
+        "2",
+        "--io-threads",
+        "1",
+        "--kv-type",
+        "int16",
+        "--write-bytes-per-s",
+        "100000",
+    ]
     assert main([str(folder), "--threads", "1", "--json", "--folder", str(tmp_path / "disk"), *sizes]) == 0
     printed = capsys.readouterr()
     result = json.loads(printed.out)

@@ -152,6 +152,11 @@ class PageSaves:
             self._copies += 1
             self._hand_over(wanted, partial(_copy, copy))
 
+    @property
+    def wanted_pages(self) -> int:
+        """Pages that are due and not saved yet."""
+        return len(self._queue) + len(self._running)
+
     def advance(self) -> None:
         """Hands over what is due: as many pages at a time as the store has threads."""
         now_s = self._now_s()

@@ -14,14 +14,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.memory.folder import PageFolder, QuotaError
 from app.memory.page_file import OtherFormatError, PageFileError, PageId
-from app.messages.memory import MemoryGrant, PageName
+from app.messages.memory import MemoryGrant, PageName, SaveOutcome
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,6 @@ _MOST_KNOWN: Final = 1 << 17
 """Names of files that this process has written or read. A file that it has not seen itself may be damaged."""
 
 U8 = NDArray[np.uint8]
-SaveOutcome = Literal["saved", "kept", "failed"]
 
 
 @dataclass(slots=True)

@@ -4,18 +4,15 @@
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.messages.memory import MemoryGrant, PageName
+from app.messages.memory import MemoryGrant, PageName, SaveOutcome
 
 GatheredPage = NDArray[np.uint8]
 """[gathered_page_bytes], in the format of `_native.Model.gather_page`."""
-
-SaveOutcome = Literal["saved", "kept", "failed"]
-""""kept": it had been saved before. "failed": it is not there, and the reason was logged."""
 
 
 class PageStore(Protocol):

@@ -20,9 +20,9 @@ from typing import Final, Literal
 
 import numpy as np
 
-from app.engine.memory.page_store import GatheredPage, PageStore, SaveOutcome
+from app.engine.memory.page_store import GatheredPage, PageStore
 from app.engine.pages.page_pool import PagePool
-from app.messages.memory import MemoryGrant, PageName, SavedPages
+from app.messages.memory import MemoryGrant, PageName, SavedPages, SaveOutcome
 
 Save = Literal["idle", "logout", "never"]
 MOST_COPIES_BYTES: Final = 64 << 20

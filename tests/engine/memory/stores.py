@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.memory.page_store import SaveOutcome
-from app.messages.memory import MemoryGrant, PageName
+from app.messages.memory import MemoryGrant, PageName, SaveOutcome
 from tests.app.memory.pages import FINGERPRINT
 
 U8 = NDArray[np.uint8]

@@ -23,7 +23,7 @@ from app.memory import disk
 from app.memory.io_threads import FolderStore
 from app.messages.memory import MemoryGrant, SavedPages
 from app.messages.outputs import TokenDelta
-from app.messages.requests import GenerateRequest, SamplingParams
+from app.messages.requests import BeamParams, ContextWindow, GenerateRequest, SamplingParams
 from tests.app.memory.pages import files_in, grant_for, open_folder
 from tests.engine.memory.stores import DictStore, gathered
 from tests.engine.test_engine import Receiver
@@ -40,9 +40,11 @@ TIMEOUT_S = 60
 class Service:
     """An engine over a store, and what its requests cost."""
 
-    def __init__(self, store: PageStore, options: MemoryOptions = LATER, **runner: Any) -> None:
+    def __init__(
+        self, store: PageStore, options: MemoryOptions = LATER, *, guess_tokens: int = 0, **runner: Any
+    ) -> None:
         self.runner = FakeRunner(**runner)
-        self.engine = Engine(self.runner, page_store=store, memory=options)
+        self.engine = Engine(self.runner, page_store=store, memory=options, guess_tokens=guess_tokens)
         self.receiver = Receiver()
         self.engine.start()
         self._count = 0
@@ -192,6 +194,23 @@ def test_the_same_prompt_at_the_same_time_is_loaded_once(store: DictStore) -> No
             assert service.cached(request) == 48
         assert (store.calls["load"] - loads, store.calls["find"] - finds) == (12, 1)
         assert sum(service.runner.step_tokens) == 4 * RESTORED
+
+
+def test_a_search_and_an_endless_output_use_pages_and_are_right(store: DictStore) -> None:
+    saved_by_one_engine(store)
+    sampling = SamplingParams(seed=1)
+    with serving(store, kv_pages=64) as service:
+        search = GenerateRequest(
+            "beams", PROMPT, 6, tenant=b"", memory=ADA, search=BeamParams(3), stop_token_ids=frozenset((1, 2))
+        )
+        service.receiver.submit(service.engine, search)
+        assert service.receiver.tokens("beams") == service.runner.expected_answers(search)[0][0]
+        service.memory.clear(ADA.owner).result(TIMEOUT_S)
+        window = ContextWindow(tokens=56, keep_tokens=4, discard_tokens=8)
+        endless = GenerateRequest("endless", PROMPT, 60, sampling, tenant=b"", memory=ADA, window=window)
+        service.receiver.submit(service.engine, endless)
+        assert service.cached(endless) == 48
+        assert service.flush() == SavedPages(0, 0, 0), "its pages depend on what has left the window"
 
 
 # --- faults of loading ----------------------------------------------------------------------------------------------
@@ -472,7 +491,10 @@ def test_no_fault_changes_a_token(seed: int) -> None:
     grants = [grant_for(user, chat) for user in ("ada", "eve") for chat in ("one", "other")]
     for _ in range(3):
         options = MemoryOptions("idle", rng.choice([0.0, 0.001, 1e9]), rng.choice(["auto", "always"]), 1)
-        with serving(store, options, kv_pages=rng.choice([24, 40]), max_context_tokens=96) as service:
+        guesses, pages, vocabulary = rng.choice([0, 4]), rng.choice([24, 40]), rng.choice([3, 1000])
+        with serving(
+            store, options, guess_tokens=guesses, kv_pages=pages, max_context_tokens=96, vocab_size=vocabulary
+        ) as service:
             requests = []
             for _ in range(20):
                 store.held = set(rng.sample(["find", "load", "save"], rng.choice([0, 0, 0, 1]))) - {"find"}
@@ -480,6 +502,7 @@ def test_no_fault_changes_a_token(seed: int) -> None:
                 store.fails = set(rng.sample(["find", "load", "save"], rng.choice([0, 0, 1])))
                 store.missing = {rng.randrange(15)}
                 prompt = rng.choice(texts)[: rng.randrange(1, 60)] + tuple(rng.choices(range(1000), k=rng.randrange(9)))
+                prompt = tuple(token % vocabulary for token in prompt)
                 request = service.ask(prompt, rng.choice([*grants, None]), new_tokens=rng.randrange(1, 12))
                 if rng.random() < 0.2:
                     service.engine.abort(request.request_id)

@@ -327,7 +327,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=at_least(1), default=5, help="medians count (default %(default)s)")
     parser.add_argument("--io-threads", type=at_least(1), default=2, help="as memory.threads (default %(default)s)")
     parser.add_argument(
-        "--write-bytes-per-s", type=float, default=32 << 20, help="as memory.write_bytes_per_s (default %(default)s)"
+        "--write-bytes-per-s", type=float, default=16 << 20, help="as memory.write_bytes_per_s (default %(default)s)"
     )
     parser.add_argument("--kv-type", choices=("auto", *_native.KV_TYPES), default="auto", help="of the pages")
     parser.add_argument("--folder", type=Path, help="where to save pages: the disk that is measured (default: /tmp)")

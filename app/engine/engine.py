@@ -111,6 +111,7 @@ class Engine:
                 memory or MemoryOptions(),
                 post=self._post,
                 seconds_per_token=lambda: self._pace.seconds_per_token,
+                computing=lambda: bool(self._generations),
             )
         self._is_stuck = False  # all sequences wait for pages that are loaded or saved
         self._outbox = Outbox()

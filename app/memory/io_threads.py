@@ -76,6 +76,7 @@ class _Save:
     fetch: Callable[[U8], bool]
     done: Callable[[SaveOutcome], None]
     durable: bool
+    paced: bool
 
 
 class FolderStore:
@@ -93,7 +94,8 @@ class FolderStore:
     ) -> None:
         """Starts its threads.
 
-        page_bytes, page_tokens: of a gathered page. write_bytes_per_s: the most that is written; None: no limit.
+        page_bytes, page_tokens: of a gathered page. write_bytes_per_s: the most that is written of pages that
+        may take their time; None: no limit.
         """
         self.fingerprint = folder.fingerprint
         self.page_bytes = page_bytes
@@ -140,10 +142,11 @@ class FolderStore:
         done: Callable[[SaveOutcome], None],
         *,
         durable: bool,
+        paced: bool,
     ) -> None:
         """As `PageStore`."""
         with self._changed:
-            self._saves.append(_Save(grant, page, fetch, done, durable))
+            self._saves.append(_Save(grant, page, fetch, done, durable, paced))
             self._changed.notify()
 
     def close(self, timeout_s: float = 5.0) -> None:
@@ -199,7 +202,7 @@ class FolderStore:
             if now_s < self._paused_until_s:
                 self._saves.popleft()
                 return lambda page, file: save.done("failed")
-            if save.durable or self._next_save_s <= now_s:  # who logs out waits
+            if not save.paced or self._next_save_s <= now_s:
                 self._saves.popleft()
                 if self._write_bytes_per_s is not None:
                     self._next_save_s = now_s + self.folder.file_bytes / self._write_bytes_per_s

@@ -55,10 +55,13 @@ class EngineMemory:
         *,
         post: Callable[[Callable[[], None]], bool],
         seconds_per_token: Callable[[], float],
+        computing: Callable[[], bool],
     ) -> None:
         """post(call): makes the engine's thread call it before its next step; False: it never will.
 
-        seconds_per_token: of computing prompts; 0: not known yet. Raises ValueError for a store of another model.
+        seconds_per_token: of computing prompts; 0: not known yet. computing: whether there are requests.
+
+        Raises ValueError for a store of another model.
         """
         if store.page_bytes != runner.gathered_page_bytes:
             raise ValueError(f"store: its pages have {store.page_bytes} bytes, not {runner.gathered_page_bytes}")
@@ -67,6 +70,7 @@ class EngineMemory:
             post(call)
 
         self._post = post
+        self._computing = computing
         self._running: set[SequenceState] = set()
         self._left: set[SequenceState] = set()  # those whose user left while they ran
         self.loads = PageLoads(
@@ -157,7 +161,7 @@ class EngineMemory:
     def advance(self) -> None:
         """Before each step: ends loads that take too long, and hands over pages to save."""
         self.loads.expire()
-        self.saves.advance()
+        self.saves.advance(computing=self._computing())
 
     def give_way(self, running: Sequence[SequenceState]) -> bool:
         """Nothing could be planned for these sequences: whether there are pages for them now that were being saved."""

@@ -52,8 +52,10 @@ class PageStore(Protocol):
         done: Callable[[SaveOutcome], None],
         *,
         durable: bool,
+        paced: bool,
     ) -> None:
         """Saves a page. fetch(array): is to write the page there, at once; False: there is no such page any more.
 
-        durable: `done` is called when the page would survive a loss of power.
+        durable: `done` is called when the page would survive a loss of power. paced: it may take its time, so that it
+        does not slow down what is computed.
         """

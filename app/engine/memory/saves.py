@@ -150,15 +150,18 @@ class PageSaves:
             copy = np.empty(self._store.page_bytes, np.uint8)
             self._gather(page, copy)
             self._copies += 1
-            self._hand_over(wanted, partial(_copy, copy))
+            self._hand_over(wanted, partial(_copy, copy), paced=False)  # the next copies need the room
 
     @property
     def wanted_pages(self) -> int:
         """Pages that are due and not saved yet."""
         return len(self._queue) + len(self._running)
 
-    def advance(self) -> None:
-        """Hands over what is due: as many pages at a time as the store has threads."""
+    def advance(self, *, computing: bool) -> None:
+        """Hands over what is due: as many pages at a time as the store has threads.
+
+        computing: whether there are requests, which saving should not slow down.
+        """
         now_s = self._now_s()
         for key in [key for key, chat in self._chats.items() if chat.due_s <= now_s]:
             self._enqueue(self._chats.pop(key))
@@ -171,7 +174,7 @@ class PageSaves:
                 continue
             wanted.page = page
             self._held.add(wanted)
-            self._hand_over(wanted, partial(self._fetch, wanted))
+            self._hand_over(wanted, partial(self._fetch, wanted), paced=computing and not wanted.durable)
 
     def wait_s(self) -> float | None:
         """Seconds until `advance` has something to do; None: nothing is to be saved, or the store will call."""
@@ -267,13 +270,13 @@ class PageSaves:
         chats = [chat for chat in self._chats.values() if digest in chat.pages]
         return taken + [_Wanted(chat.grant, chat.pages.pop(digest)) for chat in chats]
 
-    def _hand_over(self, wanted: _Wanted, fetch: Callable[[GatheredPage], bool]) -> None:
+    def _hand_over(self, wanted: _Wanted, fetch: Callable[[GatheredPage], bool], *, paced: bool) -> None:
         self._running.add(wanted)
 
         def done(outcome: SaveOutcome) -> None:
             self._post(lambda: self._saved(wanted, outcome))
 
-        self._store.save(wanted.grant, wanted.name, fetch, done, durable=wanted.durable)
+        self._store.save(wanted.grant, wanted.name, fetch, done, durable=wanted.durable, paced=paced)
 
     def _fetch(self, wanted: _Wanted, out: GatheredPage) -> bool:
         """On a thread of the store."""

@@ -29,6 +29,8 @@ class DictStore:
         self.fails: set[str] = set()
         self.missing: set[int] = set()
         """Indices of pages that are found, but then can't be loaded."""
+        self.paced: list[bool] = []
+        """Of each page that was to be saved."""
         self.calls: dict[str, int] = defaultdict(int)
         self.threads = 1
         self._work: deque[tuple[str, Callable[[], None]]] = deque()
@@ -70,6 +72,7 @@ class DictStore:
         done: Callable[[SaveOutcome], None],
         *,
         durable: bool,
+        paced: bool,
     ) -> None:
         def work() -> None:
             out = np.zeros(self.page_bytes, np.uint8)
@@ -80,6 +83,7 @@ class DictStore:
             self.pages[self._key(grant, page)] = out.tobytes()
             done("kept" if known else "saved")
 
+        self.paced.append(paced)
         self._add("save", work)
 
     def let(self, *calls: str) -> None:

@@ -324,6 +324,28 @@ def test_pages_are_saved_when_their_chat_is_idle(store: DictStore) -> None:
         assert len(store.pages) == 13
 
 
+def test_saving_takes_its_time_only_while_something_is_computed(store: DictStore) -> None:
+    with serving(store, NOW) as service:
+        service.cost(PROMPT)
+        store.wait_until(lambda: len(store.pages) == 13)
+        assert store.paced == [False] * 13
+        long, short = service.ask(PROMPT[::-1], None, new_tokens=70), service.ask(PROMPT[:25], EVE, new_tokens=1)
+        service.answer(short)
+        service.answer(long)
+        store.wait_until(lambda: len(store.pages) == 19)
+        assert True in store.paced[13:]
+    store.paced.clear()
+    store.held.add("save")
+    with serving(store) as service:
+        long = service.ask(PROMPT[::-1], None, new_tokens=70)
+        service.answer(service.ask(PROMPT[:25], EVE, new_tokens=1))
+        waiting = service.memory.flush(EVE.owner)
+        store.wait_until(lambda: len(store.paced) == 1)
+        store.let("save")
+        waiting.result(TIMEOUT_S)
+        assert not any(store.paced), "somebody waits"
+
+
 def test_only_at_logout(store: DictStore) -> None:
     with serving(store, replace(NOW, save="logout")) as service:
         service.cost(PROMPT)

@@ -215,7 +215,7 @@ class MemorySettings(Knobs):
     """The fewest tokens that are worth loading."""
     threads: int = Field(default=2, ge=1, le=64)
     """Threads of a worker that read and write pages; each needs memory for two pages."""
-    write_bytes_per_s: float | None = Field(default=float(16 << 20), gt=0)
+    write_bytes_per_s: float | None = Field(default=float(8 << 20), gt=0)
     """The most that a worker writes in a second while it computes answers, so that they do not slow down. Without any,
     at logout and when the worker is removed it writes as fast as it can. none: no limit."""
 

@@ -7,7 +7,11 @@ from bench.memory import main
 from tests.kernels.tiny_model import LLAMA, write_random_model
 
 
-def test_one_json_object_says_it_all_and_nothing_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_json_object_says_it_all_and_nothing_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.memory._IDLE_S", 0.002)  # so small a model has decoded all before a chat counts as idle
+    monkeypatch.setattr("bench.memory._DECODED_TOKENS", 500)
     folder = write_random_model(tmp_path / "tiny", LLAMA, "sym_int4")
     (tmp_path / "disk").mkdir()
     sizes = [

@@ -3,8 +3,10 @@
 import asyncio
 import dataclasses
 import importlib
+import itertools
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,6 +143,12 @@ async def test_async_a_key_is_verified_again(
         clock[0] = 3610
         await client.get(f"{service.url}/v1/models")
     assert service.targets == ["/v1/attestation", "/v1/models"] * 2
+
+
+def test_a_verdict_that_ran_out_while_it_was_made(service: FakeService, policy: Policy) -> None:
+    times = itertools.count(time.time(), policy.reverify_after_s)
+    with pytest.raises(redoubt_verify.AttestationError, match="reverify_after is too short"):
+        transport.verify_once(connections.Verifier(service.url, policy, clock=lambda: next(times)))
 
 
 def test_a_clock_that_is_set_back_does_not_make_a_verdict_younger(

@@ -84,7 +84,9 @@ def verify_once(verifier: Verifier) -> Verdict:
     backend = SyncBackend(core.SyncBackend(), verifier)
     stream = backend.connect_tcp(verifier.host, verifier.port, timeout=verifier.timeout_s)
     stream.start_tls(sslcontext.context(), verifier.host).close()
-    return verifier.verdicts[0]
+    if not (verdicts := verifier.verdicts):
+        raise AttestationError("unreachable", "the verdict had run out when it was there: reverify_after is too short")
+    return verdicts[0]
 
 
 def _policy(policy: str | Path | Policy, allow_insecure: bool) -> Policy:

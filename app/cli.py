@@ -343,7 +343,11 @@ def chat(
         str | None, typer.Option(envvar="REDOUBT_API_KEY", help="The API key, if the service needs one.")
     ] = None,
 ) -> None:
-    """Chat in the terminal. Ctrl-C stops an answer; exit, quit or Ctrl-D ends the chat."""
+    """Chat in the terminal. Ctrl-C stops an answer.
+
+    Four words are for the chat itself where a line has nothing else: login asks for your name and password, logout ends
+    that session and forgets this chat, exit and quit (or Ctrl-D) leave it. After exit the next chat is still logged in.
+    """
     from app.client.terminal import ChatError, TerminalChat
 
     with one_line_errors(ChatError):

@@ -1,15 +1,19 @@
 """A chat in the terminal, over HTTP: the service is a URL. Knows nothing of models, tokens or Ray.
 
-Line editing and history are readline's; what was typed is kept in memory only.
+Line editing and history are readline's; what was typed is kept in memory only. A login is kept in the user's file of
+sessions, so that the next chat goes on with it.
 """
 
 import contextlib
+import getpass
+import sys
 from collections.abc import Iterator
 
-from openai import APIConnectionError, APIStatusError, OpenAIError, omit
+from openai import APIConnectionError, APIStatusError, AuthenticationError, OpenAIError, omit
 from openai.types.chat import ChatCompletionMessageParam
 
-from app.client import v1
+from app.client import login, v1
+from app.client.session_file import SavedSession, SessionFile, SessionFileError, user_file
 
 LEAVE = frozenset({"exit", "quit"})
 DIM, PLAIN = "\033[2m", "\033[0m"
@@ -32,22 +36,41 @@ class TerminalChat:
         max_tokens: int | None = None,
         api_key: str | None = None,
     ) -> None:
+        """api_key: used instead of a session."""
         self._url = url.rstrip("/").removesuffix("/v1")
         if not self._url.startswith(("http://", "https://")):
             raise ChatError(f"--url {url}: not an address such as http://127.0.0.1:8000")
-        self._client = v1.connect(self._url, api_key)
+        self._has_key = bool(api_key)
+        self._without_session = self._client = v1.connect(self._url, api_key)
         self._temperature = omit if temperature is None else temperature
         self._max_tokens = omit if max_tokens is None else max_tokens
-        self._messages: list[ChatCompletionMessageParam] = []
+        self._system: list[ChatCompletionMessageParam] = []
         if system:
-            self._messages.append({"role": "system", "content": system})
-        self.model = self._choose_model(model)
+            self._system.append({"role": "system", "content": system})
+        self._messages = [*self._system]
+        self._sessions = SessionFile(user_file())
+        self._session: SavedSession | None = None
+        self._user: str | None = None
+        """Whose chat it is; None: nobody's who has logged in."""
+        self._notes: list[str] = []
+        """What is said when the chat begins."""
+        self._wanted = model
+        self.model: str | None = None
+        """None: to be chosen, which may need a login first."""
+        is_well = self._has_key or self._resume()
+        self.model = self._choose_model()
+        if self.model is not None:
+            self._notes.append(self._greeting())
+        elif is_well:
+            self._notes.append(self._login_needed())
 
     def run(self) -> None:
         """Reads lines and prints answers until exit, quit or the end of input."""
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  (input() edits lines once it is loaded)
-        print(f"{DIM}{self.model} at {self._url}. Ctrl-C stops an answer; exit or Ctrl-D leaves.{PLAIN}")
+        for note in self._notes:
+            _say(note)
+        self._notes.clear()
         while True:
             try:
                 line = input("> ").strip()
@@ -57,13 +80,114 @@ class TerminalChat:
             except EOFError:
                 print()
                 return
-            if line.lower() in LEAVE:
+            word = line.lower()
+            if word in LEAVE:
                 return
-            if line:
+            if word == "login":
+                self._log_in()
+            elif word == "logout":
+                self._log_out()
+            elif line:
                 self._turn(line)
+
+    def _resume(self) -> bool:
+        """Goes on with the session of an earlier chat, if there is one; False: it has ended, and a note says so."""
+        try:
+            session = self._sessions.get(self._url)
+        except SessionFileError as error:
+            self._notes.append(str(error))
+            return True
+        if session is None:
+            return True
+        self._use(session)
+        try:
+            if login.is_held(self._client):
+                return True
+        except OpenAIError as error:
+            raise ChatError(_reason(error, self._url)) from error
+        self._notes.append(self._forget_ended())
+        return False
+
+    def _log_in(self) -> None:
+        """Asks for name and password. What goes wrong is one line, and the chat goes on as it was."""
+        if self._session is not None:
+            _say(f"You are logged in as {self._session.name}; logout comes first.")
+            return
+        try:
+            if not login.has_users(self._client):
+                _say(f"{self._url} has no users: there is nothing to log in to.")
+                return
+            if self._has_key:
+                _say("This chat uses an API key: start it without --api-key and REDOUBT_API_KEY to log in.")
+                return
+            name = input("Name: ").strip()
+            session = login.log_in(self._client, name, _password())
+        except (KeyboardInterrupt, EOFError):
+            print()
+            return
+        except OpenAIError as error:
+            wait_s = login.retry_after_s(error)
+            _say(_reason(error, self._url) + ("" if wait_s is None else f" Wait {wait_s} s."))
+            return
+        if self._user not in (None, session.name):
+            self._forget_chat()
+        self._use(session)
+        if self._find_model():
+            _say(self._greeting())
+        try:
+            self._sessions.keep(self._url, session)
+        except SessionFileError as error:
+            _say(f"The login holds for this chat only. {error}")
+
+    def _log_out(self) -> None:
+        """Ends the session at the service first: while that fails it is kept, so that one can try again."""
+        if self._session is None:
+            _say("You are not logged in.")
+            return
+        try:
+            login.log_out(self._client)
+        except OpenAIError as error:
+            _say(f"You are still logged in: {_reason(error, self._url)}")
+            return
+        try:
+            self._sessions.remove(self._url, self._session)
+        except SessionFileError as error:
+            _say(str(error))
+        self._use(None)
+        self._forget_chat()
+        _say("Logged out; this chat is forgotten.")
+
+    def _use(self, session: SavedSession | None) -> None:
+        """Sends this session's token from now on; None: as without a login."""
+        self._session = session
+        self.model = None
+        if session is None:
+            self._client = self._without_session
+        else:
+            self._user = session.name
+            self._client = self._without_session.with_options(api_key=session.token)
+
+    def _forget_ended(self) -> str:
+        """Goes on without the session, and gives the line that says so. The chat stays for the same user's next one."""
+        assert self._session is not None
+        with contextlib.suppress(SessionFileError):  # it opens nothing any more
+            self._sessions.remove(self._url, self._session)
+        ended = f"The session of {self._session.name} has ended: type login to log in again."
+        self._use(None)
+        return ended
+
+    def _forget_chat(self) -> None:
+        self._messages = [*self._system]
+        self._user = None
+        with contextlib.suppress(ImportError):
+            import readline
+
+            readline.clear_history()
 
     def _turn(self, question: str) -> None:
         """One question and its answer; a question that failed is taken back, to be asked again."""
+        if self.model is None and not self._find_model():
+            return
         self._messages.append({"role": "user", "content": question})
         answer = ""
         try:
@@ -74,7 +198,8 @@ class TerminalChat:
         except KeyboardInterrupt:
             print(f" {DIM}(stopped){PLAIN}")
         except OpenAIError as error:
-            print(f"{DIM}{_reason(error, self._url)}{PLAIN}")
+            is_over = self._session is not None and login.has_ended(error)
+            _say(self._forget_ended() if is_over else _reason(error, self._url))
         if answer:
             self._messages.append({"role": "assistant", "content": answer})
         else:
@@ -82,6 +207,7 @@ class TerminalChat:
 
     def _stream(self) -> Iterator[str]:
         """The answer as it is made. Leaving early closes the connection, and so ends the work."""
+        assert self.model is not None
         with self._client.chat.completions.create(
             model=self.model,
             messages=self._messages,
@@ -93,16 +219,55 @@ class TerminalChat:
                 if text := v1.text_of(chunk):
                     yield text
 
-    def _choose_model(self, wanted: str | None) -> str:
+    def _find_model(self) -> bool:
+        """Chooses the model while the chat runs, or says why there is none."""
+        try:
+            self.model = self._choose_model()
+        except ChatError as error:
+            _say(str(error))
+            return False
+        if self.model is None:
+            _say(self._login_needed())
+        return self.model is not None
+
+    def _choose_model(self) -> str | None:
+        """None: the service tells its models to users only, so a login is needed. Raises ChatError."""
         try:
             served = v1.models(self._client)
         except OpenAIError as error:
+            if isinstance(error, AuthenticationError) and not self._has_key and self._has_users():
+                if self._session is not None:
+                    self._forget_ended()
+                return None
             raise ChatError(_reason(error, self._url)) from error
         if not served:
             raise ChatError(f"{self._url} serves no model")
-        if wanted is not None and wanted not in served:
-            raise ChatError(f"{self._url} does not serve {wanted}, only {', '.join(served)}")
-        return wanted or served[0]
+        if self._wanted is not None and self._wanted not in served:
+            raise ChatError(f"{self._url} does not serve {self._wanted}, only {', '.join(served)}")
+        return self._wanted or served[0]
+
+    def _has_users(self) -> bool:
+        try:
+            return login.has_users(self._client)
+        except OpenAIError as error:
+            raise ChatError(_reason(error, self._url)) from error
+
+    def _greeting(self) -> str:
+        user = "" if self._session is None else f", logged in as {self._session.name}"
+        return f"{self.model} at {self._url}{user}. Ctrl-C stops an answer; exit or Ctrl-D leaves."
+
+    def _login_needed(self) -> str:
+        return f"{self._url} serves its users only: type login; exit or Ctrl-D leaves."
+
+
+def _say(line: str) -> None:
+    print(f"{DIM}{line}{PLAIN}")
+
+
+def _password() -> str:
+    """Asks without showing what is typed; without a terminal it is a line of the input."""
+    question = "Password: "
+    return getpass.getpass(question) if sys.stdin.isatty() else input(question)
 
 
 def _reason(error: OpenAIError, url: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.client.terminal import ChatError, TerminalChat
+from tests.app.client.conftest import TypeIn
 from tests.fake_v1 import FakeV1, running
 
 
@@ -18,23 +19,10 @@ def fake() -> Iterator[FakeV1]:
         yield fake
 
 
-def type_in(monkeypatch: pytest.MonkeyPatch, *lines: str | type[BaseException]) -> None:
-    """Makes input() return the lines one by one, or raise."""
-    typed = iter(lines)
-
-    def read(_prompt: str) -> str:
-        line = next(typed)
-        if isinstance(line, str):
-            return line
-        raise line
-
-    monkeypatch.setattr(builtins, "input", read)
-
-
 def test_streams_the_answer_and_keeps_the_history(
-    fake: FakeV1, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    type_in(monkeypatch, "first", "", "second", "exit")
+    type_in("first", "", "second", "exit")
     TerminalChat(fake.url, system="Be brief.", temperature=0.5).run()
     assert capsys.readouterr().out.count("Hello from the fake.\n") == 2
     assert fake.asked[1]["messages"] == [
@@ -48,13 +36,13 @@ def test_streams_the_answer_and_keeps_the_history(
 
 
 @pytest.mark.parametrize("leave", ["exit", "QUIT", EOFError])
-def test_leaves(fake: FakeV1, monkeypatch: pytest.MonkeyPatch, leave: str | type[BaseException]) -> None:
-    type_in(monkeypatch, KeyboardInterrupt, leave)  # Ctrl-C at the prompt only drops the line
+def test_leaves(fake: FakeV1, type_in: TypeIn, leave: str | type[BaseException]) -> None:
+    type_in(KeyboardInterrupt, leave)  # Ctrl-C at the prompt only drops the line
     TerminalChat(fake.url + "/v1/").run()
     assert fake.asked == []
 
 
-def test_ctrl_c_stops_the_answer_and_not_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_stops_the_answer_and_not_the_chat(monkeypatch: pytest.MonkeyPatch, type_in: TypeIn) -> None:
     with running(FakeV1(words=[f"{i} " for i in range(1000)], pause_s=0.01)) as fake:
         printed: list[str] = []
 
@@ -65,7 +53,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(monkeypatch: pytest.MonkeyPatc
                 signal.raise_signal(signal.SIGINT)
 
         monkeypatch.setattr(builtins, "print", interrupt_at_third)
-        type_in(monkeypatch, "count", "go on", "quit")
+        type_in("count", "go on", "quit")
         TerminalChat(fake.url).run()
         deadline = time.monotonic() + 5
         while fake.cut_off == 0 and time.monotonic() < deadline:
@@ -76,15 +64,15 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_error_is_shown_and_the_question_taken_back(
-    fake: FakeV1, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake.error = (429, "All places are taken.")
     chat = TerminalChat(fake.url)
-    type_in(monkeypatch, "hello", "exit")
+    type_in("hello", "exit")
     chat.run()
     assert "All places are taken." in capsys.readouterr().out
     fake.error = None
-    type_in(monkeypatch, "again", "exit")
+    type_in("again", "exit")
     chat.run()
     assert fake.asked[1]["messages"] == [{"role": "user", "content": "again"}]
 

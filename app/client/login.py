@@ -1,0 +1,68 @@
+"""`/v1/auth` as a client asks it: whether a service has users, and how a session begins, goes on and ends.
+
+All of it raises OpenAIError, as the library's own calls do. It knows nothing of where sessions are kept.
+"""
+
+from openai import APIError, APIStatusError, AuthenticationError, BadRequestError, NotFoundError, OpenAI, OpenAIError
+
+from app.client.session_file import SavedSession
+
+_ENDED = frozenset({"session_expired", "invalid_api_key"})
+
+
+def has_users(client: OpenAI) -> bool:
+    """Whether one can log in: only then an empty login is a bad request. Else the path is unknown, or needs a key."""
+    try:
+        client.post("/auth/login", cast_to=object, body={})
+    except BadRequestError:
+        return True
+    except (AuthenticationError, NotFoundError):
+        pass
+    return False
+
+
+def log_in(client: OpenAI, name: str, password: str) -> SavedSession:
+    """Begins a session. The password goes to the service's own address only, and follows no redirect."""
+    body = {"name": name, "password": password}
+    answer = client.post("/auth/login", cast_to=object, body=body, options={"follow_redirects": False})
+    return SavedSession(_text(answer, "name"), _text(answer, "token"))
+
+
+def is_held(client: OpenAI) -> bool:
+    """Whether the client's session holds still."""
+    try:
+        client.get("/auth/session", cast_to=object)
+    except NotFoundError:  # the service has no users any more
+        return False
+    except OpenAIError as error:
+        if has_ended(error):
+            return False
+        raise
+    return True
+
+
+def log_out(client: OpenAI) -> None:
+    """Ends the client's session; one that has ended already is no error."""
+    try:
+        client.post("/auth/logout", cast_to=object, body={})
+    except OpenAIError as error:
+        if not has_ended(error):
+            raise
+
+
+def has_ended(error: OpenAIError) -> bool:
+    """Whether a request with a session's token failed because the session does not hold any more."""
+    return isinstance(error, APIError) and error.code in _ENDED
+
+
+def retry_after_s(error: OpenAIError) -> int | None:
+    """How long the service asks to wait."""
+    said = error.response.headers.get("retry-after", "") if isinstance(error, APIStatusError) else ""
+    return int(said) if said.isdecimal() else None
+
+
+def _text(answer: object, name: str) -> str:
+    value = answer.get(name) if isinstance(answer, dict) else None
+    if not isinstance(value, str):
+        raise OpenAIError("The answer to the login is not understood: is that a Redoubt service?")
+    return value

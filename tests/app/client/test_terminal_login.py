@@ -1,0 +1,288 @@
+"""login, logout and exit in the terminal chat: against an ingress with accounts, and services without."""
+
+import getpass
+import json
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, RedirectResponse, Response
+
+from app.client.terminal import ChatError, TerminalChat
+from app.messages.accounts import AccountsError
+from tests.app.client.conftest import MakeSite, TypeIn
+from tests.app.interface.accounts.here import PASSWORD, Site
+from tests.app.tiny_model import reference_tokenizer
+from tests.fake_v1 import FakeV1, running
+
+LOGIN = ("login", "ann", PASSWORD)
+
+
+def chat(url: str, capsys: pytest.CaptureFixture[str], **options: str) -> list[str]:
+    """A whole chat; the lines that it prints, without their colour."""
+    TerminalChat(url, **options).run()  # type: ignore[arg-type]
+    return [line.replace("\033[2m", "").replace("\033[0m", "") for line in capsys.readouterr().out.splitlines()]
+
+
+def asked(site: Site) -> list[str]:
+    """The prompts that came to the worker."""
+    return [reference_tokenizer().decode(request.prompt_token_ids) for request in site.worker.requests]
+
+
+def token_in(folder: Path, url: str) -> str | None:
+    entries = json.loads((folder / "redoubt" / "sessions.json").read_text())
+    return entries[url]["token"] if url in entries else None
+
+
+def greeting(url: str, user: str = ", logged in as ann") -> str:
+    return f"tiny at {url}{user}. Ctrl-C stops an answer; exit or Ctrl-D leaves."
+
+
+def login_needed(url: str) -> str:
+    return f"{url} serves its users only: type login; exit or Ctrl-D leaves."
+
+
+def test_logs_in_and_the_next_chat_goes_on(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str], config_folder: Path
+) -> None:
+    site, url = make_site()
+    type_in("too early", *LOGIN, "hello", "exit")
+    first = chat(url, capsys)
+    assert first[:3] == [login_needed(url), login_needed(url), greeting(url)]
+    assert len(first) == 4
+    (prompt,) = asked(site)
+    assert "hello" in prompt
+    assert "too early" not in prompt
+    type_in("once more", "quit")
+    assert chat(f"{url}/v1/", capsys)[0] == greeting(url)
+    assert len(asked(site)) == 2
+    assert (config_folder / "redoubt" / "sessions.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_logout_ends_the_session_and_forgets_the_chat(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str], config_folder: Path
+) -> None:
+    site, url = make_site()
+    tokens: list[str | None] = []
+    type_in(
+        *LOGIN,
+        "first of ann",
+        lambda: tokens.append(token_in(config_folder, url)),
+        "logout",
+        "logout",
+        "nobody's",
+        "login",
+        "ben",
+        PASSWORD,
+        "first of ben",
+        "exit",
+    )
+    printed = chat(url, capsys, system="Be brief.")
+    assert printed[3:6] == ["Logged out; this chat is forgotten.", "You are not logged in.", login_needed(url)]
+    assert printed[6] == greeting(url, ", logged in as ben")
+    assert "first of ann" in asked(site)[0]
+    assert "first of ann" not in asked(site)[1]
+    assert all("Be brief." in prompt for prompt in asked(site))
+    (token,) = tokens
+    assert token is not None
+    with pytest.raises(AccountsError, match="session has ended"):
+        site.inside.logins.identify(token)
+    assert token_in(config_folder, url) not in (None, token)
+
+
+def test_with_guests_one_chats_before_the_login_and_after_the_logout(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str], config_folder: Path
+) -> None:
+    site, url = make_site(guests=True)
+    type_in("as a guest", *LOGIN, "as ann", "logout", "as another", "exit")
+    printed = chat(url, capsys)
+    assert printed[0] == greeting(url, "")
+    assert greeting(url) in printed
+    _, second, third = asked(site)
+    assert "as a guest" in second
+    assert "as ann" not in third
+    tenants = [request.tenant for request in site.worker.requests]
+    assert tenants[0] == tenants[2] == b"" != tenants[1]
+    assert token_in(config_folder, url) is None
+
+
+def test_only_a_whole_line_is_a_command(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site, url = make_site(guests=True)
+    lines = ["login please", "how do I logout?", "exit the loop", "quit, now", "login\tann"]
+    type_in(*lines, "  EXIT ")
+    chat(url, capsys)
+    assert len(asked(site)) == len(lines)
+
+
+def test_what_goes_wrong_at_a_login_is_one_line(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str], config_folder: Path
+) -> None:
+    site, url = make_site(guests=True)
+    wrong = ("login", "ann", "a wrong password")
+    type_in(*wrong * 6, "login", KeyboardInterrupt, "login", "ann", EOFError, "hello", "exit")
+    printed = chat(url, capsys)
+    assert printed[1:6] == [f"{url} says: Name or password is wrong."] * 5
+    assert printed[6].startswith(f"{url} says: Too many wrong passwords for this name. Wait ")
+    assert printed[7:9] == ["", ""]
+    assert len(asked(site)) == 1
+    assert not config_folder.exists()
+
+
+def test_login_while_logged_in(make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str]) -> None:
+    _, url = make_site()
+    type_in(*LOGIN, "login", "exit")
+    assert chat(url, capsys)[-1] == "You are logged in as ann; logout comes first."
+
+
+def end_all_sessions(url: str) -> None:
+    """Ann's, from another machine."""
+    token = httpx.post(f"{url}/v1/auth/login", json={"name": "ann", "password": PASSWORD}).json()["token"]
+    bearer = {"Authorization": f"Bearer {token}"}
+    assert httpx.post(f"{url}/v1/auth/logout", json={"everywhere": True}, headers=bearer).json()["sessions"] == 2
+
+
+def test_a_session_that_ended_between_two_chats(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str], config_folder: Path
+) -> None:
+    _, url = make_site()
+    type_in(*LOGIN, "exit")
+    chat(url, capsys)
+    end_all_sessions(url)
+    type_in(*LOGIN, "exit")
+    assert chat(url, capsys) == ["The session of ann has ended: type login to log in again.", greeting(url)]
+    assert token_in(config_folder, url) is not None
+
+
+@pytest.mark.parametrize("name", ["ann", "ben"])
+def test_a_session_that_ends_in_a_chat(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str], config_folder: Path, name: str
+) -> None:
+    """Its user goes on with the chat; another does not get it."""
+    site, url = make_site()
+    type_in(*LOGIN, "first", lambda: end_all_sessions(url), "lost", "login", name, PASSWORD, "second", "exit")
+    printed = chat(url, capsys)
+    assert "The session of ann has ended: type login to log in again." in printed
+    assert printed[-2] == greeting(url, f", logged in as {name}")
+    prompt = asked(site)[-1]
+    assert ("first" in prompt) == (name == "ann")
+    assert "lost" not in prompt
+
+
+def test_a_logout_that_does_not_reach_the_service_can_be_repeated(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str], config_folder: Path
+) -> None:
+    site, url = make_site()
+
+    def fail_next() -> None:
+        site.accounts.failing.append("logout")
+
+    type_in(*LOGIN, fail_next, "logout", "logout", "exit")
+    assert chat(url, capsys)[2:] == [
+        f"You are still logged in: {url} says: The accounts do not answer. Try again later.",
+        "Logged out; this chat is forgotten.",
+    ]
+    assert token_in(config_folder, url) is None
+
+
+def test_a_key_comes_before_a_session(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str], config_folder: Path
+) -> None:
+    site, url = make_site()
+    type_in(*LOGIN, "exit")
+    chat(url, capsys)
+    kept = token_in(config_folder, url)
+    key = site.inside.logins.add_key(kept or "", "", None).secret
+    type_in("login", "logout", "hello", "exit")
+    printed = chat(url, capsys, api_key=key)
+    assert printed[0] == greeting(url, "")
+    assert printed[1].startswith("This chat uses an API key")
+    assert printed[2] == "You are not logged in."
+    assert len(asked(site)) == 1
+    assert token_in(config_folder, url) == kept
+    with pytest.raises(ChatError, match="That API key is not valid here"):
+        TerminalChat(url, api_key="rdbt_none")
+
+
+def test_a_file_that_cannot_be_used_does_not_end_the_chat(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str], config_folder: Path
+) -> None:
+    site, url = make_site()
+    file = config_folder / "redoubt" / "sessions.json"
+    file.parent.mkdir(parents=True)
+    file.write_text("{}")
+    file.chmod(0o644)
+    type_in(*LOGIN, "hello", "logout", "exit")
+    printed = chat(url, capsys)
+    refused = f"{file}: other users can open it; remove it, or chmod 600"
+    assert printed[:4] == [refused, login_needed(url), greeting(url), f"The login holds for this chat only. {refused}"]
+    assert printed[-2:] == [refused, "Logged out; this chat is forgotten."]
+    assert len(asked(site)) == 1
+
+
+@pytest.mark.parametrize("key", [None, "open sesame"])
+def test_a_service_without_users(
+    type_in: TypeIn, capsys: pytest.CaptureFixture[str], config_folder: Path, key: str | None
+) -> None:
+    with running(FakeV1(key=key)) as fake:
+        type_in("login", "logout", "hello", "exit")
+        printed = chat(fake.url, capsys, **({} if key is None else {"api_key": key}))
+        assert printed[1:] == [
+            f"{fake.url} has no users: there is nothing to log in to.",
+            "You are not logged in.",
+            "Hello from the fake.",
+        ]
+        if key is not None:
+            with pytest.raises(ChatError, match=r"Show a key\."):
+                TerminalChat(fake.url)
+    assert not config_folder.exists()
+
+
+def test_a_service_that_is_gone(type_in: TypeIn, capsys: pytest.CaptureFixture[str]) -> None:
+    with running(FakeV1()) as fake:
+        gone = TerminalChat(fake.url)
+    type_in("login", "exit")
+    gone.run()
+    assert f"no answer from {fake.url}: is the service running?" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (RedirectResponse("/v1/elsewhere", 307), "Status 307: is that a Redoubt service?"),
+        (JSONResponse({"name": "ann"}), "The answer to the login is not understood: is that a Redoubt service?"),
+    ],
+    ids=["redirect", "no token"],
+)
+def test_another_kind_of_service(
+    type_in: TypeIn, capsys: pytest.CaptureFixture[str], config_folder: Path, answer: Response, words: str
+) -> None:
+    came: list[str] = []
+
+    def add_routes(app: FastAPI) -> None:
+        @app.post("/v1/auth/login")
+        async def login(request: Request) -> Response:
+            return answer if await request.json() else JSONResponse({}, 400)
+
+        @app.post("/v1/elsewhere")
+        async def elsewhere(request: Request) -> None:
+            came.append((await request.body()).decode())
+
+    with running(FakeV1(), add_routes) as fake:
+        type_in(*LOGIN, "exit")
+        assert chat(fake.url, capsys)[-1].endswith(words)
+    assert came == []
+    assert not config_folder.exists()
+
+
+def test_the_password_is_not_shown(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, url = make_site()
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(getpass, "getpass", lambda _question: PASSWORD)
+    type_in("login", "ann", "exit")
+    assert chat(url, capsys)[-1] == greeting(url)

@@ -24,7 +24,7 @@ class ChatError(Exception):
 
 
 class TerminalChat:
-    """One conversation. Raises ChatError where the service is not there or has no such model."""
+    """One conversation. Raises ChatError where `url` is no address."""
 
     def __init__(
         self,
@@ -52,50 +52,54 @@ class TerminalChat:
         self._session: SavedSession | None = None
         self._user: str | None = None
         """Whose chat it is; None: nobody's who has logged in."""
-        self._notes: list[str] = []
-        """What is said when the chat begins."""
         self._wanted = model
-        self.model: str | None = None
+        self._model: str | None = None
         """None: to be chosen, which may need a login first."""
-        is_well = self._has_key or self._resume()
-        self.model = self._choose_model()
-        if self.model is not None:
-            self._notes.append(self._greeting())
-        elif is_well:
-            self._notes.append(self._login_needed())
 
     def run(self) -> None:
-        """Reads lines and prints answers until exit, quit or the end of input."""
+        """Reads lines and prints answers until exit, quit or the end of input. May be called once.
+
+        Raises ChatError where the service is not there or has no such model when the chat begins.
+        """
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  (input() edits lines once it is loaded)
-        for note in self._notes:
-            _say(note)
-        self._notes.clear()
+        with self._without_session:  # its connections are those of a session, too
+            self._begin()
+            self._read_lines()
+
+    def _begin(self) -> None:
+        has_ended = not self._has_key and not self._resume()
+        self._model = self._choose_model()
+        if self._model is not None:
+            _say(self._greeting())
+        elif not has_ended:
+            _say(self._login_needed())
+
+    def _read_lines(self) -> None:
         while True:
             try:
                 line = input("> ").strip()
+                word = line.lower()
+                if word in LEAVE:
+                    return
+                if word == "login":
+                    self._log_in()
+                elif word == "logout":
+                    self._log_out()
+                elif line:
+                    self._turn(line)
             except KeyboardInterrupt:
                 print()
-                continue
             except EOFError:
                 print()
                 return
-            word = line.lower()
-            if word in LEAVE:
-                return
-            if word == "login":
-                self._log_in()
-            elif word == "logout":
-                self._log_out()
-            elif line:
-                self._turn(line)
 
     def _resume(self) -> bool:
-        """Goes on with the session of an earlier chat, if there is one; False: it has ended, and a note says so."""
+        """Goes on with the session of an earlier chat, if there is one; False: it has ended."""
         try:
             session = self._sessions.get(self._url)
         except SessionFileError as error:
-            self._notes.append(str(error))
+            _say(str(error))
             return True
         if session is None:
             return True
@@ -105,7 +109,8 @@ class TerminalChat:
                 return True
         except OpenAIError as error:
             raise ChatError(_reason(error, self._url)) from error
-        self._notes.append(self._forget_ended())
+        _say(self._forget_ended())
+        self._user = None  # there is no chat yet
         return False
 
     def _log_in(self) -> None:
@@ -122,7 +127,7 @@ class TerminalChat:
                 return
             name = input("Name: ").strip()
             session = login.log_in(self._client, name, _password())
-        except (KeyboardInterrupt, EOFError):
+        except EOFError:
             print()
             return
         except OpenAIError as error:
@@ -132,27 +137,28 @@ class TerminalChat:
         if self._user not in (None, session.name):
             self._forget_chat()
         self._use(session)
-        if self._find_model():
-            _say(self._greeting())
         try:
             self._sessions.keep(self._url, session)
         except SessionFileError as error:
             _say(f"The login holds for this chat only. {error}")
+        if self._find_model():
+            _say(self._greeting())
 
     def _log_out(self) -> None:
         """Ends the session at the service first: while that fails it is kept, so that one can try again."""
-        if self._session is None:
+        if self._user is None:
             _say("You are not logged in.")
             return
-        try:
-            login.log_out(self._client)
-        except OpenAIError as error:
-            _say(f"You are still logged in: {_reason(error, self._url)}")
-            return
-        try:
-            self._sessions.remove(self._url, self._session)
-        except SessionFileError as error:
-            _say(str(error))
+        if self._session is not None:
+            try:
+                login.log_out(self._client)
+            except OpenAIError as error:
+                _say(f"You are still logged in: {_reason(error, self._url)}")
+                return
+            try:
+                self._sessions.remove(self._url, self._session)
+            except SessionFileError as error:
+                _say(str(error))
         self._use(None)
         self._forget_chat()
         _say("Logged out; this chat is forgotten.")
@@ -160,7 +166,7 @@ class TerminalChat:
     def _use(self, session: SavedSession | None) -> None:
         """Sends this session's token from now on; None: as without a login."""
         self._session = session
-        self.model = None
+        self._model = None
         if session is None:
             self._client = self._without_session
         else:
@@ -168,7 +174,7 @@ class TerminalChat:
             self._client = self._without_session.with_options(api_key=session.token)
 
     def _forget_ended(self) -> str:
-        """Goes on without the session, and gives the line that says so. The chat stays for the same user's next one."""
+        """Goes on without the session, and gives the line to say. The chat stays, for the same user's next one."""
         assert self._session is not None
         with contextlib.suppress(SessionFileError):  # it opens nothing any more
             self._sessions.remove(self._url, self._session)
@@ -186,7 +192,10 @@ class TerminalChat:
 
     def _turn(self, question: str) -> None:
         """One question and its answer; a question that failed is taken back, to be asked again."""
-        if self.model is None and not self._find_model():
+        if self._session is None and self._user is not None:  # a user's chat is not sent as a guest's
+            _say(f"Type login to go on as {self._user}, or logout to forget this chat.")
+            return
+        if self._model is None and not self._find_model():
             return
         self._messages.append({"role": "user", "content": question})
         answer = ""
@@ -207,9 +216,9 @@ class TerminalChat:
 
     def _stream(self) -> Iterator[str]:
         """The answer as it is made. Leaving early closes the connection, and so ends the work."""
-        assert self.model is not None
+        assert self._model is not None
         with self._client.chat.completions.create(
-            model=self.model,
+            model=self._model,
             messages=self._messages,
             stream=True,
             temperature=self._temperature,
@@ -222,13 +231,13 @@ class TerminalChat:
     def _find_model(self) -> bool:
         """Chooses the model while the chat runs, or says why there is none."""
         try:
-            self.model = self._choose_model()
+            self._model = self._choose_model()
         except ChatError as error:
             _say(str(error))
             return False
-        if self.model is None:
+        if self._model is None:
             _say(self._login_needed())
-        return self.model is not None
+        return self._model is not None
 
     def _choose_model(self) -> str | None:
         """None: the service tells its models to users only, so a login is needed. Raises ChatError."""
@@ -254,7 +263,7 @@ class TerminalChat:
 
     def _greeting(self) -> str:
         user = "" if self._session is None else f", logged in as {self._session.name}"
-        return f"{self.model} at {self._url}{user}. Ctrl-C stops an answer; exit or Ctrl-D leaves."
+        return f"{self._model} at {self._url}{user}. Ctrl-C stops an answer; exit or Ctrl-D leaves."
 
     def _login_needed(self) -> str:
         return f"{self._url} serves its users only: type login; exit or Ctrl-D leaves."

@@ -67,19 +67,15 @@ def test_an_error_is_shown_and_the_question_taken_back(
     fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake.error = (429, "All places are taken.")
-    chat = TerminalChat(fake.url)
-    type_in("hello", "exit")
-    chat.run()
+    type_in("hello", lambda: setattr(fake, "error", None), "again", "exit")
+    TerminalChat(fake.url).run()
     assert "All places are taken." in capsys.readouterr().out
-    fake.error = None
-    type_in("again", "exit")
-    chat.run()
     assert fake.asked[1]["messages"] == [{"role": "user", "content": "again"}]
 
 
 def test_an_unknown_model_is_named(fake: FakeV1) -> None:
     with pytest.raises(ChatError, match="does not serve gpt-9, only fake-model"):
-        TerminalChat(fake.url, model="gpt-9")
+        TerminalChat(fake.url, model="gpt-9").run()
 
 
 def test_no_service_at_the_address() -> None:
@@ -87,7 +83,7 @@ def test_no_service_at_the_address() -> None:
         listener.bind(("127.0.0.1", 0))  # not listening: connections are refused
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(ChatError, match=f"no answer from {url}"):
-            TerminalChat(url)
+            TerminalChat(url).run()
 
 
 def test_a_url_that_is_not_an_address() -> None:

@@ -3,6 +3,7 @@
 import getpass
 import json
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -172,6 +173,22 @@ def test_a_session_that_ends_in_a_chat(
     assert "lost" not in prompt
 
 
+def test_a_users_chat_is_not_sent_as_a_guests(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site, url = make_site(guests=True)
+    type_in(*LOGIN, "first", lambda: end_all_sessions(url), "lost", "not sent", "logout", "as a guest", "exit")
+    printed = chat(url, capsys)
+    assert printed[3:6] == [
+        "The session of ann has ended: type login to log in again.",
+        "Type login to go on as ann, or logout to forget this chat.",
+        "Logged out; this chat is forgotten.",
+    ]
+    _, as_a_guest = asked(site)
+    assert "as a guest" in as_a_guest
+    assert "first" not in as_a_guest
+
+
 def test_a_logout_that_does_not_reach_the_service_can_be_repeated(
     make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str], config_folder: Path
 ) -> None:
@@ -204,7 +221,7 @@ def test_a_key_comes_before_a_session(
     assert len(asked(site)) == 1
     assert token_in(config_folder, url) == kept
     with pytest.raises(ChatError, match="That API key is not valid here"):
-        TerminalChat(url, api_key="rdbt_none")
+        TerminalChat(url, api_key="rdbt_none").run()
 
 
 def test_a_file_that_cannot_be_used_does_not_end_the_chat(
@@ -218,7 +235,7 @@ def test_a_file_that_cannot_be_used_does_not_end_the_chat(
     type_in(*LOGIN, "hello", "logout", "exit")
     printed = chat(url, capsys)
     refused = f"{file}: other users can open it; remove it, or chmod 600"
-    assert printed[:4] == [refused, login_needed(url), greeting(url), f"The login holds for this chat only. {refused}"]
+    assert printed[:4] == [refused, login_needed(url), f"The login holds for this chat only. {refused}", greeting(url)]
     assert printed[-2:] == [refused, "Logged out; this chat is forgotten."]
     assert len(asked(site)) == 1
 
@@ -237,16 +254,16 @@ def test_a_service_without_users(
         ]
         if key is not None:
             with pytest.raises(ChatError, match=r"Show a key\."):
-                TerminalChat(fake.url)
+                TerminalChat(fake.url).run()
     assert not config_folder.exists()
 
 
 def test_a_service_that_is_gone(type_in: TypeIn, capsys: pytest.CaptureFixture[str]) -> None:
-    with running(FakeV1()) as fake:
-        gone = TerminalChat(fake.url)
-    type_in("login", "exit")
-    gone.run()
-    assert f"no answer from {fake.url}: is the service running?" in capsys.readouterr().out
+    with ExitStack() as up:
+        fake = up.enter_context(running(FakeV1()))
+        type_in(up.close, "login", "hello", "exit")
+        printed = chat(fake.url, capsys)
+    assert printed[1:] == [f"no answer from {fake.url}: is the service running? (`redoubt serve`)"] * 2
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Messages that several requests share: nothing is lost, repeated or out of order, whichever stream ends when."""
 
 import asyncio
+import itertools
+import threading
 import time
 from collections.abc import AsyncIterator
 from random import Random
@@ -8,6 +10,7 @@ from random import Random
 import pytest
 
 from app.engine.engine import Engine
+from app.engine.model_runner import Batch
 from app.engine.stream import MAX_RESENT_TOKENS, AsyncEngine, _Mailbox, _Reader
 from app.messages.bundle import Assembler, Bundle, Part
 from app.messages.failures import EngineError, EngineStoppedError
@@ -144,8 +147,22 @@ async def test_readers_never_see_each_others_tokens(streams: AsyncEngine) -> Non
         assert reader.delivered_for_others
 
 
+def keep_pace(runner: FakeRunner) -> None:
+    """The engine waits for the event loop every 25 steps: on a busy machine it would run far ahead of its readers."""
+    loop, steps = asyncio.get_running_loop(), itertools.count()
+
+    def before_step(_: Batch) -> None:
+        if next(steps) % 25 == 0:
+            caught_up = threading.Event()
+            loop.call_soon_threadsafe(caught_up.set)
+            assert caught_up.wait(TIMEOUT_S)
+
+    runner.before_step = before_step
+
+
 async def test_what_others_deliver_is_resent_now_and_then(streams: AsyncEngine, runner: FakeRunner) -> None:
     """What is kept in case the delivery stream is lost has a bound."""
+    keep_pace(runner)
     length = 3 * MAX_RESENT_TOKENS
     own: list[int] = []
 

@@ -10,7 +10,7 @@ from app.engine.engine import Engine
 from app.engine.stream import MAX_RESENT_TOKENS, MAX_WAITING_TOKENS, AsyncEngine
 from app.messages.bundle import Assembler, Bundle
 from tests.engine.test_engine import Gate, make_request
-from tests.engine.test_shared_messages import Reader, runner, streams
+from tests.engine.test_shared_messages import Reader, keep_pace, runner, streams
 from tests.fakes import FakeRunner
 
 __all__ = ["runner", "streams"]  # fixtures
@@ -184,6 +184,7 @@ async def test_a_line_that_accepts_more_again_is_kept(runner: FakeRunner) -> Non
 
 async def test_a_long_output_is_resent_now_and_then(streams: AsyncEngine, runner: FakeRunner) -> None:
     """What is kept in case the line breaks has a bound."""
+    keep_pace(runner)
     length = 3 * MAX_RESENT_TOKENS
     reader = Reader(streams, "ingress", 0)
     reader.assemblers["a"], reader.outputs["a"] = Assembler(), []

@@ -191,7 +191,7 @@ class WorkerSettings(Knobs):
 class MemorySettings(Knobs):
     """Pages of keys and values on disk, so that a user's chat goes on after a restart without being computed again.
 
-    Requests over HTTP have no such pages yet: they come with stored conversations (docs/memory.md).
+    It needs `accounts`: requests of users have saved pages, those of guests have none (docs/memory.md).
     """
 
     folder: str | None = Field(default=None, min_length=1)

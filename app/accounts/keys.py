@@ -150,6 +150,10 @@ class UserKey:
         """32 bytes: names of the user's pages begin from it."""
         return derive(self._umk, "names")
 
+    def conversation_mac(self, name: str | None) -> bytes:
+        """32 bytes by which the user's conversation of that name is found; None: the default one."""
+        return mac(derive(self._umk, "conversation names"), b"default" if name is None else b"name " + name.encode())
+
     def seal(self, text: bytes, context: str) -> bytes:
         """Anything of the user's."""
         return seal(derive(self._umk, "records"), text, context)

@@ -1,6 +1,5 @@
 """Credentials: who somebody is who shows one, and how credentials begin and end. Knows no administrator."""
 
-import logging
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -8,7 +7,6 @@ from typing import Any
 
 import orjson
 from sqlalchemy import Connection, Row, delete, insert, select, update
-from sqlalchemy.exc import SQLAlchemyError
 
 from app.accounts import tables
 from app.accounts.credentials import (
@@ -25,8 +23,6 @@ from app.accounts.credentials import (
 from app.accounts.keys import SALT_BYTES, PasswordCost, SealError, UserKey, key_id, stretch
 from app.accounts.store import Store
 from app.messages.accounts import AccountsError, Identity, KeyInfo, NewKey, PageKeys, Session, UserLimits
-
-logger = logging.getLogger(__name__)
 
 MOST_KEYS = 100
 """API keys of one user."""
@@ -86,12 +82,8 @@ class Logins:
             known = self.known(connection, text)
         now_s = int(self._store.now())
         if known.seen is not None and known.seen + _SEEN_PERIOD_S <= now_s:
-            try:
-                with self._store.transaction() as connection:
-                    session = tables.sessions.c.token_hash == known.shown.token_hash
-                    connection.execute(update(tables.sessions).where(session).values(seen=now_s))
-            except SQLAlchemyError as error:  # a full disk must not lock anybody out
-                logger.warning("the last use of a session was not written down: %s", type(error).__qualname__)
+            session = tables.sessions.c.token_hash == known.shown.token_hash
+            self._store.write_use(update(tables.sessions).where(session).values(seen=now_s))
         return known.identity
 
     def known(self, connection: Connection, text: str) -> Known:

@@ -22,6 +22,7 @@ from app.messages.accounts import (
     Admission,
     AuditPage,
     ConversationKey,
+    Forgotten,
     Identity,
     KeyInfo,
     NewKey,
@@ -179,13 +180,13 @@ class AccountsService:
         """See AccountsClient."""
         return await self._answer(lambda: self._accounts.logins.revoke_key(secret, key_id))
 
-    async def conversation_key(self, secret: str, conversation_id: str | None) -> ConversationKey | Refusal:
+    async def conversation_key(self, secret: str, name: str | None) -> ConversationKey | Refusal:
         """See AccountsClient."""
-        return await self._answer(lambda: self._accounts.conversations.key(secret, conversation_id))
+        return await self._answer(lambda: self._accounts.conversations.key(secret, name))
 
-    async def forget(self, secret: str, conversation_id: str | None) -> int | Refusal:
+    async def forget(self, secret: str, name: str | None) -> Forgotten | Refusal:
         """See AccountsClient."""
-        return await self._answer(lambda: self._accounts.conversations.forget(secret, conversation_id))
+        return await self._answer(lambda: self._accounts.conversations.forget(secret, name))
 
     # --- administration
 

@@ -3,6 +3,7 @@
 `open_store` makes it from the settings.
 """
 
+import logging
 import secrets
 import threading
 import time
@@ -13,7 +14,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, Update, select
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.accounts import tables
 from app.accounts.audit import Audit
@@ -21,6 +23,8 @@ from app.accounts.database import FIRST_USER, Database, read_meta, write_meta
 from app.accounts.keys import PasswordCost, RootKey, SealError
 from app.messages.accounts import Revocations, Role, UserLimits
 from app.settings import AccountsSettings, SettingsError
+
+logger = logging.getLogger(__name__)
 
 _ROOT = "root_key"
 _MOST_CHANGES = 10_000
@@ -91,6 +95,14 @@ class Store:
     def note(self, connection: Connection, actor: str, action: str, target: str, outcome: str = "ok") -> None:
         """Adds a row to the audit."""
         self.audit.note(connection, self.now(), actor, action, target, outcome)
+
+    def write_use(self, statement: Update) -> None:
+        """Writes down a last use. A failure is logged only: a full disk must lock nobody out."""
+        try:
+            with self.transaction() as connection:
+                connection.execute(statement)
+        except SQLAlchemyError as error:
+            logger.warning("the last use in %s was not written down: %s", statement.table, type(error).__qualname__)
 
     @property
     def default_limits(self) -> UserLimits:

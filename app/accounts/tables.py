@@ -56,8 +56,11 @@ conversations = Table(
     metadata,
     Column("id", _Id, primary_key=True),
     Column("user_id", _Id, ForeignKey("users.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("name_mac", LargeBinary, nullable=False),
     Column("wrapped_ck", LargeBinary, nullable=False),
     Column("created", _Seconds, nullable=False),
+    Column("used", _Seconds, nullable=False),
+    Index("conversations_by_name", "user_id", "name_mac", unique=True),
 )
 
 usage = Table(

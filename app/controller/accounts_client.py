@@ -13,6 +13,7 @@ from app.messages.accounts import (
     Admission,
     AuditPage,
     ConversationKey,
+    Forgotten,
     Identity,
     KeyInfo,
     NewKey,
@@ -100,13 +101,13 @@ class ServeAccounts:
         """See AccountsClient."""
         await self._call(object, "revoke_key", secret, key_id)
 
-    async def conversation_key(self, secret: str, conversation_id: str | None) -> ConversationKey:
+    async def conversation_key(self, secret: str, name: str | None) -> ConversationKey:
         """See AccountsClient."""
-        return await self._call(ConversationKey, "conversation_key", secret, conversation_id)
+        return await self._call(ConversationKey, "conversation_key", secret, name)
 
-    async def forget(self, secret: str, conversation_id: str | None) -> int:
+    async def forget(self, secret: str, name: str | None) -> Forgotten:
         """See AccountsClient."""
-        return await self._call(int, "forget", secret, conversation_id)
+        return await self._call(Forgotten, "forget", secret, name)
 
     async def users(self, secret: str) -> Sequence[UserInfo]:
         """See AccountsClient."""

@@ -20,6 +20,7 @@ from app.settings import SettingsError
 
 if TYPE_CHECKING:
     from app.interface.accounts.gate import Meter
+    from app.interface.accounts.grants import Grants
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,15 @@ class Caller:
     """The user's credential, with which the accounts are asked."""
     meter: "Meter | None" = None
     """Counts what the request takes; on routes that ask a worker, for users only."""
+
+    grants: "Grants | None" = None
+    """Gives leave to the user's saved pages; on routes that ask a worker, where pages are saved, for users only."""
+
+    def remembered(self, conversation: str | None, generate: Generate) -> Generate:
+        """`generate`, with leave to the pages saved for that conversation of the user's; None: for the default one."""
+        if self.identity is None or self.grants is None:
+            return generate
+        return self.grants.granting(self.identity, self.secret, conversation, generate)
 
     def metered(self, model: str, prompt_tokens: int, generate: Generate) -> Generate:
         """`generate`, with what it makes counted for the user. prompt_tokens: each prompt counted once."""

@@ -56,6 +56,7 @@ class Ingress:
                 ServeAccounts(accounts, self._arrivals.reader),
                 guests=settings.accounts.guests,
                 revocation_s=settings.accounts.revocation_s,
+                saves_pages=settings.memory.folder is not None,
             )
         self._service = Service(
             models=self._directory.models,

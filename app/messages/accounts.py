@@ -92,6 +92,15 @@ class ConversationKey:
 
 
 @dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What opens some of a user's saved pages is destroyed; the files are still there."""
+
+    conversations: int
+    key_id: bytes | None
+    """Of the key that was destroyed; None: all of the user's were."""
+
+
+@dataclass(frozen=True, slots=True)
 class Identity:
     """Who a credential stands for."""
 
@@ -271,11 +280,11 @@ class AccountsClient(Protocol):
     async def revoke_key(self, secret: str, key_id: str) -> None:
         """Refuses with `not_found`, also where the key is another user's."""
 
-    async def conversation_key(self, secret: str, conversation_id: str | None) -> ConversationKey:
-        """The key of one of the user's conversations; None: of a new one. Refuses with `not_found`."""
+    async def conversation_key(self, secret: str, name: str | None) -> ConversationKey:
+        """The key of the user's conversation of that name, always the same until it is forgotten; None: the default."""
 
-    async def forget(self, secret: str, conversation_id: str | None) -> int:
-        """Destroys a conversation's key, or with None all of the user's; how many conversations are gone."""
+    async def forget(self, secret: str, name: str | None) -> Forgotten:
+        """Destroys a conversation's key, or with None all of the user's. Refuses with `not_found`."""
 
     async def users(self, secret: str) -> Sequence[UserInfo]:
         """Everybody. This and all that follow refuse with `admin_only`."""

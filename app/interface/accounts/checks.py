@@ -78,7 +78,7 @@ class AdmissionCheck:
             if admission.refusal is not None:
                 raise AccountsError.of(admission.refusal)
             meter.check()
-            request.state.caller = replace(caller, meter=meter)
+            request.state.caller = replace(caller, meter=meter, grants=self._gate.grants)
             yield
         finally:
             self._gate.closed(meter, admitted=admitted)

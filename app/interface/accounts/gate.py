@@ -11,6 +11,7 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 from app.interface import errors
+from app.interface.accounts.grants import Grants
 from app.messages.accounts import AccountsClient, AccountsError, Admission, Identity, Revocations, UsageRow
 from app.messages.outputs import Generate, TokenDelta
 from app.messages.requests import GenerateRequest
@@ -89,9 +90,15 @@ class Meter:
 class AccountsGate:
     """The accounts as the routes of one ingress use them."""
 
-    def __init__(self, accounts: AccountsClient, *, guests: bool, revocation_s: float) -> None:
-        """guests: whether requests without a credential are served. revocation_s: how long an identity is kept."""
+    def __init__(
+        self, accounts: AccountsClient, *, guests: bool, revocation_s: float, saves_pages: bool = False
+    ) -> None:
+        """guests: whether requests without a credential are served. revocation_s: how long an identity is kept.
+
+        saves_pages: whether workers have a folder of saved pages.
+        """
         self.accounts = accounts
+        self.grants = Grants(accounts, revocation_s=revocation_s) if saves_pages else None
         self.guests = guests
         self._revocation_s = revocation_s
         self._identities: dict[bytes, tuple[Identity, float]] = {}
@@ -152,6 +159,8 @@ class AccountsGate:
     async def _apply(self, news: Revocations) -> None:
         if news.subjects is None:
             self._identities.clear()
+            if self.grants is not None:
+                self.grants.drop(None)
         else:
             self._drop(news.subjects)
         for meter in list(self._open):
@@ -164,6 +173,8 @@ class AccountsGate:
                     meter.end(error)
 
     def _drop(self, subjects: frozenset[str] | set[str]) -> None:
+        if self.grants is not None:
+            self.grants.drop(subjects)
         dropped = [key for key, (identity, _) in self._identities.items() if _is_of(identity, subjects)]
         for key in dropped:
             del self._identities[key]

@@ -1,7 +1,80 @@
 """What a request may do with its user's saved pages, from who the user is and which conversation it goes on with."""
 
-from app.messages.accounts import ConversationKey, Identity
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing
+from dataclasses import replace
+
+from app.messages.accounts import AccountsClient, AccountsError, ConversationKey, Identity
 from app.messages.memory import MemoryGrant
+from app.messages.outputs import Generate, TokenDelta
+from app.messages.requests import GenerateRequest
+
+logger = logging.getLogger(__name__)
+
+_MOST_KEYS = 10_000
+
+
+class Grants:
+    """Gives users' requests leave to their saved pages. Keeps conversations' keys as long as identities are kept."""
+
+    def __init__(self, accounts: AccountsClient, *, revocation_s: float) -> None:
+        self._accounts = accounts
+        self._revocation_s = revocation_s
+        self._keys: dict[tuple[str, str | None], tuple[ConversationKey, float]] = {}
+        """By user and conversation: until when it is kept, of the monotonic clock."""
+        self._drops = 0
+
+    def granting(self, identity: Identity, secret: str, conversation: str | None, generate: Generate) -> Generate:
+        """The same generator for requests that go on with a conversation of the user's; None: the default one.
+
+        secret: the credential that `identity` came from. If the accounts do not give the key, the request is answered
+        without saved pages, unless they refuse the credential: then it raises AccountsError.
+        """
+        grant: asyncio.Task[MemoryGrant | None] | None = None
+
+        async def with_grant(request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+            nonlocal grant
+            if grant is None:  # once for all choices of a request
+                grant = asyncio.create_task(self._grant(identity, secret, conversation))
+            request = replace(request, memory=await asyncio.shield(grant))
+            async with aclosing(generate(request)) as deltas:
+                async for delta in deltas:
+                    yield delta
+
+        return with_grant
+
+    def drop(self, users: Collection[str] | None) -> None:
+        """The keys of these users are to be asked for again; None: everybody's."""
+        self._drops += 1
+        if users is None:
+            self._keys.clear()
+        for kept in [kept for kept in self._keys if kept[0] in (users or ())]:
+            del self._keys[kept]
+
+    async def _grant(self, identity: Identity, secret: str, conversation: str | None) -> MemoryGrant | None:
+        try:
+            key = await self._key(identity.user_id, secret, conversation)
+        except Exception as error:
+            if isinstance(error, AccountsError) and error.refusal.code != "service_unavailable":
+                raise
+            logger.warning("a request has no saved pages, as there is no key: %s", type(error).__qualname__)
+            return None
+        return memory_grant(identity, key, shared_tokens=0, save=True)
+
+    async def _key(self, user_id: str, secret: str, conversation: str | None) -> ConversationKey:
+        key, until_s = self._keys.get((user_id, conversation), (None, 0.0))
+        if key is not None and time.monotonic() < until_s:
+            return key
+        asked_s, drops = time.monotonic(), self._drops
+        key = await self._accounts.conversation_key(secret, conversation)
+        if drops == self._drops:  # else it may be one that was forgotten meanwhile
+            if len(self._keys) >= _MOST_KEYS:
+                self._keys.clear()
+            self._keys[user_id, conversation] = key, asked_s + self._revocation_s
+        return key
 
 
 def memory_grant(identity: Identity, conversation: ConversationKey, *, shared_tokens: int, save: bool) -> MemoryGrant:

@@ -143,7 +143,6 @@ class ChatCompletionRequest(GenerationRequest):
     ) = None
     """Kept with a stored completion; we store none, so there is nothing to keep."""
     safety_identifier: Identifier | None = None
-    prompt_cache_key: Identifier | None = None
     store: Annotated[bool | None, only(False)] = None
     service_tier: Annotated[str | None, only("auto", "default")] = None
     modalities: Annotated[Any, only(["text"])] = None

@@ -117,6 +117,8 @@ class GenerationRequest(Wire):
     penalty_alpha: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     """Extension. Above 0: contrastive search among the `top_k` likeliest tokens."""
     user: Identifier | None = None
+    prompt_cache_key: Identifier | None = None
+    """The user's conversation whose saved pages it goes on with, in a service that saves pages."""
     on_overflow: Literal["refuse", "shift"] | None = None
     """Extension: where the context is full, refuse, or go on without the oldest tokens; none: as the model is set."""
     context_window: Annotated[int, Field(ge=256, lt=2**31)] | None = None

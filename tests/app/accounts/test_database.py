@@ -75,7 +75,7 @@ def test_a_life_of_accounts(anywhere: World) -> None:
         anywhere.accounts.usage.add(UsageRow("u", "c", "", "m", 1, 2, 1, 3))
         anywhere.accounts.usage.write()
     anywhere.reopen()
-    assert anywhere.accounts.conversations.key(bob, conversation.conversation_id) == conversation
+    assert anywhere.accounts.conversations.key(bob, None) == conversation
     (used,) = anywhere.accounts.usage.rows(OPERATOR_ACTS, "2000-01-01", "2100-01-01")
     assert (used.requests, used.prompt, used.cached, used.output) == (2, 4, 2, 6)
     anywhere.accounts.users.delete(OPERATOR_ACTS, "bob")

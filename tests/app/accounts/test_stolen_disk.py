@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import delete, select, update
 
 from app.accounts import tables
 from app.accounts.accounts import OPERATOR_ACTS
@@ -20,11 +20,12 @@ def test_nothing_of_a_user_is_readable_on_the_disk(world: World) -> None:
     code = world.add("annabella-canary").recovery_code
     session = world.log_in("annabella-canary")
     key = world.accounts.logins.add_key(session, "label-canary", None).secret
-    conversation = world.accounts.conversations.key(key, None)
+    conversation = world.accounts.conversations.key(key, "chat-canary")
     pages = world.accounts.logins.identify(key).pages
     canaries = [
         b"annabella-canary",
         b"label-canary",
+        b"chat-canary",
         PASSWORD.encode(),
         session.encode(),
         key.encode(),
@@ -48,12 +49,12 @@ def test_nothing_of_a_user_is_readable_on_the_disk(world: World) -> None:
 def test_a_forgotten_key_is_not_left_in_the_file(world: World) -> None:
     world.add("ann")
     session = world.log_in("ann")
-    conversation = world.accounts.conversations.key(session, None)
+    world.accounts.conversations.key(session, "chat")
     with world.accounts.store.transaction() as connection:
         (sealed,) = connection.execute(tables.conversations.select()).scalars("wrapped_ck")
     database = Path(world.settings.database)
     assert sealed in database.read_bytes()
-    world.accounts.conversations.forget(session, conversation.conversation_id)
+    world.accounts.conversations.forget(session, "chat")
     assert not any(sealed in path.read_bytes() for path in database.parent.iterdir())
 
 
@@ -97,21 +98,24 @@ def test_sealed_records_cannot_be_swapped_between_users_and_conversations(world:
         world.add(name)
     ann, bob = world.log_in("ann"), world.log_in("bob")
     conversations = world.accounts.conversations
-    first, second, his = conversations.key(ann, None), conversations.key(ann, None), conversations.key(bob, None)
-    for source, target in [(first, second), (his, first)]:
+    first, second, his = conversations.key(ann, "1"), conversations.key(ann, "2"), conversations.key(bob, "3")
+    for source, target, name in [(first, second, "2"), (his, first, "1")]:
         before = wrapped_ck(world, target.conversation_id)
         put_wrapped_ck(world, target.conversation_id, wrapped_ck(world, source.conversation_id))
         with pytest.raises(SealError):
-            conversations.key(ann, target.conversation_id)
+            conversations.key(ann, name)
         put_wrapped_ck(world, target.conversation_id, before)
-    assert conversations.key(ann, first.conversation_id) == first
+    assert conversations.key(ann, "1") == first
     # Another user's conversation given to ann by its row does not open either.
     mine = world.accounts.logins.identify(ann).user_id
     with world.accounts.store.transaction() as connection:
-        moved = tables.conversations.c.id == his.conversation_id
-        connection.execute(update(tables.conversations).where(moved).values(user_id=mine))
+        mac = select(tables.conversations.c.name_mac).where(tables.conversations.c.id == first.conversation_id)
+        name_mac = connection.execute(mac).scalar_one()
+        connection.execute(delete(tables.conversations).where(tables.conversations.c.id == first.conversation_id))
+        moved = update(tables.conversations).where(tables.conversations.c.id == his.conversation_id)
+        connection.execute(moved.values(user_id=mine, name_mac=name_mac))
     with pytest.raises(SealError):
-        conversations.key(ann, his.conversation_id)
+        conversations.key(ann, "1")
 
 
 def wrapped_ck(world: World, conversation_id: str) -> bytes:

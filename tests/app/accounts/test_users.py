@@ -112,14 +112,14 @@ def test_a_reset_with_the_recovery_code_keeps_the_memory_and_without_it_loses_it
         world.log_in("ann", PASSWORD)
     session = world.log_in("ann", "another long password")
     assert world.accounts.logins.identify(session).pages == pages
-    assert world.accounts.conversations.key(session, conversation.conversation_id) == conversation
+    assert world.accounts.conversations.key(session, None) == conversation
     assert refused(users.reset_password, OPERATOR_ACTS, "ann", NEW, code).param == "recovery_code"  # used up
 
     lost = users.reset_password(OPERATOR_ACTS, "ann", NEW, None)
     assert lost.memory_lost
     session = world.log_in("ann", "another long password")
     assert world.accounts.logins.identify(session).pages.names_key != pages.names_key
-    assert refused(world.accounts.conversations.key, session, conversation.conversation_id).code == "not_found"
+    assert world.accounts.conversations.key(session, None).key != conversation.key
     assert users.reset_password(OPERATOR_ACTS, "ann", NEW, lost.recovery_code).memory_lost is False
 
 

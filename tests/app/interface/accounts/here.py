@@ -57,12 +57,16 @@ class LocalAccounts:
 class Site:
     """An ingress with accounts: its HTTP client, and what administers it from the inside."""
 
-    def __init__(self, database: str, worker: FakeWorker, *, guests: bool = False, **settings: Any) -> None:
+    def __init__(
+        self, database: str, worker: FakeWorker, *, guests: bool = False, saves_pages: bool = True, **settings: Any
+    ) -> None:
         self.settings = AccountsSettings(database=database, key="file:/nowhere", guests=guests, **settings)
         self.worker = worker
         self.service = self._opened()
         self.accounts = LocalAccounts(self.service)
-        self.gate = AccountsGate(self.accounts, guests=guests, revocation_s=self.settings.revocation_s)
+        self.gate = AccountsGate(
+            self.accounts, guests=guests, revocation_s=self.settings.revocation_s, saves_pages=saves_pages
+        )
         self.app: FastAPI = http_app(worker.generate, accounts=self.gate)
         self.client = http_client(self.app)
 

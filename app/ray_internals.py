@@ -7,6 +7,7 @@ Imports Ray: a process that still has to set Ray's environment variables imports
 """
 
 import ipaddress
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ import ray
 from ray import serve
 from ray.serve._private import constants as serve_constants
 from ray.serve._private import replica as serve_replica
+from ray.serve._private.common import RequestMetadata
 from ray.serve.handle import DeploymentHandle
-from ray.serve.request_router import PendingRequest, RequestRouter
+from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
 # The names that `ray.init` gives the processes whose end leaves a service that can replace nothing.
 _VITAL_PROCESSES = ("gcs_server", "raylet")
@@ -136,6 +138,19 @@ def router_of(handle: DeploymentHandle[Any]) -> Any:
     """
     router: Any = handle._router
     return router._asyncio_router._request_router if router is not None else None
+
+
+async def call_replica(replica: RunningReplica, method: str, *arguments: object) -> Any:
+    """Calls a method of that replica and no other, whatever waits in its queue; raises what the method raises.
+
+    Serve's own handles can't: a router may give a replica that it chose for one request to another that has waited for
+    longer. Ray 2.60: `RunningReplica.try_send_request`, with the metadata that a handle would have made.
+    """
+    request_id = uuid.uuid4().hex
+    metadata = RequestMetadata(request_id=request_id, internal_request_id=request_id, call_method=method)
+    pending = PendingRequest(args=list(arguments), kwargs={}, metadata=metadata)
+    result: Any = replica.try_send_request(pending, with_rejection=False)
+    return await result.get_async()
 
 
 # --- A request router's queues

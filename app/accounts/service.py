@@ -209,7 +209,7 @@ class AccountsService:
         """See AccountsClient."""
         return await self._answer(lambda: self._accounts.users.change(self._accounts.actor(secret), name, change))
 
-    async def delete_user(self, secret: str, name: str) -> Refusal | None:
+    async def delete_user(self, secret: str, name: str) -> str | Refusal:
         """See AccountsClient."""
         return await self._answer(lambda: self._accounts.users.delete(self._accounts.actor(secret), name))
 

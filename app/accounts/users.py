@@ -74,8 +74,8 @@ class Users:
         store.changes.add(user.id)
         return info
 
-    def delete(self, actor: Actor, name: str) -> None:
-        """Raises AccountsError as `change` does."""
+    def delete(self, actor: Actor, name: str) -> str:
+        """The folder of the pages that nobody can open any more. Raises AccountsError as `change` does."""
         check_admin(actor)
         store = self._store
         with store.transaction() as connection:
@@ -86,6 +86,7 @@ class Users:
             self._check_an_admin_is_left(connection, user)
             store.note(connection, actor.id, "delete_user", user.id)
         store.changes.add(user.id)
+        return store.root.owner(user.id)
 
     def reset_password(self, actor: Actor, name: str, password: NewPassword, recovery_code: str | None) -> NewUser:
         """Sets a password and makes a new recovery code; all keys and sessions of the user end.
@@ -110,7 +111,8 @@ class Users:
             end_sessions(store, connection, user.id)
             outcome = "memory_kept" if recovery_code is not None else "memory_lost"
             store.note(connection, actor.id, "reset_password", user.id, outcome)
-        return NewUser(self._info(user), code, memory_lost=recovery_code is None)
+        lost = None if recovery_code is not None else store.root.owner(user.id)
+        return NewUser(self._info(user), code, memory_lost=recovery_code is None, lost_folder=lost)
 
     def _recovered(self, connection: Connection, user_id: str, code: str) -> UserKey:
         owned = (tables.credentials.c.user_id == user_id) & (tables.credentials.c.kind == "recovery")

@@ -121,9 +121,9 @@ class ServeAccounts:
         """See AccountsClient."""
         return await self._call(UserInfo, "change_user", secret, name, change)
 
-    async def delete_user(self, secret: str, name: str) -> None:
+    async def delete_user(self, secret: str, name: str) -> str:
         """See AccountsClient."""
-        await self._call(object, "delete_user", secret, name)
+        return await self._call(str, "delete_user", secret, name)
 
     async def reset_password(self, secret: str, name: str, password: str, recovery_code: str | None) -> NewUser:
         """See AccountsClient."""

@@ -221,6 +221,12 @@ def worker_cards(handle: DeploymentHandle[Any]) -> list[ModelCard]:
     return request_router.cards() if request_router is not None else []
 
 
+def worker_replicas(handle: DeploymentHandle[Any]) -> list[RunningReplica]:
+    """The handle's workers that Serve has not given up, as its router in this process knows them. Any thread."""
+    request_router = router_of(handle)
+    return list(request_router.curr_replicas.values()) if request_router is not None else []
+
+
 def _worker_id(replica: RunningReplica) -> str:
     return str(replica.replica_id.unique_id)
 

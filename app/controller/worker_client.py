@@ -22,6 +22,7 @@ must close `generate` on its way out:
 """
 
 import asyncio
+import logging
 import uuid
 from collections.abc import AsyncGenerator
 from typing import Any, cast
@@ -29,16 +30,22 @@ from typing import Any, cast
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RequestCancelledError
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
+from ray.serve.request_router import RunningReplica
 
-from app.controller.router import worker_cards, worker_rows
+from app.controller.router import worker_cards, worker_replicas, worker_rows
 from app.messages.bundle import Assembler, Bundle, Part
 from app.messages.direct_line import LINES_FOLDER, Lines
 from app.messages.failures import EngineError, NoWorkerError, QueueFullError, WorkerLostError
+from app.messages.memory import MemoryMethod
 from app.messages.model_card import ModelCard
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerRow
-from app.ray_internals import session_folder, streaming_by_value
+from app.ray_internals import call_replica, session_folder, streaming_by_value
+
+logger = logging.getLogger("ray.serve")
+
+_CALL_TIMEOUT_S = 60.0
 
 
 class Arrivals:
@@ -85,6 +92,19 @@ class WorkerClient:
     def is_ready(self) -> bool:
         """Whether a worker is alive to take a request (else: 503)."""
         return any(row.check_heart_beat for row in self.workers())
+
+    async def call_each(self, method: MemoryMethod, *arguments: object) -> list[Any]:
+        """Calls the method of every worker. What each answered; None if it failed or did not answer within a minute."""
+
+        async def call(replica: RunningReplica) -> Any:
+            try:
+                async with asyncio.timeout(_CALL_TIMEOUT_S):
+                    return await call_replica(replica, method, *arguments)
+            except Exception as error:  # whatever it is: the others must be called all the same
+                logger.warning("%s failed on a worker: %s", method, type(error).__qualname__)
+                return None
+
+        return await asyncio.gather(*map(call, worker_replicas(self._handle)))
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
         """Streams the request's deltas; the last one has a finish reason. Closing it aborts the request.

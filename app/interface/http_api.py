@@ -28,6 +28,7 @@ from app.interface.routes.chat import ChatRoutes
 from app.interface.routes.completions import CompletionRoutes
 from app.interface.routes.documents import DocumentRoutes
 from app.interface.routes.embeddings import EmbeddingRoutes
+from app.interface.routes.memory import MemoryRoutes
 from app.interface.routes.metrics import MetricsRoute
 from app.interface.routes.models import ModelRoutes
 from app.interface.routes.responses import ResponseRoutes
@@ -57,6 +58,7 @@ from app.interface.wire.accounts import (
 from app.interface.wire.chat import ChatCompletion, ChatCompletionRequest
 from app.interface.wire.completions import Completion, CompletionRequest
 from app.interface.wire.embeddings import EmbeddingRequest, EmbeddingResponse
+from app.interface.wire.memory import ForgottenMemory, MemoryUse, SavedMemory
 from app.interface.wire.models import Health, Model, ModelList, WorkerList
 from app.interface.wire.responses import ResponseObject, ResponseRequest
 from app.interface.wire.tokenization import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
@@ -80,6 +82,8 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
         limited = {429: "A limit of the user's, or every worker's queue is full; `Retry-After` says when to try again."}
         routes = tuple(replace(route, refuses=limited) if route.computes else route for route in routes)
         routes = (*routes, *account_routes(accounts))
+        if accounts.pages is not None:
+            routes = (*routes, *memory_routes(MemoryRoutes(accounts, accounts.pages)))
     has_keys = bool(service.settings.api_keys) or accounts is not None
     described = DocumentRoutes(document(routes, has_keys=has_keys))
     routes = (
@@ -258,6 +262,24 @@ def account_routes(accounts: AccountsGate) -> Sequence[Route]:
         ),
         Route("GET", "/v1/admin/usage", admin.usage, "What users took.", UsageList, admin=True, query=period),
         Route("GET", "/v1/admin/audit", admin.audit, "Who did what.", AuditList, admin=True, query=rows),
+    )
+
+
+def memory_routes(memory: MemoryRoutes) -> Sequence[Route]:
+    """The endpoints about users' saved pages."""
+    one = {"conversation": "The `prompt_cache_key` of the one to forget; without it everything is forgotten."}
+    return (
+        Route("GET", "/v1/memory", memory.use, "What your saved pages take.", MemoryUse),
+        Route("POST", "/v1/memory/save", memory.save, "Saves your pages now.", SavedMemory),
+        Route(
+            "DELETE",
+            "/v1/memory",
+            memory.forget,
+            "Destroys the keys of your saved pages, and removes these.",
+            ForgottenMemory,
+            refuses={400: "There is no such parameter.", 404: "There is no such conversation of yours."},
+            query=one,
+        ),
     )
 
 

@@ -18,6 +18,7 @@ from app.controller.accounts_client import ServeAccounts
 from app.controller.applications import ServeApplications
 from app.controller.worker_client import Arrivals, WorkerClient
 from app.interface.accounts.gate import AccountsGate
+from app.interface.accounts.user_pages import UserPages
 from app.interface.callers import read_api_keys
 from app.interface.http_api import build_http_app
 from app.interface.model_directory import ModelDirectory
@@ -52,11 +53,13 @@ class Ingress:
         gate = None
         if settings.accounts is not None and accounts is not None:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would have users' keys in it
+            saves = settings.memory.folder is not None
+            pages = UserPages(self._directory.call_each, settings.memory.bytes_per_user) if saves else None
             gate = AccountsGate(
                 ServeAccounts(accounts, self._arrivals.reader),
                 guests=settings.accounts.guests,
                 revocation_s=settings.accounts.revocation_s,
-                saves_pages=settings.memory.folder is not None,
+                pages=pages,
             )
         self._service = Service(
             models=self._directory.models,

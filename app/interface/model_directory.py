@@ -10,10 +10,11 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from app.interface.service import ServedModel
 from app.interface.text.chat_model import ChatModel
+from app.messages.memory import CallEachWorker, MemoryMethod
 from app.messages.model_card import ModelCard
 from app.messages.outputs import Generate
 from app.messages.workers import FoundApplication, WorkerRow
@@ -35,6 +36,10 @@ class ModelWorkers(Protocol):
 
     def cards(self) -> list[ModelCard]:
         """What the live workers run. There are several while an application replaces another one of its name."""
+
+    @property
+    def call_each(self) -> CallEachWorker:
+        """Calls a method of each of them."""
 
 
 class Applications(Protocol):
@@ -79,6 +84,12 @@ class ModelDirectory:
         """The worker table of all models; the ingress's own comes first."""
         others = [entry.workers for entry in list(self._entries.values())]
         return [row for one in (self._own, *others) for row in one.workers()]
+
+    async def call_each(self, method: MemoryMethod, *arguments: object) -> list[Any]:
+        """See CallEachWorker; the workers of all models."""
+        everyone = [self._own, *(entry.workers for entry in list(self._entries.values()))]
+        answers = await asyncio.gather(*(workers.call_each(method, *arguments) for workers in everyone))
+        return [answer for of_model in answers for answer in of_model]
 
     async def watch(self, period_s: float, first: asyncio.Event | None = None) -> None:
         """Searches every `period_s` seconds until cancelled. first: set after the first search, even if it failed."""

@@ -163,6 +163,8 @@ class NewUser:
     recovery_code: str = field(repr=False)
     memory_lost: bool = False
     """Whether what was saved for the user can no longer be opened."""
+    lost_folder: str | None = None
+    """The folder of those pages: 32 hex digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,8 +297,8 @@ class AccountsClient(Protocol):
     async def change_user(self, secret: str, name: str, change: UserChange) -> UserInfo:
         """Disabling ends the user's running requests. Refuses with `not_found`, `conflict`."""
 
-    async def delete_user(self, secret: str, name: str) -> None:
-        """Destroys all that opens the user's key. Refuses with `not_found`, `conflict`."""
+    async def delete_user(self, secret: str, name: str) -> str:
+        """Destroys what opens the user's key; the folder of the user's pages. Refuses with `not_found`, `conflict`."""
 
     async def reset_password(self, secret: str, name: str, password: str, recovery_code: str | None) -> NewUser:
         """Without the recovery code all that was saved for the user is lost."""

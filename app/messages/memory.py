@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 _OWNER: Final = re.compile("[0-9a-f]{32}")
 _SIZES: Final = {
@@ -12,6 +12,9 @@ _SIZES: Final = {
     "conversation_key_id": 16,
     "shared_key_id": 16,
 }
+
+MemoryMethod = Literal["flush_memory", "clear_memory", "forget_memory", "memory_use"]
+"""What `app.workers.worker.Worker` does with a user's pages."""
 
 SaveOutcome = Literal["saved", "kept", "failed"]
 """Of one page. "kept": it had been saved before. "failed": it is not on disk, and the reason was logged."""
@@ -64,8 +67,15 @@ class SavedPages:
     """What became of the pages of one user on one worker."""
 
     saved_pages: int
-    """Pages that are on disk now, whenever they were written."""
+    """Pages that were still to be saved and are on disk now: not those that were saved while a chat was idle."""
     saved_bytes: int
     """Of those pages."""
     unsaved_pages: int
     """Pages that could not be saved: the disk is full, slow or gone, or the user's quota is less than that."""
+
+
+class CallEachWorker(Protocol):
+    """Calls every worker, and not one of them as a request does."""
+
+    async def __call__(self, method: MemoryMethod, *arguments: object) -> list[Any]:
+        """What each answered; None for a worker that failed or did not answer in time."""

@@ -16,8 +16,9 @@ import ray
 from ray import serve
 from ray.serve._private import constants, controller, replica, router
 from ray.serve._private.common import DeploymentHandleSource, DeploymentID, RequestMetadata
+from ray.serve._private.replica_result import ActorReplicaResult
 from ray.serve.handle import DeploymentHandle
-from ray.serve.request_router import FIFOMixin, PendingRequest, RequestRouter
+from ray.serve.request_router import FIFOMixin, PendingRequest, RequestRouter, RunningReplica
 
 from app import ray_internals
 from app.launch.config_file import HttpOptions
@@ -113,6 +114,27 @@ def test_a_handle_streams_by_value_and_has_a_router() -> None:
     for kind in (router.CurrentLoopRouter, router.SingletonThreadRouter):
         assert "self._asyncio_router = " in inspect.getsource(kind)
     assert "self._request_router" in inspect.getsource(router.AsyncioRouter)
+
+
+async def test_a_call_of_one_replica() -> None:
+    """As Serve's own wrapper of a replica sends it, without asking for a place."""
+    sent: list[tuple[object, ...]] = []
+
+    class Result:
+        async def get_async(self) -> str:
+            return "answered"
+
+    class Replica:
+        def try_send_request(self, pending: PendingRequest, with_rejection: bool) -> Result:
+            assert not with_rejection
+            sent.append((pending.metadata.call_method, pending.metadata.is_streaming, *pending.args))
+            return Result()
+
+    there: Any = Replica()
+    assert await ray_internals.call_replica(there, "clear_memory", "ann") == "answered"
+    assert sent == [("clear_memory", False, "ann")]
+    assert list(inspect.signature(RunningReplica.try_send_request).parameters) == ["self", "pr", "with_rejection"]
+    assert inspect.iscoroutinefunction(ActorReplicaResult.get_async)
 
 
 class NoReplicaRouter(FIFOMixin, RequestRouter):

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -14,49 +12,23 @@ import httpx
 import openai
 import pytest
 
-from tests.service.running import ROOT, RunningService, descendants, started_service, wait_until, write_config
+from tests.service.operator import ROOT_PASSWORD, configure_accounts, done, log_in, redoubt
+from tests.service.running import RunningService, descendants, started_service, wait_until
 
-ROOT_PASSWORD, ANN_PASSWORD = "the password of root", "the password of ann"
+ANN_PASSWORD = "the password of ann"
 CANARY = "a-canary-that-nobody-should-find"
-
-
-def redoubt(*arguments: str, lines: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "app.cli", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, input=lines, capture_output=True, text=True, check=False, env=os.environ | environment
-    )
-
-
-def done(*arguments: str, lines: str = "", **environment: str) -> str:
-    completed = redoubt(*arguments, lines=lines, **environment)
-    assert completed.returncode == 0, completed.stderr
-    return completed.stdout
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A configuration with accounts, their key, and the first administrator."""
     folder = tmp_path_factory.mktemp("accounts")
-    done("keygen", str(folder / "kek"))
-    changes: dict[str, dict[str, Any]] = {
-        "engine": {"kv_memory_bytes": 200 << 20},
-        "worker": {"count": 1, "cpus_per_worker": 1, "ray_num_cpus": 0.1, "warm_up_prompt_tokens": 64},
-        "accounts": {"database": str(folder / "accounts.db"), "key": f"file:{folder / 'kek'}"},
-    }
-    write_config(folder / "service.yaml", changes)
-    added = done("user", "add", "root", "--admin", "--config", str(folder / "service.yaml"), lines=ROOT_PASSWORD + "\n")
-    assert "root has a password." in added
+    configure_accounts(folder, {})
     return folder
 
 
 def service_of(folder: Path, model: Path) -> AbstractContextManager[RunningService]:
     return started_service(folder / "service.yaml", folder / "log", model.name, "--model", str(model))
-
-
-def log_in(site: RunningService, name: str, password: str) -> str:
-    answer = httpx.post(f"{site.url}/v1/auth/login", json={"name": name, "password": password}, timeout=30)
-    assert answer.status_code == 200, answer.text
-    return str(answer.json()["token"])
 
 
 def test_a_life_with_accounts(folder: Path, service_model: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from app.interface import errors
 from app.interface.accounts.grants import Grants
+from app.interface.accounts.user_pages import UserPages
 from app.messages.accounts import AccountsClient, AccountsError, Admission, Identity, Revocations, UsageRow
 from app.messages.outputs import Generate, TokenDelta
 from app.messages.requests import GenerateRequest
@@ -91,14 +92,15 @@ class AccountsGate:
     """The accounts as the routes of one ingress use them."""
 
     def __init__(
-        self, accounts: AccountsClient, *, guests: bool, revocation_s: float, saves_pages: bool = False
+        self, accounts: AccountsClient, *, guests: bool, revocation_s: float, pages: UserPages | None = None
     ) -> None:
         """guests: whether requests without a credential are served. revocation_s: how long an identity is kept.
 
-        saves_pages: whether workers have a folder of saved pages.
+        pages: those that workers save; None: they save none.
         """
         self.accounts = accounts
-        self.grants = Grants(accounts, revocation_s=revocation_s) if saves_pages else None
+        self.pages = pages
+        self.grants = None if pages is None else Grants(accounts, revocation_s=revocation_s)
         self.guests = guests
         self._revocation_s = revocation_s
         self._identities: dict[bytes, tuple[Identity, float]] = {}
@@ -121,8 +123,8 @@ class AccountsGate:
         return identity
 
     def forget(self, identity: Identity) -> None:
-        """The identity's credential is to be asked for again."""
-        self._drop({identity.credential})
+        """The user's credentials and conversations are to be asked for again."""
+        self._drop({identity.user_id})
 
     def opened(self, meter: Meter) -> None:
         """A request begins. Before it is admitted, so that no revocation in between is missed."""

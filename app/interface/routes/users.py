@@ -1,6 +1,7 @@
 """`/v1/auth` and `/v1/keys`: what users do with their own account."""
 
 import time
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import Request
@@ -8,6 +9,7 @@ from fastapi.responses import Response
 
 from app.interface.accounts.checks import SESSION_COOKIE
 from app.interface.accounts.gate import AccountsGate
+from app.interface.accounts.user_pages import AllSaved
 from app.interface.callers import Caller, caller_of
 from app.interface.errors import unauthorized
 from app.interface.guard import json_response
@@ -77,7 +79,9 @@ class UserRoutes:
         caller, identity = user_of(request)
         ended = await self._accounts.logout(caller.secret, everywhere=bool(body.everywhere))
         self._gate.forget(identity)
-        response = json_response(EndedSessions(sessions=ended).model_dump())
+        pages = self._gate.pages
+        saved = AllSaved() if pages is None else await pages.clear(identity.pages.owner)
+        response = json_response(EndedSessions(sessions=ended, **asdict(saved)).model_dump())
         response.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
         return response
 

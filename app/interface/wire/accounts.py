@@ -55,6 +55,13 @@ class EndedSessions(BaseModel):
 
     object: Literal["session.ended"] = "session.ended"
     sessions: int
+    saved_pages: int
+    """Of the user's, those that were still to be saved and are on disk now; 0, as the rest, where none are saved."""
+    saved_bytes: int
+    unsaved_pages: int
+    """They could not be saved, and are computed again."""
+    unacknowledged: int
+    """Workers that failed or did not answer: they may still have the user's pages in memory."""
 
 
 class PasswordRequest(Wire):

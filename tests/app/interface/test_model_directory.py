@@ -32,6 +32,9 @@ class FakeWorkers:
     def cards(self) -> list[ModelCard]:
         return self.all_cards
 
+    async def call_each(self, method: str, *arguments: object) -> list[object]:
+        return [(card.name, method, *arguments) for card in self.all_cards]
+
 
 class FakeApplications:
     def __init__(self) -> None:
@@ -151,3 +154,14 @@ async def test_a_controller_that_does_not_answer_takes_nothing_away(
         watch.cancel()
     assert list(directory.models) == ["own"]
     assert len(caplog.records) == 1
+
+
+async def test_a_call_reaches_the_workers_of_all_models(card: ModelCard) -> None:
+    serve = FakeApplications()
+    directory = ModelDirectory(card, FakeWorkers(card), serve)
+    other = replace(card, name="other")
+    serve.put("app", other, other)
+    await directory.look()
+    assert await directory.call_each("memory_use", "ann") == [
+        (name, "memory_use", "ann") for name in ("own", "other", "other")
+    ]

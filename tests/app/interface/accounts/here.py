@@ -14,7 +14,9 @@ from app.accounts.logins import new_password
 from app.accounts.service import AccountsService
 from app.accounts.store import open_store
 from app.interface.accounts.gate import AccountsGate
+from app.interface.accounts.user_pages import UserPages
 from app.messages.accounts import AccountsError, NewUser, Refusal, UserLimits
+from app.messages.memory import MemoryMethod, SavedPages
 from app.settings import AccountsSettings
 from tests.app.fake_worker import FakeWorker
 from tests.app.service import http_app, http_client
@@ -54,6 +56,23 @@ class LocalAccounts:
         return call
 
 
+class PageWorker:
+    """What a worker answers to calls about saved pages; and which calls came, in order."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {
+            "memory_use": (0, 0),
+            "flush_memory": SavedPages(0, 0, 0),
+            "clear_memory": SavedPages(0, 0, 0),
+            "forget_memory": 0,
+        }
+        self.calls: list[tuple[object, ...]] = []
+
+    def call(self, method: MemoryMethod, *arguments: object) -> Any:
+        self.calls.append((method, *arguments))
+        return self.answers[method]
+
+
 class Site:
     """An ingress with accounts: its HTTP client, and what administers it from the inside."""
 
@@ -64,9 +83,9 @@ class Site:
         self.worker = worker
         self.service = self._opened()
         self.accounts = LocalAccounts(self.service)
-        self.gate = AccountsGate(
-            self.accounts, guests=guests, revocation_s=self.settings.revocation_s, saves_pages=saves_pages
-        )
+        self.page_workers = [PageWorker(), PageWorker()]
+        pages = UserPages(self._call_each, bytes_per_user=1 << 20) if saves_pages else None
+        self.gate = AccountsGate(self.accounts, guests=guests, revocation_s=self.settings.revocation_s, pages=pages)
         self.app: FastAPI = http_app(worker.generate, accounts=self.gate)
         self.client = http_client(self.app)
 
@@ -74,6 +93,9 @@ class Site:
         return AccountsService(
             self.settings, lambda it: Accounts(open_store(it, bytes(32), make=True, password_cost=CHEAP))
         )
+
+    async def _call_each(self, method: MemoryMethod, *arguments: object) -> list[Any]:
+        return [worker.call(method, *arguments) for worker in self.page_workers]
 
     def restart(self) -> None:
         """Another process has the accounts now, as after a kill."""

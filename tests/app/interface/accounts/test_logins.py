@@ -186,7 +186,14 @@ async def test_a_cookie_is_for_the_sites_own_pages(site: Site) -> None:
     same = {"Origin": "http://test"}
     assert (await site.ask("POST", "/v1/chat/completions", None, CHAT, **own, **same)).status_code == 200
     out = await site.ask("POST", "/v1/auth/logout", None, {}, **own, **same)
-    assert out.json() == {"object": "session.ended", "sessions": 1}
+    assert out.json() == {
+        "object": "session.ended",
+        "sessions": 1,
+        "saved_pages": 0,
+        "saved_bytes": 0,
+        "unsaved_pages": 0,
+        "unacknowledged": 0,
+    }
     assert SimpleCookie(out.headers["set-cookie"])["redoubt_session"]["max-age"] == "0"
     assert await site.code("GET", "/v1/auth/session", None, **own) == "401 session_expired"
 
@@ -260,7 +267,7 @@ async def test_account_routes_are_not_there_without_accounts(site: Site) -> None
         assert (await client.post(LOGIN, json={})).json()["error"]["code"] == "unknown_url"
         paths = (await client.get("/openapi.json")).json()["paths"]
     described = (await site.client.get("/openapi.json")).json()["paths"]
-    assert not any(path.startswith(("/v1/auth", "/v1/keys", "/v1/admin")) for path in paths)
+    assert not any(path.startswith(("/v1/auth", "/v1/keys", "/v1/admin", "/v1/memory")) for path in paths)
     assert set(described) - set(paths) == {
         "/v1/auth/login",
         "/v1/auth/logout",
@@ -273,6 +280,8 @@ async def test_account_routes_are_not_there_without_accounts(site: Site) -> None
         "/v1/admin/users/{name}/reset",
         "/v1/admin/usage",
         "/v1/admin/audit",
+        "/v1/memory",
+        "/v1/memory/save",
     }
     assert "security" not in described["/v1/auth/login"]["post"]
 

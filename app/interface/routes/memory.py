@@ -1,0 +1,50 @@
+"""`/v1/memory`: what users do with their own saved pages."""
+
+from dataclasses import asdict
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from app.interface import errors
+from app.interface.accounts.gate import AccountsGate
+from app.interface.accounts.user_pages import UserPages
+from app.interface.guard import json_response
+from app.interface.routes.users import user_of
+from app.interface.wire.memory import ForgottenMemory, MemoryUse, SavedMemory
+
+
+class MemoryRoutes:
+    """The routes, over one ingress' accounts and the pages of its workers."""
+
+    def __init__(self, gate: AccountsGate, pages: UserPages) -> None:
+        self._gate = gate
+        self._pages = pages
+
+    async def use(self, request: Request) -> Response:
+        """`GET /v1/memory`."""
+        _, identity = user_of(request)
+        use = await self._pages.use(identity.pages.owner)
+        quota = 0 if identity.limits.memory_bytes == 0 else self._pages.bytes_per_user
+        return json_response(MemoryUse(quota_bytes=quota, **asdict(use)).model_dump())
+
+    async def save(self, request: Request) -> Response:
+        """`POST /v1/memory/save`."""
+        _, identity = user_of(request)
+        saved = await self._pages.save(identity.pages.owner)
+        return json_response(SavedMemory(**asdict(saved)).model_dump())
+
+    async def forget(self, request: Request) -> Response:
+        """`DELETE /v1/memory`: destroys the key or keys, then has all workers remove what those opened.
+
+        Raises ApiError (400) for a parameter that it does not know: a misspelled one must not forget everything.
+        """
+        caller, identity = user_of(request)
+        names = request.query_params.getlist("conversation")
+        if request.query_params.keys() - {"conversation"} or len(names) > 1:
+            message = "The only parameter is 'conversation', once; without it everything is forgotten."
+            raise errors.invalid(message, "conversation", "invalid_value")
+        forgotten = await self._gate.accounts.forget(caller.secret, names[0] if names else None)
+        self._gate.forget(identity)
+        removed = await self._pages.forget(identity.pages.owner, forgotten.key_id)
+        answer = ForgottenMemory(conversations=forgotten.conversations, **asdict(removed))
+        return json_response(answer.model_dump())

@@ -1,0 +1,41 @@
+"""`/v1/memory`: what clients read. Nothing is sent but the path and its parameter."""
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+
+class MemoryUse(BaseModel):
+    """What the user's saved pages take, in the folder that has most of them."""
+
+    object: Literal["memory"] = "memory"
+    bytes: int
+    quota_bytes: int
+    """More than that is not kept: those unused for longest go first."""
+    pages: int
+    unacknowledged: int
+    """Workers that failed or did not answer."""
+
+
+class SavedMemory(BaseModel):
+    """What became of the user's pages, on all workers together."""
+
+    object: Literal["memory.saved"] = "memory.saved"
+    saved_pages: int
+    """Those that were still to be saved and are on disk now."""
+    saved_bytes: int
+    unsaved_pages: int
+    """The disk is full, slow or gone; they are computed again."""
+    unacknowledged: int
+    """Workers that failed or did not answer."""
+
+
+class ForgottenMemory(BaseModel):
+    """The keys are destroyed: nobody can open these pages any more, wherever there are copies of them."""
+
+    object: Literal["memory.forgotten"] = "memory.forgotten"
+    conversations: int
+    files: int
+    """Removed from disk."""
+    unacknowledged: int
+    """Workers that failed or did not answer: files may still be there, which nobody can open."""

@@ -1,0 +1,46 @@
+"""What an operator and users of a real service with accounts do."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.service.running import ROOT, RunningService, write_config
+
+ROOT_PASSWORD = "the password of root"
+
+
+def redoubt(*arguments: str, lines: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "app.cli", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, input=lines, capture_output=True, text=True, check=False, env=os.environ | environment
+    )
+
+
+def done(*arguments: str, lines: str = "", **environment: str) -> str:
+    completed = redoubt(*arguments, lines=lines, **environment)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
+
+
+def configure_accounts(folder: Path, changes: Mapping[str, Mapping[str, Any]]) -> None:
+    """Makes service.yaml for one small worker with accounts and these changes, their key, and the user root."""
+    done("keygen", str(folder / "kek"))
+    values: dict[str, Mapping[str, Any]] = {
+        "engine": {"kv_memory_bytes": 200 << 20},
+        "worker": {"count": 1, "cpus_per_worker": 1, "ray_num_cpus": 0.1, "warm_up_prompt_tokens": 64},
+        "accounts": {"database": str(folder / "accounts.db"), "key": f"file:{folder / 'kek'}"},
+    }
+    write_config(folder / "service.yaml", {**values, **changes})
+    added = done("user", "add", "root", "--admin", "--config", str(folder / "service.yaml"), lines=ROOT_PASSWORD + "\n")
+    assert "root has a password." in added
+
+
+def log_in(site: RunningService, name: str, password: str) -> str:
+    answer = httpx.post(f"{site.url}/v1/auth/login", json={"name": name, "password": password}, timeout=30)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["token"])

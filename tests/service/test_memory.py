@@ -1,0 +1,114 @@
+"""Saved pages of a real service over HTTP: a chat goes on after a kill, is nobody else's, and can be forgotten."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.service.operator import ROOT_PASSWORD, configure_accounts, log_in
+from tests.service.running import RunningService, descendants, started_service, starting_service, wait_until
+
+PASSWORD = "the password of everybody"
+SUBJECTS = ("rivers", "bridges", "clocks", "maps", "lamps", "ships", "roads", "towers", "gardens", "letters")
+QUESTION = {"role": "user", "content": " ".join(f"Tell me of {a} and {b}." for a in SUBJECTS for b in SUBJECTS[:3])}
+LEFT_OUT = 32
+"""Tokens at the end of a text that no saved page has: less than a page, and the last token, which nobody computed."""
+
+
+class User:
+    """One user of the service, with an API key that stays when the service is started again."""
+
+    def __init__(self, site: RunningService, root: str, name: str) -> None:
+        as_root = {"Authorization": f"Bearer {root}"}
+        body = {"name": name, "password": PASSWORD}
+        assert httpx.post(f"{site.url}/v1/admin/users", json=body, headers=as_root, timeout=30).status_code == 200
+        self.name = name
+        self.site = site
+        session = {"Authorization": f"Bearer {log_in(site, name, PASSWORD)}"}
+        self.key = httpx.post(f"{site.url}/v1/keys", json={}, headers=session, timeout=30).json()["secret"]
+
+    def ask(self, method: str, path: str, body: Any = None, key: str | None = None) -> Any:
+        headers = {"Authorization": f"Bearer {key or self.key}"}
+        answer = httpx.request(method, self.site.url + path, json=body, headers=headers, timeout=60)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def chat(self, messages: list[dict[str, str]], **options: Any) -> tuple[dict[str, str], dict[str, Any]]:
+        """The answer as a message, and the usage."""
+        body = {"model": self.site.model, "messages": messages, "max_tokens": 60, "temperature": 0, **options}
+        answer = self.ask("POST", "/v1/chat/completions", body)
+        message = answer["choices"][0]["message"]
+        return {"role": "assistant", "content": message["content"]}, answer["usage"]
+
+    def cached(self, messages: list[dict[str, str]], **options: Any) -> int:
+        return int(self.chat(messages, **options)[1]["prompt_tokens_details"]["cached_tokens"])
+
+    def pages(self) -> int:
+        return int(self.ask("GET", "/v1/memory")["pages"])
+
+
+def kill(site: RunningService) -> None:
+    """The worker first, which could save what it has; then the main process, and the rest ends by itself."""
+    family = descendants(site.process.pid)
+    (worker,) = [pid for pid in family if b"ServeReplica:redoubt:Worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(worker, signal.SIGKILL)
+    site.process.kill()
+    site.process.wait()
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), "no process left")
+
+
+@pytest.mark.timeout(240)
+def test_a_chat_outlives_the_service_and_is_its_users_alone(service_model: Path, tmp_path: Path) -> None:
+    pages = tmp_path / "pages"
+    memory = {"folder": str(pages), "save_after_s": 600, "restore": "always", "min_tokens": 1}
+    configure_accounts(tmp_path, {"memory": memory})
+    start = (tmp_path / "service.yaml", tmp_path / "log", service_model.name, "--model", str(service_model))
+    with starting_service(*start) as site:
+        root = log_in(site, "root", ROOT_PASSWORD)
+        ann, bob = User(site, root, "ann"), User(site, root, "bob")
+        answer, usage = ann.chat([QUESTION])
+        known = usage["total_tokens"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] == 0
+        saved = ann.ask("POST", "/v1/memory/save")
+        full = (known - 1) // 32
+        assert (saved["saved_pages"], saved["unsaved_pages"], saved["unacknowledged"]) == (full, 0, 0)
+        assert ann.pages() == full
+        kill(site)
+
+    with started_service(*start) as site:
+        ann.site = bob.site = site
+        more = [QUESTION, answer, {"role": "user", "content": "Go on."}]
+        assert ann.cached(more) >= known - LEFT_OUT
+        assert bob.cached([QUESTION]) == 0
+        assert bob.cached([QUESTION]) > 0
+        assert ann.cached([QUESTION], prompt_cache_key="another") > 0  # in memory a user's pages are one
+
+        # Logout writes and clears what is in memory; the next request reads it from the disk.
+        session = log_in(site, "ann", PASSWORD)
+        out = ann.ask("POST", "/v1/auth/logout", {}, session)
+        assert out["saved_pages"] > 0
+        assert (out["unsaved_pages"], out["unacknowledged"]) == (0, 0)
+        assert ann.cached(more) >= known - LEFT_OUT
+
+        # A forgotten chat stays forgotten, for whoever has kept its files.
+        shutil.copytree(pages, tmp_path / "kept")
+        forgotten = ann.ask("DELETE", "/v1/memory")
+        assert forgotten["conversations"] == 2
+        assert forgotten["files"] > 0
+        assert forgotten["unacknowledged"] == 0
+        assert ann.pages() == 0
+        shutil.copytree(tmp_path / "kept", pages, dirs_exist_ok=True)
+        assert ann.pages() > 0
+        assert ann.cached(more) == 0
+        assert bob.cached([QUESTION]) > 0
+
+        # With the user everything goes, and nobody else's.
+        bob.ask("POST", "/v1/memory/save")
+        before = bob.pages()
+        ann.ask("DELETE", "/v1/admin/users/ann", key=root)
+        assert len(list((pages / "v1").iterdir())) == 1
+        assert bob.pages() == before > 0

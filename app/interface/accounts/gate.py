@@ -8,7 +8,7 @@ import hashlib
 import time
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from app.interface import errors
 from app.interface.accounts.grants import Grants
@@ -19,6 +19,8 @@ from app.messages.requests import GenerateRequest
 
 _MOST_IDENTITIES = 10_000
 _RETRY_S = 1.0
+
+Result = TypeVar("Result")
 
 
 class Meter:
@@ -106,7 +108,7 @@ class AccountsGate:
         self._identities: dict[bytes, tuple[Identity, float]] = {}
         """By the credential's SHA-256: until when it is kept, of the monotonic clock."""
         self._open: set[Meter] = set()
-        self._settling: set[asyncio.Task[None]] = set()
+        self._settling: set[asyncio.Task[Any]] = set()
 
     async def identify(self, secret: str) -> Identity:
         """Whose credential it is. Raises AccountsError."""
@@ -145,6 +147,10 @@ class AccountsGate:
         if admitted:
             self._in_background(self._settle(meter))
 
+    async def to_the_end(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Does all of the work, even if the client goes: what destroys a key must reach the workers too."""
+        return await asyncio.shield(self._in_background(work))
+
     async def watch(self) -> None:
         """Follows revocations until it is cancelled."""
         instance, position = "", 0
@@ -181,10 +187,11 @@ class AccountsGate:
         for key in dropped:
             del self._identities[key]
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def _in_background(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
         task = asyncio.create_task(work)
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
+        return task
 
     async def _give_back(self, admitting: "asyncio.Task[Admission]", meter: Meter) -> None:
         with suppress(AccountsError):

@@ -35,7 +35,7 @@ class AdminRoutes:
 
     def __init__(self, gate: AccountsGate) -> None:
         self._accounts = gate.accounts
-        self._pages = gate.pages
+        self._gate = gate
 
     async def users(self, request: Request) -> Response:
         """`GET /v1/admin/users`."""
@@ -60,21 +60,27 @@ class AdminRoutes:
 
     async def delete_user(self, request: Request, name: str) -> Response:
         """`DELETE /v1/admin/users/{name}`."""
-        await self._forget(await self._accounts.delete_user(caller_of(request).secret, name))
+        await self._gate.to_the_end(self._delete(caller_of(request).secret, name))
         return json_response(Done().model_dump())
 
     async def reset_user(self, request: Request, name: str) -> Response:
         """`POST /v1/admin/users/{name}/reset`."""
         body = await body_of(request, ResetRequest)
         secret = caller_of(request).secret
+        return _new_user(await self._gate.to_the_end(self._reset(secret, name, body)))
+
+    async def _delete(self, secret: str, name: str) -> None:
+        await self._forget(await self._accounts.delete_user(secret, name))
+
+    async def _reset(self, secret: str, name: str, body: ResetRequest) -> NewUser:
         new = await self._accounts.reset_password(secret, name, body.password, body.recovery_code)
         await self._forget(new.lost_folder)
-        return _new_user(new)
+        return new
 
     async def _forget(self, owner: str | None) -> None:
         """Removes pages that nobody can open any more; where that fails it is logged, and their lifetime ends them."""
-        if owner is not None and self._pages is not None:
-            forgotten = await self._pages.forget(owner, None)
+        if owner is not None and self._gate.pages is not None:
+            forgotten = await self._gate.pages.forget(owner, None)
             if forgotten.unacknowledged:
                 errors.logger.warning("%d workers did not remove a user's saved pages", forgotten.unacknowledged)
 

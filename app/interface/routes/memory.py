@@ -11,6 +11,7 @@ from app.interface.accounts.user_pages import UserPages
 from app.interface.guard import json_response
 from app.interface.routes.users import user_of
 from app.interface.wire.memory import ForgottenMemory, MemoryUse, SavedMemory
+from app.messages.accounts import Identity
 
 
 class MemoryRoutes:
@@ -43,8 +44,11 @@ class MemoryRoutes:
         if request.query_params.keys() - {"conversation"} or len(names) > 1:
             message = "The only parameter is 'conversation', once; without it everything is forgotten."
             raise errors.invalid(message, "conversation", "invalid_value")
-        forgotten = await self._gate.accounts.forget(caller.secret, names[0] if names else None)
+        forgetting = self._forget(caller.secret, identity, names[0] if names else None)
+        return json_response((await self._gate.to_the_end(forgetting)).model_dump())
+
+    async def _forget(self, secret: str, identity: Identity, name: str | None) -> ForgottenMemory:
+        forgotten = await self._gate.accounts.forget(secret, name)
         self._gate.forget(identity)
         removed = await self._pages.forget(identity.pages.owner, forgotten.key_id)
-        answer = ForgottenMemory(conversations=forgotten.conversations, **asdict(removed))
-        return json_response(answer.model_dump())
+        return ForgottenMemory(conversations=forgotten.conversations, **asdict(removed))

@@ -77,13 +77,17 @@ class UserRoutes:
         """`POST /v1/auth/logout`."""
         body = await body_of(request, LogoutRequest)
         caller, identity = user_of(request)
-        ended = await self._accounts.logout(caller.secret, everywhere=bool(body.everywhere))
+        leaving = self._leave(caller.secret, identity, everywhere=bool(body.everywhere))
+        response = json_response((await self._gate.to_the_end(leaving)).model_dump())
+        response.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
+        return response
+
+    async def _leave(self, secret: str, identity: Identity, *, everywhere: bool) -> EndedSessions:
+        ended = await self._accounts.logout(secret, everywhere=everywhere)
         self._gate.forget(identity)
         pages = self._gate.pages
         saved = AllSaved() if pages is None else await pages.clear(identity.pages.owner)
-        response = json_response(EndedSessions(sessions=ended, **asdict(saved)).model_dump())
-        response.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
-        return response
+        return EndedSessions(sessions=ended, **asdict(saved))
 
     async def session(self, request: Request) -> Response:
         """`GET /v1/auth/session`."""

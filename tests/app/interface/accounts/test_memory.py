@@ -1,5 +1,6 @@
 """What users do with their saved pages over HTTP: which calls reach every worker, when, and what is answered."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -137,6 +138,34 @@ async def test_a_deleted_users_pages_go_and_so_do_those_that_a_reset_has_lost(si
     assert calls(site) == [("forget_memory", owner, None)] * 2
     assert await site.code("DELETE", "/v1/admin/users/root", root) == "409 conflict"
     assert len(calls(site)) == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "asked", "reached"),
+    [
+        ("DELETE", "/v1/memory", "forget", "forget_memory"),
+        ("POST", "/v1/auth/logout", "logout", "clear_memory"),
+        ("DELETE", "/v1/admin/users/ann", "delete_user", "forget_memory"),
+    ],
+)
+async def test_a_client_that_goes_leaves_nothing_half_done(
+    site: Site, method: str, path: str, asked: str, reached: str
+) -> None:
+    site.add("root", role="admin")
+    site.add("ann", role="admin")
+    ann = await site.log_in("ann")
+    owner = owner_of(site, ann)
+    assert (await site.ask("GET", "/v1/models", ann)).status_code == 200  # from now on the identity is known
+    site.accounts.answers.clear()
+    gone = asyncio.create_task(site.ask(method, path, ann, {}))
+    while asked not in site.accounts.calls:
+        await asyncio.sleep(0.01)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    site.accounts.answers.set()
+    while site.gate._settling:
+        await asyncio.sleep(0.01)
+    assert [call[:2] for call in calls(site)] == [(reached, owner)]
 
 
 async def test_who_may_use_these_routes_and_where_they_are(make_site: Callable[..., Site]) -> None:

@@ -9,12 +9,9 @@ from pathlib import Path
 
 import httpx
 
+from app import guest_components
 from app.accounts.keys import KEY_BYTES, new_key
 from app.settings import SettingsError
-
-RESOURCES = "http://127.0.0.1:8006/cdh/resource"
-"""The Confidential Data Hub of a confidential container (guest-components)."""
-_FETCH_TIMEOUT_S = 60.0
 
 
 def read_kek(source: str) -> bytes:
@@ -47,6 +44,6 @@ def _of_file(path: Path) -> bytes:
 
 
 def _of_guest(resource: str) -> bytes:
-    response = httpx.get(f"{RESOURCES}/{resource}", timeout=_FETCH_TIMEOUT_S, trust_env=False)
+    response = guest_components.request(guest_components.resource_url(resource))
     response.raise_for_status()
     return response.content

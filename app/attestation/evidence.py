@@ -12,12 +12,11 @@ from typing import Protocol
 
 import httpx
 
+from app import guest_components
 from app.attestation.padding import exact_quote, used_event_log
 from app.attestation.soft import SoftTee
 from app.attestation.soft_files import read_pki
 
-AGENT = "http://127.0.0.1:8006"
-"""The attestation agent's address in a confidential container (guest-components)."""
 MOST_QUOTE_BYTES = 16 << 10
 MOST_EVENT_LOG_BYTES = 256 << 10
 
@@ -58,13 +57,15 @@ class AgentEvidence:
         """See EvidenceSource."""
         parameters = {"runtime_data": base64.b64encode(report_data).decode(), "encoding": "base64"}
         try:
-            response = await self._client.get(f"{AGENT}/aa/evidence", params=parameters)
+            response = await self._client.get(f"{guest_components.ADDRESS}/aa/evidence", params=parameters)
             response.raise_for_status()
             answer = json.loads(response.content)
             quote = exact_quote(base64.b64decode(answer["quote"], validate=True))
             event_log = used_event_log(base64.b64decode(answer.get("cc_eventlog") or "", validate=True))
         except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise EvidenceError(f"the attestation agent at {AGENT} gave no quote: {error!r}") from error
+            raise EvidenceError(
+                f"the attestation agent at {guest_components.ADDRESS} gave no quote: {error!r}"
+            ) from error
         if len(quote) > MOST_QUOTE_BYTES or len(event_log) > MOST_EVENT_LOG_BYTES:
             raise EvidenceError(f"a quote of {len(quote)} bytes with a log of {len(event_log)}: too large")
         return Evidence(quote, event_log, self._collateral)

@@ -10,21 +10,21 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
+from app import guest_components
 from app.sealing.image import KEY_BYTES, SealedModelError
 
-DATA_HUB = "http://127.0.0.1:8006"
-"""The hub's address in a confidential container (guest-components, `agent.guest_components_rest_api=all`)."""
-_TIMEOUT_S = 60.0  # the hub attests the container first
 
+def read_key(uri: str, data_hub: str | None = None) -> bytes:
+    """The key that `model.key` names. uri: file:///PATH or kbs:///REPOSITORY/TYPE/TAG. Raises SealedModelError.
 
-def read_key(uri: str, data_hub: str = DATA_HUB) -> bytes:
-    """The key that `model.key` names. uri: file:///PATH or kbs:///REPOSITORY/TYPE/TAG. Raises SealedModelError."""
+    data_hub: the hub's address; None: that of a confidential container.
+    """
     place = urlsplit(uri)
     if place.netloc or not place.path.strip("/") or place.scheme not in ("file", "kbs"):
         raise SealedModelError(f"{uri}: is neither file:///PATH nor kbs:///REPOSITORY/TYPE/TAG")
     if place.scheme == "file":
         return read_key_file(Path(unquote(place.path)))
-    return _checked(uri, _from_hub(uri, f"{data_hub}/cdh/resource{place.path}"))
+    return _checked(uri, _from_hub(uri, guest_components.resource_url(place.path.removeprefix("/"), data_hub)))
 
 
 def read_key_file(path: Path) -> bytes:
@@ -51,7 +51,7 @@ def make_key_file(path: Path) -> bytes:
 
 def _from_hub(uri: str, url: str) -> bytes:
     try:
-        answer = httpx.get(url, timeout=_TIMEOUT_S, trust_env=False)
+        answer = guest_components.request(url)
     except httpx.HTTPError as error:
         raise SealedModelError(
             f"{uri}: no answer from {url} ({error}): kbs:// keys are for confidential containers whose guest components"

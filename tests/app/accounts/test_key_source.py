@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.accounts import key_source
+from app import guest_components
 from app.accounts.key_source import read_kek, write_kek
 from app.settings import AccountsSettings, SettingsError
 
@@ -61,7 +61,7 @@ class Guest(BaseHTTPRequestHandler):
 @pytest.fixture
 def guest(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with HTTPServer(("127.0.0.1", 0), Guest) as server:
-        monkeypatch.setattr(key_source, "RESOURCES", f"http://127.0.0.1:{server.server_port}/cdh/resource")
+        monkeypatch.setattr(guest_components, "ADDRESS", f"http://127.0.0.1:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield

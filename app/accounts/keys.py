@@ -150,6 +150,10 @@ class UserKey:
         """32 bytes: names of the user's pages begin from it."""
         return derive(self._umk, "names")
 
+    def texts_key(self) -> bytes:
+        """32 bytes: the user's stored conversations and responses are sealed under it, by an ingress."""
+        return derive(self._umk, "texts")
+
     def conversation_mac(self, name: str | None) -> bytes:
         """32 bytes by which the user's conversation of that name is found; None: the default one."""
         return mac(derive(self._umk, "conversation names"), b"default" if name is None else b"name " + name.encode())

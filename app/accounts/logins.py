@@ -133,6 +133,7 @@ class Logins:
             expires=row.expires,
             limits=UserLimits(**orjson.loads(row.limits)).or_else(self._store.default_limits),
             pages=PageKeys(root.owner(row.user_id), key.names_key(), shared, key_id(shared)),
+            texts_key=key.texts_key(),
         )
 
     # --- passwords and sessions

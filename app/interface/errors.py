@@ -139,6 +139,7 @@ def of_accounts(refusal: Refusal) -> ApiError:
         "admin_only": 403,
         "not_found": 404,
         "conflict": 409,
+        "conversation_conflict": 409,
         "invalid_value": 400,
         "too_many_logins": 429,
         "rate_limit_exceeded": 429,

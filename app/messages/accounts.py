@@ -14,6 +14,7 @@ RefusalCode = Literal[
     "admin_only",
     "not_found",
     "conflict",
+    "conversation_conflict",
     "invalid_value",
     "rate_limit_exceeded",
     "insufficient_quota",
@@ -114,6 +115,8 @@ class Identity:
     """Unix seconds; None: it does not expire by itself."""
     limits: UserLimits
     pages: PageKeys
+    texts_key: bytes = field(repr=False)
+    """The user's stored conversations and responses are sealed under it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ NOON_S = 1_800_014_400.0 - 1_800_014_400 % 86_400 + 43_200
 
 def admit(admissions: Admissions, ingress: str, user: str, limits: UserLimits, used: int, now_s: float) -> Admission:
     pages = PageKeys("", b"", b"", b"")
-    return admissions.admit(ingress, Identity(user, user, "user", "c", "api_key", None, limits, pages), used, now_s)
+    identity = Identity(user, user, "user", "c", "api_key", None, limits, pages, b"")
+    return admissions.admit(ingress, identity, used, now_s)
 
 
 def test_requests_a_minute_over_all_ingresses() -> None:

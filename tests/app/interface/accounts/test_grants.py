@@ -11,7 +11,7 @@ from tests.app.interface.accounts.here import CHAT, Site
 from tests.app.service import http_app, http_client
 
 PAGES = PageKeys("0" * 32, b"n" * 32, b"s" * 32, b"i" * 16)
-ANN = Identity("ann", "ann", "user", "c", "api_key", None, UserLimits(), PAGES)
+ANN = Identity("ann", "ann", "user", "c", "api_key", None, UserLimits(), PAGES, b"t" * 32)
 CONVERSATION = ConversationKey("conversation", b"c" * 32, b"j" * 16)
 
 

@@ -1,0 +1,122 @@
+"""Stored conversations and responses, as an ingress and the accounts hand them to each other. Frozen and picklable.
+
+The ingress seals every text under a key of the user's before it hands it over: the accounts and Ray see ids, sizes,
+times and order, and no text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from app.messages.accounts import Forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class StoredConversation:
+    """A conversation without its items."""
+
+    id: str
+    """`conv_` and 32 hex digits; it is also the conversation's name, as `AccountsClient.conversation_key` takes it."""
+    created: int
+    """Unix seconds; so is `updated`."""
+    updated: int
+    """When an item came or went, or `sealed` changed."""
+    items: int
+    sealed: bytes = field(repr=False)
+    """Its metadata, title included."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewItem:
+    """An item that is to be stored at the end of a conversation."""
+
+    id: str
+    sealed: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredItem:
+    """An item of a conversation."""
+
+    id: str
+    seq: int
+    """Items are in the order of these numbers; there may be gaps."""
+    sealed: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """A response with what it answers."""
+
+    id: str
+    created: int
+    """Unix seconds."""
+    conversation_id: str | None
+    previous_id: str | None
+    """The response that it goes on from."""
+    sealed_input: bytes = field(repr=False)
+    """The items of its request."""
+    sealed_response: bytes = field(repr=False)
+
+
+class ConversationStore(Protocol):
+    """What is stored of users' texts, as an ingress calls it.
+
+    Every method raises AccountsError; `secret` is a key or session token, and ids of other users are `not_found`.
+    `conversation_conflict`: a turn of the conversation is running, so nothing else may change its items.
+    """
+
+    async def new_conversation(
+        self, secret: str, conversation_id: str, sealed: bytes, items: Sequence[NewItem]
+    ) -> StoredConversation:
+        """Refuses with `insufficient_quota` when the user has too many, or too much."""
+
+    async def conversations(self, secret: str, after: str | None, limit: int) -> Sequence[StoredConversation]:
+        """Those updated last come first. after: the id of the one before the first."""
+
+    async def conversation(self, secret: str, conversation_id: str) -> StoredConversation:
+        """One of them."""
+
+    async def change_conversation(self, secret: str, conversation_id: str, sealed: bytes) -> StoredConversation:
+        """Replaces its metadata."""
+
+    async def delete_conversation(self, secret: str, conversation_id: str | None) -> Forgotten:
+        """Deletes a conversation, its responses and the key of its saved pages.
+
+        With None: all conversations and responses of the user, and the keys of all of the user's saved pages.
+        """
+
+    async def items(
+        self, secret: str, conversation_id: str, *, after: str | None, limit: int, newest_first: bool
+    ) -> Sequence[StoredItem]:
+        """Items in order, or the other way round. after: the id of the one before the first in that order."""
+
+    async def item(self, secret: str, conversation_id: str, item_id: str) -> StoredItem:
+        """One of them."""
+
+    async def add_items(self, secret: str, conversation_id: str, items: Sequence[NewItem]) -> StoredConversation:
+        """At the end. Refuses with `conversation_conflict`, and with `insufficient_quota` when there are too many."""
+
+    async def delete_item(self, secret: str, conversation_id: str, item_id: str) -> StoredConversation:
+        """Refuses with `conversation_conflict`."""
+
+    async def begin_turn(self, secret: str, conversation_id: str) -> StoredConversation:
+        """Nobody else changes its items until `end_turn` or `store_response`. Refuses with `conversation_conflict`."""
+
+    async def end_turn(self, secret: str, conversation_id: str) -> None:
+        """The turn has failed or was given up: nothing is stored of it."""
+
+    async def store_response(self, secret: str, response: StoredResponse, items: Sequence[NewItem]) -> None:
+        """Stores a response, and in one step `items` at the end of its conversation, whose turn then ends.
+
+        `created` is the accounts' to say.
+        """
+
+    async def response(self, secret: str, response_id: str) -> StoredResponse:
+        """One of the user's."""
+
+    async def history(self, secret: str, response_id: str) -> Sequence[StoredResponse]:
+        """A response and all those that it goes on from, the oldest first."""
+
+    async def delete_response(self, secret: str, response_id: str) -> None:
+        """Those that go on from it lose what was before; items in a conversation stay."""

@@ -24,6 +24,14 @@ from quant.sources.pre_tokenizers import PRE_TOKENIZERS
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6
 _END_KEYS: Final = ("tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
+_SAMPLING_KEYS: Final = {
+    "temperature": "general.sampling.temp",
+    "top_k": "general.sampling.top_k",
+    "top_p": "general.sampling.top_p",
+    "min_p": "general.sampling.min_p",
+    "repetition_penalty": "general.sampling.penalty_repeat",
+}
+"""What a model's authors recommend: transformers' names, and llama.cpp's since its pull request 17120."""
 _SPACE_MARK: Final = "\u2581"
 # Control tokens that end a turn or a text in the families that this engine runs.
 END_TOKENS: Final = frozenset(
@@ -227,4 +235,7 @@ def _generation_config(metadata: Metadata, vocabulary: _Vocabulary) -> dict[str,
     for role in ("bos_token", "pad_token"):
         if role in vocabulary.roles:
             generation[f"{role}_id"] = vocabulary.roles[role]
+    for name, key in _SAMPLING_KEYS.items():
+        if key in metadata:
+            generation[name] = metadata.integer(key) if name == "top_k" else metadata.number(key)
     return generation

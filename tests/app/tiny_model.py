@@ -1,6 +1,7 @@
 """A chat model without weights: a byte-level tokenizer with control tokens, and ChatML's template."""
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -77,6 +78,7 @@ def tiny_model(
     template: str | None = TEMPLATE,
     context_tokens: int = CONTEXT_TOKENS,
     on_overflow: OnOverflow = "refuse",
+    generation_config: Mapping[str, Any] | None = None,
     **config: Any,
 ) -> ChatModel:
     tokenizer = tokenizer_json()
@@ -90,6 +92,7 @@ def tiny_model(
             "eos_token_id": EOS_ID,
         },
         tokenizer_config={"eos_token": "<|im_end|>", **config},
+        generation_config=generation_config,
         template=template,
         on_overflow=on_overflow,
     )

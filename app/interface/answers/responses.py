@@ -30,8 +30,9 @@ from app.interface.wire.responses import (
 )
 
 
-def _blank_response(request: ResponseRequest, head: AnswerHead) -> ResponseObject:
-    """The response before the first delta; it repeats the request's fields."""
+def _blank_response(request: ResponseRequest, head: AnswerHead, job: Job) -> ResponseObject:
+    """The response before the first delta; it repeats the request's fields, or what holds in their place."""
+    sampling = job.requests[0].sampling
     form = request.text.format if request.text else None
     choice = request.tool_choice
     return ResponseObject(
@@ -41,7 +42,7 @@ def _blank_response(request: ResponseRequest, head: AnswerHead) -> ResponseObjec
         max_output_tokens=request.max_output_tokens,
         model=request.model,
         parallel_tool_calls=request.parallel_tool_calls is not False,
-        temperature=1.0 if request.temperature is None else request.temperature,
+        temperature=sampling.temperature,
         text={"format": form.model_dump(by_alias=True, exclude_none=True) if form else {"type": "text"}},
         tool_choice=choice.model_dump() if isinstance(choice, NamedFunctionChoice) else choice or "auto",
         tools=[
@@ -49,7 +50,7 @@ def _blank_response(request: ResponseRequest, head: AnswerHead) -> ResponseObjec
             for tool in request.tools or ()
         ],
         top_logprobs=request.top_logprobs or 0,
-        top_p=1.0 if request.top_p is None else request.top_p,
+        top_p=sampling.top_p,
         user=request.user,
         prompt_cache_key=request.prompt_cache_key,
         safety_identifier=request.safety_identifier,
@@ -103,7 +104,7 @@ class _ResponseBuilder:
 
     def __init__(self, request: ResponseRequest, head: AnswerHead, job: Job, *, streams: bool) -> None:
         """streams: whether events are wanted."""
-        self.response = _blank_response(request, head)
+        self.response = _blank_response(request, head, job)
         self._count = TokenCount(job)
         self._streams = streams
         self._events: list[bytes] = []

@@ -22,15 +22,16 @@ def sampling_params(
     def given(value: float | None, default: float) -> float:
         return default if value is None else float(value)
 
+    defaults = model.sampling
     biases = {int(token): bias for token, bias in (request.logit_bias or {}).items()}
     model.check_vocabulary(biases, "logit_bias")
     min_new_tokens = request.min_tokens or 0
     return SamplingParams(
-        temperature=given(request.temperature, 1.0),
-        top_k=max(request.top_k or 0, 0),
-        top_p=given(request.top_p, 1.0),
-        min_p=given(request.min_p, 0.0),
-        repetition_penalty=given(request.repetition_penalty, 1.0),
+        temperature=given(request.temperature, defaults.temperature),
+        top_k=max(defaults.top_k if request.top_k is None else request.top_k, 0),
+        top_p=given(request.top_p, defaults.top_p),
+        min_p=given(request.min_p, defaults.min_p),
+        repetition_penalty=given(request.repetition_penalty, defaults.repetition_penalty),
         presence_penalty=given(request.presence_penalty, 0.0),
         frequency_penalty=given(request.frequency_penalty, 0.0),
         logit_bias=biases,

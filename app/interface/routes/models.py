@@ -38,4 +38,5 @@ class ModelRoutes:
 
     def _model(self, name: str) -> Model:
         served = self._service.model(name)
-        return Model(id=name, created=served.created, max_context_tokens=served.chat.context_tokens)
+        chat = served.chat
+        return Model(id=name, created=served.created, max_context_tokens=chat.context_tokens, sampling=chat.sampling)

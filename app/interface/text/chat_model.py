@@ -17,6 +17,7 @@ from app.interface.functions.dialects import SPECIAL_TOKENS
 from app.interface.text.chat_template import ChatTemplate, is_system
 from app.interface.text.control_tokens import Aliases
 from app.interface.text.detokenizer import Detokenizer, TokenBytes
+from app.interface.text.sampling_defaults import SamplingDefaults
 from app.interface.wire.chat import Message, ResponseFormat, Tool
 from app.messages.requests import OnOverflow
 from app.model_folder import ChatModelError, ModelFolder, end_token_ids, find_template, read_json, token_text
@@ -65,6 +66,8 @@ class ChatModel:
         self._tokenizer = Tokenizer.from_str(json.dumps(self._aliases.in_tokenizer(tokenizer)))
         self._prefix = self._prompt_prefix(names, special)
         self._template = ChatTemplate(template, special, control) if template is not None else None
+        self.sampling = SamplingDefaults.of(generation_config or {})
+        """How answers are sampled where a request does not say."""
         self.eos_token_ids = end_token_ids(tokenizer, config, names, generation_config or {})
         """Tokens that end an answer."""
 

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from app.interface.text.sampling_defaults import SamplingDefaults
 from app.messages.workers import WorkerRow
 
 
@@ -16,6 +17,8 @@ class Model(BaseModel):
     owned_by: str = "redoubt"
     max_context_tokens: int
     """Extension: the longest prompt and output together."""
+    sampling: SamplingDefaults
+    """Extension: how answers are sampled where a request does not say."""
 
 
 class ModelList(BaseModel):

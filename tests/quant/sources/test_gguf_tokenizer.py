@@ -1,5 +1,5 @@
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from tests.quant.sources.corpus import TEXTS, random_texts
 ALL_TEXTS = [*TEXTS, *random_texts(500)]
 
 
-def vocabulary_file(path: Path, metadata: dict[str, Any], arch: str = "llama") -> Path:
+def vocabulary_file(
+    path: Path, metadata: dict[str, Any], arch: str = "llama", general: Mapping[str, Any] | None = None
+) -> Path:
     """A GGUF with a tokenizer and no tensors; transformers needs the sizes too."""
     writer = gguf.GGUFWriter(path, arch)
     writer.add_context_length(CONFIG["max_position_embeddings"])
@@ -29,6 +31,7 @@ def vocabulary_file(path: Path, metadata: dict[str, Any], arch: str = "llama") -
     writer.add_head_count(CONFIG["num_attention_heads"])
     writer.add_layer_norm_rms_eps(CONFIG["rms_norm_eps"])
     add_metadata(writer, {f"tokenizer.ggml.{key}": value for key, value in metadata.items() if value is not None})
+    add_metadata(writer, dict(general or {}))
     finish(writer)
     return path
 
@@ -221,6 +224,24 @@ def test_end_tokens_come_from_roles_and_names(tmp_path: Path) -> None:
     path = vocabulary_file(tmp_path / "x.gguf", small_vocabulary(eos_token_id=0, eot_token_id=5))
     converted(read_gguf(path), tmp_path / "out")
     assert json.loads((tmp_path / "out/generation_config.json").read_text())["eos_token_id"] == [0, 5, 1]
+
+
+def test_recommended_sampling_is_taken_over(tmp_path: Path) -> None:
+    recommended = {
+        "general.sampling.temp": 0.6,
+        "general.sampling.top_k": 20,
+        "general.sampling.top_p": 0.95,
+        "general.sampling.penalty_repeat": 1.05,
+    }
+    path = vocabulary_file(tmp_path / "x.gguf", small_vocabulary(), general=recommended)
+    converted(read_gguf(path), tmp_path / "out")
+    made = json.loads((tmp_path / "out/generation_config.json").read_text())
+    assert {name: made[name] for name in made if not name.endswith("_id")} == {
+        "temperature": 0.6,
+        "top_k": 20,
+        "top_p": 0.95,
+        "repetition_penalty": 1.05,
+    }
 
 
 def test_more_tokens_than_embeddings(tmp_path: Path) -> None:

@@ -56,6 +56,20 @@ def test_every_sampling_parameter_reaches_the_engine() -> None:
     assert job.requests[0].max_new_tokens == 3
 
 
+def test_a_request_that_does_not_say_is_sampled_as_its_model_recommends() -> None:
+    recommended = {"temperature": 0.2, "top_p": 0.9, "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1}
+    model = tiny_model(generation_config=recommended)
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+    def sampling(**fields: object) -> SamplingParams:
+        request = ChatCompletionRequest.model_validate({**body, **fields})
+        return plan_chat(model, request, LIMITS, CALLER, "id").requests[0].sampling
+
+    assert sampling() == SamplingParams(0.2, 20, 0.9, 0.05, 1.1)
+    own = {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1}
+    assert sampling(**own) == SamplingParams()
+
+
 def test_choices_of_one_seed_differ_and_have_names_of_their_own() -> None:
     job = chat(n=3, seed=7)
     assert [request.sampling.seed for request in job.requests] == [7, 8, 9]

@@ -13,14 +13,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from app.commands import accounts
+from app.commands import accounts, models
 from app.commands.one_line import fail, one_line_errors
 from app.launch.node.roles import Cores, Role
 
 cli = typer.Typer(
     name="redoubt",
-    help="A private chat service for the CPUs a team already owns.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -30,42 +30,10 @@ cli.add_typer(accounts.key, name="key")
 cli.command()(accounts.keygen)
 cli.command()(accounts.rotate_key)
 cli.command()(accounts.audit)
+for command in (models.convert, models.export, models.seal, models.synth):
+    cli.command()(command)
 # For commands whose options are read by who does the work.
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-
-
-class QType(StrEnum):
-    """How weight matrices are stored; `auto` keeps the 4-bit codes of a GGUF file and is sym_int4 otherwise."""
-
-    AUTO = "auto"
-    SYM_INT4 = "sym_int4"
-    ASYM_INT4 = "asym_int4"
-    NF4 = "nf4"
-    LUT4 = "lut4"
-    INT8 = "int8"
-    BF16 = "bf16"
-    FP32 = "fp32"
-
-
-class GroupSize(StrEnum):
-    """The number of weights that share a scale."""
-
-    G32 = "32"
-    G64 = "64"
-    G128 = "128"
-    CHANNEL = "channel"
-    TENSOR = "tensor"
-
-
-class Method(StrEnum):
-    """How 4-bit codes are chosen; all but `rtn` use activations that are computed from a calibration text."""
-
-    AUTO = "auto"
-    RTN = "rtn"
-    SCALE = "scale"
-    GPTQ = "gptq"
-    SIGNROUND = "signround"
-    TUNED = "tuned"
 
 
 class Evidence(StrEnum):
@@ -76,11 +44,21 @@ class Evidence(StrEnum):
     NONE = "none"
 
 
-class Shape(StrEnum):
-    """Models that `synth` can imitate."""
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
 
-    LLAMA2_7B = "llama2-7b"
-    TINYLLAMA_1_1B = "tinyllama-1.1b"
+        typer.echo(f"redoubt {version('redoubt')}")
+        raise typer.Exit
+
+
+@cli.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """A private chat service for the CPUs a team already owns."""
 
 
 @cli.command()
@@ -204,132 +182,6 @@ def certificate(
 
     with one_line_errors(SettingsError, OSError):
         issue_certificate(Authority.read(authority), out, address)
-
-
-@cli.command()
-def convert(
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="A Hugging Face model folder or a GGUF file.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
-    qtype: Annotated[
-        QType,
-        typer.Option(help="How to store weight matrices. auto: the codes of a GGUF file, otherwise sym_int4."),
-    ] = QType.AUTO,
-    group_size: Annotated[
-        GroupSize | None,
-        typer.Option(
-            help="Number of weights that share a scale; channel (one row) and tensor are for comparison, with rtn only."
-            " [default: 64; 32 for kept codes]",
-            show_default=False,
-        ),
-    ] = None,
-    method: Annotated[
-        Method,
-        typer.Option(
-            help="How 4-bit codes are chosen: rtn (round to nearest), scale (scales weighted by activations), gptq,"
-            " signround; tuned: gptq, then scales and norms fitted to the outputs of the unquantized model."
-            " auto: tuned up to two billion weights, otherwise gptq."
-        ),
-    ] = Method.AUTO,
-    calibrate: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="The calibration text. [default: the one that comes with Redoubt]", show_default=False
-        ),
-    ] = None,
-    bits: Annotated[
-        float | None,
-        typer.Option(
-            help="Average bits per weight of the layers, reached by storing some matrices as int8 or with other groups:"
-            " up to 8.25, and from 4.125 (asym_int4: 4.25) if the model allows groups of 128.",
-            show_default=False,
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is a converted model.")] = False,
-) -> None:
-    """Quantize a model and pack it for the engine."""
-    from quant.conversion.convert import convert as convert_model
-    from quant.errors import QuantError
-
-    with one_line_errors(QuantError, OSError):
-        extent = group_size.value if group_size in (GroupSize.CHANNEL, GroupSize.TENSOR) else "group"
-        report = convert_model(
-            source,
-            out,
-            qtype=qtype.value,
-            group_size=int(group_size.value) if group_size and extent == "group" else None,
-            extent=extent,
-            method=method.value,
-            calibration_text=calibrate,
-            bits=bits,
-            force=force,
-        )
-    print(
-        f"{report.folder}: {report.qtype} by {report.method}, group {report.group_size},"
-        f" {report.bits_per_weight:.2f} bits a weight, {report.size_bytes / 1e6:.0f} MB in {report.seconds:.1f} s"
-    )
-    for note in report.notes:
-        print(note)
-
-
-class ExportType(StrEnum):
-    """How exported weights are stored."""
-
-    FP32 = "fp32"
-    BF16 = "bf16"
-
-
-@cli.command()
-def export(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a converted model.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
-    dtype: Annotated[ExportType, typer.Option(help="fp32 keeps every weight exactly.")] = ExportType.FP32,
-    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is an earlier export.")] = False,
-) -> None:
-    """Write the weights of a converted model as floats, in a folder that transformers can load."""
-    from quant.conversion.export import export as export_model
-    from quant.errors import QuantError
-
-    with one_line_errors(QuantError, OSError):
-        report = export_model(model, out, dtype=dtype.value, force=force)
-    print(f"{report.folder}: {report.tensors} tensors, {dtype.value}, {report.size_bytes / 1e6:.0f} MB")
-
-
-@cli.command()
-def seal(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a converted model.")],
-    out: Annotated[
-        Path, typer.Argument(metavar="OUT", help="A block device, which is overwritten, or the file to write.")
-    ],
-    key: Annotated[Path, typer.Option(metavar="FILE", help="The key: 32 bytes.")],
-    new_key: Annotated[bool, typer.Option("--new-key", help="Make the key's file.")] = False,
-    name: Annotated[
-        str | None, typer.Option(help="The model's name in the API; the folder's by default.", show_default=False)
-    ] = None,
-) -> None:
-    """Encrypt a converted model, so that a service reads it from a disk that it does not trust."""
-    from app.sealing.image import SealedModelError
-    from app.sealing.keys import make_key_file, read_key_file
-    from app.sealing.seal import seal as seal_model
-    from quant.errors import QuantError
-
-    with one_line_errors(SealedModelError, QuantError, OSError):
-        report = seal_model(model, out, make_key_file(key) if new_key else read_key_file(key), name=name)
-    on_device = f" on the block device {out}, from its beginning" if report.on_device else f" in {out}"
-    print(f"{report.name}: {report.image_bytes / 1e6:.0f} MB{on_device}; digest {report.digest}")
-
-
-@cli.command()
-def synth(
-    shape: Annotated[Shape, typer.Argument(metavar="SHAPE", help="llama2-7b or tinyllama-1.1b.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is a converted model.")] = False,
-) -> None:
-    """Write a converted model of a known shape with random weights, for measurements."""
-    from quant.conversion.synth import synth as synthesize
-    from quant.errors import QuantError
-
-    with one_line_errors(QuantError, OSError):
-        synthesize(shape.value, out, force=force)
 
 
 @cli.command()

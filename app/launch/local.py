@@ -6,6 +6,7 @@ does.
 """
 
 import contextlib
+import errno
 import http.client
 import logging
 import os
@@ -27,6 +28,7 @@ from app.launch.config_file import (
     with_digests,
 )
 from app.launch.deployments import WatchedConfig, causes, deploy, follow, say
+from app.launch.preflight import check_start, machine_memory_bytes, ray_cpus
 from app.launch.private_folder import PrivateFolder
 from app.launch.process_watch import ControllerWatch, VitalProcessWatch
 from app.launch.ray_environment import LOOPBACK, USE_HAPROXY, haproxy_environment, ray_environment
@@ -37,6 +39,7 @@ from app.workers.numa import numa_nodes
 _OBJECT_STORE_BYTES = 100 << 20
 _LOOK_PERIOD_S = 1.0
 _ANSWER_TIMEOUT_S = 60.0
+_PORTS_TRIED = 100
 
 
 class _StopRequested(BaseException):
@@ -86,8 +89,9 @@ def serve_local(
             from app.accounts.accounts import Accounts  # only then: it needs a database's library
 
             Accounts.open(accounts).close()  # what is wrong with them is said before anything starts
-        nodes = [len(node.cpus) for node in numa_nodes(sorted(os.sched_getaffinity(0)))]
-        share = core_share(config, nodes) if config.model_applications else None
+        nodes = numa_nodes(sorted(os.sched_getaffinity(0)))
+        share = core_share(config, [len(node.cpus) for node in nodes]) if config.model_applications else None
+        check_start(config, nodes, machine_memory_bytes(), share)
         os.environ.update(folder.environment)
         os.environ.update(ray_environment(folder.path, os.environ))
         if os.environ.setdefault(USE_HAPROXY, "1") == "1":
@@ -133,6 +137,7 @@ def _serve(
             namespace="serve",
             include_dashboard=dashboard,
             dashboard_host=LOOPBACK,
+            num_cpus=ray_cpus(config, len(os.sched_getaffinity(0))),
             object_store_memory=_OBJECT_STORE_BYTES,
             logging_level=logging.WARNING,
         )
@@ -210,7 +215,20 @@ def _check_port(http: HttpOptions) -> None:
             probe.bind((http.host, http.port))
         except OSError as error:
             reason = f"{http.host}:{http.port}: {error.strerror or error}"
+            if error.errno == errno.EADDRINUSE and (free := _free_port(http)) is not None:
+                reason += f"; --port {free} is free"
             raise SettingsError(f"http_options: cannot listen on {reason}") from error
+
+
+def _free_port(http: HttpOptions) -> int | None:
+    """The next port that nobody listens on."""
+    for port in range(http.port + 1, min(http.port + _PORTS_TRIED, 65535) + 1):
+        with socket.socket(socket.AF_INET6 if ":" in http.host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind((http.host, port))
+                return port
+    return None
 
 
 def _wait_for_answer(http_options: HttpOptions) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -96,3 +97,20 @@ def tiny_model(
         template=template,
         on_overflow=on_overflow,
     )
+
+
+def write_weights(path: Path, metadata: Mapping[str, str]) -> None:
+    """A packed file without a tensor."""
+    header = json.dumps({"__metadata__": metadata}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+
+
+def write_model(folder: Path) -> Path:
+    """A new folder of a converted model, as far as it can be checked without its weights."""
+    folder.mkdir()
+    config = {"vocab_size": 360, "max_position_embeddings": 64, "eos_token_id": EOS_ID}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json()))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    write_weights(folder / "model.safetensors", {"format": "redoubt-packed"})
+    return folder

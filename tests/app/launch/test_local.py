@@ -79,7 +79,7 @@ def test_a_sealed_model_is_opened_before_anything_starts(model: Path, tmp_path: 
 
 
 def test_a_port_that_is_in_use(model: Path) -> None:
-    refused = pytest.raises(SettingsError, match=r"cannot listen on 127\.0\.0\.1:\d+: Address already in use")
+    refused = pytest.raises(SettingsError, match=r"127\.0\.0\.1:\d+: Address already in use; --port \d+ is free")
     with socket.create_server(("127.0.0.1", 0)) as other, refused:
         serve_local(LOCAL, port=other.getsockname()[1], model_folders=[model])
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.app.tiny_model import write_model
 from tests.service.running import descendants, free_port, wait_until
 
 SERVICE = """
@@ -30,10 +31,7 @@ pytestmark = pytest.mark.service
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """The main process, which leads a process group, and what it prints; it says that it is ready."""
-    model = tmp_path / "model"
-    model.mkdir()
-    for name in ("config.json", "model.safetensors"):
-        (model / name).touch()
+    model = write_model(tmp_path / "model")
     log = tmp_path / "log"
     command = [sys.executable, "-c", SERVICE, str(CONFIG), str(free_port()), str(model)]
     with log.open("wb") as output:

@@ -1,0 +1,118 @@
+"""What would stop the service minutes after its start, or keep it waiting, said before anything is started.
+
+It looks at files' beginnings and at the machine; it starts nothing, and loads no weights. What is wrong with knobs by
+themselves, the settings have said before.
+"""
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from app.interface.callers import read_api_keys
+from app.interface.text.chat_model import ChatModel
+from app.launch.config_file import AnyApplicationConfig, ServiceConfig, opened_model
+from app.model_folder import ChatModelError
+from app.settings import SettingsError, WorkerSettings
+from app.workers.numa import Slot, spanning_slot, worker_slots
+
+_HEADER_BYTES = 64 << 20
+"""More than a packed file's header takes."""
+_CGROUP_MEMORY = Path("/sys/fs/cgroup/memory.max")
+
+
+def check_start(config: ServiceConfig, nodes: Sequence[Slot], memory_bytes: int, share: int | None) -> None:
+    """Raises SettingsError for what this machine or the files it names can't do.
+
+    nodes: the machine's. memory_bytes: what the service may use. share: cores of each worker, as `core_share` gives
+    them.
+    """
+    keys = config.application.args.ingress.api_key_file
+    if keys is not None:
+        read_api_keys(Path(keys))
+    for application in config.applications:
+        _check_model(application)
+        if share is None:
+            _check_cores(application.args.worker, nodes)
+    _check_memory(config, memory_bytes)
+
+
+def ray_cpus(config: ServiceConfig, cores: int) -> int:
+    """Logical CPUs for a Ray of our own, in which every replica finds a place: Ray's book-keeping, not cores.
+
+    cores: of the machine.
+    """
+    workers = [one.args.worker for one in config.applications]
+    ingress = config.application.args.ingress
+    reserved = ingress.count * ingress.ray_num_cpus + sum(_most(worker) * worker.ray_num_cpus for worker in workers)
+    return max(cores, math.ceil(reserved))
+
+
+def machine_memory_bytes(limit: Path = _CGROUP_MEMORY) -> int:
+    """The machine's memory, or the container's limit if that is less."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(machine, int(limit.read_text()))
+    except (OSError, ValueError):  # there is no limit
+        return machine
+
+
+def _check_model(application: AnyApplicationConfig) -> None:
+    card = application.args.model_card()
+    files = opened_model(card)
+    if isinstance(files, Path) and not _is_packed(files / "model.safetensors"):
+        raise SettingsError(
+            f"model.folder: {files} is not a converted model. Convert it first: redoubt convert {files} {files}-int4"
+        )
+    try:
+        ChatModel.load(files, max_context_tokens=card.max_context_tokens)
+    except ChatModelError as error:
+        raise SettingsError(f"model.folder: {error}") from error
+
+
+def _is_packed(path: Path) -> bool:
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        if size > _HEADER_BYTES:
+            return False
+        try:
+            header = json.loads(file.read(size))
+        except ValueError:
+            return False
+    metadata = header.get("__metadata__") if isinstance(header, dict) else None
+    return isinstance(metadata, dict) and metadata.get("format") == "redoubt-packed"
+
+
+def _check_cores(worker: WorkerSettings, nodes: Sequence[Slot]) -> None:
+    try:
+        slots = [spanning_slot(nodes)] if worker.numa == "all" else worker_slots(nodes, worker.cpus_per_worker)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    if _most(worker) > len(slots):
+        cores = sum(len(node.cpus) for node in nodes)
+        raise SettingsError(
+            f"worker: {_most(worker)} workers, but this machine of {cores} cores has room for {len(slots)} of"
+            f" {len(slots[0].cpus)} cores; worker.cpus_per_worker divides it among more"
+        )
+
+
+def _check_memory(config: ServiceConfig, memory_bytes: int) -> None:
+    weights = cache = 0
+    for application in config.applications:
+        model = application.args.model
+        weights += (Path(model.folder) / "model.safetensors").stat().st_size if model.folder is not None else 0
+        cache += _most(application.args.worker) * application.args.engine.kv_memory_bytes
+    if weights + cache > memory_bytes:
+        raise SettingsError(
+            f"engine.kv_memory_bytes: {_gb(cache)} for all workers and {_gb(weights)} of weights are more than the"
+            f" {_gb(memory_bytes)} of this machine"
+        )
+
+
+def _most(worker: WorkerSettings) -> int:
+    return worker.count if worker.autoscaling is None else worker.autoscaling.max_workers
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"

@@ -1,0 +1,88 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from app.launch.config_file import ServiceConfig, parse_config
+from app.launch.preflight import check_start, machine_memory_bytes, ray_cpus
+from app.settings import SettingsError
+from app.workers.numa import Slot
+from tests.app.tiny_model import write_model, write_weights
+
+LOCAL = Path(__file__).parents[3] / "ray_configs/local.yaml"
+GB = 1_000_000_000
+TWO_CORES = [Slot(0, (0, 1))]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "model")
+
+
+def service(model: Path, **args: dict[str, Any]) -> ServiceConfig:
+    values = yaml.safe_load(LOCAL.read_text())
+    values["applications"][0]["args"] = {"model": {"folder": str(model)}, **args}
+    return parse_config(yaml.safe_dump(values), "service.yaml")
+
+
+def refusal(config: ServiceConfig) -> str:
+    with pytest.raises(SettingsError) as caught:
+        check_start(config, TWO_CORES, 24 * GB, None)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_model_that_can_be_served(model: Path) -> None:
+    check_start(service(model), TWO_CORES, 24 * GB, None)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 64, (5).to_bytes(8, "little") + b"{}[]x"])
+def test_weights_that_are_not_ours(model: Path, content: bytes) -> None:
+    (model / "model.safetensors").write_bytes(content)
+    assert f"{model} is not a converted model. Convert it first: redoubt convert {model} " in refusal(service(model))
+    write_weights(model / "model.safetensors", {"format": "pt"})
+    assert "is not a converted model. Convert it first" in refusal(service(model))
+
+
+def test_files_that_an_ingress_would_refuse(model: Path) -> None:
+    (model / "generation_config.json").write_text(json.dumps({"temperature": -1}))
+    assert "generation_config.json: temperature: " in refusal(service(model))
+    (model / "tokenizer.json").unlink()
+    assert f"{model}/tokenizer.json: no such file" in refusal(service(model))
+
+
+def test_key_files(model: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    config = service(model, ingress={"api_key_file": str(keys)})
+    assert refusal(config).startswith(f"ingress.api_key_file {keys}: ")
+    keys.write_text("short\n")
+    assert "a key is shorter than 16 characters" in refusal(config)
+
+
+def test_more_workers_than_the_machine_has_room_for(model: Path) -> None:
+    config = service(model, worker={"count": 3, "cpus_per_worker": 1})
+    assert "3 workers, but this machine of 2 cores has room for 2 of 1 cores" in refusal(config)
+    assert "largest node has 2 cores" in refusal(service(model, worker={"cpus_per_worker": 4}))
+    scaled = service(model, worker={"autoscaling": {"max_workers": 2}})
+    assert "2 workers, but this machine of 2 cores has room for 1 of 2 cores" in refusal(scaled)
+
+
+def test_more_memory_than_the_machine_has(model: Path) -> None:
+    config = service(model, engine={"kv_memory_bytes": 13 * GB}, worker={"count": 2, "cpus_per_worker": 1})
+    assert "kv_memory_bytes: 26.0 GB for all workers and 0.0 GB of weights are more than the 24.0 GB" in refusal(config)
+
+
+def test_every_replica_finds_a_place_in_a_ray_of_our_own(model: Path) -> None:
+    assert ray_cpus(service(model), 2) == 2
+    assert ray_cpus(service(model, worker={"count": 2, "cpus_per_worker": 1}), 2) == 3
+
+
+def test_a_containers_memory_is_its_limit(tmp_path: Path) -> None:
+    limit = tmp_path / "memory.max"
+    machine = machine_memory_bytes(limit)
+    limit.write_text("max\n")
+    assert machine_memory_bytes(limit) == machine
+    limit.write_text("1000000\n")
+    assert machine_memory_bytes(limit) == 1_000_000

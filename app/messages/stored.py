@@ -22,6 +22,8 @@ class StoredConversation:
     updated: int
     """When an item came or went, or `sealed` changed."""
     items: int
+    seq: int
+    """Grows with every change of its items and with every turn that begins. `begin_turn` answers the turn's own."""
     sealed: bytes = field(repr=False)
     """Its metadata, title included."""
 
@@ -101,22 +103,36 @@ class ConversationStore(Protocol):
         """Refuses with `conversation_conflict`."""
 
     async def begin_turn(self, secret: str, conversation_id: str) -> StoredConversation:
-        """Nobody else changes its items until `end_turn` or `store_response`. Refuses with `conversation_conflict`."""
+        """Nobody else changes its items until `end_turn` or `store_response`. Refuses with `conversation_conflict`.
 
-    async def end_turn(self, secret: str, conversation_id: str) -> None:
-        """The turn has failed or was given up: nothing is stored of it."""
+        After an hour another turn may begin all the same; then nothing of this one is stored.
+        """
 
-    async def store_response(self, secret: str, response: StoredResponse, items: Sequence[NewItem]) -> None:
-        """Stores a response, and in one step `items` at the end of its conversation, whose turn then ends.
+    async def end_turn(self, secret: str, conversation_id: str, turn: int) -> None:
+        """The turn has failed or was given up: nothing is stored of it. turn: `seq` of what `begin_turn` answered.
 
-        `created` is the accounts' to say.
+        Needs the credential that began it, which may have ended meanwhile. A turn that has ended may end again.
+        """
+
+    async def store_response(
+        self, secret: str, response: StoredResponse, items: Sequence[NewItem], turn: int | None
+    ) -> None:
+        """Stores a response, and in one step `items` at the end of its conversation. The turn ends, refused or not.
+
+        turn: `seq` of what `begin_turn` answered; None: the response is in no conversation, and `items` is empty.
+        `created` is the accounts' to say. Refuses with `conversation_conflict` when the conversation's items have
+        changed or another turn has begun since (the accounts may have started again), `not_found` when the
+        conversation was deleted, and `insufficient_quota`.
         """
 
     async def response(self, secret: str, response_id: str) -> StoredResponse:
         """One of the user's."""
 
     async def history(self, secret: str, response_id: str) -> Sequence[StoredResponse]:
-        """A response and all those that it goes on from, the oldest first."""
+        """A response and those that it goes on from, the oldest first; the newest 2,048 at most.
+
+        It begins after the last one that was deleted.
+        """
 
     async def delete_response(self, secret: str, response_id: str) -> None:
         """Those that go on from it lose what was before; items in a conversation stay."""

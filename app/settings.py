@@ -310,6 +310,10 @@ class AccountsSettings(Knobs):
     """Wrong passwords for one name in a quarter of an hour, after which logins with that name are refused (429)."""
     limits: LimitSettings = Field(default_factory=LimitSettings)
     """Of every user without limits of the user's own."""
+    stored_bytes_per_user: int = Field(default=256 << 20, ge=0)
+    """The most that one user's stored conversations and responses take, encrypted. 0: nothing is stored."""
+    responses_days: int = Field(default=30, ge=1)
+    """How long a response that is in no conversation is stored."""
 
     def at_absolute_paths(self) -> Self:
         """The same for a process that runs in another folder."""

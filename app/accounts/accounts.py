@@ -4,6 +4,9 @@ from app.accounts.conversations import Conversations
 from app.accounts.key_source import read_kek
 from app.accounts.logins import Logins
 from app.accounts.store import OPERATOR, Actor, Store, open_store
+from app.accounts.stored_conversations import StoredConversations
+from app.accounts.stored_responses import StoredResponses
+from app.accounts.turns import Turns
 from app.accounts.usage import Usage
 from app.accounts.users import Users, check_admin
 from app.messages.accounts import AuditPage
@@ -14,13 +17,16 @@ OPERATOR_ACTS = Actor(OPERATOR, "admin")
 
 
 class Accounts:
-    """Users, their credentials, their conversations' keys, usage and audit."""
+    """Users, their credentials, their conversations' keys, what is stored of their texts, usage and audit."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.users = Users(store)
         self.logins = Logins(store)
         self.conversations = Conversations(store, self.logins)
+        self.turns = Turns()
+        self.stored_conversations = StoredConversations(store, self.logins, self.turns)
+        self.stored_responses = StoredResponses(store, self.logins, self.stored_conversations)
         self.usage = Usage(store)
 
     @classmethod

@@ -1,10 +1,13 @@
 """The keys of conversations. To forget a conversation is to destroy its key; its pages are unlinked by who has them.
 
 A conversation is found by its name, of which the table has a MAC under the user's key. A request that names none goes
-on with the user's default conversation.
+on with the user's default conversation. A stored one (`stored_conversations`) has its id as name, and only gets another
+key when its pages are to be forgotten: its items stay.
 """
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, update
 
 from app.accounts import tables
 from app.accounts.credentials import new_id
@@ -15,7 +18,8 @@ from app.accounts.users import new_shared_key
 from app.messages.accounts import AccountsError, ConversationKey, Forgotten
 
 MOST_CONVERSATIONS = 1000
-"""Of one user. A further one takes the place of the one that was unused for longest, whose key is destroyed."""
+"""Of one user, besides stored ones. A further one takes the place of the one that was unused for longest, whose key is
+destroyed."""
 _USED_PERIOD_S = 3600
 """A conversation's last use is written down this often."""
 
@@ -36,7 +40,7 @@ class Conversations:
             row = connection.execute(select(tables.conversations).where(found)).one_or_none()
             if row is None:
                 return self._new(connection, known, name, now_s)
-            conversation_key = known.key.unseal(row.wrapped_ck, _context(row.id))
+            conversation_key = opened_key(known, row)
         if row.used + _USED_PERIOD_S <= now_s:
             self._store.write_use(update(tables.conversations).where(found).values(used=now_s))
         return ConversationKey(row.id, conversation_key, key_id(conversation_key))
@@ -50,27 +54,41 @@ class Conversations:
         with store.transaction() as connection:
             known = self._logins.known(connection, text)
             user_id = known.identity.user_id
-            mine = tables.conversations.c.user_id == user_id
             if name is None:
-                count = connection.execute(delete(tables.conversations).where(mine)).rowcount
-                shared = new_shared_key(known.key, user_id)
-                connection.execute(update(tables.users).where(tables.users.c.id == user_id).values(wrapped_sk=shared))
+                count = self._forget_all(connection, known)
+                replace_shared_key(connection, known)
                 forgotten, target = Forgotten(count, None), "all"
             else:
-                found = _of_name(known, name)
-                row = connection.execute(select(tables.conversations).where(found)).one_or_none()
+                row = connection.execute(select(tables.conversations).where(_of_name(known, name))).one_or_none()
                 if row is None:
                     raise AccountsError("not_found", "There is no such conversation.", param="conversation")
-                connection.execute(delete(tables.conversations).where(tables.conversations.c.id == row.id))
-                gone = key_id(known.key.unseal(row.wrapped_ck, _context(row.id)))
-                forgotten, target = Forgotten(1, gone), row.id
+                self._forget(connection, known, row.id, is_stored=row.sealed is not None)
+                forgotten, target = Forgotten(1, key_id(opened_key(known, row))), row.id
             store.note(connection, user_id, "forget", target)
         store.changes.add(user_id)
         return forgotten
 
+    def _forget_all(self, connection: Connection, known: Known) -> int:
+        """How many there were."""
+        mine = tables.conversations.c.user_id == known.identity.user_id
+        stored = select(tables.conversations.c.id).where(mine, tables.conversations.c.sealed.is_not(None))
+        ids = connection.execute(stored).scalars().all()
+        for each in ids:
+            self._forget(connection, known, each, is_stored=True)
+        others = delete(tables.conversations).where(mine, tables.conversations.c.sealed.is_(None))
+        return len(ids) + connection.execute(others).rowcount
+
+    def _forget(self, connection: Connection, known: Known, row_id: str, *, is_stored: bool) -> None:
+        found = tables.conversations.c.id == row_id
+        if is_stored:
+            another = sealed_key(known, row_id, new_key())
+            connection.execute(update(tables.conversations).where(found).values(wrapped_ck=another))
+        else:
+            connection.execute(delete(tables.conversations).where(found))
+
     def _new(self, connection: Connection, known: Known, name: str | None, now_s: int) -> ConversationKey:
         user_id = known.identity.user_id
-        mine = tables.conversations.c.user_id == user_id
+        mine = (tables.conversations.c.user_id == user_id) & tables.conversations.c.sealed.is_(None)
         count = connection.execute(select(func.count()).select_from(tables.conversations).where(mine)).scalar_one()
         if count >= MOST_CONVERSATIONS:
             by_use = select(tables.conversations.c.id).where(mine).order_by(tables.conversations.c.used)
@@ -82,7 +100,7 @@ class Conversations:
                 id=conversation_id,
                 user_id=user_id,
                 name_mac=known.key.conversation_mac(name),
-                wrapped_ck=known.key.seal(conversation_key, _context(conversation_id)),
+                wrapped_ck=sealed_key(known, conversation_id, conversation_key),
                 created=now_s,
                 used=now_s,
             )
@@ -93,6 +111,23 @@ class Conversations:
 def _of_name(known: Known, name: str | None) -> ColumnElement[bool]:
     mine = tables.conversations.c.user_id == known.identity.user_id
     return mine & (tables.conversations.c.name_mac == known.key.conversation_mac(name))
+
+
+def sealed_key(known: Known, row_id: str, conversation_key: bytes) -> bytes:
+    """A CK as a conversation's row has it."""
+    return known.key.seal(conversation_key, _context(row_id))
+
+
+def opened_key(known: Known, row: Row[Any]) -> bytes:
+    """The CK of a conversation's row. Raises SealError."""
+    return known.key.unseal(row.wrapped_ck, _context(row.id))
+
+
+def replace_shared_key(connection: Connection, known: Known) -> None:
+    """Gives the user another SK."""
+    user_id = known.identity.user_id
+    shared = new_shared_key(known.key, user_id)
+    connection.execute(update(tables.users).where(tables.users.c.id == user_id).values(wrapped_sk=shared))
 
 
 def _context(conversation_id: str) -> str:

@@ -10,12 +10,14 @@ import resource
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from app.accounts.accounts import Accounts
 from app.accounts.admission import Admissions, LoginFailures
 from app.accounts.credentials import check_new_password, normalized_name, normalized_password
 from app.accounts.logins import NewPassword, new_password
+from app.accounts.stored_service import StoredService
 from app.accounts.users import check_admin
 from app.messages.accounts import (
     AccountsError,
@@ -43,6 +45,7 @@ logger = logging.getLogger(__name__)
 MOST_WAITING_PASSWORDS = 16
 """Logins and new passwords at the same time. Each takes most of a second of one thread; further ones are refused."""
 _WRITE_PERIOD_S = 2.0
+_SWEEP_PERIOD_S = 3600.0
 _POLL_S = 10.0
 """How long `revocations` waits for news."""
 _LOST_AFTER_S = 60.0
@@ -52,8 +55,8 @@ _UNKNOWN = "unknown"
 Result = TypeVar("Result")
 
 
-class AccountsService:
-    """See the file, and `app.messages.accounts.AccountsClient` for what each method does."""
+class AccountsService(StoredService):
+    """See the file, and `app.messages.accounts.AccountsClient` and `ConversationStore` for what each method does."""
 
     _is_closed = True  # until the constructor is through: Python may call __del__ all the same
 
@@ -62,17 +65,16 @@ class AccountsService:
     ) -> None:
         """Raises SettingsError: the key can't be read, or the database can't be opened or has another key."""
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would have the server's key in it
-        self._accounts = open_accounts(settings)
+        super().__init__(open_accounts(settings))
         self._admissions = Admissions()
         self._failures = LoginFailures(settings.login_failures)
         self._seen: dict[str, float] = {}
         """When each ingress last asked for revocations; of the monotonic clock."""
-        self._database = ThreadPoolExecutor(1, "accounts")
         self._passwords = ThreadPoolExecutor(1, "passwords")
         self._waiting_passwords = 0
-        self._news = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._is_ticking = False
+        self._next_sweep_s = 0.0
+        """When old responses are deleted; of the monotonic clock."""
         self._is_closed = False
 
     # --- requests
@@ -83,26 +85,19 @@ class AccountsService:
 
     async def admit(self, ingress: str, secret: str) -> Admission | Refusal:
         """ingress: the name of who calls."""
-        admissions: list[Admission] = []
 
         def admitted() -> Admission:
             identity = self._accounts.logins.identify(secret)
             used = 0
             if identity.limits.tokens_per_day is not None:
                 used = self._accounts.usage.tokens_today(identity.user_id)
-            admissions.append(self._admissions.admit(ingress, identity, used, self._accounts.store.now()))
-            return admissions[0]
+            return self._admissions.admit(ingress, identity, used, self._accounts.store.now())
 
-        def given_back() -> None:
-            for admission in admissions:
-                if admission.refusal is None:
-                    self._admissions.done(ingress, admission.identity.user_id)
+        def given_back(admission: Admission) -> None:
+            if admission.refusal is None:
+                self._admissions.done(ingress, admission.identity.user_id)
 
-        try:
-            return await self._answer(admitted)
-        except asyncio.CancelledError:  # nobody waits any more; the database's thread may be at it all the same
-            self._later(given_back)
-            raise
+        return await self._answer(admitted, undo=given_back)
 
     async def done(self, ingress: str, row: UsageRow) -> None:
         """See AccountsClient."""
@@ -268,30 +263,9 @@ class AccountsService:
             self._failures.clear(tried)
         return result
 
-    async def _answer(self, work: Callable[[], Result]) -> Result | Refusal:
-        """Does the work in the database's thread; then ingresses hear of what it has changed."""
-        try:
-            return await self._in_database(work)
-        except AccountsError as error:
-            return error.refusal
-
-    async def _in_database(self, work: Callable[[], Result]) -> Result:
-        before = self._accounts.store.changes.position
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._database, work)
-        finally:
-            if self._accounts.store.changes.position != before:
-                self._news.set()
-                self._news = asyncio.Event()
-
     async def _stretched(self, work: Callable[[], Result]) -> Result:
         """Stretches a password when those before it are done."""
         return await asyncio.get_running_loop().run_in_executor(self._passwords, work)
-
-    def _later(self, work: Callable[[], None]) -> None:
-        task = asyncio.create_task(self._in_database(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _start_ticking(self) -> None:
         """Not in the constructor, which runs outside the event loop."""
@@ -301,17 +275,26 @@ class AccountsService:
             self._tasks.add(task)
 
     async def _tick(self) -> None:
-        """Writes usage down, and gives places back that lost ingresses held."""
+        """Writes usage down, gives back what lost ingresses held, and deletes what is too old."""
         while not self._is_closed:
             await asyncio.sleep(_WRITE_PERIOD_S)
             lost_s = time.monotonic() - _LOST_AFTER_S
-            for ingress in [name for name, seen_s in self._seen.items() if seen_s < lost_s]:
+            lost = [name for name, seen_s in self._seen.items() if seen_s < lost_s]
+            for ingress in lost:
                 del self._seen[ingress]
                 self._admissions.lost(ingress)
             try:
-                await self._in_database(self._accounts.usage.write)
-            except Exception as error:  # a full disk, say: what is not written stays counted, and is tried again
-                logger.error("usage was not written: %s", type(error).__qualname__)
+                await self._in_database(partial(self._tidy, lost))
+            except Exception as error:  # a full disk, say: what was not done is tried again
+                logger.error("the accounts were not tidied: %s", type(error).__qualname__)
+
+    def _tidy(self, lost: Sequence[str]) -> None:
+        for ingress in lost:
+            self._accounts.turns.lost(ingress)
+        self._accounts.usage.write()
+        if self._next_sweep_s <= time.monotonic():
+            self._accounts.stored_responses.delete_old()
+            self._next_sweep_s = time.monotonic() + _SWEEP_PERIOD_S
 
     def close(self) -> None:
         """Writes what is unwritten, and frees the database. Once is enough."""

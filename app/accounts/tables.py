@@ -1,7 +1,7 @@
 """The tables, for SQLite and Postgres; `migrations/` makes them.
 
-Without the server's key nothing in them is readable but counts, times, roles and limits. What is a user's is sealed
-under the user's key.
+Without the server's key nothing in them is readable but ids, counts, sizes, times, order, roles and limits. What is a
+user's is sealed under the user's key; items and responses by the ingress.
 """
 
 from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table
@@ -9,6 +9,7 @@ from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, LargeBina
 metadata = MetaData()
 
 _Id = String(32)
+_ItemId = String(64)
 _Seconds = BigInteger
 
 meta = Table("meta", metadata, Column("name", String(32), primary_key=True), Column("value", LargeBinary))
@@ -60,7 +61,39 @@ conversations = Table(
     Column("wrapped_ck", LargeBinary, nullable=False),
     Column("created", _Seconds, nullable=False),
     Column("used", _Seconds, nullable=False),
+    # Of stored conversations, which have items; null in all others.
+    Column("items", Integer),
+    Column("seq", BigInteger),  # of the last change of items and the last turn
+    Column("bytes", BigInteger),  # of everything sealed, items included and responses not
+    Column("updated_us", BigInteger),
+    Column("sealed", LargeBinary),
     Index("conversations_by_name", "user_id", "name_mac", unique=True),
+    Index("conversations_by_update", "user_id", "updated_us"),
+    Index("conversations_bytes", "user_id", "bytes"),
+)
+
+items = Table(
+    "items",
+    metadata,
+    Column("conversation_id", _Id, ForeignKey("conversations.id", ondelete="CASCADE"), primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("id", _ItemId, nullable=False),
+    Column("sealed", LargeBinary, nullable=False),
+    Index("items_by_id", "conversation_id", "id", unique=True),
+)
+
+responses = Table(
+    "responses",
+    metadata,
+    Column("id", _ItemId, primary_key=True),
+    Column("user_id", _Id, ForeignKey("users.id", ondelete="CASCADE"), nullable=False),
+    Column("conversation_id", _Id, ForeignKey("conversations.id", ondelete="CASCADE"), index=True),
+    Column("previous_id", _ItemId),  # no foreign key: that one may be deleted
+    Column("created", _Seconds, nullable=False, index=True),
+    Column("bytes", BigInteger, nullable=False),
+    Column("sealed_input", LargeBinary, nullable=False),
+    Column("sealed_response", LargeBinary, nullable=False),
+    Index("responses_bytes", "user_id", "bytes"),
 )
 
 usage = Table(

@@ -100,7 +100,8 @@ class Users:
             user = self._user(connection, name)
             if recovery_code is None:
                 key = UserKey.new()
-                connection.execute(delete(tables.conversations).where(tables.conversations.c.user_id == user.id))
+                for table in (tables.responses, tables.conversations):
+                    connection.execute(delete(table).where(table.c.user_id == user.id))
                 shared = new_shared_key(key, user.id)
                 connection.execute(update(tables.users).where(tables.users.c.id == user.id).values(wrapped_sk=shared))
             else:

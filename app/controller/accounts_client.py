@@ -1,15 +1,9 @@
 """The ingress' way to the accounts: calls the one replica of `app.accounts.service.AccountsService`."""
 
-import asyncio
 from collections.abc import Sequence
-from typing import Any, TypeVar, cast
 
-from ray.exceptions import ActorDiedError, ActorUnavailableError
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RequestCancelledError
-from ray.serve.handle import DeploymentHandle
-
+from app.controller.conversation_store import ServeConversationStore
 from app.messages.accounts import (
-    AccountsError,
     Admission,
     AuditPage,
     ConversationKey,
@@ -18,7 +12,6 @@ from app.messages.accounts import (
     KeyInfo,
     NewKey,
     NewUser,
-    Refusal,
     Revocations,
     Role,
     Session,
@@ -28,38 +21,9 @@ from app.messages.accounts import (
     UserLimits,
 )
 
-_TIMEOUT_S = 30.0
-"""A call may wait for other logins, or for a replica that is being replaced."""
-_GONE = (
-    ActorDiedError,
-    ActorUnavailableError,
-    BackPressureError,
-    DeploymentUnavailableError,
-    RequestCancelledError,
-    TimeoutError,
-)
 
-Result = TypeVar("Result")
-
-
-class ServeAccounts:
-    """An `app.messages.accounts.AccountsClient` over a Serve handle."""
-
-    def __init__(self, handle: DeploymentHandle[Any], ingress: str) -> None:
-        """ingress: this ingress' name, which no other has."""
-        self._handle = handle
-        self._ingress = ingress
-
-    async def _call(self, kind: type[Result], method: str, *arguments: Any) -> Result:
-        """Raises AccountsError. kind: for the type checker."""
-        try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                answer = await getattr(self._handle, method).remote(*arguments)
-        except _GONE as error:
-            raise AccountsError("service_unavailable", "The accounts do not answer. Try again later.") from error
-        if isinstance(answer, Refusal):
-            raise AccountsError.of(answer)
-        return cast(Result, answer)
+class ServeAccounts(ServeConversationStore):
+    """An `app.messages.accounts.AccountsClient` and a ConversationStore over a Serve handle."""
 
     async def identify(self, secret: str) -> Identity:
         """See AccountsClient; so do all that follow."""

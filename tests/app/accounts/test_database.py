@@ -9,9 +9,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, delete, insert
+from sqlalchemy import create_engine, delete, insert, inspect
 from sqlalchemy.exc import IntegrityError
 
 from app.accounts import tables
@@ -19,7 +21,8 @@ from app.accounts.accounts import OPERATOR_ACTS
 from app.accounts.database import Database
 from app.accounts.store import open_store, rotate_kek
 from app.accounts.tables import metadata
-from app.messages.accounts import UsageRow
+from app.messages.accounts import AccountsError, UsageRow
+from app.messages.stored import NewItem, StoredResponse
 from app.settings import SettingsError
 from tests.app.accounts.world import KEK, World
 from tests.service.running import free_port, wait_until
@@ -71,11 +74,28 @@ def test_a_life_of_accounts(anywhere: World) -> None:
     bob = anywhere.log_in("bob")
     key = anywhere.accounts.logins.add_key(bob, "laptop", 3).secret
     conversation = anywhere.accounts.conversations.key(key, None)
+    stored, responses = anywhere.accounts.stored_conversations, anywhere.accounts.stored_responses
+    id_ = stored.new(key, f"conv_{'1' * 32}", b"title", [NewItem("a", b"1"), NewItem("b", b"2")]).id
+    turn = stored.begin_turn(key, "ingress", id_).seq
+    responses.add(key, StoredResponse("r1", 0, id_, None, b"in", b"out"), [NewItem("c", b"3")], turn)
+    responses.add(key, StoredResponse("r2", 0, None, "r1", b"in", b"out"), [], None)
     for _ in range(2):
         anywhere.accounts.usage.add(UsageRow("u", "c", "", "m", 1, 2, 1, 3))
         anywhere.accounts.usage.write()
     anywhere.reopen()
     assert anywhere.accounts.conversations.key(bob, None) == conversation
+    stored, responses = anywhere.accounts.stored_conversations, anywhere.accounts.stored_responses
+    assert [item.id for item in stored.items(bob, id_, "a", 9, newest_first=False)] == ["b", "c"]
+    assert [each.id for each in responses.history(bob, "r2")] == ["r1", "r2"]
+    other = stored.new(bob, f"conv_{'2' * 32}", b"title", [])
+    assert [each.id for each in stored.page(bob, None, 1)] == [other.id]
+    assert [each.id for each in stored.page(bob, other.id, 9)] == [id_]
+    assert stored.delete_item(bob, id_, "b").items == 2
+    for nowhere in ("\0", "conv_\0", "x" * 999):
+        with pytest.raises(AccountsError, match="no such response"):
+            responses.one(bob, nowhere)
+        with pytest.raises(AccountsError, match="no such item"):
+            stored.item(bob, id_, nowhere)
     (used,) = anywhere.accounts.usage.rows(OPERATOR_ACTS, "2000-01-01", "2100-01-01")
     assert (used.requests, used.prompt, used.cached, used.output) == (2, 4, 2, 6)
     anywhere.accounts.users.delete(OPERATOR_ACTS, "bob")
@@ -92,6 +112,31 @@ def test_the_migrations_make_the_tables(anywhere: World) -> None:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
 
 
+def test_what_was_in_a_database_of_version_2_is_there_in_version_3(anywhere: World) -> None:
+    anywhere.add("ann")
+    ann = anywhere.log_in("ann")
+    key = anywhere.accounts.conversations.key(ann, "chat")
+    kept = ("meta", "users", "credentials", "sessions", "conversations", "audit")
+    with anywhere.accounts.store.transaction() as connection:
+        rows = {name: connection.execute(metadata.tables[name].select()).mappings().all() for name in kept}
+        metadata.drop_all(connection)
+        connection.exec_driver_sql("DROP TABLE alembic_version")
+        config = Config()
+        config.set_main_option("script_location", "app.accounts:migrations")
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0002")
+        assert not inspect(connection).has_table("items")
+        for name in kept:
+            old = {column["name"] for column in inspect(connection).get_columns(name)}
+            values = [{key: value for key, value in row.items() if key in old} for row in rows[name]]
+            connection.execute(insert(metadata.tables[name]), values)
+    anywhere.reopen()
+    assert anywhere.accounts.conversations.key(ann, "chat") == key
+    assert anywhere.accounts.stored_conversations.page(ann, None, 10) == []
+    assert anywhere.accounts.stored_conversations.new(ann, f"conv_{'1' * 32}", b"x", []).items == 0
+    assert anywhere.accounts.audit(OPERATOR_ACTS, 0, 10).intact
+
+
 def test_one_process_has_it(anywhere: World) -> None:
     with pytest.raises(SettingsError, match="a running service has it open"):
         Database(anywhere.settings.database, make=False)
@@ -103,6 +148,7 @@ def test_one_process_has_it(anywhere: World) -> None:
 def test_a_database_of_a_newer_version_is_left_alone(anywhere: World) -> None:
     anywhere.add("ann")
     with anywhere.accounts.store.transaction() as connection:
+        newest = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one()
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     anywhere.accounts.close()
     with pytest.raises(SettingsError, match="9999"):
@@ -110,7 +156,7 @@ def test_a_database_of_a_newer_version_is_left_alone(anywhere: World) -> None:
     database = anywhere.settings.database
     engine = create_engine(database if "://" in database else f"sqlite:///{database}")
     with engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
+        connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{newest}'")
     engine.dispose()
     anywhere.opened()
     assert anywhere.log_in("ann")

@@ -46,7 +46,7 @@ class LocalAccounts:
             if self.is_down or method in self.failing:
                 self.failing = [each for each in self.failing if each != method]
                 raise AccountsError("service_unavailable", "The accounts do not answer. Try again later.")
-            first = (self._ingress,) if method in ("admit", "done", "revocations") else ()
+            first = (self._ingress,) if method in ("admit", "done", "revocations", "begin_turn") else ()
             answer = await getattr(self.service, method)(*first, *arguments, **named)
             await self.answers.wait()
             if isinstance(answer, Refusal):

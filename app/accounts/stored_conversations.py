@@ -1,0 +1,298 @@
+"""Stored conversations and their items, for the user who shows a credential. Texts come sealed; none is opened here.
+
+A stored conversation is a row of the same table as every other one, so that its saved pages have a key in the same way.
+Its id is its name, and `conv_` before the row's id.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, func, insert, or_, select, tuple_, update
+
+from app.accounts import tables
+from app.accounts.conversations import opened_key, replace_shared_key, sealed_key
+from app.accounts.keys import key_id, new_key
+from app.accounts.logins import Known, Logins
+from app.accounts.store import Store
+from app.accounts.turns import Turns
+from app.messages.accounts import AccountsError, Forgotten
+from app.messages.stored import NewItem, StoredConversation, StoredItem
+
+MOST_STORED = 10_000
+"""Stored conversations of one user."""
+MOST_ITEMS = 2048
+"""Of one conversation."""
+_US = 1_000_000
+_PREFIX = "conv_"
+_CONVERSATION_ID = re.compile(rf"{_PREFIX}([0-9a-f]{{32}})")
+_ITEM_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class StoredConversations:
+    """See `app.messages.stored.ConversationStore`; every method raises AccountsError."""
+
+    def __init__(self, store: Store, logins: Logins, turns: Turns) -> None:
+        self._store = store
+        self._logins = logins
+        self._turns = turns
+
+    # --- conversations
+
+    def new(self, text: str, conversation_id: str, sealed: bytes, items: Sequence[NewItem]) -> StoredConversation:
+        """Refuses with `conflict` if there is something of that id or name."""
+        with self._store.transaction() as connection:
+            known = self._logins.known(connection, text)
+            row_id, conversations = row_id_of(conversation_id), tables.conversations.c
+            if row_id is None:
+                raise AccountsError("invalid_value", "That is not the id of a conversation.")
+            mine, name_mac = (
+                conversations.user_id == known.identity.user_id,
+                known.key.conversation_mac(conversation_id),
+            )
+            taken = select(conversations.id).where(
+                or_(conversations.id == row_id, mine & (conversations.name_mac == name_mac))
+            )
+            if connection.execute(taken).first() is not None:
+                raise AccountsError("conflict", "There is a conversation of that id already.")
+            stored = (
+                select(func.count()).select_from(tables.conversations).where(mine, conversations.sealed.is_not(None))
+            )
+            if connection.execute(stored).scalar_one() >= MOST_STORED:
+                message = f"There are {MOST_STORED} stored conversations already: delete one first."
+                raise AccountsError("insufficient_quota", message)
+            self.check_room(connection, known, len(sealed))
+            now_s = self._store.now()
+            connection.execute(
+                insert(tables.conversations).values(
+                    id=row_id,
+                    user_id=known.identity.user_id,
+                    name_mac=name_mac,
+                    wrapped_ck=sealed_key(known, row_id, new_key()),
+                    created=int(now_s),
+                    used=int(now_s),
+                    items=0,
+                    seq=0,
+                    bytes=len(sealed),
+                    updated_us=int(now_s * _US),
+                    sealed=sealed,
+                )
+            )
+            return self.append(connection, known, self.row(connection, known, conversation_id), items)
+
+    def page(self, text: str, after: str | None, limit: int) -> Sequence[StoredConversation]:
+        """Those updated last come first."""
+        with self._store.transaction() as connection:
+            known = self._logins.known(connection, text)
+            columns = tables.conversations.c
+            asked = select(tables.conversations).where(
+                columns.user_id == known.identity.user_id, columns.sealed.is_not(None)
+            )
+            if after is not None:
+                before = self.row(connection, known, after, "after")
+                asked = asked.where(tuple_(columns.updated_us, columns.id) < tuple_(before.updated_us, before.id))
+            asked = asked.order_by(columns.updated_us.desc(), columns.id.desc()).limit(max(0, limit))
+            return [_conversation(row) for row in connection.execute(asked)]
+
+    def one(self, text: str, conversation_id: str) -> StoredConversation:
+        """One of them."""
+        with self._store.transaction() as connection:
+            return _conversation(self.row(connection, self._logins.known(connection, text), conversation_id))
+
+    def change(self, text: str, conversation_id: str, sealed: bytes) -> StoredConversation:
+        """Replaces its metadata, also while a turn runs."""
+        with self._store.transaction() as connection:
+            known = self._logins.known(connection, text)
+            row = self.row(connection, known, conversation_id)
+            self.check_room(connection, known, len(sealed) - len(row.sealed))
+            size_bytes = row.bytes + len(sealed) - len(row.sealed)
+            return self._changed(connection, row, sealed=sealed, bytes=size_bytes)
+
+    def delete(self, text: str, conversation_id: str | None) -> Forgotten:
+        """Deletes it with items, responses and key; with None all of the user's, unstored ones and responses too."""
+        store = self._store
+        with store.transaction() as connection:
+            known = self._logins.known(connection, text)
+            user_id = known.identity.user_id
+            if conversation_id is None:
+                connection.execute(delete(tables.responses).where(tables.responses.c.user_id == user_id))
+                mine = tables.conversations.c.user_id == user_id
+                count = connection.execute(delete(tables.conversations).where(mine)).rowcount
+                replace_shared_key(connection, known)
+                forgotten, target = Forgotten(count, None), "all"
+            else:
+                row = self.row(connection, known, conversation_id)
+                connection.execute(delete(tables.conversations).where(tables.conversations.c.id == row.id))
+                forgotten, target = Forgotten(1, key_id(opened_key(known, row))), row.id
+            store.note(connection, user_id, "delete_conversation", target)
+        store.changes.add(user_id)
+        return forgotten
+
+    # --- items
+
+    def items(
+        self, text: str, conversation_id: str, after: str | None, limit: int, *, newest_first: bool
+    ) -> Sequence[StoredItem]:
+        """In order, or the other way round."""
+        with self._store.transaction() as connection:
+            row = self.row(connection, self._logins.known(connection, text), conversation_id)
+            columns = tables.items.c
+            asked = select(tables.items).where(columns.conversation_id == row.id)
+            if after is not None:
+                seq = self._item(connection, row, after, "after").seq
+                asked = asked.where(columns.seq < seq if newest_first else columns.seq > seq)
+            order = columns.seq.desc() if newest_first else columns.seq
+            return [_item(each) for each in connection.execute(asked.order_by(order).limit(max(0, limit)))]
+
+    def item(self, text: str, conversation_id: str, item_id: str) -> StoredItem:
+        """One of them."""
+        with self._store.transaction() as connection:
+            row = self.row(connection, self._logins.known(connection, text), conversation_id)
+            return _item(self._item(connection, row, item_id))
+
+    def add_items(self, text: str, conversation_id: str, items: Sequence[NewItem]) -> StoredConversation:
+        """At the end."""
+        with self._store.transaction() as connection:
+            known = self._logins.known(connection, text)
+            row = self.row(connection, known, conversation_id)
+            self._turns.check_none(row.id, self._store.now())
+            return self.append(connection, known, row, items)
+
+    def delete_item(self, text: str, conversation_id: str, item_id: str) -> StoredConversation:
+        """One of them."""
+        with self._store.transaction() as connection:
+            row = self.row(connection, self._logins.known(connection, text), conversation_id)
+            gone = self._item(connection, row, item_id)
+            self._turns.check_none(row.id, self._store.now())
+            found = (tables.items.c.conversation_id == row.id) & (tables.items.c.seq == gone.seq)
+            connection.execute(delete(tables.items).where(found))
+            return self._changed(
+                connection, row, items=row.items - 1, seq=row.seq + 1, bytes=row.bytes - len(gone.sealed)
+            )
+
+    # --- turns
+
+    def begin_turn(self, text: str, ingress: str, conversation_id: str) -> StoredConversation:
+        """Its number is written down, so that no turn from before a restart passes for it."""
+        now_s = self._store.now()
+        with self._store.transaction() as connection:
+            row = self.row(connection, self._logins.known(connection, text), conversation_id)
+            self._turns.check_none(row.id, now_s)
+            found = tables.conversations.c.id == row.id
+            connection.execute(update(tables.conversations).where(found).values(seq=row.seq + 1))
+            begun = _conversation(connection.execute(select(tables.conversations).where(found)).one())
+        self._turns.begin(row.id, ingress, begun.seq, text, now_s)
+        return begun
+
+    def end_turn(self, text: str, conversation_id: str, turn: int) -> None:
+        """Refuses nothing: what is not running has ended."""
+        row_id = row_id_of(conversation_id)
+        if row_id is not None:
+            self._turns.end(row_id, turn, text)
+
+    # --- for responses too
+
+    def row(self, connection: Connection, known: Known, conversation_id: str, param: str | None = None) -> Row[Any]:
+        """A stored conversation of the user's. Raises AccountsError: `not_found`, also for another user's."""
+        columns = tables.conversations.c
+        mine = (columns.user_id == known.identity.user_id) & columns.sealed.is_not(None)
+        found = select(tables.conversations).where(mine, columns.id == (row_id_of(conversation_id) or ""))
+        row = connection.execute(found).one_or_none()
+        if row is None:
+            raise AccountsError("not_found", "There is no such conversation.", param=param)
+        return row
+
+    def append(
+        self, connection: Connection, known: Known, row: Row[Any], items: Sequence[NewItem]
+    ) -> StoredConversation:
+        """Adds items at the end of a conversation's row. Refuses with `insufficient_quota`, `conflict`."""
+        if row.items + len(items) > MOST_ITEMS:
+            message = f"A conversation has at most {MOST_ITEMS} items: delete some, or begin another one."
+            raise AccountsError("insufficient_quota", message)
+        more_bytes = sum(len(item.sealed) for item in items)
+        self.check_room(connection, known, more_bytes)
+        ids = {item.id for item in items}
+        for item_id in ids:
+            check_id(item_id)
+        columns = tables.items.c
+        taken = select(columns.id).where(columns.conversation_id == row.id, columns.id.in_(ids)).limit(1)
+        if len(ids) < len(items) or connection.execute(taken).first() is not None:
+            raise AccountsError("conflict", "The conversation has an item of that id already.")
+        if items:
+            values = [
+                {"conversation_id": row.id, "seq": seq, "id": item.id, "sealed": item.sealed}
+                for seq, item in enumerate(items, row.seq + 1)
+            ]
+            connection.execute(insert(tables.items), values)
+        return self._changed(
+            connection,
+            row,
+            items=row.items + len(items),
+            seq=row.seq + max(1, len(items)),
+            bytes=row.bytes + more_bytes,
+        )
+
+    def check_room(self, connection: Connection, known: Known, more_bytes: int) -> None:
+        """Raises AccountsError: `insufficient_quota`."""
+        user_id, most = known.identity.user_id, self._store.settings.stored_bytes_per_user
+        if more_bytes <= 0:
+            return
+        used = 0
+        for table in (tables.conversations, tables.responses):
+            taken = select(func.coalesce(func.sum(table.c.bytes), 0)).where(table.c.user_id == user_id)
+            used += int(connection.execute(taken).scalar_one())
+        if used + more_bytes > most:
+            message = (
+                f"Your stored conversations and responses take {used} of {most} bytes, too many for {more_bytes} more:"
+                " delete some, or send 'store': false."
+            )
+            raise AccountsError("insufficient_quota", message)
+
+    # --- how it works
+
+    def _changed(self, connection: Connection, row: Row[Any], **values: Any) -> StoredConversation:
+        found = tables.conversations.c.id == row.id
+        updated_us = int(self._store.now() * _US)
+        connection.execute(update(tables.conversations).where(found).values(updated_us=updated_us, **values))
+        return _conversation(connection.execute(select(tables.conversations).where(found)).one())
+
+    @staticmethod
+    def _item(connection: Connection, row: Row[Any], item_id: str, param: str | None = None) -> Row[Any]:
+        columns = tables.items.c
+        found = (columns.conversation_id == row.id) & (columns.id == known_id(item_id))
+        item = connection.execute(select(tables.items).where(found)).one_or_none()
+        if item is None:
+            raise AccountsError("not_found", "There is no such item.", param=param)
+        return item
+
+
+def row_id_of(conversation_id: str) -> str | None:
+    """The id of its row; None: no stored conversation has such an id."""
+    match = _CONVERSATION_ID.fullmatch(conversation_id)
+    return match and match[1]
+
+
+def conversation_id_of(row_id: str) -> str:
+    """The id of the stored conversation of that row."""
+    return _PREFIX + row_id
+
+
+def check_id(item_id: str) -> None:
+    """Raises AccountsError: `invalid_value` for what is no id of an item or a response."""
+    if not _ITEM_ID.fullmatch(item_id):
+        raise AccountsError("invalid_value", "An id has 1 to 64 letters, digits, - and _.")
+
+
+def known_id(item_id: str) -> str:
+    """An id to look for: one that nothing has, where it can be none (Postgres refuses some texts)."""
+    return item_id if _ITEM_ID.fullmatch(item_id) else ""
+
+
+def _conversation(row: Row[Any]) -> StoredConversation:
+    return StoredConversation(
+        conversation_id_of(row.id), row.created, row.updated_us // _US, row.items, row.seq, row.sealed
+    )
+
+
+def _item(row: Row[Any]) -> StoredItem:
+    return StoredItem(row.id, row.seq, row.sealed)

@@ -1,0 +1,136 @@
+"""Stored responses, for the user who shows a credential. Texts come sealed; none is opened here.
+
+A response in a conversation lives as long as it does; another one for some days.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, func, insert, literal, select
+
+from app.accounts import tables
+from app.accounts.logins import Known, Logins
+from app.accounts.store import Store
+from app.accounts.stored_conversations import StoredConversations, check_id, conversation_id_of, known_id
+from app.messages.accounts import AccountsError
+from app.messages.stored import NewItem, StoredResponse
+
+MOST_HISTORY = 2048
+"""Responses that one goes on from."""
+_DAY_S = 86_400
+
+
+class StoredResponses:
+    """See `app.messages.stored.ConversationStore`; every method raises AccountsError."""
+
+    def __init__(self, store: Store, logins: Logins, conversations: StoredConversations) -> None:
+        self._store = store
+        self._logins = logins
+        self._conversations = conversations
+
+    def add(self, text: str, response: StoredResponse, items: Sequence[NewItem], turn: int | None) -> None:
+        """In one transaction with the items of its conversation, whose turn ends in any case."""
+        try:
+            with self._store.transaction() as connection:
+                known = self._logins.known(connection, text)
+                row_id = self._append(connection, known, response, items, turn)
+                self._insert(connection, known, response, row_id)
+        finally:
+            if response.conversation_id is not None and turn is not None:
+                self._conversations.end_turn(text, response.conversation_id, turn)
+
+    def one(self, text: str, response_id: str) -> StoredResponse:
+        """One of the user's."""
+        with self._store.transaction() as connection:
+            mine = tables.responses.c.user_id == self._logins.known(connection, text).identity.user_id
+            found = select(tables.responses).where(mine, tables.responses.c.id == known_id(response_id))
+            row = connection.execute(found).one_or_none()
+            if row is None:
+                raise _no_such_response()
+            return _response(row)
+
+    def history(self, text: str, response_id: str) -> Sequence[StoredResponse]:
+        """The oldest first; the newest `MOST_HISTORY` at most."""
+        with self._store.transaction() as connection:
+            user_id = self._logins.known(connection, text).identity.user_id
+            responses, older = tables.responses.c, tables.responses.alias("older").c
+            first = select(responses.id, responses.previous_id, literal(1).label("nth"))
+            chain = first.where(responses.user_id == user_id, responses.id == known_id(response_id)).cte(
+                "chain", recursive=True
+            )
+            link = (older.id == chain.c.previous_id) & (older.user_id == user_id) & (chain.c.nth < MOST_HISTORY)
+            chain = chain.union_all(select(older.id, older.previous_id, chain.c.nth + 1).where(link))
+            # Each once: who can choose ids could make a ring of them.
+            places = select(chain.c.id, func.min(chain.c.nth).label("nth")).group_by(chain.c.id).subquery()
+            found = select(tables.responses).join(places, places.c.id == responses.id).order_by(places.c.nth.desc())
+            rows = connection.execute(found).all()
+        if not rows:
+            raise _no_such_response()
+        return [_response(row) for row in rows]
+
+    def delete(self, text: str, response_id: str) -> None:
+        """One of the user's."""
+        with self._store.transaction() as connection:
+            mine = tables.responses.c.user_id == self._logins.known(connection, text).identity.user_id
+            found = tables.responses.c.id == known_id(response_id)
+            if not connection.execute(delete(tables.responses).where(mine, found)).rowcount:
+                raise _no_such_response()
+
+    def delete_old(self) -> int:
+        """Everybody's that are in no conversation and were stored for long enough; how many."""
+        responses = tables.responses.c
+        before_s = int(self._store.now()) - self._store.settings.responses_days * _DAY_S
+        old = responses.conversation_id.is_(None) & (responses.created <= before_s)
+        with self._store.transaction() as connection:
+            return connection.execute(delete(tables.responses).where(old)).rowcount
+
+    def _append(
+        self,
+        connection: Connection,
+        known: Known,
+        response: StoredResponse,
+        items: Sequence[NewItem],
+        turn: int | None,
+    ) -> str | None:
+        """Adds the items to the response's conversation; the id of its row."""
+        if response.conversation_id is None:
+            if items or turn is not None:
+                raise AccountsError("invalid_value", "Only a conversation has items and turns.")
+            return None
+        row = self._conversations.row(connection, known, response.conversation_id)
+        if row.seq != turn:
+            message = "The conversation has changed since this response began; it is not stored."
+            raise AccountsError("conversation_conflict", message)
+        self._conversations.append(connection, known, row, items)
+        return str(row.id)
+
+    def _insert(self, connection: Connection, known: Known, response: StoredResponse, row_id: str | None) -> None:
+        check_id(response.id)
+        if response.previous_id is not None:
+            check_id(response.previous_id)
+        size_bytes = len(response.sealed_input) + len(response.sealed_response)
+        self._conversations.check_room(connection, known, size_bytes)
+        same = select(tables.responses.c.id).where(tables.responses.c.id == response.id)
+        if connection.execute(same).first() is not None:
+            raise AccountsError("conflict", "There is a response of that id already.")
+        connection.execute(
+            insert(tables.responses).values(
+                id=response.id,
+                user_id=known.identity.user_id,
+                conversation_id=row_id,
+                previous_id=response.previous_id,
+                created=int(self._store.now()),
+                bytes=size_bytes,
+                sealed_input=response.sealed_input,
+                sealed_response=response.sealed_response,
+            )
+        )
+
+
+def _response(row: Row[Any]) -> StoredResponse:
+    conversation_id = None if row.conversation_id is None else conversation_id_of(row.conversation_id)
+    return StoredResponse(row.id, row.created, conversation_id, row.previous_id, row.sealed_input, row.sealed_response)
+
+
+def _no_such_response() -> AccountsError:
+    return AccountsError("not_found", "There is no such response.")

@@ -1,0 +1,55 @@
+"""Which stored conversations a turn is running in. In memory only; knows no table.
+
+Each turn also has a number in the database, by which what it stores is refused when another one has begun since.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+from app.messages.accounts import AccountsError
+
+LONGEST_TURN_S = 3600.0
+"""Then another turn may begin: an ingress may have lost sight of the first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    ingress: str
+    number: int
+    secret_hash: bytes
+    """Of the credential that began it."""
+    until_s: float
+
+
+class Turns:
+    """At most one of each conversation. Times are Unix seconds."""
+
+    def __init__(self) -> None:
+        self._of_conversation: dict[str, _Turn] = {}
+
+    def check_none(self, conversation_id: str, now_s: float) -> None:
+        """Raises AccountsError: `conversation_conflict`."""
+        turn = self._of_conversation.get(conversation_id)
+        if turn is not None and turn.until_s > now_s:
+            message = "A response is being made in this conversation. Try again when it has ended."
+            raise AccountsError("conversation_conflict", message)
+
+    def begin(self, conversation_id: str, ingress: str, number: int, secret: str, now_s: float) -> None:
+        """After `check_none`."""
+        running = {key: turn for key, turn in self._of_conversation.items() if turn.until_s > now_s}
+        running[conversation_id] = _Turn(ingress, number, _hash(secret), now_s + LONGEST_TURN_S)
+        self._of_conversation = running
+
+    def end(self, conversation_id: str, number: int, secret: str) -> None:
+        """That turn alone, and only with the credential that began it, which need not be right any more."""
+        turn = self._of_conversation.get(conversation_id)
+        if turn is not None and (turn.number, turn.secret_hash) == (number, _hash(secret)):
+            del self._of_conversation[conversation_id]
+
+    def lost(self, ingress: str) -> None:
+        """An ingress has ended, and with it its turns."""
+        self._of_conversation = {key: turn for key, turn in self._of_conversation.items() if turn.ingress != ingress}
+
+
+def _hash(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode(errors="replace")).digest()

@@ -1,0 +1,43 @@
+"""One call to the one replica of `app.accounts.service.AccountsService`. Knows none of its methods."""
+
+import asyncio
+from typing import Any, TypeVar, cast
+
+from ray.exceptions import ActorDiedError, ActorUnavailableError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RequestCancelledError
+from ray.serve.handle import DeploymentHandle
+
+from app.messages.accounts import AccountsError, Refusal
+
+_TIMEOUT_S = 30.0
+"""A call may wait for other logins, or for a replica that is being replaced."""
+_GONE = (
+    ActorDiedError,
+    ActorUnavailableError,
+    BackPressureError,
+    DeploymentUnavailableError,
+    RequestCancelledError,
+    TimeoutError,
+)
+
+Result = TypeVar("Result")
+
+
+class AccountsHandle:
+    """A Serve handle whose Refusals and failures are AccountsErrors."""
+
+    def __init__(self, handle: DeploymentHandle[Any], ingress: str) -> None:
+        """ingress: this ingress' name, which no other has."""
+        self._handle = handle
+        self._ingress = ingress
+
+    async def _call(self, kind: type[Result], method: str, *arguments: Any) -> Result:
+        """Raises AccountsError. kind: for the type checker."""
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                answer = await getattr(self._handle, method).remote(*arguments)
+        except _GONE as error:
+            raise AccountsError("service_unavailable", "The accounts do not answer. Try again later.") from error
+        if isinstance(answer, Refusal):
+            raise AccountsError.of(answer)
+        return cast(Result, answer)

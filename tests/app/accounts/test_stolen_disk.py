@@ -10,9 +10,10 @@ from sqlalchemy import delete, select, update
 from app.accounts import tables
 from app.accounts.accounts import OPERATOR_ACTS
 from app.accounts.credentials import recovery_secret
-from app.accounts.keys import RootKey, SealError, derive, unseal
+from app.accounts.keys import RootKey, SealError, derive, seal, unseal
 from app.accounts.logins import new_password
 from app.messages.accounts import AccountsError, UserLimits
+from app.messages.stored import NewItem, StoredResponse
 from tests.app.accounts.world import CHEAP, KEK, PASSWORD, World
 
 
@@ -21,8 +22,15 @@ def test_nothing_of_a_user_is_readable_on_the_disk(world: World) -> None:
     session = world.log_in("annabella-canary")
     key = world.accounts.logins.add_key(session, "label-canary", None).secret
     conversation = world.accounts.conversations.key(key, "chat-canary")
-    pages = world.accounts.logins.identify(key).pages
+    identity = world.accounts.logins.identify(key)
+    pages, texts = identity.pages, [b"title-canary", b"item-canary", b"input-canary", b"answer-canary"]
+    title, item, question, answer = (seal(identity.texts_key, text, "a text") for text in texts)
+    world.accounts.stored_conversations.new(key, f"conv_{'1' * 32}", title, [NewItem("item", item)])
+    response = StoredResponse("response", 0, None, None, question, answer)
+    world.accounts.stored_responses.add(key, response, [], None)
     canaries = [
+        *texts,
+        identity.texts_key,
         b"annabella-canary",
         b"label-canary",
         b"chat-canary",
@@ -42,6 +50,7 @@ def test_nothing_of_a_user_is_readable_on_the_disk(world: World) -> None:
         stored = b"".join(path.read_bytes() for path in Path(world.settings.database).parent.iterdir())
         assert len(stored) > 10_000
         assert [canary for canary in canaries if canary in stored] == []
+        assert all(sealed in stored for sealed in (title, item, question, answer))
         world.accounts.close()  # and once more, closed
     world.opened()
 

@@ -1,4 +1,4 @@
-"""The keys of the accounts and how each is sealed, by `cryptography` alone. Knows no table and no HTTP.
+"""The keys of the accounts and how each is sealed, by `app.sealing.records`. Knows no table and no HTTP.
 
 KEK: 32 bytes that the operator keeps outside the database. It seals the root key, one record, so that a new KEK needs
 no user's help. UMK: random for each user, sealed once for each credential under root key and credential together:
@@ -10,21 +10,16 @@ import hmac
 import os
 from dataclasses import dataclass
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from app.sealing.records import seal, unseal
+
 KEY_BYTES = 32
 KEY_ID_BYTES = 16
 SALT_BYTES = 16
-_NONCE_BYTES = 12
 _PREFIX = b"redoubt/v1/"
-
-
-class SealError(ValueError):
-    """What was to be opened was sealed with another key or for another purpose, or has changed."""
 
 
 def new_key() -> bytes:
@@ -45,20 +40,6 @@ def mac(key: bytes, message: bytes) -> bytes:
 def key_id(key: bytes) -> bytes:
     """16 bytes that tell keys apart and tell nothing of them."""
     return derive(key, "id")[:KEY_ID_BYTES]
-
-
-def seal(key: bytes, text: bytes, context: str) -> bytes:
-    """AES-256-GCM: nonce, ciphertext, tag. context: what and whose it is; only the same context opens it."""
-    nonce = os.urandom(_NONCE_BYTES)
-    return nonce + AESGCM(key).encrypt(nonce, text, context.encode())
-
-
-def unseal(key: bytes, sealed: bytes, context: str) -> bytes:
-    """What `seal` has sealed. Raises SealError."""
-    try:
-        return AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], context.encode())
-    except (InvalidTag, ValueError) as error:
-        raise SealError("sealed with another key, or changed") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,10 @@ from app.accounts.credentials import (
     normalized_password,
     read,
 )
-from app.accounts.keys import SALT_BYTES, PasswordCost, SealError, UserKey, key_id, stretch
+from app.accounts.keys import SALT_BYTES, PasswordCost, UserKey, key_id, stretch
 from app.accounts.store import Store
 from app.messages.accounts import AccountsError, Identity, KeyInfo, NewKey, PageKeys, Session, UserLimits
+from app.sealing.records import SealError
 
 MOST_KEYS = 100
 """API keys of one user."""

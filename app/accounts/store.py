@@ -20,8 +20,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.accounts import tables
 from app.accounts.audit import Audit
 from app.accounts.database import FIRST_USER, Database, read_meta, write_meta
-from app.accounts.keys import PasswordCost, RootKey, SealError
+from app.accounts.keys import PasswordCost, RootKey
 from app.messages.accounts import Revocations, Role, UserLimits
+from app.sealing.records import SealError
 from app.settings import AccountsSettings, SettingsError
 
 logger = logging.getLogger(__name__)

@@ -9,10 +9,11 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from app.accounts import tables
 from app.accounts.credentials import new_id, new_key_id, new_recovery_code, normalized_name, recovery_secret
-from app.accounts.keys import SealError, UserKey, new_key
+from app.accounts.keys import UserKey, new_key
 from app.accounts.logins import NewPassword, end_sessions, set_password
 from app.accounts.store import Actor, Store
 from app.messages.accounts import AccountsError, NewUser, Role, UserChange, UserInfo, UserLimits
+from app.sealing.records import SealError
 
 
 class Users:

@@ -12,15 +12,13 @@ from app.accounts.keys import (
     KEY_BYTES,
     PasswordCost,
     RootKey,
-    SealError,
     UserKey,
     key_id,
     new_key,
-    seal,
     stretch,
-    unseal,
 )
 from app.messages.accounts import ConversationKey, NewKey, NewUser, PageKeys, Session
+from app.sealing.records import SealError, seal, unseal
 
 KEK, ROOT = bytes(32), RootKey(b"r" * 32)
 

@@ -10,10 +10,11 @@ from sqlalchemy import delete, select, update
 from app.accounts import tables
 from app.accounts.accounts import OPERATOR_ACTS
 from app.accounts.credentials import recovery_secret
-from app.accounts.keys import RootKey, SealError, derive, seal, unseal
+from app.accounts.keys import RootKey, derive
 from app.accounts.logins import new_password
 from app.messages.accounts import AccountsError, UserLimits
 from app.messages.stored import NewItem, StoredResponse
+from app.sealing.records import SealError, seal, unseal
 from tests.app.accounts.world import CHEAP, KEK, PASSWORD, World
 
 

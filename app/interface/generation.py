@@ -6,9 +6,9 @@ none of them.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -19,6 +19,7 @@ from app.interface.answers.answer import (
     AnswerHead,
     BodyWriter,
     EventWriter,
+    Keeper,
     StreamedAnswer,
     WholeAnswer,
     collected,
@@ -34,6 +35,7 @@ from app.interface.wire.generation import GenerationRequest
 from app.interface.wire.responses import ResponseRequest
 
 Body = TypeVar("Body", bound=GenerationRequest | ResponseRequest)
+Planned = TypeVar("Planned", bound=GenerationRequest | ResponseRequest, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,42 @@ class Family(Generic[Body]):
     """A failure in the field names of the client's request."""
 
 
-async def generate(reception: Reception, request: Request, family: Family[Body]) -> Response:
-    """Answers one request of a family. Raises ApiError, ClientGoneError."""
+class StoredAnswer(Protocol[Planned]):
+    """An answer that goes on from what is stored, or that will be; `app.interface.accounts.stored_answers` has it."""
+
+    @property
+    def request(self) -> Planned:
+        """What to plan in place of the request that came."""
+
+    @property
+    def conversation_name(self) -> str | None:
+        """Whose saved pages it goes on with; None: the request's `prompt_cache_key` says it."""
+
+    def keeper(self, writer: Any) -> Keeper:
+        """writer: the answer's."""
+
+    def leave(self) -> None:
+        """It has come to nothing."""
+
+
+async def generate(
+    reception: Reception,
+    request: Request,
+    family: Family[Body],
+    begin: Callable[[Body, Caller, str], Awaitable[StoredAnswer[Body] | None]] | None = None,
+) -> Response:
+    """Answers one request of a family. Raises ApiError, ClientGoneError.
+
+    begin: from (body, caller, request id) to what is stored of it; None: nothing is.
+    """
     service = reception.service
+    stored: StoredAnswer[Body] | None = None
+
+    async def prepare(body: Body, caller: Caller, request_id: str) -> Body:
+        nonlocal stored
+        assert begin is not None
+        stored = await begin(body, caller, request_id)
+        return body if stored is None else stored.request
 
     def plan(body: Body, caller: Caller, request_id: str) -> Answer:
         if body.stream_options is not None and not body.stream:
@@ -62,10 +97,20 @@ async def generate(reception: Reception, request: Request, family: Family[Body])
         served = service.model(body.model)
         job = family.plan(served.chat, body, service.settings.limits, caller, request_id)
         head = AnswerHead(request_id, int(time.time()), body.model)
-        remembered = caller.remembered(body.prompt_cache_key, served.generate)
+        name = None if stored is None else stored.conversation_name
+        remembered = caller.remembered(name or body.prompt_cache_key, served.generate)
         deltas = choice_deltas(job, served.chat, caller.metered(body.model, job.prompt_tokens, remembered))
         if body.stream:
-            return StreamedAnswer(deltas, family.events(body, head, job))
-        return WholeAnswer(lambda: collected(family.body(body, head, job), deltas))
+            events = family.events(body, head, job)
+            return StreamedAnswer(deltas, events, None if stored is None else stored.keeper(events))
+        whole = family.body(body, head, job)
+        keeper = None if stored is None else stored.keeper(whole)
+        return WholeAnswer(lambda: collected(whole, deltas, keeper))
 
-    return await reception.answer(request, family.id_prefix, family.request, plan, family.renamed)
+    prepares = None if begin is None else prepare
+    try:
+        return await reception.answer(request, family.id_prefix, family.request, plan, family.renamed, prepares)
+    except BaseException:
+        if stored is not None:
+            stored.leave()
+        raise

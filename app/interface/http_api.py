@@ -16,49 +16,25 @@ from starlette.types import Lifespan
 
 from app.interface import errors
 from app.interface.accounts.checks import AdmissionCheck, UserCheck, check_admin
-from app.interface.accounts.gate import AccountsGate
 from app.interface.callers import KeyCheck
 from app.interface.documents.openapi import Route, document
 from app.interface.guard import Guarded, LingeringClose, http_error
 from app.interface.metrics import Metrics, ObservedModels
 from app.interface.places import BodyDeadline, OpenRequests
 from app.interface.reception import Reception
-from app.interface.routes.admin import AdminRoutes
 from app.interface.routes.chat import ChatRoutes
 from app.interface.routes.completions import CompletionRoutes
 from app.interface.routes.documents import DocumentRoutes
 from app.interface.routes.embeddings import EmbeddingRoutes
-from app.interface.routes.memory import MemoryRoutes
 from app.interface.routes.metrics import MetricsRoute
 from app.interface.routes.models import ModelRoutes
 from app.interface.routes.responses import ResponseRoutes
 from app.interface.routes.tokenization import TokenizationRoutes
-from app.interface.routes.users import UserRoutes
 from app.interface.service import Service
-from app.interface.wire.accounts import (
-    AuditList,
-    Done,
-    EndedSessions,
-    KeyList,
-    KeyRequest,
-    LoginRequest,
-    LogoutRequest,
-    NewKeyObject,
-    NewSession,
-    NewUserObject,
-    PasswordRequest,
-    ResetRequest,
-    UsageList,
-    UserChangeRequest,
-    UserList,
-    UserObject,
-    UserRequest,
-    UserSession,
-)
+from app.interface.user_routes import user_routes
 from app.interface.wire.chat import ChatCompletion, ChatCompletionRequest
 from app.interface.wire.completions import Completion, CompletionRequest
 from app.interface.wire.embeddings import EmbeddingRequest, EmbeddingResponse
-from app.interface.wire.memory import ForgottenMemory, MemoryUse, SavedMemory
 from app.interface.wire.models import Health, Model, ModelList, WorkerList
 from app.interface.wire.responses import ResponseObject, ResponseRequest
 from app.interface.wire.tokenization import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
@@ -81,9 +57,7 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
     if accounts is not None:
         limited = {429: "A limit of the user's, or every worker's queue is full; `Retry-After` says when to try again."}
         routes = tuple(replace(route, refuses=limited) if route.computes else route for route in routes)
-        routes = (*routes, *account_routes(accounts))
-        if accounts.pages is not None:
-            routes = (*routes, *memory_routes(MemoryRoutes(accounts, accounts.pages)))
+        routes = (*routes, *user_routes(accounts, service.settings.max_body_bytes))
     has_keys = bool(service.settings.api_keys) or accounts is not None
     described = DocumentRoutes(document(routes, has_keys=has_keys))
     routes = (
@@ -153,7 +127,7 @@ def service_routes(service: Service, metrics: Metrics) -> Sequence[Route]:
             "POST",
             "/v1/responses",
             responses.responses,
-            "Answers items; nothing is stored.",
+            "Answers items; of users they are stored.",
             ResponseObject,
             ResponseRequest,
             computes=True,
@@ -175,111 +149,6 @@ def service_routes(service: Service, metrics: Metrics) -> Sequence[Route]:
         Route("POST", "/detokenize", tokenization.detokenize, "Tokens' text.", DetokenizeResponse, DetokenizeRequest),
         Route("GET", "/metrics", series.metrics, "Series in Prometheus' format.", "text/plain"),
         Route("GET", "/health", models.health, "Whether a worker is up.", Health, open=True, unavailable=Health),
-    )
-
-
-def account_routes(accounts: AccountsGate) -> Sequence[Route]:
-    """The endpoints about users, their keys and their administration."""
-    users, admin = UserRoutes(accounts), AdminRoutes(accounts)
-    one_user = "/v1/admin/users/{name}"
-    period = {"first": "The first day in UTC, as 2026-01-31; today by default.", "last": "The last day."}
-    too_many = "There were too many wrong passwords, or too many at once; `Retry-After` says when to try again."
-    none = "There is no such thing, or it is another user's."
-    conflict = "The name is taken; or nobody would be left who can administer."
-    rows = {"after": "The `seq` of the row before the first.", "limit": "How many rows, at most 1,000."}
-    return (
-        Route(
-            "POST",
-            "/v1/auth/login",
-            users.login,
-            "Begins a session.",
-            NewSession,
-            LoginRequest,
-            open=True,
-            refuses={401: "Name or password is wrong.", 429: too_many},
-        ),
-        Route("POST", "/v1/auth/logout", users.logout, "Ends sessions.", EndedSessions, LogoutRequest),
-        Route("GET", "/v1/auth/session", users.session, "Who you are.", UserSession),
-        Route(
-            "POST",
-            "/v1/auth/password",
-            users.password,
-            "Changes your password.",
-            Done,
-            PasswordRequest,
-            refuses={429: too_many},
-        ),
-        Route("GET", "/v1/keys", users.keys, "Your API keys.", KeyList),
-        Route(
-            "POST",
-            "/v1/keys",
-            users.add_key,
-            "Makes an API key.",
-            NewKeyObject,
-            KeyRequest,
-            refuses={404: none, 409: "There are too many."},
-        ),
-        Route("DELETE", "/v1/keys/{id}", users.revoke_key, "Revokes an API key.", Done, refuses={404: none}),
-        Route("GET", "/v1/admin/users", admin.users, "All users.", UserList, admin=True),
-        Route(
-            "POST",
-            "/v1/admin/users",
-            admin.add_user,
-            "Adds a user.",
-            NewUserObject,
-            UserRequest,
-            admin=True,
-            refuses={404: none, 409: conflict},
-        ),
-        Route(
-            "POST",
-            one_user,
-            admin.change_user,
-            "Changes a user.",
-            UserObject,
-            UserChangeRequest,
-            admin=True,
-            refuses={404: none, 409: conflict},
-        ),
-        Route(
-            "DELETE",
-            one_user,
-            admin.delete_user,
-            "Deletes a user and all that was saved.",
-            Done,
-            admin=True,
-            refuses={404: none, 409: conflict},
-        ),
-        Route(
-            "POST",
-            f"{one_user}/reset",
-            admin.reset_user,
-            "Sets a user's password.",
-            NewUserObject,
-            ResetRequest,
-            admin=True,
-            refuses={404: none},
-        ),
-        Route("GET", "/v1/admin/usage", admin.usage, "What users took.", UsageList, admin=True, query=period),
-        Route("GET", "/v1/admin/audit", admin.audit, "Who did what.", AuditList, admin=True, query=rows),
-    )
-
-
-def memory_routes(memory: MemoryRoutes) -> Sequence[Route]:
-    """The endpoints about users' saved pages."""
-    one = {"conversation": "The `prompt_cache_key` of the one to forget; without it everything is forgotten."}
-    return (
-        Route("GET", "/v1/memory", memory.use, "What your saved pages take.", MemoryUse),
-        Route("POST", "/v1/memory/save", memory.save, "Saves your pages now.", SavedMemory),
-        Route(
-            "DELETE",
-            "/v1/memory",
-            memory.forget,
-            "Destroys the keys of your saved pages, and removes these.",
-            ForgottenMemory,
-            refuses={400: "There is no such parameter.", 404: "There is no such conversation of yours."},
-            query=one,
-        ),
     )
 
 

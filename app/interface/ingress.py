@@ -55,8 +55,10 @@ class Ingress:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would have users' keys in it
             saves = settings.memory.folder is not None
             pages = UserPages(self._directory.call_each, settings.memory.bytes_per_user) if saves else None
+            client = ServeAccounts(accounts, self._arrivals.reader)
             gate = AccountsGate(
-                ServeAccounts(accounts, self._arrivals.reader),
+                client,
+                client,
                 guests=settings.accounts.guests,
                 revocation_s=settings.accounts.revocation_s,
                 pages=pages,

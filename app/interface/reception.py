@@ -5,7 +5,7 @@ It knows no path and no family of endpoints. Long bodies are parsed, rendered an
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -88,11 +88,14 @@ class Reception:
         body_type: type[Body],
         plan: Callable[[Body, Caller, str], Answer],
         renamed: Callable[[ApiError], ApiError] = unchanged,
+        prepare: Callable[[Body, Caller, str], Awaitable[Body]] | None = None,
     ) -> Response:
         """Answers a request that needs a worker: plans it, then waits for the whole answer, or streams it.
 
-        plan: from the body, the caller and the request's id to the answer. renamed: a failure in the field names of
-        the client's request. Raises ApiError, ClientGoneError.
+        prepare: makes the request that is planned from the one that came. plan: from the body, the caller and the
+        request's id to the answer. renamed: a failure in the field names of the client's request.
+
+        Raises ApiError, ClientGoneError.
         """
         request_id = f"{id_prefix}{uuid.uuid4().hex}"
 
@@ -100,7 +103,14 @@ class Reception:
             return renamed(errors.as_api_error(error, request_id, self.service.settings.retry_after_s))
 
         try:
-            answer = await self.take(request, body_type, lambda body, caller: plan(body, caller, request_id))
+            if prepare is None:
+                answer = await self.take(request, body_type, lambda body, caller: plan(body, caller, request_id))
+            else:
+                caller = caller_of(request)
+                came = await self.take(request, body_type, lambda body, _: body)
+                prepared = await prepare(came, caller, request_id)
+                # How long it has become nobody knows: with what was stored it may be long.
+                answer = await self.in_thread(lambda: plan(prepared, caller, request_id))
             if isinstance(answer, WholeAnswer):
                 body = await until_disconnect(request.receive, answer.body())
                 return Response(body, media_type="application/json")
@@ -110,7 +120,8 @@ class Reception:
             raise
         except Exception as error:
             raise as_api_error(error) from None
-        return EventStream(events(answer.writer, first, answer.deltas, as_api_error), answer.deltas)
+        leave = None if answer.keeper is None else answer.keeper.leave
+        return EventStream(events(answer, first, as_api_error), answer.deltas, leave)
 
     async def in_thread(self, work: Callable[[], Planned]) -> Planned:
         """Runs `work` off the event loop, so that other streams go on."""

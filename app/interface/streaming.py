@@ -4,7 +4,7 @@ It knows nothing of what the events say, nor of tokens, models or Ray.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from starlette.responses import StreamingResponse
@@ -49,13 +49,22 @@ async def first_of(receive: Receive, items: AsyncGenerator[Result, None]) -> Res
 class EventStream(StreamingResponse):
     """Streams events; their generator is closed as soon as the client disconnects."""
 
-    def __init__(self, events: AsyncGenerator[bytes, None], source: AsyncGenerator[Any, None]) -> None:
-        """source: what `events` reads; closed too, because a generator that was never begun does not close it."""
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        source: AsyncGenerator[Any, None],
+        ended: Callable[[], None] | None = None,
+    ) -> None:
+        """source: what `events` reads; closed too, because a generator that was never begun does not close it.
+
+        ended: called after that.
+        """
         # no-transform and X-Accel-Buffering: proxies must neither compress nor collect the events.
         headers = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
         super().__init__(events, headers=headers, media_type="text/event-stream")
         self._events = events
         self._source = source
+        self._ended = ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the events until they end or the client disconnects."""
@@ -66,6 +75,8 @@ class EventStream(StreamingResponse):
         finally:
             await self._events.aclose()
             await self._source.aclose()
+            if self._ended is not None:
+                self._ended()
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -16,6 +16,7 @@ from app.interface.accounts.user_pages import UserPages
 from app.messages.accounts import AccountsClient, AccountsError, Admission, Identity, Revocations, UsageRow
 from app.messages.outputs import Generate, TokenDelta
 from app.messages.requests import GenerateRequest
+from app.messages.stored import ConversationStore
 
 _MOST_IDENTITIES = 10_000
 _RETRY_S = 1.0
@@ -94,13 +95,21 @@ class AccountsGate:
     """The accounts as the routes of one ingress use them."""
 
     def __init__(
-        self, accounts: AccountsClient, *, guests: bool, revocation_s: float, pages: UserPages | None = None
+        self,
+        accounts: AccountsClient,
+        stored: ConversationStore,
+        *,
+        guests: bool,
+        revocation_s: float,
+        pages: UserPages | None = None,
     ) -> None:
-        """guests: whether requests without a credential are served. revocation_s: how long an identity is kept.
+        """stored: users' conversations and responses. guests: whether requests without a credential are served.
 
+        revocation_s: how long an identity is kept.
         pages: those that workers save; None: they save none.
         """
         self.accounts = accounts
+        self.stored = stored
         self.pages = pages
         self.grants = None if pages is None else Grants(accounts, revocation_s=revocation_s)
         self.guests = guests
@@ -138,18 +147,18 @@ class AccountsGate:
         try:
             return await asyncio.shield(admitting)
         except asyncio.CancelledError:  # the client has gone, but the accounts may have counted it
-            self._in_background(self._give_back(admitting, meter))
+            self.in_background(self._give_back(admitting, meter))
             raise
 
     def closed(self, meter: Meter, *, admitted: bool) -> None:
         """It has ended; what it took goes to the accounts without waiting for them."""
         self._open.discard(meter)
         if admitted:
-            self._in_background(self._settle(meter))
+            self.in_background(self._settle(meter))
 
     async def to_the_end(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Does all of the work, even if the client goes: what destroys a key must reach the workers too."""
-        return await asyncio.shield(self._in_background(work))
+        return await asyncio.shield(self._started(work))
 
     async def watch(self) -> None:
         """Follows revocations until it is cancelled."""
@@ -187,7 +196,11 @@ class AccountsGate:
         for key in dropped:
             del self._identities[key]
 
-    def _in_background(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
+    def in_background(self, work: Coroutine[Any, Any, Result]) -> None:
+        """Does the work without anybody who waits for it; a failure is logged by its type."""
+        self._started(work).add_done_callback(_log_failure)
+
+    def _started(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
         task = asyncio.create_task(work)
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
@@ -203,6 +216,12 @@ class AccountsGate:
             await self.accounts.done(meter.usage())
         except AccountsError:
             errors.logger.warning("the accounts do not answer: what a request took is not counted")
+
+
+def _log_failure(task: "asyncio.Task[Any]") -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        code = error.refusal.code if isinstance(error, AccountsError) else type(error).__qualname__
+        errors.logger.warning("work after a request has failed: %s", code)
 
 
 def _is_of(identity: Identity, subjects: frozenset[str] | set[str]) -> bool:

@@ -49,6 +49,16 @@ class EventWriter(Protocol):
         """The events that end a stream which failed."""
 
 
+class Keeper(Protocol):
+    """Stores an answer for its user."""
+
+    async def complete(self) -> None:
+        """All deltas have come; what this raises is the answer in place of its end."""
+
+    def leave(self) -> None:
+        """The answer has failed, or its client has gone. Does nothing after `complete`."""
+
+
 @dataclass(frozen=True, slots=True)
 class WholeAnswer:
     """An answer that is sent when it is complete."""
@@ -63,30 +73,37 @@ class StreamedAnswer:
 
     deltas: Deltas
     writer: EventWriter
+    keeper: Keeper | None = None
+    """Its `leave` is called after the stream's end by who sends it."""
 
 
 Answer = WholeAnswer | StreamedAnswer
 
 
-async def collected(writer: BodyWriter, deltas: Deltas) -> bytes:
-    """Waits for the last delta and gives the body. Raises what the deltas raise."""
+async def collected(writer: BodyWriter, deltas: Deltas, keeper: Keeper | None = None) -> bytes:
+    """Waits for the last delta and gives the body. Raises what the deltas and the keeper raise."""
     async with aclosing(deltas):
         async for batch in deltas:
             writer.add(batch)
+    if keeper is not None:
+        await keeper.complete()
     return writer.body()
 
 
 async def events(
-    writer: EventWriter, first: Sequence[ChoiceDelta], rest: Deltas, as_api_error: Callable[[Exception], ApiError]
+    answer: StreamedAnswer, first: Sequence[ChoiceDelta], as_api_error: Callable[[Exception], ApiError]
 ) -> AsyncGenerator[bytes, None]:
     """Server-sent events; all that are ready at once go out in one piece. A failure is the last of them."""
-    async with aclosing(rest):
+    writer = answer.writer
+    async with aclosing(answer.deltas) as rest:
         yield writer.begin() + writer.add(first)
         try:
             async for batch in rest:
                 # Tokens may come and show nothing: held back text, or the first bytes of a character.
                 if data := writer.add(batch):
                     yield data
+            if answer.keeper is not None:  # before the client hears of the end, and goes on
+                await answer.keeper.complete()
         except Exception as error:
             yield writer.fail(as_api_error(error))
             return

@@ -16,6 +16,7 @@ from app.interface.answers.usage import TokenCount
 from app.interface.errors import ApiError
 from app.interface.planning.job import Job
 from app.interface.wire.responses import (
+    ConversationId,
     IncompleteDetails,
     InputTokensDetails,
     NamedFunctionChoice,
@@ -55,6 +56,9 @@ def _blank_response(request: ResponseRequest, head: AnswerHead, job: Job) -> Res
         prompt_cache_key=request.prompt_cache_key,
         safety_identifier=request.safety_identifier,
         metadata=request.metadata or {},
+        store=request.store or False,
+        previous_response_id=request.previous_response_id,
+        conversation=None if request.conversation_id is None else ConversationId(id=request.conversation_id),
     )
 
 
@@ -67,6 +71,10 @@ class ResponseBody:
     def add(self, deltas: Sequence[ChoiceDelta]) -> None:
         """Takes what has come since the last call."""
         self._builder.add(deltas)
+
+    def so_far(self) -> ResponseObject:
+        """The response; `incomplete` before its last delta."""
+        return self._builder.so_far()
 
     def body(self) -> bytes:
         """A `ResponseObject` as JSON."""
@@ -85,13 +93,18 @@ class ResponseEvents:
         return self._builder.take()
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> bytes:
-        """The events of these deltas; the last delta's end with `response.completed` or `response.incomplete`."""
+        """The events of these deltas."""
         self._builder.add(deltas)
         return self._builder.take()
 
+    def so_far(self) -> ResponseObject:
+        """The response; `incomplete` before its last delta."""
+        return self._builder.so_far()
+
     def end(self) -> bytes:
-        """Nothing: the last delta's events are the end."""
-        return b""
+        """`response.completed` or `response.incomplete`."""
+        self._builder.end()
+        return self._builder.take()
 
     def fail(self, error: ApiError) -> bytes:
         """The end of the item that was open, and `response.failed`."""
@@ -146,6 +159,23 @@ class _ResponseBuilder:
         self.response.error = ResponseError(code=code, message=error.message)
         self.response.status = "failed"
         self._whole_event("response.failed")
+
+    def end(self) -> None:
+        """Makes the last event."""
+        self._whole_event(f"response.{self.response.status}")
+
+    def so_far(self) -> ResponseObject:
+        """What there is of the response, its open message included and a call that is not whole left out."""
+        if self.response.status != "in_progress":
+            return self.response
+        response = self.response.model_copy(deep=True)
+        response.status = "incomplete"
+        if self._call is not None:
+            response.output.pop(self._call)
+        if self._message is not None and isinstance(message := response.output[self._message], OutputMessage):
+            message.content[0].text = "".join(self._texts)
+            message.status = "incomplete"
+        return response
 
     def take(self) -> bytes:
         """The events since the last call."""
@@ -230,7 +260,6 @@ class _ResponseBuilder:
         else:
             self.response.status = "completed"
             self.response.completed_at = int(time.time())
-        self._whole_event(f"response.{status}")
 
     def _part(self, place: int) -> OutputText:
         message = self.response.output[place]

@@ -1,7 +1,6 @@
 """`/v1/responses`: what clients send and read, as pydantic models that validate and do nothing else.
 
-The service stores nothing, so a field that asks for a stored response, conversation or prompt is refused by name. It
-knows no model and no HTTP.
+It knows no model, no HTTP and not what is stored of whom.
 """
 
 from typing import Annotated, Any, Literal
@@ -173,6 +172,12 @@ Include = Annotated[
 """`reasoning.encrypted_content` has no effect, as there is no reasoning; clients that keep conversations send it."""
 
 
+class ConversationId(Wire):
+    """A stored conversation."""
+
+    id: Identifier
+
+
 class ResponseRequest(Wire):
     """`POST /v1/responses`."""
 
@@ -200,14 +205,22 @@ class ResponseRequest(Wire):
     user: Identifier | None = None
     safety_identifier: Identifier | None = None
     prompt_cache_key: Identifier | None = None
-    store: Annotated[bool | None, only(False)] = None
-    """Nothing is stored, also where the field is absent: the answer says so."""
+    store: bool | None = None
+    """Whether a user's response is stored; by default it is. Of others nothing is."""
     background: Annotated[bool | None, only(False)] = None
     truncation: Annotated[str | None, only("disabled")] = None
     service_tier: Annotated[str | None, only("auto", "default")] = None
     reasoning: Reasoning | None = None
-    previous_response_id: Unsupported = None
-    conversation: Unsupported = None
+    previous_response_id: Identifier | None = None
+    """A stored response of the user's: what was said until then comes before the input."""
+    conversation: (
+        Annotated[
+            Annotated[Identifier, Tag("id")] | Annotated[ConversationId, Tag("object")],
+            kind_of("should be an id or an object with one", {str: "id", dict: "object"}),
+        ]
+        | None
+    ) = None
+    """A stored conversation of the user's: its items come before the input, and a stored response adds to it."""
     prompt: Unsupported = None
     max_tool_calls: Unsupported = None
     context_management: Unsupported = None
@@ -221,6 +234,11 @@ class ResponseRequest(Wire):
     top_k: TopK | None = None
     min_p: MinP | None = None
     repetition_penalty: RepetitionPenalty | None = None
+
+    @property
+    def conversation_id(self) -> str | None:
+        """Of the stored conversation that it goes on with."""
+        return self.conversation.id if isinstance(self.conversation, ConversationId) else self.conversation
 
     @property
     def logprobs(self) -> bool:
@@ -318,10 +336,11 @@ class ResponseObject(BaseModel):
     model: str
     output: list[OutputMessage | OutputCall] = []
     parallel_tool_calls: bool
-    previous_response_id: None = None
+    previous_response_id: str | None = None
+    conversation: ConversationId | None = None
     reasoning: dict[str, None] = {"effort": None, "summary": None}
     service_tier: Literal["default"] = "default"
-    store: Literal[False] = False
+    store: bool = False
     temperature: float
     text: dict[str, Any]
     tool_choice: str | dict[str, Any]

@@ -189,7 +189,7 @@ async def test_a_turn_whose_client_gives_up_while_it_begins_holds_no_conversatio
     is_cancelled = call.cancel()
     await asyncio.gather(call, return_exceptions=True)
     if not is_cancelled:
-        await site.store.end_turn(site.ann, HERS, 1)
+        await site.store.end_turn(site.ann, HERS, call.result().seq)  # type: ignore[union-attr]
     await asyncio.gather(*site.service._tasks)
     assert (await site.store.begin_turn(site.ann, HERS)).seq >= 1
 
@@ -198,13 +198,13 @@ async def test_a_lost_ingress_holds_no_conversation_and_old_responses_go(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service_module, "_WRITE_PERIOD_S", 0.01)
-    monkeypatch.setattr(service_module, "_LOST_AFTER_S", 0.2)
     monkeypatch.setattr(service_module, "_SWEEP_PERIOD_S", 0.01)
     await site.store.new_conversation(site.ann, HERS, b"", [])
     await site.store.store_response(site.ann, RESPONSE, [], None)
     await site.store.revocations("", 0)
     turn = (await site.store.begin_turn(site.ann, HERS)).seq
     assert await code(site.other.begin_turn(site.ann, HERS)) == "conversation_conflict"
+    monkeypatch.setattr(service_module, "_LOST_AFTER_S", 0.0)
     async with asyncio.timeout(30):  # the ingress asks for revocations no more
         while await code(site.other.begin_turn(site.ann, HERS)):
             await asyncio.sleep(0.02)

@@ -85,7 +85,9 @@ class Site:
         self.accounts = LocalAccounts(self.service)
         self.page_workers = [PageWorker(), PageWorker()]
         pages = UserPages(self._call_each, bytes_per_user=1 << 20) if saves_pages else None
-        self.gate = AccountsGate(self.accounts, guests=guests, revocation_s=self.settings.revocation_s, pages=pages)
+        self.gate = AccountsGate(
+            self.accounts, self.accounts, guests=guests, revocation_s=self.settings.revocation_s, pages=pages
+        )
         self.app: FastAPI = http_app(worker.generate, accounts=self.gate)
         self.client = http_client(self.app)
 

@@ -269,6 +269,13 @@ async def test_account_routes_are_not_there_without_accounts(site: Site) -> None
     described = (await site.client.get("/openapi.json")).json()["paths"]
     assert not any(path.startswith(("/v1/auth", "/v1/keys", "/v1/admin", "/v1/memory")) for path in paths)
     assert set(described) - set(paths) == {
+        "/v1/conversations",
+        "/v1/conversations/{id}",
+        "/v1/conversations/{id}/export",
+        "/v1/conversations/{id}/items",
+        "/v1/conversations/{id}/items/{item_id}",
+        "/v1/responses/{id}",
+        "/v1/responses/{id}/input_items",
         "/v1/auth/login",
         "/v1/auth/logout",
         "/v1/auth/session",

@@ -1,0 +1,206 @@
+"""Responses that a user wants stored, or that go on from stored texts: what comes before, and what is kept after.
+
+`begin` reads what the request goes on from. The answer's writer then says how it ended: `complete` stores it before the
+client hears that it is complete, `leave` keeps what the client has seen of it.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from app.interface import errors
+from app.interface.accounts.gate import AccountsGate
+from app.interface.accounts.texts import Conversation, Item, Texts
+from app.interface.answers.responses import ResponseBody, ResponseEvents
+from app.interface.callers import Caller
+from app.interface.wire.fields import MAX_MESSAGES
+from app.interface.wire.responses import InputItem, ResponseObject, ResponseRequest
+
+_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco"}
+_INPUT = TypeAdapter(list[InputItem])
+_ONLY_FOR_USERS = "is for users only, who log in or send a key of their own"
+
+
+@dataclass(slots=True)
+class StoredAnswer:
+    """One response of a user's, from its request until it is stored or given up."""
+
+    request: ResponseRequest
+    """With all that was said before in its input."""
+    asked: Sequence[Item] = field(repr=False)
+    """The request's own input."""
+    conversation: Conversation | None
+    """Whose turn it is."""
+    stores: bool
+    response_id: str
+    _texts: Texts
+    _gate: AccountsGate
+    _is_over: bool = False
+
+    @property
+    def conversation_name(self) -> str | None:
+        """Whose saved pages it goes on with; None: the request's `prompt_cache_key` says it."""
+        return self.request.conversation_id
+
+    def keeper(self, writer: ResponseBody | ResponseEvents) -> "ResponseKeeper":
+        """Keeps what the writer has."""
+        return ResponseKeeper(self, writer)
+
+    async def complete(self, response: ResponseObject) -> None:
+        """Stores it, even if the client goes meanwhile. Raises AccountsError, ApiError."""
+        if not self._is_over:
+            self._is_over = True
+            if self.stores:
+                await self._gate.to_the_end(self._store(response))
+
+    def leave(self, response: ResponseObject | None = None) -> None:
+        """The answer has failed, or its client has gone: what the client has seen of it is kept, if it is anything.
+
+        Does nothing after `complete`. response: what the client has seen; None: nothing.
+        """
+        if self._is_over:
+            return
+        self._is_over = True
+        if response is not None and response.output and self.stores:
+            self._gate.in_background(self._store(response))
+        elif self.conversation is not None:
+            self._gate.in_background(self._end_turn(self.conversation))
+
+    async def _store(self, response: ResponseObject) -> None:
+        await self._texts.store(
+            self.response_id,
+            response.model_dump(),
+            self.asked,
+            previous_id=self.request.previous_response_id,
+            conversation=self.conversation,
+        )
+
+    async def _end_turn(self, conversation: Conversation) -> None:
+        await self._texts.end_turn(conversation)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseKeeper:
+    """A stored answer while its writer collects it."""
+
+    _answer: StoredAnswer
+    _writer: ResponseBody | ResponseEvents
+
+    async def complete(self) -> None:
+        """See `app.interface.answers.answer.Keeper`."""
+        await self._answer.complete(self._writer.so_far())
+
+    def leave(self) -> None:
+        """A stream's client has seen what was written; of a whole answer nothing."""
+        self._answer.leave(self._writer.so_far() if isinstance(self._writer, ResponseEvents) else None)
+
+
+class StoredAnswers:
+    """Begins them, for the users of one ingress."""
+
+    def __init__(self, gate: AccountsGate) -> None:
+        self._gate = gate
+
+    async def begin(self, request: ResponseRequest, caller: Caller, response_id: str) -> StoredAnswer | None:
+        """None: nothing comes before the request, and nothing is stored.
+
+        Raises ApiError (400, 500), AccountsError: `not_found`, `conversation_conflict`.
+        """
+        if caller.identity is None:
+            refuse_stored(request)
+            return None
+        if request.conversation is not None and request.previous_response_id is not None:
+            message = "'conversation' and 'previous_response_id' exclude each other."
+            raise errors.invalid(message, "previous_response_id", "invalid_value")
+        texts = Texts(self._gate.stored, caller.identity, caller.secret)
+        stores = request.store is not False
+        if not stores and request.conversation is None and request.previous_response_id is None:
+            return None
+        conversation, before = None, list[Item]()
+        if (conversation_id := request.conversation_id) is not None:
+            conversation = await self._begin_turn(texts, conversation_id) if stores else None
+            try:
+                before = await texts.items(conversation_id)
+            except BaseException:
+                if conversation is not None:
+                    self._gate.in_background(texts.end_turn(conversation))
+                raise
+        elif request.previous_response_id is not None:
+            before = await texts.history(request.previous_response_id)
+        asked = items_of(request.input)
+        answer = StoredAnswer(request, asked, conversation, stores, response_id, texts, self._gate)
+        try:
+            answer.request = _with_history(request, before, asked, stores=stores)
+        except BaseException:
+            answer.leave()
+            raise
+        return answer
+
+    async def _begin_turn(self, texts: Texts, conversation_id: str) -> Conversation:
+        """If the client goes meanwhile, the turn ends once it has begun, or else the conversation would stay closed."""
+        beginning = asyncio.ensure_future(texts.begin_turn(conversation_id))
+        try:
+            return await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            self._gate.in_background(_end_begun(texts, beginning))
+            raise
+
+
+async def _end_begun(texts: Texts, beginning: "asyncio.Future[Conversation]") -> None:
+    await texts.end_turn(await beginning)
+
+
+def refuse_stored(request: ResponseRequest) -> None:
+    """Raises ApiError (400) if a request of nobody's goes on from stored texts, or is to be stored."""
+    wanted = {
+        "store": request.store or None,
+        "previous_response_id": request.previous_response_id,
+        "conversation": request.conversation,
+    }
+    for name, value in wanted.items():
+        if value is not None:
+            raise errors.invalid(f"'{name}' {_ONLY_FOR_USERS}.", name, "unsupported_parameter")
+
+
+def items_of(given: str | Sequence[InputItem]) -> list[Item]:
+    """A request's items as they are stored and shown, with new ids."""
+    if isinstance(given, str):
+        return [_message("user", [{"type": "input_text", "text": given}])]
+    return [_item(item.model_dump(exclude_none=True, by_alias=True)) for item in given]
+
+
+def _with_history(
+    request: ResponseRequest, before: Sequence[Item], asked: Sequence[Item], *, stores: bool
+) -> ResponseRequest:
+    field_name = "previous_response_id" if request.conversation is None else "conversation"
+    if len(before) + len(asked) > MAX_MESSAGES:
+        message = f"'{field_name}': with the input there are more than {MAX_MESSAGES} items. Begin another one."
+        raise errors.invalid(message, field_name, "context_length_exceeded")
+    changes: dict[str, Any] = {"store": stores}
+    if before:
+        changes["input"] = _INPUT.validate_python([*before, *asked])
+    return request.model_copy(update=changes)
+
+
+def _item(values: dict[str, Any]) -> Item:
+    kind = values.get("type", "message")
+    if kind == "message":
+        content = values["content"]
+        if isinstance(content, str):
+            text = "output_text" if values["role"] == "assistant" else "input_text"
+            content = [{"type": text, "text": content}]
+        return _message(values["role"], content)
+    return {**values, "id": _new_id(kind), "status": "completed"}
+
+
+def _message(role: str, content: list[dict[str, Any]]) -> Item:
+    parts = [{**part, "annotations": []} if part["type"] == "output_text" else part for part in content]
+    return {"id": _new_id("message"), "type": "message", "role": role, "status": "completed", "content": parts}
+
+
+def _new_id(kind: str) -> str:
+    return f"{_PREFIXES[kind]}_{uuid.uuid4().hex}"

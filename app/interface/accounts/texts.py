@@ -1,0 +1,239 @@
+"""A user's stored conversations and responses, in plain text: sealed before they go to the accounts, opened here.
+
+Each record is sealed with its user's id, its kind and its own ids, so that none opens in the place of another. Knows
+neither HTTP nor how a request is answered.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import orjson
+
+from app.interface import errors
+from app.interface.errors import ApiError
+from app.messages.accounts import Identity
+from app.messages.stored import ConversationStore, NewItem, StoredConversation, StoredItem, StoredResponse
+from app.sealing.records import SealError, seal, unseal
+
+MOST_ITEMS: Final = 2048
+"""Of one conversation, as the accounts have it."""
+_TITLE_CHARS: Final = 60
+_LONG_BYTES: Final = 256 << 10
+"""So much is opened in a thread."""
+
+Item = dict[str, Any]
+"""A message, function call or function's result as the API shows it, with its id."""
+Opened = TypeVar("Opened")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A stored conversation without its items."""
+
+    id: str
+    created: int
+    """Unix seconds; so is `updated`."""
+    updated: int
+    items: int
+    turn: int
+    """Of an answer that is being written: what the accounts know it by."""
+    metadata: dict[str, str] = field(repr=False)
+    first_words: str = field(repr=False)
+    """Of its first question; empty before there is one."""
+
+    @property
+    def title(self) -> str:
+        """What the client has called it, or else how it began."""
+        return self.metadata.get("title") or self.first_words
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A stored response and the items that it answers."""
+
+    id: str
+    conversation_id: str | None
+    input: list[Item] = field(repr=False)
+    body: dict[str, Any] = field(repr=False)
+    """A `ResponseObject`."""
+
+
+class Texts:
+    """The texts of the user who shows a credential. Methods raise AccountsError, and ApiError (500) for damage."""
+
+    def __init__(self, store: ConversationStore, identity: Identity, secret: str) -> None:
+        self._store = store
+        self._secret = secret
+        self._key = identity.texts_key
+        self._user_id = identity.user_id
+
+    # --- conversations
+
+    async def new(self, metadata: dict[str, str], items: Sequence[Item]) -> Conversation:
+        """A conversation of these items."""
+        conversation_id = f"conv_{uuid.uuid4().hex}"
+        sealed = self._sealed_metadata(conversation_id, metadata, first_words(items))
+        made = await self._store.new_conversation(
+            self._secret, conversation_id, sealed, self._sealed_items(conversation_id, items)
+        )
+        return self._conversation(made)
+
+    async def page(self, after: str | None, limit: int) -> list[Conversation]:
+        """Those that changed last come first."""
+        return [self._conversation(one) for one in await self._store.conversations(self._secret, after, limit)]
+
+    async def one(self, conversation_id: str) -> Conversation:
+        """One of them."""
+        return self._conversation(await self._store.conversation(self._secret, conversation_id))
+
+    async def change(self, conversation: Conversation, metadata: dict[str, str]) -> Conversation:
+        """Replaces its metadata."""
+        return await self._change(conversation.id, metadata, conversation.first_words)
+
+    async def begin_turn(self, conversation_id: str) -> Conversation:
+        """Nobody else changes its items until `end_turn` or `store`."""
+        return self._conversation(await self._store.begin_turn(self._secret, conversation_id))
+
+    async def end_turn(self, conversation: Conversation) -> None:
+        """Nothing is stored of the turn."""
+        await self._store.end_turn(self._secret, conversation.id, conversation.turn)
+
+    # --- items
+
+    async def items(
+        self, conversation_id: str, *, after: str | None = None, limit: int = MOST_ITEMS, newest_first: bool = False
+    ) -> list[Item]:
+        """In order, or the other way round. after: the id of the one before the first in that order."""
+        stored = await self._store.items(
+            self._secret, conversation_id, after=after, limit=limit, newest_first=newest_first
+        )
+        size = sum(len(item.sealed) for item in stored)
+        return await _opened(size, lambda: [self._item(conversation_id, item) for item in stored])
+
+    async def item(self, conversation_id: str, item_id: str) -> Item:
+        """One of them."""
+        return self._item(conversation_id, await self._store.item(self._secret, conversation_id, item_id))
+
+    async def add(self, conversation_id: str, items: Sequence[Item]) -> None:
+        """At the end."""
+        sealed = self._sealed_items(conversation_id, items)
+        await self._name(self._conversation(await self._store.add_items(self._secret, conversation_id, sealed)), items)
+
+    async def delete_item(self, conversation_id: str, item_id: str) -> Conversation:
+        """Returns the conversation without it."""
+        return self._conversation(await self._store.delete_item(self._secret, conversation_id, item_id))
+
+    # --- responses
+
+    async def store(
+        self,
+        response_id: str,
+        body: dict[str, Any],
+        answered: Sequence[Item],
+        *,
+        previous_id: str | None,
+        conversation: Conversation | None,
+    ) -> None:
+        """Stores a response and what it answers; in a conversation both become its last items, and the turn ends."""
+        stored = StoredResponse(
+            id=response_id,
+            created=0,
+            conversation_id=None if conversation is None else conversation.id,
+            previous_id=previous_id,
+            sealed_input=self._seal(list(answered), f"input {response_id}"),
+            sealed_response=self._seal(body, f"response {response_id}"),
+        )
+        if conversation is None:
+            await self._store.store_response(self._secret, stored, (), None)
+            return
+        items = self._sealed_items(conversation.id, [*answered, *body["output"]])
+        await self._store.store_response(self._secret, stored, items, conversation.turn)
+        await self._name(conversation, answered)
+
+    async def response(self, response_id: str) -> Response:
+        """One of the user's."""
+        return self._response(await self._store.response(self._secret, response_id))
+
+    async def history(self, response_id: str) -> list[Item]:
+        """All that was said up to and with a response, whose earlier responses it goes on from."""
+        stored = await self._store.history(self._secret, response_id)
+        size = sum(len(one.sealed_input) + len(one.sealed_response) for one in stored)
+        responses = await _opened(size, lambda: [self._response(one) for one in stored])
+        return [item for one in responses for item in (*one.input, *one.body["output"])]
+
+    # --- how it works
+
+    async def _name(self, conversation: Conversation, items: Sequence[Item]) -> None:
+        """Keeps how a conversation began, from the first items that have a question."""
+        if not conversation.first_words and (words := first_words(items)):
+            await self._change(conversation.id, conversation.metadata, words)
+
+    async def _change(self, conversation_id: str, metadata: dict[str, str], words: str) -> Conversation:
+        sealed = self._sealed_metadata(conversation_id, metadata, words)
+        return self._conversation(await self._store.change_conversation(self._secret, conversation_id, sealed))
+
+    def _sealed_metadata(self, conversation_id: str, metadata: dict[str, str], words: str) -> bytes:
+        return self._seal({"metadata": metadata, "first_words": words}, f"conversation {conversation_id}")
+
+    def _conversation(self, stored: StoredConversation) -> Conversation:
+        opened = self._open(stored.sealed, f"conversation {stored.id}")
+        return Conversation(
+            id=stored.id,
+            created=stored.created,
+            updated=stored.updated,
+            items=stored.items,
+            turn=stored.seq,
+            metadata=opened["metadata"],
+            first_words=opened["first_words"],
+        )
+
+    def _sealed_items(self, conversation_id: str, items: Sequence[Item]) -> list[NewItem]:
+        return [NewItem(item["id"], self._seal(item, f"item {conversation_id} {item['id']}")) for item in items]
+
+    def _item(self, conversation_id: str, stored: StoredItem) -> Item:
+        item: Item = self._open(stored.sealed, f"item {conversation_id} {stored.id}")
+        return item
+
+    def _response(self, stored: StoredResponse) -> Response:
+        return Response(
+            id=stored.id,
+            conversation_id=stored.conversation_id,
+            input=self._open(stored.sealed_input, f"input {stored.id}"),
+            body=self._open(stored.sealed_response, f"response {stored.id}"),
+        )
+
+    def _seal(self, value: object, what: str) -> bytes:
+        return seal(self._key, orjson.dumps(value), f"{self._user_id} {what}")
+
+    def _open(self, sealed: bytes, what: str) -> Any:
+        try:
+            return orjson.loads(unseal(self._key, sealed, f"{self._user_id} {what}"))
+        except SealError:
+            raise damaged(what) from None
+
+
+def damaged(what: str) -> ApiError:
+    """500: somebody has changed the database. what: kind and ids."""
+    errors.logger.error("a stored record does not open: %s", what)
+    return ApiError(500, f"A stored record does not open: {what}.", type="server_error", code="stored_record_damaged")
+
+
+def first_words(items: Sequence[Item]) -> str:
+    """How the first question begins, on one line; empty without one."""
+    text = next((text_of(item) for item in items if item.get("role") == "user"), "")
+    words = " ".join(text[: 8 * _TITLE_CHARS].split())
+    return words if len(words) <= _TITLE_CHARS else words[: _TITLE_CHARS - 1].rstrip() + "…"
+
+
+def text_of(item: Item) -> str:
+    """The text of a message; of a function call its arguments, of a function's result that."""
+    content: Any = item.get("content", item.get("output", item.get("arguments", "")))
+    return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
+
+
+async def _opened(size: int, work: Callable[[], Opened]) -> Opened:
+    """Opens records of `size` bytes; many off the event loop, so that streams go on."""
+    return work() if size < _LONG_BYTES else await asyncio.to_thread(work)

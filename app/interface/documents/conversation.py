@@ -1,0 +1,32 @@
+"""A conversation as Markdown, to be read and kept. Knows no HTTP and no accounts."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+_SPEAKERS = {"user": "You", "assistant": "Answer", "system": "System", "developer": "System"}
+
+
+def as_markdown(title: str, created: int, items: Sequence[dict[str, Any]]) -> str:
+    """Title and day, then what was said. created: Unix seconds. items: as the API shows them."""
+    day = datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%d")
+    parts = [f"# {title or 'Conversation'}", f"*{day}*"]
+    for item in items:
+        match item["type"]:
+            case "message":
+                text = "\n".join(part.get("text", "") for part in item["content"])
+                parts += [f"## {_SPEAKERS[item['role']]}", text]
+            case "function_call":
+                parts += [f"## Call of `{item['name']}`", _fenced(item["arguments"])]
+            case _:
+                output = item["output"]
+                text = output if isinstance(output, str) else "\n".join(part.get("text", "") for part in output)
+                parts += ["## Result", _fenced(text)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _fenced(text: str) -> str:
+    """A block that no run of backticks in the text ends."""
+    runs = [len(run) for run in "".join(c if c == "`" else " " for c in text).split()]
+    fence = "`" * max([2, *runs, 2]) + "`"
+    return f"{fence}\n{text}\n{fence}"

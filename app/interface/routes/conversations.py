@@ -1,0 +1,188 @@
+"""`/v1/conversations`: users' stored conversations as OpenAI has them; a list, search and export besides.
+
+What they hold is opened here and nowhere else (`app.interface.accounts.texts`); a search reads it in memory only.
+"""
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from app.interface import errors
+from app.interface.accounts.gate import AccountsGate
+from app.interface.accounts.stored_answers import items_of
+from app.interface.accounts.texts import Conversation, Texts, text_of
+from app.interface.accounts.user_pages import AllForgotten
+from app.interface.documents.conversation import as_markdown
+from app.interface.guard import json_response
+from app.interface.reception import read_body
+from app.interface.routes.listing import listed, page_of
+from app.interface.routes.users import user_of
+from app.interface.wire.conversations import (
+    ConversationChangeRequest,
+    ConversationObject,
+    ConversationRequest,
+    DeletedConversation,
+    DeletedConversations,
+    ExportedConversation,
+    ItemsRequest,
+)
+from app.interface.wire.parse import Request as Body
+from app.interface.wire.parse import parse
+from app.messages.accounts import Forgotten, Identity
+
+_MOST_SEARCHED = 1000
+"""Conversations of which one search reads the texts; those that changed last."""
+_SEARCHED_AT_ONCE = 100
+
+
+class ConversationRoutes:
+    """The routes, over one ingress' accounts."""
+
+    def __init__(self, gate: AccountsGate, max_body_bytes: int) -> None:
+        self._gate = gate
+        self._max_body_bytes = max_body_bytes
+
+    # --- conversations
+
+    async def create(self, request: Request) -> Response:
+        """`POST /v1/conversations`."""
+        body = await self._body(request, ConversationRequest)
+        made = await self._texts(request).new(body.metadata or {}, items_of(body.items or []))
+        return json_response(_shown(made))
+
+    async def conversations(self, request: Request) -> Response:
+        """`GET /v1/conversations?after=&limit=&q=`: q is searched in titles and texts, upper and lower case alike."""
+        page = page_of(request, "q")
+        texts = self._texts(request)
+        words = request.query_params.get("q", "").casefold().strip()
+        found = await texts.page(page.after, page.limit + 1) if not words else None
+        if found is None:
+            found = await _search(texts, page.after, page.limit + 1, words)
+        return json_response(listed(page, [_shown(one) for one in found]))
+
+    async def conversation(self, request: Request) -> Response:
+        """`GET /v1/conversations/{id}`."""
+        return json_response(_shown(await self._texts(request).one(_id(request))))
+
+    async def change(self, request: Request) -> Response:
+        """`POST /v1/conversations/{id}`."""
+        body = await self._body(request, ConversationChangeRequest)
+        texts = self._texts(request)
+        return json_response(_shown(await texts.change(await texts.one(_id(request)), body.metadata)))
+
+    async def delete(self, request: Request) -> Response:
+        """`DELETE /v1/conversations/{id}`: its texts, its responses, and the key and files of its saved pages."""
+        caller, identity = user_of(request)
+        _, removed = await self._gate.to_the_end(self._delete(caller.secret, identity, _id(request)))
+        deleted = DeletedConversation(id=_id(request), unacknowledged=removed.unacknowledged)
+        return json_response(deleted.model_dump())
+
+    async def delete_all(self, request: Request) -> Response:
+        """`DELETE /v1/conversations`: all texts of the user's, and all keys and files of saved pages."""
+        if request.query_params:
+            raise errors.invalid("There are no parameters: all conversations are deleted.", code="unknown_parameter")
+        caller, identity = user_of(request)
+        forgotten, removed = await self._gate.to_the_end(self._delete(caller.secret, identity, None))
+        deleted = DeletedConversations(
+            conversations=forgotten.conversations, files=removed.files, unacknowledged=removed.unacknowledged
+        )
+        return json_response(deleted.model_dump())
+
+    async def export(self, request: Request) -> Response:
+        """`GET /v1/conversations/{id}/export?format=md|json`: a file to download."""
+        form = request.query_params.get("format", "json")
+        if form not in ("md", "json") or request.query_params.keys() - {"format"}:
+            raise errors.invalid("The only parameter is 'format': md or json.", "format", "invalid_value")
+        texts = self._texts(request)
+        one = await texts.one(_id(request))
+        items = await texts.items(one.id)
+        if form == "md":
+            response = Response(as_markdown(one.title, one.created, items), media_type="text/markdown")
+        else:
+            exported = ExportedConversation(
+                id=one.id,
+                title=one.title,
+                created_at=one.created,
+                updated_at=one.updated,
+                metadata=one.metadata,
+                items=items,
+            )
+            response = json_response(exported.model_dump())
+        response.headers["Content-Disposition"] = f'attachment; filename="{one.id}.{form}"'
+        return response
+
+    # --- items
+
+    async def items(self, request: Request) -> Response:
+        """`GET /v1/conversations/{id}/items`."""
+        page = page_of(request)
+        found = await self._texts(request).items(
+            _id(request), after=page.after, limit=page.limit + 1, newest_first=page.newest_first
+        )
+        return json_response(listed(page, found))
+
+    async def add_items(self, request: Request) -> Response:
+        """`POST /v1/conversations/{id}/items`."""
+        body = await self._body(request, ItemsRequest)
+        items = items_of(body.items)
+        await self._texts(request).add(_id(request), items)
+        data = {"object": "list", "data": items, "first_id": items[0]["id"], "last_id": items[-1]["id"]}
+        return json_response({**data, "has_more": False})
+
+    async def item(self, request: Request) -> Response:
+        """`GET /v1/conversations/{id}/items/{item_id}`."""
+        return json_response(await self._texts(request).item(_id(request), request.path_params["item_id"]))
+
+    async def delete_item(self, request: Request) -> Response:
+        """`DELETE /v1/conversations/{id}/items/{item_id}`: the answer is the conversation without it."""
+        texts = self._texts(request)
+        return json_response(_shown(await texts.delete_item(_id(request), request.path_params["item_id"])))
+
+    # --- how it works
+
+    async def _delete(
+        self, secret: str, identity: Identity, conversation_id: str | None
+    ) -> tuple[Forgotten, AllForgotten]:
+        forgotten = await self._gate.stored.delete_conversation(secret, conversation_id)
+        self._gate.forget(identity)
+        pages = self._gate.pages
+        removed = AllForgotten(0, 0)
+        if pages is not None:
+            removed = await pages.forget(identity.pages.owner, forgotten.key_id)
+        return forgotten, removed
+
+    async def _body(self, request: Request, kind: type[Body]) -> Body:
+        return parse(kind, await read_body(request, self._max_body_bytes))
+
+    def _texts(self, request: Request) -> Texts:
+        caller, identity = user_of(request)
+        return Texts(self._gate.stored, identity, caller.secret)
+
+
+async def _search(texts: Texts, after: str | None, limit: int, words: str) -> list[Conversation]:
+    found: list[Conversation] = []
+    for _ in range(_MOST_SEARCHED // _SEARCHED_AT_ONCE):
+        page = await texts.page(after, _SEARCHED_AT_ONCE)
+        for one in page:
+            if words in one.title.casefold() or any(words in text_of(i).casefold() for i in await texts.items(one.id)):
+                found.append(one)
+                if len(found) == limit:
+                    return found
+        if len(page) < _SEARCHED_AT_ONCE:
+            break
+        after = page[-1].id
+    return found
+
+
+def _shown(one: Conversation) -> dict[str, object]:
+    return ConversationObject(
+        id=one.id,
+        created_at=one.created,
+        updated_at=one.updated,
+        metadata=one.metadata,
+        title=one.title,
+        items=one.items,
+    ).model_dump()
+
+
+def _id(request: Request) -> str:
+    return str(request.path_params["id"])

@@ -1,0 +1,338 @@
+"""Stored conversations and responses as clients use them: with the openai client, over accounts in this process."""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from openai import AsyncOpenAI, ConflictError, NotFoundError, OpenAIError
+
+from app.interface.accounts.stored_answers import items_of
+from tests.app.fake_worker import FakeWorker, deltas
+from tests.app.interface.accounts.here import Site
+from tests.app.interface.routes.test_responses import tokens_of
+from tests.app.tiny_model import reference_tokenizer
+
+ANSWER = "the answer is 42"
+CANARY = "xylophone"
+
+
+def client_of(site: Site, secret: str) -> AsyncOpenAI:
+    http = httpx2.AsyncClient(transport=httpx2.ASGITransport(site.app))
+    return AsyncOpenAI(base_url="http://test/v1", api_key=secret, max_retries=0, http_client=http)
+
+
+def prompt(site: Site, number: int = -1) -> str:
+    ids = list(site.worker.requests[number].prompt_token_ids)
+    decoded: str = reference_tokenizer().decode(ids, skip_special_tokens=False)
+    return decoded
+
+
+@pytest.fixture
+def saying(make_site: Callable[..., Site]) -> Site:
+    return make_site(FakeWorker(lambda _: deltas(tokens_of(ANSWER))))
+
+
+@pytest.fixture
+async def ann(saying: Site) -> AsyncOpenAI:
+    saying.add("ann")
+    return client_of(saying, await saying.log_in("ann"))
+
+
+@pytest.fixture
+async def bob(saying: Site) -> AsyncOpenAI:
+    saying.add("bob")
+    return client_of(saying, await saying.log_in("bob"))
+
+
+async def hang_up(
+    site: Site, secret: str, body: dict[str, Any], *, after: bytes, hang_after: int | None = None
+) -> None:
+    """Streams an answer and hangs up once `after` has come."""
+    if hang_after is not None:
+        site.worker._hang_after = hang_after
+    gone, sent = asyncio.Event(), [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+    headers = [(b"authorization", b"Bearer " + secret.encode()), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/responses", "headers": headers, "query_string": b""}
+    scope |= {"scheme": "http", "server": ("test", 80), "client": ("test", 1), "http_version": "1.1"}
+
+    async def receive() -> Any:
+        if sent:
+            return sent.pop()
+        if hang_after is not None:
+            await site.worker.started.wait()
+            gone.set()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        if after in message.get("body", b""):
+            gone.set()
+
+    await site.app(scope, receive, send)
+
+
+async def texts_of(client: AsyncOpenAI, conversation_id: str) -> list[str]:
+    items: list[Any] = (await client.conversations.items.list(conversation_id, order="asc", limit=100)).data
+    return [item.content[0].text for item in items]
+
+
+async def test_a_conversation_of_items(ann: AsyncOpenAI) -> None:
+    items: Any = [
+        {"type": "message", "role": "user", "content": "What is  the\nanswer?"},
+        {"role": "assistant", "content": "42"},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "done"},
+    ]
+    made = await ann.conversations.create(items=items, metadata={"a": "b"})
+    assert made.metadata == {"a": "b"}
+    assert made.to_dict()["title"] == "What is the answer?"
+    page = await ann.conversations.items.list(made.id, order="asc", limit=3)
+    kinds = [item.type async for item in page]  # over pages
+    assert kinds == ["message", "message", "function_call", "function_call_output"]
+    assert [item.type for item in (await ann.conversations.items.list(made.id, limit=1)).data] == [kinds[-1]]
+    added = await ann.conversations.items.create(made.id, items=[{"role": "user", "content": "and now?"}])
+    item = str(added.data[0].id)
+    assert await ann.conversations.items.retrieve(item, conversation_id=made.id) == added.data[0]
+    assert (await ann.conversations.items.delete(item, conversation_id=made.id)).to_dict()["items"] == 4
+    with pytest.raises(NotFoundError):
+        await ann.conversations.items.retrieve(item, conversation_id=made.id)
+    changed = await ann.conversations.update(made.id, metadata={"title": "Mine"})
+    assert changed.to_dict()["title"] == "Mine"
+    assert await ann.conversations.retrieve(made.id) == changed
+    assert (await ann.conversations.delete(made.id)).deleted
+    with pytest.raises(NotFoundError):
+        await ann.conversations.retrieve(made.id)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_turns_of_a_conversation(saying: Site, ann: AsyncOpenAI, stream: bool) -> None:
+    made = await ann.conversations.create()
+
+    async def ask(question: str) -> Any:
+        asked: dict[str, Any] = {"model": "tiny", "input": question, "conversation": made.id, "stream": stream}
+        answer: Any = await ann.responses.create(**asked)
+        if not stream:
+            return answer
+        events: list[Any] = [event async for event in answer]
+        assert events[-1].type == "response.completed"
+        return events[-1].response
+
+    first = await ask("my name is ann")
+    assert (first.to_dict()["store"], first.conversation.id) == (True, made.id)
+    await ask("who am i?")
+    assert prompt(saying).index("my name is ann") < prompt(saying).index(ANSWER) < prompt(saying).index("who am i?")
+    assert await texts_of(ann, made.id) == ["my name is ann", ANSWER, "who am i?", ANSWER]
+    assert (await ann.conversations.retrieve(made.id)).to_dict()["title"] == "my name is ann"
+    assert (await ann.responses.retrieve(first.id)).output_text == ANSWER
+    answered: list[Any] = (await ann.responses.input_items.list(first.id)).data
+    assert [item.content[0].text for item in answered] == ["my name is ann"]
+
+
+async def test_a_conversations_saved_pages_are_its_own(saying: Site, ann: AsyncOpenAI) -> None:
+    made = await ann.conversations.create()
+    await ann.responses.create(model="tiny", input="hi", conversation={"id": made.id})
+    await ann.responses.create(model="tiny", input="hi")
+    keys = [request.memory.conversation_key for request in saying.worker.requests if request.memory is not None]
+    assert len(keys) == len(set(keys)) == 2
+    await ann.conversations.delete(made.id)
+    assert [call[0] for worker in saying.page_workers for call in worker.calls] == ["forget_memory"] * 2
+
+
+async def test_responses_that_go_on_from_each_other(saying: Site, ann: AsyncOpenAI) -> None:
+    first = await ann.responses.create(model="tiny", input="one", instructions="be brief")
+    second = await ann.responses.create(model="tiny", input="two", previous_response_id=first.id)
+    await ann.responses.create(model="tiny", input="three", previous_response_id=second.id)
+    shown = prompt(saying)
+    places = [shown.index(text) for text in ("one", ANSWER, "two", "three")]
+    assert places == sorted(places)
+    assert "be brief" not in shown
+    assert second.previous_response_id == first.id
+    await ann.responses.delete(first.id)
+    with pytest.raises(NotFoundError):
+        await ann.responses.retrieve(first.id)
+    await ann.responses.create(model="tiny", input="four", previous_response_id=second.id)
+    assert "one" not in prompt(saying)
+    assert "two" in prompt(saying)
+
+
+async def test_what_is_not_to_be_stored_is_not(ann: AsyncOpenAI, saying: Site) -> None:
+    made = await ann.conversations.create(items=[{"role": "user", "content": "before"}])
+    answer = await ann.responses.create(model="tiny", input="hi", store=False, conversation=made.id)
+    assert answer.to_dict()["store"] is False
+    assert "before" in prompt(saying)
+    assert await texts_of(ann, made.id) == ["before"]
+    with pytest.raises(NotFoundError):
+        await ann.responses.retrieve(answer.id)
+
+
+async def test_two_turns_at_once(make_site: Callable[..., Site]) -> None:
+    site = make_site(FakeWorker(lambda _: deltas(tokens_of(ANSWER)), hang_after=1))
+    site.add("ann")
+    ann = client_of(site, await site.log_in("ann"))
+    made = await ann.conversations.create()
+    running = asyncio.create_task(ann.responses.create(model="tiny", input="first", conversation=made.id))
+    await site.worker.started.wait()
+    with pytest.raises(ConflictError) as refused:
+        await ann.responses.create(model="tiny", input="second", conversation=made.id)
+    assert refused.value.code == "conversation_conflict"
+    with pytest.raises(ConflictError):
+        await ann.conversations.items.create(made.id, items=[{"role": "user", "content": "third"}])
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    site.worker._hang_after = None
+    for _ in range(100):
+        try:
+            await ann.responses.create(model="tiny", input="fourth", conversation=made.id)
+            break
+        except ConflictError:
+            await asyncio.sleep(0.01)
+    assert await texts_of(ann, made.id) == ["fourth", ANSWER]
+
+
+async def test_what_a_client_has_seen_before_it_went_is_kept(make_site: Callable[..., Site]) -> None:
+    words = tokens_of(ANSWER)
+    site = make_site(FakeWorker(lambda _: deltas(words), hang_after=len(words) - 1))
+    site.add("ann")
+    ann = client_of(site, await site.log_in("ann"))
+    made = await ann.conversations.create()
+    body = {"model": "tiny", "input": "hi", "conversation": made.id, "stream": True}
+    for _ in range(2):
+        await hang_up(site, ann.api_key, body, after=b"output_text.delta")
+        await asyncio.gather(*site.gate._settling)
+    texts = await texts_of(ann, made.id)
+    assert texts == ["hi", texts[1], "hi", texts[1]]
+    assert texts[1]
+    assert ANSWER.startswith(texts[1])
+    await hang_up(site, ann.api_key, body, after=b"response.in_progress", hang_after=0)
+    await asyncio.gather(*site.gate._settling)
+    assert await texts_of(ann, made.id) == texts
+
+
+async def test_another_users_texts_are_not_there(saying: Site, ann: AsyncOpenAI, bob: AsyncOpenAI) -> None:
+    made = await ann.conversations.create(items=[{"role": "user", "content": CANARY}])
+    answer = await ann.responses.create(model="tiny", input=CANARY)
+    item = str((await ann.conversations.items.list(made.id)).data[0].id)
+    calls: list[Callable[[], Any]] = [
+        lambda: bob.conversations.retrieve(made.id),
+        lambda: bob.conversations.update(made.id, metadata={}),
+        lambda: bob.conversations.delete(made.id),
+        lambda: bob.conversations.items.list(made.id),
+        lambda: bob.conversations.items.create(made.id, items=[{"role": "user", "content": "x"}]),
+        lambda: bob.conversations.items.retrieve(item, conversation_id=made.id),
+        lambda: bob.conversations.items.delete(item, conversation_id=made.id),
+        lambda: bob.responses.create(model="tiny", input="x", conversation=made.id),
+        lambda: bob.responses.create(model="tiny", input="x", conversation=made.id, store=False),
+        lambda: bob.responses.create(model="tiny", input="x", previous_response_id=answer.id),
+        lambda: bob.responses.retrieve(answer.id),
+        lambda: bob.responses.delete(answer.id),
+        lambda: bob.responses.input_items.list(answer.id),
+        lambda: bob.get(f"/conversations/{made.id}/export", cast_to=object),
+        lambda: bob.get(f"/conversations?after={made.id}", cast_to=object),
+    ]
+    requests = len(saying.worker.requests)
+    for call in calls:
+        with pytest.raises(NotFoundError) as refused:
+            await call()
+        assert CANARY not in str(refused.value)
+    assert len(saying.worker.requests) == requests
+    assert (await bob.get("/conversations", cast_to=object))["data"] == []  # type: ignore[index]
+    assert await texts_of(ann, made.id) == [CANARY]
+
+
+async def test_the_list_its_search_and_the_end_of_all(ann: AsyncOpenAI, saying: Site) -> None:
+    made = [await ann.conversations.create(items=[{"role": "user", "content": text}]) for text in ("Alpha", "beta")]
+    await ann.conversations.update(made[0].id, metadata={"title": "Greek"})
+
+    async def found(query: str) -> list[str]:
+        answer: Any = await ann.get(f"/conversations?{query}", cast_to=object)
+        return [one["title"] for one in answer["data"]]
+
+    assert sorted(await found("")) == ["Greek", "beta"]
+    assert await found("q=ALPHA") == await found("q=gree") == ["Greek"]
+    assert await found("q=nothing") == []
+    answer: Any = await ann.get("/conversations?limit=1", cast_to=object)
+    assert answer["has_more"] is True
+    rest = await found(f"after={answer['last_id']}")
+    assert len(rest) == 1
+    deleted: Any = await ann.delete("/conversations", cast_to=object)
+    assert deleted == {"object": "conversations.deleted", "conversations": 2, "files": 0, "unacknowledged": 0}
+    assert await found("") == []
+    assert [call[0] for call in saying.page_workers[0].calls] == ["forget_memory"]
+
+
+async def test_export(ann: AsyncOpenAI, saying: Site) -> None:
+    items: Any = [{"role": "user", "content": "hi ```` there"}, {"role": "assistant", "content": "hello"}]
+    made = await ann.conversations.create(items=items, metadata={"title": 'a "title"\n../x'})
+    markdown = await saying.ask("GET", f"/v1/conversations/{made.id}/export?format=md", ann.api_key)
+    assert markdown.headers["content-disposition"] == f'attachment; filename="{made.id}.md"'
+    assert markdown.headers["content-type"].startswith("text/markdown")
+    assert "## You\n\nhi ```` there\n\n## Answer\n\nhello\n" in markdown.text
+    exported = (await saying.ask("GET", f"/v1/conversations/{made.id}/export", ann.api_key)).json()
+    again = await ann.conversations.create(items=exported["items"], metadata=exported["metadata"])
+    assert await texts_of(ann, again.id) == await texts_of(ann, made.id)
+
+
+async def test_what_is_wrong_is_named(saying: Site, ann: AsyncOpenAI) -> None:
+    for body, param in (
+        ({"conversation": "conv_1", "previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": 3}, "conversation"),
+    ):
+        answer = await saying.ask("POST", "/v1/responses", ann.api_key, {"model": "tiny", "input": "x", **body})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    for query in ("limit=0", "limit=x", "order=up", "aftr=1"):
+        assert (await saying.ask("GET", f"/v1/conversations?{query}", ann.api_key)).status_code == 400
+    assert (await saying.ask("DELETE", "/v1/conversations?all=1", ann.api_key)).status_code == 400
+
+
+async def test_a_guest_stores_nothing(make_site: Callable[..., Site]) -> None:
+    site = make_site(FakeWorker(lambda _: deltas(tokens_of(ANSWER))), guests=True)
+    for field, value in (("store", True), ("previous_response_id", "resp_1"), ("conversation", "conv_1")):
+        body = {"model": "tiny", "input": "hi", field: value}
+        answer = await site.ask("POST", "/v1/responses", None, body)
+        assert answer.json()["error"]["message"].startswith(f"'{field}' is for users only")
+        assert answer.status_code == 400
+    plain = (await site.ask("POST", "/v1/responses", None, {"model": "tiny", "input": "hi"})).json()
+    assert plain["store"] is False
+    assert (await site.ask("GET", "/v1/conversations", None)).status_code == 401
+    assert (await site.ask("GET", f"/v1/responses/{plain['id']}", None)).status_code == 401
+
+
+async def test_an_answer_that_can_not_be_stored_says_so(saying: Site, ann: AsyncOpenAI) -> None:
+    saying.accounts.failing = ["store_response"]
+    with pytest.raises(OpenAIError, match="accounts do not answer"):
+        await ann.responses.create(model="tiny", input="hi")
+    saying.accounts.failing = ["store_response"]
+    stream = await ann.responses.create(model="tiny", input="hi", stream=True)
+    last = [event async for event in stream][-1]
+    assert last.type == "response.failed"
+
+
+async def test_no_text_is_on_the_disk(saying: Site, ann: AsyncOpenAI, tmp_path: Path) -> None:
+    made = await ann.conversations.create(items=[{"role": "user", "content": CANARY}], metadata={"title": CANARY})
+    await ann.responses.create(model="tiny", input=CANARY, conversation=made.id)
+    for path in tmp_path.iterdir():
+        assert CANARY.encode() not in path.read_bytes()
+    # Rows that were exchanged do not open.
+    other = await ann.conversations.create(items=[{"role": "user", "content": "other"}])
+    saying.service.close()
+    database = sqlite3.connect(saying.settings.database)
+    rows = database.execute("SELECT conversation_id, seq, sealed FROM items ORDER BY seq").fetchall()
+    swapped = next(row for row in rows if row[0] == other.id.removeprefix("conv_"))
+    database.execute("UPDATE items SET sealed = ? WHERE conversation_id = ?", (rows[0][2], swapped[0]))
+    database.commit()
+    database.close()
+    saying.service = saying.accounts.service = saying._opened()
+    first = rows[0][0] == swapped[0]
+    answer = await saying.ask("GET", f"/v1/conversations/{other.id}/items", ann.api_key)
+    assert first or (answer.status_code, answer.json()["error"]["code"]) == (500, "stored_record_damaged")
+
+
+def test_items_get_ids_of_their_own() -> None:
+    (one,), (other,) = items_of("hi"), items_of("hi")
+    assert one["id"] != other["id"]
+    assert one["content"] == [{"type": "input_text", "text": "hi"}]

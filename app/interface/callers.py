@@ -40,11 +40,14 @@ class Caller:
     grants: "Grants | None" = None
     """Gives leave to the user's saved pages; on routes that ask a worker, where pages are saved, for users only."""
 
-    def remembered(self, conversation: str | None, generate: Generate) -> Generate:
-        """`generate`, with leave to the pages saved for that conversation of the user's; None: for the default one."""
+    def remembered(self, conversation: str | None, generate: Generate, shared_tokens: int) -> Generate:
+        """`generate`, with leave to the pages saved for that conversation of the user's; None: for the default one.
+
+        shared_tokens: of system prompt and tools at the beginning of each prompt.
+        """
         if self.identity is None or self.grants is None:
             return generate
-        return self.grants.granting(self.identity, self.secret, conversation, generate)
+        return self.grants.granting(self.identity, self.secret, conversation, generate, shared_tokens)
 
     def metered(self, model: str, prompt_tokens: int, generate: Generate) -> Generate:
         """`generate`, with what it makes counted for the user. prompt_tokens: each prompt counted once."""

@@ -154,6 +154,15 @@ def of_accounts(refusal: Refusal) -> ApiError:
     return ApiError(status, refusal.message, kind, refusal.param, refusal.code, headers)
 
 
+def memory_not_saved(saved: int, unsaved: int) -> ApiError:
+    """507: pages that could not be saved. Answers go on without."""
+    message = (
+        f"{saved} pages were saved and {unsaved} could not be: the disk is full, slow or gone, or your quota is less."
+        " They are computed again when they are needed."
+    )
+    return ApiError(507, message, type="server_error", code="memory_not_saved")
+
+
 def of_framework(status: int, detail: str) -> ApiError:
     """A refusal of the web framework's own: its status, and its words for it."""
     return ApiError(status, detail)

@@ -98,7 +98,7 @@ async def generate(
         job = family.plan(served.chat, body, service.settings.limits, caller, request_id)
         head = AnswerHead(request_id, int(time.time()), body.model)
         name = None if stored is None else stored.conversation_name
-        remembered = caller.remembered(name or body.prompt_cache_key, served.generate)
+        remembered = caller.remembered(name or body.prompt_cache_key, served.generate, job.shared_tokens)
         deltas = choice_deltas(job, served.chat, caller.metered(body.model, job.prompt_tokens, remembered))
         if body.stream:
             events = family.events(body, head, job)

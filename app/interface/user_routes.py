@@ -222,7 +222,14 @@ def memory_routes(memory: MemoryRoutes) -> Sequence[Route]:
     one = {"conversation": "The `prompt_cache_key` of the one to forget; without it everything is forgotten."}
     return (
         Route("GET", "/v1/memory", memory.use, "What your saved pages take.", MemoryUse),
-        Route("POST", "/v1/memory/save", memory.save, "Saves your pages now.", SavedMemory),
+        Route(
+            "POST",
+            "/v1/memory/save",
+            memory.save,
+            "Saves your pages now.",
+            SavedMemory,
+            refuses={507: "Some could not be saved: the disk is full, slow or gone, or the quota is less."},
+        ),
         Route(
             "DELETE",
             "/v1/memory",

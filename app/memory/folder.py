@@ -177,16 +177,25 @@ class PageFolder:
             self._mark_used(folder, name, page_id)
             return True
 
-    def write(self, page_id: PageId, page: memoryview, file: memoryview, *, durable: bool = False) -> None:
+    def write(
+        self,
+        page_id: PageId,
+        page: memoryview,
+        file: memoryview,
+        *,
+        durable: bool = False,
+        quota_bytes: int | None = None,
+    ) -> None:
         """Saves the page, in place of what was there. `file`: room for the file, file_bytes long.
 
-        durable: returns when the file would survive a loss of power. Raises QuotaError, and OSError: for a full disk
+        durable: returns when the file would survive a loss of power. quota_bytes: the most that this user's files take,
+        in place of most_bytes_per_user. Raises QuotaError, and OSError: for a full disk
         (ENOSPC, EDQUOT) after the oldest pages were removed to make room for later ones.
         """
         owner = page_id.owner.hex()
         is_new = not self.has(page_id)
         if is_new:
-            self._make_room(owner)
+            self._make_room(owner, self._most_bytes_per_user if quota_bytes is None else quota_bytes)
         seal(page_id, page, file)
         try:
             try:
@@ -286,17 +295,17 @@ class PageFolder:
     def _spare_bytes(self) -> int:
         return max(self.file_bytes, int(self._most_bytes * _EVICTED_SHARE))
 
-    def _make_room(self, owner: str) -> None:
-        """Removes pages until one more fits both quotas. Raises QuotaError, OSError."""
-        if self._most_bytes_per_user < self.file_bytes:
-            raise QuotaError(errno.EDQUOT, f"memory.bytes_per_user is less than one page, {self.file_bytes} bytes")
+    def _make_room(self, owner: str, most_bytes: int) -> None:
+        """Removes pages until one more fits the user's quota and that of all. Raises QuotaError, OSError."""
+        if most_bytes < self.file_bytes:
+            raise QuotaError(errno.EDQUOT, f"the user's quota is less than one page, {self.file_bytes} bytes")
         with self._lock:
             if self._scanned_s is None or not 0 <= self._now_s() - self._scanned_s < _RESCAN_S:
                 self._count(list(self._saved()))
             own, total = self._by_owner.get(owner, 0), sum(self._by_owner.values())
-        if own + self.file_bytes > self._most_bytes_per_user:
-            spare = max(self.file_bytes, int(self._most_bytes_per_user * _EVICTED_SHARE))
-            self._evict(lambda saved: saved.owner == owner, self._most_bytes_per_user - spare)
+        if own + self.file_bytes > most_bytes:
+            spare = max(self.file_bytes, int(most_bytes * _EVICTED_SHARE))
+            self._evict(lambda saved: saved.owner == owner, most_bytes - spare)
         if total + self.file_bytes > self._most_bytes:
             self._evict(lambda saved: True, self._most_bytes - self._spare_bytes())
 

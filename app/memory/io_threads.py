@@ -273,7 +273,7 @@ class FolderStore:
                 return "kept"
             if not save.fetch(page):
                 return "failed"
-            self.folder.write(page_id, page.data, file.data, durable=save.durable)
+            self.folder.write(page_id, page.data, file.data, durable=save.durable, quota_bytes=save.grant.quota_bytes)
         except QuotaError as error:
             self._log("saved", error)
         except OSError as error:

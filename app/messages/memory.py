@@ -40,6 +40,8 @@ class MemoryGrant:
     """Tokens of system prompt and tools at the beginning of the prompt."""
     save: bool
     """Whether new pages may be saved."""
+    quota_bytes: int | None = None
+    """The most that the user's files take in a folder; None: as the service's settings say."""
 
     def __post_init__(self) -> None:
         """Raises ValueError, naming the field and not its value."""

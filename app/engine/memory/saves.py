@@ -37,7 +37,8 @@ class _Chat:
 
     grant: MemoryGrant
     due_s: float
-    pages: dict[bytes, PageName] = field(default_factory=dict)
+    pages: dict[bytes, tuple[PageName, MemoryGrant]] = field(default_factory=dict)
+    """By digest, each with the grant of its own request, which says whether it is system prompt."""
 
 
 @dataclass(slots=True, eq=False)
@@ -134,7 +135,7 @@ class PageSaves:
         key = (grant.owner, grant.conversation_key_id)
         chat = self._chats.setdefault(key, _Chat(grant, 0.0))
         chat.grant, chat.due_s = grant, self._due_s()
-        chat.pages.update((digest, PageName(digest, index)) for index, digest in enumerate(digests))
+        chat.pages.update((digest, (PageName(digest, index), grant)) for index, digest in enumerate(digests))
 
     def forgotten(self, page: int, digest: bytes) -> None:
         """A cached page is about to be used for something else: if it was to be saved, it is copied first."""
@@ -258,17 +259,17 @@ class PageSaves:
 
     def _enqueue(self, chat: _Chat) -> None:
         known = {wanted.key for wanted in self._queue}
-        names = [name for name in chat.pages.values() if (name.digest, chat.grant.conversation_key_id) not in known]
-        batch = _Batch([name.digest for name in names], len(names))
-        self._queue.extend(_Wanted(chat.grant, name, batch) for name in names)
+        pages = [each for each in chat.pages.values() if (each[0].digest, each[1].conversation_key_id) not in known]
+        batch = _Batch([name.digest for name, _ in pages], len(pages))
+        self._queue.extend(_Wanted(grant, name, batch) for name, grant in pages)
 
     def _take_wanted(self, digest: bytes) -> list[_Wanted]:
         """Removes and returns all that is to be saved of that page."""
         taken = [wanted for wanted in self._queue if wanted.name.digest == digest]
         for wanted in taken:
             self._queue.remove(wanted)
-        chats = [chat for chat in self._chats.values() if digest in chat.pages]
-        return taken + [_Wanted(chat.grant, chat.pages.pop(digest)) for chat in chats]
+        pages = [chat.pages.pop(digest) for chat in self._chats.values() if digest in chat.pages]
+        return taken + [_Wanted(grant, name) for name, grant in pages]
 
     def _hand_over(self, wanted: _Wanted, fetch: Callable[[GatheredPage], bool], *, paced: bool) -> None:
         self._running.add(wanted)

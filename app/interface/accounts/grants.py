@@ -27,18 +27,21 @@ class Grants:
         """By user and conversation: until when it is kept, of the monotonic clock."""
         self._drops = 0
 
-    def granting(self, identity: Identity, secret: str, conversation: str | None, generate: Generate) -> Generate:
+    def granting(
+        self, identity: Identity, secret: str, conversation: str | None, generate: Generate, shared_tokens: int
+    ) -> Generate:
         """The same generator for requests that go on with a conversation of the user's; None: the default one.
 
-        secret: the credential that `identity` came from. If the accounts do not give the key, the request is answered
-        without saved pages, unless they refuse the credential: then it raises AccountsError.
+        shared_tokens: of system prompt and tools at the beginning of each prompt. secret: the credential that
+        `identity` came from. If the accounts do not give the key, the request is answered without saved pages, unless
+        they refuse the credential: then it raises AccountsError.
         """
         grant: asyncio.Task[MemoryGrant | None] | None = None
 
         async def with_grant(request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
             nonlocal grant
             if grant is None:  # once for all choices of a request
-                grant = asyncio.create_task(self._grant(identity, secret, conversation))
+                grant = asyncio.create_task(self._grant(identity, secret, conversation, shared_tokens))
             request = replace(request, memory=await asyncio.shield(grant))
             async with aclosing(generate(request)) as deltas:
                 async for delta in deltas:
@@ -54,7 +57,9 @@ class Grants:
         for kept in [kept for kept in self._keys if kept[0] in (users or ())]:
             del self._keys[kept]
 
-    async def _grant(self, identity: Identity, secret: str, conversation: str | None) -> MemoryGrant | None:
+    async def _grant(
+        self, identity: Identity, secret: str, conversation: str | None, shared_tokens: int
+    ) -> MemoryGrant | None:
         try:
             key = await self._key(identity.user_id, secret, conversation)
         except Exception as error:
@@ -62,7 +67,7 @@ class Grants:
                 raise
             logger.warning("a request has no saved pages, as there is no key: %s", type(error).__qualname__)
             return None
-        return memory_grant(identity, key, shared_tokens=0, save=True)
+        return memory_grant(identity, key, shared_tokens=shared_tokens, save=True)
 
     async def _key(self, user_id: str, secret: str, conversation: str | None) -> ConversationKey:
         key, until_s = self._keys.get((user_id, conversation), (None, 0.0))
@@ -93,4 +98,5 @@ def memory_grant(identity: Identity, conversation: ConversationKey, *, shared_to
         shared_key_id=pages.shared_key_id,
         shared_tokens=shared_tokens,
         save=save and identity.limits.memory_bytes != 0,
+        quota_bytes=identity.limits.memory_bytes,
     )

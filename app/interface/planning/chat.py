@@ -3,6 +3,8 @@
 `functions` says which functions may be called and by which grammar; `answers` makes text of the engine's tokens.
 """
 
+from dataclasses import replace
+
 from app.interface import errors
 from app.interface.callers import Caller
 from app.interface.functions.requested import functions_of, grammar_of
@@ -17,8 +19,9 @@ from app.interface.wire.chat import ChatCompletionRequest
 def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, caller: Caller, request_id: str) -> Job:
     """Renders and tokenizes once; takes long for a long conversation. Raises ApiError (400)."""
     options = _options(model, request, limits)
-    prompt = _prompt(model, request, limits, options)
-    return make_job(model, request, limits, caller, request_id, options=options, prompts=[prompt], starts_text=True)
+    prompt, shared_tokens = _prompt(model, request, limits, options, saves=caller.grants is not None)
+    job = make_job(model, request, limits, caller, request_id, options=options, prompts=[prompt], starts_text=True)
+    return replace(job, shared_tokens=shared_tokens)
 
 
 def _options(model: ChatModel, request: ChatCompletionRequest, limits: Limits) -> GenerationOptions:
@@ -33,16 +36,21 @@ def _options(model: ChatModel, request: ChatCompletionRequest, limits: Limits) -
 
 
 def _prompt(
-    model: ChatModel, request: ChatCompletionRequest, limits: Limits, options: GenerationOptions
-) -> BoundedPrompt:
+    model: ChatModel, request: ChatCompletionRequest, limits: Limits, options: GenerationOptions, *, saves: bool
+) -> tuple[BoundedPrompt, int]:
+    """The prompt, and how many of its tokens are system prompt and tools: not counted unless pages are saved."""
     tools = (request.tools or ()) if options.functions is not None else ()
     tokens, field = request.output_limit
     limit = OutputLimit(tokens, limits.default_max_tokens, field)
-    if options.window is None:
+    if options.window is None and not saves:
         token_ids = model.chat_prompt(request.messages, tools, request.response_format)
-        return within_context(token_ids, limit, model.context_tokens, "messages")
+        return within_context(token_ids, limit, model.context_tokens, "messages"), 0
+    if options.window is None:
+        conversation = model.conversation(request.messages, tools, request.response_format, bounded=True)
+        bounded = within_context(conversation.token_ids, limit, model.context_tokens, "messages")
+        return bounded, conversation.system_tokens
     conversation = model.conversation(request.messages, tools, request.response_format)
-    return within_window(
+    moved = within_window(
         conversation.token_ids,
         limit,
         options.window,
@@ -50,3 +58,4 @@ def _prompt(
         system_tokens=conversation.system_tokens,
         prompt_field="messages",
     )
+    return moved, 0

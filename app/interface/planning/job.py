@@ -32,6 +32,8 @@ class Job:
     grammar: Grammar | None = None
     beams: bool = False
     """Whether each request is a beam search."""
+    shared_tokens: int = 0
+    """How many of a prompt's first tokens are system prompt and tools, whatever is said after them."""
 
     @property
     def outputs(self) -> int:

@@ -25,13 +25,16 @@ class MemoryRoutes:
         """`GET /v1/memory`."""
         _, identity = user_of(request)
         use = await self._pages.use(identity.pages.owner)
-        quota = 0 if identity.limits.memory_bytes == 0 else self._pages.bytes_per_user
+        own = identity.limits.memory_bytes
+        quota = self._pages.bytes_per_user if own is None else own
         return json_response(MemoryUse(quota_bytes=quota, **asdict(use)).model_dump())
 
     async def save(self, request: Request) -> Response:
-        """`POST /v1/memory/save`."""
+        """`POST /v1/memory/save`. Raises ApiError (507) if a page could not be saved."""
         _, identity = user_of(request)
         saved = await self._pages.save(identity.pages.owner)
+        if saved.unsaved_pages:
+            raise errors.memory_not_saved(saved.saved_pages, saved.unsaved_pages)
         return json_response(SavedMemory(**asdict(saved)).model_dump())
 
     async def forget(self, request: Request) -> Response:

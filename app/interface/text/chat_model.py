@@ -112,11 +112,16 @@ class ChatModel:
         return self._encode(text).ids
 
     def conversation(
-        self, messages: Sequence[Message], tools: Sequence[Tool] = (), form: ResponseFormat | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        form: ResponseFormat | None = None,
+        *,
+        bounded: bool = False,
     ) -> Conversation:
         """The conversation as tokens, as `chat_prompt` makes them, and the length of its system prompt.
 
-        Raises ApiError (400), also where the system prompt alone can't fit the context.
+        bounded: see `chat_prompt`. Raises ApiError (400), also where the system prompt alone can't fit the context.
         """
         leading = list(takewhile(is_system, messages))
         if len(leading) == len(messages):
@@ -126,9 +131,9 @@ class ChatModel:
         assert self._template is not None
         start = text.find(self._template.start_mark)
         if start < 0:  # the template does not show the first message's text, or changes it
-            token_ids = self.chat_prompt(messages, tools, form, bounded=False)
+            token_ids = self.chat_prompt(messages, tools, form, bounded=bounded)
             return Conversation(token_ids, self._probed_system_tokens(leading, tools, form))
-        self._check_length(text[:start], "messages")
+        self._check_length(text if bounded else text[:start], "messages")
         encoding = self._encode(text.replace(self._template.start_mark, ""))
         system_tokens = next((i for i, (_, end) in enumerate(encoding.offsets) if end > start), len(encoding.ids))
         return Conversation(encoding.ids, system_tokens)

@@ -16,6 +16,7 @@ import pytest
 from app.memory import disk
 from app.memory.folder import FolderUse, MemoryFolderError, PageFolder, QuotaError
 from app.memory.page_file import HEADER_BYTES, OtherFormatError, PageFileError, PageId
+from tests.app.memory import pages
 from tests.app.memory.pages import (
     FILE_BYTES,
     contents_of,
@@ -348,6 +349,17 @@ def test_over_the_quota_the_oldest_text_goes_and_its_end_before_its_beginning(tm
     assert folder.use(grant_for("ada").owner) == FolderUse(10, 10 * FILE_BYTES)
 
 
+def test_a_user_may_have_a_quota_of_its_own(tmp_path: Path) -> None:
+    folder = open_folder(tmp_path, most_bytes_per_user=3 * FILE_BYTES)
+    page, file = memoryview(bytearray(pages.PAGE_BYTES)), memoryview(bytearray(FILE_BYTES))
+    for index in range(6):
+        folder.write(id_of("ada", "text", index), page, file, quota_bytes=6 * FILE_BYTES)
+        folder.write(id_of("eve", "text", index), page, file, quota_bytes=2 * FILE_BYTES)
+    assert [folder.use(grant_for(user).owner).pages for user in ("ada", "eve")] == [6, 2]
+    with pytest.raises(QuotaError, match="the user's quota is less than one page"):
+        folder.write(id_of("bob", "text"), page, file, quota_bytes=FILE_BYTES - 1)
+
+
 def test_all_users_together_keep_to_the_folders_quota(tmp_path: Path) -> None:
     clock = Clock()
     folder = open_folder(tmp_path, most_bytes=20 * FILE_BYTES, now_s=clock)
@@ -369,7 +381,7 @@ def test_pages_that_other_workers_saved_count_too(tmp_path: Path) -> None:
 
 
 def test_a_page_larger_than_the_quota_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(QuotaError, match=r"memory\.bytes_per_user is less than one page"):
+    with pytest.raises(QuotaError, match="the user's quota is less than one page"):
         write(open_folder(tmp_path, most_bytes_per_user=FILE_BYTES - 1), ADA)
     assert files_in(tmp_path) == []
     with pytest.raises(MemoryFolderError, match=f"memory.bytes: {FILE_BYTES - 1} is less than one page"):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,6 +21,7 @@ from app.engine.native_runner import NativeRunner
 from app.memory.fingerprint import fingerprint
 from app.memory.folder import PageFolder
 from app.memory.io_threads import FolderStore
+from app.messages.memory import MemoryGrant
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest, SamplingParams
 from tests.app.memory.pages import files_in, grant_for
@@ -122,6 +124,24 @@ def test_restored_is_hot_is_cold(kind: str, embedded_model: Path, tmp_path: Path
         other, cached = chat.ask(PROMPT, memory=grant_for("eve"))
         assert cached == 0
         assert_same(other, cold)
+
+
+def test_a_system_prompt_comes_back_in_another_chat_of_the_user_and_nothing_else_does(
+    embedded_model: Path, tmp_path: Path
+) -> None:
+    def grant(user: str, chat: str) -> MemoryGrant:
+        return grant_for(user, chat, shared_tokens=100)
+
+    with chatting(embedded_model, tmp_path) as chat:
+        cold, _ = chat.ask(PROMPT, memory=grant("ada", "one"))
+        # A later request of the same chat with a longer system prompt must not change what is shared of the first.
+        chat.ask(PROMPT[:64], memory=grant_for("ada", "one", shared_tokens=190))
+        chat.save()
+    for user, name, cached in [("eve", "two", 0), ("ada", "two", 96), ("ada", "one", 192)]:
+        with chatting(embedded_model, tmp_path) as chat:
+            restored, tokens = chat.ask(PROMPT, memory=replace(grant(user, name), save=False))
+            assert tokens == cached
+            assert_same(restored, cold)
 
 
 def test_pages_that_an_answer_filled_come_back_too(embedded_model: Path, tmp_path: Path) -> None:

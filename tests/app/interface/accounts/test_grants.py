@@ -9,6 +9,7 @@ from app.interface.accounts.grants import memory_grant
 from app.messages.accounts import ConversationKey, Identity, PageKeys, UserLimits
 from tests.app.interface.accounts.here import CHAT, Site
 from tests.app.service import http_app, http_client
+from tests.app.tiny_model import reference_tokenizer
 
 PAGES = PageKeys("0" * 32, b"n" * 32, b"s" * 32, b"i" * 16)
 ANN = Identity("ann", "ann", "user", "c", "api_key", None, UserLimits(), PAGES, b"t" * 32)
@@ -40,6 +41,24 @@ async def grant_of(site: Site, secret: str | None, body: dict[str, Any], path: s
     return site.worker.requests[-1].memory
 
 
+async def test_system_prompt_and_tools_are_shared_by_a_users_conversations(site: Site) -> None:
+    site.add("ann")
+    ann = await site.log_in("ann")
+    system = {"role": "system", "content": "a long system prompt"}
+    asked = [[system, {"role": "user", "content": text}] for text in ("hi", "something else")]
+    one, other = [await grant_of(site, ann, CHAT | {"messages": messages}) for messages in asked]
+    prompts = [request.prompt_token_ids for request in site.worker.requests]
+    count = one.shared_tokens
+    assert 0 < count == other.shared_tokens < min(map(len, prompts))
+    assert prompts[0][:count] == prompts[1][:count]
+    text = reference_tokenizer().decode(list(prompts[0][:count]), skip_special_tokens=False)
+    assert "a long system prompt" in text
+    assert "hi" not in text
+    assert (await grant_of(site, ann, CHAT)).shared_tokens < count
+    alone = await grant_of(site, ann, CHAT | {"messages": [{"role": "user", "content": "a long system prompt"}]})
+    assert alone.shared_tokens < count
+
+
 async def test_a_request_has_leave_to_the_conversation_that_it_names(site: Site) -> None:
     site.add("ann")
     site.add("bob", limits=UserLimits(memory_bytes=0))
@@ -51,7 +70,7 @@ async def test_a_request_has_leave_to_the_conversation_that_it_names(site: Site)
     assert len({each.conversation_key for each in (default, one, his, his_one)}) == 4
     assert default.owner == one.owner != his.owner
     assert default.names_key == one.names_key != his.names_key
-    assert (default.save, his.save, default.shared_tokens) == (True, False, 0)
+    assert (default.save, his.save, default.quota_bytes, his.quota_bytes) == (True, False, None, 0)
     site.restart()
     for path, body in [
         (CHATS, CHAT),
@@ -60,8 +79,8 @@ async def test_a_request_has_leave_to_the_conversation_that_it_names(site: Site)
         ("/v1/responses", {"model": "tiny", "input": "hi"}),
     ]:
         for secret in (ann, key):
-            assert await grant_of(site, secret, body, path) == default
-            assert await grant_of(site, secret, body | named, path) == one
+            for sent, wanted in ((body, default), (body | named, one)):
+                assert replace(await grant_of(site, secret, sent, path), shared_tokens=wanted.shared_tokens) == wanted
     assert all(request.memory is not None for request in site.worker.requests)
 
 

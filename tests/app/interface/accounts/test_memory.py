@@ -38,16 +38,20 @@ async def test_what_is_saved_is_counted_over_all_workers(site: Site) -> None:
         "unacknowledged": 0,
     }
     assert (await site.ask("GET", "/v1/memory", bob)).json()["quota_bytes"] == 0
-    first.answers["flush_memory"], second.answers["flush_memory"] = SavedPages(5, 500, 1), None
+    first.answers["flush_memory"], second.answers["flush_memory"] = SavedPages(5, 500, 0), None
     assert (await site.ask("POST", "/v1/memory/save", ann)).json() == {
         "object": "memory.saved",
         "saved_pages": 5,
         "saved_bytes": 500,
-        "unsaved_pages": 1,
+        "unsaved_pages": 0,
         "unacknowledged": 1,
     }
+    first.answers["flush_memory"] = SavedPages(5, 500, 1)
+    refused = await site.ask("POST", "/v1/memory/save", ann)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (507, "memory_not_saved")
+    assert "5 pages were saved and 1 could not be" in refused.json()["error"]["message"]
     mine, his = owner_of(site, ann), owner_of(site, bob)
-    assert calls(site) == [("memory_use", mine), ("memory_use", his), ("flush_memory", mine)]
+    assert calls(site) == [("memory_use", mine), ("memory_use", his), *[("flush_memory", mine)] * 2]
     site.page_workers.clear()
     assert (await site.ask("GET", "/v1/memory", ann)).json()["bytes"] == 0
 

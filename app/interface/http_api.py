@@ -53,11 +53,14 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
     app.state.retry_after_s = service.settings.retry_after_s
     service = replace(service, models=ObservedModels(service.models, metrics))
     accounts = service.accounts
-    routes = service_routes(service, metrics)
+    reception = Reception(service)
+    routes = service_routes(reception, metrics)
     if accounts is not None:
         limited = {429: "A limit of the user's, or every worker's queue is full; `Retry-After` says when to try again."}
-        routes = tuple(replace(route, refuses=limited) if route.computes else route for route in routes)
-        routes = (*routes, *user_routes(accounts, service.settings.max_body_bytes))
+        routes = (*routes, *user_routes(accounts, reception))
+        routes = tuple(
+            replace(route, refuses={**route.refuses, **limited}) if route.computes else route for route in routes
+        )
     has_keys = bool(service.settings.api_keys) or accounts is not None
     described = DocumentRoutes(document(routes, has_keys=has_keys))
     routes = (
@@ -96,9 +99,9 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
     return app
 
 
-def service_routes(service: Service, metrics: Metrics) -> Sequence[Route]:
+def service_routes(reception: Reception, metrics: Metrics) -> Sequence[Route]:
     """The endpoints, without the documents that describe them."""
-    reception = Reception(service)
+    service = reception.service
     models, chat, completions = ModelRoutes(service), ChatRoutes(reception), CompletionRoutes(reception)
     responses, embeddings = ResponseRoutes(reception), EmbeddingRoutes(reception)
     tokenization, series = TokenizationRoutes(reception), MetricsRoute(metrics)

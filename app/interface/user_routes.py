@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 from app.interface.accounts.gate import AccountsGate
 from app.interface.documents.openapi import Route
+from app.interface.reception import Reception
 from app.interface.routes.admin import AdminRoutes
 from app.interface.routes.conversations import ConversationRoutes
 from app.interface.routes.memory import MemoryRoutes
 from app.interface.routes.responses import StoredResponseRoutes
 from app.interface.routes.users import UserRoutes
+from app.interface.routes.warm import WarmRoute
 from app.interface.wire.accounts import (
     AuditList,
     Done,
@@ -44,7 +46,7 @@ from app.interface.wire.conversations import (
     ItemList,
     ItemsRequest,
 )
-from app.interface.wire.memory import ForgottenMemory, MemoryUse, SavedMemory
+from app.interface.wire.memory import ForgottenMemory, MemoryUse, SavedMemory, WarmedMemory, WarmRequest
 from app.interface.wire.responses import ResponseObject
 
 _NONE = "There is no such thing, or it is another user's."
@@ -58,17 +60,18 @@ _LIST = {
 }
 
 
-def user_routes(accounts: AccountsGate, max_body_bytes: int) -> Sequence[Route]:
-    """All of them. max_body_bytes: the longest body that stores texts."""
-    routes = [*account_routes(accounts), *conversation_routes(accounts, max_body_bytes)]
+def user_routes(accounts: AccountsGate, reception: Reception) -> Sequence[Route]:
+    """All of them. reception: of the same service."""
+    routes = [*account_routes(accounts), *conversation_routes(accounts, reception)]
     if accounts.pages is not None:
         routes += memory_routes(MemoryRoutes(accounts, accounts.pages))
     return routes
 
 
-def conversation_routes(accounts: AccountsGate, max_body_bytes: int) -> Sequence[Route]:
+def conversation_routes(accounts: AccountsGate, reception: Reception) -> Sequence[Route]:
     """The endpoints about stored conversations and responses."""
-    texts, responses = ConversationRoutes(accounts, max_body_bytes), StoredResponseRoutes(accounts)
+    texts = ConversationRoutes(accounts, reception.service.settings.max_body_bytes)
+    responses, warm = StoredResponseRoutes(accounts), WarmRoute(reception, accounts)
     every, one, one_response = "/v1/conversations", "/v1/conversations/{id}", "/v1/responses/{id}"
     searched = {**_LIST, "q": "What titles or texts have in them."}
     form = {"format": "json (the default) or md."}
@@ -115,6 +118,16 @@ def conversation_routes(accounts: AccountsGate, max_body_bytes: int) -> Sequence
             "Deletes an item.",
             ConversationObject,
             refuses={404: _NONE, 409: _BUSY},
+        ),
+        Route(
+            "POST",
+            "/v1/memory/warm",
+            warm.warm,
+            "Brings a conversation's pages into memory.",
+            WarmedMemory,
+            WarmRequest,
+            computes=True,
+            refuses=none,
         ),
         Route("GET", one_response, responses.response, "A stored response.", ResponseObject, refuses=none),
         Route("DELETE", one_response, responses.delete, "Deletes it.", DeletedResponse, refuses=none),

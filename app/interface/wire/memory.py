@@ -1,8 +1,10 @@
-"""`/v1/memory`: what clients read. Nothing is sent but the path and its parameter."""
+"""`/v1/memory`: what clients send and read."""
 
 from typing import Literal
 
 from pydantic import BaseModel
+
+from app.interface.wire.fields import Identifier, Wire
 
 
 class MemoryUse(BaseModel):
@@ -39,3 +41,22 @@ class ForgottenMemory(BaseModel):
     """Removed from disk."""
     unacknowledged: int
     """Workers that failed or did not answer: files may still be there, which nobody can open."""
+
+
+class WarmRequest(Wire):
+    """`POST /v1/memory/warm`."""
+
+    conversation: Identifier
+    """The id of a stored conversation."""
+    model: Identifier | None = None
+    """None: the first one that is served."""
+
+
+class WarmedMemory(BaseModel):
+    """A conversation's pages are in a worker's memory."""
+
+    object: Literal["memory.warmed"] = "memory.warmed"
+    tokens: int
+    """Of the conversation so far."""
+    remembered_tokens: int
+    """Of them, those that were in memory or on disk; the rest was computed."""

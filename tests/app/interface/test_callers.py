@@ -47,7 +47,7 @@ def service(worker: FakeWorker, *keys: str) -> Service:
 def computing_paths() -> list[str]:
     """As the application registers them, so that a new route is here by itself."""
     anything = service(FakeWorker(lambda _: []))
-    return [route.path for route in service_routes(anything, Metrics(anything.workers)) if route.computes]
+    return [route.path for route in service_routes(Reception(anything), Metrics(anything.workers)) if route.computes]
 
 
 def test_planning_needs_a_caller_and_a_request_needs_a_tenant() -> None:

@@ -213,6 +213,30 @@ async def test_what_a_client_has_seen_before_it_went_is_kept(make_site: Callable
     assert await texts_of(ann, made.id) == texts
 
 
+async def test_a_conversation_is_warmed_as_its_next_turn_asks(saying: Site, ann: AsyncOpenAI, bob: AsyncOpenAI) -> None:
+    made = await ann.conversations.create()
+    body = {"conversation": made.id}
+    empty: Any = await ann.post("/memory/warm", body=body, cast_to=object)
+    assert empty == {"object": "memory.warmed", "tokens": 0, "remembered_tokens": 0}
+    await ann.responses.create(model="tiny", input="my name is ann", conversation=made.id)
+    warmed: Any = await ann.post("/memory/warm", body=body, cast_to=object)
+    request = saying.worker.requests[-1]
+    assert warmed == {"object": "memory.warmed", "tokens": len(request.prompt_token_ids), "remembered_tokens": 0}
+    assert request.max_new_tokens == 1
+    await ann.responses.create(model="tiny", input="who am i?", conversation=made.id)
+    following = saying.worker.requests[-1]
+    shared = tokens_of(f"{ANSWER}<|im_end|>\n")
+    text = list(request.prompt_token_ids)
+    end = next(i for i in range(len(text), 0, -1) if text[i - len(shared) : i] == shared)
+    assert list(following.prompt_token_ids[:end]) == text[:end]
+    assert following.memory is not None
+    assert request.memory is not None
+    assert following.memory.conversation_key == request.memory.conversation_key
+    for other, wrong in ((bob, body), (ann, {"conversation": "conv_" + "0" * 32})):
+        with pytest.raises(NotFoundError):
+            await other.post("/memory/warm", body=wrong, cast_to=object)
+
+
 async def test_another_users_texts_are_not_there(saying: Site, ann: AsyncOpenAI, bob: AsyncOpenAI) -> None:
     made = await ann.conversations.create(items=[{"role": "user", "content": CANARY}])
     answer = await ann.responses.create(model="tiny", input=CANARY)

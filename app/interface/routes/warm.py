@@ -1,0 +1,56 @@
+"""`POST /v1/memory/warm`: a stored conversation's pages are brought into memory, before its next turn asks for them."""
+
+import uuid
+from contextlib import aclosing
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from app.interface.accounts.gate import AccountsGate
+from app.interface.accounts.texts import Item, Texts
+from app.interface.callers import Caller
+from app.interface.guard import json_response
+from app.interface.planning.job import Job
+from app.interface.planning.responses import plan_response
+from app.interface.reception import Reception
+from app.interface.routes.users import body_of, user_of
+from app.interface.service import ServedModel
+from app.interface.streaming import until_disconnect
+from app.interface.wire.memory import WarmedMemory, WarmRequest
+from app.interface.wire.responses import ResponseRequest
+
+
+class WarmRoute:
+    """The route, over one service with accounts. It asks for one token, which nobody sees."""
+
+    def __init__(self, reception: Reception, gate: AccountsGate) -> None:
+        self._reception = reception
+        self._gate = gate
+
+    async def warm(self, request: Request) -> Response:
+        """`POST /v1/memory/warm`. Raises ApiError (400, 404), ClientGoneError."""
+        body = await body_of(request, WarmRequest)
+        caller, identity = user_of(request)
+        texts = Texts(self._gate.stored, identity, caller.secret)
+        conversation = await texts.one(body.conversation)
+        name = body.model or next(iter(self._reception.service.models), "")
+        served = self._reception.service.model(name)
+        warmed = WarmedMemory(tokens=0, remembered_tokens=0)
+        if items := await texts.items(conversation.id):
+            job = await self._reception.in_thread(lambda: self._plan(name, served, items, caller))
+            remembered = await until_disconnect(request.receive, self._run(job, conversation.id, name, served, caller))
+            warmed = WarmedMemory(tokens=job.prompt_tokens, remembered_tokens=remembered)
+        return json_response(warmed.model_dump())
+
+    def _plan(self, name: str, served: ServedModel, items: list[Item], caller: Caller) -> Job:
+        """As the next turn will be, up to its question."""
+        request = ResponseRequest.model_validate({"model": name, "input": items, "max_output_tokens": 1})
+        limits = self._reception.service.settings.limits
+        return plan_response(served.chat, request, limits, caller, f"warm_{uuid.uuid4().hex}")
+
+    async def _run(self, job: Job, conversation_id: str, name: str, served: ServedModel, caller: Caller) -> int:
+        """Returns how many of the tokens were not computed."""
+        remembered = caller.remembered(conversation_id, served.generate, job.shared_tokens)
+        generate = caller.metered(name, job.prompt_tokens, remembered)
+        async with aclosing(generate(job.requests[0])) as deltas:
+            return sum([delta.cached_tokens async for delta in deltas])

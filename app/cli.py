@@ -194,17 +194,29 @@ def chat(
     api_key: Annotated[
         str | None, typer.Option(envvar="REDOUBT_API_KEY", help="The API key, if the service needs one.")
     ] = None,
+    conversation: Annotated[
+        str | None, typer.Option(metavar="<id>", help="Your conversation to go on with; the newest one by default.")
+    ] = None,
+    new: Annotated[bool, typer.Option("--new", help="Begin a new conversation.")] = False,
 ) -> None:
     """Chat in the terminal. Ctrl-C stops an answer.
 
     Four words are for the chat itself where a line has nothing else: login asks for your name and password, logout ends
-    that session and forgets this chat, exit and quit (or Ctrl-D) leave it. After exit the next chat is still logged in.
+    that session and forgets this chat here, exit and quit (or Ctrl-D) leave it. After exit the next chat is still
+    logged in. The service keeps a user's conversations, and the next chat goes on with the newest one.
     """
     from app.client.terminal import ChatError, TerminalChat
 
     with one_line_errors(ChatError):
         TerminalChat(
-            url, model=model, system=system, temperature=temperature, max_tokens=max_tokens, api_key=api_key
+            url,
+            model=model,
+            system=system,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            api_key=api_key,
+            conversation=conversation,
+            is_new=new,
         ).run()
 
 

@@ -3,6 +3,9 @@
 All of it raises OpenAIError, as the library's own calls do. It knows nothing of where sessions are kept.
 """
 
+from dataclasses import dataclass
+from typing import Any
+
 from openai import APIError, APIStatusError, AuthenticationError, BadRequestError, NotFoundError, OpenAI, OpenAIError
 
 from app.client.session_file import SavedSession
@@ -41,13 +44,24 @@ def is_held(client: OpenAI) -> bool:
     return True
 
 
-def log_out(client: OpenAI) -> None:
-    """Ends the client's session; one that has ended already is no error."""
+@dataclass(frozen=True, slots=True)
+class LeftPages:
+    """What became of a user's pages at the logout."""
+
+    saved: int = 0
+    saved_bytes: int = 0
+    unsaved: int = 0
+
+
+def log_out(client: OpenAI) -> LeftPages:
+    """Ends the client's session, and waits until its pages are saved; one that has ended already is no error."""
     try:
-        client.post("/auth/logout", cast_to=object, body={})
+        answer: Any = client.post("/auth/logout", cast_to=object, body={})
     except OpenAIError as error:
         if not has_ended(error):
             raise
+        return LeftPages()
+    return LeftPages(*(int(answer.get(name, 0)) for name in ("saved_pages", "saved_bytes", "unsaved_pages")))
 
 
 def has_ended(error: OpenAIError) -> bool:

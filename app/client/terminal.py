@@ -1,7 +1,8 @@
 """A chat in the terminal, over HTTP: the service is a URL. Knows nothing of models, tokens or Ray.
 
 Line editing and history are readline's; what was typed is kept in memory only. A login is kept in the user's file of
-sessions, so that the next chat goes on with it.
+sessions, so that the next chat goes on with it. A user's conversation is kept by the service; a guest's is sent with
+each question.
 """
 
 import contextlib
@@ -9,12 +10,15 @@ import getpass
 import sys
 from collections.abc import Iterator
 
-from openai import APIConnectionError, APIStatusError, AuthenticationError, OpenAIError, omit
+from openai import APIConnectionError, APIStatusError, AuthenticationError, NotFoundError, OpenAIError, omit
 from openai.types.chat import ChatCompletionMessageParam
 
-from app.client import login, v1
+from app.client import kept_chat, login, v1
 from app.client.session_file import SavedSession, SessionFile, SessionFileError, user_file
 
+_SHOWN_TURNS = 4
+_SHOWN_CHARS = 300
+"""Of each turn of an earlier chat."""
 LEAVE = frozenset({"exit", "quit"})
 DIM, PLAIN = "\033[2m", "\033[0m"
 
@@ -35,8 +39,13 @@ class TerminalChat:
         temperature: float | None = None,
         max_tokens: int | None = None,
         api_key: str | None = None,
+        conversation: str | None = None,
+        is_new: bool = False,
     ) -> None:
-        """api_key: used instead of a session."""
+        """api_key: used instead of a session. conversation: the user's to go on with; None: the newest one.
+
+        is_new: whether a new one begins.
+        """
         self._url = url.rstrip("/").removesuffix("/v1")
         if not self._url.startswith(("http://", "https://")):
             raise ChatError(f"--url {url}: not an address such as http://127.0.0.1:8000")
@@ -44,10 +53,14 @@ class TerminalChat:
         self._without_session = self._client = v1.connect(self._url, api_key)
         self._temperature = omit if temperature is None else temperature
         self._max_tokens = omit if max_tokens is None else max_tokens
-        self._system: list[ChatCompletionMessageParam] = []
-        if system:
-            self._system.append({"role": "system", "content": system})
-        self._messages = [*self._system]
+        self._instructions = system
+        self._said: list[ChatCompletionMessageParam] = []
+        """What the service does not keep."""
+        self._keeps = False
+        """Whether the service keeps the chat."""
+        self._conversation = conversation
+        """None: there is none yet."""
+        self._is_new = is_new
         self._sessions = SessionFile(user_file())
         self._session: SavedSession | None = None
         self._user: str | None = None
@@ -72,8 +85,28 @@ class TerminalChat:
         self._model = self._choose_model()
         if self._model is not None:
             _say(self._greeting())
+            self._go_on()
         elif not has_ended:
             _say(self._login_needed())
+
+    def _go_on(self) -> None:
+        """Goes on with the user's conversation, if the service keeps any: shows how it ended, and warms it."""
+        assert self._model is not None
+        try:
+            self._keeps = kept_chat.keeps_chats(self._client)
+            if not self._keeps or self._said or self._is_new:
+                return
+            if self._conversation is None:
+                self._conversation = kept_chat.newest(self._client)
+            if self._conversation is None:
+                return
+            for turn in kept_chat.last_turns(self._client, self._conversation, _SHOWN_TURNS):
+                _say(f"{'> ' if turn.role == 'user' else ''}{_shortened(turn.text)}")
+            warmed = kept_chat.warm(self._client, self._conversation, self._model)
+            _say(f"{warmed.remembered_tokens:,} of {warmed.tokens:,} tokens remembered.")
+        except OpenAIError as error:
+            _say(f"The earlier chat is not here: {_reason(error, self._url)}")
+            self._conversation = None
 
     def _read_lines(self) -> None:
         while True:
@@ -143,15 +176,20 @@ class TerminalChat:
             _say(f"The login holds for this chat only. {error}")
         if self._find_model():
             _say(self._greeting())
+            if self._conversation is None:
+                self._go_on()
+            else:
+                self._keeps = True
 
     def _log_out(self) -> None:
         """Ends the session at the service first: while that fails it is kept, so that one can try again."""
         if self._user is None:
             _say("You are not logged in.")
             return
+        left = login.LeftPages()
         if self._session is not None:
             try:
-                login.log_out(self._client)
+                left = login.log_out(self._client)
             except OpenAIError as error:
                 _say(f"You are still logged in: {_reason(error, self._url)}")
                 return
@@ -161,12 +199,13 @@ class TerminalChat:
                 _say(str(error))
         self._use(None)
         self._forget_chat()
-        _say("Logged out; this chat is forgotten.")
+        _say(f"Logged out; this chat is forgotten here.{_left(left)}")
 
     def _use(self, session: SavedSession | None) -> None:
         """Sends this session's token from now on; None: as without a login."""
         self._session = session
         self._model = None
+        self._keeps = False
         if session is None:
             self._client = self._without_session
         else:
@@ -183,7 +222,9 @@ class TerminalChat:
         return ended
 
     def _forget_chat(self) -> None:
-        self._messages = [*self._system]
+        self._said = []
+        self._conversation = None
+        self._is_new = False
         self._user = None
         with contextlib.suppress(ImportError):
             import readline
@@ -197,10 +238,9 @@ class TerminalChat:
             return
         if self._model is None and not self._find_model():
             return
-        self._messages.append({"role": "user", "content": question})
         answer = ""
         try:
-            for text in self._stream():
+            for text in self._stream_kept(question) if self._keeps else self._stream(question):
                 answer += text
                 print(text, end="", flush=True)
             print()
@@ -208,18 +248,41 @@ class TerminalChat:
             print(f" {DIM}(stopped){PLAIN}")
         except OpenAIError as error:
             is_over = self._session is not None and login.has_ended(error)
-            _say(self._forget_ended() if is_over else _reason(error, self._url))
-        if answer:
-            self._messages.append({"role": "assistant", "content": answer})
-        else:
-            self._messages.pop()
+            _say(self._forget_ended() if is_over else self._what_now(error))
+        if answer and not self._keeps:
+            self._said += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
-    def _stream(self) -> Iterator[str]:
+    def _what_now(self, error: OpenAIError) -> str:
+        if self._keeps and isinstance(error, NotFoundError) and error.code == "not_found":
+            self._conversation = None
+            return "This conversation was deleted elsewhere. Your next line begins a new one."
+        return _reason(error, self._url)
+
+    def _stream_kept(self, question: str) -> Iterator[str]:
+        """The next turn of a conversation that the service keeps; what was said before it did is handed over first."""
+        assert self._model is not None
+        if self._conversation is None:
+            self._conversation = kept_chat.begin(self._client, self._said)
+            self._said = []
+        yield from kept_chat.answer(
+            self._client,
+            self._conversation,
+            question,
+            model=self._model,
+            instructions=self._instructions,
+            temperature=self._temperature,
+            max_tokens=self._max_tokens,
+        )
+
+    def _stream(self, question: str) -> Iterator[str]:
         """The answer as it is made. Leaving early closes the connection, and so ends the work."""
         assert self._model is not None
+        system: list[ChatCompletionMessageParam] = []
+        if self._instructions:
+            system.append({"role": "system", "content": self._instructions})
         with self._client.chat.completions.create(
             model=self._model,
-            messages=self._messages,
+            messages=[*system, *self._said, {"role": "user", "content": question}],
             stream=True,
             temperature=self._temperature,
             max_tokens=self._max_tokens,
@@ -271,6 +334,17 @@ class TerminalChat:
 
 def _say(line: str) -> None:
     print(f"{DIM}{line}{PLAIN}")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]} ..."
+
+
+def _left(pages: login.LeftPages) -> str:
+    """What a logout has saved, for a sentence of its own; empty where nothing was to be saved."""
+    saved = f" {pages.saved:,} pages ({pages.saved_bytes / 1e6:,.1f} MB) saved." if pages.saved else ""
+    unsaved = f" {pages.unsaved:,} pages could not be saved: they are computed again." if pages.unsaved else ""
+    return saved + unsaved
 
 
 def _password() -> str:

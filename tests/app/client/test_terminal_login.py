@@ -2,17 +2,21 @@
 
 import getpass
 import json
+import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 
+from app.client import v1
 from app.client.terminal import ChatError, TerminalChat
 from app.messages.accounts import AccountsError
+from app.messages.memory import SavedPages
 from tests.app.client.conftest import MakeSite, TypeIn
 from tests.app.interface.accounts.here import PASSWORD, Site
 from tests.app.tiny_model import reference_tokenizer
@@ -30,6 +34,17 @@ def chat(url: str, capsys: pytest.CaptureFixture[str], **options: str) -> list[s
 def asked(site: Site) -> list[str]:
     """The prompts that came to the worker."""
     return [reference_tokenizer().decode(request.prompt_token_ids) for request in site.worker.requests]
+
+
+def token_of(site: Site, url: str) -> str:
+    token = token_in(Path(os.environ["XDG_CONFIG_HOME"]), url)
+    assert token is not None
+    return token
+
+
+def site_login(site: Site) -> str:
+    challenge = site.inside.logins.challenge("ann")
+    return site.inside.logins.log_in(challenge, challenge.stretched(PASSWORD)).token
 
 
 def token_in(folder: Path, url: str) -> str | None:
@@ -57,8 +72,13 @@ def test_logs_in_and_the_next_chat_goes_on(
     assert "hello" in prompt
     assert "too early" not in prompt
     type_in("once more", "quit")
-    assert chat(f"{url}/v1/", capsys)[0] == greeting(url)
-    assert len(asked(site)) == 2
+    again = chat(f"{url}/v1/", capsys)
+    assert again[:2] == [greeting(url), "> hello"]
+    assert again[3].endswith(" tokens remembered.")
+    _, warming, following = asked(site)
+    assert "hello" in warming
+    assert "hello" in following
+    assert "once more" in following
     assert (config_folder / "redoubt" / "sessions.json").stat().st_mode & 0o777 == 0o600
 
 
@@ -81,7 +101,7 @@ def test_logout_ends_the_session_and_forgets_the_chat(
         "exit",
     )
     printed = chat(url, capsys, system="Be brief.")
-    assert printed[3:6] == ["Logged out; this chat is forgotten.", "You are not logged in.", login_needed(url)]
+    assert printed[3:6] == ["Logged out; this chat is forgotten here.", "You are not logged in.", login_needed(url)]
     assert printed[6] == greeting(url, ", logged in as ben")
     assert "first of ann" in asked(site)[0]
     assert "first of ann" not in asked(site)[1]
@@ -91,6 +111,62 @@ def test_logout_ends_the_session_and_forgets_the_chat(
     with pytest.raises(AccountsError, match="session has ended"):
         site.inside.logins.identify(token)
     assert token_in(config_folder, url) not in (None, token)
+
+
+def test_a_new_conversation_and_a_chosen_one(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site, url = make_site()
+    type_in(*LOGIN, "in the first", "exit")
+    chat(url, capsys)
+    type_in("in the second", "exit")
+    TerminalChat(url, is_new=True).run()
+    assert "in the first" not in asked(site)[-1]
+    client = v1.connect(url, token_of(site, url))
+    found: Any = client.get("/conversations", cast_to=object)
+    assert sorted(one["title"] for one in found["data"]) == ["in the first", "in the second"]
+    (first,) = (one["id"] for one in found["data"] if one["title"] == "in the first")
+    type_in("and on", "exit")
+    TerminalChat(url, conversation=first).run()
+    assert "in the first" in asked(site)[-1]
+    assert "in the second" not in asked(site)[-1]
+
+
+def test_a_conversation_that_is_deleted_elsewhere(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site, url = make_site()
+
+    def delete_all() -> None:
+        v1.connect(url, token_of(site, url)).delete("/conversations", cast_to=object)
+
+    type_in(*LOGIN, "first", delete_all, "lost", "second", "exit")
+    assert "This conversation was deleted elsewhere. Your next line begins a new one." in chat(url, capsys)
+    assert "second" in asked(site)[-1]
+    assert "first" not in asked(site)[-1]
+
+
+def test_a_users_key_keeps_the_chat_too(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site, url = make_site()
+    key = site.inside.logins.add_key(site_login(site), "", None).secret
+    type_in("with a key", "exit")
+    chat(url, capsys, api_key=key)
+    type_in("again", "exit")
+    assert "> with a key" in chat(url, capsys, api_key=key)
+    assert "with a key" in asked(site)[-1]
+
+
+def test_a_logout_says_what_it_has_saved(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site, url = make_site()
+    first, second = site.page_workers
+    first.answers["clear_memory"], second.answers["clear_memory"] = SavedPages(12, 8_900_000, 0), SavedPages(0, 0, 3)
+    type_in(*LOGIN, "logout", "exit")
+    said = "Logged out; this chat is forgotten here. 12 pages (8.9 MB) saved. 3 pages could not be saved"
+    assert chat(url, capsys)[-1].startswith(said)
 
 
 def test_with_guests_one_chats_before_the_login_and_after_the_logout(
@@ -182,7 +258,7 @@ def test_a_users_chat_is_not_sent_as_a_guests(
     assert printed[3:6] == [
         "The session of ann has ended: type login to log in again.",
         "Type login to go on as ann, or logout to forget this chat.",
-        "Logged out; this chat is forgotten.",
+        "Logged out; this chat is forgotten here.",
     ]
     _, as_a_guest = asked(site)
     assert "as a guest" in as_a_guest
@@ -200,7 +276,7 @@ def test_a_logout_that_does_not_reach_the_service_can_be_repeated(
     type_in(*LOGIN, fail_next, "logout", "logout", "exit")
     assert chat(url, capsys)[2:] == [
         f"You are still logged in: {url} says: The accounts do not answer. Try again later.",
-        "Logged out; this chat is forgotten.",
+        "Logged out; this chat is forgotten here.",
     ]
     assert token_in(config_folder, url) is None
 
@@ -236,7 +312,7 @@ def test_a_file_that_cannot_be_used_does_not_end_the_chat(
     printed = chat(url, capsys)
     refused = f"{file}: other users can open it; remove it, or chmod 600"
     assert printed[:4] == [refused, login_needed(url), f"The login holds for this chat only. {refused}", greeting(url)]
-    assert printed[-2:] == [refused, "Logged out; this chat is forgotten."]
+    assert printed[-2:] == [refused, "Logged out; this chat is forgotten here."]
     assert len(asked(site)) == 1
 
 

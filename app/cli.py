@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from app.commands import accounts, models
+from app.commands import accounts, memory, models
 from app.commands.one_line import fail, one_line_errors
 from app.launch.node.roles import Cores, Role
 
@@ -27,6 +27,7 @@ cli = typer.Typer(
 )
 cli.add_typer(accounts.user, name="user")
 cli.add_typer(accounts.key, name="key")
+cli.add_typer(memory.memory, name="memory")
 cli.command()(accounts.keygen)
 cli.command()(accounts.rotate_key)
 cli.command()(accounts.audit)

@@ -45,7 +45,7 @@ RequestsPerMinute = Annotated[int | None, typer.Option(min=1, help="Requests in 
 TokensPerDay = Annotated[int | None, typer.Option(min=1, help="Tokens of a day in UTC.", show_default=False)]
 Concurrent = Annotated[int | None, typer.Option(min=1, help="Requests at the same time.", show_default=False)]
 MemoryBytes = Annotated[int | None, typer.Option(min=0, help="Bytes of saved pages.", show_default=False)]
-_SERVICE = "http://127.0.0.1:8000"
+SERVICE = "http://127.0.0.1:8000"
 
 
 @user.command()
@@ -56,7 +56,7 @@ def add(
     tokens_per_day: TokensPerDay = None,
     concurrent: Concurrent = None,
     memory_bytes: MemoryBytes = None,
-    url: Url = _SERVICE,
+    url: Url = SERVICE,
     as_: As = None,
     api_key: ApiKey = None,
     config: Config = None,
@@ -69,7 +69,7 @@ def add(
 
 
 @user.command("list")
-def list_(url: Url = _SERVICE, as_: As = None, api_key: ApiKey = None, config: Config = None) -> None:
+def list_(url: Url = SERVICE, as_: As = None, api_key: ApiKey = None, config: Config = None) -> None:
     """List all users."""
     with _administration(url, as_, api_key, config) as administration:
         for each in administration.users():
@@ -78,7 +78,7 @@ def list_(url: Url = _SERVICE, as_: As = None, api_key: ApiKey = None, config: C
 
 
 @user.command()
-def disable(name: Name, url: Url = _SERVICE, as_: As = None, api_key: ApiKey = None, config: Config = None) -> None:
+def disable(name: Name, url: Url = SERVICE, as_: As = None, api_key: ApiKey = None, config: Config = None) -> None:
     """Refuse a user from now on, and end what the user runs. Nothing is lost."""
     from app.messages.accounts import UserChange
 
@@ -87,7 +87,7 @@ def disable(name: Name, url: Url = _SERVICE, as_: As = None, api_key: ApiKey = N
 
 
 @user.command()
-def enable(name: Name, url: Url = _SERVICE, as_: As = None, api_key: ApiKey = None, config: Config = None) -> None:
+def enable(name: Name, url: Url = SERVICE, as_: As = None, api_key: ApiKey = None, config: Config = None) -> None:
     """Let a disabled user in again."""
     from app.messages.accounts import UserChange
 
@@ -102,7 +102,7 @@ def limits(
     tokens_per_day: TokensPerDay = None,
     concurrent: Concurrent = None,
     memory_bytes: MemoryBytes = None,
-    url: Url = _SERVICE,
+    url: Url = SERVICE,
     as_: As = None,
     api_key: ApiKey = None,
     config: Config = None,
@@ -120,7 +120,7 @@ def limits(
 def delete(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    url: Url = _SERVICE,
+    url: Url = SERVICE,
     as_: As = None,
     api_key: ApiKey = None,
     config: Config = None,
@@ -139,7 +139,7 @@ def reset(
     lose_memory: Annotated[
         bool, typer.Option("--lose-memory", help="The recovery code is lost: give up what was saved for the user.")
     ] = False,
-    url: Url = _SERVICE,
+    url: Url = SERVICE,
     as_: As = None,
     api_key: ApiKey = None,
     config: Config = None,
@@ -156,20 +156,20 @@ def add_key(
     days: Annotated[
         int | None, typer.Option(min=1, max=3650, help="How long it holds. [default: for ever]", show_default=False)
     ] = None,
-    url: Url = _SERVICE,
+    url: Url = SERVICE,
     as_: As = None,
     api_key: ApiKey = None,
 ) -> None:
     """Make an API key and print it, this once."""
-    with _service(url, as_, api_key) as service:
-        print(service.add_key(label, days).secret)
+    with service(url, as_, api_key) as asked:
+        print(asked.add_key(label, days).secret)
 
 
 @key.command("list")
-def list_keys(url: Url = _SERVICE, as_: As = None, api_key: ApiKey = None) -> None:
+def list_keys(url: Url = SERVICE, as_: As = None, api_key: ApiKey = None) -> None:
     """List your API keys."""
-    with _service(url, as_, api_key) as service:
-        for each in service.own_keys():
+    with service(url, as_, api_key) as asked:
+        for each in asked.own_keys():
             ends = "" if each.expires is None else f"until {_time(each.expires)}  "
             print(f"{each.id}  since {_time(each.created)}  {ends}{each.label}".rstrip())
 
@@ -177,13 +177,13 @@ def list_keys(url: Url = _SERVICE, as_: As = None, api_key: ApiKey = None) -> No
 @key.command()
 def revoke(
     key_id: Annotated[str, typer.Argument(metavar="ID", help="As `redoubt key list` shows it.")],
-    url: Url = _SERVICE,
+    url: Url = SERVICE,
     as_: As = None,
     api_key: ApiKey = None,
 ) -> None:
     """Revoke one of your API keys; what runs with it ends."""
-    with _service(url, as_, api_key) as service:
-        service.revoke_key(key_id)
+    with service(url, as_, api_key) as asked:
+        asked.revoke_key(key_id)
         print(f"{key_id} is revoked.")
 
 
@@ -211,7 +211,7 @@ def rotate_key(
 def audit(
     after: Annotated[int, typer.Option(min=0, help="The number of the row before the first.")] = 0,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many rows.")] = 100,
-    url: Url = _SERVICE,
+    url: Url = SERVICE,
     as_: As = None,
     api_key: ApiKey = None,
     config: Config = None,
@@ -231,23 +231,24 @@ def _administration(url: str, name: str | None, api_key: str | None, config: Pat
     from app.commands.administration import ERRORS, in_database
 
     if config is None:
-        with _service(url, name, api_key) as service:
-            yield service
+        with service(url, name, api_key) as asked:
+            yield asked
         return
     with one_line_errors(*ERRORS), in_database(config) as database:
         yield database
 
 
 @contextmanager
-def _service(url: str, name: str | None, api_key: str | None) -> "Iterator[OverHttp]":
+def service(url: str, name: str | None, api_key: str | None) -> "Iterator[OverHttp]":
+    """The running service, as a user. Errors of the block are one line. name: who logs in; None: the key is sent."""
     from app.commands.administration import ERRORS, OverHttp
 
     if name is None and api_key is None:
         fail("who are you? --as NAME asks for your password; or set REDOUBT_API_KEY to a key of yours", 2)
-    with one_line_errors(*ERRORS), OverHttp(url, api_key if name is None else None) as service:
+    with one_line_errors(*ERRORS), OverHttp(url, api_key if name is None else None) as asked:
         if name is not None:
-            service.log_in(name, _secret(f"Password of {name}: "))
-        yield service
+            asked.log_in(name, _secret(f"Password of {name}: "))
+        yield asked
 
 
 def _limits(

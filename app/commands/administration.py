@@ -136,6 +136,17 @@ class OverHttp:
         """One of the user's own."""
         self._ask("DELETE", f"/v1/keys/{quote(key_id, safe='')}")
 
+    def memory(self) -> dict[str, Any]:
+        """What the user's saved pages take, as `GET /v1/memory` has it."""
+        answer: dict[str, Any] = self._ask("GET", "/v1/memory")
+        return answer
+
+    def forget(self, conversation: str | None) -> dict[str, Any]:
+        """Destroys the keys of the user's saved pages: of one conversation, or with None of all."""
+        query = "" if conversation is None else f"?conversation={quote(conversation, safe='')}"
+        answer: dict[str, Any] = self._ask("DELETE", f"/v1/memory{query}")
+        return answer
+
     def users(self) -> Sequence[UserInfo]:
         """See Administration; so do all that follow."""
         return [_user(each) for each in self._ask("GET", "/v1/admin/users")["data"]]

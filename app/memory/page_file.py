@@ -90,6 +90,25 @@ def file_bytes(page_bytes: int) -> int:
     return HEADER_BYTES + page_bytes + TAG_BYTES
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a file lies, by the names of its folders and its own: hex digits."""
+
+    owner: str
+    model: str
+    name: str
+
+
+def header_place(header: bytes) -> Place:
+    """Where a file with these first HEADER_BYTES belongs. It need not open. Raises PageFileError."""
+    if len(header) < HEADER_BYTES:
+        raise PageFileError("it is shorter than a header")
+    magic, size, flags, fingerprint, owner, _, name, _, _ = _HEADER.unpack(header)
+    if magic != MAGIC or size != HEADER_BYTES or flags != 0:
+        raise PageFileError("its header is no page's of this format")
+    return Place(owner.hex(), fingerprint.hex()[:16], name.hex())
+
+
 def seal(page_id: PageId, page: memoryview, out: memoryview) -> None:
     """Writes the whole file to `out`, file_bytes(len(page)) long. Every call draws a new nonce."""
     header, nonce = page_id._header(), os.urandom(NONCE_BYTES)

@@ -1,10 +1,17 @@
 """The two ways to choose a worker, as pure functions of speeds and queue lengths; no Ray, no clock, no state.
 
 Routing needs an order and not only a first choice: if the first worker has no place, the next one gets the request.
+Users with saved pages have a home, a worker that their requests go to before the others unless it is overloaded.
 """
 
+import math
 import random
 from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Final
+
+_OVERLOAD: Final = 1.5
+"""A home gets no request if its queue_length / speed is more than so many times the least of all workers."""
 
 
 def choose_lottery(speeds: Sequence[float], rng: random.Random) -> int:
@@ -42,3 +49,26 @@ def shortest_queue_order(queue_lengths: Sequence[int], speeds: Sequence[float]) 
     if not speeds or not min(speeds) > 0 or len(speeds) != len(queue_lengths):
         raise ValueError(f"need one positive speed for each queue: {list(speeds)}, {list(queue_lengths)}")
     return sorted(range(len(speeds)), key=lambda i: (queue_lengths[i] / speeds[i], -speeds[i], i))
+
+
+def home_of(owner: str, worker_ids: Sequence[str], speeds: Sequence[float]) -> int:
+    """The index of the owner's worker, by rendezvous hashing that is weighted by speed.
+
+    All routers agree. Owners spread in proportion to speed; a worker that goes moves its own owners only, and one that
+    comes takes only those that become its own. Raises ValueError if there is no worker.
+    """
+    return max(range(len(worker_ids)), key=lambda i: (_weight(owner, worker_ids[i], speeds[i]), worker_ids[i]))
+
+
+def home_first(order: Sequence[int], home: int, queue_lengths: Sequence[int], speeds: Sequence[float]) -> list[int]:
+    """A policy's order, with the home before the others unless it is overloaded."""
+    waits = [length / speed for length, speed in zip(queue_lengths, speeds, strict=True)]
+    if waits[home] > _OVERLOAD * min(waits):
+        return list(order)
+    return [home, *(index for index in order if index != home)]
+
+
+def _weight(owner: str, worker_id: str, speed: float) -> float:
+    digest = blake2b(f"{owner}/{worker_id}".encode(), digest_size=6).digest()
+    drawn = (int.from_bytes(digest, "little") + 0.5) / 2**48  # evenly from 0 to 1, without the ends
+    return -speed / math.log(drawn)

@@ -2,13 +2,15 @@
 
 One router lives in each process that holds a handle to the workers (each ingress replica). It gets the workers'
 heartbeats through Serve's controller, which polls `record_routing_stats` and broadcasts what changed. Answers to
-requests and probes count as heartbeats too, so that routing goes on while the controller is replaced. It knows nothing
-of what a request means.
+requests and probes count as heartbeats too, so that routing goes on while the controller is replaced. Of a request it
+reads only whose saved pages it may use: these requests prefer one worker, so that a user's pages are in one memory.
 
 This file has every use of Serve's public router API (alpha in 2.60, which is pinned). It relies on these points:
 
 - A rank holds one replica. Within a rank Serve would prefer the least cached queue length and overrule the policy.
 - `should_backoff` makes Serve wait between two passes over workers that are all full.
+- `pending_request.args` are the call's arguments. A place that was found goes to the request that has waited longest,
+  which is another one's only where several wait: then the order of arrival counts more than whose home it is.
 - An exception set on `pending_request.future` reaches the caller, and a non-empty answer then ends the pass.
 - FIFOMixin: the choices of one HTTP request share an internal request id. The base class would match it to one of them
   only and leave the others waiting for ever.
@@ -26,10 +28,11 @@ from typing import Any
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import FIFOMixin, PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
-from app.controller.policies import lottery_order, shortest_queue_order
+from app.controller.policies import home_first, home_of, lottery_order, shortest_queue_order
 from app.controller.worker_table import WorkerTable
 from app.messages.failures import NoWorkerError, QueueFullError
 from app.messages.model_card import ModelCard
+from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerFacts, WorkerReport, WorkerRow
 from app.ray_internals import forget_request, router_of, take_waiting_requests
 
@@ -76,7 +79,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
                 self._refuse(pending_request, QueueFullError("All workers' queues are full. Try again later."))
                 return [live]
             self._tried.add(pending_request.future)
-        return self._reserving([live[i] for i in self._order(live)])
+        return self._reserving([live[i] for i in self._order(live, _owner_of(pending_request))])
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Takes Serve's list of the running workers, with their facts and last reports."""
@@ -142,11 +145,15 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         finally:
             self._probing.discard(worker_id)
 
-    def _order(self, live: Sequence[RunningReplica]) -> list[int]:
-        speeds = [self._table.speed(_worker_id(r)) for r in live]
-        if self._policy == "LOTTERY":
-            return lottery_order(speeds, self._rng)
-        return shortest_queue_order([self._queue_length(r) for r in live], speeds)
+    def _order(self, live: Sequence[RunningReplica], owner: str | None) -> list[int]:
+        worker_ids = [_worker_id(r) for r in live]
+        speeds = [self._table.speed(worker_id) for worker_id in worker_ids]
+        lengths = [self._queue_length(r) for r in live]
+        lottery = self._policy == "LOTTERY"
+        order = lottery_order(speeds, self._rng) if lottery else shortest_queue_order(lengths, speeds)
+        if owner is None or not live:
+            return order
+        return home_first(order, home_of(owner, worker_ids, speeds), lengths, speeds)
 
     def _queue_length(self, replica: RunningReplica) -> int:
         """Requests at the worker, with those that have been chosen for it but not sent yet.
@@ -229,6 +236,13 @@ def worker_replicas(handle: DeploymentHandle[Any]) -> list[RunningReplica]:
 
 def _worker_id(replica: RunningReplica) -> str:
     return str(replica.replica_id.unique_id)
+
+
+def _owner_of(pending_request: PendingRequest | None) -> str | None:
+    """Whose saved pages the request may use; None: nobody's, or it is no request to generate."""
+    request = pending_request.args[0] if pending_request is not None and pending_request.args else None
+    grant = request.memory if isinstance(request, GenerateRequest) else None
+    return None if grant is None else grant.owner
 
 
 def _parsed(

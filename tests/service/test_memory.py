@@ -52,10 +52,12 @@ class User:
 
 
 def kill(site: RunningService) -> None:
-    """The worker first, which could save what it has; then the main process, and the rest ends by itself."""
+    """The workers first, which could save what they have; then the main process, and the rest ends by itself."""
     family = descendants(site.process.pid)
-    (worker,) = [pid for pid in family if b"ServeReplica:redoubt:Worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    os.kill(worker, signal.SIGKILL)
+    workers = [pid for pid in family if b"ServeReplica:redoubt:Worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert len(workers) == 2
+    for worker in workers:
+        os.kill(worker, signal.SIGKILL)
     site.process.kill()
     site.process.wait()
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), "no process left")
@@ -65,7 +67,9 @@ def kill(site: RunningService) -> None:
 def test_a_chat_outlives_the_service_and_is_its_users_alone(service_model: Path, tmp_path: Path) -> None:
     pages = tmp_path / "pages"
     memory = {"folder": str(pages), "save_after_s": 600, "restore": "always", "min_tokens": 1}
-    configure_accounts(tmp_path, {"memory": memory})
+    # The lottery would send half of a user's requests to the worker that has not seen the chat.
+    workers = {"count": 2, "cpus_per_worker": 1, "ray_num_cpus": 0.1, "warm_up_prompt_tokens": 64}
+    configure_accounts(tmp_path, {"memory": memory, "worker": workers, "router": {"policy": "LOTTERY"}})
     start = (tmp_path / "service.yaml", tmp_path / "log", service_model.name, "--model", str(service_model))
     with starting_service(*start) as site:
         root = log_in(site, "root", ROOT_PASSWORD)
@@ -73,8 +77,14 @@ def test_a_chat_outlives_the_service_and_is_its_users_alone(service_model: Path,
         answer, usage = ann.chat([QUESTION])
         known = usage["total_tokens"]
         assert usage["prompt_tokens_details"]["cached_tokens"] == 0
+
+        # A user's requests stay at the worker that has the pages in memory; nothing is on disk yet.
+        following = [QUESTION, answer, {"role": "user", "content": "Why?"}]
+        turns = [ann.chat(following, max_tokens=1)[1] for _ in range(12)]
+        assert all(turn["prompt_tokens_details"]["cached_tokens"] >= known - LEFT_OUT for turn in turns)
+        assert ann.pages() == 0
         saved = ann.ask("POST", "/v1/memory/save")
-        full = (known - 1) // 32
+        full = (turns[0]["total_tokens"] - 1) // 32
         assert (saved["saved_pages"], saved["unsaved_pages"], saved["unacknowledged"]) == (full, 0, 0)
         assert ann.pages() == full
         kill(site)

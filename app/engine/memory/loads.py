@@ -132,7 +132,8 @@ class PageLoads:
         self._scatter = scatter
         self._post = post
         self._seconds_per_token = seconds_per_token
-        self._restore = restore
+        self.restore: Restore = restore
+        """May be changed, on any thread, unless it is "never"; for the loads that begin after that."""
         self._min_pages = max(-(-min_tokens // scheduler.limits.page_tokens), 1)
         self._now_s = now_s
         self._loads: dict[SequenceState, _Load] = {}
@@ -228,14 +229,14 @@ class PageLoads:
         return tokens * (self._seconds_per_token() or _UNKNOWN_SECONDS_PER_TOKEN)
 
     def _deadline_s(self, pages: int) -> float:
-        least_s = _ALWAYS_DEADLINE_S if self._restore == "always" else _LEAST_DEADLINE_S
+        least_s = _ALWAYS_DEADLINE_S if self.restore == "always" else _LEAST_DEADLINE_S
         return max(_DEADLINE * self._computing_s(pages), least_s)
 
     def _is_worth(self, pages: int) -> bool:
         """Whether loading so many pages is expected to take less time than computing them."""
         if pages < self._min_pages:
             return False
-        if self._restore == "always" or self._is_stale():
+        if self.restore == "always" or self._is_stale():
             return True
         return pages * self._seconds_per_page < self._computing_s(pages)
 

@@ -3,9 +3,18 @@ from collections import Counter
 
 import pytest
 
-from app.controller.policies import choose_lottery, choose_shortest_queue, lottery_order, shortest_queue_order
+from app.controller.policies import (
+    choose_lottery,
+    choose_shortest_queue,
+    home_first,
+    home_of,
+    lottery_order,
+    shortest_queue_order,
+)
 
 SPEEDS = [10.0, 20.0, 50.0, 120.0]
+WORKERS = ["a1", "b2", "c3", "d4"]
+OWNERS = [f"{number:032x}" for number in range(4_000)]
 
 
 def chi_square(counts: Counter[int], probabilities: list[float]) -> float:
@@ -53,3 +62,40 @@ def test_nothing_to_choose_from(speeds: list[float]) -> None:
 def test_speeds_and_queues_must_match() -> None:
     with pytest.raises(ValueError, match="each queue"):
         choose_shortest_queue([1], [1.0, 2.0])
+
+
+def homes(worker_ids: list[str], speeds: list[float]) -> list[str]:
+    return [worker_ids[home_of(owner, worker_ids, speeds)] for owner in OWNERS]
+
+
+def test_owners_spread_over_their_homes_in_proportion_to_speed() -> None:
+    counts = Counter(WORKERS.index(home) for home in homes(WORKERS, SPEEDS))
+    assert chi_square(counts, [speed / sum(SPEEDS) for speed in SPEEDS]) < 16.27
+
+
+def test_a_home_does_not_depend_on_the_order_of_the_workers() -> None:
+    assert homes(WORKERS, SPEEDS) == homes(WORKERS[::-1], SPEEDS[::-1])
+
+
+@pytest.mark.parametrize("gone", range(len(WORKERS)))
+def test_a_worker_that_goes_or_comes_moves_only_its_own_owners(gone: int) -> None:
+    with_all = homes(WORKERS, SPEEDS)
+    without = homes(WORKERS[:gone] + WORKERS[gone + 1 :], SPEEDS[:gone] + SPEEDS[gone + 1 :])
+    moved = {before for before, after in zip(with_all, without, strict=True) if before != after}
+    assert moved == {WORKERS[gone]}
+    taken = Counter(after for before, after in zip(with_all, without, strict=True) if before != after)
+    assert len(taken) == len(WORKERS) - 1  # all others take some of them
+
+
+def test_an_order_begins_with_the_home_until_it_is_overloaded() -> None:
+    speeds = [10.0, 20.0, 10.0]
+    assert home_first([1, 2, 0], 0, [0, 0, 0], speeds) == [0, 1, 2]
+    assert home_first([1, 2, 0], 0, [3, 4, 2], speeds) == [0, 1, 2]  # 0.3 is 1.5 times 0.2
+    assert home_first([1, 2, 0], 0, [4, 6, 4], speeds) == [0, 1, 2]
+    assert home_first([1, 2, 0], 0, [4, 5, 2], speeds) == [1, 2, 0]
+    assert home_first([1, 2, 0], 0, [1, 0, 2], speeds) == [1, 2, 0]  # another one is idle
+
+
+def test_nobody_has_a_home_without_workers() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        home_of(OWNERS[0], [], [])

@@ -14,7 +14,9 @@ from ray.serve.request_router import PendingRequest, ReplicaID
 
 from app.controller.router import WorkerRouter, router_kwargs
 from app.messages.failures import NoWorkerError, QueueFullError
+from app.messages.memory import MemoryGrant
 from app.messages.model_card import ModelCard
+from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerFacts, WorkerReport
 
 DEPLOYMENT = DeploymentID(name="Worker", app_name="test")
@@ -88,9 +90,19 @@ def request(internal_id: str = "http-1") -> PendingRequest:
     return PendingRequest(args=[], kwargs={}, metadata=metadata)
 
 
-async def send(router: WorkerRouter) -> str:
+def request_of(owner: str) -> PendingRequest:
+    """A request with a grant to the owner's saved pages, as `app.controller.worker_client` sends it."""
+    key, key_id = bytes(32), bytes(16)
+    grant = MemoryGrant(owner, key, key, key, key_id, key_id, shared_tokens=0, save=True)
+    pending = request()
+    pending.args = [GenerateRequest("r", (1,), 1, tenant=b"", memory=grant), "ingress"]
+    return pending
+
+
+async def send(router: WorkerRouter, owner: str | None = None) -> str:
     """One request, as Serve's AsyncioRouter does it; it never completes. Returns the worker's name."""
-    replica = await asyncio.wait_for(router._choose_replica_for_request(request()), 5)
+    pending = request() if owner is None else request_of(owner)
+    replica = await asyncio.wait_for(router._choose_replica_for_request(pending), 5)
     router.on_send_request(replica.replica_id)
     assert isinstance(replica, FakeReplica)
     replica.queue_length += 1
@@ -119,6 +131,56 @@ async def test_a_choice_counts_at_once(make_router: MakeRouter) -> None:
     # All are chosen before any is sent.
     chosen = await asyncio.gather(*(router._choose_replica_for_request(request()) for _ in range(10)))
     assert Counter(replica.replica_id.unique_id for replica in chosen) == {"a": 5, "b": 5}
+
+
+def complete(router: WorkerRouter, replica: FakeReplica) -> None:
+    """One of the worker's requests ends, as Serve tells the router."""
+    replica.queue_length -= 1
+    router.decrement_queue_len_cache(replica.replica_id)
+    router.on_request_completed(replica.replica_id, "r")
+
+
+OWNERS = [f"{number:032x}" for number in range(40)]
+
+
+@pytest.mark.parametrize("policy", ["SHORTEST_QUEUE", "LOTTERY"])
+async def test_a_users_requests_stay_at_one_worker(policy: str, make_router: MakeRouter) -> None:
+    replicas = {name: FakeReplica(name, speed) for name, speed in {"a": 20.0, "b": 30.0, "c": 25.0}.items()}
+    router, other = (make_router(*replicas.values(), policy=policy) for _ in range(2))
+
+    async def home(router: WorkerRouter, owner: str) -> str:
+        name = await send(router, owner)
+        complete(router, replicas[name])
+        return name
+
+    homes = {owner: await home(router, owner) for owner in OWNERS}
+    assert set(homes.values()) == {"a", "b", "c"}
+    for _ in range(5):
+        assert {owner: await home(router, owner) for owner in OWNERS} == homes
+    assert {owner: await home(other, owner) for owner in OWNERS} == homes  # another ingress agrees
+    router.update_replicas([replicas["a"], replicas["b"]])  # type: ignore[list-item]
+    after = {owner: await home(router, owner) for owner in OWNERS}
+    assert all(after[owner] == name for owner, name in homes.items() if name != "c")
+    router.update_replicas(list(replicas.values()))  # type: ignore[arg-type]
+    assert {owner: await home(router, owner) for owner in OWNERS} == homes
+
+
+@pytest.mark.parametrize("policy", ["SHORTEST_QUEUE", "LOTTERY"])
+async def test_an_overloaded_home_sends_its_users_to_others(policy: str, make_router: MakeRouter) -> None:
+    """Requests of one user that never end: the worker that is not the user's home gets its share too.
+
+    An overloaded home leaves the choice to the policy: the lottery may still draw it.
+    """
+    router = make_router(FakeReplica("a", 10.0), FakeReplica("b", 10.0), policy=policy)
+    counts = Counter([await send(router, OWNERS[0]) for _ in range(100)])
+    least = counts.most_common()[-1][1]
+    assert len(counts) == 2
+    assert least >= (38 if policy == "SHORTEST_QUEUE" else 30)
+
+
+async def test_a_full_home_is_passed_over(make_router: MakeRouter) -> None:
+    router = make_router(*(FakeReplica(name, 10.0, max_ongoing_requests=1) for name in "ab"), policy="LOTTERY")
+    assert {await send(router, OWNERS[0]), await send(router, OWNERS[0])} == {"a", "b"}
 
 
 async def test_queue_length_goes_up_and_down(make_router: MakeRouter) -> None:

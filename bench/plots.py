@@ -1,7 +1,8 @@
-"""Draws a comparison's JSON: `python -m bench.plots X.json --out FOLDER`. Does not measure.
+"""Draws JSON of `redoubt bench compare` or `memory`: `python -m bench.plots X.json --out FOLDER`. Does not measure.
 
-Up to three SVG files, depending on the works: tokens a second over streams, and over context (logarithmic axes), and
-the time of the first token over the prompt's length (the prefill's seconds). Points are medians, bars the lowest and
+Of a comparison up to three SVG files, depending on the works: tokens a second over streams, and over context
+(logarithmic axes), and the time of the first token over the prompt's length (the prefill's seconds). Of saved pages the
+time of the first token over the prompt's length, and over the disk's rate. Points are medians, bars the lowest and
 highest round. Needs matplotlib (the `bench` extra).
 """
 
@@ -54,41 +55,84 @@ def _points(result: Mapping[str, Any], point: Any, pattern: re.Pattern[str]) -> 
     return points
 
 
+def points_of_memory(result: Mapping[str, Any]) -> Points:
+    """Seconds to the first token by where the prompt's pages are, and llama.cpp's."""
+    names = {
+        "cold": "computed",
+        "hot": "in memory",
+        "restored": "saved, in the page cache",
+        "restored_from_disk": "saved, on the disk",
+    }
+    points: Points = {}
+    for tokens, figures in result["first_token_ms"].items():
+        for kind, name in names.items():
+            low, high = figures["ranges"][kind]
+            points.setdefault(name, []).append((int(tokens), figures[kind] / 1e3, low / 1e3, high / 1e3))
+            if "llama_cpp" in figures and kind in ("cold", "restored"):
+                theirs = figures["llama_cpp"][kind] / 1e3
+                points.setdefault(f"llama.cpp, {name}", []).append((int(tokens), theirs, theirs, theirs))
+    return points
+
+
+def points_of_disks(result: Mapping[str, Any], tokens: str) -> Points:
+    """Seconds to the first token of so long a prompt over the disk's rate in MB/s; the unlimited one is left out."""
+    points: Points = {}
+    for disk in result["disks"]:
+        if disk["bytes_per_s"] is not None:
+            figures = {str(length): of_length for length, of_length in disk["first_token_ms"].items()}[tokens]
+            for kind in ("computed", "always", "auto"):
+                seconds = figures[kind] / 1e3
+                points.setdefault(kind, []).append((disk["bytes_per_s"] // 1_000_000, seconds, seconds, seconds))
+    return {name: sorted(of_kind) for name, of_kind in points.items()}
+
+
 def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
     """Writes the plots with at least two points of one engine; returns their paths."""
+    seconds = "seconds to the first token"
+    if "disks" in result:
+        lengths = [str(length) for length in result["disks"][0]["first_token_ms"]]
+        pictures = [("memory", points_of_memory(result), "tokens of the prompt", seconds)] + [
+            (f"memory-disks-{length}", points_of_disks(result, length), f"MB/s of the disk, {length} tokens", seconds)
+            for length in lengths
+        ]
+    else:
+        pictures = [
+            ("batch", points_over_streams(result), "streams", "tokens/s, all streams"),
+            ("context", points_over_context(result), "tokens of context", "tokens/s, one stream"),
+            ("first-token", points_of_first_token(result), "tokens of the prompt", seconds),
+        ]
     plot: Any = import_module("matplotlib.pyplot")
-    model = result["model"]
-    pictures = [
-        ("batch", points_over_streams(result), "streams", "tokens/s, all streams"),
-        ("context", points_over_context(result), "tokens of context", "tokens/s, one stream"),
-        ("first-token", points_of_first_token(result), "tokens of the prompt", "seconds to the first token"),
-    ]
     written = []
     folder.mkdir(parents=True, exist_ok=True)
     for name, points, x_label, y_label in pictures:
-        if not any(len(of_engine) > 1 for of_engine in points.values()):
-            continue
-        figure, axes = plot.subplots(figsize=(6, 4), layout="constrained")
-        for engine, of_engine in points.items():
-            x, median, lowest, highest = zip(*of_engine, strict=True)
-            errors = [[m - low for m, low in zip(median, lowest, strict=True)]]
-            errors.append([high - m for m, high in zip(median, highest, strict=True)])
-            axes.errorbar(x, median, yerr=errors, marker="o", capsize=3, label=engine)
-        axes.set(xscale="log", yscale="log", xlabel=x_label, ylabel=y_label, title=f"{model}, {result['cpu']}")
-        axes.set_xticks(ticks := sorted({x for of in points.values() for x, *_ in of}), [str(tick) for tick in ticks])
-        axes.minorticks_off()
-        axes.grid(alpha=0.3)
-        axes.legend()
-        path = folder / f"{model}-{name}.svg"
-        figure.savefig(path)
-        plot.close(figure)
-        written.append(path)
+        if any(len(of_engine) > 1 for of_engine in points.values()):
+            path = folder / f"{result['model']}-{name}.svg"
+            _draw_points(
+                plot, points, path, xlabel=x_label, ylabel=y_label, title=f"{result['model']}, {result['cpu']}"
+            )
+            written.append(path)
     return written
+
+
+def _draw_points(plot: Any, points: Points, path: Path, **labels: str) -> None:
+    figure, axes = plot.subplots(figsize=(6, 4), layout="constrained")
+    for engine, of_engine in points.items():
+        x, median, lowest, highest = zip(*of_engine, strict=True)
+        errors = [[m - low for m, low in zip(median, lowest, strict=True)]]
+        errors.append([high - m for m, high in zip(median, highest, strict=True)])
+        axes.errorbar(x, median, yerr=errors, marker="o", capsize=3, label=engine)
+    axes.set(xscale="log", yscale="log", **labels)
+    axes.set_xticks(ticks := sorted({x for of in points.values() for x, *_ in of}), [str(tick) for tick in ticks])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path)
+    plot.close(figure)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draws each file."""
-    parser = argparse.ArgumentParser(prog="bench.plots", description="Draw comparisons.")
+    parser = argparse.ArgumentParser(prog="bench.plots", description="Draw comparisons and saved pages.")
     parser.add_argument("results", nargs="+", type=Path, metavar="JSON")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parsed = parser.parse_args(arguments)

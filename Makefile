@@ -1,7 +1,7 @@
 # The commands of the README. `make serve` and `make test` do everything from a clean clone; a second run starts at once.
 #
 #   make serve [PORT=8000] [MODEL=folder] [CONFIG=file]    make test    make conformance    make cluster    make sanitize
-#   make bench    make lint    make image    make clean
+#   make bench    make lint    make image    make page    make clean
 
 PYTHON ?= python3
 PORT ?= 8000
@@ -12,6 +12,7 @@ JOBS ?= $(shell nproc)
 THREADS ?= $(shell nproc)
 
 VENV := .venv
+WEB := app/interface/web
 BIN := $(VENV)/bin
 BUILD_ENV := $(VENV)/.build
 SERVE_ENV := $(VENV)/.serve
@@ -35,7 +36,7 @@ SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-.PHONY: help serve test conformance cluster sanitize lint bench build model test-tools kubectl docs lock clean
+.PHONY: help serve test conformance cluster sanitize lint bench build page model test-tools kubectl docs lock clean
 .PHONY: image image-check image-test image-lock
 
 help:
@@ -49,6 +50,7 @@ serve: $(ENV) build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
 
 # ARGS go to pytest: make test ARGS="tests/quant -k gguf"
 test: $(TEST_ENV) build model test-tools kubectl
+	@tools/node npm --prefix $(WEB) run --silent test
 	@REDOUBT_TEST_ALL=1 $(BIN)/python -m tests.run $(ARGS)
 
 # Clients that others wrote, in environments of their own: make conformance ARGS="openai litellm". Without ARGS also the
@@ -68,23 +70,35 @@ cluster: $(TEST_ENV) build model test-tools
 sanitize: $(TEST_ENV) build
 	@$(BIN)/python -m tests.sanitize.run $(ARGS)
 
-lint: $(TEST_ENV)
+lint: $(TEST_ENV) $(WEB)/node_modules/.installed
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@tools/node npm --prefix $(WEB) run --silent check
 	@$(BIN)/clang-format --dry-run -Werror $$(find kernels -name '*.h' -o -name '*.cc')
 
 # ARGS go to `redoubt bench engine`: make bench ARGS="--batch 1,8"
 bench: $(ENV) build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
 	@$(BIN)/python -m app.cli bench engine $(MODEL) --threads $(THREADS) $(ARGS)
 
-# The native engine, in place: kernels/_native*.so. Ninja rebuilds what changed.
-build: $(BUILD_ENV)
+# The native engine, in place: kernels/_native*.so. Ninja rebuilds what changed. And the pages.
+build: $(BUILD_ENV) page
 	@mkdir -p build
 	@cmake -S kernels -B build/native -G Ninja -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
 	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/kernels -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >build/cmake.log || { cat build/cmake.log; exit 1; }
 	@cmake --build build/native --parallel $(JOBS)
+
+# The pages that a browser gets, from TypeScript into $(WEB)/dist.
+page: $(WEB)/dist/.built
+
+$(WEB)/dist/.built: $(shell find $(WEB)/src -type f) $(wildcard $(WEB)/*.html $(WEB)/*.ts $(WEB)/*.json) $(WEB)/node_modules/.installed
+	@tools/node npm --prefix $(WEB) run --silent build -- --logLevel warn
+	@touch $@
+
+$(WEB)/node_modules/.installed: $(WEB)/package.json $(WEB)/package-lock.json $(WEB)/.npmrc | $(BUILD_ENV)
+	@tools/node npm --prefix $(WEB) ci --silent
+	@touch $@
 
 model: $(EMBEDDED_MODEL)/config.json
 
@@ -96,7 +110,7 @@ $(EMBEDDED_MODEL)/config.json: kernels/contract/packed_matrix.h $(shell find qua
 # An OCI image without Docker, from the locks of kuberay/image: $(IMAGE)/oci and its bill of materials. Debian's packages
 # come from the mirror of this machine's apt, or from DEBIAN_MIRROR and DEBIAN_SECURITY_MIRROR.
 IMAGE ?= build/image
-image image-check: $(IMAGE_ENV)
+image image-check: $(IMAGE_ENV) page
 	@tools/system_packages mmdebstrap=mmdebstrap umoci=umoci
 	@$(BIN)/python -m kuberay.image.build $(IMAGE) $(if $(filter image-check,$@),--check)
 
@@ -165,5 +179,5 @@ lock:
 	$(PYTHON) tools/write_lock.py requirements.lock build/lock-*.json
 
 clean:
-	rm -rf build kernels/_native*.so models/smollm2-135m-instruct models/*.gguf
+	rm -rf build $(WEB)/dist $(WEB)/node_modules kernels/_native*.so models/smollm2-135m-instruct models/*.gguf
 	test -L $(VENV) || rm -rf $(VENV)

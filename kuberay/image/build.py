@@ -39,8 +39,10 @@ def git(*arguments: str) -> str:
 
 
 def copy_sources(folder: Path) -> None:
-    """The files that git tracks, as they are now."""
-    for name in git("ls-files", "-z").split("\0"):
+    """The files that git tracks, as they are now, and the pages that `make page` has built."""
+    pages = (ROOT / "app/interface/web/dist").rglob("*")
+    built = sorted(str(path.relative_to(ROOT)) for path in pages)
+    for name in [*git("ls-files", "-z").split("\0"), *built]:
         if name and (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)

@@ -1,0 +1,6 @@
+// The page /account.
+import { render } from "preact";
+
+import "../common/style.css";
+
+render(<main class="account" />, document.getElementById("page")!);

@@ -1,0 +1,53 @@
+// Calls to the service's own /v1 with the session's cookie. Knows no page.
+
+/** A failure as the service words it. */
+export class ApiFailure extends Error {
+  constructor(
+    readonly status: number,
+    readonly code: string | null,
+    message: string,
+    /** Of the header Retry-After, in seconds; null: there is none. */
+    readonly retryAfterS: number | null = null,
+  ) {
+    super(message);
+  }
+}
+
+/** The answer's JSON. Throws ApiFailure; status 0: the service was not reached. */
+export async function call<Answer>(method: "GET" | "POST" | "DELETE", path: string, body?: object): Promise<Answer> {
+  const headers = body === undefined ? {} : { "Content-Type": "application/json" };
+  let response: Response;
+  try {
+    response = await fetch(path, { method, headers, body: body === undefined ? null : JSON.stringify(body) });
+  } catch {
+    throw new ApiFailure(0, null, "The service cannot be reached.");
+  }
+  const answer: unknown = await response.json().catch(() => null);
+  if (response.ok && answer !== null) return answer as Answer;
+  throw failureOf(response, answer);
+}
+
+function failureOf(response: Response, answer: unknown): ApiFailure {
+  const error = (answer as { error?: { code?: string | null; message?: string } } | null)?.error;
+  const wait = Number.parseInt(response.headers.get("Retry-After") ?? "", 10);
+  const message = error?.message ?? `The service answered with status ${response.status}.`;
+  return new ApiFailure(response.status, error?.code ?? null, message, Number.isNaN(wait) ? null : wait);
+}
+
+/** What to tell a person about a failure. */
+export function inWords(error: unknown): string {
+  if (!(error instanceof ApiFailure)) return "Something went wrong on this page. Reload it and try again.";
+  if (error.code === "invalid_login") return "Name or password is wrong.";
+  if (error.code === "too_many_logins") {
+    const wait = error.retryAfterS === null ? "later" : `in ${duration(error.retryAfterS)}`;
+    return `There were too many attempts. Try again ${wait}.`;
+  }
+  if (error.status === 0 || error.status >= 500) return "The service is not available. Try again in a moment.";
+  return error.message;
+}
+
+/** Seconds in words, rounded up: "20 seconds", "3 minutes". */
+export function duration(seconds: number): string {
+  const [count, unit] = seconds < 90 ? [Math.max(1, Math.ceil(seconds)), "second"] : [Math.ceil(seconds / 60), "minute"];
+  return `${count} ${unit}${count === 1 ? "" : "s"}`;
+}

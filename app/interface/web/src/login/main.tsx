@@ -1,0 +1,57 @@
+// The page /login: name and password for a session, kept in a cookie that no script can read.
+import { render } from "preact";
+import { useState } from "preact/hooks";
+
+import "../common/style.css";
+import { call, inWords } from "../common/api";
+import { nextPath } from "../common/places";
+
+function Login() {
+  const [failure, setFailure] = useState("");
+  const [isBusy, setBusy] = useState(false);
+
+  async function submit(event: SubmitEvent) {
+    event.preventDefault();
+    const form = event.currentTarget as HTMLFormElement;
+    const entered = new FormData(form);
+    setFailure("");
+    setBusy(true);
+    try {
+      await call("POST", "/v1/auth/login", {
+        name: String(entered.get("name")),
+        password: String(entered.get("password")),
+        cookie: true,
+      });
+      location.assign(nextPath(location.search, location.origin));
+    } catch (error) {
+      setFailure(inWords(error));
+      setBusy(false);
+      form.querySelector<HTMLInputElement>("#password")?.select();
+    }
+  }
+
+  return (
+    <main class="login">
+      <div>
+        <h1>Redoubt</h1>
+        <p class="quiet">What you write stays between this browser and this service.</p>
+      </div>
+      <form class="card" method="post" onSubmit={submit}>
+        <label>
+          Name
+          <input id="name" name="name" autocomplete="username" autocapitalize="none" spellcheck={false} required autofocus />
+        </label>
+        <label>
+          Password
+          <input id="password" name="password" type="password" autocomplete="current-password" required />
+        </label>
+        <div role="alert">{failure && <p class="told failed">{failure}</p>}</div>
+        <button class="main" disabled={isBusy}>
+          {isBusy ? "Logging in…" : "Log in"}
+        </button>
+      </form>
+    </main>
+  );
+}
+
+render(<Login />, document.getElementById("page")!);

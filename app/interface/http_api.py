@@ -28,6 +28,7 @@ from app.interface.routes.documents import DocumentRoutes
 from app.interface.routes.embeddings import EmbeddingRoutes
 from app.interface.routes.metrics import MetricsRoute
 from app.interface.routes.models import ModelRoutes
+from app.interface.routes.pages import PageFiles
 from app.interface.routes.responses import ResponseRoutes
 from app.interface.routes.tokenization import TokenizationRoutes
 from app.interface.service import Service
@@ -68,6 +69,8 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
         Route("GET", "/openapi.json", described.openapi, "This document.", "application/json", open=True),
         Route("GET", "/docs", described.docs, "The same to read.", "text/html", open=True),
     )
+    if accounts is not None:
+        routes = (*routes, *page_routes(PageFiles()))
     check = KeyCheck(service.settings.api_keys) if accounts is None else UserCheck(accounts)
     guarded = APIRouter(route_class=Guarded, dependencies=[Depends(check)])
     unguarded = APIRouter(route_class=Guarded)
@@ -152,6 +155,15 @@ def service_routes(reception: Reception, metrics: Metrics) -> Sequence[Route]:
         Route("POST", "/detokenize", tokenization.detokenize, "Tokens' text.", DetokenizeResponse, DetokenizeRequest),
         Route("GET", "/metrics", series.metrics, "Series in Prometheus' format.", "text/plain"),
         Route("GET", "/health", models.health, "Whether a worker is up.", Health, open=True, unavailable=Health),
+    )
+
+
+def page_routes(pages: PageFiles) -> Sequence[Route]:
+    """The pages that users have besides the chat; browsers get them without a credential."""
+    return (
+        Route("GET", "/login", pages.login, "The page to log in.", "text/html", open=True),
+        Route("GET", "/account", pages.account, "The page about one's account.", "text/html", open=True),
+        Route("GET", "/ui/{path:path}", pages.file, "Scripts and styles.", "text/javascript", open=True),
     )
 
 

@@ -19,18 +19,19 @@ CONTENT_SECURITY_POLICY = "; ".join(
 
 
 class PagePolicy:
-    """Adds the Content-Security-Policy to every HTML response."""
+    """Adds the Content-Security-Policy to every HTML response that has none of its own."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Adds the policy to every response of the page."""
+        """Passes everything on, with the policy."""
 
         async def send_with_policy(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                if headers.get("content-type", "").startswith("text/html"):
+                is_page = headers.get("content-type", "").startswith("text/html")
+                if is_page and "Content-Security-Policy" not in headers:
                     headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
                     headers["Referrer-Policy"] = "no-referrer"
             await send(message)

@@ -1,6 +1,71 @@
-// The page /account.
+// The page /account: who you are, your saved pages, your API keys, your password, and your sessions' end.
 import { render } from "preact";
+import { useEffect, useState } from "preact/hooks";
 
 import "../common/style.css";
+import { ApiFailure, call } from "../common/api";
+import { Keys } from "./keys";
+import { Memory } from "./memory";
+import { Password } from "./password";
+import { Sessions } from "./sessions";
 
-render(<main class="account" />, document.getElementById("page")!);
+interface Limits {
+  requests_per_minute: number | null;
+  tokens_per_day: number | null;
+  concurrent: number | null;
+}
+
+interface Session {
+  name: string;
+  role: "user" | "admin";
+  limits: Limits;
+}
+
+function Account() {
+  const [session, setSession] = useState<Session | null>(null);
+  const [failure, setFailure] = useState("");
+
+  useEffect(() => {
+    call<Session>("GET", "/v1/auth/session").then(setSession, (error: unknown) => {
+      if (error instanceof ApiFailure && error.status === 401) location.replace("/login?next=/account");
+      else setFailure("The service is not available. Reload this page in a moment.");
+    });
+  }, []);
+
+  if (failure) return <main class="account"><h1>Account</h1><p role="alert" class="told failed">{failure}</p></main>;
+  if (session === null) return <main class="account"><h1>Account</h1><p class="quiet">Loading…</p></main>;
+  return (
+    <main class="account">
+      <nav class="row apart"><a class="brand" href="/">Redoubt</a><a href="/">Back to the chat</a></nav>
+      <div>
+        <h1>{session.name}</h1>
+        <p class="quiet">{session.role === "admin" ? "Administrator" : "User"}</p>
+      </div>
+      <Memory />
+      <Keys />
+      <Password name={session.name} />
+      <LimitsCard limits={session.limits} />
+      <Sessions />
+    </main>
+  );
+}
+
+function LimitsCard({ limits }: { limits: Limits }) {
+  const shown: [string, number | null][] = [
+    ["Requests a minute", limits.requests_per_minute],
+    ["Tokens a day", limits.tokens_per_day],
+    ["Requests at once", limits.concurrent],
+  ];
+  return (
+    <section class="card" aria-labelledby="limits">
+      <h2 id="limits">Limits</h2>
+      <ul>
+        {shown.map(([label, limit]) => (
+          <li class="row apart" key={label}><span>{label}</span><span>{limit === null ? "No limit" : limit.toLocaleString("en")}</span></li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+render(<Account />, document.getElementById("page")!);

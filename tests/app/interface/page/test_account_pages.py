@@ -1,0 +1,128 @@
+"""`/login` and `/account` in a browser: the built pages, over real accounts and a worker that is not."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from app.messages.memory import SavedPages
+from tests.app.fake_worker import FakeWorker, deltas
+from tests.app.interface.accounts.here import PASSWORD, Site
+from tests.app.service import loopback_server
+from tests.browser import Watch
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(str(tmp_path / "accounts.db"), FakeWorker(lambda _: deltas([5])))
+    site.add("ann")
+    yield site
+    site.service.close()
+
+
+@pytest.fixture
+def watched(site: Site, browser: Browser) -> Iterator[tuple[Page, Watch]]:
+    """A page at the width of a phone."""
+    with loopback_server(site.app) as url:
+        page = browser.new_page(viewport={"width": 390, "height": 800}, base_url=url)
+        page.set_default_timeout(10_000)
+        watch = Watch(url)
+        watch.attach(page)
+        yield page, watch
+        page.close()
+
+
+def log_in(page: Page, password: str = PASSWORD) -> None:
+    page.get_by_label("Name").fill("ann")
+    page.get_by_label("Password").fill(password)
+    page.keyboard.press("Enter")
+
+
+def is_too_wide(page: Page) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth > innerWidth"))
+
+
+def test_log_in(watched: tuple[Page, Watch]) -> None:
+    page, watch = watched
+    page.goto("/account")
+    page.wait_for_url(re.compile(r"/login\?next=/account$"))
+    assert page.evaluate("document.activeElement.id") == "name"
+    log_in(page, "not the password")
+    expect(page.get_by_role("alert")).to_have_text("Name or password is wrong.")
+    assert not is_too_wide(page)
+    assert all("401" in complaint for complaint in watch.complaints)
+    watch.complaints.clear()
+    log_in(page)
+    page.wait_for_url(re.compile("/account$"))
+    expect(page.get_by_role("heading", name="ann")).to_be_visible()
+    cookie = page.context.cookies()[0]
+    assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+    assert page.evaluate("document.cookie") == ""
+    assert not is_too_wide(page)
+    assert (watch.complaints, watch.outside) == ([], [])
+
+
+def test_too_many_wrong_passwords_tell_the_wait(watched: tuple[Page, Watch], site: Site) -> None:
+    page, _ = watched
+    page.goto("/login")
+    for _ in range(site.settings.login_failures):
+        log_in(page, "not the password")
+        expect(page.get_by_role("button", name="Log in")).to_be_enabled()
+    log_in(page)
+    expect(page.get_by_role("alert")).to_have_text(re.compile(r"Try again in \d+ (second|minute)s?\."))
+
+
+def test_a_service_whose_accounts_are_down_says_so(watched: tuple[Page, Watch], site: Site) -> None:
+    page, _ = watched
+    page.goto("/login")
+    site.accounts.is_down = True
+    log_in(page)
+    expect(page.get_by_role("alert")).to_have_text("The service is not available. Try again in a moment.")
+
+
+def test_the_account(watched: tuple[Page, Watch], site: Site) -> None:
+    page, watch = watched
+    for worker in site.page_workers:
+        worker.answers.update(memory_use=(2, 300_000), flush_memory=SavedPages(3, 450_000, 0))
+    page.goto("/login?next=/account")
+    log_in(page)
+
+    expect(page.get_by_text("300 kB of 1 MB, 2 pages")).to_be_visible()
+    page.get_by_role("button", name="Save now").click()
+    expect(page.get_by_text("6 pages saved.")).to_be_visible()
+    page.get_by_role("button", name="Forget all").click()
+    page.get_by_role("button", name="Keep them").click()
+    assert all(call[0] != "forget_memory" for call in site.page_workers[0].calls)
+    page.get_by_role("button", name="Forget all").click()
+    page.get_by_role("button", name="Destroy the keys").click()
+    expect(page.get_by_text(re.compile("^Forgotten: "))).to_be_visible()
+    assert any(call[0] == "forget_memory" for call in site.page_workers[0].calls)
+
+    page.get_by_label("Label").fill("<b>laptop</b>")
+    page.get_by_label(re.compile("^Days until")).fill("30")
+    page.get_by_role("button", name="Add a key").click()
+    secret = page.locator("#secret").inner_text()
+    assert secret.startswith("rdbt_")
+    expect(page.get_by_text("<b>laptop</b>")).to_be_visible()
+    assert not is_too_wide(page)
+    headers = {"Authorization": f"Bearer {secret}"}
+    assert page.request.get("/v1/keys", headers=headers).status == 200
+    page.get_by_role("button", name="Revoke <b>laptop</b>").click()
+    expect(page.get_by_text("Revoked: <b>laptop</b>.")).to_be_visible()
+    assert page.request.get("/v1/keys", headers=headers).status == 401
+
+    page.get_by_label("Present password").fill(PASSWORD)
+    page.get_by_label("New password").fill("another long password")
+    page.get_by_role("button", name="Change the password").click()
+    expect(page.get_by_text(re.compile("^Changed"))).to_be_visible()
+
+    page.get_by_role("button", name="Sign out", exact=True).click()
+    expect(page.get_by_text("1 session ended, 0 pages saved.")).to_be_visible()
+    assert page.context.cookies() == []
+    assert (watch.complaints, watch.outside) == ([], [])
+    page.goto("/account")
+    page.wait_for_url(re.compile("/login"))

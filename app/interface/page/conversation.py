@@ -15,6 +15,8 @@ from app.client import v1
 Turn = dict[str, Any]
 """A chatbot message: {"role": "user" | "assistant", "content": text, or its parts}."""
 
+SESSION_SCOPE = "redoubt.session"
+"""Where the ASGI scope of the page's request has the token of its user's session; None: it has none."""
 REDRAW_S = 0.04
 """Tokens that come faster than this are drawn together: each redraw costs the server milliseconds of CPU."""
 
@@ -114,7 +116,10 @@ class Conversations:
             yield text
 
     def _client(self, request: gr.Request, key: str | None) -> AsyncOpenAI:
-        return v1.connect_async(self._base_url or _own_address(request), key)
+        if self._base_url is not None:
+            return v1.connect_async(self._base_url, key)
+        # A session is this service's own affair: it goes to no other address.
+        return v1.connect_async(_own_address(request), key or request.request.scope.get(SESSION_SCOPE))  # type: ignore[union-attr]
 
 
 def _own_address(request: gr.Request) -> str:

@@ -21,11 +21,12 @@ MOST_SESSIONS = 1000
 """Sessions of which Gradio keeps the menu of models, about 30 KB each; the oldest ones go."""
 
 
-def build_page(base_url: str | None = None) -> gr.Blocks:
+def build_page(base_url: str | None = None, *, has_accounts: bool = False) -> gr.Blocks:
     """The page's components and events.
 
     base_url: where `/v1` is, such as "http://127.0.0.1:8000"; None: at the address and port on which the page's own
     request came in (the server's, not what the client's Host header says).
+    has_accounts: whether there is a page `/account`.
     """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     service = Conversations(base_url)
@@ -41,7 +42,10 @@ def build_page(base_url: str | None = None) -> gr.Blocks:
             seed = gr.Textbox(label="Seed", placeholder="Another one each time", elem_id="seed")
             key = gr.Textbox(label="API key", placeholder="If the service asks for one", type="password")
         with gr.Row():
-            gr.Markdown("# Redoubt\nWhat you write stays between this browser and this service.", elem_id="title")
+            account = " [Account](/account)" if has_accounts else ""
+            gr.Markdown(
+                f"# Redoubt\nWhat you write stays between this browser and this service.{account}", elem_id="title"
+            )
             clear = gr.Button("New chat", elem_id="clear", size="sm", variant="secondary")
         chat = gr.Chatbot(
             elem_id="chat",

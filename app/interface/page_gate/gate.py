@@ -2,7 +2,8 @@
 
 All other routes of Gradio (uploads, files, its API, heartbeats) are unknown here. Gradio gets neither headers nor
 bodies as they came, only what was checked. Gradio answers an `Origin` with CORS headers, and takes the
-page's address from `X-Forwarded-*`: it sees neither. Knows nothing of `/v1`.
+page's address from `X-Forwarded-*`: it sees neither. With accounts only users get the page, or guests, and
+a session goes on with what the page asks. Knows nothing of `/v1`.
 """
 
 import contextlib
@@ -11,18 +12,22 @@ from urllib.parse import parse_qs
 
 import gradio as gr
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from app.interface import errors
+from app.interface.accounts.checks import SESSION_COOKIE, check_origin
+from app.interface.accounts.gate import AccountsGate
 from app.interface.errors import ApiError
 from app.interface.guard import error_response
+from app.interface.page.conversation import SESSION_SCOPE
 from app.interface.page_gate import calls
 from app.interface.page_gate.events import Events
 from app.interface.places import Places
 from app.interface.reception import read_body
 from app.interface.streaming import ClientGoneError
+from app.messages.accounts import AccountsError
 
 _FILES = frozenset({"/", "/favicon.ico", "/manifest.json", "/robots.txt", "/theme.css", "/gradio_api/app_id"})
 _FOLDERS = ("/assets/", "/static/")
@@ -39,10 +44,18 @@ class PageGate:
     """Gradio's ASGI application, bounded. The page may hold half of the ingress' places, its streams a quarter."""
 
     def __init__(
-        self, gradio: ASGIApp, page: gr.Blocks, *, max_open_requests: int, max_body_bytes: int, retry_after_s: int
+        self,
+        gradio: ASGIApp,
+        page: gr.Blocks,
+        *,
+        max_open_requests: int,
+        max_body_bytes: int,
+        retry_after_s: int,
+        accounts: AccountsGate | None = None,
     ) -> None:
         self._gradio = gradio
         self._page = page
+        self._accounts = accounts
         self._max_body_bytes = max_body_bytes
         self._retry_after_s = retry_after_s
         self._places = Places(max(1, max_open_requests // 2))
@@ -63,7 +76,9 @@ class PageGate:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]
-        if method in ("GET", "HEAD") and (path in _FILES or path.startswith(_FOLDERS)):
+        if method in ("GET", "HEAD") and path == "/" and await self._must_log_in(Request(scope)):
+            await RedirectResponse("/login", 303, {"Cache-Control": "no-store"})(scope, receive, send)
+        elif method in ("GET", "HEAD") and (path in _FILES or path.startswith(_FOLDERS)):
             await self._gradio(_inner(scope, ()), _Body(receive), send)
         elif method == "GET" and path == _STREAM:
             query = parse_qs(scope["query_string"].decode("latin-1"))
@@ -71,6 +86,7 @@ class PageGate:
             with self._events.streaming(session):
                 await self._gradio(_inner(scope, ()), _Body(receive), send)
         elif method == "POST" and path in (_JOIN, _RUN, _CANCEL, _RESET):
+            user_session = self._session(Request(scope))
             raw = await read_body(Request(scope, receive), self._max_body_bytes)
             session, body = "", b""
             if path == _CANCEL:
@@ -81,9 +97,26 @@ class PageGate:
                 session, body = calls.call(self._page.fns, raw, queued=path == _JOIN)
             headers = ((b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)))
             with self._events.joining(session) if path == _JOIN else contextlib.nullcontext():
-                await self._gradio(_inner(scope, headers), _Body(receive, body), send)
+                inner = {**_inner(scope, headers), SESSION_SCOPE: user_session}
+                await self._gradio(inner, _Body(receive, body), send)
         else:
             raise errors.no_such_route(method, path)
+
+    async def _must_log_in(self, request: Request) -> bool:
+        if self._accounts is None or self._accounts.guests:
+            return False
+        try:
+            await self._accounts.identify(request.cookies.get(SESSION_COOKIE, ""))
+        except AccountsError as error:
+            return error.refusal.code in errors.NOT_WHO_THEY_WERE
+        return False
+
+    def _session(self, request: Request) -> str | None:
+        """The token of the session's cookie, if any. Raises ApiError (403) if another site's page may have sent it."""
+        token = None if self._accounts is None else request.cookies.get(SESSION_COOKIE)
+        if token is not None:
+            check_origin(request)
+        return token
 
 
 def _inner(scope: Scope, headers: Iterable[tuple[bytes, bytes]]) -> Scope:

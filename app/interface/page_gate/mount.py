@@ -13,6 +13,7 @@ import gradio.routes
 from fastapi import FastAPI
 from starlette.routing import Mount
 
+from app.interface.accounts.gate import AccountsGate
 from app.interface.page.page import build_page
 from app.interface.page.style import CSS, theme
 from app.interface.page_gate.gate import PageGate
@@ -28,6 +29,7 @@ def mount_page(
     max_open_requests: int = 512,
     max_body_bytes: int = 8 << 20,
     retry_after_s: int = 1,
+    accounts: AccountsGate | None = None,
 ) -> None:
     """Puts the page at `/` of an application that has its other routes already.
 
@@ -38,8 +40,9 @@ def mount_page(
         max_open_requests: that the whole application takes; the page takes half of them.
         max_body_bytes: of the largest conversation that the page may send.
         retry_after_s: of an answer 503.
+        accounts: with them a user's session counts for what the page asks; None: there are none.
     """
-    page = build_page(base_url)
+    page = build_page(base_url, has_accounts=accounts is not None)
     for module in (gradio.queueing, gradio.routes):
         vars(module)["traceback"] = _QuietTraceback
     gr.mount_gradio_app(
@@ -60,6 +63,7 @@ def mount_page(
         max_open_requests=max_open_requests,
         max_body_bytes=max_body_bytes,
         retry_after_s=retry_after_s,
+        accounts=accounts,
     )
     app.mount("/", gate)
     app.add_middleware(PagePolicy)

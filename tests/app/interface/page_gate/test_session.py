@@ -1,0 +1,94 @@
+"""The chat page of a service with accounts: who gets it, and as whom it asks."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from playwright.sync_api import Browser, expect
+
+from app.interface.page_gate.mount import mount_page
+from tests.app.fake_worker import FakeWorker, deltas
+from tests.app.interface.accounts.here import PASSWORD, Site
+from tests.browser import ask
+from tests.fake_v1 import FakeV1, running
+
+COOKIE = {"name": "ann", "password": PASSWORD, "cookie": True}
+JOIN = {"data": ["hi", [], "tiny", "", 0, 0.9, 8, "", ""], "fn_index": 0, "session_hash": "a1"}
+
+
+class Served(FakeV1):
+    """The site in place of the fake `/v1`."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self._site = site
+
+    def app(self) -> FastAPI:
+        return self._site.app
+
+
+@pytest.fixture(params=[False])
+def site(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
+    site = Site(str(tmp_path / "accounts.db"), FakeWorker(lambda _: deltas([5, 6])), guests=request.param)
+    site.add("ann")
+    yield site
+    site.service.close()
+
+
+@pytest.fixture
+def client(site: Site) -> Iterator[httpx.Client]:
+    with (
+        running(Served(site), lambda app: mount_page(app, accounts=site.gate)) as served,
+        httpx.Client(base_url=served.url) as client,
+    ):
+        yield client
+
+
+def test_only_a_session_gets_the_page(client: httpx.Client) -> None:
+    for cookie in ("", "redoubt_session=rdbs_wrong"):
+        answer = client.get("/", headers={"Cookie": cookie})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+    client.post("/v1/auth/login", json=COOKIE)
+    assert client.get("/").status_code == 200
+    client.post("/v1/auth/logout", json={}, headers={"Origin": str(client.base_url)})
+    assert client.get("/").status_code == 303
+
+
+@pytest.mark.parametrize("site", [True], indirect=True)
+def test_guests_get_the_page_where_they_are_served(client: httpx.Client) -> None:
+    answer = client.get("/")
+    assert answer.status_code == 200
+    assert "/account" in answer.text
+
+
+def test_a_foreign_page_cannot_ask_with_a_users_session(client: httpx.Client, site: Site) -> None:
+    client.post("/v1/auth/login", json=COOKIE)
+    for origin in ({}, {"Origin": "https://evil.test"}, {"Origin": "null"}):
+        answer = client.post("/gradio_api/queue/join", json=JOIN, headers=origin)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "foreign_origin")
+    ours = client.post("/gradio_api/queue/join", json=JOIN, headers={"Origin": str(client.base_url)})
+    assert ours.status_code == 200
+
+
+@pytest.mark.browser
+def test_a_user_chats_with_the_session(site: Site, client: httpx.Client, browser: Browser) -> None:
+    page = browser.new_page(base_url=str(client.base_url))
+    page.goto("/")
+    page.wait_for_url(re.compile("/login$"))
+    page.get_by_label("Name").fill("ann")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.keyboard.press("Enter")
+    page.locator("#question textarea").wait_for()
+    page.locator(".sidebar .toggle-button").click()
+    page.get_by_label("Longest answer, in tokens").fill("8")  # the model is tiny
+    page.keyboard.press("Tab")
+    page.locator(".sidebar .toggle-button").click()
+    ask(page, "hi")
+    expect(page.locator("#chat .message.bot")).to_have_count(1)
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
+    assert "admit" in site.accounts.calls
+    page.get_by_role("link", name="Account").wait_for()
+    page.close()

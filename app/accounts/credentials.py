@@ -37,8 +37,13 @@ def read(text: str) -> Shown | None:
     if match := _API_KEY.fullmatch(text):
         return Shown(match[1], is_session=False, secret=match[2].encode(), token_hash=token_hash)
     if _SESSION.fullmatch(text):
-        return Shown(token_hash.hex()[:16], is_session=True, secret=text.encode(), token_hash=token_hash)
+        return Shown(session_id(token_hash), is_session=True, secret=text.encode(), token_hash=token_hash)
     return None
+
+
+def session_id(token_hash: bytes) -> str:
+    """16 hex digits."""
+    return token_hash.hex()[:16]
 
 
 def looks_like_session(text: str) -> bool:

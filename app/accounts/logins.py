@@ -19,10 +19,11 @@ from app.accounts.credentials import (
     normalized_name,
     normalized_password,
     read,
+    session_id,
 )
 from app.accounts.keys import SALT_BYTES, PasswordCost, UserKey, key_id, stretch
 from app.accounts.store import Store
-from app.messages.accounts import AccountsError, Identity, KeyInfo, NewKey, PageKeys, Session, UserLimits
+from app.messages.accounts import AccountsError, Identity, KeyInfo, NewKey, PageKeys, Session, SessionInfo, UserLimits
 from app.sealing.records import SealError
 
 MOST_KEYS = 100
@@ -218,6 +219,37 @@ class Logins:
                 )
             self._store.note(connection, known.identity.user_id, "logout", known.identity.credential)
             return ended
+
+    def sessions(self, text: str) -> Sequence[SessionInfo]:
+        """The user's that hold, the latest first."""
+        with self._store.transaction() as connection:
+            known = self.known(connection, text)
+            mine = tables.sessions.c.user_id == known.identity.user_id
+            holds = mine & ~self._has_ended(int(self._store.now()))
+            found = select(tables.sessions).where(holds).order_by(tables.sessions.c.created.desc())
+            return [
+                SessionInfo(
+                    session_id(row.token_hash),
+                    row.created,
+                    row.seen,
+                    row.expires,
+                    row.token_hash == known.shown.token_hash,
+                )
+                for row in connection.execute(found)
+            ]
+
+    def end_session(self, text: str, wanted: str) -> None:
+        """Ends one of the user's. Raises AccountsError: `not_found`."""
+        with self._store.transaction() as connection:
+            known = self.known(connection, text)
+            mine = tables.sessions.c.user_id == known.identity.user_id
+            hashes = connection.execute(select(tables.sessions.c.token_hash).where(mine)).scalars()
+            found = next((each for each in hashes if session_id(each) == wanted), None)
+            if found is None:
+                raise AccountsError("not_found", "There is no such session.", param="id")
+            connection.execute(delete(tables.sessions).where(tables.sessions.c.token_hash == found))
+            self._store.note(connection, known.identity.user_id, "end_session", wanted)
+        self._store.changes.add(wanted)
 
     def change_password(self, text: str, challenge: Challenge, stretched: bytes, new: NewPassword) -> None:
         """Ends all sessions of the user but this one. Raises AccountsError: `invalid_login`, and as `identify` does."""

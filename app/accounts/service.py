@@ -33,6 +33,7 @@ from app.messages.accounts import (
     Revocations,
     Role,
     Session,
+    SessionInfo,
     UsageRow,
     UserChange,
     UserInfo,
@@ -162,6 +163,14 @@ class AccountsService(StoredService):
         stretched = await self._stretched(lambda: challenge.stretched(password))
         renewed = await self._stretched(lambda: new_password(new, cost))
         return await self._answer(lambda: logins.change_password(secret, challenge, stretched, renewed))
+
+    async def sessions(self, secret: str) -> Sequence[SessionInfo] | Refusal:
+        """See AccountsClient."""
+        return await self._answer(lambda: self._accounts.logins.sessions(secret))
+
+    async def end_session(self, secret: str, session_id: str) -> Refusal | None:
+        """See AccountsClient."""
+        return await self._answer(lambda: self._accounts.logins.end_session(secret, session_id))
 
     async def keys(self, secret: str) -> Sequence[KeyInfo] | Refusal:
         """See AccountsClient."""

@@ -15,6 +15,7 @@ from app.messages.accounts import (
     Revocations,
     Role,
     Session,
+    SessionInfo,
     UsageRow,
     UserChange,
     UserInfo,
@@ -52,6 +53,14 @@ class ServeAccounts(ServeConversationStore):
     async def change_password(self, secret: str, password: str, new: str) -> None:
         """See AccountsClient."""
         await self._call(object, "change_password", secret, password, new)
+
+    async def sessions(self, secret: str) -> Sequence[SessionInfo]:
+        """See AccountsClient."""
+        return await self._call(list[SessionInfo], "sessions", secret)
+
+    async def end_session(self, secret: str, session_id: str) -> None:
+        """See AccountsClient."""
+        await self._call(object, "end_session", secret, session_id)
 
     async def keys(self, secret: str) -> Sequence[KeyInfo]:
         """See AccountsClient."""

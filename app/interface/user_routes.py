@@ -27,6 +27,7 @@ from app.interface.wire.accounts import (
     NewUserObject,
     PasswordRequest,
     ResetRequest,
+    SessionList,
     UsageList,
     UserChangeRequest,
     UserList,
@@ -165,6 +166,8 @@ def account_routes(accounts: AccountsGate) -> Sequence[Route]:
         ),
         Route("POST", "/v1/auth/logout", users.logout, "Ends sessions.", EndedSessions, LogoutRequest),
         Route("GET", "/v1/auth/session", users.session, "Who you are.", UserSession),
+        Route("GET", "/v1/auth/sessions", users.sessions, "Your sessions.", SessionList),
+        Route("DELETE", "/v1/auth/sessions/{id}", users.end_session, "Ends a session.", Done, refuses={404: none}),
         Route(
             "POST",
             "/v1/auth/password",

@@ -159,6 +159,20 @@ class UserInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """One of a user's sessions; its token is known to whoever logged in alone."""
+
+    id: str
+    created: int
+    """Unix seconds; so are the next two."""
+    seen: int
+    """Its last use, to within some minutes."""
+    expires: int
+    is_current: bool
+    """Whether it is the one that asks."""
+
+
+@dataclass(frozen=True, slots=True)
 class NewUser:
     """A user that was added or whose password was reset. The recovery code is shown once."""
 
@@ -275,6 +289,12 @@ class AccountsClient(Protocol):
 
     async def change_password(self, secret: str, password: str, new: str) -> None:
         """Ends all other sessions of the user. Refuses with `invalid_login`."""
+
+    async def sessions(self, secret: str) -> Sequence[SessionInfo]:
+        """The user's sessions that hold, the latest first."""
+
+    async def end_session(self, secret: str, session_id: str) -> None:
+        """Refuses with `not_found`, also where the session is another user's."""
 
     async def keys(self, secret: str) -> Sequence[KeyInfo]:
         """The user's API keys."""

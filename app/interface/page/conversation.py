@@ -8,6 +8,7 @@ from typing import Any
 
 import gradio as gr
 from openai import AsyncOpenAI, OpenAIError, omit
+from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionMessageParam
 
 from app.client import v1
@@ -34,6 +35,15 @@ class _Knobs:
     key: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class _SoFar:
+    """An answer while it is made."""
+
+    text: str = ""
+    note: str = ""
+    """What there is to say of it when it has ended."""
+
+
 class Conversations:
     """What the page's components call; each call is a request to `/v1`."""
 
@@ -52,39 +62,39 @@ class Conversations:
 
     async def answer(
         self, question: str, history: list[Turn], request: gr.Request, *knobs: Any
-    ) -> AsyncIterator[tuple[Any, Any]]:
+    ) -> AsyncIterator[tuple[Any, Any, Any]]:
         """Answers a new question; a question without any answer is put back into the text box."""
         if not question.strip():
-            yield gr.skip(), gr.skip()
+            yield gr.skip(), gr.skip(), gr.skip()
             return
         asked = [*history, {"role": "user", "content": question}]
-        yield _busy(value=""), asked
-        text = ""
-        async with aclosing(self._converse(asked, request, _Knobs(*knobs))) as texts:
-            async for text in texts:
-                yield gr.skip(), [*asked, {"role": "assistant", "content": text}]
-        yield (idle_box(), gr.skip()) if text else (idle_box(value=question), history)
+        yield _busy(value=""), asked, ""
+        so_far = _SoFar()
+        async with aclosing(self._converse(asked, request, _Knobs(*knobs))) as pieces:
+            async for so_far in pieces:
+                yield gr.skip(), [*asked, {"role": "assistant", "content": so_far.text}], so_far.note
+        yield ((idle_box(), gr.skip(), gr.skip()) if so_far.text else (idle_box(value=question), history, ""))
 
     async def answer_again(
         self, history: list[Turn], request: gr.Request, *knobs: Any
-    ) -> AsyncIterator[tuple[Any, Any]]:
+    ) -> AsyncIterator[tuple[Any, Any, Any]]:
         """Answers the last question once more, in place of its answer."""
         asked = history[: _last_question(history) + 1]
-        yield _busy(), asked
-        text = ""
-        async with aclosing(self._converse(asked, request, _Knobs(*knobs))) as texts:
-            async for text in texts:
-                yield gr.skip(), [*asked, {"role": "assistant", "content": text}]
-        yield idle_box(), gr.skip() if text else history
+        yield _busy(), asked, ""
+        so_far = _SoFar()
+        async with aclosing(self._converse(asked, request, _Knobs(*knobs))) as pieces:
+            async for so_far in pieces:
+                yield gr.skip(), [*asked, {"role": "assistant", "content": so_far.text}], so_far.note
+        yield idle_box(), gr.skip() if so_far.text else history, gr.skip()
 
     async def _converse(
         self, conversation: list[Turn], request: gr.Request, knobs: _Knobs
-    ) -> AsyncGenerator[str, None]:
-        """Yields the answer's text so far each time it grows. An error is shown, and ends it.
+    ) -> AsyncGenerator[_SoFar, None]:
+        """Yields the answer so far each time it grows. An error is shown, and ends it.
 
         Closing it closes the connection, which ends the work on the server.
         """
-        text = shown = ""
+        text = shown = note = ""
         shown_at_s = 0.0
         try:
             seed = int(knobs.seed) if knobs.seed and knobs.seed.strip() else omit
@@ -98,6 +108,7 @@ class Conversations:
                     or next(iter(await v1.models_async(client)), ""),  # before the menu of models was filled
                     messages=_messages(conversation, knobs.system),
                     stream=True,
+                    stream_options={"include_usage": True},
                     temperature=knobs.temperature,
                     top_p=knobs.top_p,
                     max_tokens=omit if knobs.max_tokens is None else knobs.max_tokens,
@@ -105,21 +116,30 @@ class Conversations:
                 )
                 async with stream:
                     async for chunk in stream:
+                        note = _remembered(chunk.usage) or note
                         if piece := v1.text_of(chunk):
                             text += piece
                             if time.monotonic() - shown_at_s >= REDRAW_S:
-                                yield text
+                                yield _SoFar(text)
                                 shown, shown_at_s = text, time.monotonic()
             except OpenAIError as error:
                 gr.Warning(v1.reason(error), title="The answer broke off" if text else "No answer")
-        if text != shown:
-            yield text
+        if text != shown or note:
+            yield _SoFar(text, note)
 
     def _client(self, request: gr.Request, key: str | None) -> AsyncOpenAI:
         if self._base_url is not None:
             return v1.connect_async(self._base_url, key)
         # A session is this service's own affair: it goes to no other address.
         return v1.connect_async(_own_address(request), key or request.request.scope.get(SESSION_SCOPE))  # type: ignore[union-attr]
+
+
+def _remembered(usage: CompletionUsage | None) -> str:
+    """How much of the prompt need not be computed; empty where it is not known, or nothing."""
+    details = None if usage is None else usage.prompt_tokens_details
+    if usage is None or details is None or not details.cached_tokens:
+        return ""
+    return f"{details.cached_tokens:,} of {usage.prompt_tokens:,} tokens remembered"
 
 
 def _own_address(request: gr.Request) -> str:
@@ -158,6 +178,6 @@ def idle_box(**changes: Any) -> dict[str, Any]:
     return gr.update(submit_btn="Send", stop_btn=False, **changes)
 
 
-def new_chat() -> tuple[dict[str, Any], list[Turn]]:
-    """An empty box and an empty conversation."""
-    return idle_box(), []
+def new_chat() -> tuple[dict[str, Any], list[Turn], str]:
+    """An empty box, an empty conversation, and nothing to say of it."""
+    return idle_box(), [], ""

@@ -57,6 +57,7 @@ def build_page(base_url: str | None = None, *, has_accounts: bool = False) -> gr
             allow_tags=False,
             placeholder="Ask a question to begin.",
         )
+        note = gr.Markdown(elem_id="note")
         question = gr.Textbox(
             elem_id="question",
             show_label=False,
@@ -68,14 +69,14 @@ def build_page(base_url: str | None = None, *, has_accounts: bool = False) -> gr
         )
         knobs = [model, system, temperature, top_p, max_tokens, seed, key]
         private: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-        streamed = {"outputs": [question, chat], "concurrency_limit": None, **private}
+        streamed = {"outputs": [question, chat, note], "concurrency_limit": None, **private}
         answer = question.submit(service.answer, [question, chat, *knobs], **streamed)
         again = chat.retry(service.answer_again, [chat, *knobs], **streamed)
         # Cancelling closes the request to `/v1`, which ends the work on the server.
         question.stop(idle_box, None, question, cancels=[answer, again], queue=False, **private)
         # The chat is emptied after its streams have ended: a late piece of an answer would bring it back.
         ended = clear.click(None, None, None, cancels=[answer, again], queue=False, **private)
-        ended.then(new_chat, None, [question, chat], queue=False, **private)
+        ended.then(new_chat, None, [question, chat, note], queue=False, **private)
         gr.on([page.load, key.change], service.models, key, model, concurrency_limit=None, **private)
     page.queue(max_size=None, api_open=False)
     page.state_session_capacity = MOST_SESSIONS

@@ -17,6 +17,7 @@ CSS = """
 #chat button[aria-label="Clear"], #chat .top-panel { display: none; }
 #chat .message { font-size: 0.97rem; line-height: 1.55; }
 #chat .bot.message { background: transparent; border: none; box-shadow: none; padding-left: 0; }
+#note { min-height: 1.2rem; font-size: 0.8rem; opacity: 0.7; }
 #question { border-radius: 1rem; padding: 0.35rem 0.5rem; }
 #question .submit-button { background: var(--button-primary-background-fill); color: white; }
 #question textarea { font-size: 1rem; background: transparent; }

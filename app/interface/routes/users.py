@@ -26,6 +26,8 @@ from app.interface.wire.accounts import (
     NewKeyObject,
     NewSession,
     PasswordRequest,
+    SessionList,
+    SessionObject,
     UserSession,
 )
 from app.interface.wire.parse import Request as Body
@@ -93,6 +95,28 @@ class UserRoutes:
         """`GET /v1/auth/session`."""
         _, identity = user_of(request)
         return json_response(UserSession(**_session(identity)).model_dump())
+
+    async def sessions(self, request: Request) -> Response:
+        """`GET /v1/auth/sessions`."""
+        caller, _ = user_of(request)
+        data = [
+            SessionObject(
+                id=each.id,
+                created_at=each.created,
+                seen_at=each.seen,
+                expires_at=each.expires,
+                current=each.is_current,
+            )
+            for each in await self._accounts.sessions(caller.secret)
+        ]
+        return json_response(SessionList(data=data).model_dump())
+
+    async def end_session(self, request: Request, id: str) -> Response:  # noqa: A002  # the path's variable
+        """`DELETE /v1/auth/sessions/{id}`."""
+        caller, identity = user_of(request)
+        await self._accounts.end_session(caller.secret, id)
+        self._gate.forget(identity)
+        return json_response(Done().model_dump())
 
     async def password(self, request: Request) -> Response:
         """`POST /v1/auth/password`."""

@@ -64,6 +64,26 @@ class EndedSessions(BaseModel):
     """Workers that failed or did not answer: they may still have the user's pages in memory."""
 
 
+class SessionObject(BaseModel):
+    """One of your sessions."""
+
+    object: Literal["session.info"] = "session.info"
+    id: str
+    created_at: int
+    seen_at: int
+    """Its last use, to within some minutes."""
+    expires_at: int
+    current: bool
+    """Whether it is the one that asks."""
+
+
+class SessionList(BaseModel):
+    """`GET /v1/auth/sessions`: those that hold, the latest first."""
+
+    object: Literal["list"] = "list"
+    data: list[SessionObject]
+
+
 class PasswordRequest(Wire):
     """`POST /v1/auth/password`: all other sessions of the user end."""
 

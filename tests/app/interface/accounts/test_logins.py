@@ -30,6 +30,22 @@ async def test_a_session_is_sent_like_a_key(site: Site) -> None:
     assert (await site.ask("POST", "/v1/chat/completions", token, CHAT)).status_code == 200
 
 
+async def test_sessions_are_listed_and_ended_one_by_one(site: Site) -> None:
+    site.add("ann")
+    site.add("bob")
+    first, second, other = await site.log_in("ann"), await site.log_in("ann"), await site.log_in("bob")
+    listed = (await site.ask("GET", "/v1/auth/sessions", first)).json()["data"]
+    assert sorted(each["current"] for each in listed) == [False, True]
+    (rest,) = (each["id"] for each in listed if not each["current"])
+    assert await site.code("DELETE", f"/v1/auth/sessions/{rest}", other) == "404 not_found"
+    assert (await site.ask("DELETE", f"/v1/auth/sessions/{rest}", first)).status_code == 200
+    assert await site.code("DELETE", f"/v1/auth/sessions/{rest}", first) == "404 not_found"
+    assert await site.code("GET", "/v1/auth/session", second) == "401 session_expired"
+    (left,) = (await site.ask("GET", "/v1/auth/sessions", first)).json()["data"]
+    assert left["current"] is True
+    assert not {first, second} & {left["id"]}
+
+
 async def test_the_openai_client_works_with_a_key_of_the_users(site: Site) -> None:
     site.add("ann")
     made = await site.ask("POST", "/v1/keys", await site.log_in("ann"), {"label": "laptop", "expires_in_days": 30})
@@ -60,6 +76,14 @@ async def test_the_openai_client_works_with_a_key_of_the_users(site: Site) -> No
         ("GET", "/v1/workers"),
         ("GET", "/metrics"),
         ("GET", "/v1/auth/session"),
+        ("GET", "/v1/auth/sessions"),
+        ("DELETE", "/v1/auth/sessions/0123456789abcdef"),
+        ("GET", "/v1/conversations"),
+        ("POST", "/v1/conversations"),
+        ("DELETE", "/v1/conversations"),
+        ("GET", "/v1/conversations/conv_1/export"),
+        ("GET", "/v1/responses/resp_1"),
+        ("POST", "/v1/memory/warm"),
         ("POST", "/v1/auth/logout"),
         ("POST", "/v1/auth/password"),
         ("GET", "/v1/keys"),
@@ -280,6 +304,8 @@ async def test_account_routes_are_not_there_without_accounts(site: Site) -> None
         "/v1/auth/login",
         "/v1/auth/logout",
         "/v1/auth/session",
+        "/v1/auth/sessions",
+        "/v1/auth/sessions/{id}",
         "/v1/auth/password",
         "/v1/keys",
         "/v1/keys/{id}",

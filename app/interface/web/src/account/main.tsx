@@ -1,9 +1,10 @@
-// The page /account: who you are, your saved pages, your API keys, your password, and your sessions' end.
+// The page /account: who you are, your saved pages and conversations, your API keys, your password, your sessions.
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
 import "../common/style.css";
 import { ApiFailure, call } from "../common/api";
+import { Conversations } from "./conversations";
 import { Keys } from "./keys";
 import { Memory } from "./memory";
 import { Password } from "./password";
@@ -13,6 +14,7 @@ interface Limits {
   requests_per_minute: number | null;
   tokens_per_day: number | null;
   concurrent: number | null;
+  memory_bytes: number | null;
 }
 
 interface Session {
@@ -42,6 +44,7 @@ function Account() {
         <p class="quiet">{session.role === "admin" ? "Administrator" : "User"}</p>
       </div>
       <Memory />
+      <Conversations />
       <Keys />
       <Password name={session.name} />
       <LimitsCard limits={session.limits} />

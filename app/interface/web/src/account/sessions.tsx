@@ -1,9 +1,9 @@
-// The end of this session, or of all the user's.
-import { useState } from "preact/hooks";
+// The user's sessions, and the end of each, or of all.
+import { useEffect, useState } from "preact/hooks";
 
 import { useAction } from "../common/action";
 import { call } from "../common/api";
-import { counted } from "../common/numbers";
+import { counted, day } from "../common/numbers";
 import { Told } from "../common/told";
 
 interface Ended {
@@ -12,9 +12,34 @@ interface Ended {
   unsaved_pages: number;
 }
 
+interface Session {
+  id: string;
+  created_at: number;
+  seen_at: number;
+  current: boolean;
+}
+
 export function Sessions() {
   const [hasEnded, setEnded] = useState(false);
+  const [sessions, setSessions] = useState<Session[]>([]);
   const { isBusy, outcome, run } = useAction();
+
+  async function look() {
+    setSessions((await call<{ data: Session[] }>("GET", "/v1/auth/sessions")).data);
+  }
+  useEffect(() => {
+    void run(async () => {
+      await look();
+      return "";
+    });
+  }, []);
+
+  const end = (session: Session) =>
+    run(async () => {
+      await call("DELETE", `/v1/auth/sessions/${encodeURIComponent(session.id)}`);
+      await look();
+      return "That session has ended.";
+    });
 
   const leave = (everywhere: boolean) =>
     run(async () => {
@@ -28,6 +53,24 @@ export function Sessions() {
     <section class="card" aria-labelledby="sessions">
       <h2 id="sessions">Sessions</h2>
       <Told outcome={outcome} />
+      {!hasEnded && (
+        <ul>
+          {sessions.map((session) => (
+            <li class="row apart" key={session.id}>
+              <span>
+                {session.current ? "This one" : "Another one"}
+                <br />
+                <span class="quiet small">Since {day(session.created_at)}, last used {day(session.seen_at)}</span>
+              </span>
+              {!session.current && (
+                <button class="bad" disabled={isBusy} onClick={() => end(session)} aria-label={`End the session since ${day(session.created_at)}`}>
+                  End
+                </button>
+              )}
+            </li>
+          ))}
+        </ul>
+      )}
       {hasEnded ? (
         <a href="/login">Log in again</a>
       ) : (

@@ -1,0 +1,101 @@
+// The user's stored conversations: to export them, to delete one, or all that is stored.
+import { useEffect, useState } from "preact/hooks";
+
+import { useAction } from "../common/action";
+import { call } from "../common/api";
+import { counted, day } from "../common/numbers";
+import { Told } from "../common/told";
+
+interface Conversation {
+  id: string;
+  title: string;
+  updated_at: number;
+  items: number;
+}
+
+interface Page {
+  data: Conversation[];
+  last_id: string;
+  has_more: boolean;
+}
+
+export function Conversations() {
+  const [shown, setShown] = useState<Conversation[]>([]);
+  const [hasMore, setHasMore] = useState(false);
+  const [isAsking, setAsking] = useState(false);
+  const { isBusy, outcome, run } = useAction();
+
+  async function look(before: Conversation[]) {
+    const after = before.length ? `&after=${encodeURIComponent(before[before.length - 1]!.id)}` : "";
+    const page = await call<Page>("GET", `/v1/conversations?limit=10${after}`);
+    setShown([...before, ...page.data]);
+    setHasMore(page.has_more);
+  }
+  const more = (before: Conversation[]) =>
+    run(async () => {
+      await look(before);
+      return "";
+    });
+  useEffect(() => {
+    void more([]);
+  }, []);
+
+  const remove = (conversation: Conversation) =>
+    run(async () => {
+      await call("DELETE", `/v1/conversations/${encodeURIComponent(conversation.id)}`);
+      setShown(shown.filter((one) => one.id !== conversation.id));
+      return `Deleted: ${titleOf(conversation)}.`;
+    });
+  const removeAll = () =>
+    run(async () => {
+      setAsking(false);
+      const gone = await call<{ conversations: number; unacknowledged: number }>("DELETE", "/v1/conversations");
+      await look([]);
+      const rest = gone.unacknowledged ? ` ${counted(gone.unacknowledged, "worker")} did not answer.` : "";
+      return `${counted(gone.conversations, "conversation")} deleted, and the keys of all your saved pages.${rest}`;
+    });
+
+  return (
+    <section class="card" aria-labelledby="conversations">
+      <h2 id="conversations">Conversations</h2>
+      {shown.length === 0 && <p class="quiet small">None is stored.</p>}
+      <ul>
+        {shown.map((one) => (
+          <li class="row apart" key={one.id}>
+            <span>
+              {titleOf(one)}
+              <br />
+              <span class="quiet small">
+                {day(one.updated_at)}, {counted(one.items, "item")}, export as{" "}
+                <a href={`/v1/conversations/${one.id}/export?format=md`} download aria-label={`Export ${titleOf(one)} as Markdown`}>Markdown</a> or{" "}
+                <a href={`/v1/conversations/${one.id}/export`} download aria-label={`Export ${titleOf(one)} as JSON`}>JSON</a>
+              </span>
+            </span>
+            <button class="bad" aria-label={`Delete ${titleOf(one)}`} disabled={isBusy} onClick={() => remove(one)}>Delete</button>
+          </li>
+        ))}
+      </ul>
+      {isAsking ? (
+        <div class="card" role="group" aria-label="Delete everything">
+          <p>
+            This deletes all your conversations and stored answers, and destroys the keys of all your saved pages. It cannot be undone.
+          </p>
+          <div class="row">
+            <button class="bad" disabled={isBusy} onClick={removeAll}>Delete everything</button>
+            <button autofocus onClick={() => setAsking(false)}>Keep everything</button>
+          </div>
+        </div>
+      ) : (
+        <div class="row">
+          {hasMore && <button disabled={isBusy} onClick={() => more(shown)}>Show more</button>}
+          <button class="bad" disabled={isBusy} onClick={() => setAsking(true)}>Delete everything…</button>
+        </div>
+      )}
+      <Told outcome={outcome} />
+    </section>
+  );
+}
+
+function titleOf(conversation: Conversation): string {
+  return conversation.title || "Without a title";
+}

@@ -18,7 +18,9 @@ _ALONE_S = 0.4
 _LEAST_TOKENS = 8
 """Of a window, so that a slow model's rates mean something."""
 _SAVED_BYTES = 6 << 20
-"""Of a comparison, at least one page: at 8 MiB/s three quarters of a second."""
+"""Of a comparison: at 8 MiB/s three quarters of a second."""
+_LEAST_PAGES = 3
+"""The first ones do not wait for the pace."""
 _TIMEOUT_S = 120.0
 
 
@@ -28,7 +30,7 @@ def decoding_while_saving(rig: Rig, comparisons: int) -> dict[str, float]:
     The rig's engine saves when a chat is idle, at once. Raises RuntimeError if pages are saved too fast to compare.
     """
     rng = random.Random(0)
-    pages = max(_SAVED_BYTES // rig.page_bytes, 1)
+    pages = max(_SAVED_BYTES // rig.page_bytes, _LEAST_PAGES)
     alone, saving = [], []
     for number in range(comparisons + 1):
         rig.grant = new_grant(rng)

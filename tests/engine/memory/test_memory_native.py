@@ -41,9 +41,19 @@ KINDS: dict[str, dict[str, Any]] = {
 class Chat:
     """An engine of the embedded model with saved pages, asked one request at a time."""
 
-    def __init__(self, model: Path, root: Path, **options: Any) -> None:
+    def __init__(
+        self, model: Path, root: Path, *, context: int = 512, new_tokens: int = NEW_TOKENS, **options: Any
+    ) -> None:
+        """context: tokens of the longest prompt with its answer."""
+        self.new_tokens = new_tokens
         self.runner = NativeRunner(
-            str(model), threads=2, **options, kv_pages=40, max_sequences=4, max_step_tokens=256, max_context_tokens=512
+            str(model),
+            threads=2,
+            **options,
+            kv_pages=context // 32 + 24,
+            max_sequences=4,
+            max_step_tokens=256,
+            max_context_tokens=context,
         )
         page_bytes = self.runner.gathered_page_bytes
         folder = PageFolder(
@@ -67,7 +77,7 @@ class Chat:
         request = GenerateRequest(
             str(self._count),
             prompt,
-            NEW_TOKENS,
+            self.new_tokens,
             SamplingParams(temperature=0.0, logprobs=3),
             tenant=b"",
             **{"memory": ADA, **options},

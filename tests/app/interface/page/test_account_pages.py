@@ -126,3 +126,31 @@ def test_the_account(watched: tuple[Page, Watch], site: Site) -> None:
     assert (watch.complaints, watch.outside) == ([], [])
     page.goto("/account")
     page.wait_for_url(re.compile("/login"))
+
+
+def test_conversations_and_sessions(watched: tuple[Page, Watch]) -> None:
+    page, watch = watched
+    page.goto("/login?next=/account")
+    log_in(page)
+    page.wait_for_url(re.compile(r"://[^/]+/account$"))
+    for title in ("First", "Second"):
+        status = page.evaluate(
+            """title => fetch("/v1/conversations", {method: "POST", headers: {"Content-Type": "application/json"},
+                body: JSON.stringify({metadata: {title}})}).then(answer => answer.status)""",
+            title,
+        )
+        assert status == 200
+    page.reload()
+    card = page.get_by_role("region", name="Conversations")
+    expect(card.get_by_role("listitem")).to_have_count(2)
+    with page.expect_download() as download:
+        card.get_by_role("link", name="Export First as Markdown").click()
+    assert download.value.suggested_filename.endswith(".md")
+    card.get_by_role("button", name="Delete First").click()
+    expect(card.get_by_role("listitem")).to_have_count(1)
+    card.get_by_role("button", name="Delete everything…").click()
+    card.get_by_role("button", name="Delete everything", exact=True).click()
+    expect(card.get_by_text("None is stored.")).to_be_visible()
+    expect(page.get_by_role("region", name="Sessions").get_by_text("This one")).to_be_visible()
+    assert not is_too_wide(page)
+    assert not watch.complaints

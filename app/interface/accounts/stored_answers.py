@@ -19,9 +19,11 @@ from app.interface.answers.responses import ResponseBody, ResponseEvents
 from app.interface.callers import Caller
 from app.interface.wire.fields import MAX_MESSAGES
 from app.interface.wire.responses import InputItem, ResponseObject, ResponseRequest
+from app.messages.accounts import AccountsError
 
 _PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco"}
 _INPUT = TypeAdapter(list[InputItem])
+_NO_ROOM = ("insufficient_quota", "service_unavailable")
 _ONLY_FOR_USERS = "is for users only, who log in or send a key of their own"
 
 
@@ -36,6 +38,8 @@ class StoredAnswer:
     conversation: Conversation | None
     """Whose turn it is."""
     stores: bool
+    is_asked_for: bool
+    """Whether the request says that it is to be stored, and not only the default."""
     response_id: str
     _texts: Texts
     _gate: AccountsGate
@@ -51,11 +55,22 @@ class StoredAnswer:
         return ResponseKeeper(self, writer)
 
     async def complete(self, response: ResponseObject) -> None:
-        """Stores it, even if the client goes meanwhile. Raises AccountsError, ApiError."""
-        if not self._is_over:
-            self._is_over = True
-            if self.stores:
-                await self._gate.to_the_end(self._store(response))
+        """Stores it, even if the client goes meanwhile.
+
+        A response that nobody asked to store and that can't be is answered all the same, and says that it is not
+        stored. Raises AccountsError, ApiError.
+        """
+        if self._is_over:
+            return
+        self._is_over = True
+        if not self.stores:
+            return
+        try:
+            await self._gate.to_the_end(self._store(response))
+        except AccountsError as error:
+            if self.is_asked_for or error.refusal.code not in _NO_ROOM:
+                raise
+            response.store = False
 
     def leave(self, response: ResponseObject | None = None) -> None:
         """The answer has failed, or its client has gone: what the client has seen of it is kept, if it is anything.
@@ -132,7 +147,8 @@ class StoredAnswers:
         elif request.previous_response_id is not None:
             before = await texts.history(request.previous_response_id)
         asked = items_of(request.input)
-        answer = StoredAnswer(request, asked, conversation, stores, response_id, texts, self._gate)
+        is_asked_for = bool(request.store) or conversation is not None
+        answer = StoredAnswer(request, asked, conversation, stores, is_asked_for, response_id, texts, self._gate)
         try:
             answer.request = _with_history(request, before, asked, stores=stores)
         except BaseException:

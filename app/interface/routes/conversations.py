@@ -3,6 +3,8 @@
 What they hold is opened here and nowhere else (`app.interface.accounts.texts`); a search reads it in memory only.
 """
 
+import asyncio
+
 from fastapi import Request
 from fastapi.responses import Response
 
@@ -16,6 +18,7 @@ from app.interface.guard import json_response
 from app.interface.reception import read_body
 from app.interface.routes.listing import listed, page_of
 from app.interface.routes.users import user_of
+from app.interface.streaming import until_disconnect
 from app.interface.wire.conversations import (
     ConversationChangeRequest,
     ConversationObject,
@@ -32,6 +35,8 @@ from app.messages.accounts import Forgotten, Identity
 _MOST_SEARCHED = 1000
 """Conversations of which one search reads the texts; those that changed last."""
 _SEARCHED_AT_ONCE = 100
+_MOST_SEARCHES = 2
+"""At the same time; each has the accounts read all that its user has stored."""
 
 
 class ConversationRoutes:
@@ -40,6 +45,7 @@ class ConversationRoutes:
     def __init__(self, gate: AccountsGate, max_body_bytes: int) -> None:
         self._gate = gate
         self._max_body_bytes = max_body_bytes
+        self._searches = asyncio.Semaphore(_MOST_SEARCHES)
 
     # --- conversations
 
@@ -54,9 +60,11 @@ class ConversationRoutes:
         page = page_of(request, "q")
         texts = self._texts(request)
         words = request.query_params.get("q", "").casefold().strip()
-        found = await texts.page(page.after, page.limit + 1) if not words else None
-        if found is None:
-            found = await _search(texts, page.after, page.limit + 1, words)
+        if words:
+            async with self._searches:
+                found = await until_disconnect(request.receive, _search(texts, page.after, page.limit + 1, words))
+        else:
+            found = await texts.page(page.after, page.limit + 1)
         return json_response(listed(page, [_shown(one) for one in found]))
 
     async def conversation(self, request: Request) -> Response:

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from openai import AsyncOpenAI, ConflictError, NotFoundError, OpenAIError
+from openai import AsyncOpenAI, ConflictError, NotFoundError, OpenAIError, RateLimitError
 
 from app.interface.accounts.stored_answers import items_of
 from tests.app.fake_worker import FakeWorker, deltas
@@ -329,11 +329,30 @@ async def test_a_guest_stores_nothing(make_site: Callable[..., Site]) -> None:
 async def test_an_answer_that_can_not_be_stored_says_so(saying: Site, ann: AsyncOpenAI) -> None:
     saying.accounts.failing = ["store_response"]
     with pytest.raises(OpenAIError, match="accounts do not answer"):
-        await ann.responses.create(model="tiny", input="hi")
+        await ann.responses.create(model="tiny", input="hi", store=True)
     saying.accounts.failing = ["store_response"]
-    stream = await ann.responses.create(model="tiny", input="hi", stream=True)
+    stream = await ann.responses.create(model="tiny", input="hi", stream=True, store=True)
     last = [event async for event in stream][-1]
     assert last.type == "response.failed"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_without_room_an_answer_is_given_and_not_stored(make_site: Callable[..., Site], stream: bool) -> None:
+    site = make_site(FakeWorker(lambda _: deltas(tokens_of(ANSWER))), stored_bytes_per_user=0)
+    site.add("ann")
+    ann = client_of(site, await site.log_in("ann"))
+    asked: dict[str, Any] = {"model": "tiny", "input": "hi", "stream": stream}
+    answer: Any = await ann.responses.create(**asked)
+    if stream:
+        events: list[Any] = [event async for event in answer]
+        answer = events[-1].response
+    assert (answer.status, answer.to_dict()["store"]) == ("completed", False)
+    with pytest.raises(NotFoundError):
+        await ann.responses.retrieve(answer.id)
+    with pytest.raises(RateLimitError, match="take 0 of 0 bytes"):
+        await ann.responses.create(model="tiny", input="hi", store=True)
+    with pytest.raises(RateLimitError):
+        await ann.conversations.create(items=[{"role": "user", "content": "x"}])
 
 
 async def test_no_text_is_on_the_disk(saying: Site, ann: AsyncOpenAI, tmp_path: Path) -> None:

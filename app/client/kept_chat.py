@@ -66,9 +66,9 @@ def last_turns(client: OpenAI, conversation_id: str, count: int) -> list[Turn]:
     return turns[::-1]
 
 
-def warm(client: OpenAI, conversation_id: str, model: str) -> Warmed:
+def warm(client: OpenAI, conversation_id: str, model: str, instructions: str | None) -> Warmed:
     """Has the service bring the conversation's pages into memory, and waits for it."""
-    body = {"conversation": conversation_id, "model": model}
+    body = {"conversation": conversation_id, "model": model, "instructions": instructions}
     answer: Any = client.post("/memory/warm", body=body, cast_to=object)
     return Warmed(answer["tokens"], answer["remembered_tokens"])
 

@@ -56,8 +56,8 @@ class TerminalChat:
         self._instructions = system
         self._said: list[ChatCompletionMessageParam] = []
         """What the service does not keep."""
-        self._keeps = False
-        """Whether the service keeps the chat."""
+        self._keeps: bool | None = None
+        """Whether the service keeps the chat; None: not known yet."""
         self._conversation = conversation
         """None: there is none yet."""
         self._is_new = is_new
@@ -102,11 +102,12 @@ class TerminalChat:
                 return
             for turn in kept_chat.last_turns(self._client, self._conversation, _SHOWN_TURNS):
                 _say(f"{'> ' if turn.role == 'user' else ''}{_shortened(turn.text)}")
-            warmed = kept_chat.warm(self._client, self._conversation, self._model)
+            warmed = kept_chat.warm(self._client, self._conversation, self._model, self._instructions)
             _say(f"{warmed.remembered_tokens:,} of {warmed.tokens:,} tokens remembered.")
         except OpenAIError as error:
-            _say(f"The earlier chat is not here: {_reason(error, self._url)}")
-            self._conversation = None
+            if isinstance(error, NotFoundError) and self._conversation is not None:
+                raise ChatError(f"there is no conversation {self._conversation} of yours") from error
+            _say(_reason(error, self._url))
 
     def _read_lines(self) -> None:
         while True:
@@ -205,7 +206,7 @@ class TerminalChat:
         """Sends this session's token from now on; None: as without a login."""
         self._session = session
         self._model = None
-        self._keeps = False
+        self._keeps = None
         if session is None:
             self._client = self._without_session
         else:
@@ -240,6 +241,8 @@ class TerminalChat:
             return
         answer = ""
         try:
+            if self._keeps is None:
+                self._keeps = kept_chat.keeps_chats(self._client)
             for text in self._stream_kept(question) if self._keeps else self._stream(question):
                 answer += text
                 print(text, end="", flush=True)

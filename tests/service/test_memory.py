@@ -8,6 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
+from openai import NotFoundError, OpenAI
+from openai.types.responses import Response
 
 from tests.service.operator import ROOT_PASSWORD, configure_accounts, log_in
 from tests.service.running import RunningService, descendants, started_service, starting_service, wait_until
@@ -46,6 +48,15 @@ class User:
 
     def cached(self, messages: list[dict[str, str]], **options: Any) -> int:
         return int(self.chat(messages, **options)[1]["prompt_tokens_details"]["cached_tokens"])
+
+    def client(self) -> OpenAI:
+        return OpenAI(base_url=f"{self.site.url}/v1", api_key=self.key, max_retries=0, timeout=60)
+
+    def turn(self, conversation_id: str, question: str) -> Response:
+        """The next answer of a stored conversation."""
+        return self.client().responses.create(
+            model=self.site.model, input=question, conversation=conversation_id, temperature=0, max_output_tokens=60
+        )
 
     def pages(self) -> int:
         return int(self.ask("GET", "/v1/memory")["pages"])
@@ -87,6 +98,11 @@ def test_a_chat_outlives_the_service_and_is_its_users_alone(service_model: Path,
         full = (turns[0]["total_tokens"] - 1) // 32
         assert (saved["saved_pages"], saved["unsaved_pages"], saved["unacknowledged"]) == (full, 0, 0)
         assert ann.pages() == full
+
+        # The service keeps what is said in a conversation.
+        kept = ann.client().conversations.create().id
+        first = ann.turn(kept, f"Now this: {QUESTION['content']}")
+        ann.ask("POST", "/v1/memory/save")
         kill(site)
 
     with started_service(*start) as site:
@@ -95,6 +111,25 @@ def test_a_chat_outlives_the_service_and_is_its_users_alone(service_model: Path,
         assert ann.cached(more) >= known - LEFT_OUT
         assert bob.cached([QUESTION]) == 0
         assert bob.cached([QUESTION]) > 0
+
+        warmed = ann.ask("POST", "/v1/memory/warm", {"conversation": kept})
+        assert warmed["remembered_tokens"] >= warmed["tokens"] - 2 * LEFT_OUT > 0
+        second = ann.turn(kept, "Why?")
+        assert second.usage is not None
+        assert second.usage.input_tokens_details.cached_tokens >= warmed["tokens"] - 2 * LEFT_OUT
+        shown: Any = list(ann.client().conversations.items.list(kept, order="asc"))  # over pages
+        assert [item.content[0].text for item in shown[1::2]] == [first.output_text, second.output_text]
+        with pytest.raises(NotFoundError):
+            bob.turn(kept, "Why?")
+        before_deletion = ann.pages()
+        ann.ask("POST", "/v1/memory/save")
+        assert ann.pages() > before_deletion
+        ann.client().conversations.delete(kept)
+        assert ann.pages() <= before_deletion
+        with pytest.raises(NotFoundError):
+            ann.turn(kept, "Why?")
+        with pytest.raises(NotFoundError):
+            ann.client().responses.retrieve(first.id)
         assert ann.cached([QUESTION], prompt_cache_key="another") > 0  # in memory a user's pages are one
 
         # Logout writes and clears what is in memory; the next request reads it from the disk.

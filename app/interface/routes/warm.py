@@ -12,11 +12,12 @@ from app.interface.callers import Caller
 from app.interface.guard import json_response
 from app.interface.planning.job import Job
 from app.interface.planning.responses import plan_response
-from app.interface.reception import Reception
-from app.interface.routes.users import body_of, user_of
+from app.interface.reception import Reception, read_body
+from app.interface.routes.users import user_of
 from app.interface.service import ServedModel
 from app.interface.streaming import until_disconnect
 from app.interface.wire.memory import WarmedMemory, WarmRequest
+from app.interface.wire.parse import parse
 from app.interface.wire.responses import ResponseRequest
 
 
@@ -29,7 +30,7 @@ class WarmRoute:
 
     async def warm(self, request: Request) -> Response:
         """`POST /v1/memory/warm`. Raises ApiError (400, 404), ClientGoneError."""
-        body = await body_of(request, WarmRequest)
+        body = parse(WarmRequest, await read_body(request, self._reception.service.settings.max_body_bytes))
         caller, identity = user_of(request)
         texts = Texts(self._gate.stored, identity, caller.secret)
         conversation = await texts.one(body.conversation)
@@ -37,14 +38,15 @@ class WarmRoute:
         served = self._reception.service.model(name)
         warmed = WarmedMemory(tokens=0, remembered_tokens=0)
         if items := await texts.items(conversation.id):
-            job = await self._reception.in_thread(lambda: self._plan(name, served, items, caller))
+            job = await self._reception.in_thread(lambda: self._plan(name, served, items, body.instructions, caller))
             remembered = await until_disconnect(request.receive, self._run(job, conversation.id, name, served, caller))
             warmed = WarmedMemory(tokens=job.prompt_tokens, remembered_tokens=remembered)
         return json_response(warmed.model_dump())
 
-    def _plan(self, name: str, served: ServedModel, items: list[Item], caller: Caller) -> Job:
+    def _plan(self, name: str, served: ServedModel, items: list[Item], instructions: str | None, caller: Caller) -> Job:
         """As the next turn will be, up to its question."""
-        request = ResponseRequest.model_validate({"model": name, "input": items, "max_output_tokens": 1})
+        values = {"model": name, "input": items, "instructions": instructions, "max_output_tokens": 1}
+        request = ResponseRequest.model_validate(values)
         limits = self._reception.service.settings.limits
         return plan_response(served.chat, request, limits, caller, f"warm_{uuid.uuid4().hex}")
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from app.interface.wire.fields import Identifier, Wire
+from app.interface.wire.fields import Identifier, Text, Wire
 
 
 class MemoryUse(BaseModel):
@@ -50,6 +50,8 @@ class WarmRequest(Wire):
     """The id of a stored conversation."""
     model: Identifier | None = None
     """None: the first one that is served."""
+    instructions: Text | None = None
+    """Those that the next turn will have."""
 
 
 class WarmedMemory(BaseModel):

@@ -132,6 +132,33 @@ def test_a_new_conversation_and_a_chosen_one(
     assert "in the second" not in asked(site)[-1]
 
 
+def test_the_same_instructions_are_warmed_that_are_sent(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site, url = make_site()
+    type_in(*LOGIN, "hello", "exit")
+    TerminalChat(url, system="Be brief.").run()
+    type_in("once more", "exit")
+    TerminalChat(url, system="Be brief.").run()
+    warming, following = asked(site)[-2:]
+    assert following.startswith(warming.removesuffix("assistant\n"))
+    assert "Be brief." in warming
+    with pytest.raises(ChatError, match="there is no conversation conv_1 of yours"):
+        TerminalChat(url, conversation="conv_1").run()
+
+
+def test_what_fails_at_the_start_changes_no_chat(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site, url = make_site()
+    type_in(*LOGIN, "in the first", "exit")
+    chat(url, capsys)
+    site.accounts.failing = ["items"]
+    type_in("and on", "exit")
+    assert f"{url} says: The accounts do not answer. Try again later." in chat(url, capsys)
+    assert "in the first" in asked(site)[-1]
+
+
 def test_a_conversation_that_is_deleted_elsewhere(
     make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
 ) -> None:

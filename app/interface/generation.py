@@ -6,7 +6,7 @@ none of them.
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -33,6 +33,7 @@ from app.interface.reception import Reception, unchanged
 from app.interface.text.chat_model import ChatModel
 from app.interface.wire.generation import GenerationRequest
 from app.interface.wire.responses import ResponseRequest
+from app.messages.outputs import Generate
 
 Body = TypeVar("Body", bound=GenerationRequest | ResponseRequest)
 Planned = TypeVar("Planned", bound=GenerationRequest | ResponseRequest, covariant=True)
@@ -63,6 +64,13 @@ class StoredAnswer(Protocol[Planned]):
     @property
     def conversation_name(self) -> str | None:
         """Whose saved pages it goes on with; None: the request's `prompt_cache_key` says it."""
+
+    @property
+    def answers(self) -> Mapping[str, Sequence[int]]:
+        """The model's own tokens of the answers before, by their texts."""
+
+    def recording(self, generate: Generate) -> Generate:
+        """`generate`, with the answer's tokens kept beside its text."""
 
     def keeper(self, writer: Any) -> Keeper:
         """writer: the answer's."""
@@ -95,10 +103,13 @@ async def generate(
             message = "'stream_options' is allowed only with 'stream': true."
             raise errors.invalid(message, "stream_options", "invalid_value")
         served = service.model(body.model)
-        job = family.plan(served.chat, body, service.settings.limits, caller, request_id)
+        chat, worker = served.chat, served.generate
+        if stored is not None:
+            chat, worker = chat.knowing(stored.answers), stored.recording(worker)
+        job = family.plan(chat, body, service.settings.limits, caller, request_id)
         head = AnswerHead(request_id, int(time.time()), body.model)
         name = None if stored is None else stored.conversation_name
-        remembered = caller.remembered(name or body.prompt_cache_key, served.generate, job.shared_tokens)
+        remembered = caller.remembered(name or body.prompt_cache_key, worker, job.shared_tokens)
         deltas = choice_deltas(job, served.chat, caller.metered(body.model, job.prompt_tokens, remembered))
         if body.stream:
             events = family.events(body, head, job)

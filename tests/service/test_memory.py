@@ -111,7 +111,9 @@ def test_a_chat_outlives_the_service_and_is_its_users_alone(service_model: Path,
         assert ann.cached(more) >= known - LEFT_OUT
         assert bob.cached([QUESTION]) == 0
         assert bob.cached([QUESTION]) > 0
+        assert ann.cached([QUESTION], prompt_cache_key="another") > 0  # in memory a user's pages are one
 
+        # A stored conversation goes on too, nobody else has it, and it goes with its pages.
         warmed = ann.ask("POST", "/v1/memory/warm", {"conversation": kept})
         assert warmed["remembered_tokens"] >= warmed["tokens"] - 2 * LEFT_OUT > 0
         second = ann.turn(kept, "Why?")
@@ -121,16 +123,6 @@ def test_a_chat_outlives_the_service_and_is_its_users_alone(service_model: Path,
         assert [item.content[0].text for item in shown[1::2]] == [first.output_text, second.output_text]
         with pytest.raises(NotFoundError):
             bob.turn(kept, "Why?")
-        before_deletion = ann.pages()
-        ann.ask("POST", "/v1/memory/save")
-        assert ann.pages() > before_deletion
-        ann.client().conversations.delete(kept)
-        assert ann.pages() <= before_deletion
-        with pytest.raises(NotFoundError):
-            ann.turn(kept, "Why?")
-        with pytest.raises(NotFoundError):
-            ann.client().responses.retrieve(first.id)
-        assert ann.cached([QUESTION], prompt_cache_key="another") > 0  # in memory a user's pages are one
 
         # Logout writes and clears what is in memory; the next request reads it from the disk.
         session = log_in(site, "ann", PASSWORD)
@@ -138,6 +130,15 @@ def test_a_chat_outlives_the_service_and_is_its_users_alone(service_model: Path,
         assert out["saved_pages"] > 0
         assert (out["unsaved_pages"], out["unacknowledged"]) == (0, 0)
         assert ann.cached(more) >= known - LEFT_OUT
+
+        # With a conversation its pages go.
+        before_deletion = ann.pages()
+        ann.client().conversations.delete(kept)
+        assert ann.pages() < before_deletion
+        with pytest.raises(NotFoundError):
+            ann.turn(kept, "Why?")
+        with pytest.raises(NotFoundError):
+            ann.client().responses.retrieve(first.id)
 
         # A forgotten chat stays forgotten, for whoever has kept its files.
         shutil.copytree(pages, tmp_path / "kept")

@@ -6,7 +6,8 @@ client hears that it is complete, `leave` keeps what the client has seen of it.
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +15,14 @@ from pydantic import TypeAdapter
 
 from app.interface import errors
 from app.interface.accounts.gate import AccountsGate
-from app.interface.accounts.texts import Conversation, Item, Texts
+from app.interface.accounts.texts import Conversation, Item, Said, Texts
 from app.interface.answers.responses import ResponseBody, ResponseEvents
 from app.interface.callers import Caller
 from app.interface.wire.fields import MAX_MESSAGES
 from app.interface.wire.responses import InputItem, ResponseObject, ResponseRequest
 from app.messages.accounts import AccountsError
+from app.messages.outputs import Generate, TokenDelta
+from app.messages.requests import GenerateRequest
 
 _PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco"}
 _INPUT = TypeAdapter(list[InputItem])
@@ -41,14 +44,28 @@ class StoredAnswer:
     is_asked_for: bool
     """Whether the request says that it is to be stored, and not only the default."""
     response_id: str
+    answers: Mapping[str, Sequence[int]] = field(repr=False)
+    """The model's own tokens of the answers before, by their texts."""
     _texts: Texts
     _gate: AccountsGate
+    _token_ids: list[int] = field(default_factory=list, repr=False)
     _is_over: bool = False
 
     @property
     def conversation_name(self) -> str | None:
         """Whose saved pages it goes on with; None: the request's `prompt_cache_key` says it."""
         return self.request.conversation_id
+
+    def recording(self, generate: Generate) -> Generate:
+        """`generate`, with the answer's tokens kept beside its text."""
+
+        async def recorded(request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+            async with aclosing(generate(request)) as deltas:
+                async for delta in deltas:
+                    self._token_ids += delta.token_ids
+                    yield delta
+
+        return recorded
 
     def keeper(self, writer: ResponseBody | ResponseEvents) -> "ResponseKeeper":
         """Keeps what the writer has."""
@@ -86,10 +103,12 @@ class StoredAnswer:
             self._gate.in_background(self._end_turn(self.conversation))
 
     async def _store(self, response: ResponseObject) -> None:
+        is_text = [item.type for item in response.output] == ["message"]
         await self._texts.store(
             self.response_id,
             response.model_dump(),
             self.asked,
+            token_ids=self._token_ids if is_text else [],
             previous_id=self.request.previous_response_id,
             conversation=self.conversation,
         )
@@ -135,11 +154,11 @@ class StoredAnswers:
         stores = request.store is not False
         if not stores and request.conversation is None and request.previous_response_id is None:
             return None
-        conversation, before = None, list[Item]()
+        conversation, before = None, Said()
         if (conversation_id := request.conversation_id) is not None:
             conversation = await self._begin_turn(texts, conversation_id) if stores else None
             try:
-                before = await texts.items(conversation_id)
+                before = await texts.said(conversation_id)
             except BaseException:
                 if conversation is not None:
                     self._gate.in_background(texts.end_turn(conversation))
@@ -148,9 +167,11 @@ class StoredAnswers:
             before = await texts.history(request.previous_response_id)
         asked = items_of(request.input)
         is_asked_for = bool(request.store) or conversation is not None
-        answer = StoredAnswer(request, asked, conversation, stores, is_asked_for, response_id, texts, self._gate)
+        answer = StoredAnswer(
+            request, asked, conversation, stores, is_asked_for, response_id, before.answers, texts, self._gate
+        )
         try:
-            answer.request = _with_history(request, before, asked, stores=stores)
+            answer.request = _with_history(request, before.items, asked, stores=stores)
         except BaseException:
             answer.leave()
             raise

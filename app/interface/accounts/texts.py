@@ -51,6 +51,15 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """What was said before, and the tokens that the model's answers in it are made of."""
+
+    items: list[Item] = field(default_factory=list, repr=False)
+    answers: dict[str, list[int]] = field(default_factory=dict, repr=False)
+    """By their texts."""
+
+
+@dataclass(frozen=True, slots=True)
 class Response:
     """A stored response and the items that it answers."""
 
@@ -59,6 +68,8 @@ class Response:
     input: list[Item] = field(repr=False)
     body: dict[str, Any] = field(repr=False)
     """A `ResponseObject`."""
+    token_ids: list[int] = field(repr=False)
+    """Of its answer, if that is one text; else empty."""
 
 
 class Texts:
@@ -107,15 +118,18 @@ class Texts:
         self, conversation_id: str, *, after: str | None = None, limit: int = MOST_ITEMS, newest_first: bool = False
     ) -> list[Item]:
         """In order, or the other way round. after: the id of the one before the first in that order."""
-        stored = await self._store.items(
-            self._secret, conversation_id, after=after, limit=limit, newest_first=newest_first
-        )
-        size = sum(len(item.sealed) for item in stored)
-        return await _opened(size, lambda: [self._item(conversation_id, item) for item in stored])
+        records = await self._records(conversation_id, after, limit, newest_first=newest_first)
+        return [item for item, _ in records]
+
+    async def said(self, conversation_id: str) -> Said:
+        """All of a conversation."""
+        records = await self._records(conversation_id, None, MOST_ITEMS, newest_first=False)
+        answers = {text_of(item): token_ids for item, token_ids in records if token_ids}
+        return Said([item for item, _ in records], answers)
 
     async def item(self, conversation_id: str, item_id: str) -> Item:
         """One of them."""
-        return self._item(conversation_id, await self._store.item(self._secret, conversation_id, item_id))
+        return self._item(conversation_id, await self._store.item(self._secret, conversation_id, item_id))[0]
 
     async def add(self, conversation_id: str, items: Sequence[Item]) -> None:
         """At the end."""
@@ -134,22 +148,27 @@ class Texts:
         body: dict[str, Any],
         answered: Sequence[Item],
         *,
+        token_ids: list[int],
         previous_id: str | None,
         conversation: Conversation | None,
     ) -> None:
-        """Stores a response and what it answers; in a conversation both become its last items, and the turn ends."""
+        """Stores a response and what it answers; in a conversation both become its last items, and the turn ends.
+
+        token_ids: of the answer, if that is one text; else empty.
+        """
         stored = StoredResponse(
             id=response_id,
             created=0,
             conversation_id=None if conversation is None else conversation.id,
             previous_id=previous_id,
             sealed_input=self._seal(list(answered), f"input {response_id}"),
-            sealed_response=self._seal(body, f"response {response_id}"),
+            sealed_response=self._seal({"body": body, "token_ids": token_ids}, f"response {response_id}"),
         )
         if conversation is None:
             await self._store.store_response(self._secret, stored, (), None)
             return
-        items = self._sealed_items(conversation.id, [*answered, *body["output"]])
+        items = self._sealed_items(conversation.id, answered)
+        items += self._sealed_items(conversation.id, body["output"], token_ids)
         await self._store.store_response(self._secret, stored, items, conversation.turn)
         await self._name(conversation, answered)
 
@@ -157,12 +176,14 @@ class Texts:
         """One of the user's."""
         return self._response(await self._store.response(self._secret, response_id))
 
-    async def history(self, response_id: str) -> list[Item]:
+    async def history(self, response_id: str) -> Said:
         """All that was said up to and with a response, whose earlier responses it goes on from."""
         stored = await self._store.history(self._secret, response_id)
         size = sum(len(one.sealed_input) + len(one.sealed_response) for one in stored)
         responses = await _opened(size, lambda: [self._response(one) for one in stored])
-        return [item for one in responses for item in (*one.input, *one.body["output"])]
+        items = [item for one in responses for item in (*one.input, *one.body["output"])]
+        answers = {text_of(one.body["output"][0]): one.token_ids for one in responses if one.token_ids}
+        return Said(items, answers)
 
     # --- how it works
 
@@ -190,19 +211,39 @@ class Texts:
             first_words=opened["first_words"],
         )
 
-    def _sealed_items(self, conversation_id: str, items: Sequence[Item]) -> list[NewItem]:
-        return [NewItem(item["id"], self._seal(item, f"item {conversation_id} {item['id']}")) for item in items]
+    async def _records(
+        self, conversation_id: str, after: str | None, limit: int, *, newest_first: bool
+    ) -> list[tuple[Item, list[int]]]:
+        stored = await self._store.items(
+            self._secret, conversation_id, after=after, limit=limit, newest_first=newest_first
+        )
+        size = sum(len(item.sealed) for item in stored)
+        return await _opened(size, lambda: [self._item(conversation_id, item) for item in stored])
 
-    def _item(self, conversation_id: str, stored: StoredItem) -> Item:
-        item: Item = self._open(stored.sealed, f"item {conversation_id} {stored.id}")
-        return item
+    def _sealed_items(
+        self, conversation_id: str, items: Sequence[Item], token_ids: Sequence[int] = ()
+    ) -> list[NewItem]:
+        """token_ids: of the only one of them; empty: not known."""
+        return [
+            NewItem(
+                item["id"],
+                self._seal({"item": item, "token_ids": token_ids}, f"item {conversation_id} {item['id']}"),
+            )
+            for item in items
+        ]
+
+    def _item(self, conversation_id: str, stored: StoredItem) -> tuple[Item, list[int]]:
+        record = self._open(stored.sealed, f"item {conversation_id} {stored.id}")
+        return record["item"], record["token_ids"]
 
     def _response(self, stored: StoredResponse) -> Response:
+        record = self._open(stored.sealed_response, f"response {stored.id}")
         return Response(
             id=stored.id,
             conversation_id=stored.conversation_id,
             input=self._open(stored.sealed_input, f"input {stored.id}"),
-            body=self._open(stored.sealed_response, f"response {stored.id}"),
+            body=record["body"],
+            token_ids=record["token_ids"],
         )
 
     def _seal(self, value: object, what: str) -> bytes:

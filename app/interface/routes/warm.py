@@ -7,7 +7,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from app.interface.accounts.gate import AccountsGate
-from app.interface.accounts.texts import Item, Texts
+from app.interface.accounts.texts import Said, Texts
 from app.interface.callers import Caller
 from app.interface.guard import json_response
 from app.interface.planning.job import Job
@@ -37,18 +37,19 @@ class WarmRoute:
         name = body.model or next(iter(self._reception.service.models), "")
         served = self._reception.service.model(name)
         warmed = WarmedMemory(tokens=0, remembered_tokens=0)
-        if items := await texts.items(conversation.id):
-            job = await self._reception.in_thread(lambda: self._plan(name, served, items, body.instructions, caller))
+        said = await texts.said(conversation.id)
+        if said.items:
+            job = await self._reception.in_thread(lambda: self._plan(name, served, said, body.instructions, caller))
             remembered = await until_disconnect(request.receive, self._run(job, conversation.id, name, served, caller))
             warmed = WarmedMemory(tokens=job.prompt_tokens, remembered_tokens=remembered)
         return json_response(warmed.model_dump())
 
-    def _plan(self, name: str, served: ServedModel, items: list[Item], instructions: str | None, caller: Caller) -> Job:
+    def _plan(self, name: str, served: ServedModel, said: Said, instructions: str | None, caller: Caller) -> Job:
         """As the next turn will be, up to its question."""
-        values = {"model": name, "input": items, "instructions": instructions, "max_output_tokens": 1}
+        values = {"model": name, "input": said.items, "instructions": instructions, "max_output_tokens": 1}
         request = ResponseRequest.model_validate(values)
         limits = self._reception.service.settings.limits
-        return plan_response(served.chat, request, limits, caller, f"warm_{uuid.uuid4().hex}")
+        return plan_response(served.chat.knowing(said.answers), request, limits, caller, f"warm_{uuid.uuid4().hex}")
 
     async def _run(self, job: Job, conversation_id: str, name: str, served: ServedModel, caller: Caller) -> int:
         """Returns how many of the tokens were not computed."""

@@ -6,6 +6,7 @@ secret names, and only those of the template are written with these names. It kn
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Self
@@ -70,6 +71,7 @@ class ChatModel:
         """How answers are sampled where a request does not say."""
         self.eos_token_ids = end_token_ids(tokenizer, config, names, generation_config or {})
         """Tokens that end an answer."""
+        self._answers: Mapping[str, Sequence[int]] = {}
 
     @classmethod
     def load(
@@ -94,6 +96,16 @@ class ChatModel:
         except ValueError as error:
             raise ChatModelError(f"{folder}: {error}") from error
 
+    def knowing(self, answers: Mapping[str, Sequence[int]]) -> Self:
+        """The same model, which writes these answers of earlier turns with the tokens that they were made of.
+
+        answers: each text with the model's own tokens for it, which a tokenizer need not choose again; else the cached
+        pages of what follows would have other names. Tokens that do not spell the text are not used.
+        """
+        model = copy(self)
+        model._answers = {text: token_ids for text, token_ids in answers.items() if text}
+        return model
+
     def chat_prompt(
         self,
         messages: Sequence[Message],
@@ -109,7 +121,8 @@ class ChatModel:
         text = self._rendered(messages, tools, form)
         if bounded:
             self._check_length(text, "messages")
-        return self._encode(text).ids
+        encoding = self._encode(text)
+        return self._with_answers(messages, text, encoding) or encoding.ids
 
     def conversation(
         self,
@@ -134,9 +147,35 @@ class ChatModel:
             token_ids = self.chat_prompt(messages, tools, form, bounded=bounded)
             return Conversation(token_ids, self._probed_system_tokens(leading, tools, form))
         self._check_length(text if bounded else text[:start], "messages")
-        encoding = self._encode(text.replace(self._template.start_mark, ""))
+        text = text.replace(self._template.start_mark, "")
+        encoding = self._encode(text)
         system_tokens = next((i for i, (_, end) in enumerate(encoding.offsets) if end > start), len(encoding.ids))
-        return Conversation(encoding.ids, system_tokens)
+        return Conversation(self._with_answers(messages, text, encoding) or encoding.ids, system_tokens)
+
+    def _with_answers(self, messages: Sequence[Message], text: str, encoding: Encoding) -> list[int] | None:
+        """The tokens of `text`, those of known answers in place of the tokenizer's; None: no answer is known.
+
+        encoding: of `text`. An answer is left as it is where its text does not begin and end with a token.
+        """
+        if not self._answers:
+            return None
+        offsets, token_ids, done, place = encoding.offsets, list[int](), 0, 0
+        starts = {start: index for index, (start, end) in reversed(list(enumerate(offsets))) if end > start}
+        ends = {end: index + 1 for index, (start, end) in enumerate(offsets) if end > start}
+        for message in messages:
+            content = message.content if message.role == "assistant" else None
+            if not isinstance(content, str) or (known := self._answers.get(content)) is None:
+                continue
+            begin = text.find(content, place)
+            if begin < 0:
+                continue
+            place = begin + len(content)
+            first, end = starts.get(begin), ends.get(place)
+            own = [token for token in known if token not in self.eos_token_ids]
+            if first is not None and end is not None and first >= done and self.text(own) == content:
+                token_ids += encoding.ids[done:first] + own
+                done = end
+        return token_ids + encoding.ids[done:]
 
     def _probed_system_tokens(
         self, leading: Sequence[Message], tools: Sequence[Tool], form: ResponseFormat | None

@@ -170,6 +170,28 @@ async def test_what_is_not_to_be_stored_is_not(ann: AsyncOpenAI, saying: Site) -
         await ann.responses.retrieve(answer.id)
 
 
+@pytest.mark.parametrize("by_response", [False, True])
+async def test_an_answer_keeps_the_tokens_that_it_was_made_of(
+    make_site: Callable[..., Site], by_response: bool
+) -> None:
+    own = [tokens_of(character)[0] for character in ANSWER]
+    assert own != tokens_of(ANSWER)
+    site = make_site(FakeWorker(lambda _: deltas(own)))
+    site.add("ann")
+    ann = client_of(site, await site.log_in("ann"))
+    made = await ann.conversations.create()
+    asked: dict[str, Any] = {} if by_response else {"conversation": made.id}
+    first = await ann.responses.create(model="tiny", input="hi", **asked)
+    assert first.output_text == ANSWER
+    if by_response:
+        asked = {"previous_response_id": first.id}
+    await ann.responses.create(model="tiny", input="and now?", **asked)
+    before, after = (list(request.prompt_token_ids) for request in site.worker.requests)
+    assert after[: len(before) + len(own)] == before + own
+    shown = (await ann.responses.retrieve(first.id)).to_dict()
+    assert "token_ids" not in json.dumps(shown)
+
+
 async def test_two_turns_at_once(make_site: Callable[..., Site]) -> None:
     site = make_site(FakeWorker(lambda _: deltas(tokens_of(ANSWER)), hang_after=1))
     site.add("ann")

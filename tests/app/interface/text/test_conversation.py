@@ -62,3 +62,52 @@ def test_it_is_rendered_and_tokenized_once(turns: int, monkeypatch: pytest.Monke
     assert window is not None
     assert window.tokens == CONTEXT_TOKENS
     assert calls == {"render": 1, "encode": 1}
+
+
+def spelled(model: ChatModel, text: str) -> list[int]:
+    """The text with a token for each of its bytes, which no tokenizer chooses by itself."""
+    return [next(iter(model.raw_prompt(character))) for character in text]
+
+
+@pytest.mark.parametrize("leading", [[], [SYSTEM]])
+def test_a_known_answer_has_the_tokens_that_it_was_made_of(leading: list[Message]) -> None:
+    model = tiny_model()
+    said = [Message(role="user", content="hi"), Message(role="assistant", content="the answer")]
+    asked = [*leading, *said, Message(role="user", content="the answer")]
+    own = spelled(model, "the answer")
+    plain = model.chat_prompt(asked)
+    usual = model.raw_prompt("the answer")
+    assert own != usual
+    end = model.raw_prompt("<|im_end|>")
+    known = model.knowing({"the answer": [*own, *end]})
+    prompt = known.chat_prompt(asked)
+    assert model.text(prompt) == model.text(plain)
+    assert prompt == known.conversation(asked).token_ids
+    # What the answer was made after, then its own tokens, then what came since as the tokenizer has it.
+    before = model.chat_prompt([*leading, said[0]])
+    assert prompt[: len(before) + len(own)] == before + own
+    assert prompt[len(before) + len(own) :] == plain[len(before) + len(usual) :]
+    assert known.conversation(asked).system_tokens == model.conversation(asked).system_tokens
+    assert model.chat_prompt(asked) == plain, "the model itself knows nothing"
+
+
+@pytest.mark.parametrize("answers", [{"the answer": [1, 2, 3]}, {"another": [5]}, {"": [5]}, {"the answer": []}])
+def test_tokens_that_do_not_spell_an_answer_are_not_used(answers: dict[str, list[int]]) -> None:
+    model = tiny_model()
+    asked = [Message(role="user", content="hi"), Message(role="assistant", content="the answer")]
+    assert model.knowing(answers).chat_prompt(asked) == model.chat_prompt(asked)
+
+
+def test_two_known_answers_and_one_that_is_not() -> None:
+    model = tiny_model()
+    contents = ["one two", "hello", "three four"]
+    asked = [
+        message
+        for content in contents
+        for message in (Message(role="user", content="hi"), Message(role="assistant", content=content))
+    ]
+    known = {content: spelled(model, content) for content in (contents[0], contents[2])}
+    prompt = model.knowing(known).chat_prompt(asked)
+    assert model.text(prompt) == model.text(model.chat_prompt(asked))
+    for token_ids in known.values():
+        assert any(prompt[at : at + len(token_ids)] == token_ids for at in range(len(prompt)))

@@ -8,7 +8,7 @@ output, or a chunk of a prompt.
   the rest, but at most `prompt_chunk_tokens` while a sequence decodes, which bounds the time between two tokens.
 - Fairness: half of the prompts' budget goes to the oldest prompt, so that it ends; the rest goes to the prompts with
   the fewest tokens left, so that a short prompt overtakes a long one.
-- Admission: in order of arrival, when a slot is free and the expected peak of memory fits (forecast.py).
+- Admission: in order of arrival, when a slot is free and the expected peak of memory fits (admission.py).
 - Sharing: a page in the prefix cache is not computed again. It is looked up when a prompt reaches it, not only on
   arrival: if several prompts begin alike, one computes the pages and the others wait for them. At least one token is
   always computed, for its logits. A page can be found once the step that filled it has succeeded.
@@ -34,7 +34,7 @@ from collections.abc import Sequence
 
 from app.engine.pages.page_names import PageChain
 from app.engine.pages.page_pool import OnPageForgotten, PagePool
-from app.engine.scheduling.forecast import OutputForecast, peak_pages
+from app.engine.scheduling.admission import Admission
 from app.engine.scheduling.limits import PageWindow, SchedulerLimits
 from app.engine.scheduling.page_loader import PageLoader
 from app.engine.scheduling.sequence import SequenceGroup, SequenceState, Step
@@ -63,9 +63,8 @@ class Scheduler:
         self.loader: PageLoader | None = None
         """Brings pages that the prefix cache lacks; None: they are computed."""
         self._free_slots = list(range(limits.max_sequences - 1, -1, -1))
-        self._forecast = OutputForecast(expected_output_tokens)
+        self._admission = Admission(limits, expected_output_tokens)
         self._admission_open = True
-        self._reserved_pages = 0  # by running sequences with a window
         self._new_pages: list[tuple[int, int, int]] = []  # page table entries of branches made since the last step
 
     def add(self, sequence: SequenceState) -> None:
@@ -76,9 +75,7 @@ class Scheduler:
         """Removes a sequence that has ended or was aborted, and its whole group; pages and slots are free at once."""
         if sequence.slot >= 0:
             self._stop(sequence)
-            if sequence.window is not None:
-                self._reserved_pages -= self._most_pages(sequence)
-            self._forecast.record(sequence.generated)
+            self._admission.ended(sequence)
         else:
             self.waiting.remove(sequence)
         self._admission_open = True
@@ -174,45 +171,15 @@ class Scheduler:
             sequence = self.waiting[0]
             if len(self._free_slots) < (1 if sequence.group is None else sequence.group.width):
                 return
-            if self.running and not self._fits(sequence):
+            if self.running and not self._admission.fits(sequence, self.running, self.pool.repeat_count):
                 self._admission_open = False
                 return
             self.waiting.popleft()
-            if sequence.window is not None:
-                self._reserved_pages += self._most_pages(sequence)
+            self._admission.admitted(sequence)
             sequence.slot = self._free_slots.pop()
             if sequence.group is not None:
                 sequence.group.spare_slots = [self._free_slots.pop() for _ in range(1, sequence.group.width)]
             self.running.append(sequence)
-
-    def _fits(self, candidate: SequenceState) -> bool:
-        """Whether the expected peak fits, and each sequence could end beside those that are never preempted."""
-        reserved = self._reserved_pages + self._most_pages(candidate)
-        if candidate.window is not None:
-            others = (self._most_pages(sequence) for sequence in self.running if sequence.window is None)
-            reserved += max(others, default=0)
-        if (self._reserved_pages or candidate.window is not None) and reserved > self.pool.page_count:
-            return False
-        return self._expected_peak_pages(candidate) <= self.pool.page_count
-
-    def _most_pages(self, sequence: SequenceState) -> int:
-        if sequence.window is not None:
-            return sequence.window.pages + sequence.window.keep
-        width = None if sequence.group is None else sequence.group.width
-        return self.limits.most_pages(sequence.prompt_tokens, sequence.max_new_tokens, width)
-
-    def _expected_peak_pages(self, candidate: SequenceState) -> int:
-        expected = []
-        for sequence in (*self.running, candidate):
-            most = sequence.end_length - 1
-            if sequence.window is not None:
-                most = max(sequence.length, sequence.window.pages * self.limits.page_tokens)
-            remaining = min(self._forecast.remaining(sequence.generated), max(most - sequence.length, 0))
-            expected.append((sequence.length, remaining))
-            if sequence.group is not None and not sequence.group.branched:
-                own = (sequence.length % self.limits.page_tokens, remaining)
-                expected += [own] * (sequence.group.width - 1)
-        return peak_pages(expected, self.limits.page_tokens) - self.pool.repeat_count
 
     def _plan(self, step: Step, prompt_chunk_tokens: int) -> None:
         """Splits the token budget: sets `planned` of every running sequence, after it got its cached pages."""

@@ -1,0 +1,65 @@
+"""Whether a waiting sequence's memory fits beside that of the running ones: integers in, yes or no out.
+
+The expected peak must fit (forecast.py), and each sequence must be able to end beside those with a context window,
+which are never preempted: the pages of their windows are reserved. Knows neither slots, queues nor which page is whose.
+"""
+
+from collections.abc import Sequence
+
+from app.engine.scheduling.forecast import OutputForecast, peak_pages
+from app.engine.scheduling.limits import SchedulerLimits
+from app.engine.scheduling.sequence import SequenceState
+
+
+class Admission:
+    """Learns from the sequences that end how long outputs are, and keeps count of the reserved pages."""
+
+    def __init__(self, limits: SchedulerLimits, expected_output_tokens: int) -> None:
+        """expected_output_tokens: what it expects of an output until some have ended."""
+        self._limits = limits
+        self._forecast = OutputForecast(expected_output_tokens)
+        self._reserved_pages = 0  # by running sequences with a window
+
+    def admitted(self, sequence: SequenceState) -> None:
+        """The sequence runs now."""
+        if sequence.window is not None:
+            self._reserved_pages += self._most_pages(sequence)
+
+    def ended(self, sequence: SequenceState) -> None:
+        """The sequence has run, and has ended or was aborted. Not for one that was preempted."""
+        if sequence.window is not None:
+            self._reserved_pages -= self._most_pages(sequence)
+        self._forecast.record(sequence.generated)
+
+    def fits(self, candidate: SequenceState, running: Sequence[SequenceState], repeated_pages: int) -> bool:
+        """Whether the expected peak fits, and each sequence could end beside those that are never preempted.
+
+        repeated_pages: how many pages fewer there are than their holders count, as they are shared.
+        """
+        reserved = self._reserved_pages + self._most_pages(candidate)
+        if candidate.window is not None:
+            others = (self._most_pages(sequence) for sequence in running if sequence.window is None)
+            reserved += max(others, default=0)
+        if (self._reserved_pages or candidate.window is not None) and reserved > self._limits.page_count:
+            return False
+        return self._expected_peak_pages((*running, candidate)) - repeated_pages <= self._limits.page_count
+
+    def _most_pages(self, sequence: SequenceState) -> int:
+        if sequence.window is not None:
+            return sequence.window.pages + sequence.window.keep
+        width = None if sequence.group is None else sequence.group.width
+        return self._limits.most_pages(sequence.prompt_tokens, sequence.max_new_tokens, width)
+
+    def _expected_peak_pages(self, sequences: Sequence[SequenceState]) -> int:
+        page_tokens = self._limits.page_tokens
+        expected = []
+        for sequence in sequences:
+            most = sequence.end_length - 1
+            if sequence.window is not None:
+                most = max(sequence.length, sequence.window.pages * page_tokens)
+            remaining = min(self._forecast.remaining(sequence.generated), max(most - sequence.length, 0))
+            expected.append((sequence.length, remaining))
+            if sequence.group is not None and not sequence.group.branched:
+                own = (sequence.length % page_tokens, remaining)
+                expected += [own] * (sequence.group.width - 1)
+        return peak_pages(expected, page_tokens)

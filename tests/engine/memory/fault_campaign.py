@@ -69,6 +69,15 @@ class WrongAnswerError(AssertionError):
     """A fault changed a token, cost more than it may, or was not counted."""
 
 
+class Chance(Random):
+    """What a fault's number decides: all its chances."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.turn = number // len(KINDS)
+        """How many faults of the same kind come before."""
+
+
 @dataclass(frozen=True, slots=True)
 class Clean:
     """Answers of an engine without faults, and the folder that it saved."""
@@ -136,15 +145,15 @@ def counted(counts: dict[str, int], **expected: int) -> None:
 # --- faults: each gets the clean run, a copy of its folder and a source of chance -------------------------------------
 
 
-def header_byte(clean: Clean, root: Path, rng: Random) -> None:
-    flip(clean, root, rng, rng.randrange(HEADER_BYTES))
+def header_byte(clean: Clean, root: Path, rng: Chance) -> None:
+    flip(clean, root, rng, rng.turn % HEADER_BYTES)
 
 
-def body_byte(clean: Clean, root: Path, rng: Random) -> None:
+def body_byte(clean: Clean, root: Path, rng: Chance) -> None:
     flip(clean, root, rng, rng.randrange(HEADER_BYTES, FILE_BYTES))
 
 
-def flip(clean: Clean, root: Path, rng: Random, offset: int) -> None:
+def flip(clean: Clean, root: Path, rng: Chance, offset: int) -> None:
     index = rng.randrange(PAGES)
     path = path_of(root, clean.ids[index])
     data = bytearray(path.read_bytes())
@@ -156,7 +165,7 @@ def flip(clean: Clean, root: Path, rng: Random, offset: int) -> None:
     check(path.exists() == is_version, "the damaged file is still there, or another format's is not")
 
 
-def cut(clean: Clean, root: Path, rng: Random) -> None:
+def cut(clean: Clean, root: Path, rng: Chance) -> None:
     index, size = rng.randrange(PAGES), rng.choice((*BOUNDARIES, rng.randrange(FILE_BYTES), FILE_BYTES + 1))
     path = path_of(root, clean.ids[index])
     os.truncate(path, size)
@@ -164,7 +173,7 @@ def cut(clean: Clean, root: Path, rng: Random) -> None:
     check(not path.exists(), "the damaged file is still there")
 
 
-def exchanged(clean: Clean, root: Path, rng: Random) -> None:
+def exchanged(clean: Clean, root: Path, rng: Chance) -> None:
     """A whole file of another position, chat, user or model lies in the place of one's own."""
     index = rng.randrange(PAGES)
     positions = [path_of(clean.root, each) for number, each in enumerate(clean.ids) if number != index]
@@ -173,7 +182,7 @@ def exchanged(clean: Clean, root: Path, rng: Random) -> None:
     counted(check_answer(clean, root, index), damaged_pages=1, failed_reads=0)
 
 
-def not_a_file(clean: Clean, root: Path, rng: Random) -> None:
+def not_a_file(clean: Clean, root: Path, rng: Chance) -> None:
     """A link to the right file, a pipe, or nothing."""
     index, kind = rng.randrange(PAGES), rng.choice(("link", "pipe", "missing"))
     path = path_of(root, clean.ids[index])
@@ -186,13 +195,13 @@ def not_a_file(clean: Clean, root: Path, rng: Random) -> None:
     counted(check_answer(clean, root, index), damaged_pages=kind != "missing", failed_reads=0)
 
 
-def stale_temporary(clean: Clean, root: Path, rng: Random) -> None:
+def stale_temporary(clean: Clean, root: Path, rng: Chance) -> None:
     place = path_of(root, clean.ids[rng.randrange(PAGES)]).parent
     (place / f".tmp-{rng.randbytes(16).hex()}").write_bytes(rng.randbytes(rng.randrange(FILE_BYTES)))
     counted(check_answer(clean, root, PAGES), damaged_pages=0, failed_reads=0, loaded_pages=PAGES)
 
 
-def failing_read(clean: Clean, root: Path, rng: Random) -> None:
+def failing_read(clean: Clean, root: Path, rng: Chance) -> None:
     """A call fails, or a read ends early for good, while pages are looked up and loaded."""
     code = rng.choice((errno.EIO, errno.ESTALE, errno.EACCES))
     function = rng.choice(("open", "stat", "fstat", "preadv"))
@@ -207,7 +216,7 @@ def failing_read(clean: Clean, root: Path, rng: Random) -> None:
         counted(counts, damaged_pages=0)
 
 
-def short_read(clean: Clean, root: Path, rng: Random) -> None:
+def short_read(clean: Clean, root: Path, rng: Chance) -> None:
     """Reads that give less than was asked for, and go on."""
     failing = FailingOs("preadv", gives_less, times=rng.randrange(1, 30))
     with failing.installed():
@@ -215,7 +224,7 @@ def short_read(clean: Clean, root: Path, rng: Random) -> None:
     counted(counts, damaged_pages=0, failed_reads=0, loaded_pages=PAGES)
 
 
-def failing_write(clean: Clean, root: Path, rng: Random) -> None:
+def failing_write(clean: Clean, root: Path, rng: Chance) -> None:
     """Saving fails in some step; what is on disk afterwards is whole, and the answers go on."""
     shutil.rmtree(root)
     code = rng.choice((errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT))
@@ -233,7 +242,7 @@ def failing_write(clean: Clean, root: Path, rng: Random) -> None:
     counted(check_answer(clean, root, PAGES, exactly=False), damaged_pages=0, failed_reads=0)
 
 
-def short_write(clean: Clean, root: Path, rng: Random) -> None:
+def short_write(clean: Clean, root: Path, rng: Chance) -> None:
     """Writes that take less than they were given, and go on."""
     shutil.rmtree(root)
     failing = FailingOs("write", takes_less, times=rng.randrange(1, 30))
@@ -243,7 +252,7 @@ def short_write(clean: Clean, root: Path, rng: Random) -> None:
     counted(check_answer(clean, root, PAGES), damaged_pages=0, loaded_pages=PAGES)
 
 
-def killed_while_writing(clean: Clean, root: Path, rng: Random) -> None:
+def killed_while_writing(clean: Clean, root: Path, rng: Chance) -> None:
     """What a killed writer leaves at each step, of a new page or of one that it writes again."""
     index, step = rng.randrange(PAGES), rng.choice(("opened", "half", "written", "renamed", "before utime"))
     page_id = clean.ids[index]
@@ -267,7 +276,7 @@ def killed_while_writing(clean: Clean, root: Path, rng: Random) -> None:
     counted(check_answer(clean, root, PAGES if there else index), damaged_pages=0, failed_reads=0)
 
 
-def vanished_folder(clean: Clean, root: Path, rng: Random) -> None:
+def vanished_folder(clean: Clean, root: Path, rng: Chance) -> None:
     """The disk goes, before a request or between two."""
     with folder_store(root) as store, serving(store) as service:
         if rng.random() < 0.5:
@@ -280,7 +289,7 @@ def vanished_folder(clean: Clean, root: Path, rng: Random) -> None:
         check(service.flush().saved_pages == 0, "pages were saved to a disk that is gone")
 
 
-def read_only_folder(clean: Clean, root: Path, rng: Random) -> None:
+def read_only_folder(clean: Clean, root: Path, rng: Chance) -> None:
     """Everything that writes fails, from the first call on: pages are still read, nothing is saved."""
     keep = rng.randrange(PAGES + 1)
     for page_id in clean.ids[keep:]:
@@ -297,7 +306,7 @@ def read_only_folder(clean: Clean, root: Path, rng: Random) -> None:
     counted(asdict(store.counts), damaged_pages=0, saved_pages=0, loaded_pages=keep)
 
 
-def two_writers(clean: Clean, root: Path, rng: Random) -> None:
+def two_writers(clean: Clean, root: Path, rng: Chance) -> None:
     """Two engines save the same chat at the same time; files have the same names and either's are good."""
     if rng.random() < 0.5:
         shutil.rmtree(root)
@@ -309,7 +318,7 @@ def two_writers(clean: Clean, root: Path, rng: Random) -> None:
     counted(check_answer(clean, root, PAGES), damaged_pages=0, failed_reads=0, loaded_pages=PAGES)
 
 
-KINDS: tuple[Callable[[Clean, Path, Random], None], ...] = (
+KINDS: tuple[Callable[[Clean, Path, Chance], None], ...] = (
     header_byte,
     body_byte,
     cut,
@@ -342,7 +351,7 @@ def run(faults: int, folder: Path, *, first: int = 0) -> Counter[str]:
         root = folder / "faulty"
         shutil.copytree(clean.root, root)
         try:
-            kind(clean, root, Random(number))
+            kind(clean, root, Chance(number))
         except Exception as error:
             raise WrongAnswerError(f"fault {number}, {kind.__name__}: {error}") from error
         injected[kind.__name__] += 1

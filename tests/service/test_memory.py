@@ -74,7 +74,13 @@ def kill(site: RunningService) -> None:
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), "no process left")
 
 
-@pytest.mark.timeout(240)
+def save_after(config: Path, *, seconds: int) -> None:
+    before = config.read_text()
+    assert "save_after_s: 600" in before
+    config.write_text(before.replace("save_after_s: 600", f"save_after_s: {seconds}"))
+
+
+@pytest.mark.timeout(400)
 def test_a_chat_outlives_the_service_and_is_its_users_alone(service_model: Path, tmp_path: Path) -> None:
     pages = tmp_path / "pages"
     memory = {"folder": str(pages), "save_after_s": 600, "restore": "always", "min_tokens": 1}
@@ -105,6 +111,7 @@ def test_a_chat_outlives_the_service_and_is_its_users_alone(service_model: Path,
         ann.ask("POST", "/v1/memory/save")
         kill(site)
 
+    save_after(tmp_path / "service.yaml", seconds=8)
     with started_service(*start) as site:
         ann.site = bob.site = site
         more = [QUESTION, answer, {"role": "user", "content": "Go on."}]
@@ -124,8 +131,13 @@ def test_a_chat_outlives_the_service_and_is_its_users_alone(service_model: Path,
         with pytest.raises(NotFoundError):
             bob.turn(kept, "Why?")
 
+        # A chat that is idle is saved without any call.
+        full = bob.chat([QUESTION], max_tokens=1)[1]["prompt_tokens"] // 32
+        wait_until(lambda: bob.pages() >= full, "pages of a chat that is idle")
+
         # Logout writes and clears what is in memory; the next request reads it from the disk.
         session = log_in(site, "ann", PASSWORD)
+        ann.chat([QUESTION], prompt_cache_key="a third")
         out = ann.ask("POST", "/v1/auth/logout", {}, session)
         assert out["saved_pages"] > 0
         assert (out["unsaved_pages"], out["unacknowledged"]) == (0, 0)
@@ -143,7 +155,7 @@ def test_a_chat_outlives_the_service_and_is_its_users_alone(service_model: Path,
         # A forgotten chat stays forgotten, for whoever has kept its files.
         shutil.copytree(pages, tmp_path / "kept")
         forgotten = ann.ask("DELETE", "/v1/memory")
-        assert forgotten["conversations"] == 2
+        assert forgotten["conversations"] == 3
         assert forgotten["files"] > 0
         assert forgotten["unacknowledged"] == 0
         assert ann.pages() == 0

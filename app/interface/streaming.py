@@ -73,10 +73,12 @@ class EventStream(StreamingResponse):
         except (ClientGoneError, OSError):
             pass
         finally:
-            await self._events.aclose()
-            await self._source.aclose()
-            if self._ended is not None:
-                self._ended()
+            try:
+                await self._events.aclose()
+                await self._source.aclose()
+            finally:  # also if closing fails, or is cancelled
+                if self._ended is not None:
+                    self._ended()
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -42,6 +42,27 @@ async def read(source: AsyncGenerator[int, None]) -> AsyncGenerator[bytes, None]
         yield b"data: x\n\n"
 
 
+async def test_the_end_of_a_stream_is_told_even_if_closing_it_fails() -> None:
+    async def failing() -> AsyncGenerator[bytes, None]:
+        try:
+            yield b"data: x\n\n"
+            await asyncio.Event().wait()
+        finally:
+            raise asyncio.CancelledError  # as when the request is cancelled meanwhile
+
+    ended = []
+    events = failing()
+    await anext(events)
+    stream = EventStream(events, Source().items(), lambda: ended.append(1))
+
+    async def send(_: Any) -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(asyncio.CancelledError):
+        await stream({"type": "http"}, gone, send)
+    assert ended == [1]
+
+
 @pytest.mark.parametrize("hangs", [False, True])
 async def test_a_client_that_is_gone_closes_the_source_even_before_the_first_event(hangs: bool) -> None:
     source = Source()

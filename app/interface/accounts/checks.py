@@ -45,7 +45,11 @@ def check_origin(request: Request) -> None:
     if request.method in _READING:
         return
     origin = request.headers.get("origin", "")
-    if not origin or urlsplit(origin).netloc != request.headers.get("host"):
+    try:
+        host = urlsplit(origin).netloc
+    except ValueError:  # no URL at all, such as http://[
+        raise errors.foreign_origin() from None
+    if not host or host != request.headers.get("host"):
         raise errors.foreign_origin()
 
 

@@ -27,6 +27,8 @@ from app.messages.requests import GenerateRequest
 _PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco"}
 _INPUT = TypeAdapter(list[InputItem])
 _NO_ROOM = ("insufficient_quota", "service_unavailable")
+_TRY_AGAIN_S = (0.2, 1.0, 5.0, 25.0)
+"""Waits between calls to accounts that do not answer."""
 _ONLY_FOR_USERS = "is for users only, who log in or send a key of their own"
 
 
@@ -34,7 +36,7 @@ _ONLY_FOR_USERS = "is for users only, who log in or send a key of their own"
 class StoredAnswer:
     """One response of a user's, from its request until it is stored or given up."""
 
-    request: ResponseRequest
+    request: ResponseRequest = field(repr=False)
     """With all that was said before in its input."""
     asked: Sequence[Item] = field(repr=False)
     """The request's own input."""
@@ -44,10 +46,10 @@ class StoredAnswer:
     is_asked_for: bool
     """Whether the request says that it is to be stored, and not only the default."""
     response_id: str
-    answers: Mapping[str, Sequence[int]] = field(repr=False)
-    """The model's own tokens of the answers before, by their texts."""
     _texts: Texts
     _gate: AccountsGate
+    answers: Mapping[str, Sequence[int]] = field(default_factory=dict, repr=False)
+    """The model's own tokens of the answers before, by their texts."""
     _token_ids: list[int] = field(default_factory=list, repr=False)
     _is_over: bool = False
 
@@ -100,21 +102,23 @@ class StoredAnswer:
         if response is not None and response.output and self.stores:
             self._gate.in_background(self._store(response))
         elif self.conversation is not None:
-            self._gate.in_background(self._end_turn(self.conversation))
+            self._gate.in_background(_end_turn(self._texts, self.conversation))
 
     async def _store(self, response: ResponseObject) -> None:
         is_text = [item.type for item in response.output] == ["message"]
-        await self._texts.store(
-            self.response_id,
-            response.model_dump(),
-            self.asked,
-            token_ids=self._token_ids if is_text else [],
-            previous_id=self.request.previous_response_id,
-            conversation=self.conversation,
-        )
-
-    async def _end_turn(self, conversation: Conversation) -> None:
-        await self._texts.end_turn(conversation)
+        try:
+            await self._texts.store(
+                self.response_id,
+                response.model_dump(),
+                self.asked,
+                token_ids=self._token_ids if is_text else [],
+                previous_id=self.request.previous_response_id,
+                conversation=self.conversation,
+            )
+        except BaseException:  # the accounts may not have heard of it, and then the turn goes on
+            if self.conversation is not None:
+                self._gate.in_background(_end_turn(self._texts, self.conversation))
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,23 +158,14 @@ class StoredAnswers:
         stores = request.store is not False
         if not stores and request.conversation is None and request.previous_response_id is None:
             return None
-        conversation, before = None, Said()
-        if (conversation_id := request.conversation_id) is not None:
-            conversation = await self._begin_turn(texts, conversation_id) if stores else None
-            try:
-                before = await texts.said(conversation_id)
-            except BaseException:
-                if conversation is not None:
-                    self._gate.in_background(texts.end_turn(conversation))
-                raise
-        elif request.previous_response_id is not None:
-            before = await texts.history(request.previous_response_id)
-        asked = items_of(request.input)
+        asked, conversation = items_of(request.input), None
+        if stores and request.conversation_id is not None:
+            conversation = await self._begin_turn(texts, request.conversation_id)
         is_asked_for = bool(request.store) or conversation is not None
-        answer = StoredAnswer(
-            request, asked, conversation, stores, is_asked_for, response_id, before.answers, texts, self._gate
-        )
+        answer = StoredAnswer(request, asked, conversation, stores, is_asked_for, response_id, texts, self._gate)
         try:
+            before = await _said_before(request, texts)
+            answer.answers = before.answers
             answer.request = _with_history(request, before.items, asked, stores=stores)
         except BaseException:
             answer.leave()
@@ -188,7 +183,28 @@ class StoredAnswers:
 
 
 async def _end_begun(texts: Texts, beginning: "asyncio.Future[Conversation]") -> None:
-    await texts.end_turn(await beginning)
+    await _end_turn(texts, await beginning)
+
+
+async def _end_turn(texts: Texts, conversation: Conversation) -> None:
+    """Tries for some time to reach the accounts: the conversation is closed until they know."""
+    for wait_s in _TRY_AGAIN_S:
+        try:
+            await texts.end_turn(conversation)
+            return
+        except AccountsError as error:
+            if error.refusal.code != "service_unavailable":
+                raise
+        await asyncio.sleep(wait_s)
+    await texts.end_turn(conversation)
+
+
+async def _said_before(request: ResponseRequest, texts: Texts) -> Said:
+    if request.conversation_id is not None:
+        return await texts.said(request.conversation_id)
+    if request.previous_response_id is not None:
+        return await texts.history(request.previous_response_id)
+    return Said()
 
 
 def refuse_stored(request: ResponseRequest) -> None:

@@ -7,6 +7,7 @@ neither HTTP nor how a request is answered.
 import asyncio
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -14,7 +15,7 @@ import orjson
 
 from app.interface import errors
 from app.interface.errors import ApiError
-from app.messages.accounts import Identity
+from app.messages.accounts import AccountsError, Identity
 from app.messages.stored import ConversationStore, NewItem, StoredConversation, StoredItem, StoredResponse
 from app.sealing.records import SealError, seal, unseal
 
@@ -188,9 +189,16 @@ class Texts:
     # --- how it works
 
     async def _name(self, conversation: Conversation, items: Sequence[Item]) -> None:
-        """Keeps how a conversation began, from the first items that have a question."""
-        if not conversation.first_words and (words := first_words(items)):
-            await self._change(conversation.id, conversation.metadata, words)
+        """Keeps how a conversation began, from the first items that have a question.
+
+        If the accounts do not answer, the next question is taken: the items are stored, and must not be sent again.
+        """
+        if conversation.first_words or not (words := first_words(items)):
+            return
+        with suppress(AccountsError):
+            now = await self.one(conversation.id)  # its metadata may have changed during the turn
+            if not now.first_words:
+                await self._change(now.id, now.metadata, words)
 
     async def _change(self, conversation_id: str, metadata: dict[str, str], words: str) -> Conversation:
         sealed = self._sealed_metadata(conversation_id, metadata, words)

@@ -71,6 +71,30 @@ class at_most:  # noqa: N801
         return value
 
 
+@dataclass(frozen=True, slots=True)
+class Shallow:
+    """Any JSON of bounded depth: answers repeat it and users' texts have it, and neither can be written if too deep."""
+
+    levels: int = 128
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Checked before the type is."""
+        return core_schema.no_info_before_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The type's own: a JSON Schema can't say it."""
+        return handler(schema)
+
+    def _check(self, value: object) -> object:
+        level: list[Any] = [value]
+        for _ in range(self.levels + 1):
+            level = [each for each in level if isinstance(each, dict | list)]
+            if not level:
+                return value
+            level = [each for one in level for each in (one.values() if isinstance(one, dict) else one)]
+        raise PydanticCustomError("too_deep", f"is nested more than {self.levels} levels deep")
+
+
 def kind_of(message: str, kinds: dict[type, str]) -> Discriminator:
     """Selects a union's member by the JSON type, so that an error is about the member that was meant."""
 

@@ -17,6 +17,7 @@ from app.interface.wire.fields import (
     MinP,
     RepetitionPenalty,
     Seed,
+    Shallow,
     Temperature,
     Text,
     TopK,
@@ -39,7 +40,7 @@ class InputTextPart(Wire):
     type: Annotated[Literal["input_text", "output_text"], only("input_text", "output_text")]
     text: Text
     annotations: Annotated[Any, only([])] = None
-    logprobs: Any = None
+    logprobs: Annotated[Any, Shallow()] = None
     """Of an answer that is handed back as it was; nothing is done with it."""
     prompt_cache_breakpoint: Unsupported = None
 
@@ -111,7 +112,7 @@ class FunctionTool(Wire):
     type: Annotated[Literal["function"], only("function")]
     name: FunctionName
     description: Annotated[str, StringConstraints(max_length=65536)] | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Annotated[dict[str, Any] | None, Shallow()] = None
     strict: bool | None = None
     defer_loading: Annotated[bool | None, only(False)] = None
     allowed_callers: Annotated[Any, only(["direct"])] = None
@@ -138,7 +139,7 @@ class TextFormat(Wire):
     type: Literal["text", "json_object", "json_schema"]
     name: FunctionName | None = None
     description: Annotated[str, StringConstraints(max_length=65536)] | None = None
-    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    schema_: Annotated[dict[str, Any] | None, Shallow(), Field(alias="schema")] = None
     strict: bool | None = None
 
 

@@ -35,7 +35,7 @@ class LocalAccounts:
         self.calls: list[str] = []
         self.is_down = False
         self.failing: list[str] = []
-        """Methods that fail the next time they are called."""
+        """Methods that fail the next time they are called, each once for each time it is here."""
         self.answers = asyncio.Event()
         """Answers are held back until it is set."""
         self.answers.set()
@@ -44,7 +44,8 @@ class LocalAccounts:
         async def call(*arguments: Any, **named: Any) -> Any:
             self.calls.append(method)
             if self.is_down or method in self.failing:
-                self.failing = [each for each in self.failing if each != method]
+                if method in self.failing:
+                    self.failing.remove(method)
                 raise AccountsError("service_unavailable", "The accounts do not answer. Try again later.")
             first = (self._ingress,) if method in ("admit", "done", "revocations", "begin_turn") else ()
             answer = await getattr(self.service, method)(*first, *arguments, **named)

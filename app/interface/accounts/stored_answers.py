@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from app.interface import errors
 from app.interface.accounts.gate import AccountsGate
-from app.interface.accounts.texts import Conversation, Item, Said, Texts
+from app.interface.accounts.texts import Conversation, Item, Said, Texts, off_loop, size_of
 from app.interface.answers.responses import ResponseBody, ResponseEvents
 from app.interface.callers import Caller
 from app.interface.wire.fields import MAX_MESSAGES
@@ -166,7 +166,8 @@ class StoredAnswers:
         try:
             before = await _said_before(request, texts)
             answer.answers = before.answers
-            answer.request = _with_history(request, before.items, asked, stores=stores)
+            items, size = before.items, size_of(before.items)
+            answer.request = await off_loop(size, lambda: _with_history(request, items, asked, stores=stores))
         except BaseException:
             answer.leave()
             raise

@@ -6,7 +6,7 @@ neither HTTP nor how a request is answered.
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -23,11 +23,11 @@ MOST_ITEMS: Final = 2048
 """Of one conversation, as the accounts have it."""
 _TITLE_CHARS: Final = 60
 _LONG_BYTES: Final = 256 << 10
-"""So much is opened in a thread."""
+"""So much is worked on in a thread."""
 
 Item = dict[str, Any]
 """A message, function call or function's result as the API shows it, with its id."""
-Opened = TypeVar("Opened")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class Texts:
         """All that was said up to and with a response, whose earlier responses it goes on from."""
         stored = await self._store.history(self._secret, response_id)
         size = sum(len(one.sealed_input) + len(one.sealed_response) for one in stored)
-        responses = await _opened(size, lambda: [self._response(one) for one in stored])
+        responses = await off_loop(size, lambda: [self._response(one) for one in stored])
         items = [item for one in responses for item in (*one.input, *one.body["output"])]
         answers = {text_of(one.body["output"][0]): one.token_ids for one in responses if one.token_ids}
         return Said(items, answers)
@@ -226,7 +226,7 @@ class Texts:
             self._secret, conversation_id, after=after, limit=limit, newest_first=newest_first
         )
         size = sum(len(item.sealed) for item in stored)
-        return await _opened(size, lambda: [self._item(conversation_id, item) for item in stored])
+        return await off_loop(size, lambda: [self._item(conversation_id, item) for item in stored])
 
     def _sealed_items(
         self, conversation_id: str, items: Sequence[Item], token_ids: Sequence[int] = ()
@@ -283,6 +283,15 @@ def text_of(item: Item) -> str:
     return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
 
 
-async def _opened(size: int, work: Callable[[], Opened]) -> Opened:
-    """Opens records of `size` bytes; many off the event loop, so that streams go on."""
+def size_of(items: Iterable[Item]) -> int:
+    """Characters of these items' texts, roughly; quick."""
+    return sum(_length(item.get("content", item.get("output", item.get("arguments", "")))) for item in items)
+
+
+async def off_loop(size: int, work: Callable[[], Made]) -> Made:
+    """Works on texts of `size` bytes; on long ones in a thread, so that streams go on."""
     return work() if size < _LONG_BYTES else await asyncio.to_thread(work)
+
+
+def _length(content: Any) -> int:
+    return len(content) if isinstance(content, str) else sum(len(part.get("text", "")) for part in content)

@@ -4,6 +4,7 @@ What they hold is opened here and nowhere else (`app.interface.accounts.texts`);
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -11,7 +12,7 @@ from fastapi.responses import Response
 from app.interface import errors
 from app.interface.accounts.gate import AccountsGate
 from app.interface.accounts.stored_answers import items_of
-from app.interface.accounts.texts import Conversation, Texts, text_of
+from app.interface.accounts.texts import Conversation, Item, Texts, off_loop, size_of, text_of
 from app.interface.accounts.user_pages import AllForgotten
 from app.interface.documents.conversation import as_markdown
 from app.interface.guard import json_response
@@ -103,18 +104,7 @@ class ConversationRoutes:
         texts = self._texts(request)
         one = await texts.one(_id(request))
         items = await texts.items(one.id)
-        if form == "md":
-            response = Response(as_markdown(one.title, one.created, items), media_type="text/markdown")
-        else:
-            exported = ExportedConversation(
-                id=one.id,
-                title=one.title,
-                created_at=one.created,
-                updated_at=one.updated,
-                metadata=one.metadata,
-                items=items,
-            )
-            response = json_response(exported.model_dump())
+        response = await off_loop(size_of(items), lambda: _exported(one, items, form))
         response.headers["Content-Disposition"] = f'attachment; filename="{one.id}.{form}"'
         return response
 
@@ -166,12 +156,26 @@ class ConversationRoutes:
         return Texts(self._gate.stored, identity, caller.secret)
 
 
+def _exported(one: Conversation, items: Sequence[Item], form: str) -> Response:
+    if form == "md":
+        return Response(as_markdown(one.title, one.created, items), media_type="text/markdown")
+    exported = ExportedConversation(
+        id=one.id,
+        title=one.title,
+        created_at=one.created,
+        updated_at=one.updated,
+        metadata=one.metadata,
+        items=[],
+    )
+    return json_response({**exported.model_dump(), "items": items})  # which a model would copy
+
+
 async def _search(texts: Texts, after: str | None, limit: int, words: str) -> list[Conversation]:
     found: list[Conversation] = []
     for _ in range(_MOST_SEARCHED // _SEARCHED_AT_ONCE):
         page = await texts.page(after, _SEARCHED_AT_ONCE)
         for one in page:
-            if words in one.title.casefold() or any(words in text_of(i).casefold() for i in await texts.items(one.id)):
+            if words in one.title.casefold() or await _says(await texts.items(one.id), words):
                 found.append(one)
                 if len(found) == limit:
                     return found
@@ -179,6 +183,10 @@ async def _search(texts: Texts, after: str | None, limit: int, words: str) -> li
             break
         after = page[-1].id
     return found
+
+
+async def _says(items: Sequence[Item], words: str) -> bool:
+    return await off_loop(size_of(items), lambda: any(words in text_of(item).casefold() for item in items))
 
 
 def _shown(one: Conversation) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """Stored conversations under attack and failure: no conversation stays closed, nothing is lost or written over."""
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
@@ -8,7 +9,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from app.interface import guard
 from app.interface.accounts import stored_answers
+from app.interface.routes import conversations
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 from tests.app.fake_worker import FakeWorker, deltas
@@ -27,6 +30,16 @@ def nested(levels: int) -> dict[str, Any]:
 
 def said(logprobs: object) -> list[dict[str, Any]]:
     return [{"role": "user", "content": [{"type": "output_text", "text": "hi", "logprobs": logprobs}]}]
+
+
+def noting(work: Callable[..., Any], threads: set[threading.Thread]) -> Callable[..., Any]:
+    """The same, and in which threads it is called."""
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        threads.add(threading.current_thread())
+        return work(*arguments, **named)
+
+    return noted
 
 
 class Worker(FakeWorker):
@@ -163,6 +176,31 @@ async def test_an_answer_that_is_stored_is_given_although_its_conversation_gets_
     items = [{"role": "user", "content": "and now?"}]
     assert (await talk.ask("POST", f"{talk.path}/items", {"items": items})).status_code == 200
     assert await talk.count() == 3
+
+
+@pytest.mark.parametrize("query", ["?q=zebra", "/export?format=md", "/export?format=json", "turn"])
+async def test_long_texts_are_worked_on_off_the_event_loop(
+    talk: Talk, query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = [{"role": "user", "content": "hi " * 90_000}]
+    assert (await talk.ask("POST", f"{talk.path}/items", {"items": items})).status_code == 200
+    threads: set[threading.Thread] = set()
+    for module, name in (
+        (conversations, "text_of"),
+        (conversations, "as_markdown"),
+        (conversations, "json_response"),
+        (stored_answers, "_with_history"),
+    ):
+        monkeypatch.setattr(module, name, noting(getattr(module, name), threads))
+    if query == "turn":
+        assert (await talk.turn()).json()["error"]["code"] == "context_length_exceeded"
+    elif query.startswith("?"):
+        monkeypatch.setattr(conversations, "json_response", guard.json_response)
+        assert (await talk.ask("GET", f"/v1/conversations{query}")).json()["data"] == []
+    else:
+        assert "hi hi hi" in (await talk.ask("GET", f"{talk.path}{query}")).text
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_a_title_that_is_given_during_the_first_turn_stays(talk: Talk) -> None:

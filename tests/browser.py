@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 
@@ -16,6 +17,7 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+AXE = Path(__file__).parents[1] / "app/interface/web/node_modules/axe-core/axe.min.js"
 
 
 @dataclass
@@ -76,3 +78,16 @@ def ask(page: Page, question: str) -> None:
 def answers(page: Page) -> list[str]:
     """The texts of all answers on the page."""
     return page.locator("#chat .message.bot").all_inner_texts()
+
+
+def serious_violations(page: Page) -> list[str]:
+    """What axe-core finds on the page as it is now that is serious or critical: rule, element, and what is wrong."""
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    assert len(found["passes"]) > 5, "axe-core has found next to nothing to check"
+    return sorted(
+        f"{rule['id']}: {node['target']}: {node['failureSummary']}"
+        for rule in found["violations"]
+        if rule["impact"] in ("serious", "critical")
+        for node in rule["nodes"]
+    )

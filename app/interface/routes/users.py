@@ -7,11 +7,11 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
-from app.interface.accounts.checks import SESSION_COOKIE
+from app.interface import errors
+from app.interface.accounts.checks import SESSION_COOKIE, has_own_origin
 from app.interface.accounts.gate import AccountsGate
 from app.interface.accounts.user_pages import AllSaved
 from app.interface.callers import Caller, caller_of
-from app.interface.errors import unauthorized
 from app.interface.guard import json_response
 from app.interface.reception import read_body
 from app.interface.wire.accounts import (
@@ -32,7 +32,7 @@ from app.interface.wire.accounts import (
 )
 from app.interface.wire.parse import Request as Body
 from app.interface.wire.parse import parse
-from app.messages.accounts import Identity, KeyInfo, UserLimits
+from app.messages.accounts import AccountsError, Identity, KeyInfo, UserLimits
 
 MAX_BODY_BYTES = 64 << 10
 
@@ -46,7 +46,7 @@ def user_of(request: Request) -> tuple[Caller, Identity]:
     """The user who has sent it. Raises ApiError (401) for a guest."""
     caller = caller_of(request)
     if caller.identity is None:
-        raise unauthorized()
+        raise errors.unauthorized()
     return caller, caller.identity
 
 
@@ -61,6 +61,9 @@ class UserRoutes:
         """`POST /v1/auth/login`."""
         body = await body_of(request, LoginRequest)
         session = await self._accounts.login(body.name, body.password)
+        replaced = request.cookies.get(SESSION_COOKIE)
+        if body.cookie and replaced is not None and has_own_origin(request):
+            await self._gate.to_the_end(self._end_replaced(replaced, session.identity))
         token = None if body.cookie else session.token
         response = json_response(NewSession(**_session(session.identity), token=token).model_dump())
         response.headers["Cache-Control"] = "no-store"
@@ -74,6 +77,23 @@ class UserRoutes:
                 samesite="strict",
             )
         return response
+
+    async def _end_replaced(self, secret: str, identity: Identity) -> None:
+        """Ends the browser's former session; what the same user has in memory stays there.
+
+        A cookie that is no session of anybody's is only replaced. So is one whose accounts do not answer, which is
+        logged: who has logged in is not kept out for that.
+        """
+        try:
+            former = await self._accounts.identify(secret)
+            if former.user_id == identity.user_id:
+                await self._accounts.logout(secret, everywhere=False)
+                self._gate.forget(former)
+            else:
+                await self._leave(secret, former, everywhere=False)
+        except AccountsError as error:
+            if error.refusal.code not in (*errors.NOT_WHO_THEY_WERE, "invalid_value"):
+                errors.logger.warning("the session that a login replaced has not ended: %s", error.refusal.code)
 
     async def logout(self, request: Request) -> Response:
         """`POST /v1/auth/logout`."""

@@ -10,6 +10,7 @@ import pytest
 from app.accounts import service as accounts_service
 from app.accounts.accounts import OPERATOR_ACTS
 from app.messages.accounts import AuditRow, UserLimits
+from app.messages.memory import SavedPages
 from tests.app.interface.accounts.here import CHAT, PASSWORD, Site
 from tests.app.service import openai_client
 
@@ -220,6 +221,53 @@ async def test_a_cookie_is_for_the_sites_own_pages(site: Site) -> None:
     }
     assert SimpleCookie(out.headers["set-cookie"])["redoubt_session"]["max-age"] == "0"
     assert await site.code("GET", "/v1/auth/session", None, **own) == "401 session_expired"
+
+
+async def test_a_login_ends_the_session_that_the_browser_had(site: Site) -> None:
+    site.add("ann")
+    site.add("bob")
+    for each in site.page_workers:
+        each.answers["clear_memory"] = SavedPages(3, 450_000, 0)
+
+    async def log_in(name: str, former: str, origin: str = "http://test", password: str = PASSWORD) -> str | None:
+        headers = {"Origin": origin, "Cookie": f"redoubt_session={former}"}
+        body = {"name": name, "password": password, "cookie": True}
+        answer = await site.client.post(LOGIN, json=body, headers=headers)
+        site.client.cookies.clear()
+        if answer.status_code != 200:
+            return None
+        return SimpleCookie(answer.headers["set-cookie"])["redoubt_session"].value
+
+    async def holds(session: str | None) -> bool:
+        return (await site.ask("GET", "/v1/auth/session", session)).status_code == 200
+
+    def clears() -> int:
+        return [call[0] for call in site.page_workers[0].calls].count("clear_memory")
+
+    elsewhere, first = await site.log_in("ann"), await site.log_in("ann")
+    assert await holds(first)  # the ingress keeps the identity now
+    # Neither a wrong password nor a page of another site ends anything.
+    assert await log_in("ann", first, password="not the password") is None
+    assert await log_in("ann", first, "https://evil.example")
+    assert await holds(first)
+
+    second = await log_in("ann", first)
+    assert second is not None
+    assert (await holds(first), await holds(second), await holds(elsewhere)) == (False, True, True)
+    assert clears() == 0
+    bobs = await log_in("bob", second)  # another user: as if the first one had signed out
+    assert (await holds(second), await holds(bobs), await holds(elsewhere)) == (False, True, True)
+    assert clears() == 1
+
+    # What is no session does not end, and keeps nobody out.
+    key = (await site.ask("POST", "/v1/keys", bobs, {})).json()["secret"]
+    assert await log_in("bob", key)
+    assert await holds(key)
+    assert await log_in("bob", "rdbs_" + "x" * 43)
+    assert bobs is not None
+    site.accounts.failing = ["logout"]
+    assert await log_in("bob", bobs)
+    assert await holds(bobs)
 
 
 async def test_a_cookie_is_secure_behind_tls(site: Site) -> None:

@@ -107,7 +107,12 @@ class Texts:
 
     async def begin_turn(self, conversation_id: str) -> Conversation:
         """Nobody else changes its items until `end_turn` or `store`."""
-        return self._conversation(await self._store.begin_turn(self._secret, conversation_id))
+        begun = await self._store.begin_turn(self._secret, conversation_id)
+        try:
+            return self._conversation(begun)
+        except BaseException:  # the caller does not hear its number
+            await self._store.end_turn(self._secret, conversation_id, begun.seq)
+            raise
 
     async def end_turn(self, conversation: Conversation) -> None:
         """Nothing is stored of the turn."""

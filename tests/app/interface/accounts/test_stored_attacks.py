@@ -8,7 +8,9 @@ from typing import Any
 
 import httpx2
 import pytest
+from sqlalchemy import update
 
+from app.accounts import tables
 from app.interface import guard
 from app.interface.accounts import stored_answers
 from app.interface.routes import conversations
@@ -176,6 +178,44 @@ async def test_an_answer_that_is_stored_is_given_although_its_conversation_gets_
     items = [{"role": "user", "content": "and now?"}]
     assert (await talk.ask("POST", f"{talk.path}/items", {"items": items})).status_code == 200
     assert await talk.count() == 3
+
+
+async def test_a_turn_in_a_conversation_that_does_not_open_ends(talk: Talk) -> None:
+    with talk.site.inside.store.transaction() as connection:
+        connection.execute(update(tables.conversations).values(sealed=b"x" * 64))
+    assert (await talk.turn()).json()["error"]["code"] == "stored_record_damaged"
+    assert talk.site.inside.stored_conversations._turns._of_conversation == {}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_session_that_ends_during_a_turn(talk: Talk, stream: bool) -> None:
+    async def leave() -> None:
+        assert (await talk.ask("POST", "/v1/auth/logout", {})).status_code == 200
+
+    talk.worker.meanwhile = leave
+    answer = await talk.turn(stream=stream)
+    assert "event: response.failed" in answer.text if stream else answer.status_code == 401
+    talk.worker.meanwhile = None
+    talk.secret = await talk.site.log_in("ann")
+    assert await talk.count() == 0
+    assert (await talk.turn(stream=stream)).status_code == 200
+    assert await talk.count() == 2
+
+
+@pytest.mark.parametrize("another", [False, True])
+async def test_accounts_that_begin_again_during_a_turn(talk: Talk, another: bool) -> None:
+    async def restart() -> None:
+        talk.worker.meanwhile = None
+        talk.site.restart()
+        if another:
+            assert (await talk.ask("POST", "/v1/responses", body)).status_code == 200
+
+    body = {"model": "tiny", "input": "meanwhile", "conversation": talk.id}
+    talk.worker.meanwhile = restart
+    answer = await talk.turn()
+    assert answer.status_code == (409 if another else 200)
+    items = (await talk.ask("GET", f"{talk.path}/items?order=asc")).json()["data"]
+    assert [item["content"][0]["text"] for item in items] == ["meanwhile" if another else "hi", ANSWER]
 
 
 @pytest.mark.parametrize("query", ["?q=zebra", "/export?format=md", "/export?format=json", "turn"])

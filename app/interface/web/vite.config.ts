@@ -1,4 +1,5 @@
-// How the pages are built: one HTML document an entry, everything else under /ui/assets with a hash in its name.
+// How the pages are built: one HTML document an entry, everything else under /ui/assets with a hash in its name; and
+// /ui/chat.js, which Gradio's document names.
 // Nothing is inlined, since the pages' Content-Security-Policy allows no inline script or style.
 import { defineConfig } from "vitest/config";
 
@@ -8,7 +9,10 @@ export default defineConfig({
     target: "es2022",
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
-    rollupOptions: { input: ["login.html", "account.html"] },
+    rollupOptions: {
+      input: { login: "login.html", account: "account.html", chat: "src/chat/main.ts" },
+      output: { entryFileNames: ({ name }) => (name === "chat" ? "chat.js" : "assets/[name]-[hash].js") },
+    },
   },
   esbuild: { jsx: "automatic", jsxImportSource: "preact" },
   test: { include: ["src/**/*.test.ts"] },

@@ -75,13 +75,6 @@ def ask(page: Page, question: str) -> None:
     page.keyboard.press("Enter")
 
 
-def enter(page: Page, name: str, password: str) -> None:
-    """Fills in the form of `/login` and sends it."""
-    page.get_by_label("Name").fill(name)
-    page.get_by_label("Password").fill(password)
-    page.keyboard.press("Enter")
-
-
 def answers(page: Page) -> list[str]:
     """The texts of all answers on the page."""
     return page.locator("#chat .message.bot").all_inner_texts()

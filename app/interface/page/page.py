@@ -26,7 +26,7 @@ def build_page(base_url: str | None = None, *, has_accounts: bool = False) -> gr
 
     base_url: where `/v1` is, such as "http://127.0.0.1:8000"; None: at the address and port on which the page's own
     request came in (the server's, not what the client's Host header says).
-    has_accounts: whether there is a page `/account`, and a script that shows "Sign out" to who has a session.
+    has_accounts: whether there is a page `/account`.
     """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     service = Conversations(base_url)
@@ -47,8 +47,6 @@ def build_page(base_url: str | None = None, *, has_accounts: bool = False) -> gr
                 f"# Redoubt\nWhat you write stays between this browser and this service.{account}", elem_id="title"
             )
             clear = gr.Button("New chat", elem_id="clear", size="sm", variant="secondary")
-            if has_accounts:
-                gr.Button("Sign out", elem_id="sign-out", size="sm", variant="secondary")
         chat = gr.Chatbot(
             elem_id="chat",
             show_label=False,

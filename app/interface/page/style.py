@@ -11,15 +11,13 @@ CSS = """
 .gradio-container .wrap.sidebar-parent { max-width: none; }
 #title { min-width: 0; }
 #title h1 { font-size: 1.25rem; font-weight: 600; margin: 0; }
-#title p { font-size: 0.85rem; opacity: 0.8; margin: 0; }
-#title a { color: inherit; }
-#clear, #sign-out { flex: none; align-self: center; min-width: 0; }
-#sign-out:not([data-ready]) { display: none; }
+#title p { font-size: 0.85rem; opacity: 0.6; margin: 0; }
+#clear { flex: none; align-self: center; min-width: 0; }
 #chat { border: none !important; background: transparent !important; box-shadow: none; }
 #chat button[aria-label="Clear"], #chat .top-panel { display: none; }
 #chat .message { font-size: 0.97rem; line-height: 1.55; }
 #chat .bot.message { background: transparent; border: none; box-shadow: none; padding-left: 0; }
-#note { min-height: 1.2rem; font-size: 0.8rem; opacity: 0.8; }
+#note { min-height: 1.2rem; font-size: 0.8rem; opacity: 0.7; }
 #question { border-radius: 1rem; padding: 0.35rem 0.5rem; }
 #question .submit-button { background: var(--button-primary-background-fill); color: white; }
 #question textarea { font-size: 1rem; background: transparent; }
@@ -41,8 +39,6 @@ def theme() -> gr.themes.Base:
         block_background_fill="white",
         block_background_fill_dark="*neutral_900",
         button_primary_background_fill="*primary_700",
-        button_primary_background_fill_dark="*primary_700",
         button_primary_background_fill_hover="*primary_800",
-        button_primary_background_fill_hover_dark="*primary_800",
         button_primary_text_color="white",
     )

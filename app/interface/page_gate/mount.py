@@ -19,9 +19,6 @@ from app.interface.page.style import CSS, theme
 from app.interface.page_gate.gate import PageGate
 from app.interface.page_gate.policy import PagePolicy
 
-_SIGN_OUT = '<script type="module" src="/ui/chat.js"></script>'
-"""Shows the button to sign out. A file, since the policy does not let Gradio evaluate a button's JavaScript."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -57,7 +54,6 @@ def mount_page(
         show_error=True,
         theme=theme(),
         css=CSS,
-        head=None if accounts is None else _SIGN_OUT,
     )
     mounted = app.router.routes.pop()
     assert isinstance(mounted, Mount)

@@ -1,4 +1,4 @@
-"""`/login`, `/account` and `/ui/...`: what `make page` has built, for services with accounts.
+"""`/login`, `/account` and `/ui/...`: the pages that `make page` has built, for services with accounts.
 
 All files are read once, and a path is only looked up among them. Knows nothing of what the pages do.
 """
@@ -24,8 +24,6 @@ _HEADERS = {
 }
 _HASHED = "assets/"
 """Files below have a hash of their content in their names."""
-_CHAT_SCRIPT = "chat.js"
-"""What the chat page loads by this name."""
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
 """Not left to the machine's own table of types."""
 
@@ -60,7 +58,7 @@ class PageFiles:
 
     async def file(self, request: Request, path: str) -> Response:
         """`GET /ui/{path}`. Raises ApiError (404)."""
-        if not (path.startswith(_HASHED) or path == _CHAT_SCRIPT) or path not in self._files:
+        if not path.startswith(_HASHED) or path not in self._files:
             raise errors.no_such_route(request.method, request.url.path)
         return self._answer(request, path)
 

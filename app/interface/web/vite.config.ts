@@ -1,5 +1,4 @@
-// How the pages are built: one HTML document an entry, everything else under /ui/assets with a hash in its name; and
-// /ui/chat.js, which Gradio's document names.
+// How the pages are built: one HTML document an entry, everything else under /ui/assets with a hash in its name.
 // Nothing is inlined, since the pages' Content-Security-Policy allows no inline script or style.
 import { defineConfig } from "vitest/config";
 
@@ -9,10 +8,7 @@ export default defineConfig({
     target: "es2022",
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
-    rollupOptions: {
-      input: { login: "login.html", account: "account.html", chat: "src/chat/main.ts" },
-      output: { entryFileNames: ({ name }) => (name === "chat" ? "chat.js" : "assets/[name]-[hash].js") },
-    },
+    rollupOptions: { input: ["login.html", "account.html"] },
   },
   esbuild: { jsx: "automatic", jsxImportSource: "preact" },
   test: { include: ["src/**/*.test.ts"] },

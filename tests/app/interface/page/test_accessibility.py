@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.accounts.here import PASSWORD, Site
 from tests.app.service import loopback_server
-from tests.browser import enter, serious_violations
+from tests.browser import serious_violations
 
 pytestmark = pytest.mark.browser
 
@@ -38,6 +38,12 @@ def page(browser: Browser, url: str, width: int, request: pytest.FixtureRequest)
     page.close()
 
 
+def log_in(page: Page, password: str) -> None:
+    page.get_by_label("Name").fill("ann")
+    page.get_by_label("Password").fill(password)
+    page.keyboard.press("Enter")
+
+
 def fill(page: Page) -> None:
     """A key, two conversations and another session, for who is logged in on the page."""
     statuses = page.evaluate(
@@ -61,7 +67,7 @@ def test_login(page: Page) -> None:
     page.goto("/login")
     page.get_by_role("button", name="Log in").wait_for()
     assert serious_violations(page) == []
-    enter(page, "ann", "not the password")
+    log_in(page, "not the password")
     expect(page.get_by_role("alert")).to_have_text("Name or password is wrong.")
     expect(page.get_by_role("button", name="Log in")).to_be_enabled()
     assert serious_violations(page) == []
@@ -69,7 +75,7 @@ def test_login(page: Page) -> None:
 
 def test_account(page: Page) -> None:
     page.goto("/login?next=/account")
-    enter(page, "ann", PASSWORD)
+    log_in(page, PASSWORD)
     page.get_by_role("heading", name="ann").wait_for()
     fill(page)
     page.reload()

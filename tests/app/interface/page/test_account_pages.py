@@ -11,7 +11,7 @@ from app.messages.memory import SavedPages
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.accounts.here import PASSWORD, Site
 from tests.app.service import loopback_server
-from tests.browser import Watch, enter
+from tests.browser import Watch
 
 pytestmark = pytest.mark.browser
 
@@ -37,7 +37,9 @@ def watched(site: Site, browser: Browser) -> Iterator[tuple[Page, Watch]]:
 
 
 def log_in(page: Page, password: str = PASSWORD) -> None:
-    enter(page, "ann", password)
+    page.get_by_label("Name").fill("ann")
+    page.get_by_label("Password").fill(password)
+    page.keyboard.press("Enter")
 
 
 def is_too_wide(page: Page) -> bool:

@@ -22,7 +22,6 @@ def built(tmp_path: Path) -> Path:
     (folder / "login.html").write_text("<!doctype html>")
     (folder / "assets/login-abc.js").write_text("let a;")
     (folder / "assets/login-abc.css").write_text("a {}")
-    (folder / "chat.js").write_text("let b;")
     (folder / ".built").touch()
     (tmp_path / "secret").write_text("a secret")
     return folder
@@ -57,10 +56,6 @@ async def test_files_have_their_types_and_stay(built: Path, monkeypatch: pytest.
         answer = await site.client.get(f"/ui/assets/login-abc.{name}")
         assert answer.headers["content-type"].startswith(kind)
         assert "immutable" in answer.headers["cache-control"]
-    # The chat page names this one without a hash: a browser asks each time whether it is still the same.
-    chat = await site.client.get("/ui/chat.js")
-    assert chat.headers["content-type"].startswith("text/javascript")
-    assert chat.headers["cache-control"] == "no-cache"
     for path in (
         "assets/../../secret",
         "assets/%2e%2e/%2e%2e/secret",

@@ -63,7 +63,7 @@ def open_page(browser: Browser, url: str) -> Iterator[tuple[Page, Watch]]:
     watch.attach(page)
     try:
         page.goto(url + "/")
-        page.locator("#question textarea").wait_for()
+        page.locator("#message").wait_for()
         yield page, watch
     finally:
         page.close()
@@ -71,13 +71,13 @@ def open_page(browser: Browser, url: str) -> Iterator[tuple[Page, Watch]]:
 
 def ask(page: Page, question: str) -> None:
     """Types a question and sends it."""
-    page.locator("#question textarea").fill(question)
+    page.locator("#message").fill(question)
     page.keyboard.press("Enter")
 
 
 def answers(page: Page) -> list[str]:
     """The texts of all answers on the page."""
-    return page.locator("#chat .message.bot").all_inner_texts()
+    return page.locator("#surface .answer .body").all_inner_texts()
 
 
 def serious_violations(page: Page) -> list[str]:

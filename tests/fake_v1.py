@@ -18,6 +18,10 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+from app.interface.routes.pages import PageFiles
+
+MODEL = {"id": "fake-model", "object": "model", "created": 0, "max_context_tokens": 8192, "sampling": {"top_p": 0.9}}
+
 
 @dataclass
 class FakeV1:
@@ -27,6 +31,7 @@ class FakeV1:
     pause_s: float = 0.0
     error: tuple[int, str] | None = None
     """Status and message to answer with instead."""
+    finish_reason: str = "stop"
     key: str | None = None
     """Where given, clients must show it."""
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -42,7 +47,13 @@ class FakeV1:
         async def models(request: Request) -> dict[str, Any] | Response:
             if self.key is not None and request.headers.get("authorization") != f"Bearer {self.key}":
                 return _error(401, "Show a key.")
-            return {"object": "list", "data": [{"id": "fake-model", "object": "model", "created": 0}]}
+            return {"object": "list", "data": [MODEL]}
+
+        @app.get("/health")
+        async def health() -> dict[str, Any]:
+            return {"status": "ok", "workers": 1}
+
+        app.add_api_route("/ui/{path:path}", PageFiles().file)
 
         @app.post("/v1/chat/completions")
         async def chat(request: Request) -> Response:
@@ -56,11 +67,16 @@ class FakeV1:
     async def _stream(self) -> AsyncIterator[str]:
         done = False
         try:
+            chunk = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "fake-model"}
             for word in list(self.words):
                 delta = {"index": 0, "delta": {"content": word}, "finish_reason": None}
-                chunk = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "fake-model"}
                 yield f"data: {json.dumps({**chunk, 'choices': [delta]})}\n\n"
                 await asyncio.sleep(self.pause_s)
+            end = {"index": 0, "delta": {}, "finish_reason": self.finish_reason}
+            yield f"data: {json.dumps({**chunk, 'choices': [end]})}\n\n"
+            usage: dict[str, Any] = {"prompt_tokens": 1300, "completion_tokens": len(self.words)}
+            usage |= {"prompt_tokens_details": {"cached_tokens": 1100}}
+            yield f"data: {json.dumps({**chunk, 'choices': [], 'usage': usage})}\n\n"
             yield "data: [DONE]\n\n"
             done = True
         finally:

@@ -69,8 +69,7 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
         Route("GET", "/openapi.json", described.openapi, "This document.", "application/json", open=True),
         Route("GET", "/docs", described.docs, "The same to read.", "text/html", open=True),
     )
-    if accounts is not None:
-        routes = (*routes, *page_routes(PageFiles()))
+    routes = (*routes, *page_routes(PageFiles(), has_accounts=accounts is not None))
     check = KeyCheck(service.settings.api_keys) if accounts is None else UserCheck(accounts)
     guarded = APIRouter(route_class=Guarded, dependencies=[Depends(check)])
     unguarded = APIRouter(route_class=Guarded)
@@ -158,12 +157,15 @@ def service_routes(reception: Reception, metrics: Metrics) -> Sequence[Route]:
     )
 
 
-def page_routes(pages: PageFiles) -> Sequence[Route]:
-    """The pages that users have besides the chat; browsers get them without a credential."""
+def page_routes(pages: PageFiles, *, has_accounts: bool) -> Sequence[Route]:
+    """What the chat page is made of, and the pages that users have besides. Browsers get them without a credential."""
+    files = Route("GET", "/ui/{path:path}", pages.file, "Scripts and styles.", "text/javascript", open=True)
+    if not has_accounts:
+        return (files,)
     return (
         Route("GET", "/login", pages.login, "The page to log in.", "text/html", open=True),
         Route("GET", "/account", pages.account, "The page about one's account.", "text/html", open=True),
-        Route("GET", "/ui/{path:path}", pages.file, "Scripts and styles.", "text/javascript", open=True),
+        files,
     )
 
 

@@ -90,7 +90,6 @@ class Ingress:
         mount_page(
             app,
             max_open_requests=http.max_open_requests,
-            max_body_bytes=http.max_body_bytes,
             retry_after_s=http.retry_after_s,
             accounts=self._service.accounts,
         )

@@ -14,56 +14,36 @@ from fastapi import FastAPI
 from starlette.routing import Mount
 
 from app.interface.accounts.gate import AccountsGate
-from app.interface.page.page import build_page
-from app.interface.page.style import CSS, theme
+from app.interface.page.page import build_page, theme
 from app.interface.page_gate.gate import PageGate
 from app.interface.page_gate.policy import PagePolicy
+from app.interface.routes.pages import CHAT, built
 
 logger = logging.getLogger(__name__)
 
 
 def mount_page(
     app: FastAPI,
-    base_url: str | None = None,
     *,
     max_open_requests: int = 512,
-    max_body_bytes: int = 8 << 20,
     retry_after_s: int = 1,
     accounts: AccountsGate | None = None,
 ) -> None:
     """Puts the page at `/` of an application that has its other routes already.
 
     Args:
-        app: serves `/v1` too.
-        base_url: where `/v1` is, such as "http://127.0.0.1:8000"; None: at the address and port on which the
-            page's own request came in (the server's, not what the client's Host header says).
+        app: serves `/v1` and `/ui` too.
         max_open_requests: that the whole application takes; the page takes half of them.
-        max_body_bytes: of the largest conversation that the page may send.
         retry_after_s: of an answer 503.
-        accounts: with them a user's session counts for what the page asks; None: there are none.
+        accounts: with them only users get the page, or guests; None: there are none.
     """
-    page = build_page(base_url, has_accounts=accounts is not None)
     for module in (gradio.queueing, gradio.routes):
         vars(module)["traceback"] = _QuietTraceback
-    gr.mount_gradio_app(
-        app,
-        page,
-        path="/",
-        footer_links=[],
-        run_history=False,  # it would keep conversations in the browser after the page is closed
-        show_error=True,
-        theme=theme(),
-        css=CSS,
-    )
+    gr.mount_gradio_app(app, build_page(), path="/", footer_links=[], run_history=False, theme=theme())
     mounted = app.router.routes.pop()
     assert isinstance(mounted, Mount)
     gate = PageGate(
-        mounted.app,
-        page,
-        max_open_requests=max_open_requests,
-        max_body_bytes=max_body_bytes,
-        retry_after_s=retry_after_s,
-        accounts=accounts,
+        mounted.app, built(CHAT), max_open_requests=max_open_requests, retry_after_s=retry_after_s, accounts=accounts
     )
     app.mount("/", gate)
     app.add_middleware(PagePolicy)

@@ -1,9 +1,10 @@
-"""`/login`, `/account` and `/ui/...`: the pages that `make page` has built, for services with accounts.
+"""`/ui/...`, and with accounts `/login` and `/account`: what `make page` has built.
 
 All files are read once, and a path is only looked up among them. Knows nothing of what the pages do.
 """
 
 import hashlib
+import json
 import logging
 import mimetypes
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from fastapi.responses import Response
 from app.interface import errors
 
 FOLDER = Path(__file__).parents[1] / "web/dist"
+CHAT = "src/chat/main.tsx"
+"""The source of the chat surface."""
 NOT_BUILT = "The pages are not built: run `make page`, and start the service again."
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -71,6 +74,32 @@ class PageFiles:
         if request.headers.get("if-none-match") == file.tag:
             return Response(status_code=304, headers=headers)
         return Response(file.body, headers=headers, media_type=file.media_type)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The addresses of what an entry was built into."""
+
+    scripts: list[str]
+    styles: list[str]
+
+
+def built(entry: str, folder: Path | None = None) -> Built | None:
+    """What the source `entry` was built into, with the styles of all that it imports; None: it was not built."""
+    try:
+        manifest = json.loads(((folder or FOLDER) / ".vite/manifest.json").read_text())
+    except FileNotFoundError:
+        return None
+    if entry not in manifest:
+        return None
+    styles: list[str] = []
+    seen, todo = {entry}, [entry]
+    while todo:
+        part = manifest[todo.pop()]
+        styles += [style for style in part.get("css", []) if style not in styles]
+        todo += [name for name in part.get("imports", []) if name not in seen]
+        seen.update(todo)
+    return Built([f"/ui/{manifest[entry]['file']}"], [f"/ui/{style}" for style in styles])
 
 
 def _read(path: Path) -> _File:

@@ -8,7 +8,8 @@ export default defineConfig({
     target: "es2022",
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
-    rollupOptions: { input: ["login.html", "account.html"] },
+    manifest: true, // the chat page is another document, which finds its script there
+    rollupOptions: { input: ["login.html", "account.html", "src/chat/main.tsx"] },
   },
   esbuild: { jsx: "automatic", jsxImportSource: "preact" },
   test: { include: ["src/**/*.test.ts"] },

@@ -18,4 +18,4 @@ def test_the_page_has_the_settings_of_the_service(monkeypatch: pytest.MonkeyPatc
     ingress = object.__new__(plain)
     ingress._service = Service({}, lambda: [], settings)
     ingress.__serve_build_asgi_app__()
-    assert passed == {"max_open_requests": 16, "max_body_bytes": 2048, "retry_after_s": 7, "accounts": None}
+    assert passed == {"max_open_requests": 16, "retry_after_s": 7, "accounts": None}

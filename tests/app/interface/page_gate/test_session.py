@@ -16,7 +16,6 @@ from tests.browser import ask
 from tests.fake_v1 import FakeV1, running
 
 COOKIE = {"name": "ann", "password": PASSWORD, "cookie": True}
-JOIN = {"data": ["hi", [], "tiny", "", 0, 0.9, 8, "", ""], "fn_index": 0, "session_hash": "a1"}
 
 
 class Served(FakeV1):
@@ -59,18 +58,7 @@ def test_only_a_session_gets_the_page(client: httpx.Client) -> None:
 
 @pytest.mark.parametrize("site", [True], indirect=True)
 def test_guests_get_the_page_where_they_are_served(client: httpx.Client) -> None:
-    answer = client.get("/")
-    assert answer.status_code == 200
-    assert "/account" in answer.text
-
-
-def test_a_foreign_page_cannot_ask_with_a_users_session(client: httpx.Client, site: Site) -> None:
-    client.post("/v1/auth/login", json=COOKIE)
-    for origin in ({}, {"Origin": "https://evil.test"}, {"Origin": "null"}):
-        answer = client.post("/gradio_api/queue/join", json=JOIN, headers=origin)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "foreign_origin")
-    ours = client.post("/gradio_api/queue/join", json=JOIN, headers={"Origin": str(client.base_url)})
-    assert ours.status_code == 200
+    assert client.get("/").status_code == 200
 
 
 @pytest.mark.browser
@@ -81,14 +69,12 @@ def test_a_user_chats_with_the_session(site: Site, client: httpx.Client, browser
     page.get_by_label("Name").fill("ann")
     page.get_by_label("Password").fill(PASSWORD)
     page.keyboard.press("Enter")
-    page.locator("#question textarea").wait_for()
-    page.locator(".sidebar .toggle-button").click()
+    page.locator("#message").wait_for()
+    page.get_by_role("button", name="Settings").click()
     page.get_by_label("Longest answer, in tokens").fill("8")  # the model is tiny
-    page.keyboard.press("Tab")
-    page.locator(".sidebar .toggle-button").click()
+    page.get_by_role("button", name="Done").click()
     ask(page, "hi")
-    expect(page.locator("#chat .message.bot")).to_have_count(1)
-    expect(page.get_by_role("button", name="Send")).to_be_visible()
+    expect(page.locator(".answer .tools")).to_be_visible()
     assert "admit" in site.accounts.calls
-    page.get_by_role("link", name="Account").wait_for()
+    page.get_by_role("link", name="ann").wait_for()
     page.close()

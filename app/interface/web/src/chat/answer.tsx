@@ -1,0 +1,106 @@
+// An answer: what was thought, the text, what became of it, and what one can do with it.
+import { memo } from "preact/compat";
+import { useEffect, useState } from "preact/hooks";
+
+import type { Chat } from "./chat";
+import { CopyButton } from "./copy";
+import { Icon } from "./icons";
+import { Markdown } from "./text";
+import { parts, spoken } from "./thought";
+import { Versions } from "./thread";
+import type { Turn } from "./tree";
+
+interface Props {
+  chat: Chat;
+  turn: Turn;
+  place: number;
+  count: number;
+  isBusy: boolean;
+  isLast: boolean;
+}
+
+export const Answer = memo(function Answer({ chat, turn, place, count, isBusy, isLast }: Props) {
+  const { thought, answer, isThinking } = parts(turn.text);
+  const isOpen = ["waiting", "reading", "writing"].includes(turn.status);
+  return (
+    <article class="answer" aria-label="Answer" aria-busy={isOpen} data-status={turn.status}>
+      {thought && <Thought text={thought} turn={turn} isThinking={isThinking && isOpen} />}
+      <div class="body">
+        <Markdown text={answer} isGrowing={isOpen} />
+      </div>
+      {isOpen && answer === "" && !thought && <Waiting turn={turn} />}
+      <Outcome chat={chat} turn={turn} isBusy={isBusy} isLast={isLast} />
+      {!isOpen && (
+        <div class="tools">
+          {turn.text && <CopyButton text={() => spoken(turn.text)} />}
+          <button class="bare" aria-label="Retry" title="Another answer" disabled={isBusy} onClick={() => void chat.retry(turn.id)}>
+            <Icon name="retry" />
+          </button>
+          <Versions chat={chat} id={turn.id} place={place} count={count} isBusy={isBusy} />
+          <span class="quiet small">{speed(turn)}</span>
+        </div>
+      )}
+    </article>
+  );
+});
+
+/** What is happening while nothing is to be seen yet, and for how long. */
+function Waiting({ turn }: { turn: Turn }) {
+  const [, tick] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => tick((count) => count + 1), 1000);
+    return () => clearInterval(timer);
+  }, []);
+  const seconds = Math.floor((Date.now() - turn.askedAtMs) / 1000);
+  return (
+    <p class="waiting quiet" role="status">
+      <span class="pulse" aria-hidden="true" />
+      {turn.status === "waiting" ? "Waiting for a place" : "Reading the prompt"}
+      {seconds > 1 && <span aria-hidden="true">{`, ${seconds} s`}</span>}
+    </p>
+  );
+}
+
+function Thought({ text, turn, isThinking }: { text: string; turn: Turn; isThinking: boolean }) {
+  const seconds = Math.max(1, Math.round((turn.thoughtUntilMs - turn.firstAtMs) / 1000));
+  const time = turn.thoughtUntilMs && turn.firstAtMs ? `Thought for ${seconds} s` : "Thought";
+  return (
+    <details class="thought">
+      <summary>{isThinking ? "Thinking…" : time}</summary>
+      <div class="quiet">{text}</div>
+    </details>
+  );
+}
+
+/** A card where an answer did not come to its end. */
+function Outcome({ chat, turn, isBusy, isLast }: { chat: Chat; turn: Turn; isBusy: boolean; isLast: boolean }) {
+  const retry = <button disabled={isBusy} onClick={() => void chat.retry(turn.id)}>Retry</button>;
+  if (turn.status === "failed") {
+    return (
+      <div class="card failed" role="alert">
+        <p>{turn.text ? "The answer broke off." : "There is no answer."} {turn.failure?.message}</p>
+        {turn.failure?.requestId && <p class="small">Request <code>{turn.failure.requestId}</code></p>}
+        {retry}
+      </div>
+    );
+  }
+  if (turn.status === "stopped" && !spoken(turn.text)) return <div class="card"><p>Stopped before the answer began.</p></div>;
+  if (turn.status === "cut") {
+    return (
+      <div class="card">
+        <p>Cut at the longest answer{turn.usage ? `, ${turn.usage.answerTokens.toLocaleString("en")} tokens` : ""}.</p>
+        {isLast && <button disabled={isBusy} onClick={() => void chat.goOn(turn.id)}>Continue</button>}
+      </div>
+    );
+  }
+  return null;
+}
+
+/** "312 tokens, 18 tokens/s". */
+export function speed(turn: Turn): string {
+  const tokens = turn.usage?.answerTokens;
+  if (!tokens) return turn.status === "stopped" && turn.text ? "Stopped" : "";
+  const seconds = (turn.endedAtMs - turn.firstAtMs) / 1000;
+  const rate = tokens > 1 && turn.firstAtMs && seconds > 0.05 ? `, ${Number(((tokens - 1) / seconds).toPrecision(2))} tokens/s` : "";
+  return `${tokens.toLocaleString("en")} tokens${rate}`;
+}

@@ -1,0 +1,107 @@
+// The whole surface: sidebar, the line on top, the thread, the composer.
+import { useEffect, useReducer, useState } from "preact/hooks";
+
+import { Composer } from "./composer";
+import type { Chat } from "./chat";
+import { Icon } from "./icons";
+import { Settings } from "./settings";
+import { Sidebar } from "./sidebar";
+import { Thread } from "./thread";
+import { applyTheme, nextTheme } from "./theme";
+
+export function App({ chat }: { chat: Chat }) {
+  const [, redraw] = useReducer((count: number) => count + 1, 0);
+  const [isOpen, setOpen] = useState(false);
+  const [isSetting, setSetting] = useState(false);
+  const [theme, setTheme] = useState(applyTheme());
+  const { state } = chat;
+  useEffect(() => chat.subscribe(() => redraw(undefined)), [chat]);
+  useEffect(() => {
+    const onKey = (event: KeyboardEvent) => {
+      if (event.key === "Escape" && !document.querySelector("dialog[open]")) {
+        if (chat.state.writing) chat.stop();
+        setOpen(false);
+      } else if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
+        event.preventDefault();
+        setOpen(true);
+        requestAnimationFrame(() => document.getElementById("search")?.focus());
+      }
+    };
+    addEventListener("keydown", onKey);
+    return () => removeEventListener("keydown", onKey);
+  }, [chat]);
+
+  const turns = Object.keys(state.tree.turns).length;
+  return (
+    <div class={isOpen ? "app open" : "app"}>
+      <Sidebar chat={chat} close={() => setOpen(false)} openSettings={() => setSetting(true)} />
+      <button class="veil" tabIndex={-1} aria-label="Close the sidebar" onClick={() => setOpen(false)} />
+      <main>
+        <header>
+          <button class="bare drawer" aria-label="Conversations" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
+            <Icon name="menu" />
+          </button>
+          <Models chat={chat} />
+          <span class="grow" />
+          <button class="bare" aria-label={`Colours: ${theme}`} title={`Colours: ${theme}`} onClick={() => setTheme(nextTheme(theme))}>
+            <Icon name="theme" />
+          </button>
+          <button class="bare drawer" aria-label="New chat" disabled={turns === 0} onClick={() => chat.newChat()}>
+            <Icon name="plus" />
+          </button>
+        </header>
+        <div role="status">
+          {!state.isReachable && <p class="strip">Reconnecting to the service… Your chat is kept.</p>}
+          {state.notice && <p class="strip">{state.notice}</p>}
+        </div>
+        {state.needsKey && <KeyForm chat={chat} />}
+        <Thread chat={chat} />
+        <Composer chat={chat} />
+      </main>
+      {isSetting && <Settings chat={chat} close={() => setSetting(false)} />}
+    </div>
+  );
+}
+
+/** The model's name, a plain value: it stays when the service does not answer. */
+function Models({ chat }: { chat: Chat }) {
+  const { models, model, isReachable } = chat.state;
+  const size = (tokens: number) => `${Math.round(tokens / 1024)}k`;
+  const shown = models.find((one) => one.id === model);
+  return (
+    <div class="model">
+      {models.length > 1 ? (
+        <select aria-label="Model" value={model} onChange={(event) => chat.choose(event.currentTarget.value)}>
+          {models.map((one) => (
+            <option key={one.id} value={one.id}>{`${one.id} (${size(one.max_context_tokens)})`}</option>
+          ))}
+        </select>
+      ) : (
+        <span class="name" title={shown ? `Context: ${shown.max_context_tokens.toLocaleString("en")} tokens` : ""}>
+          {model || "Redoubt"}
+          {shown && <span class="quiet"> {size(shown.max_context_tokens)}</span>}
+        </span>
+      )}
+      <span class={isReachable && models.length ? "dot ready" : "dot"} aria-hidden="true" />
+      <span class="quiet small">{!isReachable ? "reconnecting" : models.length ? "ready" : ""}</span>
+    </div>
+  );
+}
+
+function KeyForm({ chat }: { chat: Chat }) {
+  return (
+    <form
+      class="strip key"
+      onSubmit={(event) => {
+        event.preventDefault();
+        void chat.useKey(String(new FormData(event.currentTarget as HTMLFormElement).get("key")).trim());
+      }}
+    >
+      <label for="key">This service asks for an API key. It stays in this tab.</label>
+      <div class="row">
+        <input id="key" name="key" type="password" autocomplete="off" required defaultValue={chat.state.key} />
+        <button class="main">Use it</button>
+      </div>
+    </form>
+  );
+}

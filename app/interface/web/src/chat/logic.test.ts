@@ -1,0 +1,131 @@
+// @vitest-environment jsdom
+import { describe, expect, test } from "vitest";
+
+import { EventParser } from "./events";
+import { blocks, fragment } from "./markdown";
+import { TabShelf } from "./shelf";
+import { parts, spoken } from "./thought";
+import { EMPTY, added, changed, history, path, pathTo, restored, switched, treeOf, turn } from "./tree";
+
+const shown = (text: string) => {
+  const place = document.createElement("div");
+  for (const block of blocks(text)) if (block.kind === "html") place.append(fragment(block));
+  return place;
+};
+
+describe("events", () => {
+  test("come whole, however their bytes are cut", () => {
+    const stream = 'data: {"a":1}\r\n\r\n: remark\ndata: one\ndata: two\n\ndata:[DONE]\n\n';
+    for (let size = 1; size < stream.length; size += 1) {
+      const parser = new EventParser();
+      const found: string[] = [];
+      for (let at = 0; at < stream.length; at += size) found.push(...parser.add(stream.slice(at, at + size)));
+      expect(found).toEqual(['{"a":1}', "one\ntwo", "[DONE]"]);
+    }
+  });
+});
+
+describe("a tree of turns", () => {
+  const asked = added(EMPTY, turn({ id: "q1", parent: "", role: "user", text: "One?" }));
+  const answered = added(asked, turn({ id: "a1", parent: "q1", role: "assistant", text: "1", status: "done" }));
+
+  test("keeps the versions of an answer", () => {
+    const twice = added(answered, turn({ id: "a2", parent: "q1", role: "assistant", text: "I", status: "done" }));
+    expect(path(twice).map((one) => one.id)).toEqual(["q1", "a2"]);
+    expect(path(switched(twice, "a2", -1)).map((one) => one.id)).toEqual(["q1", "a1"]);
+    expect(switched(twice, "a2", 1)).toBe(twice);
+    expect(pathTo(twice, "a1").map((one) => one.id)).toEqual(["q1", "a1"]);
+  });
+
+  test("sends no question without an answer but the last, and no thoughts", () => {
+    const thought = changed(answered, "a1", { text: "<think>hm</think>1" });
+    const stopped = added(
+      added(thought, turn({ id: "q2", parent: "a1", role: "user", text: "Two?" })),
+      turn({ id: "a2", parent: "q2", role: "assistant", status: "stopped", text: "<think>not yet" }),
+    );
+    const next = added(stopped, turn({ id: "q3", parent: "a2", role: "user", text: "Three?" }));
+    expect(history(path(next), spoken)).toEqual([
+      { role: "user", content: "One?" },
+      { role: "assistant", content: "1" },
+      { role: "user", content: "Three?" },
+    ]);
+  });
+
+  test("is restored as broken off where it was being written, and refused where it is none", () => {
+    const open = changed(answered, "a1", { status: "writing" });
+    expect(restored(JSON.parse(JSON.stringify(open)))?.turns.a1?.status).toBe("stopped");
+    expect(restored(null)).toBeNull();
+    expect(restored({ turns: { x: { role: "system" } }, children: {}, chosen: {} })).toBeNull();
+  });
+
+  test("is made of messages", () => {
+    let count = 0;
+    const tree = treeOf([{ role: "user", content: "a" }, { role: "assistant", content: "b" }], () => `n${(count += 1)}`);
+    expect(path(tree).map((one) => one.text)).toEqual(["a", "b"]);
+  });
+});
+
+describe("thoughts", () => {
+  test.each([
+    ["<think>hm", { thought: "hm", answer: "", isThinking: true }],
+    ["<think>hm</think>\n\nYes", { thought: "hm", answer: "Yes", isThinking: false }],
+    ["hm</think>Yes", { thought: "hm", answer: "Yes", isThinking: false }],
+    ["<thi", { thought: "", answer: "", isThinking: false }],
+    ["a <think> b", { thought: "", answer: "a <think> b", isThinking: false }],
+  ])("of %j", (text, expected) => expect(parts(text)).toEqual(expected));
+});
+
+describe("Markdown", () => {
+  test("leaves earlier blocks as they are while it grows", () => {
+    const text = "# Title\n\nOne *two*.\n\n```py\nprint(1)\n```\n\n- a\n- b\n\nEnd";
+    const whole = blocks(text);
+    for (let size = 1; size < text.length; size += 1) {
+      const some = blocks(text.slice(0, size));
+      some.slice(0, -1).forEach((block, place) => expect(block.raw.trim()).toBe(whole[place]?.raw.trim()));
+    }
+    expect(whole.map((block) => block.kind)).toEqual(["html", "html", "code", "html", "html"]);
+  });
+
+  test("finds formulas and leaves money alone", () => {
+    const formulas = (text: string) => [...shown(text).querySelectorAll(".formula")].map((one) => one.textContent);
+    expect(formulas("$a_1$ and \\(b\\) and $$c$$")).toEqual(["a_1", "b", "c"]);
+    expect(formulas("\\[\nx^2\n\\]")).toEqual(["x^2"]);
+    expect(formulas("$$\nx<y\n$$")).toEqual(["x<y"]);
+    expect(formulas("It costs $5 or $10.")).toEqual([]);
+    expect(formulas("`$a$`")).toEqual([]);
+  });
+
+  test("runs and loads nothing", () => {
+    const place = shown(
+      '<img src=x onerror=alert(1)> <script>alert(1)</script> ![p](http://evil.test/p.png) [j](javascript:alert(1))\n\n<svg onload=alert(1)>',
+    );
+    expect(place.querySelector("img, script, svg, [onerror]")).toBeNull();
+    expect([...place.querySelectorAll("a")].map((one) => one.getAttribute("href"))).toEqual(["http://evil.test/p.png", null]);
+    expect(place.querySelector("a")?.rel).toBe("noopener noreferrer");
+  });
+
+  test("has tables in frames and tasks that cannot be ticked", () => {
+    const place = shown("| a | b |\n| - | - |\n| 1 | 2 |\n\n- [x] done\n- [ ] open");
+    expect(place.querySelector("div.table > table")).not.toBeNull();
+    const boxes = [...place.querySelectorAll("input")];
+    expect(boxes.map((one) => [one.checked, one.disabled])).toEqual([[true, true], [false, true]]);
+  });
+});
+
+describe("the tab's shelf", () => {
+  test("keeps, finds, names and forgets", async () => {
+    sessionStorage.clear();
+    const shelf = new TabShelf(sessionStorage);
+    shelf.keep("one", treeOf([{ role: "user", content: "Sorting in Python" }], () => "x"));
+    shelf.keep("two", treeOf([{ role: "user", content: "A poem" }], () => "y"));
+    expect((await shelf.list("")).map((one) => one.title).sort()).toEqual(["A poem", "Sorting in Python"]);
+    const [found] = await shelf.list("PYTHON");
+    expect(found?.id).toBe("one");
+    await shelf.rename(found!, "Sorted");
+    expect((await shelf.list("sorted"))[0]?.title).toBe("Sorted");
+    expect(path(await shelf.open("one"))[0]?.text).toBe("Sorting in Python");
+    await shelf.remove("one");
+    expect((await shelf.list("")).map((one) => one.id)).toEqual(["two"]);
+    await expect(shelf.open("one")).rejects.toThrow();
+  });
+});

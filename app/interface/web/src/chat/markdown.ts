@@ -1,0 +1,97 @@
+// A model's Markdown as blocks, and a block as HTML that is safe to show. HTML that the model writes stays text.
+// Pictures become links: nothing is loaded from anywhere. Highlighting and formulas come later, in the page.
+import DOMPurify from "dompurify";
+import { Marked, type Token, type Tokens, type TokensList } from "marked";
+
+export type Block = { kind: "code"; raw: string; code: string; language: string } | { kind: "html"; raw: string; token: Token };
+
+const escaped = (text: string) =>
+  text.replace(/[&<>"']/g, (one) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" })[one] ?? one);
+
+const formula = (tex: string, isBlock: boolean) =>
+  isBlock ? `<div class="formula">${escaped(tex)}</div>` : `<span class="formula">${escaped(tex)}</span>`;
+
+const marked = new Marked({
+  gfm: true,
+  breaks: false,
+  extensions: [
+    {
+      name: "formulas",
+      level: "block",
+      start: (text) => text.match(/(?<=^|\n) {0,3}(?:\$\$|\\\[)/)?.index,
+      tokenizer(text) {
+        const found = /^ {0,3}(?:\$\$([\s\S]+?)\$\$|\\\[([\s\S]+?)\\\])[^\S\n]*(?:\n|$)/.exec(text);
+        return found ? { type: "formulas", raw: found[0], tex: (found[1] ?? found[2] ?? "").trim() } : undefined;
+      },
+      renderer: (token) => formula(String(token.tex), true),
+    },
+    {
+      name: "formula",
+      level: "inline",
+      start: (text) => text.match(/\$|\\\(|\\\[/)?.index,
+      tokenizer(text) {
+        const found =
+          /^(?:\$\$([^$]+?)\$\$|\\\(([\s\S]+?)\\\)|\\\[([\s\S]+?)\\\])/.exec(text) ??
+          // A dollar sign that stands for money has a space before the next one, or a digit after it.
+          /^\$(?!\s)((?:\\.|[^$\\\n])+?)(?<!\s)\$(?!\d)/.exec(text);
+        if (!found) return undefined;
+        return { type: "formula", raw: found[0], tex: (found[1] ?? found[2] ?? found[3] ?? "").trim() };
+      },
+      renderer: (token) => formula(String(token.tex), false),
+    },
+  ],
+  renderer: {
+    html: ({ text }: Tokens.HTML | Tokens.Tag) => (/^<br\s*\/?>$/i.test(text.trim()) ? "<br>" : escaped(text)),
+    image: ({ href, text }: Tokens.Image) => `<a href="${escaped(href)}">${escaped(text || href)}</a>`,
+  },
+});
+
+const ALLOWED = {
+  ALLOWED_TAGS: (
+    "p br strong em del code pre blockquote ul ol li a h1 h2 h3 h4 h5 h6 hr table thead tbody tr th td input div span"
+  ).split(" "),
+  ALLOWED_ATTR: ["href", "class", "align", "start", "type", "checked", "disabled", "title", "target", "rel"],
+  ADD_URI_SAFE_ATTR: ["align", "start", "type"], // the others' values are held to be addresses
+  ALLOWED_URI_REGEXP: /^(?:https?:|mailto:)/i,
+  ALLOW_DATA_ATTR: false,
+  ALLOW_ARIA_ATTR: false,
+};
+
+/** The top blocks of a text. The raw text of all but the last few stays the same while the text grows. */
+export function blocks(text: string): Block[] {
+  const tokens: TokensList = marked.lexer(text);
+  const found: Block[] = [];
+  for (const token of tokens) {
+    if (token.type === "space") continue;
+    if (token.type === "code") {
+      const language = (token as Tokens.Code).lang?.trim().split(/\s+/)[0]?.toLowerCase() ?? "";
+      found.push({ kind: "code", raw: token.raw, code: (token as Tokens.Code).text, language });
+    } else found.push({ kind: "html", raw: token.raw, token });
+  }
+  return found;
+}
+
+/** A block as an element to show. */
+export function fragment(block: Block & { kind: "html" }): DocumentFragment {
+  const html = marked.parser([block.token]);
+  const clean = DOMPurify.sanitize(html, { ...ALLOWED, RETURN_DOM_FRAGMENT: true });
+  for (const link of clean.querySelectorAll("a[href]")) {
+    link.setAttribute("target", "_blank");
+    link.setAttribute("rel", "noopener noreferrer");
+  }
+  for (const box of clean.querySelectorAll("input")) {
+    if (box.type !== "checkbox") box.remove();
+    box.disabled = true;
+    box.setAttribute("aria-label", "Task");
+  }
+  for (const table of clean.querySelectorAll("table")) {
+    const frame = document.createElement("div");
+    frame.className = "table";
+    frame.tabIndex = 0;
+    frame.setAttribute("role", "region");
+    frame.setAttribute("aria-label", "Table");
+    table.replaceWith(frame);
+    frame.append(table);
+  }
+  return clean;
+}

@@ -1,0 +1,54 @@
+// What a person asked, and how to ask it in other words.
+import { memo } from "preact/compat";
+import { useState } from "preact/hooks";
+
+import type { Chat } from "./chat";
+import { CopyButton } from "./copy";
+import { Icon } from "./icons";
+import { Versions } from "./thread";
+import type { Turn } from "./tree";
+
+interface Props {
+  chat: Chat;
+  turn: Turn;
+  place: number;
+  count: number;
+  isBusy: boolean;
+}
+
+export const Question = memo(function Question({ chat, turn, place, count, isBusy }: Props) {
+  const [text, setText] = useState<string | null>(null);
+  if (text !== null) {
+    const done = () => (setText(null), void chat.edit(turn.id, text));
+    return (
+      <form class="question editing" onSubmit={(event) => (event.preventDefault(), done())}>
+        <textarea
+          aria-label="Edit the question" autofocus rows={Math.min(12, text.split("\n").length + 1)} value={text}
+          onInput={(event) => setText(event.currentTarget.value)}
+          onKeyDown={(event) => {
+            if (event.key === "Escape") setText(null);
+            if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+            event.preventDefault();
+            done();
+          }}
+        />
+        <div class="row">
+          <button class="main" disabled={!text.trim() || isBusy}>Ask again</button>
+          <button type="button" onClick={() => setText(null)}>Cancel</button>
+        </div>
+      </form>
+    );
+  }
+  return (
+    <article class="question" aria-label="You asked">
+      <div class="bubble">{turn.text}</div>
+      <div class="tools">
+        <button class="bare" aria-label="Edit" title="Edit" disabled={isBusy} onClick={() => setText(turn.text)}>
+          <Icon name="edit" />
+        </button>
+        <CopyButton text={() => turn.text} />
+        <Versions chat={chat} id={turn.id} place={place} count={count} isBusy={isBusy} />
+      </div>
+    </article>
+  );
+});

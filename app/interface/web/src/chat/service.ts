@@ -1,0 +1,208 @@
+// What the chat asks of /v1: models, health, streamed answers. Knows no page.
+import { eventsOf } from "./events";
+import type { Said, Usage } from "./tree";
+
+export interface Model {
+  id: string;
+  max_context_tokens: number;
+  /** How answers are sampled where a request does not say; null: the model does not say either. */
+  sampling: { temperature?: number | null; top_p?: number | null };
+}
+
+export interface Knobs {
+  system: string;
+  temperature: number | null;
+  topP: number | null;
+  maxTokens: number | null;
+  seed: number | null;
+}
+
+/** What comes while an answer is written. */
+export type Piece =
+  | { kind: "admitted" }
+  | { kind: "text"; text: string }
+  | { kind: "end"; isCut: boolean }
+  | { kind: "usage"; usage: Usage };
+
+/** A failure with the id under which the service's log has it. */
+export class AnswerFailure extends Error {
+  constructor(
+    message: string,
+    readonly status: number,
+    readonly code: string | null,
+    readonly requestId: string,
+    readonly retryAfterS: number | null = null,
+  ) {
+    super(message);
+  }
+}
+
+let apiKey = "";
+
+/** The API key that calls carry from now on; empty: the session's cookie, if there is one. */
+export function useKey(key: string): void {
+  apiKey = key;
+}
+
+function headers(): Record<string, string> {
+  const common = { "Content-Type": "application/json" };
+  return apiKey ? { ...common, Authorization: `Bearer ${apiKey}` } : common;
+}
+
+/** A call's answer as JSON. Throws AnswerFailure; status 0: the service was not reached. */
+export async function ask<Answer>(method: string, path: string, body?: object, signal?: AbortSignal): Promise<Answer> {
+  const response = await send(method, path, body, signal);
+  return (await response.json()) as Answer;
+}
+
+/** The response, which has succeeded. */
+export async function send(method: string, path: string, body?: object, signal?: AbortSignal): Promise<Response> {
+  let response: Response;
+  try {
+    const text = body === undefined ? null : JSON.stringify(body);
+    response = await fetch(path, { method, headers: headers(), body: text, signal: signal ?? null });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new AnswerFailure("The service cannot be reached.", 0, null, "");
+  }
+  if (response.ok) return response;
+  const answer = (await response.json().catch(() => null)) as { error?: { message?: string; code?: string } } | null;
+  const wait = Number.parseInt(response.headers.get("Retry-After") ?? "", 10);
+  throw new AnswerFailure(
+    answer?.error?.message ?? `The service answered with status ${response.status}.`,
+    response.status,
+    answer?.error?.code ?? null,
+    response.headers.get("x-request-id") ?? "",
+    Number.isNaN(wait) ? null : wait,
+  );
+}
+
+export async function models(): Promise<Model[]> {
+  return (await ask<{ data: Model[] }>("GET", "/v1/models")).data;
+}
+
+/** Whether a worker can take a request now. */
+export async function isHealthy(): Promise<boolean> {
+  try {
+    return (await fetch("/health", { cache: "no-store" })).ok;
+  } catch {
+    return false;
+  }
+}
+
+function sampling(knobs: Knobs): Record<string, number> {
+  const set: Record<string, number> = {};
+  if (knobs.temperature !== null) set.temperature = knobs.temperature;
+  if (knobs.topP !== null) set.top_p = knobs.topP;
+  return set;
+}
+
+interface WireUsage {
+  prompt_tokens: number;
+  completion_tokens: number;
+  prompt_tokens_details?: { cached_tokens?: number } | null;
+}
+
+interface Chunk {
+  choices?: { delta?: { content?: string | null; reasoning_content?: string | null }; finish_reason?: string | null }[];
+  usage?: WireUsage | null;
+  error?: { message?: string; code?: string | null };
+}
+
+/** Answers a history that the client has, by /v1/chat/completions: the service keeps nothing. Throws AnswerFailure. */
+export async function* completed(
+  model: string, said: Said[], knobs: Knobs, seed: number, signal: AbortSignal,
+): AsyncGenerator<Piece> {
+  const system: Said[] = knobs.system.trim() ? [{ role: "system", content: knobs.system }] : [];
+  const body = {
+    model, messages: [...system, ...said], stream: true, stream_options: { include_usage: true }, seed,
+    ...sampling(knobs), ...(knobs.maxTokens === null ? {} : { max_completion_tokens: knobs.maxTokens }),
+  };
+  const response = await send("POST", "/v1/chat/completions", body, signal);
+  const requestId = response.headers.get("x-request-id") ?? "";
+  yield { kind: "admitted" };
+  let isThinking = false;
+  let isWhole = false;
+  for await (const data of events(response, signal)) {
+    if (data === "[DONE]") {
+      isWhole = true;
+      continue;
+    }
+    const chunk = JSON.parse(data) as Chunk;
+    if (chunk.error) throw new AnswerFailure(chunk.error.message ?? "The answer broke off.", 200, chunk.error.code ?? null, requestId);
+    const choice = chunk.choices?.[0];
+    const thought = choice?.delta?.reasoning_content ?? "";
+    const text = choice?.delta?.content ?? "";
+    if (thought) yield { kind: "text", text: isThinking ? thought : `<think>${thought}` };
+    if (thought) isThinking = true;
+    if (text) yield { kind: "text", text: isThinking ? `</think>${text}` : text };
+    if (text) isThinking = false;
+    if (choice?.finish_reason) yield { kind: "end", isCut: choice.finish_reason === "length" };
+    if (chunk.usage) {
+      const { prompt_tokens, completion_tokens, prompt_tokens_details } = chunk.usage;
+      const rememberedTokens = prompt_tokens_details?.cached_tokens ?? 0;
+      yield { kind: "usage", usage: { promptTokens: prompt_tokens, answerTokens: completion_tokens, rememberedTokens } };
+    }
+  }
+  if (!isWhole) throw new AnswerFailure("The connection broke off before the answer's end.", 0, null, requestId);
+}
+
+interface ResponseEvent {
+  type: string;
+  delta?: string;
+  response?: {
+    status?: string;
+    error?: { message?: string; code?: string } | null;
+    incomplete_details?: { reason?: string } | null;
+    usage?: { input_tokens: number; output_tokens: number; input_tokens_details?: { cached_tokens?: number } } | null;
+  };
+  error?: { message?: string; code?: string };
+}
+
+/** Answers the next question of a conversation that the service keeps, by /v1/responses. Throws AnswerFailure. */
+export async function* responded(
+  model: string, conversation: string, question: string, knobs: Knobs, signal: AbortSignal,
+): AsyncGenerator<Piece> {
+  const body = {
+    model, conversation, input: question, stream: true, ...sampling(knobs),
+    ...(knobs.system.trim() ? { instructions: knobs.system } : {}),
+    ...(knobs.maxTokens === null ? {} : { max_output_tokens: knobs.maxTokens }),
+  };
+  const response = await send("POST", "/v1/responses", body, signal);
+  const requestId = response.headers.get("x-request-id") ?? "";
+  yield { kind: "admitted" };
+  let isWhole = false;
+  for await (const data of events(response, signal)) {
+    const event = JSON.parse(data) as ResponseEvent;
+    if (event.type === "response.output_text.delta" && event.delta) yield { kind: "text", text: event.delta };
+    if (event.error || event.type === "response.failed") {
+      const error = event.error ?? event.response?.error;
+      throw new AnswerFailure(error?.message ?? "The answer broke off.", 200, error?.code ?? null, requestId);
+    }
+    if (event.type === "response.completed" || event.type === "response.incomplete") {
+      isWhole = true;
+      yield { kind: "end", isCut: event.response?.incomplete_details?.reason === "max_output_tokens" };
+      const usage = event.response?.usage;
+      if (usage) {
+        const rememberedTokens = usage.input_tokens_details?.cached_tokens ?? 0;
+        yield { kind: "usage", usage: { promptTokens: usage.input_tokens, answerTokens: usage.output_tokens, rememberedTokens } };
+      }
+    }
+  }
+  if (!isWhole) throw new AnswerFailure("The connection broke off before the answer's end.", 0, null, requestId);
+}
+
+async function* events(response: Response, signal: AbortSignal): AsyncGenerator<string> {
+  if (response.body === null) return;
+  try {
+    yield* eventsOf(response.body);
+  } catch (error) {
+    if (signal.aborted) throw error;
+    throw new AnswerFailure("The connection broke off before the answer's end.", 0, null, "");
+  }
+}
+
+/** Whether a failure means that nobody is logged in, or the key is wrong. */
+export function isLoggedOut(error: unknown): boolean {
+  return error instanceof AnswerFailure && error.status === 401;
+}

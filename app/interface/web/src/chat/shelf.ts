@@ -1,0 +1,104 @@
+// Where conversations are kept: in this browser's tab. Knows no page.
+import { path, restored, type Tree } from "./tree";
+import { spoken } from "./thought";
+
+export interface Entry {
+  id: string;
+  title: string;
+  /** Unix milliseconds. */
+  updatedAtMs: number;
+  isPinned: boolean;
+}
+
+/** A place that keeps conversations. */
+export interface Shelf {
+  /** Those that changed last come first. `words` are searched in titles and texts. */
+  list(words: string): Promise<Entry[]>;
+  open(id: string): Promise<Tree>;
+  rename(entry: Entry, title: string): Promise<void>;
+  pin(entry: Entry, isPinned: boolean): Promise<void>;
+  remove(id: string): Promise<void>;
+}
+
+interface Kept extends Entry {
+  tree: Tree;
+}
+
+const KEY = "redoubt.conversations";
+
+/** Conversations of one tab; they are gone when it is closed. */
+export class TabShelf implements Shelf {
+  constructor(private readonly storage: Storage) {}
+
+  async list(words: string): Promise<Entry[]> {
+    const wanted = words.trim().toLowerCase();
+    const all = Object.values(this.read()).sort((one, other) => other.updatedAtMs - one.updatedAtMs);
+    return wanted ? all.filter((one) => textOf(one).includes(wanted)) : all;
+  }
+
+  async open(id: string): Promise<Tree> {
+    const tree = restored(this.read()[id]?.tree);
+    if (tree === null) throw new Error("There is no such conversation.");
+    return tree;
+  }
+
+  async rename(entry: Entry, title: string): Promise<void> {
+    this.change(entry.id, { title });
+  }
+
+  async pin(entry: Entry, isPinned: boolean): Promise<void> {
+    this.change(entry.id, { isPinned });
+  }
+
+  async remove(id: string): Promise<void> {
+    const { [id]: _, ...others } = this.read();
+    this.write(others);
+  }
+
+  /** Keeps a conversation as it is now. Where the tab's storage is full the oldest ones go. */
+  keep(id: string, tree: Tree): void {
+    const all = this.read();
+    const old = all[id];
+    const title = old?.title || titleOf(tree);
+    this.write({ ...all, [id]: { id, title, isPinned: old?.isPinned ?? false, updatedAtMs: Date.now(), tree } });
+  }
+
+  private change(id: string, values: Partial<Kept>): void {
+    const all = this.read();
+    const old = all[id];
+    if (old) this.write({ ...all, [id]: { ...old, ...values } });
+  }
+
+  private read(): Record<string, Kept> {
+    try {
+      return (JSON.parse(this.storage.getItem(KEY) ?? "{}") as Record<string, Kept> | null) ?? {};
+    } catch {
+      return {};
+    }
+  }
+
+  private write(all: Record<string, Kept>): void {
+    const kept = { ...all };
+    for (;;) {
+      try {
+        this.storage.setItem(KEY, JSON.stringify(kept));
+        return;
+      } catch {
+        const oldest = Object.values(kept).sort((one, other) => one.updatedAtMs - other.updatedAtMs)[0];
+        if (oldest === undefined) return;
+        delete kept[oldest.id];
+      }
+    }
+  }
+}
+
+/** How the first question begins. */
+export function titleOf(tree: Tree): string {
+  const first = path(tree)[0]?.text.replace(/\s+/g, " ").trim() ?? "";
+  return first.length > 60 ? `${first.slice(0, 59).trimEnd()}…` : first || "New chat";
+}
+
+function textOf(one: Kept): string {
+  const texts = Object.values(one.tree.turns).map((each) => (each.role === "user" ? each.text : spoken(each.text)));
+  return [one.title, ...texts].join("\n").toLowerCase();
+}

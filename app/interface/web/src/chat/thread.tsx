@@ -1,0 +1,116 @@
+// The conversation, which follows an answer that grows only while one looks at its end.
+import { useEffect, useRef, useState } from "preact/hooks";
+
+import { Answer } from "./answer";
+import type { Chat } from "./chat";
+import { Icon } from "./icons";
+import { Question } from "./question";
+import { focusComposer } from "./sidebar";
+import { path } from "./tree";
+
+const NEAR_PX = 48;
+const STARTERS = [
+  "Explain how a hash table works, with an example in Python.",
+  "Write a polite reply that declines an invitation.",
+  "What should I check before I sign a lease?",
+];
+
+export function Thread({ chat }: { chat: Chat }) {
+  const { tree, id, writing } = chat.state;
+  const turns = path(tree);
+  const frame = useRef<HTMLDivElement>(null);
+  const isFollowing = useRef(true);
+  const [isAway, setAway] = useState(false);
+  const last = turns.at(-1);
+
+  const toEnd = () => {
+    const place = frame.current;
+    if (place !== null) place.scrollTop = place.scrollHeight;
+  };
+  useEffect(() => {
+    isFollowing.current = true;
+    toEnd();
+  }, [id, turns.length]);
+  useEffect(() => {
+    const place = frame.current;
+    const content = place?.firstElementChild;
+    if (!place || !content) return;
+    const onScroll = () => {
+      isFollowing.current = place.scrollHeight - place.scrollTop - place.clientHeight < NEAR_PX;
+      setAway(!isFollowing.current);
+    };
+    // Content that grows moves the end away without a scroll of the person's.
+    const watch = new ResizeObserver(() => isFollowing.current && toEnd());
+    watch.observe(content);
+    watch.observe(place);
+    place.addEventListener("scroll", onScroll, { passive: true });
+    // A wheel or a key upwards counts at once, before the page has moved.
+    const onWheel = (event: WheelEvent) => event.deltaY < 0 && (isFollowing.current = false);
+    place.addEventListener("wheel", onWheel, { passive: true });
+    return () => {
+      watch.disconnect();
+      place.removeEventListener("scroll", onScroll);
+      place.removeEventListener("wheel", onWheel);
+    };
+  }, []);
+
+  return (
+    <div class="thread-frame">
+      <div class="thread" ref={frame} tabIndex={-1}>
+        <div class="column">
+          {turns.length === 0 && <Welcome chat={chat} />}
+          {turns.map((one) => {
+            const siblings = tree.children[one.parent] ?? [];
+            const version = { place: siblings.indexOf(one.id), count: siblings.length, isBusy: writing !== "" };
+            return one.role === "user" ? (
+              <Question key={one.id} chat={chat} turn={one} {...version} />
+            ) : (
+              <Answer key={one.id} chat={chat} turn={one} {...version} isLast={one === last} />
+            );
+          })}
+        </div>
+      </div>
+      {isAway && (
+        <button class="jump" onClick={() => ((isFollowing.current = true), toEnd())}>
+          <Icon name="down" /> Jump to latest
+        </button>
+      )}
+    </div>
+  );
+}
+
+function Welcome({ chat }: { chat: Chat }) {
+  const { model, user } = chat.state;
+  return (
+    <section class="welcome">
+      <h1>What can I help with?</h1>
+      <p class="quiet">
+        {model ? <><b>{model}</b> answers, on this service's own machine. </> : null}
+        {user
+          ? "Your chats are kept encrypted for you; nobody else can open them here."
+          : "What you write stays between this browser and this service, which keeps no chats."}
+      </p>
+      <div class="starters">
+        {STARTERS.map((text) => (
+          <button key={text} onClick={() => (chat.draft(text), focusComposer())}>{text}</button>
+        ))}
+      </div>
+    </section>
+  );
+}
+
+/** The versions of a question or an answer: <1/2>. */
+export function Versions({ chat, id, place, count, isBusy }: { chat: Chat; id: string; place: number; count: number; isBusy: boolean }) {
+  if (count < 2) return null;
+  return (
+    <span class="versions" role="group" aria-label="Versions">
+      <button class="bare" aria-label="Previous version" disabled={isBusy || place === 0} onClick={() => chat.show(id, -1)}>
+        <Icon name="left" />
+      </button>
+      {`${place + 1}/${count}`}
+      <button class="bare" aria-label="Next version" disabled={isBusy || place === count - 1} onClick={() => chat.show(id, 1)}>
+        <Icon name="right" />
+      </button>
+    </span>
+  );
+}

@@ -6,6 +6,7 @@ bodies nor headers as they came. It answers an `Origin` with CORS headers, and t
 """
 
 import contextlib
+import re
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -25,6 +26,8 @@ from app.messages.accounts import AccountsError
 
 _FILES = frozenset({"/favicon.ico", "/manifest.json", "/robots.txt", "/theme.css", "/gradio_api/app_id"})
 _FOLDERS = ("/assets/", "/static/")
+_CONVERSATION = re.compile(r"/c/(\w{1,80})", re.ASCII)
+_NAMED = re.compile(rb"c=(\w{1,80})")
 _HEADERS = frozenset({b"accept", b"accept-language", b"host", b"if-modified-since", b"if-none-match", b"range"})
 """Request headers that Gradio gets."""
 
@@ -65,7 +68,11 @@ class PageGate:
         method, path = scope["method"], scope["path"]
         if method not in ("GET", "HEAD"):
             raise errors.no_such_route(method, path)
-        if path == "/":
+        if named := _CONVERSATION.fullmatch(path):
+            # Gradio's document belongs to `/`; the surface takes the address of the conversation again.
+            address = f"/?c={named[1]}"
+            await RedirectResponse(address, 303, {"Cache-Control": "no-store"})(scope, receive, send)
+        elif path == "/":
             await (await self._page(scope))(scope, receive, send)
         elif path in _FILES or path.startswith(_FOLDERS):
             await self._gradio(_inner(scope), _NoBody(receive), send)
@@ -74,7 +81,9 @@ class PageGate:
 
     async def _page(self, scope: Scope) -> Response:
         if await self._must_log_in(Request(scope)):
-            return RedirectResponse("/login", 303, {"Cache-Control": "no-store"})
+            named = _NAMED.fullmatch(scope["query_string"])
+            address = f"/login?next=/c/{named[1].decode()}" if named else "/login"
+            return RedirectResponse(address, 303, {"Cache-Control": "no-store"})
         if self._surface is None:
             return Response(NOT_BUILT + "\n", 503, media_type="text/plain")
         document = with_surface(

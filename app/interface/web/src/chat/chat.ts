@@ -1,46 +1,23 @@
 // The chat's state and what a person can do with it. The view draws the state; nothing here knows how.
 import { type Entry, type Shelf, TabShelf } from "./shelf";
 import * as service from "./service";
+import { PLAIN, STORED, type State, type User, idOf, name, newId, newSeed, parsed } from "./state";
+import { StoredShelf, created, settled, turnOf } from "./stored";
 import { spoken } from "./thought";
-import { EMPTY, added, changed, history, path, pathTo, switched, turn, type Said, type Tree, type Turn } from "./tree";
+import { EMPTY, added, changed, history as asSent, path, pathTo, switched, turn, type Said, type Turn } from "./tree";
 
-export interface User {
-  name: string;
-}
-
-export interface State {
-  /** Where it is unknown whether there are accounts, null. */
-  user: User | null;
-  models: service.Model[];
-  /** Empty: none is known yet. */
-  model: string;
-  isReachable: boolean;
-  needsKey: boolean;
-  knobs: service.Knobs;
-  key: string;
-  /** Empty: a new chat. */
-  id: string;
-  tree: Tree;
-  draft: string;
-  /** The answer that is being written; empty: none. */
-  writing: string;
-  entries: Entry[];
-  words: string;
-  notice: string;
-}
-
-export const PLAIN: service.Knobs = { system: "", temperature: null, topP: null, maxTokens: null, seed: null };
 const GO_ON = "Go on exactly where your last answer stopped. Repeat nothing of it.";
 const LOOK_AGAIN_MS = 1500;
 const REDRAW_MS = 40;
-
-const newId = () => crypto.getRandomValues(new Uint32Array(3)).reduce((text, part) => text + part.toString(36), "");
-const newSeed = () => crypto.getRandomValues(new Uint32Array(1))[0]! & 0x7fffffff;
+const UNDO_MS = 10_000;
 
 export class Chat {
   state: State;
   private readonly listeners = new Set<() => void>();
   private readonly tab: TabShelf;
+  private readonly stored = new StoredShelf(newId);
+  private readonly others = new BroadcastChannel("redoubt");
+  private leavingTimer: ReturnType<typeof setTimeout> | undefined;
   private abort: AbortController | null = null;
   private saving: ReturnType<typeof setTimeout> | undefined;
   private looking = false;
@@ -57,7 +34,7 @@ export class Chat {
     this.state = {
       user: null, models: [], model, isReachable: true, needsKey: false, knobs: { ...PLAIN, ...knobs }, key,
       id: storage.getItem("redoubt.open") ?? "", tree: EMPTY, draft: storage.getItem("redoubt.draft") ?? "",
-      writing: "", entries: [], words: "", notice: "",
+      writing: "", entries: [], words: "", notice: "", isTemporary: false, leaving: null,
     };
   }
 
@@ -71,17 +48,31 @@ export class Chat {
     for (const listener of this.listeners) listener();
   }
 
-  /** Where the conversations are kept. */
-  get shelf(): Shelf {
-    return this.tab;
+  /** Whether the service keeps this chat. */
+  private get isStored(): boolean {
+    return this.state.user !== null && !this.state.isTemporary;
   }
 
-  /** What was there before a reload, and what the service says. */
-  async begin(): Promise<void> {
-    if (this.state.id) {
+  private get shelf(): Shelf {
+    return this.state.user === null ? this.tab : this.stored;
+  }
+
+  /** What was there before a reload, and what the service says. `id`: of the conversation that the address names. */
+  async begin(id: string): Promise<void> {
+    await this.whoIsIt();
+    if (this.state.user !== null) {
+      this.state.id = "";
+      if (id) await this.open(id).catch(() => this.set({ notice: "There is no such conversation." }));
+    } else if (this.state.id) {
       await this.tab.open(this.state.id).then((tree) => this.set({ tree }), () => this.set({ id: "" }));
     }
-    await Promise.all([this.look(), this.list(), this.whoIsIt()]);
+    this.others.onmessage = ({ data }: MessageEvent<string>) => void this.follow(data);
+    addEventListener("popstate", () => {
+      const named = idOf(location);
+      if (named && named !== this.state.id) void this.open(named, false);
+      else if (!named) this.newChat(false);
+    });
+    await Promise.all([this.look(), this.list()]);
   }
 
   /** Asks for the models, and again until the service answers. */
@@ -137,7 +128,7 @@ export class Chat {
   async goOn(id: string): Promise<void> {
     const old = this.state.tree.turns[id];
     if (old === undefined || this.state.writing) return;
-    const said = history(pathTo(this.state.tree, id), (each) => each.replace(/<\/?think>/g, ""));
+    const said = asSent(pathTo(this.state.tree, id), (each) => each.replace(/<\/?think>/g, ""));
     await this.write(id, [...said, { role: "user", content: GO_ON }], old.text);
   }
 
@@ -149,6 +140,7 @@ export class Chat {
     if (this.state.writing) return;
     this.set({ tree: switched(this.state.tree, id, step) });
     this.save();
+    if (this.isStored) void this.settle();
   }
 
   draft(draft: string): void {
@@ -197,35 +189,54 @@ export class Chat {
     if (entries !== null && words === this.state.words) this.set({ entries });
   }
 
-  newChat(): void {
-    this.stop();
-    this.flush();
-    this.set({ id: "", tree: EMPTY, notice: "", writing: "" });
+  newChat(isNamed = true): void {
+    this.leave();
+    this.set({ id: "", tree: EMPTY, notice: "", isTemporary: false });
     this.storage.removeItem("redoubt.open");
+    if (isNamed && this.state.user !== null && idOf(location)) history.pushState(null, "", "/");
   }
 
-  async open(id: string): Promise<void> {
-    this.stop();
-    this.flush();
+  /** A chat that is kept nowhere, or an ordinary one; before its first question. */
+  setTemporary(isTemporary: boolean): void {
+    if (path(this.state.tree).length) this.newChat();
+    this.set({ isTemporary });
+  }
+
+  async open(id: string, isNamed = true): Promise<void> {
+    this.leave();
     const tree = await this.shelf.open(id);
-    this.set({ id, tree, notice: "", writing: "" });
-    this.storage.setItem("redoubt.open", id);
+    this.set({ id, tree, notice: "", isTemporary: false });
+    if (this.state.user === null) this.storage.setItem("redoubt.open", id);
+    else if (isNamed) name(id);
   }
 
   async rename(entry: Entry, title: string): Promise<void> {
-    if (title.trim()) await this.shelf.rename(entry, title.trim());
-    await this.list();
+    await this.told(async () => title.trim() && this.shelf.rename(entry, title.trim()));
   }
 
   async pin(entry: Entry): Promise<void> {
-    await this.shelf.pin(entry, !entry.isPinned);
-    await this.list();
+    await this.told(() => this.shelf.pin(entry, !entry.isPinned));
   }
 
-  async remove(id: string): Promise<void> {
-    if (id === this.state.id) this.newChat();
-    await this.shelf.remove(id);
-    await this.list();
+  /** Deletes it in ten seconds, or at once when another one is deleted or the page is left. */
+  remove(entry: Entry): void {
+    this.removeNow();
+    if (entry.id === this.state.id) this.newChat();
+    this.set({ leaving: entry });
+    this.leavingTimer = setTimeout(() => this.removeNow(), UNDO_MS);
+  }
+
+  undo(): void {
+    clearTimeout(this.leavingTimer);
+    this.set({ leaving: null });
+  }
+
+  removeNow(): void {
+    const entry = this.state.leaving;
+    clearTimeout(this.leavingTimer);
+    if (entry === null) return;
+    this.set({ leaving: null, entries: this.state.entries.filter((one) => one.id !== entry.id) });
+    void this.told(() => this.shelf.remove(entry.id));
   }
 
   // --- how it works
@@ -237,18 +248,42 @@ export class Chat {
     this.set({ user });
   }
 
+  /** A change of what is kept, after which all tabs list anew. */
+  private async told(change: () => Promise<unknown>): Promise<void> {
+    await change().catch((error: unknown) => {
+      this.set({ notice: error instanceof service.AnswerFailure ? error.message : "That did not work." });
+    });
+    this.others.postMessage(this.state.id);
+    await this.list();
+  }
+
+  /** Another tab has changed something. */
+  private async follow(id: string): Promise<void> {
+    if (this.state.user === null) return;
+    await this.list();
+    if (id !== this.state.id || !id || this.state.writing) return;
+    const tree = await this.stored.open(id).catch(() => null);
+    if (tree !== null && id === this.state.id && !this.state.writing) this.set({ tree });
+  }
+
+  private leave(): void {
+    this.stop();
+    this.flush();
+    this.set({ writing: "" });
+  }
+
   private async branch(parent: string, question: string): Promise<void> {
     const asked = turn({ id: newId(), parent, role: "user", text: question, askedAtMs: Date.now() });
     if (!this.state.id) {
       this.set({ id: newId() });
-      this.storage.setItem("redoubt.open", this.state.id);
+      if (this.state.user === null) this.storage.setItem("redoubt.open", this.state.id);
     }
     this.set({ tree: added(this.state.tree, asked) });
     await this.answer(asked.id);
   }
 
   private async answer(question: string): Promise<void> {
-    const said = history(pathTo(this.state.tree, question), spoken);
+    const said = asSent(pathTo(this.state.tree, question), spoken);
     const one = turn({ id: newId(), parent: question, role: "assistant", model: this.state.model });
     this.set({ tree: added(this.state.tree, one) });
     await this.write(one.id, said, "");
@@ -260,7 +295,8 @@ export class Chat {
     this.abort = abort;
     let text = before;
     let drawnAtMs = 0;
-    const conversation = this.state.id;
+    let conversation = this.state.id;
+    const isStored = this.isStored;
     const update = (values: Partial<Turn>) => {
       if (this.state.id === conversation) this.set({ tree: changed(this.state.tree, id, values) });
     };
@@ -273,8 +309,16 @@ export class Chat {
     let status: Turn["status"] = "done";
     try {
       if (!this.state.model) await this.look();
-      const knobs = this.state.knobs;
-      for await (const piece of service.completed(this.state.model, said, knobs, knobs.seed ?? newSeed(), abort.signal)) {
+      if (isStored && !conversation.startsWith(STORED)) {
+        const made = await created();
+        if (this.state.id === conversation) {
+          this.set({ id: made });
+          name(made);
+        }
+        conversation = made;
+      }
+      const pieces = isStored && !before ? turnOf(conversation, said, this.state.model, this.state.knobs, abort.signal) : this.sent(said, abort.signal);
+      for await (const piece of pieces) {
         if (piece.kind === "admitted") update({ status: "reading", model: this.state.model });
         else if (piece.kind === "usage") update({ usage: piece.usage });
         else if (piece.kind === "end") status = piece.isCut ? "cut" : "done";
@@ -301,8 +345,20 @@ export class Chat {
         this.set({ writing: "" });
       }
       this.flush();
+      if (isStored && before && this.state.id === conversation) await this.settle();
+      if (isStored) this.others.postMessage(conversation);
       void this.list();
     }
+  }
+
+  private sent(said: Said[], signal: AbortSignal): AsyncGenerator<service.Piece> {
+    const { model, knobs } = this.state;
+    return service.completed(model, said, knobs, knobs.seed ?? newSeed(), signal);
+  }
+
+  /** Stores the conversation as it is shown. Where that fails the next turn does it. */
+  private async settle(): Promise<void> {
+    await settled(this.state.id, asSent(path(this.state.tree), (text) => text.trim())).catch(() => undefined);
   }
 
   private fail(update: (values: Partial<Turn>) => void, text: string, error: unknown): void {
@@ -326,14 +382,7 @@ export class Chat {
   flush(): void {
     clearTimeout(this.saving);
     this.saving = undefined;
-    if (this.state.id && path(this.state.tree).length) this.tab.keep(this.state.id, this.state.tree);
-  }
-}
-
-function parsed(text: string | null): unknown {
-  try {
-    return text === null ? null : JSON.parse(text);
-  } catch {
-    return null;
+    const isOurs = this.state.user === null && !this.state.isTemporary;
+    if (isOurs && this.state.id && path(this.state.tree).length) this.tab.keep(this.state.id, this.state.tree);
   }
 }

@@ -4,6 +4,7 @@ import { describe, expect, test } from "vitest";
 import { EventParser } from "./events";
 import { blocks, fragment } from "./markdown";
 import { TabShelf } from "./shelf";
+import { agreeing } from "./stored";
 import { parts, spoken } from "./thought";
 import { EMPTY, added, changed, history, path, pathTo, restored, switched, treeOf, turn } from "./tree";
 
@@ -109,6 +110,18 @@ describe("Markdown", () => {
     expect(place.querySelector("div.table > table")).not.toBeNull();
     const boxes = [...place.querySelectorAll("input")];
     expect(boxes.map((one) => [one.checked, one.disabled])).toEqual([[true, true], [false, true]]);
+  });
+});
+
+describe("a stored conversation", () => {
+  const message = (id: string, role: string, text: string) => ({ id, type: "message", role, content: [{ text }] });
+  const stored = [message("1", "user", "One? "), message("2", "assistant", "<think>hm</think>\n1"), message("3", "user", "Two?")];
+
+  test("agrees with what is shown as far as both say the same", () => {
+    expect(agreeing(stored, [{ role: "user", content: "One?" }, { role: "assistant", content: "1" }])).toBe(2);
+    expect(agreeing(stored, [{ role: "user", content: "One?" }, { role: "assistant", content: "I" }])).toBe(1);
+    expect(agreeing([{ id: "0", type: "function_call" }, ...stored], [{ role: "user", content: "One?" }])).toBe(0);
+    expect(agreeing([], [])).toBe(0);
   });
 });
 

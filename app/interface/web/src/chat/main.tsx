@@ -4,6 +4,7 @@ import { render } from "preact";
 import "./style.css";
 import { App } from "./app";
 import { Chat } from "./chat";
+import { idOf } from "./state";
 
 /** A phone's keyboard covers what lies below it: the surface ends above. */
 function fit(place: HTMLElement): void {
@@ -24,8 +25,13 @@ function mount(): void {
   document.body.prepend(place);
   const chat = new Chat(sessionStorage, document.querySelector('meta[name="redoubt-accounts"]') !== null);
   fit(place);
-  addEventListener("pagehide", () => chat.flush());
-  void chat.begin();
+  addEventListener("pagehide", () => {
+    chat.flush();
+    chat.removeNow();
+  });
+  const id = idOf(location);
+  if (location.search) history.replaceState(null, "", id ? `/c/${id}` : "/");
+  void chat.begin(id);
   render(<App chat={chat} />, place);
 }
 

@@ -161,10 +161,10 @@ interface ResponseEvent {
 
 /** Answers the next question of a conversation that the service keeps, by /v1/responses. Throws AnswerFailure. */
 export async function* responded(
-  model: string, conversation: string, question: string, knobs: Knobs, signal: AbortSignal,
+  model: string, conversation: string, question: string, knobs: Knobs, seed: number, signal: AbortSignal,
 ): AsyncGenerator<Piece> {
   const body = {
-    model, conversation, input: question, stream: true, ...sampling(knobs),
+    model, conversation, input: question, stream: true, seed, ...sampling(knobs),
     ...(knobs.system.trim() ? { instructions: knobs.system } : {}),
     ...(knobs.maxTokens === null ? {} : { max_output_tokens: knobs.maxTokens }),
   };

@@ -1,8 +1,10 @@
 // Conversations: a new one, a search, and the list by day.
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 
+import { bytes } from "../common/numbers";
 import type { Chat } from "./chat";
 import { Icon } from "./icons";
+import { ask } from "./service";
 import type { Entry } from "./shelf";
 
 interface Props {
@@ -12,7 +14,8 @@ interface Props {
 }
 
 export function Sidebar({ chat, close, openSettings }: Props) {
-  const { entries, words } = chat.state;
+  const { words, user, leaving, isTemporary } = chat.state;
+  const entries = chat.state.entries.filter((one) => one.id !== leaving?.id);
   const groups = grouped(entries);
   return (
     <nav class="sidebar" aria-label="Conversations">
@@ -22,6 +25,12 @@ export function Sidebar({ chat, close, openSettings }: Props) {
           <Icon name="plus" /> New chat
         </button>
       </div>
+      {user && (
+        <label class="check">
+          <input type="checkbox" checked={isTemporary} onChange={(event) => chat.setTemporary(event.currentTarget.checked)} />
+          Temporary chat
+        </label>
+      )}
       <input
         id="search" type="search" placeholder="Search  (Ctrl+K)" aria-label="Search conversations" value={words}
         onInput={(event) => void chat.list(event.currentTarget.value)}
@@ -37,8 +46,15 @@ export function Sidebar({ chat, close, openSettings }: Props) {
             </ul>
           </section>
         ))}
-        {entries.length === 0 && <p class="quiet small">{words ? "Nothing found." : "Your chats of this tab will be here."}</p>}
+        {entries.length === 0 && <p class="quiet small">{words ? "Nothing found." : user ? "Your chats will be here." : "Your chats of this tab will be here."}</p>}
       </div>
+      {leaving && (
+        <div class="card undo" role="status">
+          <p>Deleted.</p>
+          <button onClick={() => chat.undo()}>Undo</button>
+        </div>
+      )}
+      {user && <Memory count={entries.length} />}
       <button class="bare wide" onClick={() => (close(), openSettings())}>
         <Icon name="settings" /> Settings
       </button>
@@ -64,7 +80,7 @@ function Row({ chat, entry, close }: { chat: Chat; entry: Entry; close: () => vo
             onInput={(event) => setTitle(event.currentTarget.value)}
             onKeyDown={(event) => event.key === "Escape" && (event.stopPropagation(), setTitle(null))}
           />
-          <button class="bare" aria-label="Keep the title"><Icon name="check" /></button>
+          <button class="bare" aria-label="Rename"><Icon name="check" /></button>
         </form>
       </li>
     );
@@ -84,10 +100,27 @@ function Row({ chat, entry, close }: { chat: Chat; entry: Entry; close: () => vo
         <div class="menu">
           <button onClick={() => setTitle(entry.title)}>Rename</button>
           <button onClick={() => void chat.pin(entry)}>{entry.isPinned ? "Unpin" : "Pin"}</button>
-          <button class="bad" onClick={() => void chat.remove(entry.id)}>Delete</button>
+          {chat.state.user && <a href={`/v1/conversations/${entry.id}/export?format=md`} download>Export as text</a>}
+          {chat.state.user && <a href={`/v1/conversations/${entry.id}/export?format=json`} download>Export as JSON</a>}
+          <button class="bad" onClick={() => chat.remove(entry)}>Delete</button>
         </div>
       </details>
     </li>
+  );
+}
+
+/** What the user's saved pages take; nothing where none are kept. */
+function Memory({ count }: { count: number }) {
+  const [use, setUse] = useState<{ bytes: number; quota_bytes: number } | null>(null);
+  useEffect(() => {
+    ask<{ bytes: number; quota_bytes: number }>("GET", "/v1/memory").then(setUse, () => setUse(null));
+  }, [count]);
+  if (use === null) return null;
+  return (
+    <a class="memory small" href="/account">
+      {`Memory: ${bytes(use.bytes)} of ${bytes(use.quota_bytes)}`}
+      <progress aria-label="Memory used" max={Math.max(1, use.quota_bytes)} value={use.bytes} />
+    </a>
   );
 }
 

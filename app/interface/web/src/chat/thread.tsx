@@ -80,13 +80,15 @@ export function Thread({ chat }: { chat: Chat }) {
 }
 
 function Welcome({ chat }: { chat: Chat }) {
-  const { model, user } = chat.state;
+  const { model, user, isTemporary } = chat.state;
   return (
     <section class="welcome">
       <h1>What can I help with?</h1>
       <p class="quiet">
         {model ? <><b>{model}</b> answers, on this service's own machine. </> : null}
-        {user
+        {isTemporary
+          ? "This chat is kept nowhere: it is gone when you leave it."
+          : user
           ? "Your chats are kept encrypted for you; nobody else can open them here."
           : "What you write stays between this browser and this service, which keeps no chats."}
       </p>

@@ -1,0 +1,146 @@
+"""The chat of a user in a browser: kept by real accounts, over a worker that is not."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from app.interface.page_gate.mount import mount_page
+from tests.app.fake_worker import FakeWorker, deltas
+from tests.app.interface.accounts.here import PASSWORD, Site
+from tests.app.interface.page_gate.test_session import Served
+from tests.browser import Watch, ask
+from tests.fake_v1 import running
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(str(tmp_path / "accounts.db"), FakeWorker(lambda _: deltas([5, 6])))
+    site.add("ann")
+    yield site
+    site.service.close()
+
+
+@pytest.fixture
+def page(site: Site, browser: Browser) -> Iterator[Page]:
+    """Logged in, with short answers, since the model is tiny."""
+    with running(Served(site), lambda app: mount_page(app, accounts=site.gate)) as served:
+        page = browser.new_context(base_url=served.url, viewport={"width": 1100, "height": 800}).new_page()
+        page.set_default_timeout(10_000)
+        page.goto("/login")
+        page.get_by_label("Name").fill("ann")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.keyboard.press("Enter")
+        page.get_by_role("button", name="Settings").click()
+        page.get_by_label("Longest answer, in tokens").fill("4")
+        page.get_by_role("button", name="Done").click()
+        yield page
+        page.context.close()
+
+
+def answered(page: Page, question: str, count: int) -> None:
+    ask(page, question)
+    expect(page.locator(".answer .tools")).to_have_count(count)
+
+
+def stored(page: Page) -> list[dict[str, Any]]:
+    """The messages of the only conversation."""
+    (one,) = page.request.get("/v1/conversations").json()["data"]
+    items = page.request.get(f"/v1/conversations/{one['id']}/items?order=asc").json()["data"]
+    return [{"role": item["role"], "text": item["content"][0]["text"]} for item in items]
+
+
+def test_a_conversation_is_kept_under_its_address(page: Page) -> None:
+    answered(page, "hi", 1)
+    page.wait_for_url(re.compile(r"/c/conv_\w+$"))
+    address = page.url
+    answered(page, "no", 2)
+    assert [one["text"] for one in stored(page) if one["role"] == "user"] == ["hi", "no"]
+    page.reload()
+    expect(page).to_have_url(address)
+    expect(page.locator(".bubble")).to_have_text(["hi", "no"])
+    assert page.evaluate("JSON.stringify(sessionStorage)").count("hi") == 0
+    page.get_by_role("navigation").get_by_role("button", name="New chat").click()
+    expect(page.locator(".bubble")).to_have_count(0)
+    page.go_back()
+    expect(page.locator(".bubble")).to_have_text(["hi", "no"])
+
+
+def test_what_is_stored_is_what_is_shown(page: Page) -> None:
+    answered(page, "hi", 1)
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_label("Edit the question").fill("no")
+    page.keyboard.press("Enter")
+    expect(page.locator(".question .versions")).to_have_text("2/2")
+    expect(page.locator(".answer .tools")).to_be_visible()
+    page.get_by_role("button", name="Retry").click()
+    expect(page.locator(".answer .versions")).to_have_text("2/2")
+    expect(page.locator(".answer .tools")).to_be_visible()
+    assert [one["role"] for one in stored(page)] == ["user", "assistant"]
+    assert stored(page)[0]["text"] == "no"
+    with page.expect_response(lambda answer: answer.request.method == "POST"):
+        page.locator(".question").get_by_role("button", name="Previous version").click()
+    assert stored(page)[0]["text"] == "hi"
+
+
+def test_the_list_names_pins_finds_and_deletes(page: Page) -> None:
+    answered(page, "hi", 1)
+    menu = page.get_by_label("Menu of hi")
+    menu.click()
+    page.get_by_role("button", name="Rename").click()
+    page.get_by_label("Title").fill("Greetings")
+    page.keyboard.press("Enter")
+    entry = page.locator(".sidebar .title", has_text="Greetings")
+    expect(entry).to_be_visible()
+    page.keyboard.press("Control+k")
+    page.keyboard.type("nothing like it")
+    expect(page.get_by_text("Nothing found.")).to_be_visible()
+    page.get_by_label("Search conversations").fill("HI")
+    expect(entry).to_be_visible()
+    page.get_by_label("Menu of Greetings").click()
+    page.get_by_role("button", name="Pin", exact=True).click()
+    expect(page.get_by_role("heading", name="Pinned")).to_be_visible()
+    page.get_by_label("Menu of Greetings").click()
+    page.get_by_role("button", name="Delete").click()
+    expect(entry).to_have_count(0)
+    page.get_by_role("button", name="Undo").click()
+    expect(entry).to_be_visible()
+    page.get_by_label("Menu of Greetings").click()
+    page.get_by_role("button", name="Delete").click()
+    page.reload()  # does not wait for the ten seconds
+    expect(page.get_by_text("Your chats will be here.")).to_be_visible()
+    assert page.request.get("/v1/conversations").json()["data"] == []
+
+
+def test_tabs_agree(page: Page) -> None:
+    answered(page, "hi", 1)
+    other = page.context.new_page()
+    other.goto(page.url)
+    expect(other.locator(".bubble")).to_have_text(["hi"])
+    answered(page, "no", 2)
+    expect(other.locator(".bubble")).to_have_text(["hi", "no"])
+
+
+def test_a_temporary_chat_is_kept_nowhere(page: Page) -> None:
+    page.get_by_label("Temporary chat").check()
+    answered(page, "hi", 1)
+    assert page.request.get("/v1/conversations").json()["data"] == []
+    page.reload()
+    expect(page.locator(".bubble")).to_have_count(0)
+
+
+def test_signing_out_leaves_nothing_in_the_tab(page: Page, browser: Browser) -> None:
+    answered(page, "hi", 1)
+    watch = Watch(page.url)
+    watch.attach(page)
+    address = page.url
+    page.get_by_role("button", name="Sign out").click()
+    page.wait_for_url(re.compile("/login$"))
+    assert page.evaluate("sessionStorage.length") == 0
+    page.goto(address)
+    page.wait_for_url(re.compile(r"/login\?next=/c/conv_\w+$"))

@@ -8,6 +8,7 @@ each question.
 import contextlib
 import getpass
 import sys
+import unicodedata
 from collections.abc import Iterator
 
 from openai import APIConnectionError, APIStatusError, AuthenticationError, NotFoundError, OpenAIError, omit
@@ -245,7 +246,7 @@ class TerminalChat:
                 self._keeps = kept_chat.keeps_chats(self._client)
             for text in self._stream_kept(question) if self._keeps else self._stream(question):
                 answer += text
-                print(text, end="", flush=True)
+                print(_harmless(text), end="", flush=True)
             print()
         except KeyboardInterrupt:
             print(f" {DIM}(stopped){PLAIN}")
@@ -336,7 +337,16 @@ class TerminalChat:
 
 
 def _say(line: str) -> None:
-    print(f"{DIM}{line}{PLAIN}")
+    print(f"{DIM}{_harmless(line)}{PLAIN}")
+
+
+def _harmless(text: str) -> str:
+    """Without characters that would be commands to the terminal: a model or another client may have written them."""
+    return "".join(character if character in "\n\t" or not _is_control(character) else "\ufffd" for character in text)
+
+
+def _is_control(character: str) -> bool:
+    return unicodedata.category(character) == "Cc"
 
 
 def _shortened(text: str) -> str:

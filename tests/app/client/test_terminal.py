@@ -73,6 +73,17 @@ def test_an_error_is_shown_and_the_question_taken_back(
     assert fake.asked[1]["messages"] == [{"role": "user", "content": "again"}]
 
 
+def test_an_answer_is_no_command_to_the_terminal(
+    fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.words = ["one\n\ttwo ", "\x1b]0;title\x07", "\x9b31m", " Größe 🎉"]
+    type_in("hello", "exit")
+    TerminalChat(fake.url).run()
+    printed = capsys.readouterr().out
+    assert "one\n\ttwo \ufffd]0;title\ufffd\ufffd31m Größe 🎉" in printed
+    assert "\x1b]" not in printed
+
+
 def test_an_unknown_model_is_named(fake: FakeV1) -> None:
     with pytest.raises(ChatError, match="does not serve gpt-9, only fake-model"):
         TerminalChat(fake.url, model="gpt-9").run()

@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, expect
 
 from app.interface.page_gate.mount import mount_page
+from app.interface.routes.pages import FOLDER
 from tests.browser import answers, ask, open_page
 from tests.fake_v1 import FakeV1, running
 
@@ -212,3 +214,78 @@ def test_an_answer_loads_nothing_from_elsewhere(browser: Browser) -> None:
         page.wait_for_timeout(300)
         assert (watch.complaints, watch.outside) == ([], [])
         expect(page).to_have_title("Redoubt")
+
+
+def test_a_service_that_is_away_loses_nothing(browser: Browser) -> None:
+    with running(FakeV1(), mount_page) as fake, open_page(browser, fake.url) as (page, _):
+        ask(page, "One?")
+        expect(page.locator(".answer .tools")).to_have_count(1)
+        page.context.set_offline(True)
+        ask(page, "Two?")
+        expect(page.get_by_role("alert")).to_contain_text("The service cannot be reached.")
+        expect(page.get_by_text("Reconnecting to the service")).to_be_visible()
+        expect(page.locator("header")).to_contain_text("fake-model")
+        page.context.set_offline(False)
+        expect(page.get_by_text("Reconnecting to the service")).to_have_count(0)
+        page.get_by_role("alert").get_by_role("button", name="Retry").click()
+        expect(page.locator(".answer .body").last).to_contain_text("Hello from the fake.")
+        expect(page.locator(".bubble")).to_have_text(["One?", "Two?"])
+
+
+def test_the_keyboard_is_enough(browser: Browser) -> None:
+    with running(FakeV1(), mount_page) as fake, open_page(browser, fake.url) as (page, _):
+        expect(page.locator("#message")).to_be_focused()
+        page.keyboard.type("One")
+        page.keyboard.press("Shift+Enter")
+        page.keyboard.type("line more")
+        page.keyboard.press("Enter")
+        wait_until(lambda: len(fake.asked) == 1)
+        assert fake.asked[0]["messages"] == [{"role": "user", "content": "One\nline more"}]
+        expect(page.locator(".answer .tools")).to_be_visible()
+        page.evaluate("document.activeElement.blur()")
+        names = []
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            names.append(page.evaluate("(e => e.ariaLabel || e.textContent.trim() || e.id)(document.activeElement)"))
+        expected = ["New chat", "Search conversations", "One line more", "Settings", "Edit", "Retry", "Message"]
+        assert [name for name in names if name in expected] == expected
+
+
+RICH = """<think>Hm.</think># Title
+
+Some `code`, a [link](https://example.com) and $x^2$.
+
+```python
+print('a')  # b
+```
+
+| Name | Value | Another | One more | The last |
+| - | - | - | - | - |
+| one | two | three | four | five |
+
+- [x] done
+"""
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_page_is_accessible(browser: Browser, colours: Literal["light", "dark"], width: int) -> None:
+    axe = (FOLDER.parent / "node_modules/axe-core/axe.min.js").read_text()
+    fake = FakeV1(words=[RICH], finish_reason="length")
+    with running(fake, mount_page), open_page(browser, fake.url) as (page, watch):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.emulate_media(color_scheme=colours)
+        for question in (None, "Show it"):
+            if question:
+                ask(page, question)
+                expect(page.locator(".katex")).to_be_visible()
+                expect(page.locator(".hljs-string")).to_be_visible()
+            page.evaluate(axe)
+            found = page.evaluate("axe.run('#surface')")["violations"]
+            serious = [one for one in found if one["impact"] in ("serious", "critical")]
+            assert [(one["id"], one["nodes"][0]["html"], one["nodes"][0]["failureSummary"]) for one in serious] == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        column = page.locator("#surface .column").bounding_box()
+        assert column is not None
+        assert column["width"] <= 46 * 16
+        assert watch.outside == []

@@ -112,9 +112,10 @@ function Row({ chat, entry, close }: { chat: Chat; entry: Entry; close: () => vo
 /** What the user's saved pages take; nothing where none are kept. */
 function Memory({ count }: { count: number }) {
   const [use, setUse] = useState<{ bytes: number; quota_bytes: number } | null>(null);
+  const [isKept, setKept] = useState(true);
   useEffect(() => {
-    ask<{ bytes: number; quota_bytes: number }>("GET", "/v1/memory").then(setUse, () => setUse(null));
-  }, [count]);
+    if (isKept) ask<{ bytes: number; quota_bytes: number }>("GET", "/v1/memory").then(setUse, () => setKept(false));
+  }, [count, isKept]);
   if (use === null) return null;
   return (
     <a class="memory small" href="/account">

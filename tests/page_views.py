@@ -1,0 +1,74 @@
+"""The chat page of a running service in Chromium: a picture of it, and how smoothly a long chat scrolls and grows.
+
+python -m tests.page_views picture http://127.0.0.1:8000 docs/images/page.png
+python -m tests.page_views frames      (a service of its own, whose answers are fixed words)
+"""
+
+import json
+import shutil
+import sys
+
+from playwright.sync_api import Page, expect
+
+from app.interface.page_gate.mount import mount_page
+from tests.browser import ask, chromium, open_page
+from tests.fake_v1 import FakeV1, running
+
+QUESTIONS = ("What is the capital of France?", "Write a Python function that adds two numbers.")
+LONG = "A paragraph of **words** with `code` and a list.\n\n- one\n- two\n\n```python\nprint(1)\n```\n\n" * 12
+TURNS = 60
+COUNT_FRAMES = """async () => {
+  const thread = document.querySelector('.thread');
+  const times = [];
+  const end = performance.now() + 3000;
+  while (performance.now() < end) {
+    await new Promise(requestAnimationFrame);
+    times.push(performance.now());
+    %s
+  }
+  const gaps = times.slice(1).map((time, place) => time - times[place]).sort((a, b) => a - b);
+  return {frames_per_s: Math.round(gaps.length / 3), gap_p95_ms: Math.round(gaps[Math.floor(gaps.length * 0.95)])};
+}"""
+
+
+def picture(page: Page, path: str) -> None:
+    """Two questions and their answers, as the service's model writes them."""
+    page.set_viewport_size({"width": 1280, "height": 860})
+    for count, question in enumerate(QUESTIONS, 1):
+        ask(page, question)
+        expect(page.locator(".answer .tools")).to_have_count(count, timeout=120_000)
+    page.wait_for_timeout(500)
+    page.screenshot(path=path)
+
+
+def frames() -> dict[str, object]:
+    """Frames a second in a chat of 60 turns: while it is scrolled, and while one more answer is written."""
+    fake = FakeV1(words=[LONG])
+    with running(fake, mount_page), chromium(_executable()) as browser, open_page(browser, fake.url) as (page, _):
+        for count in range(1, TURNS + 1):
+            ask(page, f"Question {count}")
+            expect(page.locator(".answer .tools")).to_have_count(count)
+        characters = page.locator("#surface .column").evaluate("column => column.textContent.length")
+        scrolled = page.evaluate(COUNT_FRAMES % "thread.scrollTop -= 60;")
+        fake.words, fake.pause_s = [f"{word} " for word in LONG.split(" ")] * 4, 0.01
+        ask(page, "One more")
+        expect(page.locator(".answer[data-status=writing]")).to_be_visible()
+        grown = page.evaluate(COUNT_FRAMES % "")
+        return {"turns": TURNS, "characters": characters, "scrolled": scrolled, "written": grown}
+
+
+def _executable() -> str:
+    found = shutil.which("chromium")
+    if found is None:
+        raise SystemExit("chromium is needed")
+    return found
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["frames"]:
+        print(json.dumps(frames()))
+    elif sys.argv[1:2] == ["picture"] and len(sys.argv) == 4:
+        with chromium(_executable()) as browser, open_page(browser, sys.argv[2]) as (page, _):
+            picture(page, sys.argv[3])
+    else:
+        raise SystemExit(__doc__)

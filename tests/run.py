@@ -19,6 +19,7 @@ ALONE = (
     "tests/service",
     "tests/cloud/test_cluster.py",
     "tests/app/interface/page/test_page.py",
+    "tests/app/interface/page_gate/test_stored_chats.py",
     "tests/app/launch/test_lost_processes.py",
     "tests/app/test_ray_internals.py",
     "tests/verify/test_proxy_page.py",

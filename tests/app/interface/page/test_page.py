@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from app.interface.page_gate.mount import mount_page
 from app.interface.routes.pages import FOLDER
@@ -148,6 +148,33 @@ def test_a_reload_keeps_the_chat_and_the_draft(browser: Browser) -> None:
         expect(page.locator(".answer")).to_contain_text("Hello from the fake.")
         expect(page.locator("#message")).to_have_value("Half a thought")
         assert watch.complaints == []
+
+
+def test_a_reload_shows_the_end_of_a_long_chat(browser: Browser) -> None:
+    fake = FakeV1(words=["A paragraph of words.\n\n" * 30])
+    with running(fake, mount_page), open_page(browser, fake.url) as (page, _):
+        for count in range(1, 7):
+            ask(page, f"Question {count}")
+            expect(page.locator(".answer .tools")).to_have_count(count)
+        page.reload()
+        expect(page.locator(".answer .tools").last).to_be_in_viewport()
+        page.wait_for_timeout(300)
+        expect(page.locator(".answer .tools").last).to_be_in_viewport()
+        expect(page.get_by_role("button", name="Jump to latest")).to_have_count(0)
+
+
+def test_a_question_that_comes_before_the_models_waits_for_them(browser: Browser) -> None:
+    fake = FakeV1()
+    with running(fake, mount_page), open_page(browser, fake.url) as (page, _):
+        held: list[Route] = []
+        page.route("**/v1/models", held.append)
+        page.reload()
+        ask(page, "One?")
+        expect(page.get_by_text("Waiting for a place")).to_be_visible()
+        assert fake.asked == []
+        held[0].continue_()
+        expect(page.locator(".answer")).to_contain_text("Hello from the fake.")
+        assert fake.asked[0]["model"] == "fake-model"
 
 
 def test_another_answer_and_another_question_are_versions(browser: Browser) -> None:

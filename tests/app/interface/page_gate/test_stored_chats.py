@@ -18,9 +18,11 @@ from tests.fake_v1 import running
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    site = Site(str(tmp_path / "accounts.db"), FakeWorker(lambda _: deltas([5, 6])))
+@pytest.fixture(params=[None])
+def site(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """Its param: after how many tokens an answer hangs."""
+    worker = FakeWorker(lambda _: deltas([5, 6]), hang_after=request.param)
+    site = Site(str(tmp_path / "accounts.db"), worker)
     site.add("ann")
     yield site
     site.service.close()
@@ -86,6 +88,17 @@ def test_what_is_stored_is_what_is_shown(page: Page) -> None:
     with page.expect_response(lambda answer: answer.request.method == "POST"):
         page.locator(".question").get_by_role("button", name="Previous version").click()
     assert stored(page)[0]["text"] == "hi"
+
+
+@pytest.mark.parametrize("site", [1], indirect=True)
+def test_a_stopped_answer_is_kept_as_far_as_it_came(page: Page) -> None:
+    for count, question in enumerate(("hi", "no", "hi"), 1):
+        ask(page, question)
+        expect(page.locator(".answer[data-status=writing]")).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(page.locator(".answer[data-status=stopped]")).to_have_count(count)
+    assert [one["role"] for one in stored(page)][:4] == ["user", "assistant"] * 2
+    assert [one["text"] for one in stored(page)][:4] == ["hi", "#", "no", "#"]
 
 
 def test_the_list_names_pins_finds_and_deletes(page: Page) -> None:

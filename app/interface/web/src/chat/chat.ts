@@ -20,7 +20,7 @@ export class Chat {
   private leavingTimer: ReturnType<typeof setTimeout> | undefined;
   private abort: AbortController | null = null;
   private saving: ReturnType<typeof setTimeout> | undefined;
-  private looking = false;
+  private looking: Promise<void> | null = null;
 
   constructor(
     private readonly storage: Storage,
@@ -76,29 +76,28 @@ export class Chat {
   }
 
   /** Asks for the models, and again until the service answers. */
-  async look(): Promise<void> {
-    if (this.looking) return;
-    this.looking = true;
-    try {
-      for (;;) {
-        try {
-          const models = await service.models();
-          const isServed = models.some((one) => one.id === this.state.model);
-          const model = isServed ? this.state.model : (models[0]?.id ?? this.state.model);
-          const isReachable = await service.isHealthy();
-          this.set({ models, model, isReachable, needsKey: false });
-          if (isReachable) return;
-        } catch (error) {
-          if (service.isLoggedOut(error)) {
-            this.set({ needsKey: true, isReachable: true });
-            return;
-          }
-          this.set({ isReachable: false });
+  look(): Promise<void> {
+    this.looking ??= this.lookUntilThere().finally(() => (this.looking = null));
+    return this.looking;
+  }
+
+  private async lookUntilThere(): Promise<void> {
+    for (;;) {
+      try {
+        const models = await service.models();
+        const isServed = models.some((one) => one.id === this.state.model);
+        const model = isServed ? this.state.model : (models[0]?.id ?? this.state.model);
+        const isReachable = await service.isHealthy();
+        this.set({ models, model, isReachable, needsKey: false });
+        if (isReachable) return;
+      } catch (error) {
+        if (service.isLoggedOut(error)) {
+          this.set({ needsKey: true, isReachable: true });
+          return;
         }
-        await new Promise((resolve) => setTimeout(resolve, LOOK_AGAIN_MS));
+        this.set({ isReachable: false });
       }
-    } finally {
-      this.looking = false;
+      await new Promise((resolve) => setTimeout(resolve, LOOK_AGAIN_MS));
     }
   }
 
@@ -308,7 +307,11 @@ export class Chat {
     this.save();
     let status: Turn["status"] = "done";
     try {
-      if (!this.state.model) await this.look();
+      // A question that comes before the models are known waits for them, unless it is stopped.
+      if (!this.state.model) {
+        const stopped = new Promise<never>((_, reject) => abort.signal.addEventListener("abort", reject));
+        await Promise.race([this.look(), stopped]);
+      }
       if (isStored && !conversation.startsWith(STORED)) {
         const made = await created();
         if (this.state.id === conversation) {

@@ -35,8 +35,12 @@ export function Thread({ chat }: { chat: Chat }) {
     const place = frame.current;
     const content = place?.firstElementChild;
     if (!place || !content) return;
+    let topBefore = place.scrollTop;
     const onScroll = () => {
-      isFollowing.current = place.scrollHeight - place.scrollTop - place.clientHeight < NEAR_PX;
+      // Turns that come into view get their true height, which moves the end away. Only a person scrolls up.
+      if (place.scrollHeight - place.scrollTop - place.clientHeight < NEAR_PX) isFollowing.current = true;
+      else if (place.scrollTop < topBefore) isFollowing.current = false;
+      topBefore = place.scrollTop;
       setAway(!isFollowing.current);
     };
     // Content that grows moves the end away without a scroll of the person's.

@@ -213,6 +213,7 @@ def test_a_cut_answer_goes_on(browser: Browser) -> None:
     fake = FakeV1(words=["One, two,"], finish_reason="length")
     with running(fake, mount_page), open_page(browser, fake.url) as (page, _):
         ask(page, "Count")
+        expect(page.get_by_role("button", name="Continue")).to_be_visible()
         fake.words, fake.finish_reason = [" three."], "stop"
         page.get_by_role("button", name="Continue").click()
         expect(page.locator(".answer .body")).to_have_text("One, two, three.")

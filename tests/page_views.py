@@ -34,6 +34,9 @@ COUNT_FRAMES = """async () => {
 def picture(page: Page, path: str) -> None:
     """Two questions and their answers, as the service's model writes them."""
     page.set_viewport_size({"width": 1280, "height": 860})
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Temperature").fill("0")
+    page.get_by_role("button", name="Done").click()
     for count, question in enumerate(QUESTIONS, 1):
         ask(page, question)
         expect(page.locator(".answer .tools")).to_have_count(count, timeout=120_000)

@@ -167,7 +167,7 @@ def test_a_question_that_comes_before_the_models_waits_for_them(browser: Browser
     fake = FakeV1()
     with running(fake, mount_page), open_page(browser, fake.url) as (page, _):
         held: list[Route] = []
-        page.route("**/v1/models", held.append)
+        page.route("**/v1/models", lambda route: held.append(route))
         page.reload()
         ask(page, "One?")
         expect(page.get_by_text("Waiting for a place")).to_be_visible()

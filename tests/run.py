@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[1]
 ALONE = (
     "tests/service",
     "tests/cloud/test_cluster.py",
-    "tests/app/interface/page/test_page.py",
+    "tests/app/interface/page",
+    "tests/app/interface/page_gate/test_session.py",
     "tests/app/interface/page_gate/test_stored_chats.py",
     "tests/app/launch/test_lost_processes.py",
     "tests/app/test_ray_internals.py",

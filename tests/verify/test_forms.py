@@ -32,7 +32,7 @@ def _outcome(call: Callable[[], object]) -> str:
     return "accepted"
 
 
-@pytest.mark.parametrize("length", [0, 1, 47, 48, 631, 635, 700, 1200, len(QUOTE) - 1])
+@pytest.mark.parametrize("length", [0, 1, 47, 48, 631, 635, 700, 1200, -1])  # quotes differ in length, names must not
 def test_a_shorter_quote_is_malformed(length: int) -> None:
     with pytest.raises(AttestationError, match="malformed"):
         tdx.parse(QUOTE[:length])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from openai import NotFoundError, Omit, OpenAI, OpenAIError
+from openai import Omit, OpenAI, OpenAIError
 from openai.types.chat import ChatCompletionMessageParam
 
 _MOST_NEW_ITEMS = 20
@@ -29,19 +29,6 @@ class Warmed:
     tokens: int
     remembered_tokens: int
     """Of them, those that need not be computed again."""
-
-
-def keeps_chats(client: OpenAI) -> bool:
-    """Whether the service keeps conversations for the one whose key or session the client has."""
-    try:
-        client.get("/auth/session", cast_to=object)
-    except NotFoundError:
-        return False
-    except OpenAIError as error:
-        if getattr(error, "status_code", None) == 401:
-            return False
-        raise
-    return True
 
 
 def newest(client: OpenAI) -> str | None:

@@ -32,7 +32,7 @@ def log_in(client: OpenAI, name: str, password: str) -> SavedSession:
 
 
 def is_held(client: OpenAI) -> bool:
-    """Whether the client's session holds still."""
+    """Whether the client's session or key is a user's and holds still: then the service keeps what is said."""
     try:
         client.get("/auth/session", cast_to=object)
     except NotFoundError:  # the service has no users any more

@@ -94,7 +94,7 @@ class TerminalChat:
         """Goes on with the user's conversation, if the service keeps any: shows how it ended, and warms it."""
         assert self._model is not None
         try:
-            self._keeps = kept_chat.keeps_chats(self._client)
+            self._keeps = login.is_held(self._client)
             if not self._keeps or self._said or self._is_new:
                 return
             if self._conversation is None:
@@ -243,7 +243,7 @@ class TerminalChat:
         answer = ""
         try:
             if self._keeps is None:
-                self._keeps = kept_chat.keeps_chats(self._client)
+                self._keeps = login.is_held(self._client)
             for text in self._stream_kept(question) if self._keeps else self._stream(question):
                 answer += text
                 print(_harmless(text), end="", flush=True)

@@ -1,10 +1,9 @@
-"""What every client of `/v1` here does: connect, list the models, read an answer's text, and word an error.
+"""What clients of `/v1` here do: connect, list the models, read an answer's text, and word an error.
 
-The terminal uses it with the `openai` library's blocking client, the chat page with its asynchronous one. It knows
-nothing of how a chat is shown, and imports nothing of ours.
+With the `openai` library's blocking client. It knows nothing of how a chat is shown, and imports nothing of ours.
 """
 
-from openai import APIConnectionError, APIStatusError, AsyncOpenAI, OpenAI, OpenAIError, Timeout
+from openai import APIConnectionError, APIStatusError, OpenAI, OpenAIError, Timeout
 from openai.types.chat import ChatCompletionChunk
 
 _NO_TIME_LIMIT = Timeout(None, connect=5)
@@ -13,26 +12,13 @@ _NO_TIME_LIMIT = Timeout(None, connect=5)
 
 def connect(address: str, api_key: str | None) -> OpenAI:
     """A client of the service at `address`, such as "http://127.0.0.1:8000". It does not retry."""
-    return OpenAI(base_url=f"{address}/v1", api_key=_key(api_key), timeout=_NO_TIME_LIMIT, max_retries=0)
-
-
-def connect_async(address: str, api_key: str | None) -> AsyncOpenAI:
-    """The same for a program with an event loop."""
-    return AsyncOpenAI(base_url=f"{address}/v1", api_key=_key(api_key), timeout=_NO_TIME_LIMIT, max_retries=0)
-
-
-def _key(api_key: str | None) -> str:
-    return api_key or "none"  # the library insists on one
+    key = api_key or "none"  # the library insists on one
+    return OpenAI(base_url=f"{address}/v1", api_key=key, timeout=_NO_TIME_LIMIT, max_retries=0)
 
 
 def models(client: OpenAI) -> list[str]:
     """The names of the models that are served. Raises OpenAIError."""
     return [model.id for model in client.models.list()]
-
-
-async def models_async(client: AsyncOpenAI) -> list[str]:
-    """The names of the models that are served. Raises OpenAIError."""
-    return [model.id async for model in client.models.list()]
 
 
 def text_of(chunk: ChatCompletionChunk) -> str:

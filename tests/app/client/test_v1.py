@@ -1,4 +1,4 @@
-"""What the page and the terminal share, against a `/v1` on a real socket."""
+"""What clients share, against a `/v1` on a real socket."""
 
 import socket
 
@@ -9,12 +9,9 @@ from app.client import v1
 from tests.fake_v1 import FakeV1, running
 
 
-async def test_both_clients_list_the_models() -> None:
-    with running(FakeV1(key="open sesame")) as fake:
-        with v1.connect(fake.url, "open sesame") as client:
-            assert v1.models(client) == ["fake-model"]
-        async with v1.connect_async(fake.url, "open sesame") as client_async:
-            assert await v1.models_async(client_async) == ["fake-model"]
+def test_a_client_lists_the_models() -> None:
+    with running(FakeV1(key="open sesame")) as fake, v1.connect(fake.url, "open sesame") as client:
+        assert v1.models(client) == ["fake-model"]
 
 
 def test_the_chunks_are_the_text() -> None:

@@ -71,15 +71,20 @@ class Reception:
         max_bytes: the limit of this route's bodies, if it is less than the service's. Raises ApiError (4xx).
         """
         caller = caller_of(request)
+        body, is_long = await self._received(request, body_type, max_bytes)
+        return await self._planned(is_long, lambda: plan(body, caller))
+
+    async def _received(
+        self, request: Request, body_type: type[Body], max_bytes: int | None = None
+    ) -> tuple[Body, bool]:
+        """The request's body, and whether it is long. See `take`."""
         limit_bytes = self.service.settings.max_body_bytes
         raw = await read_body(request, limit_bytes if max_bytes is None else min(limit_bytes, max_bytes))
+        is_long = len(raw) >= LONG_BODY_BYTES
+        return await self._planned(is_long, lambda: parse(body_type, raw)), is_long
 
-        def prepare() -> Planned:
-            return plan(parse(body_type, raw), caller)
-
-        if len(raw) < LONG_BODY_BYTES:
-            return prepare()
-        return await self.in_thread(prepare)
+    async def _planned(self, is_long: bool, work: Callable[[], Planned]) -> Planned:
+        return await self.in_thread(work) if is_long else work()
 
     async def answer(
         self,
@@ -103,17 +108,14 @@ class Reception:
             return renamed(errors.as_api_error(error, request_id, self.service.settings.retry_after_s))
 
         try:
-            if prepare is None:
-                answer = await self.take(request, body_type, lambda body, caller: plan(body, caller, request_id))
-            else:
-                caller = caller_of(request)
-                came = await self.take(request, body_type, lambda body, _: body)
-                prepared = await prepare(came, caller, request_id)
-                # How long it has become nobody knows: with what was stored it may be long.
-                answer = await self.in_thread(lambda: plan(prepared, caller, request_id))
+            caller = caller_of(request)
+            body, is_long = await self._received(request, body_type)
+            asked = body if prepare is None else await prepare(body, caller, request_id)
+            # How long another one is nobody knows: what was stored may come before it.
+            answer = await self._planned(is_long or asked is not body, lambda: plan(asked, caller, request_id))
             if isinstance(answer, WholeAnswer):
-                body = await until_disconnect(request.receive, answer.body())
-                return Response(body, media_type="application/json")
+                content = await until_disconnect(request.receive, answer.body())
+                return Response(content, media_type="application/json")
             # Events begin only after the worker has begun: until then a failure still has an HTTP status.
             first = await first_of(request.receive, answer.deltas)
         except (ApiError, ClientGoneError):

@@ -209,25 +209,24 @@ def _print_error(text: str) -> None:
 
 
 def _check_port(http: HttpOptions) -> None:
-    with socket.socket(socket.AF_INET6 if ":" in http.host else socket.AF_INET) as probe:
+    if (error := _cannot_listen(http.host, http.port)) is None:
+        return
+    reason = f"{http.host}:{http.port}: {error.strerror or error}"
+    if error.errno == errno.EADDRINUSE:
+        next_ports = range(http.port + 1, min(http.port + _PORTS_TRIED, 65535) + 1)
+        free = next((port for port in next_ports if _cannot_listen(http.host, port) is None), None)
+        reason += "" if free is None else f"; --port {free} is free"
+    raise SettingsError(f"http_options: cannot listen on {reason}") from error
+
+
+def _cannot_listen(host: str, port: int) -> OSError | None:
+    """Why not; None: nobody else does."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((http.host, http.port))
+            probe.bind((host, port))
         except OSError as error:
-            reason = f"{http.host}:{http.port}: {error.strerror or error}"
-            if error.errno == errno.EADDRINUSE and (free := _free_port(http)) is not None:
-                reason += f"; --port {free} is free"
-            raise SettingsError(f"http_options: cannot listen on {reason}") from error
-
-
-def _free_port(http: HttpOptions) -> int | None:
-    """The next port that nobody listens on."""
-    for port in range(http.port + 1, min(http.port + _PORTS_TRIED, 65535) + 1):
-        with socket.socket(socket.AF_INET6 if ":" in http.host else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                probe.bind((http.host, port))
-                return port
+            return error
     return None
 
 

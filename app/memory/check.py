@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from app.memory import disk
+from app.memory.folder import OWNER, SUFFIX, TEMPORARY, VERSION
 from app.memory.page_file import HEADER_BYTES, PageFileError, Place, header_place
 
-_OWNER: Final = re.compile("[0-9a-f]{32}")
 _MODEL: Final = re.compile("[0-9a-f]{16}")
 _PART: Final = re.compile("[0-9a-f]{2}")
-_NAME: Final = re.compile(r"[0-9a-f]{64}\.kv")
-_TEMPORARY: Final = re.compile(r"\.tmp-[0-9a-f]{32}")
+_NAME: Final = re.compile("[0-9a-f]{64}" + re.escape(SUFFIX))
+_WRITTEN: Final = re.compile(re.escape(TEMPORARY) + "[0-9a-f]{32}")
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class FolderReport:
 def check_folder(root: Path) -> FolderReport:
     """Looks over `<root>/v1`. Raises OSError if that can't be read."""
     report = FolderReport()
-    for owner in _folders(root / "v1", _OWNER, report):
+    for owner in _folders(root / VERSION, OWNER, report):
         for model in _folders(owner, _MODEL, report):
             sizes: Counter[int] = Counter()
             for part in _folders(model, _PART, report):
@@ -58,7 +58,7 @@ def _folders(top: Path, name: re.Pattern[str], report: FolderReport) -> Iterator
         for entry in sorted(entries, key=lambda each: each.name):
             if name.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
                 yield Path(entry.path)
-            elif not _TEMPORARY.fullmatch(entry.name):
+            elif not _WRITTEN.fullmatch(entry.name):
                 report.wrong.append((Path(entry.path), "nothing of that name belongs here"))
 
 
@@ -66,7 +66,7 @@ def _files(folder: Path, report: FolderReport) -> Iterator[tuple[Path, os.stat_r
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda each: each.name):
             status = entry.stat(follow_symlinks=False)
-            if _TEMPORARY.fullmatch(entry.name):
+            if _WRITTEN.fullmatch(entry.name):
                 report.temporary += 1
             elif not _NAME.fullmatch(entry.name):
                 report.wrong.append((Path(entry.path), "nothing of that name belongs here"))

@@ -35,10 +35,10 @@ from app.memory.page_file import (
     unseal,
 )
 
-_VERSION: Final = "v1"
-_SUFFIX: Final = ".kv"
-_TEMPORARY: Final = ".tmp-"
-_OWNER: Final = re.compile("[0-9a-f]{32}")
+VERSION: Final = "v1"
+SUFFIX: Final = ".kv"
+TEMPORARY: Final = ".tmp-"
+OWNER: Final = re.compile("[0-9a-f]{32}")
 _TEMPORARY_S: Final = 3600.0
 """A temporary file of this age has no writer any more."""
 _RESCAN_S: Final = 300.0
@@ -114,9 +114,9 @@ class PageFolder:
                 f"memory.bytes: {most_bytes} is less than one page of this model, {self.file_bytes}"
             )
         try:
-            (root / _VERSION).mkdir(mode=0o700, parents=True, exist_ok=True)
-            (root / _VERSION).chmod(0o700)
-            probe = root / _VERSION / f"{_TEMPORARY}{secrets.token_hex(16)}"
+            (root / VERSION).mkdir(mode=0o700, parents=True, exist_ok=True)
+            (root / VERSION).chmod(0o700)
+            probe = root / VERSION / f"{TEMPORARY}{secrets.token_hex(16)}"
             probe.touch(mode=0o600)
             probe.unlink()
         except OSError as error:
@@ -216,7 +216,7 @@ class PageFolder:
             self._write_and_rename(folder, name, page_id, file, durable)
 
     def _write_and_rename(self, folder: int, name: str, page_id: PageId, file: memoryview, durable: bool) -> None:
-        temporary = f"{_TEMPORARY}{secrets.token_hex(16)}"
+        temporary = f"{TEMPORARY}{secrets.token_hex(16)}"
         opened = os.open(temporary, disk.CREATE_FLAGS, 0o600, dir_fd=folder)
         try:
             try:
@@ -247,13 +247,13 @@ class PageFolder:
         """
         name = page_id.name.hex()
         parts = (page_id.owner.hex(), page_id.fingerprint.hex()[:16], name[:2])
-        opened = [os.open(self.root / _VERSION, disk.FOLDER_FLAGS)]
+        opened = [os.open(self.root / VERSION, disk.FOLDER_FLAGS)]
         try:
             for part in parts:
                 if (inner := disk.enter(opened[-1], part, create=create)) is None:
                     break
                 opened.append(inner)
-            yield opened[-1] if len(opened) > len(parts) else None, name + _SUFFIX
+            yield opened[-1] if len(opened) > len(parts) else None, name + SUFFIX
         finally:
             for folder in opened:
                 os.close(folder)
@@ -276,7 +276,7 @@ class PageFolder:
                 removed += _unlink(saved.path)
         with self._lock:
             self._scanned_s = None
-        _remove_empty_folders(self.root / _VERSION / owner)
+        _remove_empty_folders(self.root / VERSION / owner)
         return removed
 
     def sweep(self) -> int:
@@ -284,10 +284,10 @@ class PageFolder:
         now_s = self._now_s()
         removed = 0
         for saved in self._saved(temporary=True):
-            lifetime_s = _TEMPORARY_S if saved.path.name.startswith(_TEMPORARY) else self._ttl_s
+            lifetime_s = _TEMPORARY_S if saved.path.name.startswith(TEMPORARY) else self._ttl_s
             if saved.used_ns / _NS < now_s - lifetime_s:
                 removed += _unlink(saved.path)
-        _remove_empty_folders(self.root / _VERSION, keep=True)
+        _remove_empty_folders(self.root / VERSION, keep=True)
         with self._lock:
             self._scanned_s = None
         return removed
@@ -333,7 +333,7 @@ class PageFolder:
 
     def _saved(self, owner: str | None = None, *, temporary: bool = False) -> Iterator[_Saved]:
         """All pages, or a user's; with the temporary files beside them. Raises OSError if the root can't be read."""
-        top = self.root / _VERSION
+        top = self.root / VERSION
         owners = [entry.name for entry in _folders(top) if owner in (None, entry.name)]
         for each in owners:
             for model in _folders(top / each, missing_ok=True):
@@ -342,7 +342,7 @@ class PageFolder:
 
 
 def _checked(owner: str) -> str:
-    if not _OWNER.fullmatch(owner):
+    if not OWNER.fullmatch(owner):
         raise ValueError("owner: not 32 hex digits")
     return owner
 
@@ -360,7 +360,7 @@ def _folders(path: Path, *, missing_ok: bool = False) -> list[os.DirEntry[str]]:
 def _files(folder: Path, owner: str, temporary: bool) -> Iterator[_Saved]:
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.endswith(_SUFFIX) or (temporary and entry.name.startswith(_TEMPORARY)):
+            if entry.name.endswith(SUFFIX) or (temporary and entry.name.startswith(TEMPORARY)):
                 with suppress(FileNotFoundError):  # others remove files too
                     status = entry.stat(follow_symlinks=False)
                     yield _Saved(folder / entry.name, owner, status.st_size, status.st_mtime_ns)

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from app.interface import errors
 from app.interface.accounts.grants import Grants
-from app.interface.accounts.user_pages import UserPages
-from app.messages.accounts import AccountsClient, AccountsError, Admission, Identity, Revocations, UsageRow
+from app.interface.accounts.user_pages import AllForgotten, UserPages
+from app.messages.accounts import AccountsClient, AccountsError, Admission, Forgotten, Identity, Revocations, UsageRow
 from app.messages.outputs import Generate, TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.stored import ConversationStore
@@ -136,6 +136,13 @@ class AccountsGate:
     def forget(self, identity: Identity) -> None:
         """The user's credentials and conversations are to be asked for again."""
         self._drop({identity.user_id})
+
+    async def destroyed(self, identity: Identity, forgotten: Forgotten) -> AllForgotten:
+        """Keys of the user's are destroyed: they are kept here no longer, and workers remove what they opened."""
+        self.forget(identity)
+        if self.pages is None:
+            return AllForgotten(0, 0)
+        return await self.pages.forget(identity.pages.owner, forgotten.key_id)
 
     def opened(self, meter: Meter) -> None:
         """A request begins. Before it is admitted, so that no revocation in between is missed."""

@@ -18,7 +18,7 @@ from app.interface.documents.conversation import as_markdown
 from app.interface.guard import json_response
 from app.interface.reception import read_body
 from app.interface.routes.listing import listed, page_of
-from app.interface.routes.users import user_of
+from app.interface.routes.users import texts_of, user_of
 from app.interface.streaming import until_disconnect
 from app.interface.wire.conversations import (
     ConversationChangeRequest,
@@ -53,29 +53,29 @@ class ConversationRoutes:
     async def create(self, request: Request) -> Response:
         """`POST /v1/conversations`."""
         body = await self._body(request, ConversationRequest)
-        made = await self._texts(request).new(body.metadata or {}, items_of(body.items or []))
+        made = await texts_of(self._gate, request).new(body.metadata or {}, items_of(body.items or []))
         return json_response(_shown(made))
 
     async def conversations(self, request: Request) -> Response:
         """`GET /v1/conversations?after=&limit=&q=`: q is searched in titles and texts, upper and lower case alike."""
         page = page_of(request, "q")
-        texts = self._texts(request)
+        texts = texts_of(self._gate, request)
         words = request.query_params.get("q", "").casefold().strip()
         if words:
             async with self._searches:
                 found = await until_disconnect(request.receive, _search(texts, page.after, page.limit + 1, words))
         else:
             found = await texts.page(page.after, page.limit + 1)
-        return json_response(listed(page, [_shown(one) for one in found]))
+        return json_response(listed([_shown(one) for one in found], page.limit))
 
     async def conversation(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}`."""
-        return json_response(_shown(await self._texts(request).one(_id(request))))
+        return json_response(_shown(await texts_of(self._gate, request).one(_id(request))))
 
     async def change(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}`."""
         body = await self._body(request, ConversationChangeRequest)
-        texts = self._texts(request)
+        texts = texts_of(self._gate, request)
         return json_response(_shown(await texts.change(await texts.one(_id(request)), body.metadata)))
 
     async def delete(self, request: Request) -> Response:
@@ -101,7 +101,7 @@ class ConversationRoutes:
         form = request.query_params.get("format", "json")
         if form not in ("md", "json") or request.query_params.keys() - {"format"}:
             raise errors.invalid("The only parameter is 'format': md or json.", "format", "invalid_value")
-        texts = self._texts(request)
+        texts = texts_of(self._gate, request)
         one = await texts.one(_id(request))
         items = await texts.items(one.id)
         response = await off_loop(size_of(items), lambda: _exported(one, items, form))
@@ -113,26 +113,25 @@ class ConversationRoutes:
     async def items(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/items`."""
         page = page_of(request)
-        found = await self._texts(request).items(
+        found = await texts_of(self._gate, request).items(
             _id(request), after=page.after, limit=page.limit + 1, newest_first=page.newest_first
         )
-        return json_response(listed(page, found))
+        return json_response(listed(found, page.limit))
 
     async def add_items(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}/items`."""
         body = await self._body(request, ItemsRequest)
         items = items_of(body.items)
-        await self._texts(request).add(_id(request), items)
-        data = {"object": "list", "data": items, "first_id": items[0]["id"], "last_id": items[-1]["id"]}
-        return json_response({**data, "has_more": False})
+        await texts_of(self._gate, request).add(_id(request), items)
+        return json_response(listed(items, len(items)))
 
     async def item(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/items/{item_id}`."""
-        return json_response(await self._texts(request).item(_id(request), request.path_params["item_id"]))
+        return json_response(await texts_of(self._gate, request).item(_id(request), request.path_params["item_id"]))
 
     async def delete_item(self, request: Request) -> Response:
         """`DELETE /v1/conversations/{id}/items/{item_id}`: the answer is the conversation without it."""
-        texts = self._texts(request)
+        texts = texts_of(self._gate, request)
         return json_response(_shown(await texts.delete_item(_id(request), request.path_params["item_id"])))
 
     # --- how it works
@@ -141,19 +140,10 @@ class ConversationRoutes:
         self, secret: str, identity: Identity, conversation_id: str | None
     ) -> tuple[Forgotten, AllForgotten]:
         forgotten = await self._gate.stored.delete_conversation(secret, conversation_id)
-        self._gate.forget(identity)
-        pages = self._gate.pages
-        removed = AllForgotten(0, 0)
-        if pages is not None:
-            removed = await pages.forget(identity.pages.owner, forgotten.key_id)
-        return forgotten, removed
+        return forgotten, await self._gate.destroyed(identity, forgotten)
 
     async def _body(self, request: Request, kind: type[Body]) -> Body:
         return parse(kind, await read_body(request, self._max_body_bytes))
-
-    def _texts(self, request: Request) -> Texts:
-        caller, identity = user_of(request)
-        return Texts(self._gate.stored, identity, caller.secret)
 
 
 def _exported(one: Conversation, items: Sequence[Item], form: str) -> Response:

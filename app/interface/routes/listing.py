@@ -48,13 +48,13 @@ def page_of(request: Request, *further: str) -> Page:
     return Page(query.get("after"), int(limit), order == "desc")
 
 
-def listed(page: Page, found: Sequence[Any]) -> dict[str, Any]:
-    """OpenAI's list of these objects. found: of one more than the page's limit the last one is left out."""
-    data = list(found[: page.limit])
+def listed(found: Sequence[Any], limit: int) -> dict[str, Any]:
+    """OpenAI's list of these objects; of more than the limit only that many, and there are more."""
+    data = list(found[:limit])
     return {
         "object": "list",
         "data": data,
         "first_id": data[0]["id"] if data else "",
         "last_id": data[-1]["id"] if data else "",
-        "has_more": len(found) > page.limit,
+        "has_more": len(found) > limit,
     }

@@ -52,6 +52,5 @@ class MemoryRoutes:
 
     async def _forget(self, secret: str, identity: Identity, name: str | None) -> ForgottenMemory:
         forgotten = await self._gate.accounts.forget(secret, name)
-        self._gate.forget(identity)
-        removed = await self._pages.forget(identity.pages.owner, forgotten.key_id)
+        removed = await self._gate.destroyed(identity, forgotten)
         return ForgottenMemory(conversations=forgotten.conversations, **asdict(removed))

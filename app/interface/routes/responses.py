@@ -5,7 +5,6 @@ from fastapi.responses import Response
 
 from app.interface.accounts.gate import AccountsGate
 from app.interface.accounts.stored_answers import StoredAnswer, StoredAnswers, refuse_stored
-from app.interface.accounts.texts import Texts
 from app.interface.answers.responses import ResponseBody, ResponseEvents
 from app.interface.callers import Caller
 from app.interface.generation import Family, generate
@@ -13,7 +12,7 @@ from app.interface.guard import json_response
 from app.interface.planning.responses import plan_response, renamed_for_responses
 from app.interface.reception import Reception
 from app.interface.routes.listing import listed, page_of
-from app.interface.routes.users import user_of
+from app.interface.routes.users import texts_of, user_of
 from app.interface.wire.conversations import DeletedResponse
 from app.interface.wire.responses import ResponseRequest
 
@@ -47,20 +46,16 @@ class StoredResponseRoutes:
 
     async def response(self, request: Request) -> Response:
         """`GET /v1/responses/{id}`."""
-        return json_response((await self._texts(request).response(request.path_params["id"])).body)
+        return json_response((await texts_of(self._gate, request).response(request.path_params["id"])).body)
 
     async def input_items(self, request: Request) -> Response:
         """`GET /v1/responses/{id}/input_items`."""
         page = page_of(request)
-        found = (await self._texts(request).response(request.path_params["id"])).input
-        return json_response(listed(page, page.cut(found)))
+        found = (await texts_of(self._gate, request).response(request.path_params["id"])).input
+        return json_response(listed(page.cut(found), page.limit))
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/responses/{id}`: what goes on from it begins after it; in a conversation its items stay."""
         caller, _ = user_of(request)
         await self._gate.stored.delete_response(caller.secret, request.path_params["id"])
         return json_response(DeletedResponse(id=request.path_params["id"]).model_dump())
-
-    def _texts(self, request: Request) -> Texts:
-        caller, identity = user_of(request)
-        return Texts(self._gate.stored, identity, caller.secret)

@@ -10,6 +10,7 @@ from fastapi.responses import Response
 from app.interface import errors
 from app.interface.accounts.checks import SESSION_COOKIE, has_own_origin
 from app.interface.accounts.gate import AccountsGate
+from app.interface.accounts.texts import Texts
 from app.interface.accounts.user_pages import AllSaved
 from app.interface.callers import Caller, caller_of
 from app.interface.guard import json_response
@@ -48,6 +49,12 @@ def user_of(request: Request) -> tuple[Caller, Identity]:
     if caller.identity is None:
         raise errors.unauthorized()
     return caller, caller.identity
+
+
+def texts_of(gate: AccountsGate, request: Request) -> Texts:
+    """The stored texts of the user who has sent it. Raises ApiError (401) for a guest."""
+    caller, identity = user_of(request)
+    return Texts(gate.stored, identity, caller.secret)
 
 
 class UserRoutes:

@@ -7,13 +7,13 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from app.interface.accounts.gate import AccountsGate
-from app.interface.accounts.texts import Said, Texts
-from app.interface.callers import Caller
+from app.interface.accounts.texts import Said
+from app.interface.callers import Caller, caller_of
 from app.interface.guard import json_response
 from app.interface.planning.job import Job
 from app.interface.planning.responses import plan_response
 from app.interface.reception import Reception, read_body
-from app.interface.routes.users import user_of
+from app.interface.routes.users import texts_of
 from app.interface.service import ServedModel
 from app.interface.streaming import until_disconnect
 from app.interface.wire.memory import WarmedMemory, WarmRequest
@@ -31,8 +31,7 @@ class WarmRoute:
     async def warm(self, request: Request) -> Response:
         """`POST /v1/memory/warm`. Raises ApiError (400, 404), ClientGoneError."""
         body = parse(WarmRequest, await read_body(request, self._reception.service.settings.max_body_bytes))
-        caller, identity = user_of(request)
-        texts = Texts(self._gate.stored, identity, caller.secret)
+        caller, texts = caller_of(request), texts_of(self._gate, request)
         conversation = await texts.one(body.conversation)
         name = body.model or next(iter(self._reception.service.models), "")
         served = self._reception.service.model(name)

@@ -16,10 +16,10 @@ from app.interface.wire.fields import (
     MAX_TOOLS,
     FunctionName,
     Identifier,
+    Metadata,
     Text,
     Unsupported,
     Wire,
-    at_most,
     kind_of,
     only,
 )
@@ -138,9 +138,7 @@ class ChatCompletionRequest(GenerationRequest):
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     response_format: ResponseFormat | None = None
-    metadata: (
-        Annotated[dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], at_most(16)] | None
-    ) = None
+    metadata: Metadata | None = None
     """Kept with a stored completion; we store none, so there is nothing to keep."""
     safety_identifier: Identifier | None = None
     store: Annotated[bool | None, only(False)] = None

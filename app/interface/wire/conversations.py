@@ -4,15 +4,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from app.interface.wire.fields import Wire, at_most
+from app.interface.wire.fields import Metadata, Wire
 from app.interface.wire.responses import InputItem
 
 MOST_NEW_ITEMS = 20
 """As OpenAI allows."""
-Metadata = Annotated[
-    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
-    at_most(16),
-]
 NewItems = Annotated[list[InputItem], Field(max_length=MOST_NEW_ITEMS, fail_fast=True)]
 
 

@@ -105,6 +105,10 @@ def kind_of(message: str, kinds: dict[type, str]) -> Discriminator:
 
 
 Unsupported = Annotated[Any, only()]
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
+    at_most(16),
+]
 
 Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]
 TopP = Annotated[float, Field(ge=1e-30, le=1, allow_inf_nan=False)]

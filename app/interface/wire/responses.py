@@ -14,6 +14,7 @@ from app.interface.wire.fields import (
     MAX_TOOLS,
     FunctionName,
     Identifier,
+    Metadata,
     MinP,
     RepetitionPenalty,
     Seed,
@@ -24,7 +25,6 @@ from app.interface.wire.fields import (
     TopP,
     Unsupported,
     Wire,
-    at_most,
     kind_of,
     only,
 )
@@ -200,9 +200,7 @@ class ResponseRequest(Wire):
     include: Annotated[list[Include], Field(max_length=16, fail_fast=True)] | None = None
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
-    metadata: (
-        Annotated[dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], at_most(16)] | None
-    ) = None
+    metadata: Metadata | None = None
     user: Identifier | None = None
     safety_identifier: Identifier | None = None
     prompt_cache_key: Identifier | None = None

@@ -3,6 +3,7 @@ import { useEffect, useState } from "preact/hooks";
 
 import { useAction } from "../common/action";
 import { call } from "../common/api";
+import { Confirm } from "../common/confirm";
 import { counted, day } from "../common/numbers";
 import { Told } from "../common/told";
 
@@ -76,15 +77,16 @@ export function Conversations() {
         ))}
       </ul>
       {isAsking ? (
-        <div class="card" role="group" aria-label="Delete everything">
-          <p>
-            This deletes all your conversations and stored answers, and destroys the keys of all your saved pages. It cannot be undone.
-          </p>
-          <div class="row">
-            <button class="bad" disabled={isBusy} onClick={removeAll}>Delete everything</button>
-            <button autofocus onClick={() => setAsking(false)}>Keep everything</button>
-          </div>
-        </div>
+        <Confirm
+          label="Delete everything"
+          yes="Delete everything"
+          no="Keep everything"
+          isBusy={isBusy}
+          onYes={removeAll}
+          onNo={() => setAsking(false)}
+        >
+          This deletes all your conversations and stored answers, and destroys the keys of all your saved pages. It cannot be undone.
+        </Confirm>
       ) : (
         <div class="row">
           {hasMore && <button disabled={isBusy} onClick={() => more(shown)}>Show more</button>}

@@ -3,6 +3,7 @@ import { useEffect, useState } from "preact/hooks";
 
 import { useAction } from "../common/action";
 import { ApiFailure, call } from "../common/api";
+import { Confirm } from "../common/confirm";
 import { bytes, counted } from "../common/numbers";
 import { Told } from "../common/told";
 
@@ -61,16 +62,10 @@ export function Memory() {
       )}
       <p class="quiet small">What the model has read of your chats, encrypted with keys of yours, so that a chat goes on at once.</p>
       {isAsking ? (
-        <div class="card" role="group" aria-label="Forget all">
-          <p>
-            This destroys the keys of all your saved pages. Nobody can open them again, also not from a copy of the disk. Your next
-            messages are read anew, which takes longer once.
-          </p>
-          <div class="row">
-            <button class="bad" disabled={isBusy} onClick={forget}>Destroy the keys</button>
-            <button autofocus onClick={() => setAsking(false)}>Keep them</button>
-          </div>
-        </div>
+        <Confirm label="Forget all" yes="Destroy the keys" no="Keep them" isBusy={isBusy} onYes={forget} onNo={() => setAsking(false)}>
+          This destroys the keys of all your saved pages. Nobody can open them again, also not from a copy of the disk. Your next
+          messages are read anew, which takes longer once.
+        </Confirm>
       ) : (
         <div class="row">
           <button disabled={isBusy} onClick={save}>Save now</button>

@@ -1,0 +1,24 @@
+// A question before what cannot be undone; the answer that changes nothing has the focus.
+import type { ComponentChildren } from "preact";
+
+interface Asked {
+  label: string;
+  yes: string;
+  no: string;
+  isBusy: boolean;
+  onYes: () => void;
+  onNo: () => void;
+  children: ComponentChildren;
+}
+
+export function Confirm({ label, yes, no, isBusy, onYes, onNo, children }: Asked) {
+  return (
+    <div class="card" role="group" aria-label={label}>
+      <p>{children}</p>
+      <div class="row">
+        <button class="bad" disabled={isBusy} onClick={onYes}>{yes}</button>
+        <button autofocus onClick={onNo}>{no}</button>
+      </div>
+    </div>
+  );
+}

@@ -3,8 +3,9 @@
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import pytest
@@ -14,6 +15,7 @@ from openai.types.responses import Response
 from tests.service.operator import ROOT_PASSWORD, configure_accounts, log_in
 from tests.service.running import RunningService, descendants, started_service, starting_service, wait_until
 
+Result = TypeVar("Result")
 PASSWORD = "the password of everybody"
 SUBJECTS = ("rivers", "bridges", "clocks", "maps", "lamps", "ships", "roads", "towers", "gardens", "letters")
 QUESTION = {"role": "user", "content": " ".join(f"Tell me of {a} and {b}." for a in SUBJECTS for b in SUBJECTS[:3])}
@@ -49,14 +51,18 @@ class User:
     def cached(self, messages: list[dict[str, str]], **options: Any) -> int:
         return int(self.chat(messages, **options)[1]["prompt_tokens_details"]["cached_tokens"])
 
-    def client(self) -> OpenAI:
-        return OpenAI(base_url=f"{self.site.url}/v1", api_key=self.key, max_retries=0, timeout=60)
+    def calls(self, call: Callable[[OpenAI], Result]) -> Result:
+        """What a client of the user's gets, which is closed then."""
+        with OpenAI(base_url=f"{self.site.url}/v1", api_key=self.key, max_retries=0, timeout=60) as client:
+            return call(client)
 
     def turn(self, conversation_id: str, question: str) -> Response:
         """The next answer of a stored conversation."""
-        return self.client().responses.create(
-            model=self.site.model, input=question, conversation=conversation_id, temperature=0, max_output_tokens=60
+        asked: dict[str, Any] = {"model": self.site.model, "input": question, "conversation": conversation_id}
+        answer: Response = self.calls(
+            lambda client: client.responses.create(**asked, temperature=0, max_output_tokens=60)
         )
+        return answer
 
     def pages(self) -> int:
         return int(self.ask("GET", "/v1/memory")["pages"])
@@ -106,7 +112,7 @@ def test_a_chat_outlives_the_service_and_is_its_users_alone(service_model: Path,
         assert ann.pages() == full
 
         # The service keeps what is said in a conversation.
-        kept = ann.client().conversations.create().id
+        kept = ann.calls(lambda client: client.conversations.create()).id
         first = ann.turn(kept, f"Now this: {QUESTION['content']}")
         ann.ask("POST", "/v1/memory/save")
         kill(site)
@@ -126,7 +132,7 @@ def test_a_chat_outlives_the_service_and_is_its_users_alone(service_model: Path,
         second = ann.turn(kept, "Why?")
         assert second.usage is not None
         assert second.usage.input_tokens_details.cached_tokens >= warmed["tokens"] - 2 * LEFT_OUT
-        shown: Any = list(ann.client().conversations.items.list(kept, order="asc"))  # over pages
+        shown: Any = ann.calls(lambda client: list(client.conversations.items.list(kept, order="asc")))  # over pages
         assert [item.content[0].text for item in shown[1::2]] == [first.output_text, second.output_text]
         with pytest.raises(NotFoundError):
             bob.turn(kept, "Why?")
@@ -145,12 +151,12 @@ def test_a_chat_outlives_the_service_and_is_its_users_alone(service_model: Path,
 
         # With a conversation its pages go.
         before_deletion = ann.pages()
-        ann.client().conversations.delete(kept)
+        ann.calls(lambda client: client.conversations.delete(kept))
         assert ann.pages() < before_deletion
         with pytest.raises(NotFoundError):
             ann.turn(kept, "Why?")
         with pytest.raises(NotFoundError):
-            ann.client().responses.retrieve(first.id)
+            ann.calls(lambda client: client.responses.retrieve(first.id))
 
         # A forgotten chat stays forgotten, for whoever has kept its files.
         shutil.copytree(pages, tmp_path / "kept")

@@ -24,7 +24,8 @@ export function App({ chat }: { chat: Chat }) {
       } else if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
         event.preventDefault();
         setOpen(true);
-        requestAnimationFrame(() => document.getElementById("search")?.focus());
+        focusSearch(); // at once, so that what is typed next goes there
+        requestAnimationFrame(focusSearch); // in a drawer that has just opened
       }
     };
     addEventListener("keydown", onKey);
@@ -64,6 +65,10 @@ export function App({ chat }: { chat: Chat }) {
 }
 
 /** The model's name, a plain value: it stays when the service does not answer. */
+function focusSearch() {
+  document.getElementById("search")?.focus();
+}
+
 function Models({ chat }: { chat: Chat }) {
   const { models, model, isReachable } = chat.state;
   const size = (tokens: number) => `${Math.round(tokens / 1024)}k`;

@@ -9,6 +9,7 @@ import { EMPTY, added, changed, history as asSent, path, pathTo, switched, turn,
 const GO_ON = "Go on exactly where your last answer stopped. Repeat nothing of it.";
 const LOOK_AGAIN_MS = 1500;
 const REDRAW_MS = 40;
+const SEARCH_AFTER_MS = 200;
 const UNDO_MS = 10_000;
 
 export class Chat {
@@ -20,6 +21,7 @@ export class Chat {
   private leavingTimer: ReturnType<typeof setTimeout> | undefined;
   private abort: AbortController | null = null;
   private saving: ReturnType<typeof setTimeout> | undefined;
+  private searching: ReturnType<typeof setTimeout> | undefined;
   private looking: Promise<void> | null = null;
 
   constructor(
@@ -182,8 +184,15 @@ export class Chat {
 
   // --- conversations
 
-  async list(words = this.state.words): Promise<void> {
+  /** Lists what has these words, once nothing more is typed: each search reads all that is stored. */
+  search(words: string): void {
     this.set({ words });
+    clearTimeout(this.searching);
+    this.searching = setTimeout(() => void this.list(), SEARCH_AFTER_MS);
+  }
+
+  async list(): Promise<void> {
+    const { words } = this.state;
     const entries = await this.shelf.list(words).catch(() => null);
     if (entries !== null && words === this.state.words) this.set({ entries });
   }

@@ -33,7 +33,7 @@ export function Sidebar({ chat, close, openSettings }: Props) {
       )}
       <input
         id="search" type="search" placeholder="Search  (Ctrl+K)" aria-label="Search conversations" value={words}
-        onInput={(event) => void chat.list(event.currentTarget.value)}
+        onInput={(event) => chat.search(event.currentTarget.value)}
       />
       <div class="list">
         {groups.map(([day, ones]) => (

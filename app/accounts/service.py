@@ -300,6 +300,7 @@ class AccountsService(StoredService):
     def _tidy(self, lost: Sequence[str]) -> None:
         for ingress in lost:
             self._accounts.turns.lost(ingress)
+            self._accounts.stored_responses.lost(ingress)
         self._accounts.usage.write()
         if self._next_sweep_s <= time.monotonic():
             self._accounts.stored_responses.delete_old()

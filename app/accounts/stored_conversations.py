@@ -92,12 +92,12 @@ class StoredConversations:
                 before = self.row(connection, known, after, "after")
                 asked = asked.where(tuple_(columns.updated_us, columns.id) < tuple_(before.updated_us, before.id))
             asked = asked.order_by(columns.updated_us.desc(), columns.id.desc()).limit(max(0, limit))
-            return [_conversation(row) for row in connection.execute(asked)]
+            return [self._conversation(row) for row in connection.execute(asked)]
 
     def one(self, text: str, conversation_id: str) -> StoredConversation:
         """One of them."""
         with self._store.transaction() as connection:
-            return _conversation(self.row(connection, self._logins.known(connection, text), conversation_id))
+            return self._conversation(self.row(connection, self._logins.known(connection, text), conversation_id))
 
     def change(self, text: str, conversation_id: str, sealed: bytes) -> StoredConversation:
         """Replaces its metadata, also while a turn runs."""
@@ -172,17 +172,18 @@ class StoredConversations:
 
     # --- turns
 
-    def begin_turn(self, text: str, ingress: str, conversation_id: str) -> StoredConversation:
+    def begin_turn(self, text: str, ingress: str, conversation_id: str, response_id: str) -> StoredConversation:
         """Its number is written down, so that no turn from before a restart passes for it."""
         now_s = self._store.now()
+        check_id(response_id)
         with self._store.transaction() as connection:
             row = self.row(connection, self._logins.known(connection, text), conversation_id)
             self._turns.check_none(row.id, now_s)
             found = tables.conversations.c.id == row.id
             connection.execute(update(tables.conversations).where(found).values(seq=row.seq + 1))
-            begun = _conversation(connection.execute(select(tables.conversations).where(found)).one())
-        self._turns.begin(row.id, ingress, begun.seq, text, now_s)
-        return begun
+            begun = connection.execute(select(tables.conversations).where(found)).one()
+        self._turns.begin(row.id, ingress, begun.seq, text, response_id, now_s)
+        return self._conversation(begun)
 
     def end_turn(self, text: str, conversation_id: str, turn: int) -> None:
         """Refuses nothing: what is not running has ended."""
@@ -254,7 +255,18 @@ class StoredConversations:
         found = tables.conversations.c.id == row.id
         updated_us = int(self._store.now() * _US)
         connection.execute(update(tables.conversations).where(found).values(updated_us=updated_us, **values))
-        return _conversation(connection.execute(select(tables.conversations).where(found)).one())
+        return self._conversation(connection.execute(select(tables.conversations).where(found)).one())
+
+    def _conversation(self, row: Row[Any]) -> StoredConversation:
+        return StoredConversation(
+            id=conversation_id_of(row.id),
+            created=row.created,
+            updated=row.updated_us // _US,
+            items=row.items,
+            seq=row.seq,
+            sealed=row.sealed,
+            response_id=self._turns.response_of(row.id, self._store.now()),
+        )
 
     @staticmethod
     def _item(connection: Connection, row: Row[Any], item_id: str, param: str | None = None) -> Row[Any]:
@@ -286,12 +298,6 @@ def check_id(item_id: str) -> None:
 def known_id(item_id: str) -> str:
     """An id to look for: one that nothing has, where it can be none (Postgres refuses some texts)."""
     return item_id if _ITEM_ID.fullmatch(item_id) else ""
-
-
-def _conversation(row: Row[Any]) -> StoredConversation:
-    return StoredConversation(
-        conversation_id_of(row.id), row.created, row.updated_us // _US, row.items, row.seq, row.sealed
-    )
 
 
 def _item(row: Row[Any]) -> StoredItem:

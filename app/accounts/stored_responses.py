@@ -6,12 +6,13 @@ A response in a conversation lives as long as it does; another one for some days
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, literal, select
+from sqlalchemy import Connection, Row, delete, func, insert, literal, select, update
 
 from app.accounts import tables
 from app.accounts.logins import Known, Logins
 from app.accounts.store import Store
 from app.accounts.stored_conversations import StoredConversations, check_id, conversation_id_of, known_id
+from app.accounts.turns import LONGEST_TURN_S
 from app.messages.accounts import AccountsError
 from app.messages.stored import NewItem, StoredResponse
 
@@ -39,6 +40,21 @@ class StoredResponses:
             if response.conversation_id is not None and turn is not None:
                 self._conversations.end_turn(text, response.conversation_id, turn)
 
+    def begin(self, text: str, ingress: str, response: StoredResponse) -> None:
+        """It is open until `add`, or until its ingress is lost."""
+        with self._store.transaction() as connection:
+            known = self._logins.known(connection, text)
+            row_id = None
+            if response.conversation_id is not None:
+                row_id = str(self._conversations.row(connection, known, response.conversation_id).id)
+            self._insert(connection, known, response, row_id, ingress)
+
+    def lost(self, ingress: str) -> None:
+        """An ingress has ended: nobody writes its responses."""
+        with self._store.transaction() as connection:
+            mine = tables.responses.c.ingress == ingress
+            connection.execute(update(tables.responses).where(mine).values(ingress=None))
+
     def one(self, text: str, response_id: str) -> StoredResponse:
         """One of the user's."""
         with self._store.transaction() as connection:
@@ -47,7 +63,7 @@ class StoredResponses:
             row = connection.execute(found).one_or_none()
             if row is None:
                 raise _no_such_response()
-            return _response(row)
+            return self._response(row)
 
     def history(self, text: str, response_id: str) -> Sequence[StoredResponse]:
         """The oldest first; the newest `MOST_HISTORY` at most."""
@@ -66,7 +82,7 @@ class StoredResponses:
             rows = connection.execute(found).all()
         if not rows:
             raise _no_such_response()
-        return [_response(row) for row in rows]
+        return [self._response(row) for row in rows]
 
     def delete(self, text: str, response_id: str) -> None:
         """One of the user's."""
@@ -104,13 +120,27 @@ class StoredResponses:
         self._conversations.append(connection, known, row, items)
         return str(row.id)
 
-    def _insert(self, connection: Connection, known: Known, response: StoredResponse, row_id: str | None) -> None:
+    def _insert(
+        self,
+        connection: Connection,
+        known: Known,
+        response: StoredResponse,
+        row_id: str | None,
+        ingress: str | None = None,
+    ) -> None:
+        """ingress: which one is going to write it; None: it has ended, and replaces what was open of it."""
         check_id(response.id)
         if response.previous_id is not None:
             check_id(response.previous_id)
         size_bytes = len(response.sealed_input) + len(response.sealed_response)
         self._conversations.check_room(connection, known, size_bytes)
-        same = select(tables.responses.c.id).where(tables.responses.c.id == response.id)
+        responses = tables.responses.c
+        if ingress is None:
+            opened = (responses.id == response.id) & (responses.user_id == known.identity.user_id)
+            found = connection.execute(delete(tables.responses).where(opened, responses.ingress.is_not(None))).rowcount
+            if response.is_open and not found:  # it was deleted, or its ingress counts as lost
+                raise _no_such_response()
+        same = select(responses.id).where(responses.id == response.id)
         if connection.execute(same).first() is not None:
             raise AccountsError("conflict", "There is a response of that id already.")
         connection.execute(
@@ -123,13 +153,20 @@ class StoredResponses:
                 bytes=size_bytes,
                 sealed_input=response.sealed_input,
                 sealed_response=response.sealed_response,
+                ingress=ingress,
             )
         )
 
-
-def _response(row: Row[Any]) -> StoredResponse:
-    conversation_id = None if row.conversation_id is None else conversation_id_of(row.conversation_id)
-    return StoredResponse(row.id, row.created, conversation_id, row.previous_id, row.sealed_input, row.sealed_response)
+    def _response(self, row: Row[Any]) -> StoredResponse:
+        return StoredResponse(
+            id=row.id,
+            created=row.created,
+            conversation_id=None if row.conversation_id is None else conversation_id_of(row.conversation_id),
+            previous_id=row.previous_id,
+            sealed_input=row.sealed_input,
+            sealed_response=row.sealed_response,
+            is_open=row.ingress is not None and row.created + LONGEST_TURN_S > self._store.now(),
+        )
 
 
 def _no_such_response() -> AccountsError:

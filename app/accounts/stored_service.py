@@ -63,11 +63,13 @@ class StoredService(Answering):
         stored = self._accounts.stored_conversations
         return await self._answer(lambda: stored.delete_item(secret, conversation_id, item_id))
 
-    async def begin_turn(self, ingress: str, secret: str, conversation_id: str) -> StoredConversation | Refusal:
+    async def begin_turn(
+        self, ingress: str, secret: str, conversation_id: str, response_id: str
+    ) -> StoredConversation | Refusal:
         """ingress: the name of who calls, with which the turn ends."""
         stored = self._accounts.stored_conversations
         return await self._answer(
-            lambda: stored.begin_turn(secret, ingress, conversation_id),
+            lambda: stored.begin_turn(secret, ingress, conversation_id, response_id),
             undo=lambda begun: stored.end_turn(secret, conversation_id, begun.seq),
         )
 
@@ -75,6 +77,10 @@ class StoredService(Answering):
         """See ConversationStore."""
         stored = self._accounts.stored_conversations
         return await self._answer(lambda: stored.end_turn(secret, conversation_id, turn))
+
+    async def begin_response(self, ingress: str, secret: str, response: StoredResponse) -> Refusal | None:
+        """ingress: the name of who calls, and who is going to write it."""
+        return await self._answer(lambda: self._accounts.stored_responses.begin(secret, ingress, response))
 
     async def store_response(
         self, secret: str, response: StoredResponse, items: Sequence[NewItem], turn: int | None

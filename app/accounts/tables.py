@@ -93,6 +93,7 @@ responses = Table(
     Column("bytes", BigInteger, nullable=False),
     Column("sealed_input", LargeBinary, nullable=False),
     Column("sealed_response", LargeBinary, nullable=False),
+    Column("ingress", String(64)),  # which one is still writing it; null: it has ended
     Index("responses_bytes", "user_id", "bytes"),
 )
 

@@ -19,6 +19,7 @@ class _Turn:
     secret_hash: bytes
     """Of the credential that began it."""
     until_s: float
+    response_id: str
 
 
 class Turns:
@@ -34,10 +35,17 @@ class Turns:
             message = "A response is being made in this conversation. Try again when it has ended."
             raise AccountsError("conversation_conflict", message)
 
-    def begin(self, conversation_id: str, ingress: str, number: int, secret: str, now_s: float) -> None:
+    def response_of(self, conversation_id: str, now_s: float) -> str | None:
+        """The id of the response that is being made in it."""
+        turn = self._of_conversation.get(conversation_id)
+        return None if turn is None or turn.until_s <= now_s else turn.response_id
+
+    def begin(
+        self, conversation_id: str, ingress: str, number: int, secret: str, response_id: str, now_s: float
+    ) -> None:
         """After `check_none`."""
         running = {key: turn for key, turn in self._of_conversation.items() if turn.until_s > now_s}
-        running[conversation_id] = _Turn(ingress, number, _hash(secret), now_s + LONGEST_TURN_S)
+        running[conversation_id] = _Turn(ingress, number, _hash(secret), now_s + LONGEST_TURN_S, response_id)
         self._of_conversation = running
 
     def end(self, conversation_id: str, number: int, secret: str) -> None:

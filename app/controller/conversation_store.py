@@ -50,13 +50,17 @@ class ServeConversationStore(AccountsHandle):
         """See ConversationStore."""
         return await self._call(StoredConversation, "delete_item", secret, conversation_id, item_id)
 
-    async def begin_turn(self, secret: str, conversation_id: str) -> StoredConversation:
+    async def begin_turn(self, secret: str, conversation_id: str, response_id: str) -> StoredConversation:
         """See ConversationStore."""
-        return await self._call(StoredConversation, "begin_turn", self._ingress, secret, conversation_id)
+        return await self._call(StoredConversation, "begin_turn", self._ingress, secret, conversation_id, response_id)
 
     async def end_turn(self, secret: str, conversation_id: str, turn: int) -> None:
         """See ConversationStore."""
         await self._call(object, "end_turn", secret, conversation_id, turn)
+
+    async def begin_response(self, secret: str, response: StoredResponse) -> None:
+        """See ConversationStore."""
+        await self._call(object, "begin_response", self._ingress, secret, response)
 
     async def store_response(
         self, secret: str, response: StoredResponse, items: Sequence[NewItem], turn: int | None

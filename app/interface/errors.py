@@ -48,6 +48,12 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
     return ApiError(400, message, param=param, code=code)
 
 
+def answered_elsewhere() -> ApiError:
+    """409: another ingress writes this response."""
+    message = "Another ingress writes this response. Try again, or ask for it without 'stream' until it has ended."
+    return ApiError(409, message, code="response_in_progress", headers={"Retry-After": "1"})
+
+
 def unauthorized() -> ApiError:
     """401: no API key, or a wrong one."""
     headers = {"WWW-Authenticate": "Bearer"}

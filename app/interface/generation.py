@@ -18,6 +18,7 @@ from app.interface.answers.answer import (
     Answer,
     AnswerHead,
     BodyWriter,
+    DetachedAnswer,
     EventWriter,
     Keeper,
     StreamedAnswer,
@@ -72,11 +73,18 @@ class StoredAnswer(Protocol[Planned]):
     def recording(self, generate: Generate) -> Generate:
         """`generate`, with the answer's tokens kept beside its text."""
 
+    @property
+    def is_detached(self) -> bool:
+        """Whether it goes on without its client."""
+
     def keeper(self, writer: Any) -> Keeper:
         """writer: the answer's."""
 
+    def detached(self, answer: StreamedAnswer[Any]) -> DetachedAnswer:
+        """The answer, which goes on without its client."""
+
     def leave(self) -> None:
-        """It has come to nothing."""
+        """It has come to nothing; does nothing once it runs without its client."""
 
 
 async def generate(
@@ -111,8 +119,10 @@ async def generate(
         name = None if stored is None else stored.conversation_name
         remembered = caller.remembered(name or body.prompt_cache_key, worker, job.shared_tokens)
         deltas = choice_deltas(job, served.chat, caller.metered(body.model, job.prompt_tokens, remembered))
-        if body.stream:
+        if body.stream or (stored is not None and stored.is_detached):
             events = family.events(body, head, job)
+            if stored is not None and stored.is_detached:
+                return stored.detached(StreamedAnswer(deltas, events))
             return StreamedAnswer(deltas, events, None if stored is None else stored.keeper(events))
         whole = family.body(body, head, job)
         keeper = None if stored is None else stored.keeper(whole)

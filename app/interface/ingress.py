@@ -62,6 +62,7 @@ class Ingress:
                 guests=settings.accounts.guests,
                 revocation_s=settings.accounts.revocation_s,
                 pages=pages,
+                most_running=ingress.max_ongoing_requests,
             )
         self._service = Service(
             models=self._directory.models,
@@ -111,6 +112,8 @@ class Ingress:
         try:
             yield
         finally:
+            if self._service.accounts is not None:  # what they have is stored
+                await self._service.accounts.running.close()
             self._arrivals.close()
             for watch in watches:
                 watch.cancel()

@@ -14,7 +14,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 
 from app.interface import errors
-from app.interface.answers.answer import Answer, WholeAnswer, events
+from app.interface.answers.answer import Answer, DetachedAnswer, WholeAnswer, events
 from app.interface.callers import Caller, caller_of
 from app.interface.errors import ApiError
 from app.interface.service import Service
@@ -113,6 +113,8 @@ class Reception:
             asked = body if prepare is None else await prepare(body, caller, request_id)
             # How long another one is nobody knows: what was stored may come before it.
             answer = await self._planned(is_long or asked is not body, lambda: plan(asked, caller, request_id))
+            if isinstance(answer, DetachedAnswer):
+                return await self._detached(request, answer, as_api_error)
             if isinstance(answer, WholeAnswer):
                 content = await until_disconnect(request.receive, answer.body())
                 return Response(content, media_type="application/json")
@@ -124,6 +126,16 @@ class Reception:
             raise as_api_error(error) from None
         leave = None if answer.keeper is None else answer.keeper.leave
         return EventStream(events(answer, first, as_api_error), answer.deltas, leave)
+
+    async def _detached(
+        self, request: Request, answer: DetachedAnswer, as_api_error: Callable[[Exception], ApiError]
+    ) -> Response:
+        """Starts an answer that goes on without its client, and sends what comes of it while the client listens."""
+        running = await answer.start(as_api_error)
+        if not answer.is_streamed:
+            return Response(running.body(), media_type="application/json")
+        await until_disconnect(request.receive, running.begun())
+        return EventStream(running.events())
 
     async def in_thread(self, work: Callable[[], Planned]) -> Planned:
         """Runs `work` off the event loop, so that other streams go on."""

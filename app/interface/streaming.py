@@ -52,7 +52,7 @@ class EventStream(StreamingResponse):
     def __init__(
         self,
         events: AsyncGenerator[bytes, None],
-        source: AsyncGenerator[Any, None],
+        source: AsyncGenerator[Any, None] | None = None,
         ended: Callable[[], None] | None = None,
     ) -> None:
         """source: what `events` reads; closed too, because a generator that was never begun does not close it.
@@ -75,7 +75,8 @@ class EventStream(StreamingResponse):
         finally:
             try:
                 await self._events.aclose()
-                await self._source.aclose()
+                if self._source is not None:
+                    await self._source.aclose()
             finally:  # also if closing fails, or is cancelled
                 if self._ended is not None:
                     self._ended()

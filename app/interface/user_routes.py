@@ -53,6 +53,8 @@ from app.interface.wire.responses import ResponseObject
 _NONE = "There is no such thing, or it is another user's."
 _FULL = "There are too many, or they take too much; the message says what to delete."
 _BUSY = "An answer of the conversation is being written."
+_ELSEWHERE = "Another ingress writes it; `Retry-After` says when to try again."
+_EVENTS = "true: as server-sent events, those to come too."
 _LIST = {
     "after": "The id of the one before the first.",
     "limit": "How many, at most 100; 20 by default.",
@@ -130,7 +132,23 @@ def conversation_routes(accounts: AccountsGate, reception: Reception) -> Sequenc
             computes=True,
             refuses=none,
         ),
-        Route("GET", one_response, responses.response, "A stored response.", ResponseObject, refuses=none),
+        Route(
+            "GET",
+            one_response,
+            responses.response,
+            "A stored response.",
+            ResponseObject,
+            query={"stream": _EVENTS, "starting_after": "With stream=true: the number of the last event you have."},
+            refuses={**none, 409: _ELSEWHERE},
+        ),
+        Route(
+            "POST",
+            f"{one_response}/cancel",
+            responses.cancel,
+            "Ends a response in the background.",
+            ResponseObject,
+            refuses={**none, 409: _ELSEWHERE},
+        ),
         Route("DELETE", one_response, responses.delete, "Deletes it.", DeletedResponse, refuses=none),
         Route(
             "GET",

@@ -26,6 +26,8 @@ class StoredConversation:
     """Grows with every change of its items and with every turn that begins. `begin_turn` answers the turn's own."""
     sealed: bytes = field(repr=False)
     """Its metadata, title included."""
+    response_id: str | None = None
+    """Of the response that is being made in it now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,11 @@ class StoredResponse:
     sealed_input: bytes = field(repr=False)
     """The items of its request."""
     sealed_response: bytes = field(repr=False)
+    is_open: bool = False
+    """Whether an ingress is still writing it: what is sealed is how it was when it began.
+
+    To `store_response`: whether `begin_response` has stored it, so that it must be there.
+    """
 
 
 class ConversationStore(Protocol):
@@ -102,9 +109,10 @@ class ConversationStore(Protocol):
     async def delete_item(self, secret: str, conversation_id: str, item_id: str) -> StoredConversation:
         """Refuses with `conversation_conflict`."""
 
-    async def begin_turn(self, secret: str, conversation_id: str) -> StoredConversation:
-        """Nobody else changes its items until `end_turn` or `store_response`. Refuses with `conversation_conflict`.
+    async def begin_turn(self, secret: str, conversation_id: str, response_id: str) -> StoredConversation:
+        """For a response of this id: nobody else changes its items until `end_turn` or `store_response`.
 
+        Refuses with `conversation_conflict`.
         After an hour another turn may begin all the same; then nothing of this one is stored.
         """
 
@@ -114,10 +122,18 @@ class ConversationStore(Protocol):
         Needs the credential that began it, which may have ended meanwhile. A turn that has ended may end again.
         """
 
+    async def begin_response(self, secret: str, response: StoredResponse) -> None:
+        """Stores a response that this ingress is going to write: until `store_response` it is open.
+
+        If the ingress ends before, it stays as it is, and is open no more. Refuses as `store_response` does.
+        """
+
     async def store_response(
         self, secret: str, response: StoredResponse, items: Sequence[NewItem], turn: int | None
     ) -> None:
         """Stores a response, and in one step `items` at the end of its conversation. The turn ends, refused or not.
+
+        It takes the place of what `begin_response` has stored of it.
 
         turn: `seq` of what `begin_turn` answered; None: the response is in no conversation, and `items` is empty.
         `created` is the accounts' to say. Refuses with `conversation_conflict` when the conversation's items have

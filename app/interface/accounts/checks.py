@@ -87,7 +87,8 @@ class AdmissionCheck:
             request.state.caller = replace(caller, meter=meter, grants=self._gate.grants)
             yield
         finally:
-            self._gate.closed(meter, admitted=admitted)
+            if not meter.is_detached:
+                self._gate.closed(meter, admitted=admitted)
 
 
 def rate_headers(rates: RateState) -> dict[str, str]:

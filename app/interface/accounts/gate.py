@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from app.interface import errors
 from app.interface.accounts.grants import Grants
 from app.interface.accounts.user_pages import AllForgotten, UserPages
+from app.interface.answers.running import RunningAnswers
 from app.messages.accounts import AccountsClient, AccountsError, Admission, Forgotten, Identity, Revocations, UsageRow
 from app.messages.outputs import Generate, TokenDelta
 from app.messages.requests import GenerateRequest
@@ -31,6 +32,8 @@ class Meter:
         """secret: the credential, to ask again whether it holds."""
         self.identity = identity
         self.secret = secret
+        self.is_detached = False
+        """Whether it goes on after its HTTP request."""
         self._model = ""
         self._prompt_tokens = self._cached_tokens = self._output_tokens = 0
         self._has_begun = False
@@ -102,11 +105,13 @@ class AccountsGate:
         guests: bool,
         revocation_s: float,
         pages: UserPages | None = None,
+        most_running: int = 512,
     ) -> None:
         """stored: users' conversations and responses. guests: whether requests without a credential are served.
 
         revocation_s: how long an identity is kept.
         pages: those that workers save; None: they save none.
+        most_running: answers at the same time that go on without their clients.
         """
         self.accounts = accounts
         self.stored = stored
@@ -118,6 +123,8 @@ class AccountsGate:
         """By the credential's SHA-256: until when it is kept, of the monotonic clock."""
         self._open: set[Meter] = set()
         self._settling: set[asyncio.Task[Any]] = set()
+        self.running = RunningAnswers(most_running)
+        """Answers that go on without their clients."""
 
     async def identify(self, secret: str) -> Identity:
         """Whose credential it is. Raises AccountsError."""

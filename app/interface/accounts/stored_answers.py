@@ -6,7 +6,7 @@ client hears that it is complete, `leave` keeps what the client has seen of it.
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,10 +14,13 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from app.interface import errors
-from app.interface.accounts.gate import AccountsGate
-from app.interface.accounts.texts import Conversation, Item, Said, Texts, off_loop, size_of
+from app.interface.accounts.gate import AccountsGate, Meter
+from app.interface.accounts.texts import Conversation, Item, NewResponse, Said, Texts, off_loop, size_of
+from app.interface.answers.answer import DetachedAnswer, StreamedAnswer
 from app.interface.answers.responses import ResponseBody, ResponseEvents
+from app.interface.answers.running import RunningAnswer
 from app.interface.callers import Caller
+from app.interface.errors import ApiError
 from app.interface.wire.fields import MAX_MESSAGES
 from app.interface.wire.responses import InputItem, ResponseObject, ResponseRequest
 from app.messages.accounts import AccountsError
@@ -46,12 +49,21 @@ class StoredAnswer:
     is_asked_for: bool
     """Whether the request says that it is to be stored, and not only the default."""
     response_id: str
+    user_id: str
+    meter: Meter
+    """Counts what it takes, until it has ended."""
     _texts: Texts
     _gate: AccountsGate
     answers: Mapping[str, Sequence[int]] = field(default_factory=dict, repr=False)
     """The model's own tokens of the answers before, by their texts."""
     _token_ids: list[int] = field(default_factory=list, repr=False)
     _is_over: bool = False
+    _runs: bool = False
+
+    @property
+    def is_detached(self) -> bool:
+        """Whether it goes on without its client."""
+        return bool(self.request.background)
 
     @property
     def conversation_name(self) -> str | None:
@@ -72,6 +84,50 @@ class StoredAnswer:
     def keeper(self, writer: ResponseBody | ResponseEvents) -> "ResponseKeeper":
         """Keeps what the writer has."""
         return ResponseKeeper(self, writer)
+
+    def detached(self, answer: StreamedAnswer[ResponseEvents]) -> DetachedAnswer:
+        """The answer, which goes on without its client and is found by its id meanwhile."""
+
+        async def start(as_api_error: Callable[[Exception], ApiError]) -> RunningAnswer:
+            running = RunningAnswer(answer, RunningResponse(self), as_api_error)
+            self._runs = self.meter.is_detached = True
+            await self._gate.to_the_end(self._start(running))
+            return running
+
+        return DetachedAnswer(start, is_streamed=bool(self.request.stream))
+
+    async def _start(self, running: RunningAnswer) -> None:
+        """If it fails, its client may have gone already: the turn and the request end here."""
+        try:
+            await self._gate.running.start(self.response_id, running)
+        except BaseException:
+            self._runs = False
+            self.leave()
+            self.ended()
+            raise
+
+    async def begin(self, response: ResponseObject) -> None:
+        """Stores it as one that is being written. Raises AccountsError."""
+        await self._texts.begin(self._record(response))
+
+    async def store_to_the_end(self, response: ResponseObject) -> None:
+        """Stores it as it has ended; tries for some time to reach the accounts. Raises AccountsError."""
+        self._is_over = True
+        try:
+            await self._gate.to_the_end(_tried(lambda: self._texts.store(self._record(response), was_open=True)))
+        except BaseException:
+            self._end_turn()
+            raise
+
+    async def give_up(self) -> None:
+        """Nothing of it is stored."""
+        self._is_over = True
+        self._end_turn()
+        await self._gate.to_the_end(self._texts.delete_response(self.response_id))
+
+    def ended(self) -> None:
+        """What it took is counted."""
+        self._gate.closed(self.meter, admitted=True)
 
     async def complete(self, response: ResponseObject) -> None:
         """Stores it, even if the client goes meanwhile.
@@ -94,31 +150,70 @@ class StoredAnswer:
     def leave(self, response: ResponseObject | None = None) -> None:
         """The answer has failed, or its client has gone: what the client has seen of it is kept, if it is anything.
 
-        Does nothing after `complete`. response: what the client has seen; None: nothing.
+        Does nothing after `complete` and `runs`. response: what the client has seen; None: nothing.
         """
-        if self._is_over:
+        if self._is_over or self._runs:
             return
         self._is_over = True
         if response is not None and response.output and self.stores:
             self._gate.in_background(self._store(response))
-        elif self.conversation is not None:
+        else:
+            self._end_turn()
+
+    def _end_turn(self) -> None:
+        if self.conversation is not None:
             self._gate.in_background(_end_turn(self._texts, self.conversation))
 
-    async def _store(self, response: ResponseObject) -> None:
+    def _record(self, response: ResponseObject) -> NewResponse:
         is_text = [item.type for item in response.output] == ["message"]
+        return NewResponse(
+            id=self.response_id,
+            body=response.model_dump(),
+            answered=self.asked,
+            token_ids=self._token_ids if is_text else [],
+            previous_id=self.request.previous_response_id,
+            conversation=self.conversation,
+        )
+
+    async def _store(self, response: ResponseObject) -> None:
         try:
-            await self._texts.store(
-                self.response_id,
-                response.model_dump(),
-                self.asked,
-                token_ids=self._token_ids if is_text else [],
-                previous_id=self.request.previous_response_id,
-                conversation=self.conversation,
-            )
+            await self._texts.store(self._record(response))
         except BaseException:  # the accounts may not have heard of it, and then the turn goes on
-            if self.conversation is not None:
-                self._gate.in_background(_end_turn(self._texts, self.conversation))
+            self._end_turn()
             raise
+
+
+@dataclass(frozen=True, slots=True)
+class RunningResponse:
+    """A stored answer that goes on without its client: see `app.interface.answers.running.RunningKeeper`."""
+
+    _answer: StoredAnswer
+
+    @property
+    def owner(self) -> str:
+        """See RunningKeeper; so do all that follow."""
+        return self._answer.user_id
+
+    @property
+    def conversation_id(self) -> str | None:
+        """See RunningKeeper."""
+        return None if self._answer.conversation is None else self._answer.conversation.id
+
+    async def begin(self, response: ResponseObject) -> None:
+        """See RunningKeeper."""
+        await self._answer.begin(response)
+
+    async def complete(self, response: ResponseObject) -> None:
+        """See RunningKeeper."""
+        await self._answer.store_to_the_end(response)
+
+    async def give_up(self) -> None:
+        """See RunningKeeper."""
+        await self._answer.give_up()
+
+    def ended(self) -> None:
+        """See RunningKeeper."""
+        self._answer.ended()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +249,29 @@ class StoredAnswers:
         if request.conversation is not None and request.previous_response_id is not None:
             message = "'conversation' and 'previous_response_id' exclude each other."
             raise errors.invalid(message, "previous_response_id", "invalid_value")
+        assert caller.meter is not None  # the route asks a worker
         texts = Texts(self._gate.stored, caller.identity, caller.secret)
         stores = request.store is not False
+        if request.background and not stores:
+            message = "'background' needs 'store': the answer is to be found when it has ended."
+            raise errors.invalid(message, "background", "invalid_value")
         if not stores and request.conversation is None and request.previous_response_id is None:
             return None
         asked, conversation = items_of(request.input), None
         if stores and request.conversation_id is not None:
-            conversation = await self._begin_turn(texts, request.conversation_id)
-        is_asked_for = bool(request.store) or conversation is not None
-        answer = StoredAnswer(request, asked, conversation, stores, is_asked_for, response_id, texts, self._gate)
+            conversation = await self._begin_turn(texts, request.conversation_id, response_id)
+        answer = StoredAnswer(
+            request,
+            asked,
+            conversation,
+            stores,
+            is_asked_for=bool(request.store) or conversation is not None,
+            response_id=response_id,
+            user_id=caller.identity.user_id,
+            meter=caller.meter,
+            _texts=texts,
+            _gate=self._gate,
+        )
         try:
             before = await _said_before(request, texts)
             answer.answers = before.answers
@@ -173,9 +282,9 @@ class StoredAnswers:
             raise
         return answer
 
-    async def _begin_turn(self, texts: Texts, conversation_id: str) -> Conversation:
+    async def _begin_turn(self, texts: Texts, conversation_id: str, response_id: str) -> Conversation:
         """If the client goes meanwhile, the turn ends once it has begun, or else the conversation would stay closed."""
-        beginning = asyncio.ensure_future(texts.begin_turn(conversation_id))
+        beginning = asyncio.ensure_future(texts.begin_turn(conversation_id, response_id))
         try:
             return await asyncio.shield(beginning)
         except asyncio.CancelledError:
@@ -188,16 +297,21 @@ async def _end_begun(texts: Texts, beginning: "asyncio.Future[Conversation]") ->
 
 
 async def _end_turn(texts: Texts, conversation: Conversation) -> None:
-    """Tries for some time to reach the accounts: the conversation is closed until they know."""
+    """The conversation is closed until the accounts know."""
+    await _tried(lambda: texts.end_turn(conversation))
+
+
+async def _tried(call: Callable[[], Awaitable[None]]) -> None:
+    """Calls the accounts, and for some time again while they do not answer."""
     for wait_s in _TRY_AGAIN_S:
         try:
-            await texts.end_turn(conversation)
+            await call()
             return
         except AccountsError as error:
             if error.refusal.code != "service_unavailable":
                 raise
         await asyncio.sleep(wait_s)
-    await texts.end_turn(conversation)
+    await call()
 
 
 async def _said_before(request: ResponseRequest, texts: Texts) -> Said:
@@ -212,6 +326,7 @@ def refuse_stored(request: ResponseRequest) -> None:
     """Raises ApiError (400) if a request of nobody's goes on from stored texts, or is to be stored."""
     wanted = {
         "store": request.store or None,
+        "background": request.background or None,
         "previous_response_id": request.previous_response_id,
         "conversation": request.conversation,
     }

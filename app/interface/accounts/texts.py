@@ -44,6 +44,8 @@ class Conversation:
     metadata: dict[str, str] = field(repr=False)
     first_words: str = field(repr=False)
     """Of its first question; empty before there is one."""
+    response_id: str | None = None
+    """Of the answer that is being written in it now."""
 
     @property
     def title(self) -> str:
@@ -71,6 +73,24 @@ class Response:
     """A `ResponseObject`."""
     token_ids: list[int] = field(repr=False)
     """Of its answer, if that is one text; else empty."""
+    is_open: bool = False
+    """Whether it is still being written; `body` is how it was when it began."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewResponse:
+    """A response that is to be stored."""
+
+    id: str
+    body: dict[str, Any] = field(repr=False)
+    """A `ResponseObject`."""
+    answered: Sequence[Item] = field(repr=False)
+    """What it answers."""
+    token_ids: list[int] = field(repr=False)
+    """Of its answer, if that is one text; else empty."""
+    previous_id: str | None
+    conversation: Conversation | None
+    """Whose turn it is."""
 
 
 class Texts:
@@ -105,9 +125,9 @@ class Texts:
         """Replaces its metadata."""
         return await self._change(conversation.id, metadata, conversation.first_words)
 
-    async def begin_turn(self, conversation_id: str) -> Conversation:
-        """Nobody else changes its items until `end_turn` or `store`."""
-        begun = await self._store.begin_turn(self._secret, conversation_id)
+    async def begin_turn(self, conversation_id: str, response_id: str) -> Conversation:
+        """For a response of this id. Nobody else changes its items until `end_turn` or `store`."""
+        begun = await self._store.begin_turn(self._secret, conversation_id, response_id)
         try:
             return self._conversation(begun)
         except BaseException:  # the caller does not hear its number
@@ -148,43 +168,39 @@ class Texts:
 
     # --- responses
 
-    async def store(
-        self,
-        response_id: str,
-        body: dict[str, Any],
-        answered: Sequence[Item],
-        *,
-        token_ids: list[int],
-        previous_id: str | None,
-        conversation: Conversation | None,
-    ) -> None:
+    async def begin(self, response: NewResponse) -> None:
+        """Stores a response that is going to be written. It is open until `store`."""
+        await self._store.begin_response(self._secret, self._sealed_response(response, is_open=True))
+        if response.conversation is not None:
+            await self._name(response.conversation, response.answered)
+
+    async def store(self, response: NewResponse, *, was_open: bool = False) -> None:
         """Stores a response and what it answers; in a conversation both become its last items, and the turn ends.
 
-        token_ids: of the answer, if that is one text; else empty.
+        was_open: whether `begin` has stored it. If it was deleted meanwhile it is `not_found`.
         """
-        stored = StoredResponse(
-            id=response_id,
-            created=0,
-            conversation_id=None if conversation is None else conversation.id,
-            previous_id=previous_id,
-            sealed_input=self._seal(list(answered), f"input {response_id}"),
-            sealed_response=self._seal({"body": body, "token_ids": token_ids}, f"response {response_id}"),
-        )
+        stored, conversation = self._sealed_response(response, is_open=was_open), response.conversation
         if conversation is None:
             await self._store.store_response(self._secret, stored, (), None)
             return
-        items = self._sealed_items(conversation.id, answered)
-        items += self._sealed_items(conversation.id, body["output"], token_ids)
+        items = self._sealed_items(conversation.id, response.answered)
+        items += self._sealed_items(conversation.id, response.body["output"], response.token_ids)
         await self._store.store_response(self._secret, stored, items, conversation.turn)
-        await self._name(conversation, answered)
+        await self._name(conversation, response.answered)
 
     async def response(self, response_id: str) -> Response:
         """One of the user's."""
         return self._response(await self._store.response(self._secret, response_id))
 
+    async def delete_response(self, response_id: str) -> None:
+        """One of the user's."""
+        await self._store.delete_response(self._secret, response_id)
+
     async def history(self, response_id: str) -> Said:
         """All that was said up to and with a response, whose earlier responses it goes on from."""
         stored = await self._store.history(self._secret, response_id)
+        if stored[-1].is_open:
+            raise errors.invalid("This response has not ended yet.", "previous_response_id", "invalid_value")
         size = sum(len(one.sealed_input) + len(one.sealed_response) for one in stored)
         responses = await off_loop(size, lambda: [self._response(one) for one in stored])
         items = [item for one in responses for item in (*one.input, *one.body["output"])]
@@ -222,6 +238,7 @@ class Texts:
             turn=stored.seq,
             metadata=opened["metadata"],
             first_words=opened["first_words"],
+            response_id=stored.response_id,
         )
 
     async def _records(
@@ -257,6 +274,19 @@ class Texts:
             input=self._open(stored.sealed_input, f"input {stored.id}"),
             body=record["body"],
             token_ids=record["token_ids"],
+            is_open=stored.is_open,
+        )
+
+    def _sealed_response(self, response: NewResponse, *, is_open: bool) -> StoredResponse:
+        record = {"body": response.body, "token_ids": response.token_ids}
+        return StoredResponse(
+            id=response.id,
+            created=0,
+            conversation_id=None if response.conversation is None else response.conversation.id,
+            previous_id=response.previous_id,
+            sealed_input=self._seal(list(response.answered), f"input {response.id}"),
+            sealed_response=self._seal(record, f"response {response.id}"),
+            is_open=is_open,
         )
 
     def _seal(self, value: object, what: str) -> bytes:

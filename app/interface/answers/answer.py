@@ -6,7 +6,7 @@ It knows no family's shapes: those are in the families' files (chat, completions
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from app.interface.answers.choice import ChoiceDelta
 from app.interface.answers.deltas import Deltas
@@ -49,6 +49,9 @@ class EventWriter(Protocol):
         """The events that end a stream which failed."""
 
 
+Writer = TypeVar("Writer", bound=EventWriter, covariant=True)
+
+
 class Keeper(Protocol):
     """Stores an answer for its user."""
 
@@ -68,16 +71,39 @@ class WholeAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamedAnswer:
+class StreamedAnswer(Generic[Writer]):
     """An answer that is sent as events while the worker generates it."""
 
     deltas: Deltas
-    writer: EventWriter
+    writer: Writer
     keeper: Keeper | None = None
     """Its `leave` is called after the stream's end by who sends it."""
 
 
-Answer = WholeAnswer | StreamedAnswer
+class Running(Protocol):
+    """An answer that goes on without its client: `app.interface.answers.running` has it."""
+
+    async def begun(self) -> None:
+        """Returns when the worker has begun. Raises what the worker raises before that."""
+
+    def events(self, after: int = -1) -> AsyncGenerator[bytes, None]:
+        """Server-sent events from the one after that number until the last."""
+
+    def body(self) -> bytes:
+        """The answer as it is now, as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class DetachedAnswer:
+    """An answer that goes on without its client."""
+
+    start: Callable[[Callable[[Exception], ApiError]], Coroutine[Any, Any, Running]]
+    """From how failures are told to the answer, which runs from then on. Raises ApiError, AccountsError."""
+    is_streamed: bool
+    """Whether its client wants to see it while it grows."""
+
+
+Answer = WholeAnswer | StreamedAnswer[EventWriter] | DetachedAnswer
 
 
 async def collected(writer: BodyWriter, deltas: Deltas, keeper: Keeper | None = None) -> bytes:
@@ -91,7 +117,7 @@ async def collected(writer: BodyWriter, deltas: Deltas, keeper: Keeper | None = 
 
 
 async def events(
-    answer: StreamedAnswer, first: Sequence[ChoiceDelta], as_api_error: Callable[[Exception], ApiError]
+    answer: StreamedAnswer[EventWriter], first: Sequence[ChoiceDelta], as_api_error: Callable[[Exception], ApiError]
 ) -> AsyncGenerator[bytes, None]:
     """Server-sent events; all that are ready at once go out in one piece. A failure is the last of them."""
     writer = answer.writer

@@ -27,6 +27,7 @@ from app.interface.wire.responses import (
     ResponseError,
     ResponseObject,
     ResponseRequest,
+    ResponseStatus,
     ResponseUsage,
 )
 
@@ -57,6 +58,7 @@ def _blank_response(request: ResponseRequest, head: AnswerHead, job: Job) -> Res
         safety_identifier=request.safety_identifier,
         metadata=request.metadata or {},
         store=request.store or False,
+        background=request.background or False,
         previous_response_id=request.previous_response_id,
         conversation=None if request.conversation_id is None else ConversationId(id=request.conversation_id),
     )
@@ -97,9 +99,14 @@ class ResponseEvents:
         self._builder.add(deltas)
         return self._builder.take()
 
-    def so_far(self) -> ResponseObject:
-        """The response; `incomplete` before its last delta."""
-        return self._builder.so_far()
+    def so_far(self, status: ResponseStatus = "incomplete") -> ResponseObject:
+        """The response; before its last delta with this status."""
+        return self._builder.so_far(status)
+
+    def cancel(self) -> bytes:
+        """The end of the item that was open, and of a response that its client wants no longer."""
+        self._builder.cancel()
+        return self._builder.take()
 
     def end(self) -> bytes:
         """`response.completed` or `response.incomplete`."""
@@ -160,21 +167,28 @@ class _ResponseBuilder:
         self.response.status = "failed"
         self._whole_event("response.failed")
 
+    def cancel(self) -> None:
+        """Ends the response with what it has."""
+        self._end_call("incomplete")
+        self._end_message("incomplete")
+        self.response.status = "cancelled"
+        self._whole_event("response.incomplete")
+
     def end(self) -> None:
         """Makes the last event."""
         self._whole_event(f"response.{self.response.status}")
 
-    def so_far(self) -> ResponseObject:
+    def so_far(self, status: ResponseStatus = "incomplete") -> ResponseObject:
         """What there is of the response, its open message included and a call that is not whole left out."""
         if self.response.status != "in_progress":
             return self.response
         response = self.response.model_copy(deep=True)
-        response.status = "incomplete"
+        response.status = status
         if self._call is not None:
             response.output.pop(self._call)
         if self._message is not None and isinstance(message := response.output[self._message], OutputMessage):
             message.content[0].text = "".join(self._texts)
-            message.status = "incomplete"
+            message.status = "incomplete" if status == "incomplete" else "in_progress"
         return response
 
     def take(self) -> bytes:

@@ -139,6 +139,7 @@ class ConversationRoutes:
     async def _delete(
         self, secret: str, identity: Identity, conversation_id: str | None
     ) -> tuple[Forgotten, AllForgotten]:
+        await self._gate.running.cancel_all(identity.user_id, conversation_id)
         forgotten = await self._gate.stored.delete_conversation(secret, conversation_id)
         return forgotten, await self._gate.destroyed(identity, forgotten)
 
@@ -187,6 +188,7 @@ def _shown(one: Conversation) -> dict[str, object]:
         metadata=one.metadata,
         title=one.title,
         items=one.items,
+        response_id=one.response_id,
     ).model_dump()
 
 

@@ -46,6 +46,8 @@ class ConversationObject(BaseModel):
     """Extension: `metadata.title`, or else how the first question begins."""
     items: int
     """Extension: how many there are."""
+    response_id: str | None = None
+    """Extension: of the response that is being written in it now."""
 
 
 class ConversationList(BaseModel):

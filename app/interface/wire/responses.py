@@ -206,7 +206,8 @@ class ResponseRequest(Wire):
     prompt_cache_key: Identifier | None = None
     store: bool | None = None
     """Whether a user's response is stored; by default it is. Of others nothing is."""
-    background: Annotated[bool | None, only(False)] = None
+    background: bool | None = None
+    """Whether a user's stored response goes on without its client."""
     truncation: Annotated[str | None, only("disabled")] = None
     service_tier: Annotated[str | None, only("auto", "default")] = None
     reasoning: Reasoning | None = None
@@ -318,6 +319,9 @@ class IncompleteDetails(BaseModel):
     reason: Literal["max_output_tokens"] = "max_output_tokens"
 
 
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+
 class ResponseObject(BaseModel):
     """A response, complete or so far. It repeats the fields of its request."""
 
@@ -326,8 +330,8 @@ class ResponseObject(BaseModel):
     created_at: int
     """Unix seconds."""
     completed_at: int | None = None
-    status: Literal["in_progress", "completed", "incomplete", "failed"] = "in_progress"
-    background: Literal[False] = False
+    status: ResponseStatus = "in_progress"
+    background: bool = False
     error: ResponseError | None = None
     incomplete_details: IncompleteDetails | None = None
     instructions: str | None

@@ -76,7 +76,7 @@ def test_a_life_of_accounts(anywhere: World) -> None:
     conversation = anywhere.accounts.conversations.key(key, None)
     stored, responses = anywhere.accounts.stored_conversations, anywhere.accounts.stored_responses
     id_ = stored.new(key, f"conv_{'1' * 32}", b"title", [NewItem("a", b"1"), NewItem("b", b"2")]).id
-    turn = stored.begin_turn(key, "ingress", id_).seq
+    turn = stored.begin_turn(key, "ingress", id_, "resp_1").seq
     responses.add(key, StoredResponse("r1", 0, id_, None, b"in", b"out"), [NewItem("c", b"3")], turn)
     responses.add(key, StoredResponse("r2", 0, None, "r1", b"in", b"out"), [], None)
     for _ in range(2):

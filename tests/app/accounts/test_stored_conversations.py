@@ -151,7 +151,7 @@ def test_bytes_of_a_user_are_bounded_and_reading_and_deleting_always_work(tmp_pa
         stored.add_items(ann, id_of(1), [NewItem("b", b"x" * 11)])
     refused(world, "insufficient_quota", "new", ann, id_of(2), b"x" * 6, [NewItem("b", b"x" * 5)])
     refused(world, "insufficient_quota", "change", ann, id_of(1), b"x" * 31)
-    turn = stored.begin_turn(ann, "ingress", id_of(1)).seq
+    turn = stored.begin_turn(ann, "ingress", id_of(1), "resp_1").seq
     answer = StoredResponse("r2", 0, id_of(1), None, b"x" * 3, b"x" * 3)
     with pytest.raises(AccountsError, match="take 95 of 100 bytes"):
         responses.add(ann, answer, [NewItem("b", b"x" * 5)], turn)
@@ -221,7 +221,7 @@ def test_deleting_a_conversation_deletes_all_of_it_and_leaves_nothing_in_the_fil
     canaries = [name * 40 for name in (b"title", b"first", b"second", b"input", b"answer")]
     stored.new(ann, id_of(1), canaries[0], [NewItem("a", canaries[1])])
     stored.new(ann, id_of(2), b"kept", items_of("a"))
-    turn = stored.begin_turn(ann, "ingress", id_of(1)).seq
+    turn = stored.begin_turn(ann, "ingress", id_of(1), "resp_1").seq
     response = StoredResponse("r", 0, id_of(1), None, canaries[3], canaries[4])
     responses.add(ann, response, [NewItem("b", canaries[2])], turn)
     keys = [conversations.key(ann, id_of(number)) for number in (1, 2)]

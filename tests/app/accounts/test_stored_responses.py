@@ -129,20 +129,20 @@ def test_while_a_turn_runs_nobody_else_changes_the_items(world: World, ann: str)
     stored = world.accounts.stored_conversations
     stored.new(ann, CHAT, b"", [NewItem("a", b"")])
     key = world.accounts.logins.add_key(ann, "", None).secret
-    turn = stored.begin_turn(ann, "one", CHAT).seq
+    turn = stored.begin_turn(ann, "one", CHAT, "resp_1").seq
     for secret in (ann, key):
         for ingress in ("one", "two"):
-            assert refusal(world, "begin_turn", secret, ingress, CHAT) == "conversation_conflict"
+            assert refusal(world, "begin_turn", secret, ingress, CHAT, "resp_9") == "conversation_conflict"
         assert refusal(world, "add_items", secret, CHAT, [NewItem("b", b"")]) == "conversation_conflict"
         assert refusal(world, "delete_item", secret, CHAT, "a") == "conversation_conflict"
     stored.end_turn(key, CHAT, turn)  # not who began it
     stored.end_turn(ann, CHAT, turn + 1)
-    assert refusal(world, "begin_turn", ann, "one", CHAT) == "conversation_conflict"
+    assert refusal(world, "begin_turn", ann, "one", CHAT, "resp_9") == "conversation_conflict"
     assert stored.change(ann, CHAT, b"title").sealed == b"title"
     assert store(world, ann, response("r", conversation=CHAT), [NewItem("b", b""), NewItem("c", b"")], turn) is None
     assert items(world, ann) == ["a", "b", "c"]
     assert store(world, ann, response("r2", conversation=CHAT), [], turn) == "conversation_conflict"
-    turn = stored.begin_turn(key, "two", CHAT).seq
+    turn = stored.begin_turn(key, "two", CHAT, "resp_1").seq
     stored.end_turn(key, CHAT, turn)
     stored.end_turn(key, CHAT, turn)
     assert refusal(world, "add_items", ann, CHAT, [NewItem("d", b"")]) is None
@@ -153,23 +153,23 @@ def test_a_turn_that_is_stored_without_room_or_right_has_ended(world: World, ann
     stored = world.accounts.stored_conversations
     stored.new(ann, CHAT, b"", [NewItem("a", b"")])
     key = world.accounts.logins.add_key(ann, "", None)
-    turn = stored.begin_turn(ann, "one", CHAT).seq
+    turn = stored.begin_turn(ann, "one", CHAT, "resp_1").seq
     assert store(world, ann, response("r", conversation=CHAT), [NewItem("a", b"")], turn) == "conflict"
-    turn = stored.begin_turn(key.secret, "one", CHAT).seq
+    turn = stored.begin_turn(key.secret, "one", CHAT, "resp_1").seq
     world.accounts.logins.revoke_key(ann, key.info.id)
     assert store(world, key.secret, response("r", conversation=CHAT), [], turn) == "invalid_api_key"
-    turn = stored.begin_turn(ann, "one", CHAT).seq
+    turn = stored.begin_turn(ann, "one", CHAT, "resp_1").seq
     assert (items(world, ann), turn > 2) == (["a"], True)
     world.accounts.logins.log_out(ann, everywhere=False)
     stored.end_turn(ann, CHAT, turn)  # its credential has ended, and the conversation must not stay closed
     again = world.log_in("ann")
-    assert refusal(world, "begin_turn", again, "one", CHAT) is None
+    assert refusal(world, "begin_turn", again, "one", CHAT, "resp_9") is None
 
 
 def test_a_conversation_that_is_deleted_in_a_turn_stays_deleted(world: World, ann: str) -> None:
     stored = world.accounts.stored_conversations
     stored.new(ann, CHAT, b"", [])
-    turn = stored.begin_turn(ann, "one", CHAT).seq
+    turn = stored.begin_turn(ann, "one", CHAT, "resp_1").seq
     assert stored.delete(ann, CHAT).conversations == 1
     assert store(world, ann, response("r", conversation=CHAT), [NewItem("a", b"")], turn) == "not_found"
     with pytest.raises(AccountsError, match="no such response"):
@@ -181,7 +181,7 @@ def test_a_turn_from_before_a_restart_is_stored_only_if_nothing_came_between(
     world: World, ann: str, meanwhile: str
 ) -> None:
     world.accounts.stored_conversations.new(ann, CHAT, b"", [NewItem("a", b""), NewItem("b", b"")])
-    turn = world.accounts.stored_conversations.begin_turn(ann, "one", CHAT).seq
+    turn = world.accounts.stored_conversations.begin_turn(ann, "one", CHAT, "resp_1").seq
     world.reopen()  # nobody knows of the turn any more
     stored = world.accounts.stored_conversations
     others = 0
@@ -190,7 +190,7 @@ def test_a_turn_from_before_a_restart_is_stored_only_if_nothing_came_between(
     elif meanwhile == "an item goes":
         stored.delete_item(ann, CHAT, "b")
     elif meanwhile != "nothing":
-        others = stored.begin_turn(ann, "one", CHAT).seq
+        others = stored.begin_turn(ann, "one", CHAT, "resp_1").seq
     if meanwhile == "a turn ends":
         stored.end_turn(ann, CHAT, others)
     before = items(world, ann)
@@ -205,15 +205,78 @@ def test_a_turn_from_before_a_restart_is_stored_only_if_nothing_came_between(
 def test_lost_ingresses_and_forgotten_turns_hold_no_conversation(world: World, ann: str) -> None:
     stored = world.accounts.stored_conversations
     stored.new(ann, CHAT, b"", [])
-    stored.begin_turn(ann, "one", CHAT)
+    stored.begin_turn(ann, "one", CHAT, "resp_1")
     world.accounts.turns.lost("two")
     assert refusal(world, "add_items", ann, CHAT, []) == "conversation_conflict"
     world.accounts.turns.lost("one")
-    first = stored.begin_turn(ann, "two", CHAT).seq
+    first = stored.begin_turn(ann, "two", CHAT, "resp_1").seq
     world.clock.now_s += 3599
-    assert refusal(world, "begin_turn", ann, "two", CHAT) == "conversation_conflict"
+    assert refusal(world, "begin_turn", ann, "two", CHAT, "resp_9") == "conversation_conflict"
     world.clock.now_s += 1
-    second = stored.begin_turn(ann, "two", CHAT).seq
+    second = stored.begin_turn(ann, "two", CHAT, "resp_1").seq
     assert store(world, ann, response("r1", conversation=CHAT), [], first) == "conversation_conflict"
-    assert refusal(world, "begin_turn", ann, "two", CHAT) == "conversation_conflict"  # the second one runs on
+    assert refusal(world, "begin_turn", ann, "two", CHAT, "resp_9") == "conversation_conflict"  # the second one runs on
     assert store(world, ann, response("r2", conversation=CHAT), [], second) is None
+
+
+# --- responses that are still written ---------------------------------------------------------------------------------
+
+
+def open_one(world: World, user: str, response_id: str, conversation_id: str | None = None) -> None:
+    response = StoredResponse(response_id, 0, conversation_id, None, b"asked", b"nothing yet")
+    world.accounts.stored_responses.begin(user, "one", response)
+
+
+def test_an_open_response_is_replaced_by_its_end(world: World, ann: str) -> None:
+    stored, responses = world.accounts.stored_conversations, world.accounts.stored_responses
+    stored.new(ann, CHAT, b"", [])
+    turn = stored.begin_turn(ann, "one", CHAT, "r")
+    assert stored.one(ann, CHAT).response_id == stored.page(ann, None, 9)[0].response_id == turn.response_id == "r"
+    open_one(world, ann, "r", CHAT)
+    begun = responses.one(ann, "r")
+    assert (begun.is_open, begun.sealed_response, begun.conversation_id) == (True, b"nothing yet", CHAT)
+    ended = StoredResponse("r", 0, CHAT, None, b"asked", b"answer", is_open=True)
+    responses.add(ann, ended, [NewItem("a", b"")], turn.seq)
+    one = responses.one(ann, "r")
+    assert (one.is_open, one.sealed_response) == (False, b"answer")
+    assert (stored.one(ann, CHAT).items, stored.one(ann, CHAT).response_id) == (1, None)
+    with pytest.raises(AccountsError) as error:  # once only
+        responses.add(ann, StoredResponse("r", 0, None, None, b"", b""), (), None)
+    assert error.value.refusal.code == "conflict"
+
+
+def test_an_open_response_of_a_lost_ingress_or_of_long_ago_is_open_no_more(world: World, ann: str) -> None:
+    responses = world.accounts.stored_responses
+    open_one(world, ann, "first")
+    responses.lost("two")
+    assert responses.one(ann, "first").is_open
+    responses.lost("one")
+    assert not responses.one(ann, "first").is_open
+    open_one(world, ann, "second")
+    world.reopen()
+    assert world.accounts.stored_responses.one(ann, "second").is_open
+    world.clock.now_s += 3600
+    assert not world.accounts.stored_responses.one(ann, "second").is_open
+
+
+def test_a_deleted_open_response_does_not_come_back(world: World, ann: str) -> None:
+    stored, responses = world.accounts.stored_conversations, world.accounts.stored_responses
+    stored.new(ann, CHAT, b"", [])
+    turn = stored.begin_turn(ann, "one", CHAT, "r").seq
+    open_one(world, ann, "r", CHAT)
+    responses.delete(ann, "r")
+    with pytest.raises(AccountsError) as error:
+        responses.add(ann, StoredResponse("r", 0, CHAT, None, b"", b"", is_open=True), [NewItem("a", b"")], turn)
+    assert error.value.refusal.code == "not_found"
+    assert stored.one(ann, CHAT).items == 0
+    assert refusal(world, "begin_turn", ann, "one", CHAT, "r2") is None
+
+
+def test_nobody_else_ends_an_open_response(world: World, ann: str) -> None:
+    world.add("bob")
+    bob = world.log_in("bob")
+    open_one(world, ann, "r")
+    with pytest.raises(AccountsError) as error:
+        world.accounts.stored_responses.add(bob, StoredResponse("r", 0, None, None, b"", b"his"), (), None)
+    assert error.value.refusal.code == "conflict"
+    assert world.accounts.stored_responses.one(ann, "r").is_open

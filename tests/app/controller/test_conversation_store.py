@@ -36,8 +36,12 @@ ATTACKS: dict[str, tuple[Callable[[ConversationStore, str], Any], str | None]] =
     "item": (lambda store, secret: store.item(secret, HERS, "item"), "not_found"),
     "add_items": (lambda store, secret: store.add_items(secret, HERS, [NewItem("more", b"")]), "not_found"),
     "delete_item": (lambda store, secret: store.delete_item(secret, HERS, "item"), "not_found"),
-    "begin_turn": (lambda store, secret: store.begin_turn(secret, HERS), "not_found"),
+    "begin_turn": (lambda store, secret: store.begin_turn(secret, HERS, "resp_1"), "not_found"),
     "end_turn": (lambda store, secret: store.end_turn(secret, HERS, 2), None),
+    "begin_response": (
+        lambda store, secret: store.begin_response(secret, StoredResponse("his", 0, HERS, None, b"", b"")),
+        "not_found",
+    ),
     "store_response": (
         lambda store, secret: store.store_response(
             secret, StoredResponse("his", 0, HERS, None, b"", b""), [NewItem("more", b"")], 2
@@ -120,10 +124,12 @@ async def test_a_life_of_a_conversation_through_the_client(site: Site) -> None:
     assert await store.items(site.ann, HERS, after="item", limit=9, newest_first=False) == [last]
     assert await store.item(site.ann, HERS, "b") == last
     assert (await store.delete_item(site.ann, HERS, "item")).items == 1
-    turn = (await store.begin_turn(site.ann, HERS)).seq
+    turn = (await store.begin_turn(site.ann, HERS, "resp_1")).seq
     await store.end_turn(site.ann, HERS, turn)
-    turn = (await store.begin_turn(site.ann, HERS)).seq
+    turn = (await store.begin_turn(site.ann, HERS, "resp_1")).seq
     await store.store_response(site.ann, StoredResponse("r1", 0, HERS, None, b"in", b"out"), [ITEM], turn)
+    await store.begin_response(site.ann, StoredResponse("r2", 0, None, "r1", b"in", b"nothing yet"))
+    assert (await store.response(site.ann, "r2")).is_open
     await store.store_response(site.ann, StoredResponse("r2", 0, None, "r1", b"in", b"out"), [], None)
     assert (await store.response(site.ann, "r1")).conversation_id == HERS
     assert [each.id for each in await store.history(site.ann, "r2")] == ["r1", "r2"]
@@ -146,7 +152,7 @@ def test_every_method_is_attacked() -> None:
 async def test_another_users_texts_are_not_there_and_no_credential_is_nobody(site: Site, method: str) -> None:
     await site.store.new_conversation(site.ann, HERS, b"title", [ITEM])
     await site.store.store_response(site.ann, RESPONSE, [], None)
-    running = await site.store.begin_turn(site.ann, HERS)
+    running = await site.store.begin_turn(site.ann, HERS, "resp_1")
     assert running.seq == 2
     before = await site.store.items(site.ann, HERS, after=None, limit=9, newest_first=False)
     attack, expected = ATTACKS[method]
@@ -156,7 +162,7 @@ async def test_another_users_texts_are_not_there_and_no_credential_is_nobody(sit
     assert await site.store.conversation(site.ann, HERS) == running
     assert await site.store.items(site.ann, HERS, after=None, limit=9, newest_first=False) == before
     assert await site.store.response(site.ann, "hers") == (await site.store.history(site.ann, "hers"))[0]
-    assert await code(site.other.begin_turn(site.ann, HERS)) == "conversation_conflict"  # hers runs on
+    assert await code(site.other.begin_turn(site.ann, HERS, "resp_1")) == "conversation_conflict"  # hers runs on
     assert await site.store.conversations(site.bob, None, 9) == []
 
 
@@ -167,7 +173,7 @@ async def test_what_is_not_there_is_refused_in_the_same_words(site: Site) -> Non
     for conversation_id, response_id in [(HERS, "hers"), (f"conv_{'b' * 32}", "nobodys")]:
         for call in (
             site.store.conversation(site.bob, conversation_id),
-            site.store.begin_turn(site.bob, conversation_id),
+            site.store.begin_turn(site.bob, conversation_id, "resp_1"),
             site.store.response(site.bob, response_id),
             site.store.history(site.bob, response_id),
             site.store.delete_response(site.bob, response_id),
@@ -183,7 +189,7 @@ async def test_a_turn_whose_client_gives_up_while_it_begins_holds_no_conversatio
     site: Site, turns_of_the_loop: int
 ) -> None:
     await site.store.new_conversation(site.ann, HERS, b"", [])
-    call = asyncio.create_task(site.service.begin_turn("one", site.ann, HERS))
+    call = asyncio.create_task(site.service.begin_turn("one", site.ann, HERS, "resp_1"))
     for _ in range(turns_of_the_loop):  # the work has not begun, runs, or is done
         await asyncio.sleep(0)
     is_cancelled = call.cancel()
@@ -191,7 +197,7 @@ async def test_a_turn_whose_client_gives_up_while_it_begins_holds_no_conversatio
     if not is_cancelled:
         await site.store.end_turn(site.ann, HERS, call.result().seq)  # type: ignore[union-attr]
     await asyncio.gather(*site.service._tasks)
-    assert (await site.store.begin_turn(site.ann, HERS)).seq >= 1
+    assert (await site.store.begin_turn(site.ann, HERS, "resp_1")).seq >= 1
 
 
 async def test_a_lost_ingress_holds_no_conversation_and_old_responses_go(
@@ -202,11 +208,11 @@ async def test_a_lost_ingress_holds_no_conversation_and_old_responses_go(
     await site.store.new_conversation(site.ann, HERS, b"", [])
     await site.store.store_response(site.ann, RESPONSE, [], None)
     await site.store.revocations("", 0)
-    turn = (await site.store.begin_turn(site.ann, HERS)).seq
-    assert await code(site.other.begin_turn(site.ann, HERS)) == "conversation_conflict"
+    turn = (await site.store.begin_turn(site.ann, HERS, "resp_1")).seq
+    assert await code(site.other.begin_turn(site.ann, HERS, "resp_1")) == "conversation_conflict"
     monkeypatch.setattr(service_module, "_LOST_AFTER_S", 0.0)
     async with asyncio.timeout(30):  # the ingress asks for revocations no more
-        while await code(site.other.begin_turn(site.ann, HERS)):
+        while await code(site.other.begin_turn(site.ann, HERS, "resp_1")):
             await asyncio.sleep(0.02)
     late = StoredResponse("late", 0, HERS, None, b"", b"")
     assert await code(site.store.store_response(site.ann, late, [ITEM], turn)) == "conversation_conflict"
@@ -221,7 +227,7 @@ async def test_a_lost_ingress_holds_no_conversation_and_old_responses_go(
 
 async def test_a_turn_outlives_the_accounts(site: Site) -> None:
     await site.store.new_conversation(site.ann, HERS, b"", [])
-    turn = (await site.store.begin_turn(site.ann, HERS)).seq
+    turn = (await site.store.begin_turn(site.ann, HERS, "resp_1")).seq
     site.service.close()
     site.start()
     response = StoredResponse("r", 0, HERS, None, b"", b"")

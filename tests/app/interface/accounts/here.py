@@ -47,7 +47,9 @@ class LocalAccounts:
                 if method in self.failing:
                     self.failing.remove(method)
                 raise AccountsError("service_unavailable", "The accounts do not answer. Try again later.")
-            first = (self._ingress,) if method in ("admit", "done", "revocations", "begin_turn") else ()
+            first = (
+                (self._ingress,) if method in ("admit", "done", "revocations", "begin_turn", "begin_response") else ()
+            )
             answer = await getattr(self.service, method)(*first, *arguments, **named)
             await self.answers.wait()
             if isinstance(answer, Refusal):

@@ -348,6 +348,7 @@ async def test_account_routes_are_not_there_without_accounts(site: Site) -> None
         "/v1/conversations/{id}/items/{item_id}",
         "/v1/memory/warm",
         "/v1/responses/{id}",
+        "/v1/responses/{id}/cancel",
         "/v1/responses/{id}/input_items",
         "/v1/auth/login",
         "/v1/auth/logout",

@@ -1,0 +1,221 @@
+"""Answers that go on without their clients, and what has come of each, for clients that come back to it.
+
+Those of one ingress. It knows neither accounts nor HTTP; how an answer is stored is its keeper's to say.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Protocol
+
+from app.interface import errors
+from app.interface.answers.answer import StreamedAnswer
+from app.interface.answers.responses import ResponseEvents
+from app.interface.errors import ApiError
+from app.interface.wire.responses import ResponseObject
+
+KEPT_S = 60.0
+"""How long the events of an answer that has ended are there for clients that come back."""
+MOST_OF_ONE = 16
+"""Answers of one owner that run at the same time."""
+
+
+class RunningKeeper(Protocol):
+    """Stores an answer that goes on without its client."""
+
+    @property
+    def owner(self) -> str:
+        """The id of the user whose answer it is."""
+
+    @property
+    def conversation_id(self) -> str | None:
+        """Of the stored conversation that it belongs to."""
+
+    async def begin(self, response: ResponseObject) -> None:
+        """Stores it as one that is being written. What this raises is the answer to its request."""
+
+    async def complete(self, response: ResponseObject) -> None:
+        """Stores it as it has ended, whichever way. What this raises makes it a failed one."""
+
+    async def give_up(self) -> None:
+        """Its client has been told of a failure before anything was written: nothing of it is stored."""
+
+    def ended(self) -> None:
+        """Nothing more comes of it."""
+
+
+class RunningAnswer:
+    """One of them."""
+
+    def __init__(
+        self,
+        answer: StreamedAnswer[ResponseEvents],
+        keeper: RunningKeeper,
+        as_api_error: Callable[[Exception], ApiError],
+    ) -> None:
+        """Nothing happens before `start`."""
+        self.keeper = keeper
+        self._deltas = answer.deltas
+        self._writer = answer.writer
+        self._as_api_error = as_api_error
+        self._events: list[bytes] = []
+        """By their sequence numbers."""
+        self._begins = asyncio.get_running_loop().create_future()
+        """Done when the worker has begun; a failure before that is its exception, if anybody waits for it."""
+        self._waiting = 0
+        self._is_cancelled = False
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> "asyncio.Task[None]":
+        """Begins to write; the task ends when all is stored."""
+        self._put(self._writer.begin())
+        self._task = asyncio.create_task(self._write())
+        return self._task
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes."""
+        return self._task is not None and self._task.done()
+
+    def so_far(self) -> ResponseObject:
+        """The response as it is now."""
+        return self._writer.so_far("in_progress" if self._begins.done() else "queued")
+
+    def body(self) -> bytes:
+        """The response as it is now, as JSON."""
+        return self.so_far().model_dump_json().encode()
+
+    async def begun(self) -> None:
+        """Returns when the worker has begun. Raises what the worker raises before that."""
+        self._waiting += 1
+        try:
+            await asyncio.shield(self._begins)
+        finally:
+            self._waiting -= 1
+
+    async def events(self, after: int = -1) -> AsyncGenerator[bytes, None]:
+        """Server-sent events from the one after that number until the last; all that are there go out in one piece."""
+        place = after + 1
+        while True:
+            changed = self._changed
+            if place < len(self._events):
+                yield b"".join(self._events[place:])
+                place = len(self._events)
+            elif self.is_over:
+                return
+            else:
+                await changed.wait()
+
+    async def cancel(self) -> None:
+        """Ends it with what it has; returns when that is stored."""
+        if self._task is None or self._task.done():
+            return
+        await asyncio.sleep(0)  # a task that has not begun would end without a word
+        if not self._is_cancelled:
+            self._is_cancelled = True
+            self._task.cancel()
+        await asyncio.wait({self._task})
+
+    async def _write(self) -> None:
+        try:
+            await self._written()
+        finally:
+            self._notify()
+            self.keeper.ended()
+
+    async def _written(self) -> None:
+        writer = self._writer
+        try:
+            async with aclosing(self._deltas) as deltas:
+                async for batch in deltas:
+                    self._begin()
+                    self._put(writer.add(batch))
+            await self.keeper.complete(writer.so_far("incomplete"))
+            self._put(writer.end())
+        except asyncio.CancelledError:
+            self._begin()
+            self._put(writer.cancel())
+            await self._store()
+        except Exception as error:
+            if not self._begins.done() and self._waiting:
+                self._begins.set_exception(error)
+                await self.keeper.give_up()
+                return
+            self._begin()
+            self._put(writer.fail(self._as_api_error(error)))
+            await self._store()
+
+    async def _store(self) -> None:
+        try:
+            await self.keeper.complete(self._writer.so_far("incomplete"))
+        except Exception as error:
+            errors.logger.warning("the end of an answer was not stored: %s", type(error).__qualname__)
+
+    def _begin(self) -> None:
+        if not self._begins.done():
+            self._begins.set_result(None)
+
+    def _put(self, data: bytes) -> None:
+        self._events += [event + b"\n\n" for event in data.split(b"\n\n")[:-1]]
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+class RunningAnswers:
+    """Those of one ingress, by their ids. An id that somebody else shows is not found."""
+
+    def __init__(self, most: int) -> None:
+        """most: how many may run at the same time."""
+        self._most = most
+        self._answers: dict[str, RunningAnswer] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def find(self, response_id: str, owner: str) -> RunningAnswer | None:
+        """One that runs, or that has ended a short time ago."""
+        found = self._answers.get(response_id)
+        return found if found is not None and found.keeper.owner == owner else None
+
+    async def start(self, response_id: str, answer: RunningAnswer) -> None:
+        """Stores it as open, then lets it run. Raises ApiError (429), and what the keeper raises."""
+        self._check_room(answer.keeper.owner)
+        self._answers[response_id] = answer
+        try:
+            await answer.keeper.begin(answer.so_far())
+        except BaseException:
+            del self._answers[response_id]
+            raise
+        task = answer.start()
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._over(done, response_id))
+
+    def forget(self, response_id: str) -> None:
+        """One that has ended is found no more."""
+        self._answers.pop(response_id, None)
+
+    async def cancel_all(self, owner: str, conversation_id: str | None = None) -> None:
+        """Ends those of an owner, or of one conversation of the owner's; they are found no more."""
+        for response_id, one in [*self._answers.items()]:
+            if one.keeper.owner == owner and conversation_id in (None, one.keeper.conversation_id):
+                await one.cancel()
+                self.forget(response_id)
+
+    async def close(self) -> None:
+        """Ends all of them; what they have is stored."""
+        await asyncio.gather(*(one.cancel() for one in self._answers.values()))
+
+    def _check_room(self, owner: str) -> None:
+        running = [one for one in self._answers.values() if not one.is_over]
+        if len(running) >= self._most or sum(one.keeper.owner == owner for one in running) >= MOST_OF_ONE:
+            message = "Too many answers run in the background. Try again when one has ended."
+            raise ApiError(429, message, type="rate_limit_error", code="too_many_background_responses")
+
+    def _over(self, task: "asyncio.Task[None]", response_id: str) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            errors.logger.error("an answer in the background broke: %s", type(error).__qualname__)
+        loop = asyncio.get_running_loop()
+        loop.call_later(KEPT_S, self._answers.pop, response_id, None)

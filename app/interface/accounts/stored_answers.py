@@ -173,6 +173,7 @@ class StoredAnswer:
             token_ids=self._token_ids if is_text else [],
             previous_id=self.request.previous_response_id,
             conversation=self.conversation,
+            parent=self.request.parent,
         )
 
     async def _store(self, response: ResponseObject) -> None:
@@ -316,7 +317,7 @@ async def _tried(call: Callable[[], Awaitable[None]]) -> None:
 
 async def _said_before(request: ResponseRequest, texts: Texts) -> Said:
     if request.conversation_id is not None:
-        return await texts.said(request.conversation_id)
+        return await texts.said(request.conversation_id, request.parent)
     if request.previous_response_id is not None:
         return await texts.history(request.previous_response_id)
     return Said()

@@ -21,6 +21,8 @@ from app.sealing.records import SealError, seal, unseal
 
 MOST_ITEMS: Final = 2048
 """Of one conversation, as the accounts have it."""
+ROOT: Final = "root"
+"""In place of an item's id: nothing comes before."""
 _TITLE_CHARS: Final = 60
 _LONG_BYTES: Final = 256 << 10
 """So much is worked on in a thread."""
@@ -51,6 +53,22 @@ class Conversation:
     def title(self) -> str:
         """What the client has called it, or else how it began."""
         return self.metadata.get("title") or self.first_words
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An item as it is stored."""
+
+    item: Item = field(repr=False)
+    token_ids: list[int] = field(repr=False)
+    """Of an answer in text that a model has made here; else empty."""
+    parent: str | None
+    """The id of the item that it follows, or `ROOT`; None: the one that was stored before it."""
+
+    @property
+    def shown(self) -> Item:
+        """As the API shows it."""
+        return self.item if self.parent is None else {**self.item, "parent": self.parent}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +109,8 @@ class NewResponse:
     previous_id: str | None
     conversation: Conversation | None
     """Whose turn it is."""
+    parent: str | None = None
+    """Which of its items the first new one follows, if that is not the newest."""
 
 
 class Texts:
@@ -145,21 +165,23 @@ class Texts:
     ) -> list[Item]:
         """In order, or the other way round. after: the id of the one before the first in that order."""
         records = await self._records(conversation_id, after, limit, newest_first=newest_first)
-        return [item for item, _ in records]
+        return [record.shown for record in records]
 
-    async def said(self, conversation_id: str) -> Said:
-        """All of a conversation."""
+    async def said(self, conversation_id: str, last: str | None = None) -> Said:
+        """What leads to an item of a conversation; None: to the newest; `ROOT`: nothing. Raises ApiError (400)."""
         records = await self._records(conversation_id, None, MOST_ITEMS, newest_first=False)
-        answers = {text_of(item): token_ids for item, token_ids in records if token_ids}
-        return Said([item for item, _ in records], answers)
+        path = path_to(records, last)
+        return Said([one.item for one in path], {text_of(one.item): one.token_ids for one in path if one.token_ids})
 
     async def item(self, conversation_id: str, item_id: str) -> Item:
         """One of them."""
-        return self._item(conversation_id, await self._store.item(self._secret, conversation_id, item_id))[0]
+        return self._item(conversation_id, await self._store.item(self._secret, conversation_id, item_id)).shown
 
-    async def add(self, conversation_id: str, items: Sequence[Item]) -> None:
-        """At the end."""
-        sealed = self._sealed_items(conversation_id, items)
+    async def add(self, conversation_id: str, items: Sequence[Item], parent: str | None = None) -> None:
+        """At the end. parent: which item the first of them follows, if that is not the newest; or `ROOT`."""
+        if parent not in (None, ROOT):
+            await self.item(conversation_id, str(parent))
+        sealed = self._sealed_items(conversation_id, items, parent=parent)
         await self._name(self._conversation(await self._store.add_items(self._secret, conversation_id, sealed)), items)
 
     async def delete_item(self, conversation_id: str, item_id: str) -> Conversation:
@@ -183,7 +205,7 @@ class Texts:
         if conversation is None:
             await self._store.store_response(self._secret, stored, (), None)
             return
-        items = self._sealed_items(conversation.id, response.answered)
+        items = self._sealed_items(conversation.id, response.answered, parent=response.parent)
         items += self._sealed_items(conversation.id, response.body["output"], response.token_ids)
         await self._store.store_response(self._secret, stored, items, conversation.turn)
         await self._name(conversation, response.answered)
@@ -243,7 +265,7 @@ class Texts:
 
     async def _records(
         self, conversation_id: str, after: str | None, limit: int, *, newest_first: bool
-    ) -> list[tuple[Item, list[int]]]:
+    ) -> list[Record]:
         stored = await self._store.items(
             self._secret, conversation_id, after=after, limit=limit, newest_first=newest_first
         )
@@ -251,20 +273,20 @@ class Texts:
         return await off_loop(size, lambda: [self._item(conversation_id, item) for item in stored])
 
     def _sealed_items(
-        self, conversation_id: str, items: Sequence[Item], token_ids: Sequence[int] = ()
+        self, conversation_id: str, items: Sequence[Item], token_ids: Sequence[int] = (), parent: str | None = None
     ) -> list[NewItem]:
-        """token_ids: of the only one of them; empty: not known."""
-        return [
-            NewItem(
-                item["id"],
-                self._seal({"item": item, "token_ids": token_ids}, f"item {conversation_id} {item['id']}"),
-            )
-            for item in items
-        ]
+        """token_ids: of the only one of them; empty: not known. parent: of the first."""
+        sealed = []
+        for place, item in enumerate(items):
+            record = {"item": item, "token_ids": token_ids}
+            if parent is not None and place == 0:
+                record["parent"] = parent
+            sealed.append(NewItem(item["id"], self._seal(record, f"item {conversation_id} {item['id']}")))
+        return sealed
 
-    def _item(self, conversation_id: str, stored: StoredItem) -> tuple[Item, list[int]]:
+    def _item(self, conversation_id: str, stored: StoredItem) -> Record:
         record = self._open(stored.sealed, f"item {conversation_id} {stored.id}")
-        return record["item"], record["token_ids"]
+        return Record(record["item"], record["token_ids"], record.get("parent"))
 
     def _response(self, stored: StoredResponse) -> Response:
         record = self._open(stored.sealed_response, f"response {stored.id}")
@@ -297,6 +319,25 @@ class Texts:
             return orjson.loads(unseal(self._key, sealed, f"{self._user_id} {what}"))
         except SealError:
             raise damaged(what) from None
+
+
+def path_to(records: Sequence[Record], last: str | None) -> list[Record]:
+    """What leads to an item, the first one first. last: its id; None: the newest; `ROOT`: none. Raises ApiError (400).
+
+    An item whose parent was deleted follows the one that was stored before it.
+    """
+    places = {record.item["id"]: place for place, record in enumerate(records)}
+    if last not in (None, ROOT) and last not in places:
+        raise errors.invalid("There is no such item in the conversation.", "conversation.parent", "invalid_value")
+    place = -1 if last == ROOT else len(records) - 1 if last is None else places[last]
+    path = []
+    while place >= 0:
+        record = records[place]
+        path.append(record)
+        # Only what is older can come before: no ring of parents is followed for ever.
+        parent = -1 if record.parent == ROOT else places.get(record.parent or "", place)
+        place = parent if parent < place else place - 1
+    return path[::-1]
 
 
 def damaged(what: str) -> ApiError:

@@ -103,7 +103,7 @@ class ConversationRoutes:
             raise errors.invalid("The only parameter is 'format': md or json.", "format", "invalid_value")
         texts = texts_of(self._gate, request)
         one = await texts.one(_id(request))
-        items = await texts.items(one.id)
+        items = await texts.items(one.id) if form == "json" else (await texts.said(one.id)).items
         response = await off_loop(size_of(items), lambda: _exported(one, items, form))
         response.headers["Content-Disposition"] = f'attachment; filename="{one.id}.{form}"'
         return response
@@ -122,7 +122,7 @@ class ConversationRoutes:
         """`POST /v1/conversations/{id}/items`."""
         body = await self._body(request, ItemsRequest)
         items = items_of(body.items)
-        await texts_of(self._gate, request).add(_id(request), items)
+        await texts_of(self._gate, request).add(_id(request), items, body.parent)
         return json_response(listed(items, len(items)))
 
     async def item(self, request: Request) -> Response:

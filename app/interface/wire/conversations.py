@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from app.interface.wire.fields import Metadata, Wire
+from app.interface.wire.fields import Identifier, Metadata, Wire
 from app.interface.wire.responses import InputItem
 
 MOST_NEW_ITEMS = 20
@@ -31,6 +31,9 @@ class ItemsRequest(Wire):
     """`POST /v1/conversations/{id}/items`."""
 
     items: Annotated[NewItems, Field(min_length=1)]
+    parent: Identifier | None = None
+    """Extension: the item that the first one follows, which makes a branch; `root`: nothing comes before. By default
+    the newest item."""
 
 
 class ConversationObject(BaseModel):

@@ -179,6 +179,14 @@ class ConversationId(Wire):
     id: Identifier
 
 
+class ConversationPlace(ConversationId):
+    """Where a turn goes on in a stored conversation."""
+
+    parent: Identifier | None = None
+    """Extension: the item that the input follows, which makes a branch; `root`: nothing comes before. By default the
+    newest item."""
+
+
 class ResponseRequest(Wire):
     """`POST /v1/responses`."""
 
@@ -215,7 +223,7 @@ class ResponseRequest(Wire):
     """A stored response of the user's: what was said until then comes before the input."""
     conversation: (
         Annotated[
-            Annotated[Identifier, Tag("id")] | Annotated[ConversationId, Tag("object")],
+            Annotated[Identifier, Tag("id")] | Annotated[ConversationPlace, Tag("object")],
             kind_of("should be an id or an object with one", {str: "id", dict: "object"}),
         ]
         | None
@@ -238,7 +246,12 @@ class ResponseRequest(Wire):
     @property
     def conversation_id(self) -> str | None:
         """Of the stored conversation that it goes on with."""
-        return self.conversation.id if isinstance(self.conversation, ConversationId) else self.conversation
+        return self.conversation.id if isinstance(self.conversation, ConversationPlace) else self.conversation
+
+    @property
+    def parent(self) -> str | None:
+        """Which item of the conversation the input follows; None: the newest."""
+        return self.conversation.parent if isinstance(self.conversation, ConversationPlace) else None
 
     @property
     def logprobs(self) -> bool:

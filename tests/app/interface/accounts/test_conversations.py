@@ -9,9 +9,10 @@ from typing import Any
 
 import httpx2
 import pytest
-from openai import AsyncOpenAI, ConflictError, NotFoundError, OpenAIError, RateLimitError
+from openai import AsyncOpenAI, BadRequestError, ConflictError, NotFoundError, OpenAIError, RateLimitError
 
 from app.interface.accounts.stored_answers import items_of
+from app.interface.accounts.texts import Record, path_to
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.accounts.here import Site
 from tests.app.interface.routes.test_responses import tokens_of
@@ -288,6 +289,50 @@ async def test_another_users_texts_are_not_there(saying: Site, ann: AsyncOpenAI,
     assert len(saying.worker.requests) == requests
     assert (await bob.get("/conversations", cast_to=object))["data"] == []  # type: ignore[index]
     assert await texts_of(ann, made.id) == [CANARY]
+
+
+async def test_branches(saying: Site, ann: AsyncOpenAI) -> None:
+    made = await ann.conversations.create()
+
+    async def ask(question: str, parent: str | None = None) -> str:
+        place: Any = {"id": made.id} | ({} if parent is None else {"parent": parent})
+        answer: Any = await ann.responses.create(model="tiny", input=question, conversation=place)
+        return str(answer.output[0].id)
+
+    first = await ask("one")
+    await ask("two")
+    other = await ask("three", first)
+    assert "one" in prompt(saying)
+    assert "two" not in prompt(saying)
+    await ask("four")  # after the newest
+    assert prompt(saying).index("three") < prompt(saying).index("four")
+    assert "two" not in prompt(saying)
+    await ask("five", "root")
+    assert "one" not in prompt(saying)
+    items: list[Any] = (await ann.conversations.items.list(made.id, order="asc", limit=100)).data
+    parents = {item.content[0].text: item.to_dict().get("parent") for item in items if item.role == "user"}
+    assert parents == {"one": None, "two": None, "three": first, "four": None, "five": "root"}
+    markdown = await saying.ask("GET", f"/v1/conversations/{made.id}/export?format=md", ann.api_key)
+    assert "five" in markdown.text
+    assert "three" not in markdown.text
+    exported = (await saying.ask("GET", f"/v1/conversations/{made.id}/export", ann.api_key)).json()
+    assert len(exported["items"]) == 10
+    added = {"items": [{"role": "user", "content": "six"}], "parent": other}
+    assert (await saying.ask("POST", f"/v1/conversations/{made.id}/items", ann.api_key, added)).status_code == 200
+    await ann.conversations.items.delete(first, conversation_id=made.id)
+    await ask("seven", items[2].id)  # whose parent it was: what was stored before is
+    assert prompt(saying).index("one") < prompt(saying).index("two") < prompt(saying).index("seven")
+    with pytest.raises(BadRequestError, match="no such item"):
+        await ask("eight", "msg_0")
+    code = await saying.code("POST", f"/v1/conversations/{made.id}/items", ann.api_key, added | {"parent": "msg_0"})
+    assert code == "404 not_found"
+
+
+def test_a_ring_of_parents_is_not_followed_for_ever() -> None:
+    records = [Record({"id": id_}, [], parent) for id_, parent in (("a", "c"), ("b", "b"), ("c", "a"))]
+    assert [one.item["id"] for one in path_to(records, None)] == ["a", "c"]
+    assert [one.item["id"] for one in path_to(records, "b")] == ["a", "b"]
+    assert path_to([], None) == path_to(records, "root") == []
 
 
 async def test_the_list_its_search_and_the_end_of_all(ann: AsyncOpenAI, saying: Site) -> None:

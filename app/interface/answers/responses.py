@@ -16,7 +16,7 @@ from app.interface.answers.usage import TokenCount
 from app.interface.errors import ApiError
 from app.interface.planning.job import Job
 from app.interface.wire.responses import (
-    ConversationId,
+    ConversationPlace,
     IncompleteDetails,
     InputTokensDetails,
     NamedFunctionChoice,
@@ -30,6 +30,11 @@ from app.interface.wire.responses import (
     ResponseStatus,
     ResponseUsage,
 )
+
+
+def _place(request: ResponseRequest) -> ConversationPlace | None:
+    place = request.conversation
+    return ConversationPlace(id=place) if isinstance(place, str) else place
 
 
 def _blank_response(request: ResponseRequest, head: AnswerHead, job: Job) -> ResponseObject:
@@ -60,7 +65,7 @@ def _blank_response(request: ResponseRequest, head: AnswerHead, job: Job) -> Res
         store=request.store or False,
         background=request.background or False,
         previous_response_id=request.previous_response_id,
-        conversation=None if request.conversation_id is None else ConversationId(id=request.conversation_id),
+        conversation=_place(request),
     )
 
 

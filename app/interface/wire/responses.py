@@ -353,7 +353,7 @@ class ResponseObject(BaseModel):
     output: list[OutputMessage | OutputCall] = []
     parallel_tool_calls: bool
     previous_response_id: str | None = None
-    conversation: ConversationId | None = None
+    conversation: ConversationPlace | None = None
     reasoning: dict[str, None] = {"effort": None, "summary": None}
     service_tier: Literal["default"] = "default"
     store: bool = False

@@ -1,7 +1,10 @@
 """The chat of a user in a browser: kept by real accounts, over a worker that is not."""
 
+import asyncio
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from app.interface.page_gate.mount import mount_page
+from app.messages.outputs import TokenDelta
+from app.messages.requests import GenerateRequest
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.accounts.here import PASSWORD, Site
 from tests.app.interface.page_gate.test_session import Served
@@ -73,7 +78,7 @@ def test_a_conversation_is_kept_under_its_address(page: Page) -> None:
     expect(page.locator(".bubble")).to_have_text(["hi", "no"])
 
 
-def test_what_is_stored_is_what_is_shown(page: Page) -> None:
+def test_all_versions_are_kept(page: Page) -> None:
     answered(page, "hi", 1)
     page.get_by_role("button", name="Edit").click()
     page.get_by_label("Edit the question").fill("no")
@@ -83,11 +88,16 @@ def test_what_is_stored_is_what_is_shown(page: Page) -> None:
     page.get_by_role("button", name="Retry").click()
     expect(page.locator(".answer .versions")).to_have_text("2/2")
     expect(page.locator(".answer .tools")).to_be_visible()
-    assert [one["role"] for one in stored(page)] == ["user", "assistant"]
-    assert stored(page)[0]["text"] == "no"
-    with page.expect_response(lambda answer: answer.request.method == "POST"):
-        page.locator(".question").get_by_role("button", name="Previous version").click()
-    assert stored(page)[0]["text"] == "hi"
+    answered(page, "hi", 2)
+    page.reload()
+    expect(page.locator(".bubble")).to_have_text(["no", "hi"])
+    expect(page.locator(".answer .versions")).to_have_text(["2/2"])
+    page.locator(".question").first.get_by_role("button", name="Previous version").click()
+    expect(page.locator(".bubble")).to_have_text(["hi"])
+    answered(page, "no", 2)  # goes on from there
+    page.reload()
+    expect(page.locator(".bubble")).to_have_text(["hi", "no"])
+    assert [one["role"] for one in stored(page)] == ["user", "assistant"] * 5
 
 
 @pytest.mark.parametrize("site", [1], indirect=True)
@@ -99,6 +109,102 @@ def test_a_stopped_answer_is_kept_as_far_as_it_came(page: Page) -> None:
         expect(page.locator(".answer[data-status=stopped]")).to_have_count(count)
     assert [one["role"] for one in stored(page)][:4] == ["user", "assistant"] * 2
     assert [one["text"] for one in stored(page)][:4] == ["hi", "#", "no", "#"]
+
+
+@pytest.fixture
+def slow_site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(str(tmp_path / "accounts.db"), SlowWorker())
+    site.add("ann")
+    yield site
+    site.service.close()
+
+
+class SlowWorker(FakeWorker):
+    """Goes on when it is let, from another thread."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: deltas([5, 6, 7, 8]))
+        self.let = threading.Event()
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+        count = 0
+        async with aclosing(super().generate(request)) as stream:
+            async for delta in stream:
+                count += 1
+                while count > 1 and not self.let.is_set():
+                    await asyncio.sleep(0.01)
+                yield delta
+
+
+def logged_in(site: Site, browser: Browser, url: str) -> Page:
+    page = browser.new_context(base_url=url, viewport={"width": 1100, "height": 800}).new_page()
+    page.set_default_timeout(10_000)
+    page.goto("/login")
+    page.get_by_label("Name").fill("ann")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Message", exact=True)).to_be_visible()
+    return page
+
+
+def test_an_answer_goes_on_while_the_tab_is_closed(slow_site: Site, browser: Browser) -> None:
+    worker = slow_site.worker
+    assert isinstance(worker, SlowWorker)
+    with running(Served(slow_site), lambda app: mount_page(app, accounts=slow_site.gate)) as served:
+        page = logged_in(slow_site, browser, served.url)
+        ask(page, "hi")
+        expect(page.locator(".answer[data-status=writing]")).to_be_visible()
+        address = page.url
+        second = page.context.new_page()
+        page.close()
+        second.goto(address)  # while it is written
+        expect(second.locator(".bubble")).to_have_text(["hi"], timeout=15_000)
+        expect(second.locator(".answer[data-status=writing]")).to_be_visible()
+        second.get_by_role("navigation").get_by_role("button", name="New chat").click()
+        expect(second.get_by_label("Being answered")).to_be_visible()
+        expect(second.locator(".bubble")).to_have_count(0)
+        third = second.context.new_page()
+        second.close()
+        worker.let.set()
+        third.goto(address)
+        expect(third.locator(".answer[data-status=done]")).to_have_count(1)
+        expect(third.locator(".bubble")).to_have_text(["hi"])
+        assert (worker.closed, len(worker.requests)) == (0, 1)
+        assert [one["role"] for one in stored(third)] == ["user", "assistant"]
+        third.context.close()
+
+
+def test_another_tab_follows_and_stops_an_answer(slow_site: Site, browser: Browser) -> None:
+    with running(Served(slow_site), lambda app: mount_page(app, accounts=slow_site.gate)) as served:
+        page = logged_in(slow_site, browser, served.url)
+        ask(page, "hi")
+        expect(page.locator(".answer[data-status=writing]")).to_be_visible()
+        other = page.context.new_page()
+        other.goto(page.url)
+        expect(other.locator(".answer[data-status=writing]")).to_be_visible()
+        other.keyboard.press("Escape")
+        for tab in (other, page):
+            expect(tab.locator(".answer[data-status=stopped]")).to_be_visible()
+        assert [one["role"] for one in stored(page)] == ["user", "assistant"]
+        page.context.close()
+
+
+def test_an_exported_chat_is_imported(page: Page, tmp_path: Path) -> None:
+    answered(page, "hi", 1)
+    answered(page, "no", 2)
+    page.get_by_label("Menu of hi").click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Export as JSON").click()
+    download.value.save_as(tmp_path / "chat.json")
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Import chats").set_input_files(tmp_path / "chat.json")
+    expect(page.get_by_text("One chat was imported.")).to_be_visible()
+    expect(page.locator(".bubble")).to_have_text(["hi", "no"])
+    assert len(page.request.get("/v1/conversations").json()["data"]) == 2
+    (tmp_path / "wrong.json").write_text("{}")
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Import chats").set_input_files(tmp_path / "wrong.json")
+    expect(page.get_by_text("There is no conversation in this file")).to_be_visible()
 
 
 def test_the_list_names_pins_finds_and_deletes(page: Page) -> None:

@@ -1,5 +1,5 @@
 // The whole surface: sidebar, the line on top, the thread, the composer.
-import { useEffect, useReducer, useState } from "preact/hooks";
+import { useEffect, useMemo, useReducer, useState } from "preact/hooks";
 
 import { Composer } from "./composer";
 import type { Chat } from "./chat";
@@ -32,10 +32,16 @@ export function App({ chat }: { chat: Chat }) {
     return () => removeEventListener("keydown", onKey);
   }, [chat]);
 
+  const { entries, words, user, leaving, isTemporary, id } = state;
+  // Not drawn anew with each piece of an answer.
+  const sidebar = useMemo(
+    () => <Sidebar chat={chat} close={() => setOpen(false)} openSettings={() => setSetting(true)} />,
+    [chat, entries, words, user, leaving, isTemporary, id],
+  );
   const turns = Object.keys(state.tree.turns).length;
   return (
     <div class={isOpen ? "app open" : "app"}>
-      <Sidebar chat={chat} close={() => setOpen(false)} openSettings={() => setSetting(true)} />
+      {sidebar}
       <button class="veil" tabIndex={-1} aria-label="Close the sidebar" onClick={() => setOpen(false)} />
       <main>
         <header>

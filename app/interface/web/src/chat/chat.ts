@@ -2,8 +2,9 @@
 import { type Entry, type Shelf, TabShelf } from "./shelf";
 import * as service from "./service";
 import { PLAIN, STORED, type State, type User, idOf, name, newId, newSeed, parsed } from "./state";
-import { StoredShelf, created, settled, turnOf } from "./stored";
+import { StoredShelf, created, ended, placed, questionOf, turnOf } from "./stored";
 import { spoken } from "./thought";
+import { asMarkdown, exported, imported } from "./transfer";
 import { EMPTY, added, changed, history as asSent, path, pathTo, switched, turn, type Said, type Turn } from "./tree";
 
 const GO_ON = "Go on exactly where your last answer stopped. Repeat nothing of it.";
@@ -11,6 +12,21 @@ const LOOK_AGAIN_MS = 1500;
 const REDRAW_MS = 40;
 const SEARCH_AFTER_MS = 200;
 const UNDO_MS = 10_000;
+const KEPT = "redoubt.kept";
+/** While an answer is written in a chat that is not open. */
+const LIST_AGAIN_MS = 4000;
+/** How long a stopped answer may take to end at the service before this tab looks away. */
+const STOPPED_MS = 2000;
+
+/** The answer that this tab writes or follows. */
+interface Running {
+  abort: AbortController;
+  isStopped: boolean;
+  /** What the service calls it; empty: it has not said yet, or does not keep it. */
+  responseId: string;
+}
+
+type Pieces = AsyncGenerator<service.Piece>;
 
 export class Chat {
   state: State;
@@ -19,16 +35,22 @@ export class Chat {
   private readonly stored = new StoredShelf(newId);
   private readonly others = new BroadcastChannel("redoubt");
   private leavingTimer: ReturnType<typeof setTimeout> | undefined;
-  private abort: AbortController | null = null;
+  private running: Running | null = null;
+  private isGoingOn = false;
+  private listing: ReturnType<typeof setTimeout> | undefined;
   private saving: ReturnType<typeof setTimeout> | undefined;
   private searching: ReturnType<typeof setTimeout> | undefined;
+  private isKnown = () => {};
+  /** When it is known who asks, and what the address names. */
+  private readonly known = new Promise<void>((resolve) => (this.isKnown = resolve));
   private looking: Promise<void> | null = null;
 
   constructor(
     private readonly storage: Storage,
     private readonly hasAccounts: boolean,
   ) {
-    this.tab = new TabShelf(storage);
+    const isKept = localStorage.getItem(KEPT) === "yes";
+    this.tab = new TabShelf(isKept ? localStorage : storage, newId);
     const kept = parsed(storage.getItem("redoubt.settings")) as Partial<service.Knobs & { model: string }> | null;
     const { model = "", ...knobs } = kept ?? {};
     const key = storage.getItem("redoubt.key") ?? "";
@@ -36,7 +58,7 @@ export class Chat {
     this.state = {
       user: null, models: [], model, isReachable: true, needsKey: false, knobs: { ...PLAIN, ...knobs }, key,
       id: storage.getItem("redoubt.open") ?? "", tree: EMPTY, draft: storage.getItem("redoubt.draft") ?? "",
-      writing: "", entries: [], words: "", notice: "", isTemporary: false, leaving: null,
+      writing: "", entries: [], words: "", notice: "", isKept, isTemporary: false, leaving: null,
     };
   }
 
@@ -55,6 +77,11 @@ export class Chat {
     return this.state.user !== null && !this.state.isTemporary;
   }
 
+  /** The service's name for this chat; empty: it has none yet, or none at all. */
+  private get storedId(): string {
+    return this.isStored && this.state.id.startsWith(STORED) ? this.state.id : "";
+  }
+
   private get shelf(): Shelf {
     return this.state.user === null ? this.tab : this.stored;
   }
@@ -68,6 +95,7 @@ export class Chat {
     } else if (this.state.id) {
       await this.tab.open(this.state.id).then((tree) => this.set({ tree }), () => this.set({ id: "" }));
     }
+    this.isKnown();
     this.others.onmessage = ({ data }: MessageEvent<string>) => void this.follow(data);
     addEventListener("popstate", () => {
       const named = idOf(location);
@@ -107,6 +135,7 @@ export class Chat {
 
   async ask(text: string): Promise<void> {
     const question = text.trim();
+    await this.known; // else a user's question would be sent as a guest's
     if (!question || this.state.writing) return;
     this.draft("");
     await this.branch(path(this.state.tree).at(-1)?.id ?? "", question);
@@ -130,18 +159,27 @@ export class Chat {
     const old = this.state.tree.turns[id];
     if (old === undefined || this.state.writing) return;
     const said = asSent(pathTo(this.state.tree, id), (each) => each.replace(/<\/?think>/g, ""));
-    await this.write(id, [...said, { role: "user", content: GO_ON }], old.text);
+    await this.write(id, old.text, (signal) => this.sent([...said, { role: "user", content: GO_ON }], signal));
+    const { storedId } = this;
+    if (!storedId || this.state.tree.turns[id] === undefined) return;
+    const itemId = await placed(storedId, pathTo(this.state.tree, id)).catch(() => ""); // the next turn tries again
+    if (itemId && this.storedId === storedId) this.set({ tree: changed(this.state.tree, id, { itemId }) });
   }
 
+  /** Ends the answer with what it has. */
   stop(): void {
-    this.abort?.abort();
+    const { running, storedId } = this;
+    if (running === null || running.isStopped) return;
+    running.isStopped = true;
+    if (!storedId || this.isGoingOn) return running.abort.abort();
+    const ending = running.responseId ? service.cancelled(running.responseId) : ended(storedId);
+    void ending.catch(() => undefined).then(() => setTimeout(() => running.abort.abort(), STOPPED_MS));
   }
 
   show(id: string, step: number): void {
     if (this.state.writing) return;
     this.set({ tree: switched(this.state.tree, id, step) });
     this.save();
-    if (this.isStored) void this.settle();
   }
 
   draft(draft: string): void {
@@ -169,6 +207,7 @@ export class Chat {
 
   /** Ends the session, and forgets in this tab what was said in it. */
   async signOut(): Promise<void> {
+    if (this.running?.responseId) await service.cancelled(this.running.responseId).catch(() => undefined);
     try {
       await service.ask("POST", "/v1/auth/logout", {});
     } catch (error) {
@@ -195,6 +234,46 @@ export class Chat {
     const { words } = this.state;
     const entries = await this.shelf.list(words).catch(() => null);
     if (entries !== null && words === this.state.words) this.set({ entries });
+    clearTimeout(this.listing);
+    const isAnswering = entries?.some((one) => one.isAnswering && one.id !== this.state.id) ?? false;
+    if (isAnswering) this.listing = setTimeout(() => void this.list(), LIST_AGAIN_MS);
+  }
+
+  /** Whether this browser keeps a guest's chats when the tab is closed. */
+  keepHere(isKept: boolean): void {
+    this.flush();
+    this.tab.moveTo(isKept ? localStorage : this.storage);
+    if (isKept) localStorage.setItem(KEPT, "yes");
+    else localStorage.removeItem(KEPT);
+    this.set({ isKept });
+    void this.list();
+  }
+
+  /** Saves a chat of this tab as a file. */
+  async saveAs(entry: Entry, kind: "md" | "json"): Promise<void> {
+    this.flush();
+    const tree = await this.tab.open(entry.id);
+    const text = kind === "md" ? asMarkdown(entry.title, tree) : exported(entry.title, tree);
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], { type: kind === "md" ? "text/markdown" : "application/json" }));
+    link.download = `${entry.title.replace(/[^\p{L}\p{N} _-]/gu, "").trim() || "chat"}.${kind}`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), UNDO_MS);
+  }
+
+  /** Takes in what a file has, and opens the first of it. */
+  async takeIn(file: string): Promise<void> {
+    try {
+      const found = imported(file, newId);
+      const ids: string[] = [];
+      for (const { title, tree } of found) ids.push(await this.shelf.add(title, tree));
+      this.others.postMessage("");
+      await this.list();
+      if (ids[0] !== undefined) await this.open(ids[0]);
+      this.set({ notice: found.length === 1 ? "One chat was imported." : `${found.length} chats were imported.` });
+    } catch (error) {
+      this.set({ notice: error instanceof Error ? error.message : "That did not work." });
+    }
   }
 
   newChat(isNamed = true): void {
@@ -212,10 +291,16 @@ export class Chat {
 
   async open(id: string, isNamed = true): Promise<void> {
     this.leave();
-    const tree = await this.shelf.open(id);
+    if (this.state.user === null) {
+      const tree = await this.tab.open(id);
+      this.set({ id, tree, notice: "", isTemporary: false });
+      this.storage.setItem("redoubt.open", id);
+      return;
+    }
+    const { tree, responseId } = await this.stored.openWhole(id);
     this.set({ id, tree, notice: "", isTemporary: false });
-    if (this.state.user === null) this.storage.setItem("redoubt.open", id);
-    else if (isNamed) name(id);
+    if (isNamed) name(id);
+    if (responseId) void this.resume(responseId);
   }
 
   async rename(entry: Entry, title: string): Promise<void> {
@@ -270,12 +355,16 @@ export class Chat {
     if (this.state.user === null) return;
     await this.list();
     if (id !== this.state.id || !id || this.state.writing) return;
-    const tree = await this.stored.open(id).catch(() => null);
-    if (tree !== null && id === this.state.id && !this.state.writing) this.set({ tree });
+    const found = await this.stored.openWhole(id).catch(() => null);
+    if (found === null || id !== this.state.id || this.state.writing) return;
+    this.set({ tree: found.tree });
+    if (found.responseId) await this.resume(found.responseId);
   }
 
+  /** Looks away from an answer. One that the service keeps goes on. */
   private leave(): void {
-    this.stop();
+    this.running?.abort.abort();
+    this.running = null;
     this.flush();
     this.set({ writing: "" });
   }
@@ -290,27 +379,53 @@ export class Chat {
     await this.answer(asked.id);
   }
 
-  private async answer(question: string): Promise<void> {
-    const said = asSent(pathTo(this.state.tree, question), spoken);
+  /** Answers a question of this chat. */
+  async answer(question: string): Promise<void> {
+    const turns = pathTo(this.state.tree, question);
     const one = turn({ id: newId(), parent: question, role: "assistant", model: this.state.model });
     this.set({ tree: added(this.state.tree, one) });
-    await this.write(one.id, said, "");
+    const { id } = this.state;
+    const begin = this.isStored
+      ? (signal: AbortSignal) => this.keptTurn(id, turns, signal)
+      : (signal: AbortSignal) => this.sent(asSent(turns, spoken), signal);
+    await this.write(one.id, "", begin);
+  }
+
+  /** Follows an answer that the service is writing in this conversation, and that this tab has not begun. */
+  private async resume(responseId: string): Promise<void> {
+    const { id } = this.state;
+    const place = await Promise.all([service.placeOf(responseId), questionOf(responseId)]).catch(() => null);
+    if (place === null || id !== this.state.id || this.state.writing) return;
+    const [found, question] = place;
+    let { tree } = this.state;
+    const last = path(tree).at(-1)?.id ?? "";
+    const parent = found === "root" ? "" : (Object.values(tree.turns).find((one) => one.itemId === found)?.id ?? last);
+    let asked = (tree.children[parent] ?? []).find((each) => tree.turns[each]?.text === question);
+    if (asked === undefined) {
+      asked = newId();
+      tree = added(tree, turn({ id: asked, parent, role: "user", text: question }));
+    }
+    const answer = turn({ id: newId(), parent: asked, role: "assistant", model: this.state.model });
+    this.set({ tree: added({ ...tree, chosen: { ...tree.chosen, [parent]: asked } }, answer) });
+    await this.write(answer.id, "", (signal) => service.resumed(responseId, signal), true);
   }
 
   /** Streams an answer into its turn, after what it has already. */
-  private async write(id: string, said: Said[], before: string): Promise<void> {
-    const abort = new AbortController();
-    this.abort = abort;
+  private async write(id: string, before: string, begin: (signal: AbortSignal) => Pieces, isResumed = false): Promise<void> {
+    const running: Running = { abort: new AbortController(), isStopped: false, responseId: "" };
+    this.running = running;
+    this.isGoingOn = before !== "";
+    const { signal } = running.abort;
     let text = before;
     let drawnAtMs = 0;
-    let conversation = this.state.id;
     const isStored = this.isStored;
+    const isShown = () => this.state.tree.turns[id] !== undefined && this.running === running;
     const update = (values: Partial<Turn>) => {
-      if (this.state.id === conversation) this.set({ tree: changed(this.state.tree, id, values) });
+      if (isShown()) this.set({ tree: changed(this.state.tree, id, values) });
     };
     const { [id]: old } = this.state.tree.turns;
     if (old === undefined) return;
-    const { failure: _, usage: __, ...kept } = old;
+    const { failure: _, usage: __, itemId: ___, ...kept } = old;
     const fresh: Turn = { ...kept, status: "waiting", askedAtMs: Date.now(), firstAtMs: 0, endedAtMs: 0 };
     this.set({ writing: id, tree: { ...this.state.tree, turns: { ...this.state.tree.turns, [id]: fresh } } });
     this.save();
@@ -318,27 +433,25 @@ export class Chat {
     try {
       // A question that comes before the models are known waits for them, unless it is stopped.
       if (!this.state.model) {
-        const stopped = new Promise<never>((_, reject) => abort.signal.addEventListener("abort", reject));
+        const stopped = new Promise<never>((_, reject) => signal.addEventListener("abort", reject));
         await Promise.race([this.look(), stopped]);
       }
-      if (isStored && !conversation.startsWith(STORED)) {
-        const made = await created();
-        if (this.state.id === conversation) {
-          this.set({ id: made });
-          name(made);
-        }
-        conversation = made;
-      }
-      const pieces = isStored && !before ? turnOf(conversation, said, this.state.model, this.state.knobs, abort.signal) : this.sent(said, abort.signal);
-      for await (const piece of pieces) {
-        if (piece.kind === "admitted") update({ status: "reading", model: this.state.model });
+      for await (const piece of begin(signal)) {
+        if (piece.kind === "admitted") {
+          if (text === before) update({ status: "reading", model: this.state.model });
+          this.set({ isReachable: true });
+        } else if (piece.kind === "lost") this.set({ isReachable: false });
+        else if (piece.kind === "response") {
+          running.responseId = piece.id;
+          if (isStored && !isResumed) this.others.postMessage(this.state.id);
+        } else if (piece.kind === "item") update({ itemId: piece.id });
         else if (piece.kind === "usage") update({ usage: piece.usage });
-        else if (piece.kind === "end") status = piece.isCut ? "cut" : "done";
+        else if (piece.kind === "end") status = piece.isStopped ? "stopped" : piece.isCut ? "cut" : "done";
         else {
           const isFirst = text === before;
-          text += piece.text;
+          text = piece.kind === "whole" ? before + piece.text : text + piece.text;
           const nowMs = Date.now();
-          if (isFirst) update({ firstAtMs: nowMs });
+          if (isFirst && !isResumed) update({ firstAtMs: nowMs });
           if (nowMs - drawnAtMs < REDRAW_MS) continue;
           const isThoughtOver = text.includes("</think>") && !this.state.tree.turns[id]?.thoughtUntilMs;
           update({ text, status: "writing", ...(isThoughtOver ? { thoughtUntilMs: nowMs } : {}) });
@@ -349,28 +462,36 @@ export class Chat {
       update({ text, status, endedAtMs: Date.now() });
       this.set({ isReachable: true });
     } catch (error) {
-      if (abort.signal.aborted) update({ text, status: "stopped", endedAtMs: Date.now() });
+      if (signal.aborted) update({ text, status: "stopped", endedAtMs: Date.now() });
       else this.fail(update, text, error);
     } finally {
-      if (this.abort === abort) {
-        this.abort = null;
+      const conversation = isShown() ? this.storedId : "";
+      if (this.running === running) {
+        this.running = null;
         this.set({ writing: "" });
       }
       this.flush();
-      if (isStored && before && this.state.id === conversation) await this.settle();
-      if (isStored) this.others.postMessage(conversation);
+      if (conversation) this.others.postMessage(conversation);
       void this.list();
     }
   }
 
-  private sent(said: Said[], signal: AbortSignal): AsyncGenerator<service.Piece> {
+  /** The answer to a question in a conversation that the service keeps, or is to keep from now on. */
+  private async *keptTurn(id: string, turns: Turn[], signal: AbortSignal): Pieces {
+    let conversation = id;
+    if (!id.startsWith(STORED)) {
+      conversation = await created();
+      signal.throwIfAborted();
+      this.set({ id: conversation });
+      name(conversation);
+    }
     const { model, knobs } = this.state;
-    return service.completed(model, said, knobs, knobs.seed ?? newSeed(), signal);
+    yield* turnOf(conversation, turns, model, knobs, signal);
   }
 
-  /** Stores the conversation as it is shown. Where that fails the next turn does it. */
-  private async settle(): Promise<void> {
-    await settled(this.state.id, asSent(path(this.state.tree), (text) => text.trim())).catch(() => undefined);
+  private sent(said: Said[], signal: AbortSignal): Pieces {
+    const { model, knobs } = this.state;
+    return service.completed(model, said, knobs, knobs.seed ?? newSeed(), signal);
   }
 
   private fail(update: (values: Partial<Turn>) => void, text: string, error: unknown): void {

@@ -2,11 +2,12 @@
 import { describe, expect, test } from "vitest";
 
 import { EventParser } from "./events";
-import { blocks, fragment } from "./markdown";
+import { GrowingBlocks, blocks, fragment } from "./markdown";
 import { TabShelf } from "./shelf";
-import { agreeing } from "./stored";
+import { treeOfItems } from "./stored";
 import { parts, spoken } from "./thought";
-import { EMPTY, added, changed, history, path, pathTo, restored, switched, treeOf, turn } from "./tree";
+import { asMarkdown, exported, imported } from "./transfer";
+import { EMPTY, type Tree, added, changed, history, path, pathTo, restored, switched, treeOf, turn } from "./tree";
 
 const shown = (text: string) => {
   const place = document.createElement("div");
@@ -87,6 +88,18 @@ describe("Markdown", () => {
     expect(whole.map((block) => block.kind)).toEqual(["html", "html", "code", "html", "html"]);
   });
 
+  test("is the same when only its end is read again", () => {
+    const text = "# Title\n\n1. one\n\n   more\n2. two\n\n> quoted\nlazy\n\n| a | b |\n| - | - |\n| 1 | 2 |\n\n```py\na = 1\n\nb = 2\n```\n\n$$\nx\n$$\n\n- a\n\n- b\n\n\n\nEnd\n===\n\nMore <b>html</b>\n\n<div>\n\nx\n\n</div>\n";
+    for (const step of [1, 2, 3, 7]) {
+      const growing = new GrowingBlocks();
+      for (let size = 0; size <= text.length; size += step) {
+        const [some, all] = [growing.of(text.slice(0, size)), blocks(text.slice(0, size))];
+        expect(some.map((block) => [block.kind, block.raw.trim()])).toEqual(all.map((block) => [block.kind, block.raw.trim()]));
+      }
+      expect(growing.of("Another")).toEqual(blocks("Another"));
+    }
+  });
+
   test("finds formulas and leaves money alone", () => {
     const formulas = (text: string) => [...shown(text).querySelectorAll(".formula")].map((one) => one.textContent);
     expect(formulas("$a_1$ and \\(b\\) and $$c$$")).toEqual(["a_1", "b", "c"]);
@@ -114,21 +127,84 @@ describe("Markdown", () => {
 });
 
 describe("a stored conversation", () => {
-  const message = (id: string, role: string, text: string) => ({ id, type: "message", role, content: [{ text }] });
-  const stored = [message("1", "user", "One? "), message("2", "assistant", "<think>hm</think>\n1"), message("3", "user", "Two?")];
+  let count = 0;
+  const newId = () => `n${(count += 1)}`;
+  const message = (id: string, role: string, text: string, parent?: string) =>
+    ({ id, type: "message", role, content: [{ text }], ...(parent === undefined ? {} : { parent }) });
+  const texts = (tree: Tree) => path(tree).map((one) => one.text);
 
-  test("agrees with what is shown as far as both say the same", () => {
-    expect(agreeing(stored, [{ role: "user", content: "One?" }, { role: "assistant", content: "1" }])).toBe(2);
-    expect(agreeing(stored, [{ role: "user", content: "One?" }, { role: "assistant", content: "I" }])).toBe(1);
-    expect(agreeing([{ id: "0", type: "function_call" }, ...stored], [{ role: "user", content: "One?" }])).toBe(0);
-    expect(agreeing([], [])).toBe(0);
+  test("has the branches of its items, and the newest is shown", () => {
+    const tree = treeOfItems([
+      message("1", "user", "One?"), message("2", "assistant", "1"), message("3", "user", "Two?"), message("4", "assistant", "2"),
+      message("5", "user", "Three?", "2"), message("6", "assistant", "3"),
+    ], newId);
+    expect(texts(tree)).toEqual(["One?", "1", "Three?", "3"]);
+    const [, , shown] = path(tree);
+    expect(texts(switched(tree, shown!.id, -1))).toEqual(["One?", "1", "Two?", "2"]);
+    expect(path(tree).map((one) => one.itemId)).toEqual(["1", "2", "5", "6"]);
+    const later = treeOfItems([
+      message("1", "user", "One?"), message("2", "assistant", "1"), message("3", "user", "Two?", "root"), message("4", "user", "More?", "2"),
+    ], newId);
+    expect(texts(later)).toEqual(["One?", "1", "More?"]);
   });
+
+  test("shows a question that was answered twice as one with two answers", () => {
+    const tree = treeOfItems([
+      message("1", "user", "One?"), message("2", "assistant", "1"), message("3", "user", "One?", "root"), message("4", "assistant", "I"),
+    ], newId);
+    expect(texts(tree)).toEqual(["One?", "I"]);
+    expect(texts(switched(tree, path(tree)[1]!.id, -1))).toEqual(["One?", "1"]);
+    expect(tree.children[""]).toHaveLength(1);
+  });
+
+  test("leaves out what is no message, and stands a parent that was deleted", () => {
+    const call = { id: "c", type: "function_call" };
+    const stored = [message("1", "user", "One?"), call, message("2", "assistant", "1"), message("3", "user", "Two?", "gone")];
+    expect(texts(treeOfItems(stored, newId))).toEqual(["One?", "1", "Two?"]);
+  });
+});
+
+describe("files of conversations", () => {
+  let count = 0;
+  const newId = () => `f${(count += 1)}`;
+  const texts = (tree: Tree) => path(tree).map((one) => one.text);
+
+  test("of ours come back with their branches", () => {
+    const asked = added(EMPTY, turn({ id: "q", parent: "", role: "user", text: "One?" }));
+    const answered = added(asked, turn({ id: "a", parent: "q", role: "assistant", text: "1" }));
+    const twice = added(answered, turn({ id: "b", parent: "q", role: "assistant", text: "I" }));
+    const [found] = imported(exported("Numbers", twice), newId);
+    expect(found?.title).toBe("Numbers");
+    expect(texts(found!.tree)).toEqual(["One?", "I"]);
+    expect(texts(switched(found!.tree, path(found!.tree)[1]!.id, -1))).toEqual(["One?", "1"]);
+    expect(asMarkdown("Numbers", twice)).toBe("# Numbers\n\n## You\n\nOne?\n\n## Answer\n\nI\n");
+  });
+
+  test.each([
+    ["messages", [{ role: "system", content: "x" }, { role: "user", content: "a" }, { role: "assistant", content: "b" }]],
+    ["a request", { messages: [{ role: "user", content: [{ type: "text", text: "a" }] }, { role: "assistant", content: "b" }] }],
+    ["Open WebUI", [{ title: "T", chat: { history: { messages: {
+      m: { id: "m", parentId: null, role: "user", content: "a" }, n: { id: "n", parentId: "m", role: "assistant", content: "b" },
+    } } } }]],
+    ["llama-server", [{ conv: { id: "c", name: "T" }, messages: [
+      { id: "0", type: "root", role: "system", content: "", parent: null },
+      { id: "1", role: "user", content: "a", parent: "0" }, { id: "2", role: "assistant", content: "b", parent: "1" },
+    ] }]],
+  ])("of others are read: %s", (_, file) => {
+    const found = imported(JSON.stringify(file), newId);
+    expect(found).toHaveLength(1);
+    expect(texts(found[0]!.tree)).toEqual(["a", "b"]);
+  });
+
+  test.each(["", "{", "[]", "3", "null", '{"messages":[]}', '{"items":3,"object":"conversation.export"}', '[[[]]]'])(
+    "that are none are refused: %j", (text) => expect(() => imported(text, newId)).toThrow(/file/),
+  );
 });
 
 describe("the tab's shelf", () => {
   test("keeps, finds, names and forgets", async () => {
     sessionStorage.clear();
-    const shelf = new TabShelf(sessionStorage);
+    const shelf = new TabShelf(sessionStorage, () => "new");
     shelf.keep("one", treeOf([{ role: "user", content: "Sorting in Python" }], () => "x"));
     shelf.keep("two", treeOf([{ role: "user", content: "A poem" }], () => "y"));
     expect((await shelf.list("")).map((one) => one.title).sort()).toEqual(["A poem", "Sorting in Python"]);

@@ -57,18 +57,41 @@ const ALLOWED = {
   ALLOW_ARIA_ATTR: false,
 };
 
-/** The top blocks of a text. The raw text of all but the last few stays the same while the text grows. */
+/** The top blocks of a text. */
 export function blocks(text: string): Block[] {
-  const tokens: TokensList = marked.lexer(text);
-  const found: Block[] = [];
-  for (const token of tokens) {
-    if (token.type === "space") continue;
-    if (token.type === "code") {
-      const language = (token as Tokens.Code).lang?.trim().split(/\s+/)[0]?.toLowerCase() ?? "";
-      found.push({ kind: "code", raw: token.raw, code: (token as Tokens.Code).text, language });
-    } else found.push({ kind: "html", raw: token.raw, token });
+  return marked.lexer(text).flatMap((token) => blockOf(token) ?? []);
+}
+
+/** At the end of a text that grows, so many blocks may still become others. */
+const OPEN_BLOCKS = 2;
+
+/** The blocks of a text that grows. Those at its beginning are not read again. */
+export class GrowingBlocks {
+  private settled: Block[] = [];
+  private beginning = "";
+
+  of(text: string): Block[] {
+    if (text.includes("\r")) return blocks(text); // of which the lexer's lengths know nothing
+    if (!text.startsWith(this.beginning)) [this.settled, this.beginning] = [[], ""];
+    const tokens: TokensList = marked.lexer(text.slice(this.beginning.length));
+    const found = tokens.map(blockOf);
+    const places = found.flatMap((block, place) => (block === null ? [] : [place]));
+    const open = places.at(-OPEN_BLOCKS);
+    const all = [...this.settled, ...found.filter((block) => block !== null)];
+    if (open !== undefined && places.length > OPEN_BLOCKS) {
+      const certain = tokens.slice(0, open);
+      this.settled = all.slice(0, -OPEN_BLOCKS);
+      this.beginning += certain.map((token) => token.raw).join("");
+    }
+    return all;
   }
-  return found;
+}
+
+function blockOf(token: Token): Block | null {
+  if (token.type === "space") return null;
+  if (token.type !== "code") return { kind: "html", raw: token.raw, token };
+  const { lang, text } = token as Tokens.Code;
+  return { kind: "code", raw: token.raw, code: text, language: lang?.trim().split(/\s+/)[0]?.toLowerCase() ?? "" };
 }
 
 /** A block as an element to show. */

@@ -21,7 +21,14 @@ export interface Knobs {
 export type Piece =
   | { kind: "admitted" }
   | { kind: "text"; text: string }
-  | { kind: "end"; isCut: boolean }
+  /** All of the text, in place of what came before. */
+  | { kind: "whole"; text: string }
+  /** What the service calls the answer, and the item that it becomes. */
+  | { kind: "response"; id: string }
+  | { kind: "item"; id: string }
+  /** The connection broke off; it is taken up again. */
+  | { kind: "lost" }
+  | { kind: "end"; isCut: boolean; isStopped: boolean }
   | { kind: "usage"; usage: Usage };
 
 /** A failure with the id under which the service's log has it. */
@@ -137,60 +144,147 @@ export async function* completed(
     if (thought) isThinking = true;
     if (text) yield { kind: "text", text: isThinking ? `</think>${text}` : text };
     if (text) isThinking = false;
-    if (choice?.finish_reason) yield { kind: "end", isCut: choice.finish_reason === "length" };
+    if (choice?.finish_reason) yield { kind: "end", isCut: choice.finish_reason === "length", isStopped: false };
     if (chunk.usage) {
       const { prompt_tokens, completion_tokens, prompt_tokens_details } = chunk.usage;
       const rememberedTokens = prompt_tokens_details?.cached_tokens ?? 0;
       yield { kind: "usage", usage: { promptTokens: prompt_tokens, answerTokens: completion_tokens, rememberedTokens } };
     }
   }
-  if (!isWhole) throw new AnswerFailure("The connection broke off before the answer's end.", 0, null, requestId);
+  if (!isWhole) throw broken(requestId);
+}
+
+interface ResponseBody {
+  id?: string;
+  status?: string;
+  error?: { message?: string; code?: string } | null;
+  incomplete_details?: { reason?: string } | null;
+  output?: { id: string; type: string; content?: { text?: string }[] }[];
+  usage?: { input_tokens: number; output_tokens: number; input_tokens_details?: { cached_tokens?: number } } | null;
 }
 
 interface ResponseEvent {
   type: string;
+  sequence_number?: number;
   delta?: string;
-  response?: {
-    status?: string;
-    error?: { message?: string; code?: string } | null;
-    incomplete_details?: { reason?: string } | null;
-    usage?: { input_tokens: number; output_tokens: number; input_tokens_details?: { cached_tokens?: number } } | null;
-  };
+  item?: { id: string; type: string };
+  response?: ResponseBody;
   error?: { message?: string; code?: string };
 }
 
-/** Answers the next question of a conversation that the service keeps, by /v1/responses. Throws AnswerFailure. */
+/** The service may start again for so long before an answer counts as lost. */
+const LOST_AFTER_MS = 120_000;
+const COME_BACK_MS = 1000;
+
+/**
+ * Answers the next question of a conversation that the service keeps, by /v1/responses. The answer goes on when nobody
+ * listens; a connection that breaks off is taken up again. Throws AnswerFailure.
+ */
 export async function* responded(
-  model: string, conversation: string, question: string, knobs: Knobs, seed: number, signal: AbortSignal,
+  model: string, conversation: { id: string; parent: string }, question: string, knobs: Knobs, seed: number, signal: AbortSignal,
 ): AsyncGenerator<Piece> {
   const body = {
-    model, conversation, input: question, stream: true, seed, ...sampling(knobs),
+    model, conversation, input: question, stream: true, background: true, seed, ...sampling(knobs),
     ...(knobs.system.trim() ? { instructions: knobs.system } : {}),
     ...(knobs.maxTokens === null ? {} : { max_output_tokens: knobs.maxTokens }),
   };
   const response = await send("POST", "/v1/responses", body, signal);
-  const requestId = response.headers.get("x-request-id") ?? "";
   yield { kind: "admitted" };
-  let isWhole = false;
-  for await (const data of events(response, signal)) {
-    const event = JSON.parse(data) as ResponseEvent;
-    if (event.type === "response.output_text.delta" && event.delta) yield { kind: "text", text: event.delta };
-    if (event.error || event.type === "response.failed") {
-      const error = event.error ?? event.response?.error;
-      throw new AnswerFailure(error?.message ?? "The answer broke off.", 200, error?.code ?? null, requestId);
-    }
-    if (event.type === "response.completed" || event.type === "response.incomplete") {
-      isWhole = true;
-      yield { kind: "end", isCut: event.response?.incomplete_details?.reason === "max_output_tokens" };
-      const usage = event.response?.usage;
-      if (usage) {
-        const rememberedTokens = usage.input_tokens_details?.cached_tokens ?? 0;
-        yield { kind: "usage", usage: { promptTokens: usage.input_tokens, answerTokens: usage.output_tokens, rememberedTokens } };
-      }
+  yield* followed("", response, signal);
+}
+
+/** What comes of a response that the service is writing, from its beginning. Throws AnswerFailure. */
+export async function* resumed(responseId: string, signal: AbortSignal): AsyncGenerator<Piece> {
+  yield { kind: "admitted" };
+  yield* followed(responseId, await again(responseId, -1, signal), signal);
+}
+
+/** The item that a response's question follows in its conversation, or "root". */
+export async function placeOf(responseId: string): Promise<string> {
+  const { conversation } = await ask<{ conversation?: { parent?: string | null } | null }>("GET", responseAt(responseId));
+  return conversation?.parent ?? "";
+}
+
+/** Ends a response with what it has. Another ingress than ours may be writing it. */
+export async function cancelled(responseId: string): Promise<void> {
+  for (let attempt = 1; attempt <= 10; attempt += 1) {
+    try {
+      await ask("POST", `${responseAt(responseId)}/cancel`);
+      return;
+    } catch (error) {
+      if (!(error instanceof AnswerFailure) || error.code !== "response_in_progress") throw error;
     }
   }
-  if (!isWhole) throw new AnswerFailure("The connection broke off before the answer's end.", 0, null, requestId);
 }
+
+const responseAt = (id: string) => `/v1/responses/${encodeURIComponent(id)}`;
+
+async function* followed(id: string, first: Response, signal: AbortSignal): AsyncGenerator<Piece> {
+  let [responseId, response, seen] = [id, first, -1];
+  for (;;) {
+    const requestId = responseId || (response.headers.get("x-request-id") ?? "");
+    try {
+      for await (const data of events(response, signal)) {
+        const event = JSON.parse(data) as ResponseEvent;
+        seen = event.sequence_number ?? seen;
+        if (event.type === "response.created" && event.response?.id) {
+          responseId = event.response.id;
+          yield { kind: "response", id: responseId };
+        }
+        if (event.type === "response.output_item.added" && event.item?.type === "message") yield { kind: "item", id: event.item.id };
+        if (event.type === "response.output_text.delta" && event.delta) yield { kind: "text", text: event.delta };
+        if (event.error || event.type === "response.failed") {
+          const error = event.error ?? event.response?.error;
+          throw new AnswerFailure(error?.message ?? "The answer broke off.", 200, error?.code ?? null, requestId);
+        }
+        if (event.type === "response.completed" || event.type === "response.incomplete") {
+          yield* endOf(event.response ?? {});
+          return;
+        }
+      }
+      throw broken(requestId);
+    } catch (error) {
+      const isBroken = error instanceof AnswerFailure && error.status === 0;
+      if (!isBroken || signal.aborted || !responseId) throw error;
+      yield { kind: "lost" };
+      response = await again(responseId, seen, signal);
+      yield { kind: "admitted" };
+    }
+  }
+}
+
+function* endOf(response: ResponseBody): Generator<Piece> {
+  const message = response.output?.find((one) => one.type === "message");
+  const text = (message?.content ?? []).map((part) => part.text ?? "").join("");
+  if (message) yield { kind: "item", id: message.id };
+  if (text) yield { kind: "whole", text };
+  yield {
+    kind: "end", isCut: response.incomplete_details?.reason === "max_output_tokens", isStopped: response.status === "cancelled",
+  };
+  const usage = response.usage;
+  if (usage) {
+    const rememberedTokens = usage.input_tokens_details?.cached_tokens ?? 0;
+    yield { kind: "usage", usage: { promptTokens: usage.input_tokens, answerTokens: usage.output_tokens, rememberedTokens } };
+  }
+}
+
+/** The rest of a response's events, once the service is there again. Throws AnswerFailure. */
+async function again(responseId: string, seen: number, signal: AbortSignal): Promise<Response> {
+  const untilMs = Date.now() + LOST_AFTER_MS;
+  for (;;) {
+    try {
+      return await send("GET", `${responseAt(responseId)}?stream=true&starting_after=${seen}`, undefined, signal);
+    } catch (error) {
+      const { status, code } = error instanceof AnswerFailure ? error : { status: -1, code: "" };
+      const isAway = status === 0 || status >= 500 || code === "response_in_progress";
+      if (!isAway || Date.now() > untilMs) throw error;
+    }
+    await new Promise((resolve) => setTimeout(resolve, COME_BACK_MS));
+    signal.throwIfAborted();
+  }
+}
+
+const broken = (requestId: string) => new AnswerFailure("The connection broke off before the answer's end.", 0, null, requestId);
 
 async function* events(response: Response, signal: AbortSignal): AsyncGenerator<string> {
   if (response.body === null) return;
@@ -198,7 +292,7 @@ async function* events(response: Response, signal: AbortSignal): AsyncGenerator<
     yield* eventsOf(response.body);
   } catch (error) {
     if (signal.aborted) throw error;
-    throw new AnswerFailure("The connection broke off before the answer's end.", 0, null, "");
+    throw broken("");
   }
 }
 

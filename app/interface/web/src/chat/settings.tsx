@@ -43,6 +43,25 @@ export function Settings({ chat, close }: { chat: Chat; close: () => void }) {
               onChange={(event) => void chat.useKey(event.currentTarget.value.trim())} />
           </label>
         )}
+        <div class="pair">
+          <label>
+            Import chats
+            <input
+              type="file" accept=".json,application/json"
+              onChange={(event) => {
+                const file = event.currentTarget.files?.[0];
+                dialog.current?.close();
+                if (file) void file.text().then((text) => chat.takeIn(text));
+              }}
+            />
+          </label>
+          {!user && (
+            <label class="check" title="Anyone who uses this browser can read them.">
+              <input type="checkbox" checked={chat.state.isKept} onChange={(event) => chat.keepHere(event.currentTarget.checked)} />
+              Keep my chats in this browser
+            </label>
+          )}
+        </div>
         <button class="main">Done</button>
       </form>
     </dialog>

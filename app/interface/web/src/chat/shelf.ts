@@ -1,4 +1,4 @@
-// Where conversations are kept: in this browser's tab. Knows no page.
+// Where conversations are kept: in this browser's tab, or in the browser. Knows no page.
 import { path, restored, type Tree } from "./tree";
 import { spoken } from "./thought";
 
@@ -8,6 +8,8 @@ export interface Entry {
   /** Unix milliseconds. */
   updatedAtMs: number;
   isPinned: boolean;
+  /** Whether an answer is being written in it. */
+  isAnswering?: boolean;
 }
 
 /** A place that keeps conversations. */
@@ -18,6 +20,8 @@ export interface Shelf {
   rename(entry: Entry, title: string): Promise<void>;
   pin(entry: Entry, isPinned: boolean): Promise<void>;
   remove(id: string): Promise<void>;
+  /** Keeps a conversation from elsewhere, under a new id. */
+  add(title: string, tree: Tree): Promise<string>;
 }
 
 interface Kept extends Entry {
@@ -26,9 +30,12 @@ interface Kept extends Entry {
 
 const KEY = "redoubt.conversations";
 
-/** Conversations of one tab; they are gone when it is closed. */
+/** Conversations of one tab, which are gone when it is closed; or of a browser, where the person wants that. */
 export class TabShelf implements Shelf {
-  constructor(private readonly storage: Storage) {}
+  constructor(
+    private storage: Storage,
+    private readonly newId: () => string,
+  ) {}
 
   async list(words: string): Promise<Entry[]> {
     const wanted = words.trim().toLowerCase();
@@ -53,6 +60,21 @@ export class TabShelf implements Shelf {
   async remove(id: string): Promise<void> {
     const { [id]: _, ...others } = this.read();
     this.write(others);
+  }
+
+  /** Keeps all of them in another place from now on. */
+  moveTo(storage: Storage): void {
+    const all = this.read();
+    this.storage.removeItem(KEY);
+    this.storage = storage;
+    this.write({ ...this.read(), ...all });
+  }
+
+  async add(title: string, tree: Tree): Promise<string> {
+    const id = this.newId();
+    this.keep(id, tree);
+    if (title) this.change(id, { title });
+    return id;
   }
 
   /** Keeps a conversation as it is now. Where the tab's storage is full the oldest ones go. */

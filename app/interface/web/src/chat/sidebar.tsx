@@ -88,6 +88,7 @@ function Row({ chat, entry, close }: { chat: Chat; entry: Entry; close: () => vo
   return (
     <li class={isOpen ? "here" : ""}>
       <button class="title" aria-current={isOpen ? "page" : undefined} onClick={() => (void chat.open(entry.id), close())}>
+        {entry.isAnswering && <span class="pulse" role="img" aria-label="Being answered" />}
         {entry.title}
       </button>
       <details
@@ -100,8 +101,17 @@ function Row({ chat, entry, close }: { chat: Chat; entry: Entry; close: () => vo
         <div class="menu">
           <button onClick={() => setTitle(entry.title)}>Rename</button>
           <button onClick={() => void chat.pin(entry)}>{entry.isPinned ? "Unpin" : "Pin"}</button>
-          {chat.state.user && <a href={`/v1/conversations/${entry.id}/export?format=md`} download>Export as text</a>}
-          {chat.state.user && <a href={`/v1/conversations/${entry.id}/export?format=json`} download>Export as JSON</a>}
+          {chat.state.user ? (
+            <>
+              <a href={`/v1/conversations/${entry.id}/export?format=md`} download>Export as text</a>
+              <a href={`/v1/conversations/${entry.id}/export?format=json`} download>Export as JSON</a>
+            </>
+          ) : (
+            <>
+              <button onClick={() => void chat.saveAs(entry, "md")}>Export as text</button>
+              <button onClick={() => void chat.saveAs(entry, "json")}>Export as JSON</button>
+            </>
+          )}
           <button class="bad" onClick={() => chat.remove(entry)}>Delete</button>
         </div>
       </details>

@@ -26,6 +26,8 @@ export interface State {
   entries: Entry[];
   words: string;
   notice: string;
+  /** Whether a guest's chats stay in this browser when the tab is closed. */
+  isKept: boolean;
   /** Whether the chat is kept nowhere. */
   isTemporary: boolean;
   /** What is deleted in a moment unless the person wants it back. */

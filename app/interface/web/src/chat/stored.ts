@@ -1,15 +1,17 @@
-// Conversations that the service keeps for a user: /v1/conversations. They have no branches; those are the tab's.
+// Conversations that the service keeps for a user: /v1/conversations. Each item follows another one, so that the versions
+// of a question and of an answer are kept too.
 import type { Entry, Shelf } from "./shelf";
-import { AnswerFailure, type Knobs, type Piece, ask, responded } from "./service";
+import { AnswerFailure, type Knobs, type Piece, ask, cancelled, responded } from "./service";
 import { newSeed } from "./state";
-import { spoken } from "./thought";
-import { type Said, type Tree, treeOf } from "./tree";
+import { EMPTY, type Said, type Tree, type Turn, added, history, turn } from "./tree";
 
 interface Conversation {
   id: string;
   title: string;
   updated_at: number;
   metadata: Record<string, string>;
+  /** Of the answer that is being written in it; null: none is. */
+  response_id: string | null;
 }
 
 export interface Item {
@@ -17,12 +19,21 @@ export interface Item {
   type: string;
   role?: string;
   content?: string | { text?: string }[];
+  /** The item that it follows, or "root"; absent: the one before it. */
+  parent?: string;
 }
 
 interface List<One> {
   data: One[];
   last_id: string;
   has_more: boolean;
+}
+
+/** A conversation as the service has it. */
+export interface Opened {
+  tree: Tree;
+  /** Of the answer that is being written in it; empty: none is. */
+  responseId: string;
 }
 
 const MOST_LISTED = 100;
@@ -33,6 +44,8 @@ const MOST_NEW = 20;
 const CONFLICTS = 10;
 const CONFLICT_MS = 300;
 
+const ROOT = "root";
+
 export class StoredShelf implements Shelf {
   constructor(private readonly newId: () => string) {}
 
@@ -40,12 +53,18 @@ export class StoredShelf implements Shelf {
     const query = words.trim() ? `&q=${encodeURIComponent(words.trim())}` : "";
     const { data } = await ask<List<Conversation>>("GET", `/v1/conversations?limit=${MOST_LISTED}${query}`);
     return data.map((one) => ({
-      id: one.id, title: one.title || "New chat", updatedAtMs: one.updated_at * 1000, isPinned: one.metadata.pinned === "yes",
+      id: one.id, title: one.title || "New chat", updatedAtMs: one.updated_at * 1000,
+      isPinned: one.metadata.pinned === "yes", isAnswering: Boolean(one.response_id),
     }));
   }
 
   async open(id: string): Promise<Tree> {
-    return treeOf((await items(id)).flatMap((item) => saidOf(item) ?? []), this.newId);
+    return (await this.openWhole(id)).tree;
+  }
+
+  async openWhole(id: string): Promise<Opened> {
+    const { response_id } = await ask<Conversation>("GET", address(id));
+    return { tree: treeOfItems(await items(address(id)), this.newId), responseId: response_id ?? "" };
   }
 
   async rename(entry: Entry, title: string): Promise<void> {
@@ -60,6 +79,26 @@ export class StoredShelf implements Shelf {
     await ask("DELETE", address(id));
   }
 
+  async add(title: string, tree: Tree): Promise<string> {
+    const id = await created(title ? { title } : {});
+    const places: Record<string, string> = {};
+    // From the first turn on, so that each one's parent is there before it.
+    const rest = [...(tree.children[""] ?? [])];
+    for (let next = rest.shift(); next !== undefined; next = rest.shift()) {
+      const line: Turn[] = [];
+      for (let one = tree.turns[next]; one !== undefined; ) {
+        line.push(one);
+        const [first, ...others]: string[] = tree.children[one.id] ?? [];
+        rest.push(...others);
+        one = first === undefined ? undefined : tree.turns[first];
+      }
+      const parent = line[0]?.parent ?? "";
+      const ids = await put(id, line.map((one) => ({ role: one.role, content: one.text })), places[parent] ?? ROOT);
+      line.forEach((one, place) => (places[one.id] = ids[place] ?? ROOT));
+    }
+    return id;
+  }
+
   private async change(id: string, values: Record<string, string>): Promise<void> {
     const { metadata } = await ask<Conversation>("GET", address(id));
     await ask("POST", address(id), { metadata: { ...metadata, ...values } });
@@ -67,56 +106,103 @@ export class StoredShelf implements Shelf {
 }
 
 /** A new conversation's id. */
-export async function created(): Promise<string> {
-  return (await ask<Conversation>("POST", "/v1/conversations", {})).id;
+export async function created(metadata: Record<string, string> = {}): Promise<string> {
+  return (await ask<Conversation>("POST", "/v1/conversations", { metadata })).id;
 }
 
-/** Makes the stored conversation what was said here: takes out what differs and all behind it, and adds what is missing. */
-export async function settled(id: string, said: Said[]): Promise<void> {
-  const stored = await items(id);
-  const alike = agreeing(stored, said);
-  for (const item of stored.slice(alike)) await ask("DELETE", `${address(id)}/items/${encodeURIComponent(item.id)}`);
-  const missing = said.slice(alike).map((one) => ({ type: "message", role: one.role, content: one.content }));
-  for (let at = 0; at < missing.length; at += MOST_NEW) {
-    await ask("POST", `${address(id)}/items`, { items: missing.slice(at, at + MOST_NEW) });
-  }
+/**
+ * Stores those of the turns that the service does not have, after the last one that it has. Returns the id of the item
+ * that the next turn follows.
+ */
+export async function placed(id: string, turns: Turn[]): Promise<string> {
+  const known = turns.reduce((last, one, place) => (one.itemId ? place : last), -1);
+  const parent = turns[known]?.itemId ?? ROOT;
+  const missing = history([...turns.slice(known + 1), END], (text) => text.trim()).slice(0, -1);
+  return missing.length ? ((await put(id, missing, parent)).at(-1) ?? parent) : parent;
 }
 
-/** The next turn of a stored conversation, after what was said before is stored as it is shown here. */
-export async function* turnOf(id: string, said: Said[], model: string, knobs: Knobs, signal: AbortSignal): AsyncGenerator<Piece> {
-  const question = said.at(-1)?.content ?? "";
+/** So that a question before it counts as one without an answer. */
+const END = turn({ id: "", parent: "", role: "user", text: "." });
+
+/** The answer to the last of these turns, which is a question. It goes on if nobody listens any more. */
+export async function* turnOf(id: string, turns: Turn[], model: string, knobs: Knobs, signal: AbortSignal): AsyncGenerator<Piece> {
+  const question = turns.at(-1)?.text ?? "";
   for (let attempt = 1; ; attempt += 1) {
     try {
-      await settled(id, said.slice(0, -1));
-      yield* responded(model, id, question, knobs, knobs.seed ?? newSeed(), signal);
+      const parent = await placed(id, turns.slice(0, -1));
+      yield* responded(model, { id, parent }, question, knobs, knobs.seed ?? newSeed(), signal);
       return;
     } catch (error) {
       const isOpen = error instanceof AnswerFailure && error.code === "conversation_conflict";
-      if (!isOpen || attempt === CONFLICTS) throw error;
+      if (!isOpen || attempt === CONFLICTS || signal.aborted) throw error;
       await new Promise((resolve) => setTimeout(resolve, CONFLICT_MS));
     }
   }
 }
 
-/** How many items at the beginning are what was said. */
-export function agreeing(stored: Item[], said: Said[]): number {
-  let alike = 0;
-  for (const item of stored) {
-    const [one, other] = [saidOf(item), said[alike]];
-    if (!one || !other || one.role !== other.role || bare(one) !== bare(other)) break;
-    alike += 1;
+/** Ends the answer that is being written in a conversation. It may be about to begin. */
+export async function ended(id: string): Promise<void> {
+  for (let attempt = 1; attempt <= CONFLICTS; attempt += 1) {
+    const { response_id } = await ask<Conversation>("GET", address(id));
+    if (response_id) {
+      await cancelled(response_id);
+      return;
+    }
+    await new Promise((resolve) => setTimeout(resolve, CONFLICT_MS));
   }
-  return alike;
 }
 
-const bare = (one: Said) => (one.role === "assistant" ? spoken(one.content) : one.content.trim());
+/** What a response answers, in words. */
+export async function questionOf(responseId: string): Promise<string> {
+  const asked = await items(`/v1/responses/${encodeURIComponent(responseId)}`, "input_items");
+  return asked.flatMap((item) => saidOf(item) ?? []).at(-1)?.content ?? "";
+}
+
+/**
+ * The tree of stored items. The same question after the same item is one question with several answers; what is no
+ * message is left out.
+ */
+export function treeOfItems(stored: Item[], newId: () => string): Tree {
+  let tree = EMPTY;
+  const places: Record<string, string> = {};
+  let before = "";
+  for (const item of stored) {
+    const parent = item.parent === undefined ? before : item.parent === ROOT ? "" : (places[item.parent] ?? before);
+    const said = saidOf(item);
+    const same = (tree.children[parent] ?? []).find((id) => said?.role === "user" && tree.turns[id]?.text === said.content);
+    if (said === null) before = parent;
+    else if (same !== undefined) {
+      tree = { ...tree, chosen: { ...tree.chosen, [parent]: same } };
+      before = same;
+    } else {
+      before = newId();
+      tree = added(tree, turn({ id: before, parent, role: said.role, text: said.content, status: "done", itemId: item.id }));
+    }
+    places[item.id] = before;
+  }
+  // The newest item is shown, and what leads to it.
+  const chosen = { ...tree.chosen };
+  for (let one = tree.turns[before]; one !== undefined; one = tree.turns[one.parent]) chosen[one.parent] = one.id;
+  return { ...tree, chosen };
+}
+
 const address = (id: string) => `/v1/conversations/${encodeURIComponent(id)}`;
 
-async function items(id: string): Promise<Item[]> {
+async function put(id: string, said: Said[], parent: string): Promise<string[]> {
+  const ids: string[] = [];
+  for (let at = 0; at < said.length; at += MOST_NEW) {
+    const some = said.slice(at, at + MOST_NEW).map(({ role, content }) => ({ type: "message", role, content }));
+    const { data } = await ask<List<Item>>("POST", `${address(id)}/items`, { items: some, parent: ids.at(-1) ?? parent });
+    ids.push(...data.map((one) => one.id));
+  }
+  return ids;
+}
+
+async function items(owner: string, kind = "items"): Promise<Item[]> {
   const found: Item[] = [];
   let after = "";
   for (;;) {
-    const part = await ask<List<Item>>("GET", `${address(id)}/items?order=asc&limit=100${after}`);
+    const part = await ask<List<Item>>("GET", `${owner}/${kind}?order=asc&limit=100${after}`);
     found.push(...part.data);
     if (!part.has_more) return found;
     after = `&after=${encodeURIComponent(part.last_id)}`;
@@ -124,7 +210,7 @@ async function items(id: string): Promise<Item[]> {
 }
 
 /** A message as it was said; null: the item is something else. */
-function saidOf(item: Item): Said | null {
+function saidOf(item: Item): { role: "user" | "assistant"; content: string } | null {
   if (item.type !== "message" || (item.role !== "user" && item.role !== "assistant")) return null;
   const content = typeof item.content === "string" ? item.content : (item.content ?? []).map((part) => part.text ?? "").join("");
   return { role: item.role, content };

@@ -4,10 +4,12 @@ import { memo } from "preact/compat";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 
 import { CopyButton } from "./copy";
-import { type Block, blocks, fragment } from "./markdown";
+import { type Block, GrowingBlocks, blocks, fragment } from "./markdown";
 
 export function Markdown({ text, isGrowing }: { text: string; isGrowing: boolean }) {
-  const all = blocks(text);
+  const growing = useRef<GrowingBlocks | null>(null);
+  growing.current ??= new GrowingBlocks();
+  const all = isGrowing ? growing.current.of(text) : blocks(text);
   return (
     <>
       {all.map((block, place) => {

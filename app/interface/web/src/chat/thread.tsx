@@ -72,6 +72,12 @@ export function Thread({ chat }: { chat: Chat }) {
               <Answer key={one.id} chat={chat} turn={one} {...version} isLast={one === last} />
             );
           })}
+          {last?.role === "user" && !writing && (
+            <div class="card">
+              <p>There is no answer.</p>
+              <button onClick={() => void chat.answer(last.id)}>Answer</button>
+            </div>
+          )}
         </div>
       </div>
       {isAway && (

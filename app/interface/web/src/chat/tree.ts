@@ -28,6 +28,8 @@ export interface Turn {
   thoughtUntilMs: number;
   endedAtMs: number;
   model: string;
+  /** What the service that keeps the conversation calls it; absent: it does not have it, or it is a question of this tab. */
+  itemId?: string;
   failure?: Failure;
   usage?: Usage;
 }

@@ -1,0 +1,89 @@
+// Conversations as files: ours, and what other chat pages export. Knows no page and no service.
+import { type Item, treeOfItems } from "./stored";
+import { EMPTY, type Tree, added, path, turn } from "./tree";
+
+export interface Imported {
+  title: string;
+  tree: Tree;
+}
+
+/** As the service exports those that it keeps. */
+export function exported(title: string, tree: Tree): string {
+  const items = Object.values(tree.turns).map((one) => ({
+    id: one.id, type: "message", role: one.role, content: one.text, parent: one.parent || "root",
+  }));
+  return JSON.stringify({ object: "conversation.export", title, items }, null, 1);
+}
+
+/** What is shown of it, to be read. */
+export function asMarkdown(title: string, tree: Tree): string {
+  const parts = path(tree).flatMap((one) => [`## ${one.role === "user" ? "You" : "Answer"}`, one.text]);
+  return [`# ${title}`, ...parts].join("\n\n") + "\n";
+}
+
+/**
+ * The conversations of a file: Redoubt's own, llama-server's or Open WebUI's exports, or a list of messages as
+ * /v1/chat/completions takes them. Throws an Error that says what is wrong.
+ */
+export function imported(text: string, newId: () => string): Imported[] {
+  let file: unknown;
+  try {
+    file = JSON.parse(text);
+  } catch {
+    throw new Error("This file is not JSON: export the chat as JSON.");
+  }
+  const found = (isList(file) && !isSaid(file[0]) ? file : [file]).flatMap((one) => importedOne(one, newId) ?? []);
+  if (!found.length) throw new Error("There is no conversation in this file that can be read here.");
+  return found;
+}
+
+type Fields = Record<string, unknown>;
+interface Message {
+  id: string;
+  parent: string | null;
+  role: "user" | "assistant";
+  text: string;
+}
+
+const isFields = (value: unknown): value is Fields => typeof value === "object" && value !== null && !Array.isArray(value);
+const isList = (value: unknown): value is unknown[] => Array.isArray(value);
+const isSaid = (value: unknown): boolean => isFields(value) && typeof value.role === "string" && "content" in value;
+const words = (value: unknown): string => (typeof value === "string" ? value : "");
+
+function importedOne(value: unknown, newId: () => string): Imported | null {
+  const one = isList(value) ? { messages: value } : value;
+  if (!isFields(one)) return null;
+  if (one.object === "conversation.export" && isList(one.items)) {
+    return whole(words(one.title), treeOfItems(one.items.filter(isFields) as unknown as Item[], newId));
+  }
+  const chat = isFields(one.chat) ? one.chat : one;
+  const kept = isFields(chat.history) && isFields(chat.history.messages) ? Object.values(chat.history.messages) : chat.messages;
+  const title = words(one.title) || words(chat.title) || (isFields(one.conv) ? words(one.conv.name) : "");
+  return isList(kept) ? whole(title, treeOfMessages(kept.flatMap((each) => messageOf(each) ?? []), newId)) : null;
+}
+
+const whole = (title: string, tree: Tree): Imported | null => (path(tree).length ? { title: title.slice(0, 200), tree } : null);
+
+function messageOf(value: unknown): Message | null {
+  if (!isFields(value) || (value.role !== "user" && value.role !== "assistant")) return null;
+  const content = isList(value.content)
+    ? value.content.map((part) => (isFields(part) ? words(part.text) : "")).join("\n")
+    : words(value.content);
+  const parent = "parentId" in value ? value.parentId : value.parent;
+  return content ? { id: words(value.id), parent: parent === undefined ? null : words(parent), role: value.role, text: content } : null;
+}
+
+/** Messages that say what they follow, or that follow each other. */
+function treeOfMessages(messages: Message[], newId: () => string): Tree {
+  let tree = EMPTY;
+  const places: Record<string, string> = {};
+  const isTree = messages.some((one) => one.id && one.parent && messages.some((other) => other.id === one.parent));
+  let before = "";
+  for (const one of messages) {
+    const parent = isTree ? (places[one.parent ?? ""] ?? "") : before;
+    before = newId();
+    if (one.id) places[one.id] = before;
+    tree = added(tree, turn({ id: before, parent, role: one.role, text: one.text, status: "done" }));
+  }
+  return tree;
+}

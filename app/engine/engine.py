@@ -25,6 +25,7 @@ from app.engine.model_runner import ModelRunner, TokenConstraint
 from app.engine.outbox import Outbox
 from app.engine.pages.page_names import CACHE_SECRET_BYTES
 from app.engine.pages.page_pool import OnPageForgotten
+from app.engine.progress import ProgressReports
 from app.engine.scheduling.limits import SchedulerLimits
 from app.engine.scheduling.pace import PromptPace
 from app.engine.scheduling.scheduler import Scheduler
@@ -115,6 +116,7 @@ class Engine:
             )
         self._is_stuck = False  # all sequences wait for pages that are loaded or saved
         self._outbox = Outbox()
+        self._progress = ProgressReports(self._scheduler, self._outbox)
         self._failures_in_a_row = 0
         self._steps = self._computed_tokens = self._cached_tokens = self._generated_tokens = 0
         self._rate = TokenRate()
@@ -215,6 +217,8 @@ class Engine:
     def _step(self) -> None:
         """Schedules, computes and delivers one step."""
         step = self._schedule()
+        if self._progress.watched and self._progress.scheduled():
+            self._flush()
         tokens = self._compute(step)
         self._postprocess(step, tokens)
 
@@ -237,6 +241,8 @@ class Engine:
                 if search is not None:
                     self._searches[search.group] = search
                 self._scheduler.add(generation.sequence)
+                if generation.request.reports_progress:
+                    self._progress.watch(generation)
                 if self._memory is not None:
                     self._memory.submitted(generation.sequence)
             elif not generation.ended:
@@ -291,6 +297,8 @@ class Engine:
         if tokens is not None:
             self._steps += 1
             self._computed_tokens += sum(step.query_lengths)
+            if self._progress.watched:
+                self._progress.computed(step)
             if self._speculation is None or not self._speculation.looked_up:
                 self._scheduler.complete(step)
                 for sequence, token, sampled in zip(step.sequences, tokens, step.samples, strict=True):
@@ -394,6 +402,7 @@ class Engine:
             self._scheduler.remove(group.members[0])
             self._exchange(BranchChange(leaves=search.sequences))
             generation = search.root
+        self._progress.forget(generation)
         generation.ended = True
         with self._wake:
             if self._live.get(generation.request.request_id) is generation:

@@ -7,7 +7,7 @@ that reads it, aborts its request.
 A message costs many times what a token in it does. So the tokens that a step made for all requests of one reader (an
 ingress) travel together, in one message (a `Bundle`) on one of their streams: the reader's *delivery stream*. If a
 direct connection to the reader is open (a `Line`), it takes that part instead. Always on the request's own stream go
-its first tokens, its last, and whatever is more than tokens: scores, embeddings, errors.
+its first tokens, its last, and whatever is more than tokens: scores, embeddings, errors, progress of the prompt.
 
 A worker cannot know whether the last messages of a delivery stream were read. Each request therefore keeps the tokens
 that others have delivered for it since its own stream's last message. It resends them on its own stream when the
@@ -25,7 +25,7 @@ from app.engine.generation import Event
 from app.engine.model_runner import TokenConstraint
 from app.messages.bundle import Bundle, Part
 from app.messages.failures import EngineError
-from app.messages.outputs import Answer, FinishReason, PromptResult, TokenDelta, TokenScores
+from app.messages.outputs import Answer, FinishReason, PromptProgress, PromptResult, TokenDelta, TokenScores
 from app.messages.requests import GenerateRequest
 
 MAX_WAITING_TOKENS: Final = 32
@@ -198,6 +198,7 @@ class _Mailbox:
         "_finish_reason",
         "_more",
         "_must_resend",
+        "_progress",
         "_prompt",
         "_reader",
         "_request_id",
@@ -220,6 +221,7 @@ class _Mailbox:
         self._token_ids: list[int] = []
         self._cached_tokens = 0
         self._scores: list[TokenScores] = []
+        self._progress: PromptProgress | None = None
         self._prompt: PromptResult | None = None
         self._finish_reason: FinishReason | None = None
         self._more: tuple[Answer, ...] = ()
@@ -247,6 +249,8 @@ class _Mailbox:
                 self._scores.append(event.scores)
             if event.prompt is not None:
                 self._prompt = event.prompt
+            if event.progress is not None:
+                self._progress = event.progress
         if len(self._token_ids) > MAX_WAITING_TOKENS and (delivery := self._delivery()) is not None:
             delivery.on_backlog()
         if not self._wait_for_delivery():
@@ -325,18 +329,21 @@ class _Mailbox:
     def _own_part(self) -> Bundle:
         """What the own stream must send now: one part or none. It repeats what others have delivered since its last."""
         last = self._finish_reason is not None and not self.ended
-        if not last and (not (self._token_ids or self._must_resend) or self._delivery() is not None):
+        has_news = self._token_ids or self._must_resend or self._progress
+        if not last and (not has_news or self._delivery() is not None):
             return ()
         token_ids = (*self._delivered_by_others, *self._token_ids)
         scores = TokenScores.joined(self._scores) if self._scores else None
-        delta = TokenDelta(token_ids, self._finish_reason, self._cached_tokens, scores, self._prompt, self._more)
+        delta = TokenDelta(
+            token_ids, self._finish_reason, self._cached_tokens, scores, self._prompt, self._more, self._progress
+        )
         part = Part(self._request_id, self._sent_tokens, delta)
         self._sent_tokens += len(token_ids)
         self._delivered_by_others.clear()
         self._token_ids.clear()
         self._scores.clear()
         self._cached_tokens = 0
-        self._prompt = None
+        self._prompt = self._progress = None
         self._must_resend = False
         self.ended = last
         if last:

@@ -1,4 +1,4 @@
-"""What an engine returns: token deltas, scores, answers."""
+"""What an engine returns: token deltas, scores, answers, and how far a prompt is."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
@@ -45,6 +45,21 @@ class PromptResult:
     """[hidden_size], of length 1, if `pooling` was set."""
 
 
+class PromptProgress(NamedTuple):
+    """How far a request is before its first token; only of requests that ask for it."""
+
+    total_tokens: int
+    """Of the prompt."""
+    cached_tokens: int
+    """Of them, those found in the prefix cache or loaded so far."""
+    read_tokens: int
+    """Of them, those whose keys and values are there: the cached ones and those computed. It never falls."""
+    elapsed_s: float
+    """Since the request was first given a place in the engine's steps; 0 before that."""
+    queued_ahead: int | None
+    """While it waits: how many sequences of this worker begin before it; None: it does not wait."""
+
+
 class TokenDelta(NamedTuple):
     """Tokens generated since the last delta. A slow reader gets fewer and bigger deltas.
 
@@ -62,6 +77,13 @@ class TokenDelta(NamedTuple):
     """In the first delta only, if the request asked for it."""
     more: "tuple[Answer, ...]" = ()
     """In the only delta of a beam search, which is the best answer: the other answers, the best first."""
+    progress: PromptProgress | None = None
+    """News of the prompt: in deltas before the first token, which have nothing else, and in the first token's."""
+
+    @property
+    def has_output(self) -> bool:
+        """Whether it brings more than news of the prompt."""
+        return bool(self.token_ids) or self.finish_reason is not None
 
 
 class Answer(NamedTuple):

@@ -99,6 +99,9 @@ class GenerateRequest:
     """None: each token is sampled. A search has neither window nor scores nor grammar, and does not use temperature,
     top_k, top_p, min_p and seed."""
 
+    reports_progress: bool = False
+    """Whether deltas with a `PromptProgress` come before the first token."""
+
     @property
     def needs_scores(self) -> bool:
         """Whether it asks for log-probabilities or for a vector."""

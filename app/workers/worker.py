@@ -18,10 +18,11 @@ from typing import Any
 from app.engine.engine import Engine
 from app.engine.pages.page_names import CACHE_SECRET_BYTES
 from app.engine.stream import AsyncEngine
-from app.messages.bundle import Bundle
+from app.messages.bundle import Bundle, Part
 from app.messages.direct_line import LINES_FOLDER, connect
 from app.messages.failures import EngineStoppedError
 from app.messages.memory import SavedPages
+from app.messages.outputs import PromptProgress, TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerFacts, WorkerReport
 from app.ray_internals import keep_on_loopback, session_folder
@@ -35,10 +36,12 @@ from app.workers.warm_up import warm_up
 
 _CLAIM_TIMEOUT_S = 15.0
 """A worker that is being replaced needs a moment to end. After this time Serve tries again anyway."""
+_QUEUE_NEWS_S = 0.5
+"""How often a request that waits for a place is told where it is, if that has changed."""
 
 
 class Worker:
-    """One engine behind a semaphore. `app.deploy` makes it a deployment; Ray Serve calls its methods."""
+    """One engine behind a bounded number of places. `app.deploy` makes it a deployment; Ray Serve calls its methods."""
 
     def __init__(
         self,
@@ -109,7 +112,15 @@ class Worker:
 
         Raises QueueFullError, ConstraintError, and what `AsyncEngine.stream` raises.
         """
-        async with self._admission.place():
+        with self._admission.turn() as turn:
+            if request.reports_progress:
+                told: int | None = None
+                while not turn.has_come:
+                    if (ahead := turn.ahead + self._engine.statistics().waiting) != told:
+                        told = ahead
+                        yield _waits(request, ahead)
+                    await turn.wait(_QUEUE_NEWS_S)
+            await turn.wait()
             constraint = None
             if request.grammar is not None and self._constraints is not None:
                 constraint = await self._constraints.make(request.grammar)
@@ -205,3 +216,9 @@ class Worker:
             self._constraints.close()
         if hasattr(self, "_claim"):
             self._claim.release()
+
+
+def _waits(request: GenerateRequest, ahead: int) -> Bundle:
+    """The news that so many sequences begin before the request."""
+    progress = PromptProgress(len(request.prompt_token_ids), 0, 0, 0.0, ahead)
+    return (Part(request.request_id, 0, TokenDelta((), progress=progress)),)

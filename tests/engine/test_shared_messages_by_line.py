@@ -9,6 +9,7 @@ import pytest
 from app.engine.engine import Engine
 from app.engine.stream import MAX_RESENT_TOKENS, MAX_WAITING_TOKENS, AsyncEngine
 from app.messages.bundle import Assembler, Bundle
+from app.messages.outputs import TokenDelta
 from tests.engine.test_engine import Gate, make_request
 from tests.engine.test_shared_messages import Reader, keep_pace, runner, streams
 from tests.fakes import FakeRunner
@@ -32,7 +33,7 @@ class FakeLine:
     def send(self, bundle: Bundle) -> None:
         assert self.writable
         assert not self.is_lost
-        assert all(part.delta == (part.delta.token_ids, None, 0, None, None, ()) for part in bundle)
+        assert all(part.delta == TokenDelta(part.delta.token_ids) for part in bundle)
         self.messages += 1
         self._on_the_way.append(bundle)
         if not self._late:

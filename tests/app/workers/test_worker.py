@@ -14,7 +14,7 @@ from app.engine.model_runner import Batch, ModelRunner
 from app.messages.bundle import Assembler, Part
 from app.messages.direct_line import LINES_FOLDER, Lines
 from app.messages.failures import EngineStoppedError, QueueFullError
-from app.messages.outputs import TokenDelta
+from app.messages.outputs import PromptProgress, TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerFacts, WorkerReport
 from app.settings import ModelApplicationSettings, parse_settings
@@ -160,6 +160,26 @@ async def test_two_requests_run_one_waits_one_is_refused(worker: Worker, model: 
         await read(worker, "d")
     model.gate.set()
     assert [len(deltas) > 0 for deltas in await asyncio.gather(*tasks)] == [True] * 3
+    await until_idle(worker)
+
+
+async def test_a_request_that_waits_for_a_place_is_told_so_if_it_asks(worker: Worker, model: Model) -> None:
+    model.gate.clear()
+    running = [asyncio.create_task(read(worker, name)) for name in "ab"]
+    await asyncio.sleep(0)
+    asks = GenerateRequest("asks", (1, 2, 3), 3, tenant=b"", reports_progress=True)
+    async with aclosing(worker.generate(asks, reader="asks")) as bundles:
+        (waits,) = await anext(bundles)
+        assert waits.delta == TokenDelta((), progress=PromptProgress(3, 0, 0, 0.0, queued_ahead=0))
+        assert report(worker).waiting == 1
+        with pytest.raises(QueueFullError):
+            await anext(worker.generate(asks, reader="asks"))  # before there is any news
+        model.gate.set()
+        deltas = [part.delta async for (part,) in bundles]
+    told = [delta.progress for delta in deltas if delta.progress is not None]
+    assert told[-1] == PromptProgress(3, 0, 3, told[-1].elapsed_s, queued_ahead=None)
+    assert sum(len(delta.token_ids) for delta in deltas) == 3
+    await asyncio.gather(*running)
     await until_idle(worker)
 
 

@@ -110,6 +110,9 @@ async def generate(
         if body.stream_options is not None and not body.stream:
             message = "'stream_options' is allowed only with 'stream': true."
             raise errors.invalid(message, "stream_options", "invalid_value")
+        if body.return_progress and not body.stream:
+            message = "'return_progress' is allowed only with 'stream': true."
+            raise errors.invalid(message, "return_progress", "invalid_value")
         served = service.model(body.model)
         chat, worker = served.chat, served.generate
         if stored is not None:

@@ -86,7 +86,7 @@ class Metrics:
             try:
                 async with aclosing(generate(request)) as deltas:
                     async for delta in deltas:
-                        if not began:
+                        if not began and delta.has_output:
                             began = True
                             prompt_tokens.inc(len(request.prompt_token_ids))
                         if delta.cached_tokens:

@@ -89,7 +89,7 @@ class Meter:
         )
 
     def _count(self, delta: TokenDelta) -> None:
-        self._has_begun = True
+        self._has_begun = self._has_begun or delta.has_output
         self._cached_tokens += delta.cached_tokens
         self._output_tokens += len(delta.token_ids) + sum(len(answer.token_ids) for answer in delta.more)
 

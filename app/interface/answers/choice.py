@@ -10,7 +10,7 @@ from app.interface.planning.job import Job
 from app.interface.text.chat_model import ChatModel
 from app.interface.text.detokenizer import StopStrings
 from app.interface.wire.generation import FinishReason
-from app.messages.outputs import TokenDelta, TokenScores
+from app.messages.outputs import PromptProgress, TokenDelta, TokenScores
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class ChoiceDelta:
     logprob: float = 0.0
     """The sum of the tokens' log-probabilities."""
     calls: tuple[ToolCallDelta, ...] = ()
+    progress: PromptProgress | None = None
+    """News of the prompt, older than the rest."""
 
 
 class Choice:
@@ -99,6 +101,7 @@ def merged(first: ChoiceDelta, second: ChoiceDelta) -> ChoiceDelta:
         _joined(first.logprobs, second.logprobs),
         first.logprob + second.logprob,
         first.calls + second.calls,
+        second.progress or first.progress,
     )
 
 

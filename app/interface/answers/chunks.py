@@ -12,7 +12,8 @@ from app.interface.answers.usage import TokenCount
 from app.interface.errors import ApiError
 from app.interface.functions.call_parser import ToolCallDelta
 from app.interface.planning.job import Job
-from app.interface.wire.generation import Usage
+from app.interface.wire.generation import PromptProgressObject, Usage
+from app.messages.outputs import PromptProgress
 
 DONE = b"data: [DONE]\n\n"
 
@@ -60,7 +61,8 @@ class ChunkWriter:
         self._shape = shape
         self._head = b"data: " + event_json(fields)[:-1] + b',"choices":['
         # With include_usage every chunk has the field, and it is null in all but the last.
-        self._tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+        self._end = b'],"usage":null' if include_usage else b"]"
+        self._tail = self._end + b"}\n\n"
 
     def start(self, index: int) -> bytes:
         """The chunk that opens a choice: in chat its role, in completions none."""
@@ -86,12 +88,22 @@ class ChunkWriter:
             chunks += self._chunk(index, self._shape.empty, finish_reason)
         return chunks
 
+    def progress(self, index: int, progress: PromptProgress) -> bytes:
+        """A choice's news of its prompt: a chunk without text, as llama-server writes it."""
+        tail = b'%b,"prompt_progress":%b}\n\n' % (self._end, event_json(wire_progress(progress)))
+        return self._chunk(index, self._shape.empty, None, tail=tail)
+
     def usage(self, usage: Usage) -> bytes:
         """The last chunk of a stream with include_usage: the numbers, and no choices."""
         return self._head + b'],"usage":' + event_json(usage.model_dump()) + b"}\n\n"
 
     def _chunk(
-        self, index: int, content: bytes, finish_reason: str | None, logprobs: Mapping[str, Any] | None = None
+        self,
+        index: int,
+        content: bytes,
+        finish_reason: str | None,
+        logprobs: Mapping[str, Any] | None = None,
+        tail: bytes | None = None,
     ) -> bytes:
         reason = b"null" if finish_reason is None else b'"%b"' % finish_reason.encode()
         return b'%b{"index":%d,%b,"logprobs":%b,"finish_reason":%b}%b' % (
@@ -100,7 +112,7 @@ class ChunkWriter:
             content,
             b"null" if logprobs is None else event_json(logprobs),
             reason,
-            self._tail,
+            self._tail if tail is None else tail,
         )
 
 
@@ -120,10 +132,7 @@ class ChunkEvents:
     def add(self, deltas: Sequence[ChoiceDelta]) -> bytes:
         """The chunks of these deltas."""
         self._count.add(deltas)
-        return b"".join(
-            self._writer.delta(delta.index, delta.text, delta.finish_reason, delta.logprobs, delta.calls)
-            for delta in deltas
-        )
+        return b"".join(map(self._chunks, deltas))
 
     def end(self) -> bytes:
         """The usage, if the client asked for it, and OpenAI's end of a stream."""
@@ -132,6 +141,23 @@ class ChunkEvents:
     def fail(self, error: ApiError) -> bytes:
         """The error; no end follows it."""
         return error_event(error)
+
+    def _chunks(self, delta: ChoiceDelta) -> bytes:
+        chunks = self._writer.delta(delta.index, delta.text, delta.finish_reason, delta.logprobs, delta.calls)
+        if delta.progress is None:
+            return chunks
+        return self._writer.progress(delta.index, delta.progress) + chunks
+
+
+def wire_progress(progress: PromptProgress) -> dict[str, Any]:
+    """The news of a prompt as `PromptProgressObject`."""
+    return PromptProgressObject(
+        total=progress.total_tokens,
+        cache=progress.cached_tokens,
+        processed=progress.read_tokens,
+        time_ms=round(progress.elapsed_s * 1000),
+        queued_ahead=progress.queued_ahead,
+    ).model_dump()
 
 
 def _call_delta(call: ToolCallDelta) -> dict[str, Any]:

@@ -74,6 +74,10 @@ async def _run_request(index: int, job: Job, model: ChatModel, generate: Generat
     try:
         async with aclosing(generate(job.requests[index])) as deltas:
             async for delta in deltas:
+                if delta.progress is not None:
+                    buffer.put(ChoiceDelta(first, "", 0, None, progress=delta.progress))
+                    if not delta.has_output:
+                        continue
                 new = choice.feed(delta)
                 for number, answer in enumerate(delta.more, start=first + 1):  # a beam search's further answers
                     whole = TokenDelta(answer.token_ids, answer.finish_reason, delta.cached_tokens)

@@ -11,7 +11,7 @@ from typing import Any
 
 from app.interface.answers.answer import AnswerHead
 from app.interface.answers.choice import ChoiceDelta
-from app.interface.answers.chunks import event_json
+from app.interface.answers.chunks import event_json, wire_progress
 from app.interface.answers.usage import TokenCount
 from app.interface.errors import ApiError
 from app.interface.planning.job import Job
@@ -95,7 +95,7 @@ class ResponseEvents:
         self._builder = _ResponseBuilder(request, head, job, streams=True)
 
     def begin(self) -> bytes:
-        """`response.created` and `response.in_progress`."""
+        """`response.created`, and `response.in_progress` or, with progress asked for, `response.queued`."""
         self._builder.begin()
         return self._builder.take()
 
@@ -130,6 +130,8 @@ class _ResponseBuilder:
     def __init__(self, request: ResponseRequest, head: AnswerHead, job: Job, *, streams: bool) -> None:
         """streams: whether events are wanted."""
         self.response = _blank_response(request, head, job)
+        if request.return_progress:
+            self.response.status = "queued"
         self._count = TokenCount(job)
         self._streams = streams
         self._events: list[bytes] = []
@@ -144,12 +146,17 @@ class _ResponseBuilder:
     def begin(self) -> None:
         """Makes the first events."""
         self._whole_event("response.created")
-        self._whole_event("response.in_progress")
+        self._whole_event(f"response.{self.response.status}")
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> None:
         """Takes what has come since the last call."""
         self._count.add(deltas)
         for delta in deltas:
+            if self.response.status == "queued" and (delta.progress is None or delta.progress.queued_ahead is None):
+                self.response.status = "in_progress"
+                self._whole_event("response.in_progress")
+            if delta.progress is not None:
+                self._event("response.prompt_progress", prompt_progress=wire_progress(delta.progress))
             self._add_text(delta.text, (delta.logprobs or {}).get("content", []))
             for call in delta.calls:
                 if call.call_id is not None and call.name is not None:
@@ -185,10 +192,11 @@ class _ResponseBuilder:
 
     def so_far(self, status: ResponseStatus = "incomplete") -> ResponseObject:
         """What there is of the response, its open message included and a call that is not whole left out."""
-        if self.response.status != "in_progress":
+        if self.response.status not in ("queued", "in_progress"):
             return self.response
         response = self.response.model_copy(deep=True)
-        response.status = status
+        if status != "in_progress":  # then it may also be queued
+            response.status = status
         if self._call is not None:
             response.output.pop(self._call)
         if self._message is not None and isinstance(message := response.output[self._message], OutputMessage):

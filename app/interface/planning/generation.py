@@ -78,6 +78,7 @@ def make_job(
             grammar=options.grammar.schema if options.grammar is not None else None,
             window=prompt.window,
             search=options.search,
+            reports_progress=request.return_progress or False,
         )
         for number, prompt in enumerate(prompts)
         for choice in range(requests_each)

@@ -91,6 +91,7 @@ def chat_request(request: ResponseRequest) -> ChatCompletionRequest:
         parallel_tool_calls=request.parallel_tool_calls if tools else None,
         logprobs=request.logprobs or None,
         top_logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+        return_progress=request.return_progress,
     )
 
 

@@ -57,6 +57,21 @@ class Usage(BaseModel):
         )
 
 
+class PromptProgressObject(BaseModel):
+    """`prompt_progress`: the first four fields as in llama-server."""
+
+    total: int
+    """Tokens of the prompt."""
+    cache: int
+    """Of them, those that the prefix cache had."""
+    processed: int
+    """Of them, those that are read, the cached ones included."""
+    time_ms: int
+    """Since a worker began to read it."""
+    queued_ahead: int | None
+    """Extension: while the request waits for a worker, how many begin before it; null: it does not wait."""
+
+
 class StreamOptions(Wire):
     """`stream_options`."""
 
@@ -127,6 +142,8 @@ class GenerationRequest(Wire):
     """Extension, with "shift": first tokens that stay; -1: the prompt; none: the system prompt."""
     n_discard: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     """Extension, with "shift": tokens that go at a time; -1 or none: half of what does not stay."""
+    return_progress: bool | None = None
+    """Extension, with `stream`: chunks with `prompt_progress` come before the first token."""
 
     @property
     def stops(self) -> tuple[str, ...]:

@@ -242,6 +242,8 @@ class ResponseRequest(Wire):
     top_k: TopK | None = None
     min_p: MinP | None = None
     repetition_penalty: RepetitionPenalty | None = None
+    return_progress: bool | None = None
+    """With `stream`: events `response.prompt_progress` come before the first token."""
 
     @property
     def conversation_id(self) -> str | None:

@@ -10,8 +10,8 @@ import pytest
 from app.accounts.accounts import OPERATOR_ACTS
 from app.interface.accounts.checks import rate_headers
 from app.messages.accounts import RateState, UsageRow, UserChange, UserLimits
-from app.messages.failures import QueueFullError
-from app.messages.outputs import TokenDelta
+from app.messages.failures import EngineStoppedError, QueueFullError
+from app.messages.outputs import PromptProgress, TokenDelta
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.accounts.here import CHAT, Site
 
@@ -146,6 +146,23 @@ async def test_what_a_request_took_is_counted_once_for_each_prompt(
     prompt = sum(map(len, prompts))
     cached = min(2 * len(site.worker.requests), prompt)
     assert row == UsageRow(ann.id, row.credential, row.day, "tiny", 1, prompt, cached, output)
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_a_prompt_is_charged_with_its_first_token_and_not_with_news_of_it(
+    make_site: Callable[..., Site], is_lost: bool
+) -> None:
+    def script(_: Any) -> list[TokenDelta | Exception]:
+        news = TokenDelta((), progress=PromptProgress(9, 4, 4, 0.0, None))
+        return [news, EngineStoppedError("lost")] if is_lost else [news, *deltas([6, 7, 8])]
+
+    site = make_site(FakeWorker(script))
+    site.add("ann")
+    body = {"model": "tiny", "input": "hi", "stream": True, "return_progress": True}
+    assert "response.prompt_progress" in (await site.ask("POST", "/v1/responses", await site.log_in("ann"), body)).text
+    await asyncio.gather(*site.gate._settling)
+    (row,) = site.inside.usage.rows(OPERATOR_ACTS, "2000-01-01", "2100-01-01")
+    assert (row.prompt > 0, row.output) == ((False, 0) if is_lost else (True, 3))
 
 
 # --- what ends a request ---------------------------------------------------------------------------------------------

@@ -27,6 +27,8 @@ class Reader:
         self.status = 0
         self.retry_after: str | None = None
         self.texts: list[str] = []
+        self.news: list[dict[str, Any]] = []
+        """What came of the prompt before the first text."""
         self.task = asyncio.create_task(self._read(http, body))
 
     async def _read(self, http: httpx.AsyncClient, body: dict[str, Any]) -> None:
@@ -35,7 +37,12 @@ class Reader:
             self.retry_after = response.headers.get("retry-after")
             async for line in response.aiter_lines():
                 if line.startswith("data: {"):
-                    self.texts.append(json.loads(line[6:])["choices"][0]["text"])
+                    chunk = json.loads(line[6:])
+                    if "prompt_progress" in chunk:
+                        assert not self.texts
+                        self.news.append(chunk["prompt_progress"])
+                    else:
+                        self.texts.append(chunk["choices"][0]["text"])
 
     async def leave(self) -> None:
         self.task.cancel()
@@ -66,6 +73,28 @@ async def test_leaving_while_the_prompt_is_read(service: RunningService, http: h
     await wait_for(service, running=1)
     assert not any(reader.texts)
     await reader.leave()
+    await asyncio.to_thread(service.wait_until_idle)
+
+
+async def test_who_waits_and_is_read_is_told_so(service: RunningService, http: httpx.AsyncClient) -> None:
+    readers = [Reader(http, service.endless()) for _ in range(PLACES - 1)]
+    await wait_for(service, running=4, waiting=3)
+    long = service.endless("All work and no play makes Jack a dull boy. " * 200, max_tokens=8)
+    asking = Reader(http, long | {"return_progress": True})
+    while not asking.news:
+        await asyncio.sleep(0.05)
+    for reader in readers:
+        await reader.leave()
+    await asking.task
+    first, *others = asking.news
+    assert (first["queued_ahead"], first["processed"], first["time_ms"]) == (1, 0, 0)
+    reading = [news for news in others if news["queued_ahead"] is None]
+    steps = [news["processed"] for news in reading]
+    assert steps == sorted(steps)
+    assert len(set(steps)) > 2
+    assert steps[-1] == reading[-1]["total"] > 1500
+    assert reading[-1]["time_ms"] > 0
+    assert "".join(asking.texts)
     await asyncio.to_thread(service.wait_until_idle)
 
 

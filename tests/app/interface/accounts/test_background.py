@@ -10,7 +10,7 @@ from openai import APIStatusError, BadRequestError, NotFoundError, RateLimitErro
 from app.interface.accounts import stored_answers
 from app.interface.answers import running
 from app.messages.failures import QueueFullError
-from app.messages.outputs import TokenDelta
+from app.messages.outputs import PromptProgress, TokenDelta
 from app.messages.requests import GenerateRequest
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.accounts.here import LocalAccounts, Site
@@ -353,3 +353,31 @@ async def test_at_another_ingress_and_after_its_own_has_died(world: World, make_
     asked: list[Any] = (await world.client.responses.input_items.list(made.id)).data
     assert asked[0].content[0].text == "hi"
     await mine.cancel()
+
+
+async def test_it_is_queued_until_a_worker_begins_if_it_asks(make_site: Callable[..., Site]) -> None:
+    waits, is_read = PromptProgress(9, 0, 0, 0.0, 1), PromptProgress(9, 0, 4, 0.5, None)
+    news = [TokenDelta((), progress=each) for each in (waits, is_read)]
+    worker = SteppedWorker(lambda _: [*news, *deltas(tokens_of(ANSWER))])
+    site = make_site(worker)
+    site.add("ann")
+    client = client_of(site, await site.log_in("ann"))
+    body: Any = {"model": "tiny", "input": "hi", "background": True, "extra_body": {"return_progress": True}}
+    asking = asyncio.create_task(client.responses.create(**body, stream=True))
+    while not worker.requests:
+        await asyncio.sleep(0)
+    statuses = []
+    for _ in range(3):
+        worker.let(1)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        [one] = site.gate.running._answers.values()
+        statuses.append(one.so_far().status)
+    assert statuses == ["queued", "in_progress", "in_progress"]
+    worker.let()
+    kinds = [event.type async for event in await asking]
+    assert kinds[:5] == [
+        *("response.created", "response.queued", "response.prompt_progress"),
+        *("response.in_progress", "response.prompt_progress"),
+    ]
+    assert kinds[-1] == "response.completed"

@@ -32,6 +32,8 @@ class FakeV1:
     error: tuple[int, str] | None = None
     """Status and message to answer with instead."""
     finish_reason: str = "stop"
+    news: list[dict[str, Any]] = field(default_factory=list)
+    """What to tell of the prompt before the words, to who asks."""
     key: str | None = None
     """Where given, clients must show it."""
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -60,14 +62,19 @@ class FakeV1:
             self.asked.append(await request.json())
             if self.error is not None:
                 return _error(*self.error)
-            return StreamingResponse(self._stream(), media_type="text/event-stream")
+            is_told = bool(self.asked[-1].get("return_progress"))
+            return StreamingResponse(self._stream(self.news if is_told else []), media_type="text/event-stream")
 
         return app
 
-    async def _stream(self) -> AsyncIterator[str]:
+    async def _stream(self, news: list[dict[str, Any]]) -> AsyncIterator[str]:
         done = False
         try:
             chunk = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "fake-model"}
+            nothing = {"index": 0, "delta": {}, "finish_reason": None}
+            for each in list(news):
+                yield f"data: {json.dumps({**chunk, 'choices': [nothing], 'prompt_progress': each})}\n\n"
+                await asyncio.sleep(self.pause_s)
             for word in list(self.words):
                 delta = {"index": 0, "delta": {"content": word}, "finish_reason": None}
                 yield f"data: {json.dumps({**chunk, 'choices': [delta]})}\n\n"

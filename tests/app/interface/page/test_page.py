@@ -209,6 +209,24 @@ def test_a_stop_before_the_first_word_leaves_no_question_without_an_answer(brows
         assert fake.asked[1]["messages"] == [{"role": "user", "content": "Two?"}]
 
 
+@pytest.mark.parametrize(
+    ("news", "shown"),
+    [
+        ({"queued_ahead": 2, "processed": 0}, "Queued, 2 ahead"),
+        ({"queued_ahead": 0, "processed": 0}, "Queued, next in line"),
+        ({"queued_ahead": None, "processed": 820}, "Reading the prompt, 40 %"),
+    ],
+    ids=["queued", "next", "reading"],
+)
+def test_a_wait_says_what_for(browser: Browser, news: dict[str, int | None], shown: str) -> None:
+    fake = FakeV1(words=[""] * 100, pause_s=0.02, news=[news | {"total": 2048, "cache": 0, "time_ms": 0}])
+    with running(fake, mount_page), open_page(browser, fake.url) as (page, _):
+        ask(page, "One?")
+        expect(page.locator(".waiting")).to_contain_text(shown)
+        aloud = page.get_by_role("status").filter(has_text=shown.removesuffix(", 40 %"))
+        expect(aloud.locator("[aria-hidden=true]", has_text="%")).to_have_count(shown.count("%"))
+
+
 def test_a_cut_answer_goes_on(browser: Browser) -> None:
     fake = FakeV1(words=["One, two,"], finish_reason="length")
     with running(fake, mount_page), open_page(browser, fake.url) as (page, _):

@@ -8,7 +8,7 @@ import { Icon } from "./icons";
 import { Markdown } from "./text";
 import { parts, spoken } from "./thought";
 import { Versions } from "./thread";
-import type { Turn } from "./tree";
+import type { Progress, Turn } from "./tree";
 
 interface Props {
   chat: Chat;
@@ -44,6 +44,19 @@ export const Answer = memo(function Answer({ chat, turn, place, count, isBusy, i
   );
 });
 
+/** What an answer without a word waits for. It is read aloud whenever it changes, so the percents are not in it. */
+export function waits(turn: Turn): string {
+  if (turn.status === "waiting") return "Waiting for a place";
+  const ahead = turn.progress?.ahead ?? null;
+  if (ahead === null) return "Reading the prompt";
+  return ahead ? `Queued, ${ahead} ahead` : "Queued, next in line";
+}
+
+/** How much of the prompt is read. */
+export function percent({ done, total }: Progress): number {
+  return Math.floor((100 * done) / Math.max(total, 1));
+}
+
 /** What is happening while nothing is to be seen yet, and for how long. */
 function Waiting({ turn }: { turn: Turn }) {
   const [, tick] = useState(0);
@@ -55,7 +68,8 @@ function Waiting({ turn }: { turn: Turn }) {
   return (
     <p class="waiting quiet" role="status">
       <span class="pulse" aria-hidden="true" />
-      {turn.status === "waiting" ? "Waiting for a place" : "Reading the prompt"}
+      {waits(turn)}
+      {turn.progress?.ahead === null && <span aria-hidden="true">{`, ${percent(turn.progress)} %`}</span>}
       {seconds > 1 && <span aria-hidden="true">{`, ${seconds} s`}</span>}
     </p>
   );

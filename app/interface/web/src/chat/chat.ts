@@ -425,7 +425,7 @@ export class Chat {
     };
     const { [id]: old } = this.state.tree.turns;
     if (old === undefined) return;
-    const { failure: _, usage: __, itemId: ___, ...kept } = old;
+    const { failure: _, usage: __, itemId: ___, progress: ____, ...kept } = old;
     const fresh: Turn = { ...kept, status: "waiting", askedAtMs: Date.now(), firstAtMs: 0, endedAtMs: 0 };
     this.set({ writing: id, tree: { ...this.state.tree, turns: { ...this.state.tree.turns, [id]: fresh } } });
     this.save();
@@ -440,7 +440,8 @@ export class Chat {
         if (piece.kind === "admitted") {
           if (text === before) update({ status: "reading", model: this.state.model });
           this.set({ isReachable: true });
-        } else if (piece.kind === "lost") this.set({ isReachable: false });
+        } else if (piece.kind === "progress") update({ progress: piece.progress });
+        else if (piece.kind === "lost") this.set({ isReachable: false });
         else if (piece.kind === "response") {
           running.responseId = piece.id;
           if (isStored && !isResumed) this.others.postMessage(this.state.id);

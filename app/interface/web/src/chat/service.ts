@@ -1,6 +1,6 @@
 // What the chat asks of /v1: models, health, streamed answers. Knows no page.
 import { eventsOf } from "./events";
-import type { Said, Usage } from "./tree";
+import type { Progress, Said, Usage } from "./tree";
 
 export interface Model {
   id: string;
@@ -20,6 +20,7 @@ export interface Knobs {
 /** What comes while an answer is written. */
 export type Piece =
   | { kind: "admitted" }
+  | { kind: "progress"; progress: Progress }
   | { kind: "text"; text: string }
   /** All of the text, in place of what came before. */
   | { kind: "whole"; text: string }
@@ -110,9 +111,16 @@ interface WireUsage {
   prompt_tokens_details?: { cached_tokens?: number } | null;
 }
 
+interface WireProgress {
+  total: number;
+  processed: number;
+  queued_ahead: number | null;
+}
+
 interface Chunk {
   choices?: { delta?: { content?: string | null; reasoning_content?: string | null }; finish_reason?: string | null }[];
   usage?: WireUsage | null;
+  prompt_progress?: WireProgress;
   error?: { message?: string; code?: string | null };
 }
 
@@ -122,7 +130,7 @@ export async function* completed(
 ): AsyncGenerator<Piece> {
   const system: Said[] = knobs.system.trim() ? [{ role: "system", content: knobs.system }] : [];
   const body = {
-    model, messages: [...system, ...said], stream: true, stream_options: { include_usage: true }, seed,
+    model, messages: [...system, ...said], stream: true, stream_options: { include_usage: true }, return_progress: true, seed,
     ...sampling(knobs), ...(knobs.maxTokens === null ? {} : { max_completion_tokens: knobs.maxTokens }),
   };
   const response = await send("POST", "/v1/chat/completions", body, signal);
@@ -137,6 +145,7 @@ export async function* completed(
     }
     const chunk = JSON.parse(data) as Chunk;
     if (chunk.error) throw new AnswerFailure(chunk.error.message ?? "The answer broke off.", 200, chunk.error.code ?? null, requestId);
+    if (chunk.prompt_progress) yield progressOf(chunk.prompt_progress);
     const choice = chunk.choices?.[0];
     const thought = choice?.delta?.reasoning_content ?? "";
     const text = choice?.delta?.content ?? "";
@@ -168,6 +177,7 @@ interface ResponseEvent {
   sequence_number?: number;
   delta?: string;
   item?: { id: string; type: string };
+  prompt_progress?: WireProgress;
   response?: ResponseBody;
   error?: { message?: string; code?: string };
 }
@@ -184,7 +194,7 @@ export async function* responded(
   model: string, conversation: { id: string; parent: string }, question: string, knobs: Knobs, seed: number, signal: AbortSignal,
 ): AsyncGenerator<Piece> {
   const body = {
-    model, conversation, input: question, stream: true, background: true, seed, ...sampling(knobs),
+    model, conversation, input: question, stream: true, background: true, return_progress: true, seed, ...sampling(knobs),
     ...(knobs.system.trim() ? { instructions: knobs.system } : {}),
     ...(knobs.maxTokens === null ? {} : { max_output_tokens: knobs.maxTokens }),
   };
@@ -231,6 +241,7 @@ async function* followed(id: string, first: Response, signal: AbortSignal): Asyn
           responseId = event.response.id;
           yield { kind: "response", id: responseId };
         }
+        if (event.prompt_progress) yield progressOf(event.prompt_progress);
         if (event.type === "response.output_item.added" && event.item?.type === "message") yield { kind: "item", id: event.item.id };
         if (event.type === "response.output_text.delta" && event.delta) yield { kind: "text", text: event.delta };
         if (event.error || event.type === "response.failed") {
@@ -251,6 +262,10 @@ async function* followed(id: string, first: Response, signal: AbortSignal): Asyn
       yield { kind: "admitted" };
     }
   }
+}
+
+function progressOf(wire: WireProgress): Piece {
+  return { kind: "progress", progress: { ahead: wire.queued_ahead, done: wire.processed, total: wire.total } };
 }
 
 function* endOf(response: ResponseBody): Generator<Piece> {

@@ -15,6 +15,15 @@ export interface Usage {
   answerTokens: number;
 }
 
+/** How far an answer is before its first word. */
+export interface Progress {
+  /** How many requests begin before it; null: it does not wait. */
+  ahead: number | null;
+  /** Of `total` tokens of the prompt. */
+  done: number;
+  total: number;
+}
+
 export interface Turn {
   id: string;
   /** Empty: the conversation begins with it. */
@@ -32,6 +41,7 @@ export interface Turn {
   itemId?: string;
   failure?: Failure;
   usage?: Usage;
+  progress?: Progress;
 }
 
 export interface Tree {

@@ -1,0 +1,111 @@
+import { afterEach, describe, expect, test, vi } from "vitest";
+
+import { percent, waits } from "./answer";
+import { type Piece, completed, responded } from "./service";
+import { PLAIN } from "./state";
+import { type Turn, turn } from "./tree";
+
+const NEWS = [
+  { total: 200, cache: 0, processed: 0, time_ms: 0, queued_ahead: 2 },
+  { total: 200, cache: 64, processed: 81, time_ms: 400, queued_ahead: null },
+];
+const PROGRESS = [
+  { kind: "progress", progress: { ahead: 2, done: 0, total: 200 } },
+  { kind: "progress", progress: { ahead: null, done: 81, total: 200 } },
+];
+
+/** Answers every call with these events, and says what was asked. */
+function serving(events: (object | string)[]): Record<string, unknown>[] {
+  const asked: Record<string, unknown>[] = [];
+  const data = events.map((each) => `data: ${typeof each === "string" ? each : JSON.stringify(each)}\n\n`).join("");
+  vi.stubGlobal("fetch", (_: string, init: RequestInit) => {
+    asked.push(JSON.parse(init.body as string) as Record<string, unknown>);
+    return Promise.resolve(new Response(data));
+  });
+  return asked;
+}
+
+async function all(pieces: AsyncGenerator<Piece>): Promise<Piece[]> {
+  const found: Piece[] = [];
+  for await (const piece of pieces) found.push(piece);
+  return found;
+}
+
+afterEach(() => vi.unstubAllGlobals());
+
+const END = { kind: "end", isCut: false, isStopped: false };
+
+describe("what comes before the first word", () => {
+  const { signal } = new AbortController();
+
+  test("is asked for and told in a chat", async () => {
+    const nothing = [{ index: 0, delta: {}, finish_reason: null }];
+    const asked = serving([
+      ...NEWS.map((prompt_progress) => ({ choices: nothing, prompt_progress })),
+      { choices: [{ index: 0, delta: { content: "Hi" }, finish_reason: "stop" }] },
+      "[DONE]",
+    ]);
+    const pieces = await all(completed("m", [{ role: "user", content: "Hello" }], PLAIN, 1, signal));
+    expect(pieces).toEqual([{ kind: "admitted" }, ...PROGRESS, { kind: "text", text: "Hi" }, END]);
+    expect(asked[0]?.return_progress).toBe(true);
+  });
+
+  test("is asked for and told in a stored conversation", async () => {
+    const asked = serving([
+      { type: "response.created", response: { status: "queued" } },
+      ...NEWS.map((prompt_progress) => ({ type: "response.prompt_progress", prompt_progress })),
+      { type: "response.output_text.delta", delta: "Hi" },
+      { type: "response.completed", response: { status: "completed" } },
+    ]);
+    const pieces = await all(responded("m", { id: "conv_1", parent: "root" }, "Hello", PLAIN, 1, signal));
+    expect(pieces).toEqual([{ kind: "admitted" }, ...PROGRESS, { kind: "text", text: "Hi" }, END]);
+    expect(asked[0]?.return_progress).toBe(true);
+  });
+
+  test("is put into words", () => {
+    const one = (values: Partial<Turn>) => turn({ id: "a", parent: "q", role: "assistant", status: "reading", ...values });
+    expect(waits(one({ status: "waiting" }))).toBe("Waiting for a place");
+    expect(waits(one({}))).toBe("Reading the prompt");
+    expect(waits(one({ progress: { ahead: 2, done: 0, total: 9 } }))).toBe("Queued, 2 ahead");
+    expect(waits(one({ progress: { ahead: 0, done: 0, total: 9 } }))).toBe("Queued, next in line");
+    expect(waits(one({ progress: { ahead: null, done: 4, total: 9 } }))).toBe("Reading the prompt");
+    expect(percent({ ahead: null, done: 81, total: 200 })).toBe(40);
+    expect(percent({ ahead: null, done: 200, total: 200 })).toBe(100);
+  });
+});
+
+describe("an answer that the service keeps", () => {
+  const place = { id: "conv_1", parent: "root" };
+  const event = (sequence_number: number, values: object) => ({ sequence_number, ...values });
+  const created = event(0, { type: "response.created", response: { id: "resp_1", status: "queued" } });
+  const word = (number: number, delta: string) => event(number, { type: "response.output_text.delta", delta });
+  const output = [{ id: "msg_1", type: "message", content: [{ text: "Hello" }] }];
+
+  test("is taken up again where the connection broke off", async () => {
+    const addresses: string[] = [];
+    const parts = [
+      [created, word(1, "Hel")],
+      "away",
+      [word(2, "lo"), event(3, { type: "response.completed", response: { id: "resp_1", status: "completed", output } })],
+    ];
+    vi.useFakeTimers({ shouldAdvanceTime: true, advanceTimeDelta: 500 });
+    vi.stubGlobal("fetch", async (address: string) => {
+      addresses.push(address);
+      const part = parts.shift();
+      if (!Array.isArray(part)) throw new TypeError("away");
+      return new Response(part.map((data) => `data: ${JSON.stringify(data)}\n\n`).join(""));
+    });
+    const pieces = await all(responded("m", place, "Hi", PLAIN, 1, new AbortController().signal));
+    vi.useRealTimers();
+    expect(pieces.map((one) => one.kind)).toEqual(["admitted", "response", "text", "lost", "admitted", "text", "item", "whole", "end"]);
+    expect(pieces.find((one) => one.kind === "whole")).toEqual({ kind: "whole", text: "Hello" });
+    const rest = "/v1/responses/resp_1?stream=true&starting_after=1";
+    expect(addresses).toEqual(["/v1/responses", rest, rest]);
+  });
+
+  test("that the service has lost is told so", async () => {
+    const parts = [new Response(`data: ${JSON.stringify(created)}\n\n`), new Response("{}", { status: 404 })];
+    vi.stubGlobal("fetch", async () => parts.shift());
+    await expect(all(responded("m", place, "Hi", PLAIN, 1, new AbortController().signal))).rejects.toThrow(/404/);
+  });
+});

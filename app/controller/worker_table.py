@@ -116,4 +116,11 @@ class WorkerTable:
             numa_node=entry.facts.numa_node,
             memory_bound=entry.facts.memory_bound,
             max_context_tokens=entry.facts.max_context_tokens,
+            tier=entry.facts.tier,
+            ready_since=entry.facts.ready_since,
+            max_running=entry.facts.max_running,
+            max_waiting=entry.facts.max_waiting,
+            generated_tokens_per_s=report.generated_tokens_per_s,
+            saved_bytes=report.saved_bytes,
+            max_saved_bytes=entry.facts.max_saved_bytes,
         )

@@ -111,6 +111,8 @@ class ModelRunner(Protocol):
     """Sequences of one step, and rows of the page table."""
     max_step_tokens: int
     max_context_tokens: int
+    tier: str
+    """The instructions that its kernels use, for who looks after the service."""
 
     @property
     def page_table(self) -> NDArray[np.int32]:

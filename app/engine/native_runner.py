@@ -73,13 +73,14 @@ class NativeRunner:
             max_step_tokens=max_step_tokens,
             max_context_tokens=max_context_tokens,
         )
-        """For what the engine does not need: tier, threads, memory, profile."""
+        """For what the engine does not need: threads, memory, profile."""
         self.vocab_size = self.model.vocab_size
         self.page_tokens = _native.PAGE_TOKENS
         self.kv_pages = kv_pages
         self.max_sequences = max_sequences
         self.max_step_tokens = max_step_tokens
         self.max_context_tokens = max_context_tokens
+        self.tier: str = self.model.tier
         self._page_table = self.model.page_table
 
     @property

@@ -108,6 +108,7 @@ class PageFolder:
         self._now_s = now_s
         self._lock = threading.Lock()
         self._by_owner: dict[str, int] = {}  # bytes
+        self._has_counted = False
         self._scanned_s: float | None = None
         if most_bytes < self.file_bytes:
             raise MemoryFolderError(
@@ -270,26 +271,40 @@ class PageFolder:
 
         Raises OSError, ValueError for an owner that is none.
         """
-        removed = 0
+        removed = removed_bytes = 0
         for saved in self._saved(_checked(owner), temporary=True):
-            if key_id is None or _key_id(saved.path) == key_id:
-                removed += _unlink(saved.path)
+            if (key_id is None or _key_id(saved.path) == key_id) and _unlink(saved.path):
+                removed += 1
+                removed_bytes += saved.bytes
         with self._lock:
+            self._by_owner[owner] = max(0, self._by_owner.get(owner, 0) - removed_bytes)
             self._scanned_s = None
         _remove_empty_folders(self.root / VERSION / owner)
         return removed
 
+    @property
+    def known_bytes(self) -> int | None:
+        """What all files take, as last counted and without asking the disk; None before the first count."""
+        return sum(list(self._by_owner.values())) if self._has_counted else None
+
     def sweep(self) -> int:
-        """Removes pages past their lifetime and what killed writers left; returns how many files. Raises OSError."""
+        """Removes pages past their lifetime and what killed writers left, and counts the rest.
+
+        Returns how many files were removed. Raises OSError.
+        """
         now_s = self._now_s()
         removed = 0
+        kept: list[_Saved] = []
         for saved in self._saved(temporary=True):
-            lifetime_s = _TEMPORARY_S if saved.path.name.startswith(TEMPORARY) else self._ttl_s
-            if saved.used_ns / _NS < now_s - lifetime_s:
+            is_temporary = saved.path.name.startswith(TEMPORARY)
+            if saved.used_ns / _NS < now_s - (_TEMPORARY_S if is_temporary else self._ttl_s):
                 removed += _unlink(saved.path)
+            elif not is_temporary:
+                kept.append(saved)
         _remove_empty_folders(self.root / VERSION, keep=True)
         with self._lock:
-            self._scanned_s = None
+            self._count(kept)
+            self._scanned_s = None  # others wrote meanwhile: the next write counts again
         return removed
 
     def _spare_bytes(self) -> int:
@@ -326,9 +341,10 @@ class PageFolder:
 
     def _count(self, saved: list[_Saved]) -> None:
         """Takes what a scan found as the truth. The caller holds the lock."""
-        self._by_owner = {}
+        by_owner: dict[str, int] = {}
         for each in saved:
-            self._by_owner[each.owner] = self._by_owner.get(each.owner, 0) + each.bytes
+            by_owner[each.owner] = by_owner.get(each.owner, 0) + each.bytes
+        self._by_owner, self._has_counted = by_owner, True
         self._scanned_s = self._now_s()
 
     def _saved(self, owner: str | None = None, *, temporary: bool = False) -> Iterator[_Saved]:

@@ -35,6 +35,16 @@ class WorkerFacts:
     """Whether its memory comes from its own NUMA nodes only: `worker.bind_memory`, where the system allows it."""
     max_context_tokens: int
     """The longest prompt and output together."""
+    tier: str
+    """The instructions that its kernels use, such as "amx_int8"."""
+    ready_since: int
+    """Unix seconds by the worker's clock: when it had warmed up."""
+    max_running: int
+    """N: requests that it computes at a time."""
+    max_waiting: int
+    """Q: requests that may wait for that."""
+    max_saved_bytes: int | None
+    """The most that the files of its folder of saved pages take; None: it saves none."""
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON types, as Ray Serve requires."""
@@ -47,6 +57,11 @@ class WorkerFacts:
             "numa_node": self.numa_node,
             "memory_bound": self.memory_bound,
             "max_context_tokens": self.max_context_tokens,
+            "tier": self.tier,
+            "ready_since": self.ready_since,
+            "max_running": self.max_running,
+            "max_waiting": self.max_waiting,
+            "max_saved_bytes": self.max_saved_bytes,
         }
 
     @classmethod
@@ -61,6 +76,11 @@ class WorkerFacts:
             numa_node=values["numa_node"],
             memory_bound=values["memory_bound"],
             max_context_tokens=values["max_context_tokens"],
+            tier=values["tier"],
+            ready_since=values["ready_since"],
+            max_running=values["max_running"],
+            max_waiting=values["max_waiting"],
+            max_saved_bytes=values["max_saved_bytes"],
         )
 
 
@@ -83,6 +103,10 @@ class WorkerReport:
     cached_tokens: int = 0
     generated_tokens: int = 0
     preemptions: int = 0
+    generated_tokens_per_s: float = 0.0
+    """Over the last full second of work; 0 when idle."""
+    saved_bytes: int | None = None
+    """What the files in its folder of saved pages take, of all workers that share it, as last counted; or unknown."""
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON types, as Ray Serve requires."""
@@ -127,3 +151,17 @@ class WorkerRow:
     memory_bound: bool
     """Whether its memory comes from its own NUMA nodes only."""
     max_context_tokens: int
+    tier: str
+    """The instructions that its kernels use, such as "amx_int8"."""
+    ready_since: int
+    """Unix seconds by the worker's clock."""
+    max_running: int
+    """Requests that it computes at a time."""
+    max_waiting: int
+    """Requests that may wait for that."""
+    generated_tokens_per_s: float
+    """Over the last full second of work; 0 when idle."""
+    saved_bytes: int | None
+    """What the files of its folder of saved pages take, of all workers that share it; None: unknown, or it has none."""
+    max_saved_bytes: int | None
+    """The most that they may take; None: it saves none."""

@@ -103,6 +103,11 @@ class Worker:
             numa_node=slot.numa_node,
             memory_bound=worker.bind_memory,
             max_context_tokens=runner.max_context_tokens,
+            tier=runner.tier,
+            ready_since=int(time.time()),
+            max_running=worker.max_concurrent_requests,
+            max_waiting=worker.max_queued_requests,
+            max_saved_bytes=None if self._store is None else settings.memory.bytes,
         )
 
     async def generate(self, request: GenerateRequest, reader: str) -> AsyncGenerator[Bundle, None]:
@@ -203,6 +208,8 @@ class Worker:
             cached_tokens=engine.cached_tokens,
             generated_tokens=engine.generated_tokens,
             preemptions=engine.preemptions,
+            generated_tokens_per_s=round(engine.generated_tokens_per_s, 1),
+            saved_bytes=None if self._store is None else self._store.folder.known_bytes,
         ).to_wire()
 
     def __del__(self) -> None:

@@ -44,6 +44,13 @@ WORKER = WorkerRow(
     numa_node=0,
     memory_bound=True,
     max_context_tokens=CONTEXT_TOKENS,
+    tier="scalar",
+    ready_since=4,
+    max_running=2,
+    max_waiting=4,
+    generated_tokens_per_s=8.5,
+    saved_bytes=3000,
+    max_saved_bytes=9000,
 )
 
 

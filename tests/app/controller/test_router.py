@@ -40,6 +40,11 @@ class FakeReplica:
             numa_node=0,
             memory_bound=True,
             max_context_tokens=99,
+            tier="avx2",
+            ready_since=3,
+            max_running=2,
+            max_waiting=4,
+            max_saved_bytes=None,
         )
         self.replica_metadata = facts.to_wire()
         self.routing_stats: dict[str, Any] = {}

@@ -13,6 +13,11 @@ FACTS = WorkerFacts(
     numa_node=0,
     memory_bound=True,
     max_context_tokens=2048,
+    tier="avx2",
+    ready_since=3,
+    max_running=2,
+    max_waiting=4,
+    max_saved_bytes=None,
 )
 
 
@@ -87,6 +92,14 @@ def test_what_routing_asks() -> None:
     assert workers.speed("w") == 42.0
     assert workers.reported_queue_length("w") == 5
     assert workers.reported_queue_length("unknown") == 0
+
+
+def test_a_row_has_the_workers_places_and_rate() -> None:
+    workers = table()
+    workers.update({"w": (FACTS, replace(report(1.0), generated_tokens_per_s=7.5, saved_bytes=9))}, 0.0)
+    (row,) = workers.rows({}, 0.0)
+    assert (row.tier, row.ready_since, row.max_running, row.max_waiting) == ("avx2", 3, 2, 4)
+    assert (row.generated_tokens_per_s, row.saved_bytes, row.max_saved_bytes) == (7.5, 9, None)
 
 
 def test_facts_and_reports_travel_as_json_types() -> None:

@@ -388,6 +388,21 @@ def test_a_page_larger_than_the_quota_is_refused(tmp_path: Path) -> None:
         open_folder(tmp_path, most_bytes=FILE_BYTES - 1)
 
 
+def test_what_all_files_take_is_known_without_asking_the_disk(tmp_path: Path) -> None:
+    folder = open_folder(tmp_path)
+    assert folder.known_bytes is None
+    write(folder, ADA)
+    write(folder, id_of("eve", "text"))
+    assert folder.known_bytes == 2 * FILE_BYTES
+    another = open_folder(tmp_path)
+    another.sweep()
+    assert another.known_bytes == 2 * FILE_BYTES
+    folder.forget(ADA.owner.hex())
+    assert folder.known_bytes == FILE_BYTES
+    another.sweep()
+    assert another.known_bytes == FILE_BYTES
+
+
 def test_pages_past_their_lifetime_are_swept_of_other_models_too(tmp_path: Path) -> None:
     clock = Clock()
     folder = open_folder(tmp_path, ttl_s=5000.0, now_s=clock)

@@ -1,6 +1,7 @@
 """The worker with a folder of saved pages: what it says and does for users, and what is left when it ends."""
 
 import resource
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,13 +60,19 @@ async def test_a_worker_that_is_removed_saves_what_is_left(machine: None, model:
         assert await cached(worker) == 0
         assert await cached(worker, EVE) == 0
         assert files_in(tmp_path / "pages") == []
-    assert len(files_in(tmp_path / "pages")) == 16
+    files = files_in(tmp_path / "pages")
+    assert len(files) == 16
     with working(model, tmp_path / "pages") as worker:
         assert await cached(worker) == 28
         assert await cached(worker, EVE) == 28
         assert await cached(worker, None) == 0
         assert worker.memory_statistics()["restored_tokens"] == 56
         assert worker.memory_statistics()["loaded_pages"] == 14
+        deadline_s = time.monotonic() + 10
+        while (saved := worker.record_routing_stats()["saved_bytes"]) is None:
+            assert time.monotonic() < deadline_s, "the sweep after the start counts"
+            time.sleep(0.01)
+        assert saved == sum(file.stat().st_size for file in files)
 
 
 async def test_flush_clear_use_and_forget(machine: None, model: Model, tmp_path: Path) -> None:

@@ -142,6 +142,9 @@ async def test_a_worker_reports_its_facts(worker: Worker, model: Model) -> None:
     assert facts.speed > 0
     assert os.sched_getaffinity(0) == set(facts.cpus)
     assert model.threads == len(facts.cpus)
+    assert (facts.tier, facts.max_running, facts.max_waiting, facts.max_saved_bytes) == ("scalar", 2, 1, None)
+    assert abs(facts.ready_since - time.time()) < 60
+    assert report(worker).saved_bytes is None
 
 
 async def test_every_heartbeat_is_different(worker: Worker) -> None:

@@ -38,6 +38,7 @@ from app.messages.accounts import (
     UserChange,
     UserInfo,
     UserLimits,
+    UserUsage,
 )
 from app.settings import AccountsSettings
 
@@ -231,6 +232,10 @@ class AccountsService(StoredService):
     async def usage(self, secret: str, first_day: str, last_day: str) -> Sequence[UsageRow] | Refusal:
         """See AccountsClient."""
         return await self._answer(lambda: self._accounts.usage.rows(self._accounts.actor(secret), first_day, last_day))
+
+    async def usage_by_user(self, secret: str) -> Sequence[UserUsage] | Refusal:
+        """See AccountsClient."""
+        return await self._answer(lambda: self._accounts.usage.by_user(self._accounts.actor(secret)))
 
     async def audit(self, secret: str, after: int, limit: int) -> AuditPage | Refusal:
         """See AccountsClient."""

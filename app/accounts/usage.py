@@ -4,13 +4,14 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import case, func, insert, select, update
 
 from app.accounts import tables
 from app.accounts.store import Actor, Store
 from app.accounts.users import check_admin
-from app.messages.accounts import UsageRow
+from app.messages.accounts import UsageCounts, UsageRow, UserUsage
 
+_S_PER_DAY = 86400.0
 _Key = tuple[str, str, str, str]
 
 
@@ -75,9 +76,31 @@ class Usage:
         with self._store.transaction() as connection:
             return [UsageRow(*row) for row in connection.execute(asked)]
 
+    def by_user(self, actor: Actor) -> Sequence[UserUsage]:
+        """Of whoever took anything in the last 30 days, in the order of ids. Raises AccountsError: `admin_only`."""
+        check_admin(actor)
+        self.write()
+        now_s, columns = self._store.now(), tables.usage.c
+        first_days = [_day(now_s - (days - 1) * _S_PER_DAY) for days in (1, 7, 30)]
+        sums = [
+            func.sum(case((columns.day >= first, count), else_=0))
+            for first in first_days
+            for count in (columns.requests, columns.prompt, columns.cached, columns.output)
+        ]
+        asked = select(columns.user_id, *sums).where(columns.day >= first_days[-1])
+        asked = asked.group_by(columns.user_id).order_by(columns.user_id)
+        with self._store.transaction() as connection:
+            return [_user_usage(*row) for row in connection.execute(asked)]
+
 
 def _day(at_s: float) -> str:
     return datetime.datetime.fromtimestamp(at_s, datetime.UTC).date().isoformat()
+
+
+def _user_usage(user_id: str, *sums: int) -> UserUsage:
+    """sums: four of each period. Postgres gives decimals."""
+    counts = [int(value) for value in sums]
+    return UserUsage(user_id, *(UsageCounts(*counts[first : first + 4]) for first in (0, 4, 8)))
 
 
 def _sum(one: UsageRow, other: UsageRow) -> UsageRow:

@@ -20,6 +20,7 @@ from app.messages.accounts import (
     UserChange,
     UserInfo,
     UserLimits,
+    UserUsage,
 )
 
 
@@ -105,6 +106,10 @@ class ServeAccounts(ServeConversationStore):
     async def usage(self, secret: str, first_day: str, last_day: str) -> Sequence[UsageRow]:
         """See AccountsClient."""
         return await self._call(list[UsageRow], "usage", secret, first_day, last_day)
+
+    async def usage_by_user(self, secret: str) -> Sequence[UserUsage]:
+        """See AccountsClient."""
+        return await self._call(list[UserUsage], "usage_by_user", secret)
 
     async def audit(self, secret: str, after: int, limit: int) -> AuditPage:
         """See AccountsClient."""

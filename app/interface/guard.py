@@ -5,7 +5,6 @@ It knows nothing of what the routes do. How many requests may be open, and for h
 
 import asyncio
 import contextlib
-import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.interface import errors
 from app.interface.errors import ApiError
 from app.interface.metrics import Metrics
+from app.interface.recent_failures import RecentFailures, request_id_of
 from app.interface.streaming import ClientGoneError
 
 _LONGEST_LINGER_S, _LONGEST_SILENCE_S = 10.0, 1.0
@@ -34,7 +34,7 @@ _CLIENT_GONE = 499
 
 
 class Guarded(APIRoute):
-    """A route whose every failure is an answer in OpenAI's shape, and whose answers are counted."""
+    """A route whose every failure is an answer in OpenAI's shape and remembered, and whose answers are counted."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """FastAPI's handler, guarded."""
@@ -55,13 +55,17 @@ class Guarded(APIRoute):
             try:
                 return await handle(request)
             except ApiError as error:
-                return error_response(error)
+                return failed(request, error)
             except (ClientGoneError, ClientDisconnect):
                 return Response(status_code=_CLIENT_GONE)  # for the metrics; the client has gone
             except Exception as error:
-                return error_response(
-                    errors.as_api_error(error, f"req-{uuid.uuid4().hex}", request.app.state.retry_after_s)
-                )
+                state = request.app.state
+                return failed(request, errors.as_api_error(error, request_id_of(request), state.retry_after_s))
+
+        def failed(request: Request, error: ApiError) -> Response:
+            failures: RecentFailures = request.app.state.failures
+            failures.add(request, error)
+            return error_response(error)
 
         return guarded
 

@@ -20,7 +20,8 @@ from app.interface.callers import KeyCheck
 from app.interface.documents.openapi import Route, document
 from app.interface.guard import Guarded, LingeringClose, http_error
 from app.interface.metrics import Metrics, ObservedModels
-from app.interface.places import BodyDeadline, OpenRequests
+from app.interface.places import BodyDeadline, OpenRequests, Places
+from app.interface.recent_failures import RecentFailures
 from app.interface.reception import Reception
 from app.interface.routes.chat import ChatRoutes
 from app.interface.routes.completions import CompletionRoutes
@@ -28,11 +29,12 @@ from app.interface.routes.documents import DocumentRoutes
 from app.interface.routes.embeddings import EmbeddingRoutes
 from app.interface.routes.metrics import MetricsRoute
 from app.interface.routes.models import ModelRoutes
+from app.interface.routes.operator import OperatorRoutes
 from app.interface.routes.pages import PageFiles
 from app.interface.routes.responses import ResponseRoutes
 from app.interface.routes.tokenization import TokenizationRoutes
 from app.interface.service import Service
-from app.interface.user_routes import user_routes
+from app.interface.user_routes import operator_routes, user_routes
 from app.interface.wire.chat import ChatCompletion, ChatCompletionRequest
 from app.interface.wire.completions import Completion, CompletionRequest
 from app.interface.wire.embeddings import EmbeddingRequest, EmbeddingResponse
@@ -50,7 +52,10 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
     """
     app = FastAPI(title="Redoubt", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     metrics = Metrics(service.workers)
-    app.state.metrics = metrics  # this and the next are for the guards
+    failures = RecentFailures()
+    places = Places(service.settings.max_open_requests)
+    app.state.metrics = metrics  # this and the next two are for the guards
+    app.state.failures = failures
     app.state.retry_after_s = service.settings.retry_after_s
     service = replace(service, models=ObservedModels(service.models, metrics))
     accounts = service.accounts
@@ -58,7 +63,8 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
     routes = service_routes(reception, metrics)
     if accounts is not None:
         limited = {429: "A limit of the user's, or every worker's queue is full; `Retry-After` says when to try again."}
-        routes = (*routes, *user_routes(accounts, reception))
+        operator = OperatorRoutes(service, accounts, places, failures)
+        routes = (*routes, *user_routes(accounts, reception), *operator_routes(operator))
         routes = tuple(
             replace(route, refuses={**route.refuses, **limited}) if route.computes else route for route in routes
         )
@@ -96,7 +102,7 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
     app.add_middleware(
         BodyDeadline, slow_limit=max(1, settings.max_open_requests // 4), retry_after_s=settings.retry_after_s
     )
-    app.add_middleware(OpenRequests, limit=settings.max_open_requests, retry_after_s=settings.retry_after_s)
+    app.add_middleware(OpenRequests, places=places, retry_after_s=settings.retry_after_s)
     app.add_middleware(LingeringClose)
     return app
 
@@ -165,6 +171,7 @@ def page_routes(pages: PageFiles, *, has_accounts: bool) -> Sequence[Route]:
     return (
         Route("GET", "/login", pages.login, "The page to log in.", "text/html", open=True),
         Route("GET", "/account", pages.account, "The page about one's account.", "text/html", open=True),
+        Route("GET", "/operator", pages.operator, "The page for administrators.", "text/html", open=True),
         files,
     )
 

@@ -5,8 +5,11 @@ What the routes do is in `app.interface.http_api`, which knows nothing of Ray.
 
 import asyncio
 import resource
+import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,7 @@ from app.interface.callers import read_api_keys
 from app.interface.http_api import build_http_app
 from app.interface.model_directory import ModelDirectory
 from app.interface.planning.limits import Limits
-from app.interface.service import HttpSettings, Service
+from app.interface.service import HttpSettings, IngressFacts, Service
 from app.ray_internals import keep_on_loopback
 from app.settings import ServiceSettings
 
@@ -45,11 +48,10 @@ class Ingress:
         keep_on_loopback()
         ingress = settings.ingress
         self._search_period_s = ingress.model_search_period_s
-        own = serve.get_replica_context().app_name
+        replica = serve.get_replica_context()
         self._arrivals = Arrivals()
-        self._directory = ModelDirectory(
-            settings.model_card(), WorkerClient(workers, self._arrivals), ServeApplications(own, self._arrivals)
-        )
+        others = ServeApplications(replica.app_name, self._arrivals)
+        self._directory = ModelDirectory(settings.model_card(), WorkerClient(workers, self._arrivals), others)
         gate = None
         if settings.accounts is not None and accounts is not None:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would have users' keys in it
@@ -77,6 +79,13 @@ class Ingress:
                 retry_after_s=ingress.retry_after_s,
                 api_keys=() if ingress.api_key_file is None else read_api_keys(Path(ingress.api_key_file)),
                 max_open_requests=ingress.max_ongoing_requests,
+            ),
+            ingress=IngressFacts(
+                id=replica.replica_id.unique_id,
+                node=socket.gethostname(),
+                replicas=ingress.count,
+                version=version("redoubt"),
+                up_since=time.time(),
             ),
             accounts=gate,
         )

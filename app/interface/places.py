@@ -7,11 +7,13 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.interface import errors
 from app.interface.guard import announces_a_body, error_response
 from app.interface.metrics import Metrics
+from app.interface.recent_failures import RecentFailures
 from app.interface.streaming import ClientGoneError
 
 RESERVED_PLACES = 32
@@ -50,12 +52,12 @@ class Places:
 
 
 class OpenRequests:
-    """Refuses (503) a request while `limit` others are open. `GET /health` is not counted, and never refused."""
+    """Refuses (503) a request while all places are taken. `GET /health` is not counted, and never refused."""
 
-    def __init__(self, app: ASGIApp, limit: int, retry_after_s: int) -> None:
+    def __init__(self, app: ASGIApp, places: Places, retry_after_s: int) -> None:
         """An ASGI middleware."""
         self._app = app
-        self._places = Places(limit)
+        self._places = places
         self._retry_after_s = retry_after_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,6 +70,8 @@ class OpenRequests:
         except errors.ApiError as error:
             metrics: Metrics = scope["app"].state.metrics
             metrics.answered(scope["method"], "any", error.status)
+            failures: RecentFailures = scope["app"].state.failures
+            failures.add(Request(scope), error, route="any")
             await error_response(error)(scope, receive, send)
             return
         try:

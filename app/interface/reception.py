@@ -17,6 +17,7 @@ from app.interface import errors
 from app.interface.answers.answer import Answer, DetachedAnswer, WholeAnswer, events
 from app.interface.callers import Caller, caller_of
 from app.interface.errors import ApiError
+from app.interface.recent_failures import RecentFailures, request_id_of
 from app.interface.service import Service
 from app.interface.streaming import ClientGoneError, EventStream, first_of, until_disconnect
 from app.interface.wire.parse import parse
@@ -98,23 +99,29 @@ class Reception:
         """Answers a request that needs a worker: plans it, then waits for the whole answer, or streams it.
 
         prepare: makes the request that is planned from the one that came. plan: from the body, the caller and the
-        request's id to the answer. renamed: a failure in the field names of the client's request.
+        answer's id to the answer. renamed: a failure in the field names of the client's request.
 
         Raises ApiError, ClientGoneError.
         """
-        request_id = f"{id_prefix}{uuid.uuid4().hex}"
+        answer_id = f"{id_prefix}{uuid.uuid4().hex}"
 
         def as_api_error(error: Exception) -> ApiError:
-            return renamed(errors.as_api_error(error, request_id, self.service.settings.retry_after_s))
+            return renamed(errors.as_api_error(error, request_id_of(request), self.service.settings.retry_after_s))
+
+        def broken_off(error: Exception) -> ApiError:
+            failure = as_api_error(error)
+            failures: RecentFailures = request.app.state.failures
+            failures.add(request, failure, is_stream=True)
+            return failure
 
         try:
             caller = caller_of(request)
             body, is_long = await self._received(request, body_type)
-            asked = body if prepare is None else await prepare(body, caller, request_id)
+            asked = body if prepare is None else await prepare(body, caller, answer_id)
             # How long another one is nobody knows: what was stored may come before it.
-            answer = await self._planned(is_long or asked is not body, lambda: plan(asked, caller, request_id))
+            answer = await self._planned(is_long or asked is not body, lambda: plan(asked, caller, answer_id))
             if isinstance(answer, DetachedAnswer):
-                return await self._detached(request, answer, as_api_error)
+                return await self._detached(request, answer, broken_off)
             if isinstance(answer, WholeAnswer):
                 content = await until_disconnect(request.receive, answer.body())
                 return Response(content, media_type="application/json")
@@ -125,7 +132,7 @@ class Reception:
         except Exception as error:
             raise as_api_error(error) from None
         leave = None if answer.keeper is None else answer.keeper.leave
-        return EventStream(events(answer, first, as_api_error), answer.deltas, leave)
+        return EventStream(events(answer, first, broken_off), answer.deltas, leave)
 
     async def _detached(
         self, request: Request, answer: DetachedAnswer, as_api_error: Callable[[Exception], ApiError]

@@ -36,12 +36,28 @@ class HttpSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class IngressFacts:
+    """Which ingress this is, for who operates the service."""
+
+    id: str
+    node: str
+    """The machine's name."""
+    replicas: int
+    """How many ingresses the service has."""
+    version: str
+    """Redoubt's."""
+    up_since: float
+    """Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """Everything the routes need."""
 
     models: Mapping[str, ServedModel]
     workers: Callable[[], Sequence[WorkerRow]]
     settings: HttpSettings
+    ingress: IngressFacts
     accounts: AccountsGate | None = None
     """The users; None: there are none."""
 

@@ -11,6 +11,7 @@ from app.interface.reception import Reception
 from app.interface.routes.admin import AdminRoutes
 from app.interface.routes.conversations import ConversationRoutes
 from app.interface.routes.memory import MemoryRoutes
+from app.interface.routes.operator import OperatorRoutes
 from app.interface.routes.responses import StoredResponseRoutes
 from app.interface.routes.users import UserRoutes
 from app.interface.routes.warm import WarmRoute
@@ -48,6 +49,7 @@ from app.interface.wire.conversations import (
     ItemsRequest,
 )
 from app.interface.wire.memory import ForgottenMemory, MemoryUse, SavedMemory, WarmedMemory, WarmRequest
+from app.interface.wire.operator import Overview, UserUsageList
 from app.interface.wire.responses import ResponseObject
 
 _NONE = "There is no such thing, or it is another user's."
@@ -248,6 +250,14 @@ def account_routes(accounts: AccountsGate) -> Sequence[Route]:
         ),
         Route("GET", "/v1/admin/usage", admin.usage, "What users took.", UsageList, admin=True, query=period),
         Route("GET", "/v1/admin/audit", admin.audit, "Who did what.", AuditList, admin=True, query=rows),
+    )
+
+
+def operator_routes(operator: OperatorRoutes) -> Sequence[Route]:
+    """The endpoints about the service as a whole."""
+    return (
+        Route("GET", "/v1/admin/overview", operator.overview, "How the service does now.", Overview, admin=True),
+        Route("GET", "/v1/admin/usage/users", operator.usage, "What each user took.", UserUsageList, admin=True),
     )
 
 

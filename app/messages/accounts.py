@@ -211,6 +211,26 @@ class UsageRow:
 
 
 @dataclass(frozen=True, slots=True)
+class UsageCounts:
+    """What somebody took in some days, with all credentials and models; as in UsageRow."""
+
+    requests: int
+    prompt: int
+    cached: int
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class UserUsage:
+    """What a user took: of days in UTC, the present one included."""
+
+    user_id: str
+    today: UsageCounts
+    days_7: UsageCounts
+    days_30: UsageCounts
+
+
+@dataclass(frozen=True, slots=True)
 class AuditRow:
     """What somebody did; it tells nothing of what was said."""
 
@@ -328,6 +348,9 @@ class AccountsClient(Protocol):
 
     async def usage(self, secret: str, first_day: str, last_day: str) -> Sequence[UsageRow]:
         """Everybody's, these days included."""
+
+    async def usage_by_user(self, secret: str) -> Sequence[UserUsage]:
+        """Of whoever took anything in the last 30 days, in the order of ids."""
 
     async def audit(self, secret: str, after: int, limit: int) -> AuditPage:
         """Rows in order, from the one after `after`."""

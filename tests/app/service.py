@@ -14,13 +14,14 @@ from openai import AsyncOpenAI
 from app.interface.accounts.gate import AccountsGate
 from app.interface.http_api import build_http_app
 from app.interface.planning.limits import Limits
-from app.interface.service import HttpSettings, ServedModel, Service
+from app.interface.service import HttpSettings, IngressFacts, ServedModel, Service
 from app.interface.text.chat_model import ChatModel
 from app.messages.outputs import Generate
 from app.messages.workers import WorkerRow
 from tests.app.tiny_model import CONTEXT_TOKENS, tiny_model
 
 MODEL = tiny_model()
+INGRESS = IngressFacts(id="i1", node="here", replicas=1, version="1.2.3", up_since=4.5)
 WORKER = WorkerRow(
     worker_id="w1",
     node="here",
@@ -64,7 +65,7 @@ def http_app(
 ) -> FastAPI:
     values: dict[str, Any] = {"limits": Limits(64, 4), "max_body_bytes": 1 << 20, "retry_after_s": 3} | settings
     served = ServedModel(model, generate, created=123)
-    return build_http_app(Service({"tiny": served}, lambda: list(workers), HttpSettings(**values), accounts))
+    return build_http_app(Service({"tiny": served}, lambda: list(workers), HttpSettings(**values), INGRESS, accounts))
 
 
 def http_client(app: FastAPI) -> httpx2.AsyncClient:

@@ -10,7 +10,7 @@ from fastapi import Request
 from app.interface import errors
 from app.interface.accounts.gate import AccountsGate, Meter
 from app.interface.callers import Caller, bearer, caller_of
-from app.messages.accounts import AccountsError, RateState
+from app.messages.accounts import AccountsError, Identity, RateState
 
 SESSION_COOKIE = "redoubt_session"
 _OURS = ("rdbt_", "rdbs_")
@@ -57,7 +57,11 @@ def has_own_origin(request: Request) -> bool:
 
 async def check_admin(request: Request) -> None:
     """Raises ApiError (403) unless an administrator has sent it. The accounts check it again."""
-    identity = caller_of(request).identity
+    refuse_others(caller_of(request).identity)
+
+
+def refuse_others(identity: Identity | None) -> None:
+    """Raises ApiError (403) for all but administrators."""
     if identity is None or identity.role != "admin":
         raise errors.of_accounts(AccountsError("admin_only", "Only administrators may do that.").refusal)
 

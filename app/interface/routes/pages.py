@@ -1,4 +1,4 @@
-"""`/ui/...`, and with accounts `/login` and `/account`: what `make page` has built.
+"""`/ui/...`, and with accounts `/login`, `/account` and `/operator`: what `make page` has built.
 
 All files are read once, and a path is only looked up among them. Knows nothing of what the pages do.
 """
@@ -58,6 +58,10 @@ class PageFiles:
     async def account(self, request: Request) -> Response:
         """`GET /account`."""
         return self._answer(request, "account.html")
+
+    async def operator(self, request: Request) -> Response:
+        """`GET /operator`."""
+        return self._answer(request, "operator.html")
 
     async def file(self, request: Request, path: str) -> Response:
         """`GET /ui/{path}`. Raises ApiError (404)."""

@@ -2,7 +2,7 @@ import pytest
 
 from app.accounts.accounts import OPERATOR_ACTS
 from app.accounts.store import Actor
-from app.messages.accounts import AccountsError, UsageRow
+from app.messages.accounts import AccountsError, UsageCounts, UsageRow, UserUsage
 from tests.app.accounts.world import World
 
 TODAY, TOMORROW = "2027-01-15", "2027-01-16"
@@ -42,6 +42,30 @@ def test_a_day_ends_at_midnight_in_utc(world: World) -> None:
     assert [each.day for each in usage.rows(OPERATOR_ACTS, TOMORROW, "2028-01-01")] == [TOMORROW]
 
 
+def test_what_each_user_took_in_1_7_and_30_days(world: World) -> None:
+    usage, day_s = world.accounts.usage, 86_400
+    for days_ago, prompt in ((30, 1000), (29, 200), (7, 80), (6, 40), (1, 20), (0, 8)):
+        world.clock.now_s -= days_ago * day_s
+        usage.add(row("ann", prompt, 1))
+        world.clock.now_s += days_ago * day_s
+    world.clock.now_s -= 29 * day_s
+    usage.add(row("bob", 3, 1))
+    world.clock.now_s += 29 * day_s
+    usage.add(row("ann", 100, 2, credential="another", model="other"))
+    none = UsageCounts(0, 0, 0, 0)
+    assert usage.by_user(OPERATOR_ACTS) == [
+        UserUsage(
+            "ann",
+            today=UsageCounts(2, 108, 10, 3),
+            days_7=UsageCounts(4, 168, 20, 5),
+            days_30=UsageCounts(6, 448, 30, 7),
+        ),
+        UserUsage("bob", none, none, UsageCounts(1, 3, 3, 1)),
+    ]
+
+
 def test_usage_is_for_administrators(world: World) -> None:
     with pytest.raises(AccountsError, match="administrators"):
         world.accounts.usage.rows(Actor("ann", "user"), TODAY, TODAY)
+    with pytest.raises(AccountsError, match="administrators"):
+        world.accounts.usage.by_user(Actor("ann", "user"))

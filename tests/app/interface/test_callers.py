@@ -16,6 +16,7 @@ from app.interface.planning.completions import plan_completion
 from app.interface.planning.embeddings import plan_embeddings
 from app.interface.planning.limits import Limits
 from app.interface.planning.responses import plan_response
+from app.interface.recent_failures import RecentFailures
 from app.interface.reception import Reception
 from app.interface.service import HttpSettings, ServedModel, Service
 from app.interface.wire.chat import ChatCompletionRequest
@@ -25,7 +26,7 @@ from app.interface.wire.responses import ResponseRequest
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 from tests.app.fake_worker import FakeWorker, deltas
-from tests.app.service import WORKER, http_client
+from tests.app.service import INGRESS, WORKER, http_client
 from tests.app.tiny_model import tiny_model
 
 MODEL = tiny_model()
@@ -41,7 +42,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 def service(worker: FakeWorker, *keys: str) -> Service:
     settings = HttpSettings(LIMITS, max_body_bytes=1 << 20, retry_after_s=3, api_keys=keys)
-    return Service({"tiny": ServedModel(MODEL, worker.generate, created=1)}, lambda: [WORKER], settings)
+    return Service({"tiny": ServedModel(MODEL, worker.generate, created=1)}, lambda: [WORKER], settings, INGRESS)
 
 
 def computing_paths() -> list[str]:
@@ -98,7 +99,7 @@ async def test_a_route_without_a_key_check_fails_and_asks_no_worker(caplog: pyte
         return await reception.take(request, ChatCompletionRequest, plan)
 
     app = FastAPI()
-    app.state.metrics, app.state.retry_after_s = Metrics(built.workers), 3
+    app.state.metrics, app.state.failures, app.state.retry_after_s = Metrics(built.workers), RecentFailures(), 3
     router = APIRouter(route_class=Guarded)  # and no Depends(KeyCheck(...))
     router.add_api_route("/forgetful", forgetful, methods=["POST"])
     app.include_router(router)

@@ -16,6 +16,8 @@ ROUTES: list[tuple[str, str, Any]] = [
     ("DELETE", "/v1/admin/users/ann", None),
     ("POST", "/v1/admin/users/ann/reset", {"password": PASSWORD}),
     ("GET", "/v1/admin/usage", None),
+    ("GET", "/v1/admin/usage/users", None),
+    ("GET", "/v1/admin/overview", None),
     ("GET", "/v1/admin/audit", None),
 ]
 

@@ -7,6 +7,7 @@ import pytest
 from app.interface.ingress import Ingress
 from app.interface.planning.limits import Limits
 from app.interface.service import HttpSettings, Service
+from tests.app.service import INGRESS
 
 
 def test_the_page_has_the_settings_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,6 +17,6 @@ def test_the_page_has_the_settings_of_the_service(monkeypatch: pytest.MonkeyPatc
     undeployed: Any = Ingress
     plain = undeployed.func_or_class.__wrapped__  # without Serve
     ingress = object.__new__(plain)
-    ingress._service = Service({}, lambda: [], settings)
+    ingress._service = Service({}, lambda: [], settings, INGRESS)
     ingress.__serve_build_asgi_app__()
     assert passed == {"max_open_requests": 16, "retry_after_s": 7, "accounts": None}

@@ -81,7 +81,7 @@ async def test_pages_that_are_not_built_are_told(tmp_path: Path, caplog: pytest.
 
 async def test_without_accounts_there_are_no_such_pages(make_app: Callable[[], FastAPI]) -> None:
     async with http_client(make_app()) as client:
-        for path in ("/login", "/account", "/ui/assets/login-abc.js"):
+        for path in ("/login", "/account", "/operator", "/v1/admin/overview", "/ui/assets/login-abc.js"):
             assert (await client.get(path)).status_code == 404
 
 

@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,14 +58,15 @@ WORKER = WorkerRow(
 def http_app(
     generate: Generate,
     *,
-    workers: tuple[WorkerRow, ...] = (WORKER,),
+    workers: Callable[[], Sequence[WorkerRow]] | Sequence[WorkerRow] = (WORKER,),
     model: ChatModel = MODEL,
     accounts: AccountsGate | None = None,
     **settings: Any,
 ) -> FastAPI:
     values: dict[str, Any] = {"limits": Limits(64, 4), "max_body_bytes": 1 << 20, "retry_after_s": 3} | settings
     served = ServedModel(model, generate, created=123)
-    return build_http_app(Service({"tiny": served}, lambda: list(workers), HttpSettings(**values), INGRESS, accounts))
+    rows = workers if callable(workers) else lambda: list(workers)
+    return build_http_app(Service({"tiny": served}, rows, HttpSettings(**values), INGRESS, accounts))
 
 
 def http_client(app: FastAPI) -> httpx2.AsyncClient:

@@ -56,6 +56,7 @@ def test_a_life_with_accounts(folder: Path, service_model: Path) -> None:
         assert client(key).models.list().data[0].id == site.model
         assert "laptop" in done("key", "list", *url, REDOUBT_API_KEY=key)
         session = log_in(site, "ann", ANN_PASSWORD)
+        check_overview(site, root, key)
 
         # The accounts are killed while a stream runs: the stream goes on, and they come back by themselves.
         stream = endless(site, key)
@@ -91,6 +92,29 @@ def test_a_life_with_accounts(folder: Path, service_model: Path) -> None:
     wrong = redoubt("user", "list", "--config", config)
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
     assert "not the key of accounts.database" in wrong.stderr
+
+
+def check_overview(site: RunningService, root: str, key: str) -> None:
+    """What the operator sees of the service, and of a request of ann's that fails."""
+    body, headers = {"model": site.model, CANARY: CANARY}, {"Authorization": f"Bearer {key}"}
+    refused = httpx.post(f"{site.url}/v1/completions", json=body, headers=headers)
+    assert refused.status_code == 400
+    answer = httpx.get(f"{site.url}/v1/admin/overview", headers={"Authorization": f"Bearer {root}"})
+    overview = answer.json()
+    failure = overview["failures"][0]
+    assert failure["request_id"] == refused.headers["x-request-id"]
+    assert (failure["status"], failure["code"]) == (400, "unknown_parameter")
+    assert failure["credential"] == key.split("_")[1]
+    assert CANARY not in answer.text
+    assert overview["ingress"]["open_requests"] >= 1
+    assert overview["at"] - overview["ingress"]["up_since"] < 600
+    (worker,) = overview["workers"]
+    assert worker["state"] == "alive"
+    assert worker["tier"] in ("scalar", "avx2", "avx_vnni", "avx512_vnni", "amx_int8")
+    assert 0 < worker["ready_since"] <= overview["at"]
+    assert overview["models"][0]["workers"] == 1
+    users = httpx.get(f"{site.url}/v1/admin/usage/users", headers={"Authorization": f"Bearer {root}"}).json()["data"]
+    assert {user["name"] for user in users} == {"ann", "root"}
 
 
 def endless(site: RunningService, key: str) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ export default defineConfig({
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
     manifest: true, // the chat page is another document, which finds its script there
-    rollupOptions: { input: ["login.html", "account.html", "src/chat/main.tsx"] },
+    rollupOptions: { input: ["login.html", "account.html", "operator.html", "src/chat/main.tsx"] },
   },
   esbuild: { jsx: "automatic", jsxImportSource: "preact" },
   test: { include: ["src/**/*.test.ts"] },

@@ -41,7 +41,9 @@ function Account() {
       <nav class="row apart"><a class="brand" href="/">Redoubt</a><a href="/">Back to the chat</a></nav>
       <div>
         <h1>{session.name}</h1>
-        <p class="quiet">{session.role === "admin" ? "Administrator" : "User"}</p>
+        <p class="quiet">
+          {session.role === "admin" ? <>Administrator: <a href="/operator">the operator's page</a></> : "User"}
+        </p>
       </div>
       <Memory />
       <Conversations />

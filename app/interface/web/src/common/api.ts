@@ -13,12 +13,17 @@ export class ApiFailure extends Error {
   }
 }
 
-/** The answer's JSON. Throws ApiFailure; status 0: the service was not reached. */
-export async function call<Answer>(method: "GET" | "POST" | "DELETE", path: string, body?: object): Promise<Answer> {
+/** The answer's JSON. Throws ApiFailure; status 0: the service was not reached, or `signal` gave up. */
+export async function call<Answer>(
+  method: "GET" | "POST" | "DELETE",
+  path: string,
+  body?: object,
+  signal?: AbortSignal,
+): Promise<Answer> {
   const headers = body === undefined ? {} : { "Content-Type": "application/json" };
   let response: Response;
   try {
-    response = await fetch(path, { method, headers, body: body === undefined ? null : JSON.stringify(body) });
+    response = await fetch(path, { method, headers, body: body === undefined ? null : JSON.stringify(body), ...(signal && { signal }) });
   } catch {
     throw new ApiFailure(0, null, "The service cannot be reached.");
   }

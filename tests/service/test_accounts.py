@@ -96,8 +96,8 @@ def test_a_life_with_accounts(folder: Path, service_model: Path) -> None:
 
 def check_overview(site: RunningService, root: str, key: str) -> None:
     """What the operator sees of the service, and of a request of ann's that fails."""
-    body, headers = {"model": site.model, CANARY: CANARY}, {"Authorization": f"Bearer {key}"}
-    refused = httpx.post(f"{site.url}/v1/completions", json=body, headers=headers)
+    body, headers = {"model": site.model, "prompt": CANARY, CANARY: CANARY}, {"Authorization": f"Bearer {key}"}
+    refused = httpx.post(f"{site.url}/tokenize", json=body, headers=headers)
     assert refused.status_code == 400
     answer = httpx.get(f"{site.url}/v1/admin/overview", headers={"Authorization": f"Bearer {root}"})
     overview = answer.json()

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import httpx2
 import pytest
@@ -64,7 +65,10 @@ def url(operated: Operated) -> Iterator[str]:
         yield url
 
 
-def opened(browser: Browser, url: str, name: str = "root", *, width: int = 1200, scheme: str = "light") -> Page:
+Scheme = Literal["light", "dark"]
+
+
+def opened(browser: Browser, url: str, name: str = "root", *, width: int = 1200, scheme: Scheme = "light") -> Page:
     """The page, as who is led there by the login."""
     page = browser.new_page(viewport={"width": width, "height": 900}, base_url=url, color_scheme=scheme)
     page.set_default_timeout(10_000)
@@ -166,7 +170,7 @@ def test_nobody_else_sees_it(browser: Browser, url: str) -> None:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1200, "light")])
-def test_accessibility(browser: Browser, url: str, width: int, scheme: str) -> None:
+def test_accessibility(browser: Browser, url: str, width: int, scheme: Scheme) -> None:
     page = opened(browser, url, width=width, scheme=scheme)
     page.get_by_role("table", name="Users").wait_for()
     assert not is_too_wide(page)

@@ -1,5 +1,6 @@
 """`/operator` in a browser: what an administrator sees, that it follows the service, and who does not see it."""
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,7 +9,7 @@ from typing import Literal
 
 import httpx2
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
@@ -156,6 +157,28 @@ def test_it_follows_the_service_and_waits_while_it_is_gone(browser: Browser, url
     look(page)
     expect(page.get_by_text("Reconnecting.")).to_be_hidden()
     operated.rows = before
+    page.close()
+
+
+def test_several_ingresses_that_answer_in_turn_are_shown_together(browser: Browser, url: str) -> None:
+    page = opened(browser, url)
+    ids = itertools.cycle(["i1", "i2"])
+
+    def answer(route: Route) -> None:
+        response = route.fetch()
+        body = response.json()
+        body["ingress"] |= {"replicas": 2, "id": next(ids)}
+        route.fulfill(response=response, json=body)
+
+    page.route("**/v1/admin/overview", answer)
+    page.reload()
+    expect(page.get_by_text("1 of 2 ingresses have answered")).to_be_visible()
+    look(page)
+    expect(page.get_by_text("2 of 2 ingresses have answered")).to_be_visible()
+    assert [values(page, "Ingresses", place)[0] for place in (0, 1)] == ["i1", "i2"]
+    page.get_by_label("Refusals too").uncheck()
+    assert {values(page, "Errors", place)[4] for place in (0, 1)} == {"i1", "i2"}
+    assert serious_violations(page) == []
     page.close()
 
 

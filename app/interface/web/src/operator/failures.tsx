@@ -2,12 +2,19 @@
 import { useState } from "preact/hooks";
 
 import { CopyButton } from "./copy";
-import { moment, type Failure } from "./overview";
+import { moment, type Failure, type FailureOf } from "./overview";
 import { Table } from "./table";
 
 const FEW = 10;
 
-export function Failures({ failures, names }: { failures: Failure[]; names: ReadonlyMap<string, string> }) {
+interface Shown {
+  failures: FailureOf[];
+  names: ReadonlyMap<string, string>;
+  hasIngresses: boolean;
+}
+
+/** names: of users, by id. hasIngresses: whether there are several. */
+export function Failures({ failures, names, hasIngresses }: Shown) {
   const [isWhole, setWhole] = useState(false);
   const [hasRefusals, setRefusals] = useState(true);
   const chosen = hasRefusals ? failures : failures.filter(isOurs);
@@ -16,8 +23,8 @@ export function Failures({ failures, names }: { failures: Failure[]; names: Read
     <section class="card" aria-labelledby="errors">
       <h2 id="errors">Errors</h2>
       <p class="quiet small">
-        The last 100 refusals and the last 100 failures of the service, since this ingress has started. They tell no text, and are kept in
-        memory only.
+        The last 100 refusals and the last 100 failures of {hasIngresses ? "each ingress" : "the service"}, since its start. They tell no text,
+        and are kept in memory only.
       </p>
       <label class="check">
         <input type="checkbox" checked={hasRefusals} onChange={(event) => setRefusals(event.currentTarget.checked)} />
@@ -28,12 +35,13 @@ export function Failures({ failures, names }: { failures: Failure[]; names: Read
         <Table
           label="Errors"
           rows={shown}
-          keyOf={(failure) => `${failure.request_id} ${failure.at}`}
+          keyOf={(failure) => `${failure.ingress} ${failure.request_id} ${failure.at}`}
           columns={[
             { name: "Time", isShort: true, of: (failure) => moment(failure.at) },
             { name: "Status", isShort: true, of: status },
             { name: "Code", of: (failure) => failure.code ?? "none" },
             { name: "Route", of: (failure) => `${failure.method} ${failure.route}` },
+            ...(hasIngresses ? [{ name: "Ingress", of: (failure: FailureOf) => <code>{failure.ingress}</code> }] : []),
             { name: "User", of: (failure) => who(failure, names) },
             {
               name: "Request id",

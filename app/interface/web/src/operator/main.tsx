@@ -6,7 +6,7 @@ import "../common/style.css";
 import "./style.css";
 import { ApiFailure, call } from "../common/api";
 import { Failures } from "./failures";
-import { moment, type Overview, type UserUsage } from "./overview";
+import { failuresOf, heardWith, moment, type Heard, type Overview, type UserUsage } from "./overview";
 import { poll, type Seen } from "./poll";
 import { Models, Service } from "./service";
 import { Users } from "./users";
@@ -15,14 +15,27 @@ import { Workers } from "./workers";
 const OVERVIEW_MS = 2000;
 const USAGE_MS = 60_000;
 
-function usePolled<Answer>(path: string, periodMs: number): Seen<Answer> {
+/** asker: makes what is called for each answer. */
+function usePolled<Answer>(asker: () => (signal: AbortSignal) => Promise<Answer>, periodMs: number): Seen<Answer> {
   const [seen, setSeen] = useState<Seen<Answer>>({ value: null, failure: null });
-  useEffect(() => poll((signal) => call<Answer>("GET", path, undefined, signal), periodMs, setSeen), []);
+  useEffect(() => poll(asker(), periodMs, setSeen), []);
   return seen;
 }
 
+function overviews() {
+  let heard: readonly Overview[] = [];
+  return async (signal: AbortSignal): Promise<Heard> => {
+    const now = heardWith(heard, await call<Overview>("GET", "/v1/admin/overview", undefined, signal));
+    heard = now;
+    return now;
+  };
+}
+
+const usages = () => async (signal: AbortSignal) =>
+  (await call<{ data: UserUsage[] }>("GET", "/v1/admin/usage/users", undefined, signal)).data;
+
 function Operator() {
-  const now = usePolled<Overview>("/v1/admin/overview", OVERVIEW_MS);
+  const now = usePolled(overviews, OVERVIEW_MS);
   const status = now.failure instanceof ApiFailure ? now.failure.status : null;
   useEffect(() => {
     if (status === 401) location.replace("/login?next=/operator");
@@ -36,26 +49,27 @@ function Operator() {
         <span class="row"><a href="/account">Account</a><a href="/">Back to the chat</a></span>
       </nav>
       <h1>Operator</h1>
-      <div role="status">{!isForbidden && now.failure !== null && <Reconnecting at={now.value?.at ?? null} status={status} />}</div>
+      <div role="status">{!isForbidden && now.failure !== null && <Reconnecting at={now.value?.[0].at ?? null} status={status} />}</div>
       {isForbidden && <p role="alert" class="told failed">This page is for administrators only.</p>}
       {!isForbidden && now.value === null && now.failure === null && <p class="quiet">Loading…</p>}
       {!isForbidden && now.value && (
-        <div class={now.failure === null ? "sections" : "sections old"}><Sections overview={now.value} /></div>
+        <div class={now.failure === null ? "sections" : "sections old"}><Sections heard={now.value} /></div>
       )}
     </main>
   );
 }
 
-function Sections({ overview }: { overview: Overview }) {
-  const usage = usePolled<{ data: UserUsage[] }>("/v1/admin/usage/users", USAGE_MS);
-  const names = new Map(usage.value?.data.map((user) => [user.user_id, user.name ?? user.user_id]));
+function Sections({ heard }: { heard: Heard }) {
+  const [{ at, ingress, models, workers }] = heard;
+  const { value: users } = usePolled(usages, USAGE_MS);
+  const names = new Map(users?.map((user) => [user.user_id, user.name ?? user.user_id]));
   return (
     <>
-      <Service overview={overview} />
-      <Workers workers={overview.workers} at={overview.at} />
-      <Models models={overview.models} />
-      <Failures failures={overview.failures} names={names} />
-      {usage.value && <Users users={usage.value.data} />}
+      <Service heard={heard} />
+      <Workers workers={workers} at={at} />
+      <Models models={models} />
+      <Failures failures={failuresOf(heard)} names={names} hasIngresses={ingress.replicas > 1} />
+      {users && <Users users={users} />}
     </>
   );
 }

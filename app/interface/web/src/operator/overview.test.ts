@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 
-import { lasting, loadOf, moment, sorted, tokensOf, type Worker } from "./overview";
+import { failuresOf, heardWith, lasting, loadOf, moment, sorted, tokensOf, type Overview, type Worker } from "./overview";
 
 const worker = (change: Partial<Worker>): Worker => ({
   worker_id: "w",
@@ -27,6 +27,34 @@ test("the load is that of the workers that get requests", () => {
   const workers = [worker({}), worker({ running: 3 }), worker({ state: "stale", running: 4 }), worker({ state: "gone" })];
   expect(loadOf(workers)).toEqual({ up: 2, running: 4, maxRunning: 8, waiting: 4, tokensPerS: 5 });
   expect(loadOf([])).toEqual({ up: 0, running: 0, maxRunning: 0, waiting: 0, tokensPerS: 0 });
+});
+
+const overview = (id: string, at: number, ...failed: number[]): Overview => ({
+  at,
+  ingress: { id, node: "n", replicas: 2, version: "1", up_since: 0, open_requests: 1, max_open_requests: 9 },
+  models: [],
+  workers: [],
+  failures: failed.map((failedAt) => ({
+    at: failedAt,
+    request_id: `req-${failedAt}`,
+    method: "GET",
+    route: "/v1/models",
+    status: 500,
+    code: null,
+    is_stream: false,
+    user_id: null,
+    credential: null,
+  })),
+});
+
+test("ingresses that answer in turn are shown together, and one that is gone is forgotten", () => {
+  const first = heardWith([], overview("a", 100, 90, 50));
+  const both = heardWith(first, overview("b", 102, 95, 60));
+  expect(both.map((each) => each.ingress.id)).toEqual(["b", "a"]);
+  expect(failuresOf(both).map((failure) => [failure.ingress, failure.at])).toEqual([["b", 95], ["a", 90], ["b", 60], ["a", 50]]);
+  const again = heardWith(both, overview("a", 104, 103));
+  expect(failuresOf(again).map((failure) => failure.at)).toEqual([103, 95, 60]);
+  expect(heardWith(again, overview("a", 162)).map((each) => each.ingress.id)).toEqual(["a"]);
 });
 
 test("cached tokens are prompt tokens, and count once", () => {

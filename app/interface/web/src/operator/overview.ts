@@ -73,6 +73,25 @@ export interface UserUsage {
   days_30: Counts;
 }
 
+/** The last overview of each ingress that has answered lately, the newest first. */
+export type Heard = readonly [Overview, ...Overview[]];
+
+const LATELY_S = 60;
+
+/** With one more answer. Ingresses answer in turn, and each knows its own requests and errors only. */
+export function heardWith(before: readonly Overview[], answer: Overview): Heard {
+  const others = before.filter((each) => each.ingress.id !== answer.ingress.id && answer.at - each.at < LATELY_S);
+  return [answer, ...others];
+}
+
+export type FailureOf = Failure & { ingress: string };
+
+/** Of all ingresses, the newest first. */
+export function failuresOf(heard: Heard): FailureOf[] {
+  const all = heard.flatMap(({ ingress, failures }) => failures.map((failure) => ({ ...failure, ingress: ingress.id })));
+  return sorted(all, (failure) => failure.at, false);
+}
+
 export interface Load {
   up: number;
   running: number;

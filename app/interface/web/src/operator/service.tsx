@@ -1,10 +1,11 @@
-// The service in a few figures, and its models.
-import { lasting, loadOf, type Model, type Overview } from "./overview";
+// The service in a few figures, its ingresses where they are several, and its models.
+import { lasting, loadOf, moment, sorted, type Heard, type Model } from "./overview";
 import { Bar, Table } from "./table";
 
-export function Service({ overview }: { overview: Overview }) {
-  const { ingress, workers } = overview;
+export function Service({ heard }: { heard: Heard }) {
+  const [{ at, ingress, workers }] = heard;
   const load = loadOf(workers);
+  const sum = (of: "open_requests" | "max_open_requests") => heard.reduce((total, each) => total + each.ingress[of], 0);
   return (
     <section class="card" aria-labelledby="service">
       <h2 id="service">Service</h2>
@@ -15,16 +16,40 @@ export function Service({ overview }: { overview: Overview }) {
         <div><dt>Tokens a second</dt><dd>{load.tokensPerS.toFixed(1)}</dd></div>
         <div>
           <dt>Open requests</dt>
-          <dd><Bar label="Open requests" value={ingress.open_requests} max={ingress.max_open_requests} /></dd>
+          <dd><Bar label="Open requests" value={sum("open_requests")} max={sum("max_open_requests")} /></dd>
         </div>
-        <div><dt>Up for</dt><dd>{lasting(overview.at - ingress.up_since)}</dd></div>
+        <div><dt>Up for</dt><dd>{lasting(Math.max(...heard.map((each) => at - each.ingress.up_since)))}</dd></div>
         <div><dt>Version</dt><dd>{ingress.version}</dd></div>
       </dl>
-      <p class="quiet small">
-        Open requests and errors are those of ingress <code>{ingress.id}</code> on {ingress.node}
-        {ingress.replicas > 1 && `, one of ${ingress.replicas}: the next answer may be another one's`}.
-      </p>
+      {ingress.replicas > 1 ? <Ingresses heard={heard} /> : <p class="quiet small">Ingress <code>{ingress.id}</code> on {ingress.node}</p>}
     </section>
+  );
+}
+
+function Ingresses({ heard }: { heard: Heard }) {
+  const [{ ingress: { replicas } }] = heard;
+  return (
+    <>
+      <p class="quiet small">
+        {Math.min(heard.length, replicas)} of {replicas} ingresses have answered in the last minute. They answer in turn; each knows its own open
+        requests and errors.
+      </p>
+      <Table
+        label="Ingresses"
+        rows={sorted(heard, (each) => each.ingress.id, false)}
+        keyOf={(each) => each.ingress.id}
+        columns={[
+          { name: "Ingress", of: ({ ingress }) => <code>{ingress.id}</code> },
+          { name: "Node", of: ({ ingress }) => ingress.node },
+          {
+            name: "Open requests",
+            of: ({ ingress }) => <Bar label={`Open requests of ${ingress.id}`} value={ingress.open_requests} max={ingress.max_open_requests} />,
+          },
+          { name: "Up for", isNumber: true, of: ({ at, ingress }) => lasting(at - ingress.up_since) },
+          { name: "Answered", isNumber: true, of: ({ at }) => moment(at) },
+        ]}
+      />
+    </>
   );
 }
 

@@ -78,7 +78,7 @@ export type Heard = readonly [Overview, ...Overview[]];
 
 const LATELY_S = 60;
 
-/** With one more answer. Ingresses answer in turn, and each knows its own requests and errors only. */
+/** With one more answer. Any ingress may answer, and each knows its own requests and errors only. */
 export function heardWith(before: readonly Overview[], answer: Overview): Heard {
   const others = before.filter((each) => each.ingress.id !== answer.ingress.id && answer.at - each.at < LATELY_S);
   return [answer, ...others];

@@ -31,8 +31,8 @@ function Ingresses({ heard }: { heard: Heard }) {
   return (
     <>
       <p class="quiet small">
-        {Math.min(heard.length, replicas)} of {replicas} ingresses have answered in the last minute. They answer in turn; each knows its own open
-        requests and errors.
+        {Math.min(heard.length, replicas)} of {replicas} ingresses have answered in the last minute. Each knows its own open requests and errors
+        only, and the proxy in front chooses which one answers.
       </p>
       <Table
         label="Ingresses"

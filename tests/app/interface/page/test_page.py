@@ -180,6 +180,7 @@ def test_a_question_that_comes_before_the_models_waits_for_them(browser: Browser
 def test_another_answer_and_another_question_are_versions(browser: Browser) -> None:
     with running(FakeV1(), mount_page) as fake, open_page(browser, fake.url) as (page, _):
         ask(page, "One?")
+        expect(page.locator(".answer")).to_contain_text("Hello from the fake.")
         fake.words = ["Another."]
         page.get_by_role("button", name="Retry").click()
         expect(page.locator(".answer")).to_contain_text("Another.")

@@ -200,13 +200,16 @@ def chat(
     ] = None,
     new: Annotated[bool, typer.Option("--new", help="Begin a new conversation.")] = False,
 ) -> None:
-    """Chat in the terminal. Ctrl-C stops an answer.
+    """Chat in the terminal. Ctrl-C stops an answer, /continue goes on with it, /help lists all commands.
 
     Four words are for the chat itself where a line has nothing else: login asks for your name and password, logout ends
     that session and forgets this chat here, exit and quit (or Ctrl-D) leave it. After exit the next chat is still
     logged in. The service keeps a user's conversations, and the next chat goes on with the newest one.
+
+    Without a terminal each line of the input is a message, and the output is the answers, as plain text.
     """
-    from app.client.terminal import ChatError, TerminalChat
+    from app.client.account import ChatError
+    from app.client.terminal import TerminalChat
 
     with one_line_errors(ChatError):
         TerminalChat(

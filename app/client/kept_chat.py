@@ -1,25 +1,39 @@
-"""Conversations that the service keeps for a user, as a client sees them: the newest one, its turns, the next answer.
+"""Conversations that the service keeps for a user, as a client sees them: the list, their items, and changes of both.
 
 All of it raises OpenAIError, as the library's own calls do. It knows nothing of how a chat is shown.
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import quote
 
-from openai import Omit, OpenAI, OpenAIError
-from openai.types.chat import ChatCompletionMessageParam
+import httpx
+from openai import APIError, OpenAI, OpenAIError
+
+from app.client import answers
+from app.client.thought import spoken
+from app.client.turns import Asking, Message, Pieces
 
 _MOST_NEW_ITEMS = 20
 """In one request, as OpenAI allows."""
+_MOST_LISTED = 30
+_ITEMS_AT_ONCE = 100
+_CONFLICTS = 10
+_CONFLICT_S = 0.3
+"""An answer that was stopped ends at the service a moment later, which refuses changes until then."""
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """What one of the two has said."""
+class Entry:
+    """A conversation in the list."""
 
-    role: str
-    text: str
+    id: str
+    title: str
+    updated_at: int
+    """Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +45,42 @@ class Warmed:
     """Of them, those that need not be computed again."""
 
 
+# --- conversations
+
+
+def listed(client: OpenAI, count: int = _MOST_LISTED) -> list[Entry]:
+    """Those that changed last come first."""
+    found: Any = client.get(f"/conversations?limit={count}", cast_to=object)
+    return [Entry(one["id"], one["title"], one["updated_at"]) for one in found["data"]]
+
+
 def newest(client: OpenAI) -> str | None:
     """The id of the conversation that changed last."""
-    found: Any = client.get("/conversations?limit=1", cast_to=object)
-    return str(found["data"][0]["id"]) if found["data"] else None
+    found = listed(client, 1)
+    return found[0].id if found else None
 
 
-def begin(client: OpenAI, said: Sequence[ChatCompletionMessageParam]) -> str:
+def begin(client: OpenAI, said: Sequence[Message]) -> str:
     """A new conversation, in which that was said before; returns its id."""
-    items: list[Any] = [{"role": one["role"], "content": one.get("content")} for one in said]
-    conversation_id = client.conversations.create(items=items[:_MOST_NEW_ITEMS]).id
-    for first in range(_MOST_NEW_ITEMS, len(items), _MOST_NEW_ITEMS):
-        client.conversations.items.create(conversation_id, items=items[first : first + _MOST_NEW_ITEMS])
+    conversation_id = client.conversations.create().id
+    _add(client, conversation_id, said)
     return conversation_id
 
 
-def last_turns(client: OpenAI, conversation_id: str, count: int) -> list[Turn]:
-    """The last ones, in order."""
-    page: Any = client.conversations.items.list(conversation_id, limit=count, order="desc")
-    turns = [Turn(item.role, _text(item)) for item in page.data if item.type == "message"]
-    return turns[::-1]
+def rename(client: OpenAI, conversation_id: str, title: str) -> None:
+    """What else its metadata says stays."""
+    found: Any = client.get(_path(conversation_id), cast_to=object)
+    client.post(_path(conversation_id), body={"metadata": {**found["metadata"], "title": title}}, cast_to=object)
+
+
+def delete(client: OpenAI, conversation_id: str) -> None:
+    """Its texts and its saved pages."""
+    _when_closed(lambda: client.delete(_path(conversation_id), cast_to=object))
+
+
+def exported(client: OpenAI, conversation_id: str, form: str) -> bytes:
+    """A file of it; form: md or json."""
+    return client.get(f"{_path(conversation_id)}/export?format={form}", cast_to=httpx.Response).content
 
 
 def warm(client: OpenAI, conversation_id: str, model: str, instructions: str | None) -> Warmed:
@@ -60,33 +90,124 @@ def warm(client: OpenAI, conversation_id: str, model: str, instructions: str | N
     return Warmed(answer["tokens"], answer["remembered_tokens"])
 
 
-def answer(
-    client: OpenAI,
-    conversation_id: str,
-    question: str,
-    *,
-    model: str,
-    instructions: str | None,
-    temperature: float | Omit,
-    max_tokens: int | Omit,
-) -> Iterator[str]:
-    """The answer's text as it is made. Leaving early closes the connection; the service keeps what came until then."""
-    with client.responses.create(
-        model=model,
-        conversation=conversation_id,
-        input=question,
-        instructions=instructions,
-        temperature=temperature,
-        max_output_tokens=max_tokens,
-        stream=True,
-    ) as events:
-        for event in events:
-            if event.type == "response.output_text.delta":
-                yield event.delta
-            elif event.type == "response.failed":
-                failed = event.response.error
-                raise OpenAIError("The answer has failed." if failed is None else failed.message)
+# --- what was said
 
 
-def _text(item: Any) -> str:
-    return "\n".join(part.text for part in item.content if getattr(part, "text", None))
+def last_turns(client: OpenAI, conversation_id: str, count: int) -> list[Message]:
+    """The last ones, in order."""
+    found: Any = client.get(f"{_path(conversation_id)}/items?order=desc&limit={count}", cast_to=object)
+    return [message for message in map(_message, reversed(found["data"])) if message is not None]
+
+
+def answer(asking: Asking, conversation_id: str, question: str) -> Pieces:
+    """The next turn."""
+    events = _when_closed(lambda: _begun(answers.responded(asking, conversation_id, question)))
+    yield from events
+
+
+def answer_instead(asking: Asking, conversation_id: str, old_question: str, question: str) -> Pieces:
+    """The last turn once more, with this question, if the last question was that one; else another turn."""
+
+    def begun() -> Pieces:
+        items = _items(asking.client, conversation_id)
+        questions = [place for place, item in enumerate(items) if item.get("role") == "user"]
+        if questions and _text(items[questions[-1]]).strip() == old_question.strip():
+            for item in items[questions[-1] :]:
+                asking.client.delete(f"{_path(conversation_id)}/items/{quote(item['id'], safe='')}", cast_to=object)
+        return _begun(answers.responded(asking, conversation_id, question))
+
+    yield from _when_closed(begun)
+
+
+def said(client: OpenAI, conversation_id: str) -> list[Message]:
+    """All messages, in order."""
+    return [message for message in map(_message, _items(client, conversation_id)) if message is not None]
+
+
+def settle(client: OpenAI, conversation_id: str, wanted: Sequence[Message]) -> None:
+    """Makes that what was said: takes out what differs and all behind it, and adds what is missing."""
+
+    def settled() -> None:
+        stored = _items(client, conversation_id)
+        alike = 0
+        for item, message in zip(stored, wanted, strict=False):
+            if not _agree(item, message):
+                break
+            alike += 1
+        for item in stored[alike:]:
+            client.delete(f"{_path(conversation_id)}/items/{quote(item['id'], safe='')}", cast_to=object)
+        _add(client, conversation_id, wanted[alike:])
+
+    _when_closed(settled)
+
+
+# --- how it works
+
+
+def _add(client: OpenAI, conversation_id: str, said: Sequence[Message]) -> None:
+    items = [{"type": "message", "role": one.role, "content": one.text} for one in said]
+    for first in range(0, len(items), _MOST_NEW_ITEMS):
+        body = {"items": items[first : first + _MOST_NEW_ITEMS]}
+        client.post(f"{_path(conversation_id)}/items", body=body, cast_to=object)
+
+
+def _items(client: OpenAI, conversation_id: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    after = ""
+    while True:
+        query = f"order=asc&limit={_ITEMS_AT_ONCE}{after}"
+        page: Any = client.get(f"{_path(conversation_id)}/items?{query}", cast_to=object)
+        found += page["data"]
+        if not page["has_more"]:
+            return found
+        after = f"&after={quote(page['last_id'], safe='')}"
+
+
+def _begun(pieces: Pieces) -> Pieces:
+    """The same, after its request was accepted. Raises OpenAIError."""
+    first = next(pieces)
+
+    def all_of_it() -> Pieces:
+        try:
+            yield first
+            yield from pieces
+        finally:
+            pieces.close()
+
+    return all_of_it()
+
+
+def _when_closed(change: Callable[[], Result]) -> Result:
+    """Tries it again while the last turn has not ended at the service."""
+    for _ in range(_CONFLICTS - 1):
+        try:
+            return change()
+        except OpenAIError as error:
+            if not (isinstance(error, APIError) and error.code == "conversation_conflict"):
+                raise
+        time.sleep(_CONFLICT_S)
+    return change()
+
+
+def _message(item: dict[str, Any]) -> Message | None:
+    """None: it is something else."""
+    if item["type"] != "message" or item["role"] not in ("user", "assistant"):
+        return None
+    return Message(item["role"], _text(item))
+
+
+def _text(item: dict[str, Any]) -> str:
+    return "\n".join(part["text"] for part in item.get("content", ()) if part.get("text"))
+
+
+def _agree(item: dict[str, Any], message: Message) -> bool:
+    stored = _message(item)
+    if stored is None or stored.role != message.role:
+        return False
+    if stored.role == "assistant":
+        return spoken(stored.text) == spoken(message.text)
+    return stored.text.strip() == message.text.strip()
+
+
+def _path(conversation_id: str) -> str:
+    return f"/conversations/{quote(conversation_id, safe='')}"

@@ -1,13 +1,23 @@
-"""What clients of `/v1` here do: connect, list the models, read an answer's text, and word an error.
+"""What clients of `/v1` here do: connect, list the models, and word an error.
 
 With the `openai` library's blocking client. It knows nothing of how a chat is shown, and imports nothing of ours.
 """
 
+from dataclasses import dataclass
+
 from openai import APIConnectionError, APIStatusError, OpenAI, OpenAIError, Timeout
-from openai.types.chat import ChatCompletionChunk
 
 _NO_TIME_LIMIT = Timeout(None, connect=5)
 """Once connected: CPUs may be slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that is served."""
+
+    id: str
+    context_tokens: int | None
+    """The longest prompt and answer together; None: the service does not say."""
 
 
 def connect(address: str, api_key: str | None) -> OpenAI:
@@ -16,14 +26,9 @@ def connect(address: str, api_key: str | None) -> OpenAI:
     return OpenAI(base_url=f"{address}/v1", api_key=key, timeout=_NO_TIME_LIMIT, max_retries=0)
 
 
-def models(client: OpenAI) -> list[str]:
-    """The names of the models that are served. Raises OpenAIError."""
-    return [model.id for model in client.models.list()]
-
-
-def text_of(chunk: ChatCompletionChunk) -> str:
-    """What a chunk of a streamed answer adds to its text; may be empty."""
-    return (chunk.choices[0].delta.content or "") if chunk.choices else ""
+def models(client: OpenAI) -> list[Model]:
+    """Those that are served. Raises OpenAIError."""
+    return [Model(model.id, getattr(model, "max_context_tokens", None)) for model in client.models.list()]
 
 
 def reason(error: OpenAIError) -> str:

@@ -1,11 +1,15 @@
 import builtins
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
+from app.client.reader import PlainReader
+from app.client.screen import PlainScreen
+from app.client.terminal import TerminalChat
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.accounts.here import Site
 from tests.app.service import loopback_server
@@ -33,18 +37,23 @@ def type_in(monkeypatch: pytest.MonkeyPatch) -> TypeIn:
     def prepare(*lines: str | type[BaseException] | Callable[[], object]) -> None:
         typed = iter(lines)
 
-        def read(_prompt: str) -> str:
+        def read() -> str:
             line = next(typed)
             if isinstance(line, str):
                 return line
             if isinstance(line, type):
                 raise line
             line()
-            return read(_prompt)
+            return read()
 
         monkeypatch.setattr(builtins, "input", read)
 
     return prepare
+
+
+def plain_chat(url: str, **options: Any) -> TerminalChat:
+    """A chat whose notices and answers are one output, in order; its lines are what input() returns."""
+    return TerminalChat(url, screen=PlainScreen(sys.stdout, sys.stdout), reader=PlainReader(), **options)
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.client.terminal import ChatError, TerminalChat
-from tests.app.client.conftest import TypeIn
+from app.client.account import ChatError
+from tests.app.client.conftest import TypeIn, plain_chat
 from tests.fake_v1 import FakeV1, running
 
 
@@ -23,7 +23,7 @@ def test_streams_the_answer_and_keeps_the_history(
     fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
     type_in("first", "", "second", "exit")
-    TerminalChat(fake.url, system="Be brief.", temperature=0.5).run()
+    plain_chat(fake.url, system="Be brief.", temperature=0.5).run()
     assert capsys.readouterr().out.count("Hello from the fake.\n") == 2
     assert fake.asked[1]["messages"] == [
         {"role": "system", "content": "Be brief."},
@@ -38,7 +38,7 @@ def test_streams_the_answer_and_keeps_the_history(
 @pytest.mark.parametrize("leave", ["exit", "QUIT", EOFError])
 def test_leaves(fake: FakeV1, type_in: TypeIn, leave: str | type[BaseException]) -> None:
     type_in(KeyboardInterrupt, leave)  # Ctrl-C at the prompt only drops the line
-    TerminalChat(fake.url + "/v1/").run()
+    plain_chat(fake.url + "/v1/").run()
     assert fake.asked == []
 
 
@@ -54,13 +54,13 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(monkeypatch: pytest.MonkeyPatc
 
         monkeypatch.setattr(builtins, "print", interrupt_at_third)
         type_in("count", "go on", "quit")
-        TerminalChat(fake.url).run()
+        plain_chat(fake.url).run()
         deadline = time.monotonic() + 5
         while fake.cut_off == 0 and time.monotonic() < deadline:
             time.sleep(0.01)
     assert fake.cut_off == 1
     assert "done" in printed
-    assert fake.asked[1]["messages"][1] == {"role": "assistant", "content": "0 1 2 3 "}
+    assert fake.asked[1]["messages"][1] == {"role": "assistant", "content": "0 1 2 3"}
 
 
 def test_an_error_is_shown_and_the_question_taken_back(
@@ -68,7 +68,7 @@ def test_an_error_is_shown_and_the_question_taken_back(
 ) -> None:
     fake.error = (429, "All places are taken.")
     type_in("hello", lambda: setattr(fake, "error", None), "again", "exit")
-    TerminalChat(fake.url).run()
+    plain_chat(fake.url).run()
     assert "All places are taken." in capsys.readouterr().out
     assert fake.asked[1]["messages"] == [{"role": "user", "content": "again"}]
 
@@ -78,7 +78,7 @@ def test_an_answer_is_no_command_to_the_terminal(
 ) -> None:
     fake.words = ["one\n\ttwo ", "\x1b]0;title\x07", "\x9b31m", " Größe 🎉"]
     type_in("hello", "exit")
-    TerminalChat(fake.url).run()
+    plain_chat(fake.url).run()
     printed = capsys.readouterr().out
     assert "one\n\ttwo \ufffd]0;title\ufffd\ufffd31m Größe 🎉" in printed
     assert "\x1b]" not in printed
@@ -86,7 +86,7 @@ def test_an_answer_is_no_command_to_the_terminal(
 
 def test_an_unknown_model_is_named(fake: FakeV1) -> None:
     with pytest.raises(ChatError, match="does not serve gpt-9, only fake-model"):
-        TerminalChat(fake.url, model="gpt-9").run()
+        plain_chat(fake.url, model="gpt-9").run()
 
 
 def test_no_service_at_the_address() -> None:
@@ -94,9 +94,9 @@ def test_no_service_at_the_address() -> None:
         listener.bind(("127.0.0.1", 0))  # not listening: connections are refused
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(ChatError, match=f"no answer from {url}"):
-            TerminalChat(url).run()
+            plain_chat(url).run()
 
 
 def test_a_url_that_is_not_an_address() -> None:
     with pytest.raises(ChatError, match="localhost:8000"):
-        TerminalChat("localhost:8000")
+        plain_chat("localhost:8000")

@@ -14,10 +14,10 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from app.client import v1
-from app.client.terminal import ChatError, TerminalChat
+from app.client.account import ChatError
 from app.messages.accounts import AccountsError
 from app.messages.memory import SavedPages
-from tests.app.client.conftest import MakeSite, TypeIn
+from tests.app.client.conftest import MakeSite, TypeIn, plain_chat
 from tests.app.interface.accounts.here import PASSWORD, Site
 from tests.app.tiny_model import reference_tokenizer
 from tests.fake_v1 import FakeV1, running
@@ -26,9 +26,9 @@ LOGIN = ("login", "ann", PASSWORD)
 
 
 def chat(url: str, capsys: pytest.CaptureFixture[str], **options: str) -> list[str]:
-    """A whole chat; the lines that it prints, without their colour."""
-    TerminalChat(url, **options).run()  # type: ignore[arg-type]
-    return [line.replace("\033[2m", "").replace("\033[0m", "") for line in capsys.readouterr().out.splitlines()]
+    """A whole chat; the lines that it prints."""
+    plain_chat(url, **options).run()
+    return capsys.readouterr().out.splitlines()
 
 
 def asked(site: Site) -> list[str]:
@@ -53,7 +53,7 @@ def token_in(folder: Path, url: str) -> str | None:
 
 
 def greeting(url: str, user: str = ", logged in as ann") -> str:
-    return f"tiny at {url}{user}. Ctrl-C stops an answer; exit or Ctrl-D leaves."
+    return f"tiny at {url}{user}. Ctrl-C stops an answer; /help says more; exit leaves."
 
 
 def login_needed(url: str) -> str:
@@ -120,14 +120,14 @@ def test_a_new_conversation_and_a_chosen_one(
     type_in(*LOGIN, "in the first", "exit")
     chat(url, capsys)
     type_in("in the second", "exit")
-    TerminalChat(url, is_new=True).run()
+    plain_chat(url, is_new=True).run()
     assert "in the first" not in asked(site)[-1]
     client = v1.connect(url, token_of(site, url))
     found: Any = client.get("/conversations", cast_to=object)
     assert sorted(one["title"] for one in found["data"]) == ["in the first", "in the second"]
     (first,) = (one["id"] for one in found["data"] if one["title"] == "in the first")
     type_in("and on", "exit")
-    TerminalChat(url, conversation=first).run()
+    plain_chat(url, conversation=first).run()
     assert "in the first" in asked(site)[-1]
     assert "in the second" not in asked(site)[-1]
 
@@ -137,14 +137,14 @@ def test_the_same_instructions_are_warmed_that_are_sent(
 ) -> None:
     site, url = make_site()
     type_in(*LOGIN, "hello", "exit")
-    TerminalChat(url, system="Be brief.").run()
+    plain_chat(url, system="Be brief.").run()
     type_in("once more", "exit")
-    TerminalChat(url, system="Be brief.").run()
+    plain_chat(url, system="Be brief.").run()
     warming, following = asked(site)[-2:]
     assert following.startswith(warming.removesuffix("assistant\n"))
     assert "Be brief." in warming
     with pytest.raises(ChatError, match="there is no conversation conv_1 of yours"):
-        TerminalChat(url, conversation="conv_1").run()
+        plain_chat(url, conversation="conv_1").run()
 
 
 def test_what_fails_at_the_start_changes_no_chat(
@@ -324,7 +324,7 @@ def test_a_key_comes_before_a_session(
     assert len(asked(site)) == 1
     assert token_in(config_folder, url) == kept
     with pytest.raises(ChatError, match="That API key is not valid here"):
-        TerminalChat(url, api_key="rdbt_none").run()
+        plain_chat(url, api_key="rdbt_none").run()
 
 
 def test_a_file_that_cannot_be_used_does_not_end_the_chat(
@@ -357,7 +357,7 @@ def test_a_service_without_users(
         ]
         if key is not None:
             with pytest.raises(ChatError, match=r"Show a key\."):
-                TerminalChat(fake.url).run()
+                plain_chat(fake.url).run()
     assert not config_folder.exists()
 
 

@@ -11,13 +11,7 @@ from tests.fake_v1 import FakeV1, running
 
 def test_a_client_lists_the_models() -> None:
     with running(FakeV1(key="open sesame")) as fake, v1.connect(fake.url, "open sesame") as client:
-        assert v1.models(client) == ["fake-model"]
-
-
-def test_the_chunks_are_the_text() -> None:
-    with running(FakeV1()) as fake, v1.connect(fake.url, None) as client:
-        chunks = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}], stream=True)
-        assert "".join(map(v1.text_of, chunks)) == "Hello from the fake."
+        assert v1.models(client) == [v1.Model("fake-model", 8192)]
 
 
 def test_an_error_is_in_the_services_words() -> None:

@@ -1,0 +1,145 @@
+"""As whom a terminal chat asks: nobody, the user of a session, or whoever has an API key.
+
+A login is kept in the user's file of sessions, so that the next chat goes on with it. Knows nothing of what is said.
+"""
+
+import contextlib
+from collections.abc import Callable
+
+from openai import APIConnectionError, APIStatusError, OpenAIError
+
+from app.client import login, v1
+from app.client.reader import Reader
+from app.client.session_file import SavedSession, SessionFile, SessionFileError, user_file
+
+
+class ChatError(Exception):
+    """The chat cannot go on; the message says why and what to do."""
+
+
+class UnreachableError(ChatError):
+    """No service answers at the address; one may a little later."""
+
+
+class Account:
+    """At one service. Raises ChatError where `url` is no address."""
+
+    def __init__(self, url: str, api_key: str | None, say: Callable[[str], None]) -> None:
+        """api_key: used instead of a session. say: shows a line."""
+        self.url = url.rstrip("/").removesuffix("/v1")
+        if not self.url.startswith(("http://", "https://")):
+            raise ChatError(f"--url {url}: not an address such as http://127.0.0.1:8000")
+        self.has_key = bool(api_key)
+        self.client = self.without_session = v1.connect(self.url, api_key)
+        self.session: SavedSession | None = None
+        self.user: str | None = None
+        """Whose chat it is; None: nobody's who has logged in."""
+        self._sessions = SessionFile(user_file())
+        self._say = say
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the chat is a user's whose session has ended: it is not sent as a guest's."""
+        return self.session is None and self.user is not None
+
+    def resume(self) -> bool:
+        """Goes on with the session of an earlier chat, if there is one; False: it has ended. Raises ChatError."""
+        if self.has_key:
+            return True
+        try:
+            session = self._sessions.get(self.url)
+        except SessionFileError as error:
+            self._say(str(error))
+            return True
+        if session is None:
+            return True
+        self._use(session)
+        try:
+            if login.is_held(self.client):
+                return True
+        except OpenAIError as error:
+            raise chat_error(error, self.url) from error
+        self._say(self.forget_ended())
+        self.user = None  # there is no chat yet
+        return False
+
+    def log_in(self, reader: Reader) -> bool:
+        """Asks for name and password. What goes wrong is one line, and all stays as it was."""
+        if self.session is not None:
+            self._say(f"You are logged in as {self.session.name}; logout comes first.")
+            return False
+        try:
+            if not login.has_users(self.client):
+                self._say(f"{self.url} has no users: there is nothing to log in to.")
+                return False
+            if self.has_key:
+                self._say("This chat uses an API key: start it without --api-key and REDOUBT_API_KEY to log in.")
+                return False
+            name = reader.ask("Name: ").strip()
+            session = login.log_in(self.client, name, reader.secret("Password: "))
+        except EOFError:
+            self._say("")
+            return False
+        except OpenAIError as error:
+            wait_s = login.retry_after_s(error)
+            self._say(reason(error, self.url) + ("" if wait_s is None else f" Wait {wait_s} s."))
+            return False
+        self._use(session)
+        try:
+            self._sessions.keep(self.url, session)
+        except SessionFileError as error:
+            self._say(f"The login holds for this chat only. {error}")
+        return True
+
+    def log_out(self) -> login.LeftPages | None:
+        """Ends the session at the service first: while that fails it is kept, so that one can try again (None)."""
+        if self.user is None:
+            self._say("You are not logged in.")
+            return None
+        left = login.LeftPages()
+        if self.session is not None:
+            try:
+                left = login.log_out(self.client)
+            except OpenAIError as error:
+                self._say(f"You are still logged in: {reason(error, self.url)}")
+                return None
+            try:
+                self._sessions.remove(self.url, self.session)
+            except SessionFileError as error:
+                self._say(str(error))
+        self._use(None)
+        self.user = None
+        return left
+
+    def forget_ended(self) -> str:
+        """Goes on without the session, and gives the line to say. The chat stays, for the same user's next one."""
+        assert self.session is not None
+        with contextlib.suppress(SessionFileError):  # it opens nothing any more
+            self._sessions.remove(self.url, self.session)
+        ended = f"The session of {self.session.name} has ended: type login to log in again."
+        self._use(None)
+        return ended
+
+    def _use(self, session: SavedSession | None) -> None:
+        """Sends this session's token from now on; None: as without a login."""
+        self.session = session
+        if session is None:
+            self.client = self.without_session
+        else:
+            self.user = session.name
+            self.client = self.without_session.with_options(api_key=session.token)
+
+
+def reason(error: OpenAIError, url: str) -> str:
+    """Why a request to the service has failed, in one line."""
+    if isinstance(error, APIConnectionError):
+        return f"no answer from {url}: is the service running? (`redoubt serve`)"
+    if isinstance(error, APIStatusError):
+        return f"{url} says: {v1.reason(error)}"
+    return v1.reason(error)
+
+
+def chat_error(error: OpenAIError, url: str) -> ChatError:
+    """The same, where the chat can't go on without."""
+    kind = UnreachableError if isinstance(error, APIConnectionError) else ChatError
+    return kind(reason(error, url))

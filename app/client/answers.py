@@ -1,0 +1,137 @@
+"""Answers as they are made, by `/v1/chat/completions` and `/v1/responses`. Knows nothing of how they are shown.
+
+All of it raises OpenAIError, as the library's own calls do; what breaks an answer off is an AnswerError.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import httpx
+from openai import APIError, APIStatusError, Omit, OpenAIError, Stream, omit
+from openai.types.chat import ChatCompletionChunk
+
+from app.client.thought import CLOSE, OPEN
+from app.client.turns import Asking, Ended, Message, Pieces, Usage
+
+Event = TypeVar("Event")
+Value = TypeVar("Value")
+_BROKEN_OFF = "The connection broke off before the answer's end."
+
+
+class AnswerError(OpenAIError):
+    """An answer that had begun has failed."""
+
+    def __init__(self, message: str, code: str | None, request_id: str | None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.request_id = request_id
+
+
+def completed(asking: Asking, said: Sequence[Message], *, cache_key: str | None = None) -> Pieces:
+    """Answers what was said; the service keeps none of it. cache_key: the conversation with whose saved pages."""
+    knobs = asking.knobs
+    system = [{"role": "system", "content": knobs.system}] if knobs.system else []
+    messages: Any = [*system, *({"role": one.role, "content": one.text} for one in said)]
+    with asking.client.chat.completions.create(
+        model=asking.model,
+        messages=messages,
+        stream=True,
+        stream_options={"include_usage": True},
+        temperature=_or_omit(knobs.temperature),
+        top_p=_or_omit(knobs.top_p),
+        max_tokens=_or_omit(knobs.max_tokens),
+        seed=_or_omit(knobs.seed),
+        prompt_cache_key=_or_omit(cache_key),
+    ) as chunks:
+        finish_reason, usage, is_thinking = None, None, False
+        for chunk in _read(chunks):
+            if chunk.usage is not None:
+                details = chunk.usage.prompt_tokens_details
+                remembered_tokens = (details.cached_tokens if details else None) or 0
+                usage = Usage(chunk.usage.prompt_tokens, remembered_tokens, chunk.usage.completion_tokens)
+            if not chunk.choices:
+                continue
+            text, is_thinking = _text_of(chunk, is_thinking)
+            if text:
+                yield text
+            finish_reason = chunk.choices[0].finish_reason or finish_reason
+        if finish_reason is None:
+            raise AnswerError(_BROKEN_OFF, None, _request_id(chunks))
+        yield Ended(finish_reason == "length", usage)
+
+
+def responded(asking: Asking, conversation_id: str, question: str) -> Pieces:
+    """Answers the next question of a conversation that the service keeps, up to where it was closed."""
+    knobs = asking.knobs
+    extra = {} if knobs.seed is None else {"seed": knobs.seed}
+    with asking.client.responses.create(
+        model=asking.model,
+        conversation=conversation_id,
+        input=question,
+        instructions=knobs.system or None,
+        temperature=_or_omit(knobs.temperature),
+        top_p=_or_omit(knobs.top_p),
+        max_output_tokens=_or_omit(knobs.max_tokens),
+        extra_body=extra,
+        stream=True,
+    ) as events:
+        end: Ended | None = None
+        for event in _read(events):
+            if event.type == "response.output_text.delta":
+                yield event.delta
+            elif event.type == "response.failed":
+                failed = event.response.error
+                message = "The answer has failed." if failed is None else failed.message
+                raise AnswerError(message, None if failed is None else failed.code, _request_id(events))
+            elif event.type in ("response.completed", "response.incomplete"):
+                end = _end_of(event.response)
+        if end is None:
+            raise AnswerError(_BROKEN_OFF, None, _request_id(events))
+        yield end
+
+
+def _text_of(chunk: ChatCompletionChunk, is_thinking: bool) -> tuple[str, bool]:
+    """What the chunk adds, with marks around what other services send as thoughts; and whether it is thinking then."""
+    delta = chunk.choices[0].delta
+    thought, text = (delta.model_extra or {}).get("reasoning_content") or "", delta.content or ""
+    if thought and not is_thinking:
+        thought = OPEN + thought
+        is_thinking = True
+    if text and is_thinking:
+        text = CLOSE + text
+        is_thinking = False
+    return thought + text, is_thinking
+
+
+def _end_of(response: Any) -> Ended:
+    details, spent = response.incomplete_details, response.usage
+    usage = None
+    if spent is not None:
+        usage = Usage(spent.input_tokens, spent.input_tokens_details.cached_tokens, spent.output_tokens)
+    return Ended(details is not None and details.reason == "max_output_tokens", usage)
+
+
+def _read(stream: Stream[Event]) -> Iterator[Event]:
+    with _as_answer_error(stream):
+        yield from stream
+
+
+@contextmanager
+def _as_answer_error(stream: Stream[Any]) -> Iterator[None]:
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise AnswerError(_BROKEN_OFF, None, _request_id(stream)) from error
+    except APIStatusError:
+        raise
+    except APIError as error:
+        raise AnswerError(error.message, error.code, _request_id(stream)) from error
+
+
+def _request_id(stream: Stream[Any]) -> str | None:
+    return stream.response.headers.get("x-request-id")
+
+
+def _or_omit(value: Value | None) -> Value | Omit:
+    return omit if value is None else value

@@ -1,0 +1,198 @@
+"""What a chat shows: notices and answers, on a terminal or as plain text. Knows no service.
+
+Nothing that a model or another client has written reaches the terminal as a command to it.
+"""
+
+import os
+import shutil
+import sys
+import time
+import unicodedata
+from collections.abc import Callable, Mapping
+from typing import Protocol, TextIO
+
+from rich.cells import cell_len
+
+from app.client import thought
+from app.client.live_area import LiveArea
+from app.client.markdown import GrowingMarkdown, Line
+
+_DIM, _PLAIN = "\033[2m", "\033[0m"
+_DRAW_AGAIN_S = 0.04
+_SHOWN_THOUGHT_LINES = 6
+
+
+class AnswerView(Protocol):
+    """An answer while it is written."""
+
+    def add(self, text: str) -> None:
+        """Shows what has come."""
+        ...
+
+    def close(self) -> None:
+        """It is over, whole or not."""
+        ...
+
+
+class Screen(Protocol):
+    """Where a chat is shown."""
+
+    is_terminal: bool
+    """Whether a person looks at it, to whom numbers and hints are of use."""
+
+    def say(self, line: str) -> None:
+        """A notice of the chat's own."""
+        ...
+
+    def answer(self, before: str = "") -> AnswerView:
+        """Begins to show an answer, which goes on after `before`, if that is not empty."""
+        ...
+
+
+def screen_of(out: TextIO, err: TextIO, environ: Mapping[str, str]) -> Screen:
+    """On a terminal that can do it, Markdown; else plain text, and notices beside it where it goes into a pipe."""
+    if not out.isatty():
+        return PlainScreen(out, err)
+    if environ.get("NO_COLOR") or environ.get("TERM", "dumb") == "dumb":
+        return PlainScreen(out, out, is_terminal=True)
+    return TerminalScreen(out, environ)
+
+
+class PlainScreen:
+    """The answers as they are, without what was thought before them."""
+
+    def __init__(self, out: TextIO, notices: TextIO, *, is_terminal: bool = False) -> None:
+        self.is_terminal = is_terminal
+        self._out = out
+        self._notices = notices
+
+    def say(self, line: str) -> None:
+        """See Screen."""
+        print(harmless(line), file=self._notices, flush=True)
+
+    def answer(self, before: str = "") -> AnswerView:
+        """See Screen."""
+        return _PlainView(self._out, before)
+
+
+class _PlainView:
+    def __init__(self, out: TextIO, before: str) -> None:
+        self._out = out
+        self._before = before
+        self._text = before
+        self._shown = thought.parts(before).answer
+
+    def add(self, text: str) -> None:
+        self._text += text
+        answer = thought.parts(self._text).answer
+        if not answer.startswith(self._shown):  # what was shown has turned out to be a thought
+            self._shown = ""
+        print(harmless(answer[len(self._shown) :]), end="", file=self._out, flush=True)
+        self._shown = answer
+
+    def close(self) -> None:
+        if self._text != self._before:
+            print(file=self._out, flush=True)
+
+
+class TerminalScreen:
+    """Markdown, drawn while it grows."""
+
+    is_terminal = True
+
+    def __init__(self, out: TextIO, environ: Mapping[str, str]) -> None:
+        self._out = out
+        self._environ = environ
+
+    def say(self, line: str) -> None:
+        """See Screen."""
+        print(f"{_DIM}{harmless(line)}{_PLAIN}", file=self._out, flush=True)
+
+    def answer(self, before: str = "") -> AnswerView:
+        """See Screen."""
+        return _LiveView(LiveArea(self._out, self._size, self._environ), before, self._size)
+
+    def _size(self) -> os.terminal_size:
+        try:
+            size = os.get_terminal_size(self._out.fileno())
+        except (OSError, ValueError):
+            return shutil.get_terminal_size()
+        return size if size.columns and size.lines else os.terminal_size((80, 24))
+
+
+class _LiveView:
+    """The thought is folded to a line when it is over; then the answer follows."""
+
+    def __init__(self, area: LiveArea, before: str, size: Callable[[], os.terminal_size]) -> None:
+        self._area = area
+        self._size = size
+        self._columns = size().columns
+        self._markdown = GrowingMarkdown()
+        self._text = harmless(before)
+        self._taken = ""
+        self._is_folded = bool(thought.parts(before).thought)
+        self._begun_s = time.monotonic()
+        self._drawn_s = 0.0
+        if before:
+            self._taken = thought.parts(self._text).answer
+            self._markdown.take(self._taken, self._columns)  # it is on the screen already, but for the open block
+        self._area.update([], [_dim("…")])
+
+    def add(self, text: str) -> None:
+        self._text += harmless(text)
+        now_s = time.monotonic()
+        if now_s - self._drawn_s >= _DRAW_AGAIN_S:
+            self._draw(is_over=False)
+            self._drawn_s = now_s
+
+    def close(self) -> None:
+        self._draw(is_over=True)
+
+    def _draw(self, *, is_over: bool) -> None:
+        self._columns = self._size().columns
+        parts = thought.parts(self._text)
+        done: list[Line] = []
+        if parts.thought and not parts.is_thinking and not self._is_folded:
+            done += self._folded(parts)
+        if parts.is_thinking and not is_over:
+            self._area.update(done, self._thinking(parts.thought))
+            return
+        if parts.is_thinking:
+            done += self._folded(parts)
+        new, self._taken = parts.answer[len(self._taken) :], parts.answer
+        stays, may_change = self._markdown.take(new, self._columns, is_over=is_over)
+        done += stays
+        self._area.update(done, [] if is_over else may_change or [_dim("…")])
+
+    def _folded(self, parts: thought.Parts) -> list[Line]:
+        """The thought's own lines go; if it was taken for an answer, that stays above."""
+        above: list[Line] = []
+        if self._taken:
+            above, _ = self._markdown.take("", self._columns, is_over=True)
+            self._markdown, self._taken = GrowingMarkdown(), ""
+        self._is_folded = True
+        return [*above, _dim(f"Thought for {time.monotonic() - self._begun_s:.0f} s"), Line("", 0)]
+
+    def _thinking(self, text: str) -> list[Line]:
+        width = self._columns - 2
+        lines = [line[at : at + width] for line in text.splitlines() for at in range(0, max(len(line), 1), width)]
+        shown = [_dim(f"  {line}") for line in lines[-_SHOWN_THOUGHT_LINES:]]
+        return [_dim(f"Thinking for {time.monotonic() - self._begun_s:.0f} s"), *shown]
+
+
+def harmless(text: str) -> str:
+    """Without characters that would be commands to the terminal: a model or another client may have written them."""
+    return "".join(character if character in "\n\t" or not _is_control(character) else "\ufffd" for character in text)
+
+
+def _is_control(character: str) -> bool:
+    return unicodedata.category(character) == "Cc"
+
+
+def _dim(text: str) -> Line:
+    return Line(f"{_DIM}{text}{_PLAIN}", cell_len(text))
+
+
+def own_screen() -> Screen:
+    """This process's."""
+    return screen_of(sys.stdout, sys.stderr, os.environ)

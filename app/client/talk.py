@@ -1,0 +1,383 @@
+"""The conversation in hand: asks, goes on, asks again, begins and opens others. Knows nothing of commands' names.
+
+A user's conversation is kept by the service; a guest's is sent with each question. A question that got no answer is
+kept, to be asked again.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from openai import APIConnectionError, APIError, AuthenticationError, NotFoundError, OpenAIError
+
+from app.client import kept_chat, login, v1
+from app.client.account import Account, ChatError, chat_error, reason
+from app.client.conversation import Conversation, KeptConversation, OwnConversation
+from app.client.reader import Reader, quiet_keyboard
+from app.client.screen import Screen
+from app.client.stop import stoppable
+from app.client.turns import Asking, Ended, Knobs, Pieces, Usage
+
+_SHOWN_TURNS = 4
+_SHOWN_CHARS = 300
+"""Of each turn of an earlier chat."""
+_SEEDS = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """The last question here, and as much of its answer as there is."""
+
+    question: str
+    answer: str = ""
+    instead_of: str | None = None
+    """The question whose place it takes, while it has no answer; None: no other's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What has come of an answer."""
+
+    text: str
+    end: Ended | None
+    seconds: float
+    """From its first piece to its last."""
+    is_stopped: bool
+    failure: OpenAIError | None
+
+
+class Talk:
+    """One conversation at a time, at one service."""
+
+    def __init__(
+        self,
+        account: Account,
+        screen: Screen,
+        reader: Reader,
+        knobs: Knobs,
+        *,
+        model: str | None,
+        conversation: str | None,
+        is_new: bool,
+    ) -> None:
+        """model: None: the first one that is served. conversation: the user's to go on with; None: the newest one.
+
+        is_new: whether a new one begins.
+        """
+        self.account = account
+        self.screen = screen
+        self.reader = reader
+        self.knobs = knobs
+        self.model: v1.Model | None = None
+        """None: to be chosen, which may need a login first."""
+        self.usage: Usage | None = None
+        """Of the last answer."""
+        self._wanted_model = model
+        self._keeps: bool | None = None
+        """Whether the service keeps the chat; None: not known yet."""
+        self._own = OwnConversation()
+        self._kept = KeptConversation(conversation, self._own)
+        self._last: _Turn | None = None
+        self._is_begun = False
+        self._is_new = is_new
+
+    # --- what a person does
+
+    def ask(self, question: str) -> None:
+        """One question and its answer."""
+        if not self._is_ready():
+            self._last = _Turn(question)
+            return
+        self._write(_Turn(question), lambda conversation, asking: conversation.answer(asking, question))
+
+    def retry(self) -> None:
+        """The last question again, with another seed; its answer takes the old one's place."""
+        turn = self._last_turn()
+        if turn is not None and self._is_ready():
+            self._ask_again(turn, turn.question)
+
+    def edit(self) -> None:
+        """The last question in other words, in place of what it was."""
+        turn = self._last_turn()
+        if turn is None:
+            return
+        question = self.reader.message(turn.question).strip()
+        if question and self._is_ready():
+            self._ask_again(turn, question)
+
+    def go_on(self) -> None:
+        """More of the last answer, which was stopped or cut."""
+        turn = self._last_turn()
+        if turn is None or not self._is_ready():
+            return
+        if not turn.answer:
+            self.screen.say("The last question has no answer yet: /retry asks it again.")
+            return
+        self._write(turn, lambda conversation, asking: conversation.go_on(asking, turn.question, turn.answer))
+
+    def new(self) -> None:
+        """Begins another conversation; what a guest has said before is forgotten."""
+        self._forget_turns()
+        self._is_new = True
+
+    def forget(self) -> None:
+        """The chat is another user's now, or nobody's."""
+        self._forget_turns()
+        self.reader.forget()
+
+    # --- stored conversations
+
+    @property
+    def conversation_id(self) -> str | None:
+        """Of the user's conversation in hand; None: it has not begun, or is a guest's."""
+        return self._kept.id
+
+    def keeps(self) -> bool:
+        """Whether the service keeps the chat. Raises OpenAIError."""
+        if self._keeps is None:
+            self._keeps = login.is_held(self.account.client)
+        return self._keeps
+
+    def conversation(self) -> Conversation:
+        """The one in hand. Raises OpenAIError."""
+        return self._kept if self.keeps() else self._own
+
+    def open(self, conversation_id: str) -> None:
+        """Goes on with that one: shows how it ended, and brings it into memory.
+
+        Raises ChatError if there is none, and OpenAIError.
+        """
+        assert self.model is not None
+        try:
+            turns = kept_chat.last_turns(self.account.client, conversation_id, _SHOWN_TURNS)
+        except NotFoundError as error:
+            raise ChatError(f"there is no conversation {conversation_id} of yours") from error
+        self._forget_turns()
+        self._kept.id = conversation_id
+        for turn in turns:
+            self.screen.say(f"{'> ' if turn.role == 'user' else ''}{_shortened(turn.text)}")
+        warmed = kept_chat.warm(self.account.client, conversation_id, self.model.id, self.knobs.system)
+        self.screen.say(f"{warmed.remembered_tokens:,} of {warmed.tokens:,} tokens remembered.")
+
+    # --- beginning
+
+    def begin(self) -> None:
+        """Greets, and goes on with the user's conversation, if the service keeps any. Raises ChatError."""
+        self.screen.say(self._greeting())
+        self._is_begun = True
+        has_gone_on = self._kept.id is not None and self._last is not None
+        try:
+            if not self.keeps() or self._own.said or self._is_new or has_gone_on:
+                return
+            if self._kept.id is None:
+                self._kept.id = kept_chat.newest(self.account.client)
+            if self._kept.id is not None:
+                last = self._last
+                self.open(self._kept.id)
+                self._last = last  # a question that still waits for its answer
+        except OpenAIError as error:
+            self.screen.say(reason(error, self.account.url))
+
+    def renew(self) -> None:
+        """Somebody else asks from now on, or the same user in another session."""
+        self.model = None
+        self._keeps = None
+
+    def find_model(self) -> bool:
+        """Chooses the model while the chat runs, or says why there is none."""
+        try:
+            self.choose_model()
+        except ChatError as error:
+            self.screen.say(str(error))
+            return False
+        if self.model is None:
+            self.screen.say(self.login_needed())
+        return self.model is not None
+
+    def choose_model(self) -> None:
+        """It stays None if the service tells its models to users only, so that a login is needed. Raises ChatError."""
+        url, account = self.account.url, self.account
+        try:
+            served = {model.id: model for model in v1.models(account.client)}
+        except OpenAIError as error:
+            if isinstance(error, AuthenticationError) and not account.has_key and self._has_users():
+                if account.session is not None:
+                    account.forget_ended()
+                    self.renew()
+                return
+            raise chat_error(error, url) from error
+        if not served:
+            raise ChatError(f"{url} serves no model")
+        if self._wanted_model is not None and self._wanted_model not in served:
+            raise ChatError(f"{url} does not serve {self._wanted_model}, only {', '.join(served)}")
+        self.model = served[self._wanted_model or next(iter(served))]
+
+    def use_model(self, name: str) -> None:
+        """Answers come from that one from now on. Raises ChatError if it is not served, and OpenAIError."""
+        before, self._wanted_model = self._wanted_model, name
+        try:
+            self.choose_model()
+        except ChatError:
+            self._wanted_model = before
+            raise
+
+    def login_needed(self) -> str:
+        """What to say where only users are served."""
+        return f"{self.account.url} serves its users only: type login; exit or Ctrl-D leaves."
+
+    # --- how it works
+
+    def _write(self, turn: _Turn, begin: Callable[[Conversation, Asking], Pieces], *, seed: int | None = None) -> None:
+        """Shows an answer while it is made, and keeps it. turn: what there is of it already."""
+        assert self.model is not None
+        knobs = self.knobs if seed is None else replace(self.knobs, seed=seed)
+        asking = Asking(self.account.client, self.model.id, knobs)
+        written = self._shown(lambda: begin(self.conversation(), asking), turn.answer)
+        self._last = turn
+        if written.text:
+            self._last = _Turn(turn.question, turn.answer + written.text)
+            try:
+                if turn.answer:
+                    self.conversation().went_on(asking.client, turn.question, self._last.answer)
+                else:
+                    self.conversation().answered(turn.question, written.text, turn.instead_of)
+            except OpenAIError as error:
+                self.screen.say(f"The answer could not be stored: {reason(error, self.account.url)}")
+        self._say_end(written)
+
+    def _shown(self, begin: Callable[[], Pieces], before: str) -> _Written:
+        text, end, view, first_s, is_stopped = "", None, None, None, False
+        failure: OpenAIError | None = None
+        try:
+            with quiet_keyboard():
+                pieces = begin()
+                view = self.screen.answer(before)
+                with closing(pieces):
+                    for piece in stoppable(pieces):
+                        if isinstance(piece, Ended):
+                            end = piece
+                        else:
+                            first_s = first_s or time.monotonic()
+                            text += piece
+                            view.add(piece)
+        except KeyboardInterrupt:
+            is_stopped = True
+        except OpenAIError as error:
+            failure = error
+        seconds = time.monotonic() - first_s if first_s is not None else 0.0
+        if view is not None:
+            view.close()
+        return _Written(text, end, seconds, is_stopped, failure)
+
+    def _ask_again(self, turn: _Turn, question: str) -> None:
+        instead_of = turn.question if turn.answer else turn.instead_of
+
+        def begin(conversation: Conversation, asking: Asking) -> Pieces:
+            if instead_of is None:
+                return conversation.answer(asking, question)
+            return conversation.answer_instead(asking, instead_of, question)
+
+        self._write(_Turn(question, instead_of=instead_of), begin, seed=random.randrange(_SEEDS))
+
+    def _last_turn(self) -> _Turn | None:
+        """This chat's, or else how the conversation ended; says that there is none. Raises OpenAIError."""
+        if self._last is None:
+            found = self.conversation().last_turn(self.account.client)
+            if found is None:
+                self.screen.say("There is no question yet.")
+                return None
+            self._last = _Turn(*found)
+        return self._last
+
+    def _is_ready(self) -> bool:
+        """Whether a question can be sent; says why not."""
+        if self.account.is_left:
+            self.screen.say(f"Type login to go on as {self.account.user}, or logout to forget this chat.")
+            return False
+        if self.model is None and not self.find_model():
+            return False
+        if not self._is_begun:  # the service was not there before
+            self.begin()
+        return True
+
+    def _say_end(self, written: _Written) -> None:
+        if written.end is not None:
+            self.usage = written.end.usage
+            if written.end.is_cut:
+                tokens = f" at {self.usage.answer_tokens:,} tokens" if self.usage is not None else ""
+                self.screen.say(f"Cut{tokens}. /continue goes on.")
+            if self.screen.is_terminal and self.usage is not None:
+                self.screen.say(numbers(self.usage, self.model, written.seconds))
+        if written.is_stopped:
+            self.screen.say("Stopped. /continue goes on." if written.text else "Stopped. /retry asks again.")
+        if written.failure is not None:
+            self.screen.say(self._what_now(written.failure, is_begun=bool(written.text)))
+
+    def _what_now(self, error: OpenAIError, *, is_begun: bool) -> str:
+        """Why an answer has failed, as what the service's log has it, and what to do."""
+        code = getattr(error, "code", None)
+        if self.account.session is not None and login.has_ended(error):
+            self.renew()
+            return self.account.forget_ended()
+        if self._keeps and isinstance(error, NotFoundError) and code == "not_found":
+            self._kept.id = None
+            return "This conversation was deleted elsewhere. Your next line begins a new one."
+        request_id = getattr(error, "request_id", None)
+        known_as = f" (request {request_id})" if request_id and self.screen.is_terminal else ""
+        what_to_do = f" {_what_to_do(error, code, is_begun=is_begun)}" if self.screen.is_terminal else ""
+        return f"{reason(error, self.account.url)}{known_as}{what_to_do}"
+
+    def _forget_turns(self) -> None:
+        self._own = OwnConversation()
+        self._kept = KeptConversation(None, self._own)
+        self._last = None
+        self.usage = None
+        self._is_new = False
+
+    def _has_users(self) -> bool:
+        try:
+            return login.has_users(self.account.client)
+        except OpenAIError as error:
+            raise chat_error(error, self.account.url) from error
+
+    def _greeting(self) -> str:
+        assert self.model is not None
+        user = "" if self.account.session is None else f", logged in as {self.account.session.name}"
+        return f"{self.model.id} at {self.account.url}{user}. Ctrl-C stops an answer; /help says more; exit leaves."
+
+
+def numbers(usage: Usage, model: v1.Model | None, seconds: float = 0.0) -> str:
+    """What an answer took, in one line. seconds: that its tokens came in; 0: not known."""
+    context = short(usage.prompt_tokens + usage.answer_tokens)
+    if model is not None and model.context_tokens:
+        context += f" of {round(model.context_tokens / 1024)}k"
+    speed = ""
+    if seconds > 0 and usage.answer_tokens > 1:
+        per_second = (usage.answer_tokens - 1) / seconds
+        speed = f"{per_second:.{0 if per_second >= 10 else 1}f} tok/s, "
+    remembered = short(usage.remembered_tokens)
+    return f"{usage.answer_tokens:,} tokens, {speed}{context} context, {remembered} remembered"
+
+
+def short(tokens: int) -> str:
+    """Such as 312 or 1.1k."""
+    return f"{tokens / 1000:.1f}k" if tokens >= 1000 else str(tokens)
+
+
+def _what_to_do(error: OpenAIError, code: str | None, *, is_begun: bool) -> str:
+    wait_s = login.retry_after_s(error)
+    if wait_s is not None:
+        return f"Wait {wait_s} s, then /retry."
+    if code == "context_length_exceeded":
+        return "/new begins another conversation."
+    if code == "model_not_found":
+        return "/model shows which there are; then /retry."
+    if isinstance(error, APIError) and not isinstance(error, APIConnectionError) and code == "invalid_value":
+        return "/edit changes the question, /set how it is asked."
+    return "/continue goes on, /retry asks again." if is_begun else "/retry asks again."
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]} ..."

@@ -61,10 +61,15 @@ def completed(asking: Asking, said: Sequence[Message], *, cache_key: str | None 
         yield Ended(finish_reason == "length", usage)
 
 
-def responded(asking: Asking, conversation_id: str, question: str) -> Pieces:
-    """Answers the next question of a conversation that the service keeps, up to where it was closed."""
+def responded(asking: Asking, conversation_id: str, question: str, parent: str | None = None) -> Pieces:
+    """Answers a question in a conversation that the service keeps, up to where it was closed.
+
+    parent: the item that the question follows, or "root"; None: the newest.
+    """
     knobs = asking.knobs
-    extra = {} if knobs.seed is None else {"seed": knobs.seed}
+    extra: dict[str, Any] = {} if knobs.seed is None else {"seed": knobs.seed}
+    if parent is not None:
+        extra["conversation"] = {"id": conversation_id, "parent": parent}
     with asking.client.responses.create(
         model=asking.model,
         conversation=conversation_id,

@@ -20,6 +20,8 @@ _MOST_NEW_ITEMS = 20
 """In one request, as OpenAI allows."""
 _MOST_LISTED = 30
 _ITEMS_AT_ONCE = 100
+_ROOT = "root"
+"""In place of an item's id: nothing comes before."""
 _CONFLICTS = 10
 _CONFLICT_S = 0.3
 """An answer that was stopped ends at the service a moment later, which refuses changes until then."""
@@ -95,8 +97,7 @@ def warm(client: OpenAI, conversation_id: str, model: str, instructions: str | N
 
 def last_turns(client: OpenAI, conversation_id: str, count: int) -> list[Message]:
     """The last ones, in order."""
-    found: Any = client.get(f"{_path(conversation_id)}/items?order=desc&limit={count}", cast_to=object)
-    return [message for message in map(_message, reversed(found["data"])) if message is not None]
+    return said(client, conversation_id)[-count:]
 
 
 def answer(asking: Asking, conversation_id: str, question: str) -> Pieces:
@@ -106,15 +107,18 @@ def answer(asking: Asking, conversation_id: str, question: str) -> Pieces:
 
 
 def answer_instead(asking: Asking, conversation_id: str, old_question: str, question: str) -> Pieces:
-    """The last turn once more, with this question, if the last question was that one; else another turn."""
+    """The last turn once more, with this question, if the last question was that one; else another turn.
+
+    The old one stays: it is another branch.
+    """
 
     def begun() -> Pieces:
         items = _items(asking.client, conversation_id)
         questions = [place for place, item in enumerate(items) if item.get("role") == "user"]
+        parent = None
         if questions and _text(items[questions[-1]]).strip() == old_question.strip():
-            for item in items[questions[-1] :]:
-                asking.client.delete(f"{_path(conversation_id)}/items/{quote(item['id'], safe='')}", cast_to=object)
-        return _begun(answers.responded(asking, conversation_id, question))
+            parent = _before(items, questions[-1])
+        return _begun(answers.responded(asking, conversation_id, question, parent))
 
     yield from _when_closed(begun)
 
@@ -125,7 +129,7 @@ def said(client: OpenAI, conversation_id: str) -> list[Message]:
 
 
 def settle(client: OpenAI, conversation_id: str, wanted: Sequence[Message]) -> None:
-    """Makes that what was said: takes out what differs and all behind it, and adds what is missing."""
+    """Makes that what was said last: what is missing is added after what agrees, and what differs is another branch."""
 
     def settled() -> None:
         stored = _items(client, conversation_id)
@@ -134,9 +138,8 @@ def settle(client: OpenAI, conversation_id: str, wanted: Sequence[Message]) -> N
             if not _agree(item, message):
                 break
             alike += 1
-        for item in stored[alike:]:
-            client.delete(f"{_path(conversation_id)}/items/{quote(item['id'], safe='')}", cast_to=object)
-        _add(client, conversation_id, wanted[alike:])
+        if alike < len(stored) or alike < len(wanted):
+            _add(client, conversation_id, wanted[alike:], _before(stored, alike))
 
     _when_closed(settled)
 
@@ -144,14 +147,37 @@ def settle(client: OpenAI, conversation_id: str, wanted: Sequence[Message]) -> N
 # --- how it works
 
 
-def _add(client: OpenAI, conversation_id: str, said: Sequence[Message]) -> None:
+def _add(client: OpenAI, conversation_id: str, said: Sequence[Message], parent: str = _ROOT) -> None:
+    """parent: the item that the first of them follows."""
     items = [{"type": "message", "role": one.role, "content": one.text} for one in said]
     for first in range(0, len(items), _MOST_NEW_ITEMS):
-        body = {"items": items[first : first + _MOST_NEW_ITEMS]}
-        client.post(f"{_path(conversation_id)}/items", body=body, cast_to=object)
+        body = {"items": items[first : first + _MOST_NEW_ITEMS], "parent": parent}
+        added: Any = client.post(f"{_path(conversation_id)}/items", body=body, cast_to=object)
+        parent = added["last_id"]
+
+
+def _before(items: Sequence[dict[str, Any]], place: int) -> str:
+    return str(items[place - 1]["id"]) if place else _ROOT
 
 
 def _items(client: OpenAI, conversation_id: str) -> list[dict[str, Any]]:
+    """The newest of its branches."""
+    return newest_branch(_all_items(client, conversation_id))
+
+
+def newest_branch(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The newest item and what leads to it. items: as they were stored; one follows its `parent`, or the one before."""
+    places = {item["id"]: place for place, item in enumerate(items)}
+    branch: list[dict[str, Any]] = []
+    place = len(items) - 1
+    while place >= 0:
+        branch.append(items[place])
+        parent = items[place].get("parent")
+        place = -1 if parent == _ROOT else min(places.get(parent, place - 1), place - 1)
+    return branch[::-1]
+
+
+def _all_items(client: OpenAI, conversation_id: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     after = ""
     while True:

@@ -28,6 +28,15 @@ install_with = $(PIP_INSTALL) --no-build-isolation --editable '.[$(1)]' && \
 COMMA := ,
 # Python compiles what it imports, a small part of all that comes.
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint requirements.lock
+# What takes long says so when it begins, and only then: $(call step,number in `make serve`,what and how long). The number
+# is for `make serve` alone, since other goals have other steps.
+step = $(eval HAS_WORKED := yes)echo "$(if $(filter serve,$(MAKECMDGOALS)),[$(1)/5] )$(2)"
+say_and_fail = echo "$(1)" >&2; exit 1
+NO_PACKAGES := pip could not install Python's packages: its reasons are above. Is the network there, or the package index that \
+  'pip config list' names? The next make goes on from here.
+NO_PAGES := npm could not fetch what the web pages are built with: its reasons are above. Is the network there, or the registry \
+  that 'npm config get registry' names? The next make goes on from here.
+NO_BUILD := The engine could not be built: the reasons are above. It needs a C++20 compiler, such as g++ 11 or newer.
 
 export PYTHONPATH := $(CURDIR):$(CURDIR)/verify
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -45,6 +54,7 @@ help:
 # Starts the service and prints its address when it answers. Ctrl-C stops it.
 serve: $(ENV) build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
 	@$(if $(ATTEST),tools/system_packages haproxy=haproxy)
+	@$(if $(HAS_WORKED),$(call step,5,Starting the service (half a minute to a minute)))
 	@$(if $(filter soft,$(ATTEST)),REDOUBT_ALLOW_SOFT_EVIDENCE=1) exec $(BIN)/python -m app.cli serve --config $(CONFIG) \
 	  --port $(PORT) --model $(MODEL) $(if $(ATTEST),--attest $(ATTEST))
 
@@ -83,27 +93,38 @@ bench: $(ENV) build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)
 	@$(BIN)/python -m app.cli bench engine $(MODEL) --threads $(THREADS) $(ARGS)
 
 # The native engine, in place: kernels/_native*.so. Ninja rebuilds what changed. And the pages.
+NATIVE_BUILT := build/native/.built
+NATIVE_CHANGES = $(if $(wildcard $(NATIVE_BUILT)),$(shell find kernels -newer $(NATIVE_BUILT) \( -name '*.h' -o -name '*.cc' \
+  -o -name CMakeLists.txt \) -print -quit),all)
 build: $(BUILD_ENV) page
 	@mkdir -p build
+	@$(if $(NATIVE_CHANGES),$(call step,3,Building the engine with $(JOBS) jobs (one to two minutes on 2 cores)))
 	@cmake -S kernels -B build/native -G Ninja -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
-	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/kernels -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >build/cmake.log || { cat build/cmake.log; exit 1; }
-	@cmake --build build/native --parallel $(JOBS)
+	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/kernels -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >build/cmake.log 2>&1 \
+	  || { cat build/cmake.log >&2; $(call say_and_fail,$(NO_BUILD)); }
+	@cmake --build build/native --parallel $(JOBS) -- --quiet || { $(call say_and_fail,$(NO_BUILD)); }
+	@touch $(NATIVE_BUILT)
 
 # The pages that a browser gets, from TypeScript into $(WEB)/dist.
 page: $(WEB)/dist/.built
 
 $(WEB)/dist/.built: $(shell find $(WEB)/src -type f) $(wildcard $(WEB)/*.html $(WEB)/*.ts $(WEB)/*.json) $(WEB)/node_modules/.installed
+	@$(call step,2,Building the web pages (a few seconds))
 	@tools/node npm --prefix $(WEB) run --silent build -- --logLevel warn
 	@touch $@
 
 $(WEB)/node_modules/.installed: $(WEB)/package.json $(WEB)/package-lock.json $(WEB)/.npmrc | $(BUILD_ENV)
-	@tools/node npm --prefix $(WEB) ci --silent
+	@$(call step,2,Fetching what the web pages are built with (up to half a minute))
+	@mkdir -p build
+	@tools/node npm --prefix $(WEB) ci --loglevel error --no-audit --no-fund --no-progress >build/npm.log 2>&1 \
+	  || { cat build/npm.log >&2; $(call say_and_fail,$(NO_PAGES)); }
 	@touch $@
 
 model: $(EMBEDDED_MODEL)/config.json
 
 # Converted again when the layout or the converter changed.
 $(EMBEDDED_MODEL)/config.json: kernels/contract/packed_matrix.h $(shell find quant -name '*.py') | $(ENV) build
+	@$(call step,4,Making a small model to try things with (a few seconds and 93 MB to fetch))
 	@$(BIN)/python -m quant.conversion.embedded_model $(dir $(EMBEDDED_MODEL))
 	@touch $@
 
@@ -130,21 +151,22 @@ $(BIN)/python:
 	@command -v $(PYTHON) >/dev/null || { echo "Redoubt needs Python 3.11 or newer: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Redoubt needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=/path/to/python3 ...")'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || tools/system_packages venv=python3-venv
-	$(PYTHON) -m venv $(VENV)
+	@$(call step,1,Making the Python environment $(VENV)$(COMMA) and the tools to build with (up to a minute))
+	@$(PYTHON) -m venv $(VENV) || { $(call say_and_fail,$(PYTHON) could not make $(VENV): its reasons are above.); }
 
 $(BUILD_ENV): pyproject.toml requirements.lock | $(BIN)/python
 	@tools/system_packages g++=g++
-	@$(PIP_INSTALL) cmake nanobind ninja scikit-build-core
+	@$(PIP_INSTALL) cmake nanobind ninja scikit-build-core || { $(call say_and_fail,$(NO_PACKAGES)); }
 	@touch $@
 
 $(SERVE_ENV): $(BUILD_ENV)
-	@echo "Installing what serving needs into $(VENV)"
-	@$(call install_with,build)
+	@$(call step,1,Installing what serving needs into $(VENV) (1 to 4 minutes))
+	@$(call install_with,build) || { $(call say_and_fail,$(NO_PACKAGES)); }
 	@touch $@
 
 $(TEST_ENV): $(BUILD_ENV)
-	@echo "Installing what serving and the tests need into $(VENV)"
-	@$(call install_with,build$(COMMA)test$(COMMA)parity$(COMMA)lint$(COMMA)image)
+	@$(call step,1,Installing what serving and the tests need into $(VENV) (2 to 6 minutes))
+	@$(call install_with,build$(COMMA)test$(COMMA)parity$(COMMA)lint$(COMMA)image) || { $(call say_and_fail,$(NO_PACKAGES)); }
 	@touch $(SERVE_ENV) $(IMAGE_ENV) $@
 
 $(IMAGE_ENV): $(BUILD_ENV)

@@ -30,9 +30,19 @@ _VITAL_PROCESSES = ("gcs_server", "raylet")
 def start_local_ray(*, address: str, folder: Path, **options: Any) -> Any:
     """`ray.init` of a new Ray that listens on `address` and keeps its files in `folder`; returns Ray's context.
 
-    Ray 2.60: `ray.init` has `_node_ip_address` and `_temp_dir`, which `ray start` has as public options.
+    Raises RuntimeError if it does not start, as on a machine that is too busy.
+
+    Ray 2.60: `ray.init` has `_node_ip_address` and `_temp_dir`, which `ray start` has as public options. It waits half
+    a minute for its own processes, and then raises an Exception of no other type.
     """
-    return ray.init(address="local", _node_ip_address=address, _temp_dir=str(folder), **options)
+    try:
+        return ray.init(address="local", _node_ip_address=address, _temp_dir=str(folder), **options)
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        raise RuntimeError(
+            "Ray did not start within half a minute. Is the machine busy with something else? Try again."
+        ) from error
 
 
 def ended_vital_processes() -> list[tuple[str, int]]:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from app.launch.config_file import (
     checked_config,
 )
 from app.launch.ray_environment import LOOPBACK, USE_HAPROXY
+from app.launch.start_progress import StartProgress
+from app.messages.start import STARTS_FOLDER, StartPhase, noted_phase
 from app.settings import ServiceSettings, SettingsError
 
 
@@ -57,9 +60,11 @@ class WatchedConfig:
         return status.st_mtime_ns, status.st_size
 
 
-def deploy(config: ServiceConfig, share: int | None) -> None:
+def deploy(config: ServiceConfig, share: int | None, progress: StartProgress) -> None:
     """Deploys every application of the file, the one with the ingress last. Raises what Serve raises."""
     from ray import serve
+
+    from app.ray_internals import session_folder
 
     log_options = config.logging_config.model_dump()
     http_options = config.http_options.model_dump()
@@ -67,15 +72,38 @@ def deploy(config: ServiceConfig, share: int | None) -> None:
         # Serve's own proxy and the ingress are behind HAProxy, to which `reverse_proxy` gives the public address.
         http_options["host"] = LOOPBACK
     logging.getLogger("ray.serve").setLevel(config.logging_config.log_level)  # of Serve in this process
+    progress.now("Starting Ray Serve")
     serve.start(
         proxy_location=config.proxy_location,
         http_options=http_options,
         logging_config=log_options,
     )
     # The ingress last: when it answers, every model does.
-    for application in config.model_applications:
+    in_order: list[AnyApplicationConfig] = [*config.model_applications, config.application]
+    for application in in_order:
+        progress.now(waiting_for(application, session_folder(STARTS_FOLDER)))
         _deploy_application(application, share, log_options)
-    _deploy_application(config.application, share, log_options)
+
+
+def model_bytes(application: AnyApplicationConfig) -> int:
+    """The size of the model's file: of its weights, or of the sealed model; 0 for a device."""
+    model = application.args.model
+    path = model.path / "model.safetensors" if model.sealed is None else model.path
+    return path.stat().st_size if path.is_file() else 0
+
+
+def waiting_for(application: AnyApplicationConfig, starts: Path) -> Callable[[], str]:
+    """A function that says what the application's start waits for. starts: where its workers note it."""
+    name = application.args.model.name
+    size = model_bytes(application)
+    extent = "" if not size else f" ({size / 1e9:.1f} GB)" if size > 1e9 else f" ({size / 1e6:.0f} MB)"
+    sentences = {
+        None: f"Starting the processes for {name}",
+        StartPhase.LOADING: f"Loading {name}{extent}",
+        StartPhase.WARMING_UP: f"Warming up {name}",
+        StartPhase.READY: "Starting the API",
+    }
+    return lambda: sentences[noted_phase(starts, name)]
 
 
 def _deploy_application(application: AnyApplicationConfig, share: int | None, log_options: dict[str, Any]) -> None:
@@ -136,6 +164,8 @@ def causes(name: str) -> list[str]:
     import ray
     from ray import serve
 
+    if not ray.is_initialized():  # asked now, Serve would start another Ray
+        return []
     try:
         application = serve.status().applications[name]
     except (KeyError, ray.exceptions.RayError, ray.serve.exceptions.RayServeException):

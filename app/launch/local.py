@@ -27,16 +27,20 @@ from app.launch.config_file import (
     variable_of,
     with_digests,
 )
-from app.launch.deployments import WatchedConfig, causes, deploy, follow, say
+from app.launch.deployments import WatchedConfig, causes, deploy, follow, model_bytes, say
 from app.launch.preflight import check_start, machine_memory_bytes, ray_cpus
 from app.launch.private_folder import PrivateFolder
 from app.launch.process_watch import ControllerWatch, VitalProcessWatch
 from app.launch.ray_environment import LOOPBACK, USE_HAPROXY, haproxy_environment, ray_environment
+from app.launch.start_progress import StartProgress
 from app.settings import ATTESTED_FRONT, SettingsError
 from app.workers.numa import numa_nodes
 
 # Ray's store of shared objects, which hardly anything uses: requests and tokens travel by value.
 _OBJECT_STORE_BYTES = 100 << 20
+_USUAL_START_S = 60.0
+_USUAL_BYTES_PER_S = 50e6
+"""A slow disk's: how long a large model may load before the start is called slow."""
 _LOOK_PERIOD_S = 1.0
 _ANSWER_TIMEOUT_S = 60.0
 _PORTS_TRIED = 100
@@ -129,24 +133,26 @@ def _serve(
     started_s = time.monotonic()
     previous = _handle_signals(_stop)
     watch = VitalProcessWatch()
+    size = sum(model_bytes(one) for one in config.applications)
+    usual_s, logs = _USUAL_START_S + size / _USUAL_BYTES_PER_S, f"{folder}/ray/session_latest/logs"
     try:
-        say("Starting Ray ...")
-        context = start_local_ray(
-            address=LOOPBACK,
-            folder=folder / "ray",
-            namespace="serve",
-            include_dashboard=dashboard,
-            dashboard_host=LOOPBACK,
-            num_cpus=ray_cpus(config, len(os.sched_getaffinity(0))),
-            object_store_memory=_OBJECT_STORE_BYTES,
-            logging_level=logging.WARNING,
-        )
-        _handle_signals(_stop)  # ray.init has put its own handler there
-        watch.start()
-        say("Loading the model, and warming up ...")
-        deploy(config, share)
-        if config.proxy_location != "Disabled":
-            _wait_for_answer(config.http_options)
+        with StartProgress(sys.stdout, usual_s=usual_s, logs=logs) as progress:
+            progress.now("Starting Ray")
+            context = start_local_ray(
+                address=LOOPBACK,
+                folder=folder / "ray",
+                namespace="serve",
+                include_dashboard=dashboard,
+                dashboard_host=LOOPBACK,
+                num_cpus=ray_cpus(config, len(os.sched_getaffinity(0))),
+                object_store_memory=_OBJECT_STORE_BYTES,
+                logging_level=logging.WARNING,
+            )
+            _handle_signals(_stop)  # ray.init has put its own handler there
+            watch.start()
+            deploy(config, share, progress)
+            if config.proxy_location != "Disabled":
+                _wait_for_answer(config.http_options)
         _print_ready(config, context.dashboard_url if dashboard else None, time.monotonic() - started_s)
         if front is not None:
             _print_front(front)

@@ -24,6 +24,7 @@ from app.messages.failures import EngineStoppedError
 from app.messages.memory import SavedPages
 from app.messages.outputs import PromptProgress, TokenDelta
 from app.messages.requests import GenerateRequest
+from app.messages.start import STARTS_FOLDER, StartPhase, note_phase
 from app.messages.workers import WorkerFacts, WorkerReport
 from app.ray_internals import keep_on_loopback, session_folder
 from app.sealing.sealed_model import open_model
@@ -64,7 +65,9 @@ class Worker:
         threads = worker.threads or min(len(slot.cpus), cpu_quota() or len(slot.cpus))
         if threads > len(slot.cpus):
             raise ValueError(f"worker.threads is {threads}, but the worker has {len(slot.cpus)} cores")
-        files = open_model(settings.model_card())
+        card, starts = settings.model_card(), session_folder(STARTS_FOLDER)
+        note_phase(starts, card.name, StartPhase.LOADING)
+        files = open_model(card)
         runner = make_runner(settings, files, slot, threads)
         self._store = None if settings.memory.folder is None else make_store(settings, files, runner)
         self._drain_timeout_s = worker.drain_timeout_s
@@ -86,6 +89,7 @@ class Worker:
             max_concurrent=worker.max_concurrent_requests, max_queued=worker.max_queued_requests
         )
         self._kv_pages = runner.kv_pages
+        note_phase(starts, card.name, StartPhase.WARMING_UP)
         longest_prompt = runner.max_context_tokens - worker.warm_up_new_tokens
         speed = warm_up(
             self._engine,
@@ -94,10 +98,11 @@ class Worker:
             new_tokens=worker.warm_up_new_tokens,
             concurrent=min(4, worker.max_concurrent_requests),
         )
+        note_phase(starts, card.name, StartPhase.READY)
         self._facts = WorkerFacts(
             node=socket.gethostname(),
             pid=os.getpid(),
-            model=settings.model_card(),
+            model=card,
             speed=float(f"{speed:.3g}"),
             cpus=slot.cpus,
             numa_node=slot.numa_node,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import ray
@@ -63,6 +64,15 @@ def test_a_local_ray_and_its_processes(short_path: Path) -> None:
     command = [sys.executable, "-c", LOCAL_RAY, str(short_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert "all found" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_ray_that_does_not_start_is_told_from_a_mistake_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's Node raises a plain Exception when its processes take too long."""
+    assert "raise Exception(" in inspect.getsource(ray._private.node.Node.__init__)
+    for error, wanted in ((Exception("timed out during startup"), RuntimeError), (KeyError("a"), KeyError)):
+        monkeypatch.setattr(ray, "init", Mock(side_effect=error))
+        with pytest.raises(wanted):
+            ray_internals.start_local_ray(address="127.0.0.1", folder=Path("/nowhere"))
 
 
 def test_serves_controller_has_a_process_id() -> None:

@@ -131,6 +131,18 @@ async def test_failures_are_told_by_id_and_without_a_text(site: Site, caplog: py
     assert failures[0]["at"] >= failures[-1]["at"]
 
 
+async def test_an_answer_in_the_background_that_fails_is_told(site: Site) -> None:
+    root = await site.log_in("root")
+    body = {"model": "tiny", "input": CANARY, "background": True, "max_output_tokens": 3}
+    begun = await site.ask("POST", "/v1/responses", root, body)
+    assert begun.json()["status"] in ("queued", "in_progress")
+    async with asyncio.timeout(10):
+        while not (failures := (await overview_of(site, root))["failures"]):
+            await asyncio.sleep(0.01)
+    assert [told(failure) for failure in failures] == [("POST", "/v1/responses", 500, "internal_error", True)]
+    assert failures[0]["user_id"] is not None
+
+
 async def test_wrong_requests_do_not_push_out_failures_of_the_service(site: Site) -> None:
     root = await site.log_in("root")
     await site.ask("POST", "/v1/chat/completions", root, CHAT | {"max_tokens": 2})

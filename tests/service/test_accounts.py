@@ -11,7 +11,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from playwright.sync_api import Browser, expect
 
+from tests.browser import ask
 from tests.service.operator import ROOT_PASSWORD, configure_accounts, done, log_in, redoubt
 from tests.service.running import RunningService, descendants, started_service, wait_until
 
@@ -31,7 +33,8 @@ def service_of(folder: Path, model: Path) -> AbstractContextManager[RunningServi
     return started_service(folder / "service.yaml", folder / "log", model.name, "--model", str(model))
 
 
-def test_a_life_with_accounts(folder: Path, service_model: Path) -> None:
+@pytest.mark.browser
+def test_a_life_with_accounts(folder: Path, service_model: Path, browser: Browser) -> None:
     config = str(folder / "service.yaml")
     with service_of(folder, service_model) as site:
         url = ("--url", site.url)
@@ -57,6 +60,8 @@ def test_a_life_with_accounts(folder: Path, service_model: Path) -> None:
         assert "laptop" in done("key", "list", *url, REDOUBT_API_KEY=key)
         session = log_in(site, "ann", ANN_PASSWORD)
         check_overview(site, root, key)
+        check_background(site, root, key)
+        check_page(site, browser)
 
         # The accounts are killed while a stream runs: the stream goes on, and they come back by themselves.
         stream = endless(site, key)
@@ -115,6 +120,59 @@ def check_overview(site: RunningService, root: str, key: str) -> None:
     assert overview["models"][0]["workers"] == 1
     users = httpx.get(f"{site.url}/v1/admin/usage/users", headers={"Authorization": f"Bearer {root}"}).json()["data"]
     assert {user["name"] for user in users} == {"ann", "root"}
+
+
+def check_background(site: RunningService, root: str, key: str) -> None:
+    """An answer whose client hangs up goes on to its end, and is no failure."""
+    client = openai.OpenAI(base_url=f"{site.url}/v1", api_key=key, max_retries=0)
+    asked: dict[str, Any] = {"input": "Count.", "temperature": 2, "max_output_tokens": 300}
+    seen, response_id = "", ""
+    with client.responses.create(model=site.model, background=True, stream=True, **asked) as stream:
+        for event in stream:
+            if event.type == "response.created":
+                response_id = event.response.id
+            if event.type == "response.output_text.delta":
+                seen += event.delta
+                break
+
+    def ended() -> bool:
+        return client.responses.retrieve(response_id).status not in ("queued", "in_progress")
+
+    wait_until(ended, "the answer has ended", 60)
+    response = client.responses.retrieve(response_id)
+    assert response.status in ("completed", "incomplete"), response
+    assert response.output_text.startswith(seen)
+    assert response.usage is not None
+    assert response.usage.output_tokens > 1
+    failures = httpx.get(f"{site.url}/v1/admin/overview", headers={"Authorization": f"Bearer {root}"}).json()[
+        "failures"
+    ]
+    assert {failure["status"] for failure in failures} <= {400, 401}
+
+
+def check_page(site: RunningService, browser: Browser) -> None:
+    """A user's chat in a browser: the tab is closed while it is answered, and its address opens it again."""
+    context = browser.new_context(base_url=site.url, viewport={"width": 1100, "height": 800})
+    page = context.new_page()
+    page.goto("/login")
+    page.get_by_label("Name").fill("ann")
+    page.get_by_label("Password").fill(ANN_PASSWORD)
+    page.keyboard.press("Enter")
+    ask(page, "Tell me a story.")
+    expect(page.locator(".answer[data-status=writing]")).to_be_visible(timeout=60_000)
+    address = page.url
+    assert "/c/conv_" in address
+    page.close()
+    page = context.new_page()
+    page.goto(address)
+    expect(page.locator(".bubble")).to_have_text(["Tell me a story."], timeout=60_000)
+    expect(
+        page.locator(".answer[data-status=done], .answer[data-status=cut], .answer[data-status=part]")
+    ).to_be_visible(timeout=60_000)
+    ask(page, "Why?")
+    expect(page.locator(".answer .tools")).to_have_count(2, timeout=60_000)
+    expect(page.locator(".meter")).to_contain_text("remembered")
+    context.close()
 
 
 def endless(site: RunningService, key: str) -> Iterator[bytes]:

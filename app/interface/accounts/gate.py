@@ -8,6 +8,7 @@ import hashlib
 import time
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing, suppress
+from contextvars import Context
 from typing import Any, TypeVar
 
 from app.interface import errors
@@ -215,7 +216,8 @@ class AccountsGate:
         self._started(work).add_done_callback(_log_failure)
 
     def _started(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
-        task = asyncio.create_task(work)
+        # In its own context: Serve cancels the calls that were made in that of a request whose client has gone.
+        task = asyncio.create_task(work, context=Context())
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
         return task

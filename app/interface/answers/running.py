@@ -6,6 +6,7 @@ Those of one ingress. It knows neither accounts nor HTTP; how an answer is store
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from contextvars import Context
 from typing import Protocol
 
 from app.interface import errors
@@ -70,7 +71,8 @@ class RunningAnswer:
     def start(self) -> "asyncio.Task[None]":
         """Begins to write; the task ends when all is stored."""
         self._put(self._writer.begin())
-        self._task = asyncio.create_task(self._write())
+        # In its own context: Serve cancels the calls that were made in that of a request whose client has gone.
+        self._task = asyncio.create_task(self._write(), context=Context())
         return self._task
 
     @property

@@ -99,6 +99,14 @@ function Outcome({ chat, turn, isBusy, isLast }: { chat: Chat; turn: Turn; isBus
     );
   }
   if (turn.status === "stopped" && !spoken(turn.text)) return <div class="card"><p>Stopped before the answer began.</p></div>;
+  if (turn.status === "part") {
+    return (
+      <div class="card">
+        <p>This answer is not whole: it was stopped or cut, or it broke off.</p>
+        {isLast && <button disabled={isBusy} onClick={() => void chat.goOn(turn.id)}>Continue</button>}
+      </div>
+    );
+  }
   if (turn.status === "cut") {
     return (
       <div class="card">

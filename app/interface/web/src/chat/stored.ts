@@ -19,6 +19,7 @@ export interface Item {
   type: string;
   role?: string;
   content?: string | { text?: string }[];
+  status?: string;
   /** The item that it follows, or "root"; absent: the one before it. */
   parent?: string;
 }
@@ -176,7 +177,8 @@ export function treeOfItems(stored: Item[], newId: () => string): Tree {
       before = same;
     } else {
       before = newId();
-      tree = added(tree, turn({ id: before, parent, role: said.role, text: said.content, status: "done", itemId: item.id }));
+      const status = item.status === "incomplete" ? "part" : "done";
+      tree = added(tree, turn({ id: before, parent, role: said.role, text: said.content, status, itemId: item.id }));
     }
     places[item.id] = before;
   }

@@ -1,7 +1,7 @@
 // A conversation as a tree: a question that was edited, or an answer that was asked for again, is another branch.
 // Knows no page and no service. Trees are never changed in place, so that a view can compare them.
 
-export type Status = "waiting" | "reading" | "writing" | "done" | "stopped" | "cut" | "failed";
+export type Status = "waiting" | "reading" | "writing" | "done" | "stopped" | "cut" | "part" | "failed";
 
 export interface Failure {
   message: string;

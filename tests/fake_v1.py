@@ -31,7 +31,8 @@ class FakeV1:
     pause_s: float = 0.0
     error: tuple[int, str] | None = None
     """Status and message to answer with instead."""
-    finish_reason: str = "stop"
+    finish_reason: str | None = "stop"
+    """None: the connection breaks off after the words."""
     news: list[dict[str, Any]] = field(default_factory=list)
     """What to tell of the prompt before the words, to who asks."""
     key: str | None = None
@@ -79,6 +80,8 @@ class FakeV1:
                 delta = {"index": 0, "delta": {"content": word}, "finish_reason": None}
                 yield f"data: {json.dumps({**chunk, 'choices': [delta]})}\n\n"
                 await asyncio.sleep(self.pause_s)
+            if self.finish_reason is None:
+                raise ConnectionError
             end = {"index": 0, "delta": {}, "finish_reason": self.finish_reason}
             yield f"data: {json.dumps({**chunk, 'choices': [end]})}\n\n"
             usage: dict[str, Any] = {"prompt_tokens": 1300, "completion_tokens": len(self.words)}
@@ -93,7 +96,7 @@ class FakeV1:
 
 def _error(status: int, message: str) -> JSONResponse:
     body = {"error": {"message": message, "type": "error", "param": None, "code": None}}
-    return JSONResponse(body, status_code=status)
+    return JSONResponse(body, status_code=status, headers={"x-request-id": "req_1"})
 
 
 async def _prepared(app: FastAPI, prepare: Callable[[FastAPI], None]) -> None:
@@ -102,13 +105,13 @@ async def _prepared(app: FastAPI, prepare: Callable[[FastAPI], None]) -> None:
 
 
 @contextmanager
-def running(fake: FakeV1, prepare: Callable[[FastAPI], None] | None = None) -> Iterator[FakeV1]:
-    """Serves the fake on a free port of the loopback interface, with what `prepare` adds to its routes."""
+def running(fake: FakeV1, prepare: Callable[[FastAPI], None] | None = None, *, port: int = 0) -> Iterator[FakeV1]:
+    """Serves the fake on the loopback interface, with what `prepare` adds to its routes. port: 0: a free one."""
     app = fake.app()
     if prepare is not None:
         with ThreadPoolExecutor(max_workers=1) as thread_of_its_own:
             thread_of_its_own.submit(asyncio.run, _prepared(app, prepare)).result()
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     deadline = time.monotonic() + 30

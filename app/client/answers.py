@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import httpx
-from openai import APIError, APIStatusError, Omit, OpenAIError, Stream, omit
+from openai import APIConnectionError, APIError, APIStatusError, Omit, OpenAIError, Stream, omit
 from openai.types.chat import ChatCompletionChunk
 
 from app.client.thought import CLOSE, OPEN
@@ -126,7 +126,7 @@ def _read(stream: Stream[Event]) -> Iterator[Event]:
 def _as_answer_error(stream: Stream[Any]) -> Iterator[None]:
     try:
         yield
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, APIConnectionError) as error:
         raise AnswerError(_BROKEN_OFF, None, _request_id(stream)) from error
     except APIStatusError:
         raise

@@ -24,6 +24,8 @@ _SHOWN_TURNS = 4
 _SHOWN_CHARS = 300
 """Of each turn of an earlier chat."""
 _SEEDS = 2**31
+_TIMED_S = 0.5
+"""What took less says nothing of the speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +299,8 @@ class Talk:
             self.screen.say(f"Type login to go on as {self.account.user}, or logout to forget this chat.")
             return False
         if self.model is None and not self.find_model():
+            if self.screen.is_terminal:
+                self.screen.say("/retry asks again.")
             return False
         if not self._is_begun:  # the service was not there before
             self.begin()
@@ -349,12 +353,12 @@ class Talk:
 
 
 def numbers(usage: Usage, model: v1.Model | None, seconds: float = 0.0) -> str:
-    """What an answer took, in one line. seconds: that its tokens came in; 0: not known."""
+    """What an answer took, in one line. seconds: that its tokens came in."""
     context = short(usage.prompt_tokens + usage.answer_tokens)
     if model is not None and model.context_tokens:
         context += f" of {round(model.context_tokens / 1024)}k"
     speed = ""
-    if seconds > 0 and usage.answer_tokens > 1:
+    if seconds >= _TIMED_S and usage.answer_tokens > 1:
         per_second = (usage.answer_tokens - 1) / seconds
         speed = f"{per_second:.{0 if per_second >= 10 else 1}f} tok/s, "
     remembered = short(usage.remembered_tokens)

@@ -8,7 +8,7 @@ from openai import OpenAIError
 from app.client import commands, login
 from app.client.account import Account, ChatError, UnreachableError, reason
 from app.client.commands import Leave
-from app.client.reader import Reader, own_reader
+from app.client.reader import Reader, own_reader, quiet_keyboard
 from app.client.screen import Screen, own_screen
 from app.client.talk import Talk
 from app.client.turns import Knobs
@@ -50,7 +50,11 @@ class TerminalChat:
         that.
         """
         with self._account.without_session:  # its connections are those of a session, too
-            self._begin()
+            try:
+                with quiet_keyboard():
+                    self._begin()
+            except KeyboardInterrupt:  # what was not brought into memory is computed with the first question
+                self._screen.say("")
             self._read_lines()
 
     def _begin(self) -> None:

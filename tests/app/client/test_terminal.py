@@ -3,12 +3,17 @@
 import builtins
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from app.client.account import ChatError
+from app.client.reader import PlainReader
+from app.client.screen import PlainScreen
+from app.client.terminal import TerminalChat
 from tests.app.client.conftest import TypeIn, plain_chat
 from tests.fake_v1 import FakeV1, running
 
@@ -95,6 +100,42 @@ def test_no_service_at_the_address() -> None:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(ChatError, match=f"no answer from {url}"):
             plain_chat(url).run()
+
+
+def test_a_service_that_comes_later(type_in: TypeIn, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where a person looks on, the chat begins all the same, and the question is not lost."""
+    with socket.socket() as listener, ExitStack() as up:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        fake = FakeV1()
+
+        def come() -> None:
+            listener.close()
+            up.enter_context(running(fake, port=port))
+
+        type_in("hello", come, "/retry", "exit")
+        screen = PlainScreen(sys.stdout, sys.stdout, is_terminal=True)
+        TerminalChat(f"http://127.0.0.1:{port}", screen=screen, reader=PlainReader()).run()
+    printed = capsys.readouterr().out.splitlines()
+    gone = f"no answer from {fake.url}: is the service running? (`redoubt serve`)"
+    assert printed[:3] == [
+        f"{gone} A question that gets no answer is kept: /retry asks it again.",
+        gone,
+        "/retry asks again.",
+    ]
+    assert printed[3].startswith("fake-model at ")
+    assert printed[4:] == ["Hello from the fake.", "5 tokens, 1.3k of 8k context, 1.1k remembered"]
+    assert [one["content"] for one in fake.asked[0]["messages"]] == ["hello"]
+
+
+def test_a_failure_says_what_to_do(fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.error = (503, "No worker is up.")
+    type_in("hello", "exit")
+    screen = PlainScreen(sys.stdout, sys.stdout, is_terminal=True)
+    TerminalChat(fake.url, screen=screen, reader=PlainReader()).run()
+    said = f"{fake.url} says: No worker is up. (request req_1) /retry asks again."
+    assert capsys.readouterr().out.splitlines()[1:] == [said]
 
 
 def test_a_url_that_is_not_an_address() -> None:

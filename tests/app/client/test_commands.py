@@ -1,0 +1,216 @@
+"""Slash commands, stop and go on, asking again: against a `/v1` on a real socket, and an ingress with accounts."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.client import v1
+from app.client.commands import COMMANDS, completions
+from tests.app.client.conftest import MakeSite, TypeIn, plain_chat
+from tests.app.interface.accounts.here import PASSWORD, Site
+from tests.app.tiny_model import reference_tokenizer
+from tests.fake_v1 import FakeV1, running
+
+LOGIN = ("login", "ann", PASSWORD)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeV1]:
+    with running(FakeV1()) as fake:
+        yield fake
+
+
+def chat(url: str, capsys: pytest.CaptureFixture[str], **options: Any) -> list[str]:
+    """A whole chat; the lines that it prints after its greeting."""
+    plain_chat(url, **options).run()
+    return capsys.readouterr().out.splitlines()[1:]
+
+
+def said(site: Site, url: str, number: int = 0) -> list[str]:
+    """What is stored of the conversation that changed last, or of one before it."""
+    client = v1.connect(url, json.loads(session_file().read_text())[url]["token"])
+    found: Any = client.get("/conversations", cast_to=object)
+    path = f"/conversations/{found['data'][number]['id']}/items?order=asc"
+    items: Any = client.get(path, cast_to=object)
+    return [item["content"][0]["text"] for item in items["data"]]
+
+
+def session_file() -> Path:
+    return Path(os.environ["XDG_CONFIG_HOME"]) / "redoubt" / "sessions.json"
+
+
+def test_the_help_has_every_command(fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]) -> None:
+    type_in("/help", "/quit")
+    printed = chat(fake.url, capsys)
+    assert [line.split()[0] for line in printed[: len(COMMANDS)]] == [f"/{command.name}" for command in COMMANDS]
+
+
+def test_what_is_no_command(fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]) -> None:
+    type_in("/usr/bin is what?", "//usr/bin is what?", "/retry now", "what is /help?", "exit")
+    printed = chat(fake.url, capsys)
+    assert printed[0].startswith("There is no command /usr/bin. /help lists them; with // in front")
+    assert printed[2].startswith("/retry takes nothing behind it.")
+    assert [body["messages"][-1]["content"] for body in fake.asked] == ["/usr/bin is what?", "what is /help?"]
+
+
+def test_tab_completes() -> None:
+    assert list(completions("/re")) == ["/retry"]
+    assert list(completions("/set t")) == ["/set temperature ", "/set top_p "]
+    assert list(completions("re")) == list(completions("/help\n")) == []
+
+
+def test_retry_takes_the_answers_place_with_another_seed(
+    fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    type_in("/retry", "first", "/retry", "/retry", "second", "exit")
+    assert chat(fake.url, capsys)[0] == "There is no question yet."
+    first, again, once_more, second = fake.asked
+    assert first["messages"] == again["messages"] == once_more["messages"]
+    assert "seed" not in first
+    assert again["seed"] != once_more["seed"]
+    assert [one["content"] for one in second["messages"]] == ["first", "Hello from the fake.", "second"]
+
+
+def test_edit_asks_in_other_words(fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]) -> None:
+    type_in("first", "secnd", "/edit", "second", "exit")
+    chat(fake.url, capsys)
+    assert [one["content"] for one in fake.asked[2]["messages"]] == ["first", "Hello from the fake.", "second"]
+
+
+def test_an_answer_that_was_cut_goes_on(fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.finish_reason = "length"
+    type_in("/set max_tokens 5", "first", "/continue", "second", "exit")
+    printed = chat(fake.url, capsys)
+    assert printed.count("Cut at 5 tokens. /continue goes on.") == 3
+    assert fake.asked[0]["max_tokens"] == 5
+    assert fake.asked[1]["messages"][1]["content"] == "Hello from the fake."
+    assert [one["content"] for one in fake.asked[2]["messages"]] == [
+        "first",
+        "Hello from the fake.Hello from the fake.",
+        "second",
+    ]
+
+
+def test_a_question_without_an_answer_is_kept(
+    fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        fake.error = (503, "No worker is up. Try again later.")
+
+    def come_back() -> None:
+        fake.error = None
+
+    type_in("first", fail, "second", "/continue", "/edit", "third", come_back, "/retry", "exit")
+    printed = chat(fake.url, capsys)
+    assert printed.count(f"{fake.url} says: No worker is up. Try again later.") == 2
+    assert "The last question has no answer yet: /retry asks it again." in printed
+    assert [one["content"] for one in fake.asked[-1]["messages"]] == ["first", "Hello from the fake.", "third"]
+
+
+def test_thoughts_are_not_sent_back(fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.words = ["<think>", "hm", "</think>", "\n\nYes."]
+    type_in("first", "second", "exit")
+    assert chat(fake.url, capsys) == ["Yes.", "Yes."]
+    assert fake.asked[1]["messages"][1] == {"role": "assistant", "content": "Yes."}
+
+
+def test_settings(fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = ["/set temperature 3", "/set top_p x", "/set seed 1.5", "/set top_k 1"]
+    right = ["/set top_p 0.5", "/set seed -7", "/system Be brief."]
+    type_in(*right, "hi", "/system none", "/set seed default", *wrong, "/set", "hi", "exit")
+    printed = chat(fake.url, capsys)
+    first, second = fake.asked
+    assert (first["top_p"], first["seed"], first["messages"][0]["content"]) == (0.5, -7, "Be brief.")
+    assert ("seed" in second, second["messages"][0]["role"]) == (False, "user")
+    assert "3 is not a number from 0 to 2." in printed
+    assert "/set knows temperature, top_p, max_tokens, seed." in printed
+    assert printed[-5:-1] == ["temperature: default", "top_p: 0.5", "max_tokens: default", "seed: default"]
+
+
+def test_models_and_memory(fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]) -> None:
+    type_in("/model", "/model gpt-9", "/model fake-model", "/memory", "hi", "/memory", "exit")
+    assert chat(fake.url, capsys) == [
+        "* fake-model, 8,192 tokens of context",
+        f"{fake.url} does not serve gpt-9, only fake-model",
+        "Answers come from fake-model.",
+        "Last answer: no answer yet.",
+        "Hello from the fake.",
+        "Last answer: 5 tokens, 1.3k of 8k context, 1.1k remembered.",
+    ]
+
+
+def test_new_and_export(fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    files = [f"/export {tmp_path}/a.md", f"/export {tmp_path}/a.json", f"/export {tmp_path}/a.md", "/export a.txt"]
+    type_in("first", "/new", "second", *files, "exit")
+    printed = chat(fake.url, capsys)
+    assert len(fake.asked[1]["messages"]) == 1
+    assert (
+        tmp_path / "a.md"
+    ).read_text() == "# Conversation\n\n## You\n\nsecond\n\n## Answer\n\nHello from the fake.\n"
+    assert json.loads((tmp_path / "a.json").read_text())["messages"][0] == {"role": "user", "content": "second"}
+    assert (tmp_path / "a.md").stat().st_mode & 0o777 == 0o600
+    assert printed[-2] == f"{tmp_path}/a.md is there already: choose another name."
+    assert printed[-1] == "/export FILE: its name ends in .md or .json."
+
+
+@pytest.mark.parametrize("command", ["list", "open 1", "title x", "delete"])
+def test_what_needs_an_account(fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    type_in(f"/{command}", "exit")
+    assert chat(fake.url, capsys)[0].endswith("is for users, whose conversations the service keeps: login comes first.")
+
+
+def test_a_users_conversations(make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str]) -> None:
+    site, url = make_site()
+    first = ["/title too early", "in the first", "/title One", "/new", "in the second", "/list", "/open 2", "and on"]
+    type_in(*LOGIN, *first, "/open 9", "/delete", "no", "/delete", "yes", "/list", "exit")
+    printed = chat(url, capsys)
+    assert "This conversation has not begun yet." in printed
+    listed = [re.sub(r"\d\d \w+ \d\d:\d\d", "DAY", line) for line in printed if re.match(r"[ *] +\d ", line)]
+    assert listed == ["*  1  DAY  in the second", "   2  DAY  One", "   1  DAY  in the second"]
+    assert "/list has no number 9." in printed
+    assert printed.count("Nothing is deleted.") == 1
+    prompt = reference_tokenizer().decode(site.worker.requests[-1].prompt_token_ids)
+    assert "in the first" in prompt
+    assert "and on" in prompt
+    assert "in the second" not in prompt
+
+
+def test_a_users_answer_again_in_other_words_and_longer(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The stored conversation is what is shown."""
+    site, url = make_site()
+    type_in(*LOGIN, "first", "second", "/retry", "exit")
+    chat(url, capsys)
+    first, answer, second, again = said(site, url)
+    assert (first, second, again) == ("first", "second", answer)
+    type_in("/edit", "2nd", "/continue", "exit")  # of the conversation that another chat has begun
+    chat(url, capsys)
+    assert said(site, url) == ["first", answer, "2nd", answer + answer]
+
+
+def test_a_question_of_a_users_that_failed(
+    make_site: MakeSite, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site, url = make_site()
+
+    def fail_next() -> None:
+        site.accounts.failing.append("begin_turn")
+
+    type_in(*LOGIN, "first", fail_next, "second", "/retry", "exit")
+    printed = chat(url, capsys)
+    assert f"{url} says: The accounts do not answer. Try again later." in printed
+    assert said(site, url)[::2] == ["first", "second"]
+
+
+def test_an_answer_that_breaks_off_is_kept(fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.finish_reason = None
+    type_in("first", lambda: setattr(fake, "finish_reason", "stop"), "/continue", "exit")
+    printed = chat(fake.url, capsys)
+    assert printed[:2] == ["Hello from the fake.", "The connection broke off before the answer's end."]
+    assert fake.asked[1]["messages"][1]["content"] == "Hello from the fake."

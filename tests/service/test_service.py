@@ -1,9 +1,11 @@
+from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
+from tests.app.client.on_terminal import chat_on_terminal
 from tests.listening import listening_addresses
 from tests.service.running import RunningService, descendants
 
@@ -85,6 +87,16 @@ def test_embeddings_tell_texts_apart(client: openai.OpenAI, service: RunningServ
     cat, same, other = ([*entry.embedding] for entry in answer.data)
     assert sum(x * y for x, y in zip(cat, same, strict=True)) > sum(x * y for x, y in zip(cat, other, strict=True))
     service.wait_until_idle()
+
+
+def test_a_chat_on_a_terminal_is_cut_and_goes_on(service: RunningService, tmp_path: Path) -> None:
+    with chat_on_terminal(service.url, tmp_path, "--temperature", "0", "--max-tokens", "5") as on:
+        on.type("Name three primary colors.\r")
+        on.wait_for("Cut at 5 tokens. /continue goes on.")
+        on.wait_for("5 tokens, ", 1)
+        on.type("/continue\r")
+        on.wait_for(" remembered", 2)
+        assert on.leave() == 0
 
 
 def test_tokens_metrics_and_documents(service: RunningService) -> None:

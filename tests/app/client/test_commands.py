@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from app.client import v1
+from app.client.kept_chat import newest_branch
 from app.client.commands import COMMANDS, completions
 from tests.app.client.conftest import MakeSite, TypeIn, plain_chat
 from tests.app.interface.accounts.here import PASSWORD, Site
@@ -32,12 +33,12 @@ def chat(url: str, capsys: pytest.CaptureFixture[str], **options: Any) -> list[s
 
 
 def said(site: Site, url: str, number: int = 0) -> list[str]:
-    """What is stored of the conversation that changed last, or of one before it."""
+    """The newest branch of what is stored of the conversation that changed last, or of one before it."""
     client = v1.connect(url, json.loads(session_file().read_text())[url]["token"])
     found: Any = client.get("/conversations", cast_to=object)
     path = f"/conversations/{found['data'][number]['id']}/items?order=asc"
     items: Any = client.get(path, cast_to=object)
-    return [item["content"][0]["text"] for item in items["data"]]
+    return [item["content"][0]["text"] for item in newest_branch(items["data"])]
 
 
 def session_file() -> Path:

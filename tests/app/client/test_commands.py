@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from app.client import v1
-from app.client.kept_chat import newest_branch
 from app.client.commands import COMMANDS, completions
+from app.client.kept_chat import newest_branch
 from tests.app.client.conftest import MakeSite, TypeIn, plain_chat
 from tests.app.interface.accounts.here import PASSWORD, Site
 from tests.app.tiny_model import reference_tokenizer

@@ -206,13 +206,14 @@ def chat(
     that session and forgets this chat here, exit and quit (or Ctrl-D) leave it. After exit the next chat is still
     logged in. The service keeps a user's conversations, and the next chat goes on with the newest one.
 
-    Without a terminal each line of the input is a message, and the output is the answers, as plain text.
+    Without a terminal each line of the input is a message, and the output is the answers, as plain text;
+    status 1 if a question got none.
     """
     from app.client.account import ChatError
     from app.client.terminal import TerminalChat
 
     with one_line_errors(ChatError):
-        TerminalChat(
+        is_well = TerminalChat(
             url,
             model=model,
             system=system,
@@ -222,6 +223,7 @@ def chat(
             conversation=conversation,
             is_new=new,
         ).run()
+    raise typer.Exit(0 if is_well else 1)
 
 
 @cli.command(context_settings=_PASSED_ON)

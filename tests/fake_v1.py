@@ -28,6 +28,8 @@ class FakeV1:
     """The answers to give, and a record of the requests."""
 
     words: list[str] = field(default_factory=lambda: ["Hello", " from", " the", " fake", "."])
+    thoughts: list[str] = field(default_factory=list)
+    """Come before the words, as reasoning_content."""
     pause_s: float = 0.0
     error: tuple[int, str] | None = None
     """Status and message to answer with instead."""
@@ -76,8 +78,9 @@ class FakeV1:
             for each in list(news):
                 yield f"data: {json.dumps({**chunk, 'choices': [nothing], 'prompt_progress': each})}\n\n"
                 await asyncio.sleep(self.pause_s)
-            for word in list(self.words):
-                delta = {"index": 0, "delta": {"content": word}, "finish_reason": None}
+            pieces = [{"reasoning_content": thought} for thought in self.thoughts]
+            for piece in [*pieces, *({"content": word} for word in list(self.words))]:
+                delta = {"index": 0, "delta": piece, "finish_reason": None}
                 yield f"data: {json.dumps({**chunk, 'choices': [delta]})}\n\n"
                 await asyncio.sleep(self.pause_s)
             if self.finish_reason is None:

@@ -7,6 +7,7 @@ import contextlib
 import getpass
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:  # loaded where a person types
@@ -17,7 +18,7 @@ PROMPT = "> "
 
 
 class Reader(Protocol):
-    """Where a chat's lines come from. All but `forget` raise EOFError at the end, and KeyboardInterrupt at Ctrl-C."""
+    """Where a chat's lines come from. Reading raises EOFError at the end, and KeyboardInterrupt at Ctrl-C."""
 
     def message(self, begun: str = "") -> str:
         """The next message, which may have several lines. begun: what stands there already, to be changed."""
@@ -33,6 +34,10 @@ class Reader(Protocol):
 
     def forget(self) -> None:
         """Forgets the history."""
+        ...
+
+    def quiet(self) -> AbstractContextManager[None]:
+        """What is typed meanwhile is not shown, where it would move what is drawn; the next line begins with it."""
         ...
 
 
@@ -60,6 +65,10 @@ class PlainReader:
 
     def forget(self) -> None:
         """There is none."""
+
+    def quiet(self) -> AbstractContextManager[None]:
+        """Nothing is drawn."""
+        return contextlib.nullcontext()
 
     def _line(self, prompt: str) -> str:
         if not sys.stdin.isatty():
@@ -96,6 +105,21 @@ class TerminalReader:
     def forget(self) -> None:
         """See Reader."""
         self._session = self._new_session()
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """See Reader."""
+        import termios
+
+        keyboard = sys.stdin.fileno()
+        before = termios.tcgetattr(keyboard)
+        changed = termios.tcgetattr(keyboard)
+        changed[3] = changed[3] & ~(termios.ECHO | termios.ICANON) | termios.NOFLSH
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, changed)
+        try:
+            yield
+        finally:
+            termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
 
     def _new_session(self) -> "PromptSession[str]":
         from prompt_toolkit import PromptSession
@@ -139,22 +163,3 @@ def _keys() -> "KeyBindings":
         event.current_buffer.insert_text("\n")
 
     return keys
-
-
-@contextlib.contextmanager
-def quiet_keyboard() -> Iterator[None]:
-    """What is typed meanwhile is not shown, where it would move what is drawn; the next line begins with it."""
-    if not sys.stdin.isatty():
-        yield
-        return
-    import termios
-
-    keyboard = sys.stdin.fileno()
-    before = termios.tcgetattr(keyboard)
-    quiet = termios.tcgetattr(keyboard)
-    quiet[3] = quiet[3] & ~(termios.ECHO | termios.ICANON) | termios.NOFLSH
-    termios.tcsetattr(keyboard, termios.TCSADRAIN, quiet)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)

@@ -19,6 +19,8 @@ from app.client.markdown import GrowingMarkdown, Line
 
 _DIM, _PLAIN = "\033[2m", "\033[0m"
 _DRAW_AGAIN_S = 0.04
+_REST = 10
+"""For so many times as long as a drawing took nothing is drawn: the model may need this machine's cores."""
 _SHOWN_THOUGHT_LINES = 6
 
 
@@ -132,7 +134,7 @@ class _LiveView:
         self._taken = ""
         self._is_folded = bool(thought.parts(before).thought)
         self._begun_s = time.monotonic()
-        self._drawn_s = 0.0
+        self._draw_from_s = 0.0
         if before:
             self._taken = thought.parts(self._text).answer
             self._markdown.take(self._taken, self._columns)  # it is on the screen already, but for the open block
@@ -141,9 +143,10 @@ class _LiveView:
     def add(self, text: str) -> None:
         self._text += harmless(text)
         now_s = time.monotonic()
-        if now_s - self._drawn_s >= _DRAW_AGAIN_S:
+        if now_s >= self._draw_from_s:
             self._draw(is_over=False)
-            self._drawn_s = now_s
+            took_s = time.monotonic() - now_s
+            self._draw_from_s = now_s + max(_DRAW_AGAIN_S, _REST * took_s)
 
     def close(self) -> None:
         self._draw(is_over=True)

@@ -15,7 +15,7 @@ from openai import APIConnectionError, APIError, AuthenticationError, NotFoundEr
 from app.client import kept_chat, login, v1
 from app.client.account import Account, ChatError, chat_error, reason
 from app.client.conversation import Conversation, KeptConversation, OwnConversation
-from app.client.reader import Reader, quiet_keyboard
+from app.client.reader import Reader
 from app.client.screen import Screen
 from app.client.stop import stoppable
 from app.client.turns import Asking, Ended, Knobs, Pieces, Usage
@@ -76,6 +76,8 @@ class Talk:
         """None: to be chosen, which may need a login first."""
         self.usage: Usage | None = None
         """Of the last answer."""
+        self.has_failed = False
+        """Whether a question got no answer, or not all of it."""
         self._wanted_model = model
         self._keeps: bool | None = None
         """Whether the service keeps the chat; None: not known yet."""
@@ -91,6 +93,7 @@ class Talk:
         """One question and its answer."""
         if not self._is_ready():
             self._last = _Turn(question)
+            self.has_failed = True
             return
         self._write(_Turn(question), lambda conversation, asking: conversation.answer(asking, question))
 
@@ -224,6 +227,8 @@ class Talk:
         except ChatError:
             self._wanted_model = before
             raise
+        if self.model is None:
+            raise ChatError(self.login_needed())
 
     def login_needed(self) -> str:
         """What to say where only users are served."""
@@ -253,7 +258,7 @@ class Talk:
         text, end, view, first_s, is_stopped = "", None, None, None, False
         failure: OpenAIError | None = None
         try:
-            with quiet_keyboard():
+            with self.reader.quiet():
                 pieces = begin()
                 view = self.screen.answer(before)
                 with closing(pieces):
@@ -317,6 +322,7 @@ class Talk:
         if written.is_stopped:
             self.screen.say("Stopped. /continue goes on." if written.text else "Stopped. /retry asks again.")
         if written.failure is not None:
+            self.has_failed = True
             self.screen.say(self._what_now(written.failure, is_begun=bool(written.text)))
 
     def _what_now(self, error: OpenAIError, *, is_begun: bool) -> str:

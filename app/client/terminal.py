@@ -8,7 +8,7 @@ from openai import OpenAIError
 from app.client import commands, login
 from app.client.account import Account, ChatError, UnreachableError, reason
 from app.client.commands import Leave
-from app.client.reader import Reader, own_reader, quiet_keyboard
+from app.client.reader import Reader, own_reader
 from app.client.screen import Screen, own_screen
 from app.client.talk import Talk
 from app.client.turns import Knobs
@@ -43,19 +43,22 @@ class TerminalChat:
             self._account, self._screen, self._reader, knobs, model=model, conversation=conversation, is_new=is_new
         )
 
-    def run(self) -> None:
+    def run(self) -> bool:
         """Reads lines and prints answers until exit, quit or the end of input. May be called once.
+
+        Returns whether all went well, or a person has seen what did not.
 
         Raises ChatError where the service has no such model when the chat begins, or is not there and nobody is to see
         that.
         """
         with self._account.without_session:  # its connections are those of a session, too
             try:
-                with quiet_keyboard():
+                with self._reader.quiet():
                     self._begin()
             except KeyboardInterrupt:  # what was not brought into memory is computed with the first question
                 self._screen.say("")
             self._read_lines()
+        return self._screen.is_terminal or not self._talk.has_failed
 
     def _begin(self) -> None:
         has_ended = False
@@ -73,29 +76,29 @@ class TerminalChat:
             self._screen.say(self._talk.login_needed())
 
     def _read_lines(self) -> None:
-        is_leaving = False
-        while True:
+        interrupts = 0
+        while interrupts < 2:
             try:
+                if interrupts:
+                    self._screen.say("Ctrl-C again, or Ctrl-D, leaves.")
                 line = self._reader.message().strip()
-            except EOFError:
-                return
+                interrupts = 0
+                self._deal_with(line)
             except KeyboardInterrupt:
-                if is_leaving:
-                    return
-                is_leaving = True
-                self._screen.say("Ctrl-C again, or Ctrl-D, leaves.")
-                continue
-            is_leaving = False
-            try:
-                self._take(line)
-            except Leave:
+                interrupts += 1
+            except (EOFError, Leave):
                 return
-            except ChatError as error:
-                self._screen.say(str(error))
-            except OpenAIError as error:
-                self._screen.say(reason(error, self._account.url))
-            except (KeyboardInterrupt, EOFError):
-                self._screen.say("")
+
+    def _deal_with(self, line: str) -> None:
+        """Says what went wrong, and the chat goes on. Raises Leave."""
+        try:
+            self._take(line)
+        except ChatError as error:
+            self._screen.say(str(error))
+        except OpenAIError as error:
+            self._screen.say(reason(error, self._account.url))
+        except (KeyboardInterrupt, EOFError):  # at a question of the chat's own
+            self._screen.say("")
 
     def _take(self, line: str) -> None:
         match line.lower():

@@ -75,6 +75,13 @@ class Terminal:
             assert time.monotonic() < deadline_s, f"no {words!r} in\n{self.text()}"
             time.sleep(0.02)
 
+    def ask(self, text: str) -> list[str]:
+        """Types it and waits for the end of its answer; the lines since then."""
+        before = self.text()
+        self.type(f"{text}\r")
+        self.wait_for(" remembered", before.count(" remembered") + 1)
+        return self.lines()[len(before.rstrip().split("\n")) :]
+
     def leave(self) -> int:
         """The program's exit status, after Ctrl-D."""
         self.type("\x04")

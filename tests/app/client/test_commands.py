@@ -120,6 +120,16 @@ def test_thoughts_are_not_sent_back(fake: FakeV1, type_in: TypeIn, capsys: pytes
     assert fake.asked[1]["messages"][1] == {"role": "assistant", "content": "Yes."}
 
 
+def test_thoughts_that_come_apart_from_the_answer(
+    fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As other services send them."""
+    fake.thoughts = ["h", "m"]
+    type_in("first", "second", "exit")
+    assert chat(fake.url, capsys) == ["Hello from the fake."] * 2
+    assert fake.asked[1]["messages"][1]["content"] == "Hello from the fake."
+
+
 def test_settings(fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = ["/set temperature 3", "/set top_p x", "/set seed 1.5", "/set top_k 1"]
     right = ["/set top_p 0.5", "/set seed -7", "/system Be brief."]
@@ -212,6 +222,7 @@ def test_a_question_of_a_users_that_failed(
 def test_an_answer_that_breaks_off_is_kept(fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]) -> None:
     fake.finish_reason = None
     type_in("first", lambda: setattr(fake, "finish_reason", "stop"), "/continue", "exit")
-    printed = chat(fake.url, capsys)
+    assert not plain_chat(fake.url).run()
+    printed = capsys.readouterr().out.splitlines()[1:]
     assert printed[:2] == ["Hello from the fake.", "The connection broke off before the answer's end."]
     assert fake.asked[1]["messages"][1]["content"] == "Hello from the fake."

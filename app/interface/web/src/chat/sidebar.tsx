@@ -61,6 +61,7 @@ export function Sidebar({ chat, close, openSettings }: Props) {
       {chat.state.user && (
         <div class="row apart account">
           <a href="/account">{chat.state.user.name}</a>
+          {chat.state.user.role === "admin" && <a href="/operator">Operator</a>}
           <button class="bare" onClick={() => void chat.signOut()}>Sign out</button>
         </div>
       )}

@@ -5,6 +5,7 @@ import type { Tree } from "./tree";
 
 export interface User {
   name: string;
+  role: "user" | "admin";
 }
 
 export interface State {

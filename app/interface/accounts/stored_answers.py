@@ -89,7 +89,7 @@ class StoredAnswer:
         """The answer, which goes on without its client and is found by its id meanwhile."""
 
         async def start(as_api_error: Callable[[Exception], ApiError]) -> RunningAnswer:
-            running = RunningAnswer(answer, RunningResponse(self), as_api_error)
+            running = RunningAnswer(answer, RunningResponse(self), as_api_error, is_awaited=bool(self.request.stream))
             self._runs = self.meter.is_detached = True
             await self._gate.to_the_end(self._start(running))
             return running

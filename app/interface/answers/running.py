@@ -53,8 +53,10 @@ class RunningAnswer:
         answer: StreamedAnswer[ResponseEvents],
         keeper: RunningKeeper,
         as_api_error: Callable[[Exception], ApiError],
+        *,
+        is_awaited: bool,
     ) -> None:
-        """Nothing happens before `start`."""
+        """Nothing happens before `start`. is_awaited: whether its client waits for it to begin, and calls `begun`."""
         self.keeper = keeper
         self._deltas = answer.deltas
         self._writer = answer.writer
@@ -63,7 +65,7 @@ class RunningAnswer:
         """By their sequence numbers."""
         self._begins = asyncio.get_running_loop().create_future()
         """Done when the worker has begun; a failure before that is its exception, if anybody waits for it."""
-        self._waiting = 0
+        self._is_awaited = is_awaited
         self._is_cancelled = False
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -90,11 +92,10 @@ class RunningAnswer:
 
     async def begun(self) -> None:
         """Returns when the worker has begun. Raises what the worker raises before that."""
-        self._waiting += 1
         try:
             await asyncio.shield(self._begins)
         finally:
-            self._waiting -= 1
+            self._is_awaited = False
 
     async def events(self, after: int = -1) -> AsyncGenerator[bytes, None]:
         """Server-sent events from the one after that number until the last; all that are there go out in one piece."""
@@ -140,8 +141,9 @@ class RunningAnswer:
             self._put(writer.cancel())
             await self._store()
         except Exception as error:
-            if not self._begins.done() and self._waiting:
+            if not self._begins.done() and self._is_awaited:
                 self._begins.set_exception(error)
+                self._begins.exception()  # its client may have gone
                 await self.keeper.give_up()
                 return
             self._begin()

@@ -211,6 +211,19 @@ async def test_a_failure(make_site: Callable[..., Site], stream: bool) -> None:
     assert not site.gate._open
 
 
+async def test_a_failure_at_once_has_its_status(make_site: Callable[..., Site]) -> None:
+    site = make_site(FakeWorker(lambda _: [QueueFullError()]))
+    site.add("ann")
+    client = client_of(site, await site.log_in("ann"))
+    made = await client.conversations.create()
+    for _ in range(3):
+        with pytest.raises(RateLimitError):
+            await client.responses.create(model="tiny", input="hi", conversation=made.id, background=True, stream=True)
+        await settled(site)
+    assert await texts_of(client, made.id) == []
+    assert not site.gate._open
+
+
 async def test_what_runs_counts_until_it_has_ended(world: World) -> None:
     made = await world.ask()
     assert len(world.site.gate._open) == 1

@@ -431,12 +431,12 @@ export class Chat {
     this.save();
     let status: Turn["status"] = "done";
     try {
-      // A question that comes before the models are known waits for them, unless it is stopped.
-      if (!this.state.model) {
+      // A question that comes while the service is away, or before the models are known, waits, unless it is stopped.
+      if (!this.state.model || this.looking) {
         const stopped = new Promise<never>((_, reject) => signal.addEventListener("abort", reject));
         await Promise.race([this.look(), stopped]);
       }
-      for await (const piece of begin(signal)) {
+      for await (const piece of service.whenThere(begin, signal)) {
         if (piece.kind === "admitted") {
           if (text === before) update({ status: "reading", model: this.state.model });
           this.set({ isReachable: true });
@@ -500,7 +500,7 @@ export class Chat {
     const message = failure?.message ?? "Something went wrong on this page.";
     update({ text, status: "failed", endedAtMs: Date.now(), failure: { message, requestId: failure?.requestId ?? "" } });
     if (service.isLoggedOut(error)) this.set({ needsKey: true });
-    else if (failure === null || failure.status === 0 || failure.status >= 500) void this.look();
+    else if (failure === null || failure.status === 200 || failure.status === 0 || failure.status >= 500) void this.look();
     if (failure?.code === "model_not_found") void this.look();
   }
 

@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, test, vi } from "vitest";
 
 import { percent, waits } from "./answer";
-import { type Piece, completed, responded } from "./service";
+import { type Piece, completed, responded, whenThere } from "./service";
 import { PLAIN } from "./state";
 import { type Turn, turn } from "./tree";
 
@@ -101,6 +101,16 @@ describe("an answer that the service keeps", () => {
     expect(pieces.find((one) => one.kind === "whole")).toEqual({ kind: "whole", text: "Hello" });
     const rest = "/v1/responses/resp_1?stream=true&starting_after=1";
     expect(addresses).toEqual(["/v1/responses", rest, rest]);
+  });
+
+  test("is asked for again while no worker is up", async () => {
+    const away = new Response(JSON.stringify({ error: { message: "No worker is up." } }), { status: 503 });
+    const end = event(1, { type: "response.completed", response: { id: "resp_1", status: "completed" } });
+    const parts = [away, new Response([created, end].map((data) => `data: ${JSON.stringify(data)}\n\n`).join(""))];
+    vi.stubGlobal("fetch", async () => parts.shift());
+    const { signal } = new AbortController();
+    const pieces = await all(whenThere((given) => responded("m", place, "Hi", PLAIN, 1, given), signal));
+    expect(pieces.map((one) => one.kind)).toEqual(["lost", "admitted", "response", "end"]);
   });
 
   test("that the service has lost is told so", async () => {

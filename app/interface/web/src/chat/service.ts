@@ -203,6 +203,23 @@ export async function* responded(
   yield* followed("", response, signal);
 }
 
+/** The same, begun again while no worker is up. */
+export async function* whenThere(begin: (signal: AbortSignal) => AsyncGenerator<Piece>, signal: AbortSignal): AsyncGenerator<Piece> {
+  const untilMs = Date.now() + LOST_AFTER_MS;
+  for (;;) {
+    try {
+      yield* begin(signal);
+      return;
+    } catch (error) {
+      // Refused before it began: an answer that has begun and broken off has another status.
+      if (!(error instanceof AnswerFailure) || error.status !== 503 || Date.now() > untilMs) throw error;
+    }
+    yield { kind: "lost" };
+    await new Promise((resolve) => setTimeout(resolve, COME_BACK_MS));
+    signal.throwIfAborted();
+  }
+}
+
 /** What comes of a response that the service is writing, from its beginning. Throws AnswerFailure. */
 export async function* resumed(responseId: string, signal: AbortSignal): AsyncGenerator<Piece> {
   yield { kind: "admitted" };

@@ -23,3 +23,7 @@ class TensorError(QuantError):
 
 class OutputError(QuantError):
     """The output folder can't be written; names the folder and the reason."""
+
+
+class ResourceError(QuantError):
+    """This machine lacks the disk or the memory; names how much is needed, how much is free, and what to do."""

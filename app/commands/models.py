@@ -1,5 +1,6 @@
 """`redoubt convert`, `export`, `seal` and `synth`: how models are made. Each command imports what it needs itself."""
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -105,6 +106,7 @@ def convert(
             calibration_text=calibrate,
             bits=bits,
             force=force,
+            tell=lambda text: print(text, file=sys.stderr, flush=True),
         )
     print(
         f"{report.folder}: {report.qtype} by {report.method}, group {report.group_size},"

@@ -1,11 +1,48 @@
 """A user's mistake is one line on stderr and an exit status, never a traceback."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
+
+
+class OneLineGroup(TyperGroup):
+    """Typer's group of commands, which says in one line what is wrong with a command line, and where to read on."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Runs the command and ends the process, as Typer's does. standalone_mode: false raises instead of ending."""
+        run = partial(super().main, args, prog_name, complete_var, False, windows_expand_args, **extra)
+        if not standalone_mode:
+            return run()
+        try:
+            sys.exit(run() or 0)
+        except typer.Abort:
+            print("redoubt: aborted", file=sys.stderr)
+            sys.exit(1)
+        except Exception as error:
+            # The base of Typer's own errors has these attributes, and no public name.
+            message, status = getattr(error, "format_message", str)(), getattr(error, "exit_code", None)
+            context = getattr(error, "ctx", None)
+            if status is None:
+                raise
+            if message and context is not None and type(error).__name__ != "NoArgsIsHelpError":
+                message = message.replace("Value error, ", "").removesuffix(".")
+                print(f"redoubt: {message}; see {context.command_path} -h", file=sys.stderr)
+            else:
+                error.show()  # type: ignore[attr-defined]
+            sys.exit(status)
 
 
 @contextmanager
@@ -14,9 +51,16 @@ def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
     try:
         yield
     except expected as error:
-        fail(str(error), 2)
-    except KeyboardInterrupt:
-        fail("interrupted", 130)
+        fail(worded(error), 2)
+    except KeyboardInterrupt as interrupt:
+        fail(str(interrupt) or "interrupted", 130)
+
+
+def worded(error: Exception) -> str:
+    """The error as a user reads it: of a system's error the file and the reason, without number and quotes."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def fail(message: str, status: int) -> NoReturn:

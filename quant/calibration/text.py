@@ -55,7 +55,9 @@ def _documents(paths: tuple[Path, ...]) -> list[str]:
     for path in paths:
         try:
             texts.append(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
+            raise SourceError(f"{path}: can't be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
             raise SourceError(f"{path}: can't be read as UTF-8 text: {error}") from error
     parts = [part.strip("\n") for text in texts for part in text.split(_DOCUMENT_END)]
     return [part for part in parts if part.strip()]

@@ -78,13 +78,18 @@ class WorkFolder:
             raise OutputError(f"{target}: can't be written: {error.strerror}") from error
 
 
+def work_folder_bytes(out: Path) -> int:
+    """What an interrupted conversion to `out` has left on the disk."""
+    return sum(path.stat().st_size for path in _place(out).glob("*"))
+
+
 @contextmanager
 def work_folder(out: Path, key: str) -> Iterator[WorkFolder]:
     """The work folder of the output `out`: removed when the block succeeds, kept when it fails.
 
     Raises OutputError: it can't be made, or another conversion is using it.
     """
-    path = out.parent / f".{out.name}.calibration"
+    path = _place(out)
     try:
         path.mkdir(parents=True, exist_ok=True)
         lock = os.open(path, os.O_RDONLY)
@@ -99,3 +104,7 @@ def work_folder(out: Path, key: str) -> Iterator[WorkFolder]:
         shutil.rmtree(path, ignore_errors=True)
     finally:
         os.close(lock)
+
+
+def _place(out: Path) -> Path:
+    return out.parent / f".{out.name}.calibration"

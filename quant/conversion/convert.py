@@ -7,7 +7,8 @@ held whole are the norms and biases. Does not know file formats (`sources`), for
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -15,10 +16,11 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.calibration.work_folder import WorkFolder, work_folder
+from quant.calibration.work_folder import WorkFolder, work_folder, work_folder_bytes
 from quant.codes.lut4 import TABLES
 from quant.codes.matrix import F32, U8, QuantizedMatrix
 from quant.conversion.calibrated import FOUR_BIT, SIGN_ROUND, calibrate, mixed_roundings, windows_for
+from quant.conversion.foretold import Forecast, check_resources, how_far, plan_of
 from quant.conversion.mixed import with_roundings
 from quant.conversion.pieces import PieceMaker, keeps
 from quant.conversion.plan import FOUR_BIT_QTYPES, check_options, coarsely_planned, dominant, plan_matrices
@@ -26,7 +28,6 @@ from quant.conversion.requantized import requantization_notes
 from quant.conversion.tuned import CODES_SHARE, TUNED, divided, tune, tuned_name
 from quant.errors import QuantError, SourceError, TensorError
 from quant.files.atomic_folder import atomic_folder
-from quant.files.free_space import check_free_space
 from quant.files.json_file import write_json
 from quant.methods.granularity import EXTENTS, Extent
 from quant.methods.registry import METHODS
@@ -42,6 +43,8 @@ LARGEST_TUNED: Final = 2 * 10**9
 
 Tuning takes about two bytes of memory for each weight, and a large model's calibration text has few steps to tune in.
 """
+MOST_BITS: Final = 8.5
+"""Of a weight of int8, in groups of 32."""
 METHOD_NAMES: Final = ("auto", *METHODS, SIGN_ROUND, TUNED)
 
 
@@ -79,6 +82,7 @@ def convert(
     calibration_text: Path | None = None,
     force: bool = False,
     progress: bool = True,
+    tell: Callable[[str], None] | None = None,
 ) -> ConversionReport:
     """Converts a checkpoint (a Hugging Face folder or a GGUF file) into the packed model folder `out`.
 
@@ -107,14 +111,19 @@ def convert(
     vocabulary of 128k and a width of 8k. An untied head has the layers' type, rounded to nearest.
 
     The folder appears whole or not at all. An existing one is an error without `force`; with it, only a converted model
-    is replaced. progress: shows a bar on the standard error.
+    is replaced. progress: shows a bar on the standard error. tell: gets a sentence on the time, memory and disk that
+    this will take, before any of it is spent; to measure that takes about two seconds.
 
     Raises:
-        QuantError: see quant.errors; every message names the file, the tensor or the option.
+        QuantError: see quant.errors; every message names the file, the tensor or the option. ResourceError: the disk or
+            the memory is not enough.
+        KeyboardInterrupt: with what the next run does.
     """
     started = time.monotonic()
     check_options(qtype, group_size, head_qtype)
     _check_method(qtype, method, extent, bits)
+    if is_packed_model(source):
+        raise SourceError(f"{source}: is a converted model already: redoubt serve --model {source}")
     checkpoint = open_source(source)
     expected = expected_tensors(checkpoint.config)
     _check_tensors(checkpoint, expected, source)
@@ -131,6 +140,13 @@ def convert(
         if used != "rtn" or bits is not None:
             share = CODES_SHARE if used == TUNED else 1.0
             ids = windows_for(checkpoint.config, folder, calibration_text, share)
+        coarse = {name for name, each in expected.items() if each.role == "linear"} if extent != "group" else set()
+        maker = PieceMaker(checkpoint, cast("Extent", extent), frozenset(coarse))
+        cost = plan_of(checkpoint, expected, infos, used, ids, bits)
+        check_resources(cost, out, work_folder_bytes(out))
+        forecast = None if tell is None else Forecast.measured(cost, checkpoint, infos, maker)
+        if tell is not None and forecast is not None:
+            tell(forecast.beginning())
         if bits is not None:
             assert ids is not None
             roundings = mixed_roundings(checkpoint, infos, vectors, ids, bits, progress=progress)
@@ -143,14 +159,13 @@ def convert(
             group_size=main.group,
             source=f"{checkpoint.name} sha256:{fingerprint(checkpoint.files)}",
         )
-        check_free_space(out, plan.size_bytes())
-        coarse = {name for name, each in expected.items() if each.role == "linear"} if extent != "group" else set()
-        maker = PieceMaker(checkpoint, cast("Extent", extent), frozenset(coarse))
         if used == "rtn":
             _write(folder, plan, maker, vectors, None, progress)
         else:
             assert ids is not None
-            with work_folder(out, _digest(plan, used, ids)) as work:
+            with work_folder(out, _digest(plan, used, ids)) as work, _saying_how_far(work, checkpoint):
+                if tell is not None and forecast is not None and work.steps_done:
+                    tell(forecast.resuming(work.steps_done))
                 base = "gptq" if used == TUNED else used
                 own, others = divided(ids) if used == TUNED else (ids, ids)
                 calibrate(checkpoint, infos, vectors, base, own, maker.piece, work, progress=progress)
@@ -170,6 +185,17 @@ def convert(
     )
 
 
+@contextmanager
+def _saying_how_far(work: WorkFolder, checkpoint: Source) -> Iterator[None]:
+    """Gives a KeyboardInterrupt the words that tell how far the calibration has come."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        done = how_far(work.steps_done, int(checkpoint.config["num_hidden_layers"]))
+        again = "goes on from there" if work.steps_done else "begins again"
+        raise KeyboardInterrupt(f"interrupted after {done}; the same command {again}") from interrupt
+
+
 def _check_method(qtype: str, method: str, extent: str, bits: float | None) -> None:
     if method not in METHOD_NAMES:
         raise QuantError(f"method {method!r} is not one of {', '.join(METHOD_NAMES)}")
@@ -181,6 +207,8 @@ def _check_method(qtype: str, method: str, extent: str, bits: float | None) -> N
         raise QuantError(f"a scale per {extent} is rounded to nearest: it takes neither a method nor a budget of bits")
     if extent != "group" and qtype not in (*FOUR_BIT_QTYPES, "int8"):
         raise QuantError(f"a scale per {extent} needs an integer qtype, not {qtype!r}")
+    if bits is not None and not bits <= MOST_BITS:
+        raise QuantError(f"bits {bits:g}: int8, the largest type of a budget, takes {MOST_BITS} bits a weight")
     if bits is not None and qtype not in ("auto", *FOUR_BIT_QTYPES):
         raise QuantError(f"a budget of bits needs a 4-bit qtype, not {qtype!r}")
 

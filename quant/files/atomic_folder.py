@@ -40,7 +40,7 @@ def atomic_folder(out: Path, *, force: bool, replaceable: Callable[[Path], bool]
         _remove_stale(out)
         temporary = _hidden_folder(out)
     except OSError as error:
-        raise OutputError(f"{out}: can't be made: {error.strerror}") from error
+        raise OutputError(f"{out}: can't be made: {error.filename}: {error.strerror}") from error
     with _sigterm_raises():
         lock = os.open(temporary, os.O_RDONLY)
         try:

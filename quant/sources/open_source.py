@@ -16,6 +16,10 @@ def open_source(path: Path) -> Source:
     Raises SourceError (missing, damaged, incomplete) or UnsupportedModelError (not supported).
     """
     if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise SourceError(
+                f"{path}: has no config.json; give a Hugging Face model folder, as it was downloaded, or a GGUF file"
+            )
         return open_hf_folder(path)
     if not path.is_file():
         raise SourceError(f"{path}: no such file or folder")

@@ -146,7 +146,7 @@ class TestBrokenFolders:
     def test_no_config(self, tmp_path: Path) -> None:
         folder = self.folder(tmp_path)
         (folder / "config.json").unlink()
-        with pytest.raises(SourceError, match=r"config.json: can't be read"):
+        with pytest.raises(SourceError, match=r"hf: has no config\.json; give a Hugging Face model folder"):
             open_source(folder)
 
     def test_config_no_json(self, tmp_path: Path) -> None:

@@ -14,11 +14,12 @@ from typing import Annotated, NoReturn
 import typer
 
 from app.commands import accounts, memory, models
-from app.commands.one_line import fail, one_line_errors
+from app.commands.one_line import OneLineGroup, fail, one_line_errors
 from app.launch.node.roles import Cores, Role
 
 cli = typer.Typer(
     name="redoubt",
+    cls=OneLineGroup,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,

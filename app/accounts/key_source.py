@@ -20,7 +20,7 @@ def read_kek(source: str) -> bytes:
     try:
         key = _of_file(Path(place)) if kind == "file" else _of_guest(place)
     except (OSError, httpx.HTTPError) as error:
-        raise SettingsError(f"accounts.key {source}: {error}") from error
+        raise SettingsError(f"accounts.key {source}: {getattr(error, 'strerror', None) or error}") from error
     if len(key) != KEY_BYTES:
         raise SettingsError(f"accounts.key {source}: {len(key)} bytes, not {KEY_BYTES}: `redoubt keygen` makes one")
     return key

@@ -100,7 +100,9 @@ def read_api_keys(file: Path) -> tuple[str, ...]:
     """
     try:
         keys = tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise SettingsError(f"ingress.api_key_file {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise SettingsError(f"ingress.api_key_file {file}: {error}") from error
     if not keys:
         raise SettingsError(f"ingress.api_key_file {file}: there is no key in it")

@@ -123,6 +123,8 @@ def load_config(path: Path) -> ServiceConfig:
         return parse_config(text, name)
     try:
         return parse_config(path.read_text(encoding="utf-8"), str(path))
+    except FileNotFoundError as error:
+        raise SettingsError(f"{path}: {error.strerror}; --config names the configuration") from error
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -140,9 +142,11 @@ def parse_config(text: str, source: str) -> ServiceConfig:
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise SettingsError(f"{source}: not YAML: {error}") from error
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        where = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+        raise SettingsError(f"{source}{where}: not YAML: {' '.join(str(problem or error).split())}") from error
     if not isinstance(values, dict):
-        raise SettingsError(f"{source}: not a mapping of knobs")
+        raise SettingsError(f"{source}: not a mapping of knobs, as ray_configs/local.yaml is")
     return validated(ServiceConfig, values, source)
 
 
@@ -222,10 +226,22 @@ def checked_config(
     for application in config.applications:
         card = application.args.model_card()
         if (missing := missing_file(opened_model(card))) is not None:
-            raise SettingsError(f"model.folder: {card.path} is not a converted model: it has no {missing}")
+            raise SettingsError(f"model.folder: {_why_not_served(Path(card.path), missing)}")
         if application.runtime_env:
             raise SettingsError(f"{config_path}: {application.name}: runtime_env is for clusters (`serve deploy`) only")
     return config
+
+
+def _why_not_served(path: Path, missing: str) -> str:
+    """Why a path is no converted model, and what to do. missing: a file that it does not have."""
+    convert = f"Convert it first: redoubt convert {path} {path.with_suffix('') if path.is_file() else path}-int4"
+    if path.is_file():
+        is_model = path.suffix in (".gguf", ".safetensors")
+        return f"{path} is a file, and no folder of a converted model.{f' {convert}' if is_model else ''}"
+    if not path.exists():
+        return f"{path}: there is no such folder"
+    reason = f"{path} is not a converted model: it has no {missing}"
+    return f"{reason}. {convert}" if any(path.glob("*.safetensors")) else reason
 
 
 def opened_model(card: ModelCard) -> Path | SealedModel:

@@ -35,7 +35,14 @@ def check_start(config: ServiceConfig, nodes: Sequence[Slot], memory_bytes: int,
         _check_model(application)
         if share is None:
             _check_cores(application.args.worker, nodes)
+        _check_pages_folder(application.args.memory.folder)
     _check_memory(config, memory_bytes)
+    try:
+        from kernels._native import default_tier
+
+        default_tier()
+    except (ImportError, ValueError) as error:  # REDOUBT_ISA names a tier that is not there
+        raise SettingsError(str(error)) from error
 
 
 def ray_cpus(config: ServiceConfig, cores: int) -> int:
@@ -69,6 +76,17 @@ def _check_model(application: AnyApplicationConfig) -> None:
         ChatModel.load(files, max_context_tokens=card.max_context_tokens)
     except ChatModelError as error:
         raise SettingsError(f"model.folder: {error}") from error
+
+
+def _check_pages_folder(folder: str | None) -> None:
+    if folder is None:
+        return
+    try:
+        Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(
+            f"memory.folder: {folder}: {error.strerror}; it must be a folder that can be written to"
+        ) from error
 
 
 def _is_packed(path: Path) -> bool:

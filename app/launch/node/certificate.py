@@ -41,7 +41,9 @@ class Authority:
         certificate_path, key_path = folder / f"{prefix}.crt", folder / f"{prefix}.key"
         try:
             certificate = x509.load_pem_x509_certificate(certificate_path.read_bytes())
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise SettingsError(f"{certificate_path}: not a readable certificate: {error.strerror}") from error
+        except ValueError as error:
             raise SettingsError(f"{certificate_path}: not a readable certificate: {error}") from error
         try:
             key = serialization.load_pem_private_key(key_path.read_bytes(), password=None)

@@ -28,7 +28,7 @@ from quant.conversion.estimate import (
 from quant.conversion.pieces import PieceMaker
 from quant.conversion.tuned import TUNED, divided
 from quant.errors import ResourceError
-from quant.files.free_space import free_bytes
+from quant.files.free_space import SPARE_BYTES, free_bytes
 from quant.methods.problem import Rounding
 from quant.packed.packed_matrix import TILE_OUTPUTS, MatrixInfo
 from quant.sources.model_config import ExpectedTensor
@@ -76,8 +76,9 @@ def check_resources(plan: Plan, out: Path, resumed_bytes: int) -> None:
 
     resumed_bytes: what an interrupted conversion to `out` has on the disk already.
     """
-    cheaper = "" if plan.method == "rtn" else f"; --method rtn needs {gigabytes(plan.output_bytes)}, and is worse"
-    needed, free = disk_bytes(plan) - resumed_bytes, free_bytes(out)
+    least = gigabytes(plan.output_bytes + SPARE_BYTES)
+    cheaper = "" if plan.method == "rtn" else f"; --method rtn needs {least}, and is worse"
+    needed, free = disk_bytes(plan) + SPARE_BYTES - resumed_bytes, free_bytes(out)
     if needed > free:
         raise ResourceError(f"{out}: needs {gigabytes(needed)} of disk, {gigabytes(free)} are free{cheaper}")
     needed, free = memory_bytes(plan), available_memory_bytes()

@@ -19,7 +19,7 @@ SERVICE = """
 import sys
 from pathlib import Path
 from app.launch import local
-local.deploy = lambda config, share: None
+local.deploy = lambda config, share, progress: None
 local._wait_for_answer = lambda http_options: None
 sys.exit(local.serve_local(Path(sys.argv[1]), port=int(sys.argv[2]), model_folders=[Path(sys.argv[3])]))
 """

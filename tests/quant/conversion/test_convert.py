@@ -25,7 +25,7 @@ from quant.codes.lut4 import NF4, NORMAL, quantize_lut4
 from quant.codes.matrix import F32, QuantizedMatrix
 from quant.conversion.convert import ConversionReport, fingerprint
 from quant.conversion.convert import convert as convert_by
-from quant.errors import OutputError, QuantError, SourceError, TensorError
+from quant.errors import OutputError, QuantError, ResourceError, SourceError, TensorError
 from quant.packed.packed_file import PackedFile
 from tests.quant.checkpoints import CONFIG, gguf_name, permuted, random_tensors, write_gguf, write_hf_folder
 
@@ -276,7 +276,7 @@ class TestRefusals:
     def test_full_disk(self, hf_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         usage = namedtuple("usage", "total used free")
         monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100, 90, 10))
-        with pytest.raises(OutputError, match=r"needs 0.00 GB of disk, 0.00 GB are free"):
+        with pytest.raises(ResourceError, match=r"out: needs \d\d MB of disk, 0 MB are free$"):
             convert(hf_folder, tmp_path / "out", progress=False)
         assert [path.name for path in tmp_path.iterdir()] == ["hf"]
 

@@ -126,10 +126,10 @@ def test_too_little_memory_or_disk_is_said_before_the_work(
         ResourceError, match=r"^method gptq needs about 0\.2 GB of memory .* 0\.1 GB are free; --method rtn"
     ):
         convert(source, tmp_path / "out", method="gptq", calibration_text=text, progress=False)
-    monkeypatch.setattr(foretold, "free_bytes", lambda out: 100_000)
-    with pytest.raises(ResourceError, match=r"out: needs \d+ MB of disk, 0 MB are free; --method rtn needs \d MB"):
+    monkeypatch.setattr(foretold, "free_bytes", lambda out: 3_000_000)
+    with pytest.raises(ResourceError, match=r"out: needs \d\d MB of disk, 3 MB are free; --method rtn needs \d\d MB"):
         convert(source, tmp_path / "out", method="gptq", calibration_text=text, progress=False)
-    with pytest.raises(ResourceError, match=r"out: needs \d MB of disk, 0 MB are free$"):
+    with pytest.raises(ResourceError, match=r"out: needs \d\d MB of disk, 3 MB are free$"):
         convert(source, tmp_path / "out", method="rtn", progress=False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "text.txt"]
 

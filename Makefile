@@ -1,4 +1,4 @@
-# The commands of the README. `make serve` and `make test` do everything from a clean clone; a second run starts at once.
+# The commands of the README. `make serve` and `make test` do everything from a clean clone; a second run builds nothing, and the service is there in half a minute.
 #
 #   make serve [PORT=8000] [MODEL=folder] [CONFIG=file]    make test    make conformance    make cluster    make sanitize
 #   make bench    make lint    make image    make page    make clean

@@ -3,6 +3,8 @@
 Knows nothing of pytest's fixtures: `tests/conformance` starts one too.
 """
 
+import errno
+import os
 import signal
 import socket
 import subprocess
@@ -90,7 +92,7 @@ def starting_service(config: Path, log: Path, model: str, *options: str) -> Iter
     port = free_port()
     command = [sys.executable, "-m", "app.cli", "serve", "--config", str(config), "--port", str(port), *options]
     with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, process_group=0)
     try:
         wait_until(lambda: b"is ready" in log.read_bytes() or process.poll() is not None, "ready", START_TIMEOUT_S)
         assert process.poll() is None, log.read_text()
@@ -103,14 +105,19 @@ def starting_service(config: Path, log: Path, model: str, *options: str) -> Iter
 
 @contextmanager
 def started_service(config: Path, log: Path, model: str, *options: str) -> Iterator[RunningService]:
-    """The same, stopped by Ctrl-C at the end. Where all went well no process may be left then."""
+    """The same, stopped at the end by Ctrl-C, which a terminal sends to the whole process group, HAProxy included.
+
+    Where all went well no process is left then, and nothing listens.
+    """
     with starting_service(config, log, model, *options) as running:
         yield running
         family = descendants(running.process.pid)
-        running.process.send_signal(signal.SIGINT)
+        os.killpg(running.process.pid, signal.SIGINT)
         status = running.process.wait(30)
         assert status == 0, f"status {status}\n{log.read_text()}"
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), "no process left")
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", int(running.url.rpartition(":")[2]))) == errno.ECONNREFUSED
 
 
 @contextmanager

@@ -1,4 +1,5 @@
-# The commands of the README. `make serve` and `make test` do everything from a clean clone; a second run builds nothing, and the service is there in half a minute.
+# The commands of the README. `make serve` and `make test` do everything from a clean clone. A second run
+# builds nothing, and the service is there in half a minute.
 #
 #   make serve [PORT=8000] [MODEL=folder] [CONFIG=file]    make test    make conformance    make cluster    make sanitize
 #   make bench    make lint    make image    make page    make clean
@@ -49,7 +50,7 @@ SHELL := /bin/sh
 .PHONY: image image-check image-test image-lock
 
 help:
-	@sed -n '1,4s/^# \{0,1\}//p' Makefile
+	@sed -n '1,5s/^# \{0,1\}//p' Makefile
 
 # Starts the service and prints its address when it answers. Ctrl-C stops it.
 serve: $(ENV) build $(if $(filter $(EMBEDDED_MODEL),$(MODEL)),model)

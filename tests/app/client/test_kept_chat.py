@@ -1,10 +1,15 @@
-"""Which of a conversation's branches a client shows."""
+"""Conversations that the service keeps: which branch a client shows, and changes while an answer is being written."""
 
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+from openai import ConflictError
 
+from app.client import kept_chat, v1
 from app.client.kept_chat import newest_branch
+from tests.fake_v1 import FakeV1, running
 
 
 @pytest.mark.parametrize(
@@ -24,3 +29,25 @@ def test_the_newest_branch(parents: list[str | None], shown: str) -> None:
         for id_, parent in zip("abcdef", parents, strict=False)
     ]
     assert "".join(item["id"] for item in newest_branch(items)) == shown
+
+
+@pytest.mark.parametrize("refused", [2, 100])
+def test_a_change_waits_until_the_last_answer_has_ended(monkeypatch: pytest.MonkeyPatch, refused: int) -> None:
+    monkeypatch.setattr(kept_chat, "_CONFLICT_S", 0.001)
+    came: list[str] = []
+
+    def add_routes(app: FastAPI) -> None:
+        @app.delete("/v1/conversations/{name}")
+        async def delete(name: str) -> JSONResponse:
+            came.append(name)
+            error = {"message": "An answer is being written.", "code": "conversation_conflict"}
+            return JSONResponse({"error": error}, 409) if len(came) <= refused else JSONResponse({})
+
+    with running(FakeV1(), add_routes) as fake, v1.connect(fake.url, None) as client:
+        if refused == 2:
+            kept_chat.delete(client, "conv_1")
+            assert came == ["conv_1"] * 3
+        else:
+            with pytest.raises(ConflictError):
+                kept_chat.delete(client, "conv_1")
+            assert len(came) == 10

@@ -185,6 +185,17 @@ class StoredConversations:
         self._turns.begin(row.id, ingress, begun.seq, text, response_id, now_s)
         return self._conversation(begun)
 
+    def add_question(self, text: str, conversation_id: str, items: Sequence[NewItem], turn: int) -> StoredConversation:
+        """Items of the turn, which goes on; its number is the new `seq`."""
+        with self._store.transaction() as connection:
+            known = self._logins.known(connection, text)
+            row = self.row(connection, known, conversation_id)
+            if row.seq != turn:
+                raise turn_is_over()
+            added = self.append(connection, known, row, items)
+        self._turns.renumber(row.id, turn, added.seq)
+        return added
+
     def end_turn(self, text: str, conversation_id: str, turn: int) -> None:
         """Refuses nothing: what is not running has ended."""
         row_id = row_id_of(conversation_id)
@@ -276,6 +287,12 @@ class StoredConversations:
         if item is None:
             raise AccountsError("not_found", "There is no such item.", param=param)
         return item
+
+
+def turn_is_over() -> AccountsError:
+    """Its conversation has changed, or another one has begun."""
+    message = "The conversation has changed since this response began; it is not stored."
+    return AccountsError("conversation_conflict", message)
 
 
 def row_id_of(conversation_id: str) -> str | None:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, delete, func, insert, literal, select, u
 from app.accounts import tables
 from app.accounts.logins import Known, Logins
 from app.accounts.store import Store
-from app.accounts.stored_conversations import StoredConversations, check_id, conversation_id_of, known_id
+from app.accounts.stored_conversations import StoredConversations, check_id, conversation_id_of, known_id, turn_is_over
 from app.accounts.turns import LONGEST_TURN_S
 from app.messages.accounts import AccountsError
 from app.messages.stored import NewItem, StoredResponse
@@ -115,8 +115,7 @@ class StoredResponses:
             return None
         row = self._conversations.row(connection, known, response.conversation_id)
         if row.seq != turn:
-            message = "The conversation has changed since this response began; it is not stored."
-            raise AccountsError("conversation_conflict", message)
+            raise turn_is_over()
         self._conversations.append(connection, known, row, items)
         return str(row.id)
 

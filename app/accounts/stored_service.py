@@ -73,6 +73,13 @@ class StoredService(Answering):
             undo=lambda begun: stored.end_turn(secret, conversation_id, begun.seq),
         )
 
+    async def add_question(
+        self, secret: str, conversation_id: str, items: Sequence[NewItem], turn: int
+    ) -> StoredConversation | Refusal:
+        """See ConversationStore."""
+        stored = self._accounts.stored_conversations
+        return await self._answer(lambda: stored.add_question(secret, conversation_id, items, turn))
+
     async def end_turn(self, secret: str, conversation_id: str, turn: int) -> Refusal | None:
         """See ConversationStore."""
         stored = self._accounts.stored_conversations

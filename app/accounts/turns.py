@@ -4,7 +4,7 @@ Each turn also has a number in the database, by which what it stores is refused 
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.messages.accounts import AccountsError
 
@@ -53,6 +53,12 @@ class Turns:
         turn = self._of_conversation.get(conversation_id)
         if turn is not None and (turn.number, turn.secret_hash) == (number, _hash(secret)):
             del self._of_conversation[conversation_id]
+
+    def renumber(self, conversation_id: str, number: int, new_number: int) -> None:
+        """That turn has changed its conversation, and goes on."""
+        turn = self._of_conversation.get(conversation_id)
+        if turn is not None and turn.number == number:
+            self._of_conversation[conversation_id] = replace(turn, number=new_number)
 
     def lost(self, ingress: str) -> None:
         """An ingress has ended, and with it its turns."""

@@ -54,6 +54,12 @@ class ServeConversationStore(AccountsHandle):
         """See ConversationStore."""
         return await self._call(StoredConversation, "begin_turn", self._ingress, secret, conversation_id, response_id)
 
+    async def add_question(
+        self, secret: str, conversation_id: str, items: Sequence[NewItem], turn: int
+    ) -> StoredConversation:
+        """See ConversationStore."""
+        return await self._call(StoredConversation, "add_question", secret, conversation_id, items, turn)
+
     async def end_turn(self, secret: str, conversation_id: str, turn: int) -> None:
         """See ConversationStore."""
         await self._call(object, "end_turn", secret, conversation_id, turn)

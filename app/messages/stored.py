@@ -116,6 +116,14 @@ class ConversationStore(Protocol):
         After an hour another turn may begin all the same; then nothing of this one is stored.
         """
 
+    async def add_question(
+        self, secret: str, conversation_id: str, items: Sequence[NewItem], turn: int
+    ) -> StoredConversation:
+        """Stores the items that a turn answers before it has ended. From then on the turn's number is the new `seq`.
+
+        Refuses as `store_response` does.
+        """
+
     async def end_turn(self, secret: str, conversation_id: str, turn: int) -> None:
         """The turn has failed or was given up: nothing is stored of it. turn: `seq` of what `begin_turn` answered.
 

@@ -59,6 +59,8 @@ class StoredAnswer:
     _token_ids: list[int] = field(default_factory=list, repr=False)
     _is_over: bool = False
     _runs: bool = False
+    _has_question: bool = False
+    """Whether its conversation has `asked`."""
 
     @property
     def is_detached(self) -> bool:
@@ -109,6 +111,14 @@ class StoredAnswer:
     async def begin(self, response: ResponseObject) -> None:
         """Stores it as one that is being written. Raises AccountsError."""
         await self._texts.begin(self._record(response))
+
+    async def add_question(self) -> None:
+        """Stores what it answers, so that its conversation has it whatever happens to the answer."""
+        if self.conversation is None or self._has_question:
+            return
+        record = NewResponse(self.response_id, {}, self.asked, [], None, self.conversation, self.request.parent)
+        added = await self._gate.to_the_end(self._texts.add_question(record))
+        self.conversation, self._has_question = added.conversation, True
 
     async def store_to_the_end(self, response: ResponseObject) -> None:
         """Stores it as it has ended; tries for some time to reach the accounts. Raises AccountsError."""
@@ -174,6 +184,7 @@ class StoredAnswer:
             previous_id=self.request.previous_response_id,
             conversation=self.conversation,
             parent=self.request.parent,
+            has_question=self._has_question,
         )
 
     async def _store(self, response: ResponseObject) -> None:
@@ -203,6 +214,10 @@ class RunningResponse:
     async def begin(self, response: ResponseObject) -> None:
         """See RunningKeeper."""
         await self._answer.begin(response)
+
+    async def began(self) -> None:
+        """See RunningKeeper."""
+        await self._answer.add_question()
 
     async def complete(self, response: ResponseObject) -> None:
         """See RunningKeeper."""

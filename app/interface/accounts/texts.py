@@ -8,7 +8,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -111,6 +111,8 @@ class NewResponse:
     """Whose turn it is."""
     parent: str | None = None
     """Which of its items the first new one follows, if that is not the newest."""
+    has_question: bool = False
+    """Whether its conversation has `answered` already."""
 
 
 class Texts:
@@ -196,6 +198,17 @@ class Texts:
         if response.conversation is not None:
             await self._name(response.conversation, response.answered)
 
+    async def add_question(self, response: NewResponse) -> NewResponse:
+        """Stores what it answers in its conversation, whose turn goes on. Returns what is still to be stored."""
+        if response.conversation is None:
+            return response
+        items = self._sealed_items(response.conversation.id, response.answered, parent=response.parent)
+        added = await self._store.add_question(
+            self._secret, response.conversation.id, items, response.conversation.turn
+        )
+        conversation = replace(response.conversation, turn=added.seq)
+        return replace(response, conversation=conversation, has_question=True)
+
     async def store(self, response: NewResponse, *, was_open: bool = False) -> None:
         """Stores a response and what it answers; in a conversation both become its last items, and the turn ends.
 
@@ -205,7 +218,9 @@ class Texts:
         if conversation is None:
             await self._store.store_response(self._secret, stored, (), None)
             return
-        items = self._sealed_items(conversation.id, response.answered, parent=response.parent)
+        items = []
+        if not response.has_question:
+            items = self._sealed_items(conversation.id, response.answered, parent=response.parent)
         items += self._sealed_items(conversation.id, response.body["output"], response.token_ids)
         await self._store.store_response(self._secret, stored, items, conversation.turn)
         await self._name(conversation, response.answered)

@@ -35,6 +35,9 @@ class RunningKeeper(Protocol):
     async def begin(self, response: ResponseObject) -> None:
         """Stores it as one that is being written. What this raises is the answer to its request."""
 
+    async def began(self) -> None:
+        """A worker has it: what it answers is stored. If that fails it is stored with the end."""
+
     async def complete(self, response: ResponseObject) -> None:
         """Stores it as it has ended, whichever way. What this raises makes it a failed one."""
 
@@ -67,6 +70,7 @@ class RunningAnswer:
         """Done when the worker has begun; a failure before that is its exception, if anybody waits for it."""
         self._is_awaited = is_awaited
         self._is_cancelled = False
+        self._asking: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -134,6 +138,7 @@ class RunningAnswer:
                 async for batch in deltas:
                     self._begin()
                     self._put(writer.add(batch))
+            await self._asked()
             await self.keeper.complete(writer.so_far("incomplete"))
             self._put(writer.end())
         except asyncio.CancelledError:
@@ -150,8 +155,20 @@ class RunningAnswer:
             self._put(writer.fail(self._as_api_error(error)))
             await self._store()
 
+    async def _asked(self) -> None:
+        """Waits until what it answers is stored."""
+        if self._asking is not None:
+            await asyncio.wait({self._asking})
+
+    async def _add_question(self) -> None:
+        try:
+            await self.keeper.began()
+        except Exception as error:
+            errors.logger.warning("a question was not stored before its answer: %s", type(error).__qualname__)
+
     async def _store(self) -> None:
         try:
+            await self._asked()
             await self.keeper.complete(self._writer.so_far("incomplete"))
         except Exception as error:
             errors.logger.warning("the end of an answer was not stored: %s", type(error).__qualname__)
@@ -159,6 +176,7 @@ class RunningAnswer:
     def _begin(self) -> None:
         if not self._begins.done():
             self._begins.set_result(None)
+            self._asking = asyncio.create_task(self._add_question())
 
     def _put(self, data: bytes) -> None:
         self._events += [event + b"\n\n" for event in data.split(b"\n\n")[:-1]]

@@ -37,6 +37,7 @@ ATTACKS: dict[str, tuple[Callable[[ConversationStore, str], Any], str | None]] =
     "add_items": (lambda store, secret: store.add_items(secret, HERS, [NewItem("more", b"")]), "not_found"),
     "delete_item": (lambda store, secret: store.delete_item(secret, HERS, "item"), "not_found"),
     "begin_turn": (lambda store, secret: store.begin_turn(secret, HERS, "resp_1"), "not_found"),
+    "add_question": (lambda store, secret: store.add_question(secret, HERS, [NewItem("more", b"")], 2), "not_found"),
     "end_turn": (lambda store, secret: store.end_turn(secret, HERS, 2), None),
     "begin_response": (
         lambda store, secret: store.begin_response(secret, StoredResponse("his", 0, HERS, None, b"", b"")),

@@ -346,6 +346,31 @@ async def test_an_ingress_that_stops_stores_what_it_has(world: World) -> None:
     assert await world.texts() == ["hi", stored.output_text]
 
 
+async def test_a_question_is_stored_when_a_worker_has_it(world: World) -> None:
+    made = await world.ask("what now?", conversation=world.id)
+    assert await world.texts() == []
+    world.worker.let(1)
+    while await world.texts() != ["what now?"]:
+        await asyncio.sleep(0.01)
+    refused = await world.site.code(
+        "POST", f"/v1/conversations/{world.id}/items", world.secret, {"items": [{"role": "user", "content": "no"}]}
+    )
+    assert refused == "409 conversation_conflict"
+    world.site.inside.turns.lost("here")  # its ingress dies
+    world.site.inside.stored_responses.lost("here")
+    assert await world.texts() == ["what now?"]
+    world.worker.let()
+    await world.over(made.id)
+
+
+async def test_a_question_that_was_not_stored_at_once_is_stored_with_its_answer(world: World) -> None:
+    world.site.accounts.failing = ["add_question"]
+    made = await world.ask(conversation=world.id)
+    world.worker.let()
+    assert (await world.over(made.id)).status == "completed"
+    assert await world.texts() == ["hi", ANSWER]
+
+
 async def test_at_another_ingress_and_after_its_own_has_died(world: World, make_site: Callable[..., Site]) -> None:
     made = await world.ask(conversation=world.id)
     mine = world.site.gate.running.find(made.id, world.site.inside.logins.identify(world.secret).user_id)

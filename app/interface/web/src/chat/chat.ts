@@ -58,7 +58,7 @@ export class Chat {
     this.state = {
       user: null, models: [], model, isReachable: true, needsKey: false, knobs: { ...PLAIN, ...knobs }, key,
       id: storage.getItem("redoubt.open") ?? "", tree: EMPTY, draft: storage.getItem("redoubt.draft") ?? "",
-      writing: "", entries: [], words: "", notice: "", isKept, isTemporary: false, leaving: null,
+      writing: "", entries: [], words: "", notice: "", isKept, isAnswered: false, isTemporary: false, leaving: null,
     };
   }
 
@@ -298,7 +298,7 @@ export class Chat {
       return;
     }
     const { tree, responseId } = await this.stored.openWhole(id);
-    this.set({ id, tree, notice: "", isTemporary: false });
+    this.set({ id, tree, notice: "", isTemporary: false, isAnswered: responseId !== "" });
     if (isNamed) name(id);
     if (responseId) void this.resume(responseId);
   }
@@ -357,7 +357,7 @@ export class Chat {
     if (id !== this.state.id || !id || this.state.writing) return;
     const found = await this.stored.openWhole(id).catch(() => null);
     if (found === null || id !== this.state.id || this.state.writing) return;
-    this.set({ tree: found.tree });
+    this.set({ tree: found.tree, isAnswered: found.responseId !== "" });
     if (found.responseId) await this.resume(found.responseId);
   }
 
@@ -395,6 +395,7 @@ export class Chat {
   private async resume(responseId: string): Promise<void> {
     const { id } = this.state;
     const place = await Promise.all([service.placeOf(responseId), questionOf(responseId)]).catch(() => null);
+    this.set({ isAnswered: false });
     if (place === null || id !== this.state.id || this.state.writing) return;
     const [found, question] = place;
     let { tree } = this.state;
@@ -499,6 +500,7 @@ export class Chat {
     const failure = error instanceof service.AnswerFailure ? error : null;
     const message = failure?.message ?? "Something went wrong on this page.";
     update({ text, status: "failed", endedAtMs: Date.now(), failure: { message, requestId: failure?.requestId ?? "" } });
+    if (failure?.status !== 200) update({ itemId: "" }); // the service has told nothing of what it has
     if (service.isLoggedOut(error)) this.set({ needsKey: true });
     else if (failure === null || failure.status === 200 || failure.status === 0 || failure.status >= 500) void this.look();
     if (failure?.code === "model_not_found") void this.look();

@@ -113,6 +113,15 @@ describe("an answer that the service keeps", () => {
     expect(pieces.map((one) => one.kind)).toEqual(["lost", "admitted", "response", "end"]);
   });
 
+  test("is no item of the conversation where it has failed without a word", async () => {
+    const failed = event(1, { type: "response.failed", response: { id: "resp_1", status: "failed", output: [], error: { message: "Gone." } } });
+    vi.stubGlobal("fetch", async () => new Response([created, failed].map((data) => `data: ${JSON.stringify(data)}\n\n`).join("")));
+    const pieces = responded("m", place, "Hi", PLAIN, 1, new AbortController().signal);
+    const kinds: unknown[] = [];
+    await expect((async () => { for await (const one of pieces) kinds.push(one); })()).rejects.toThrow("Gone.");
+    expect(kinds.at(-1)).toEqual({ kind: "item", id: "" });
+  });
+
   test("that the service has lost is told so", async () => {
     const parts = [new Response(`data: ${JSON.stringify(created)}\n\n`), new Response("{}", { status: 404 })];
     vi.stubGlobal("fetch", async () => parts.shift());

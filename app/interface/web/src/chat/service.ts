@@ -24,7 +24,7 @@ export type Piece =
   | { kind: "text"; text: string }
   /** All of the text, in place of what came before. */
   | { kind: "whole"; text: string }
-  /** What the service calls the answer, and the item that it becomes. */
+  /** What the service calls the answer, and the item that it becomes; empty: none. */
   | { kind: "response"; id: string }
   | { kind: "item"; id: string }
   /** The connection broke off; it is taken up again. */
@@ -263,6 +263,7 @@ async function* followed(id: string, first: Response, signal: AbortSignal): Asyn
         if (event.type === "response.output_text.delta" && event.delta) yield { kind: "text", text: event.delta };
         if (event.error || event.type === "response.failed") {
           const error = event.error ?? event.response?.error;
+          yield { kind: "item", id: messageOf(event.response ?? {})?.id ?? "" };
           throw new AnswerFailure(error?.message ?? "The answer broke off.", 200, error?.code ?? null, requestId);
         }
         if (event.type === "response.completed" || event.type === "response.incomplete") {
@@ -285,8 +286,10 @@ function progressOf(wire: WireProgress): Piece {
   return { kind: "progress", progress: { ahead: wire.queued_ahead, done: wire.processed, total: wire.total } };
 }
 
+const messageOf = (response: ResponseBody) => response.output?.find((one) => one.type === "message");
+
 function* endOf(response: ResponseBody): Generator<Piece> {
-  const message = response.output?.find((one) => one.type === "message");
+  const message = messageOf(response);
   const text = (message?.content ?? []).map((part) => part.text ?? "").join("");
   if (message) yield { kind: "item", id: message.id };
   if (text) yield { kind: "whole", text };

@@ -29,6 +29,8 @@ export interface State {
   notice: string;
   /** Whether a guest's chats stay in this browser when the tab is closed. */
   isKept: boolean;
+  /** Whether the service is writing an answer in this chat, which this tab is about to follow. */
+  isAnswered: boolean;
   /** Whether the chat is kept nowhere. */
   isTemporary: boolean;
   /** What is deleted in a moment unless the person wants it back. */

@@ -16,7 +16,7 @@ const STARTERS = [
 ];
 
 export function Thread({ chat }: { chat: Chat }) {
-  const { tree, id, writing } = chat.state;
+  const { tree, id, writing, isAnswered } = chat.state;
   const turns = path(tree);
   const frame = useRef<HTMLDivElement>(null);
   const isFollowing = useRef(true);
@@ -72,7 +72,7 @@ export function Thread({ chat }: { chat: Chat }) {
               <Answer key={one.id} chat={chat} turn={one} {...version} isLast={one === last} />
             );
           })}
-          {last?.role === "user" && !writing && (
+          {last?.role === "user" && !writing && !isAnswered && (
             <div class="card">
               <p>There is no answer.</p>
               <button onClick={() => void chat.answer(last.id)}>Answer</button>

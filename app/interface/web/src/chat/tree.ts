@@ -37,7 +37,7 @@ export interface Turn {
   thoughtUntilMs: number;
   endedAtMs: number;
   model: string;
-  /** What the service that keeps the conversation calls it; absent: it does not have it, or it is a question of this tab. */
+  /** What the service that keeps the conversation calls it; absent or empty: it does not have it, or it is a question of this tab. */
   itemId?: string;
   failure?: Failure;
   usage?: Usage;

@@ -52,6 +52,7 @@ _POLL_S = 10.0
 """How long `revocations` waits for news."""
 _LOST_AFTER_S = 60.0
 """An ingress that has not asked for revocations for so long has ended."""
+_SETTLE_S = 5.0
 _UNKNOWN = "unknown"
 
 Result = TypeVar("Result")
@@ -75,6 +76,8 @@ class AccountsService(StoredService):
         self._passwords = ThreadPoolExecutor(1, "passwords")
         self._waiting_passwords = 0
         self._is_ticking = False
+        self._known_after_s: float | None = time.monotonic() + _POLL_S + _SETTLE_S
+        """Then every ingress that lives has asked for revocations; None: those of before are known to be lost."""
         self._next_sweep_s = 0.0
         """When old responses are deleted; of the monotonic clock."""
         self._is_closed = False
@@ -298,14 +301,17 @@ class AccountsService(StoredService):
                 del self._seen[ingress]
                 self._admissions.lost(ingress)
             try:
-                await self._in_database(partial(self._tidy, lost))
+                await self._in_database(partial(self._tidy, lost, tuple(self._seen)))
             except Exception as error:  # a full disk, say: what was not done is tried again
                 logger.error("the accounts were not tidied: %s", type(error).__qualname__)
 
-    def _tidy(self, lost: Sequence[str]) -> None:
+    def _tidy(self, lost: Sequence[str], living: Sequence[str]) -> None:
         for ingress in lost:
             self._accounts.turns.lost(ingress)
             self._accounts.stored_responses.lost(ingress)
+        if self._known_after_s is not None and self._known_after_s <= time.monotonic():
+            self._accounts.stored_responses.lost_but(living)
+            self._known_after_s = None
         self._accounts.usage.write()
         if self._next_sweep_s <= time.monotonic():
             self._accounts.stored_responses.delete_old()

@@ -3,7 +3,7 @@
 A response in a conversation lives as long as it does; another one for some days.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, literal, select, update
@@ -54,6 +54,12 @@ class StoredResponses:
         with self._store.transaction() as connection:
             mine = tables.responses.c.ingress == ingress
             connection.execute(update(tables.responses).where(mine).values(ingress=None))
+
+    def lost_but(self, living: Collection[str]) -> None:
+        """All ingresses of before have ended but these: nobody writes the others' responses."""
+        with self._store.transaction() as connection:
+            theirs = tables.responses.c.ingress.is_not(None) & tables.responses.c.ingress.not_in(living)
+            connection.execute(update(tables.responses).where(theirs).values(ingress=None))
 
     def one(self, text: str, response_id: str) -> StoredResponse:
         """One of the user's."""

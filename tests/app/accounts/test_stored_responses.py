@@ -253,10 +253,14 @@ def test_an_open_response_of_a_lost_ingress_or_of_long_ago_is_open_no_more(world
     responses.lost("one")
     assert not responses.one(ann, "first").is_open
     open_one(world, ann, "second")
+    world.accounts.stored_responses.lost_but(["one", "three"])
     world.reopen()
     assert world.accounts.stored_responses.one(ann, "second").is_open
     world.clock.now_s += 3600
     assert not world.accounts.stored_responses.one(ann, "second").is_open
+    open_one(world, ann, "third")
+    world.accounts.stored_responses.lost_but(["two", "three"])
+    assert not world.accounts.stored_responses.one(ann, "third").is_open
 
 
 def test_a_deleted_open_response_does_not_come_back(world: World, ann: str) -> None:

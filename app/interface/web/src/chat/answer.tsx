@@ -95,6 +95,7 @@ function Outcome({ chat, turn, isBusy, isLast }: { chat: Chat; turn: Turn; isBus
         <p>{turn.text ? "The answer broke off." : "There is no answer."} {turn.failure?.message}</p>
         {turn.failure?.requestId && <p class="small">Request <code>{turn.failure.requestId}</code></p>}
         {retry}
+        {isLast && turn.text && <button disabled={isBusy} onClick={() => void chat.goOn(turn.id)}>Continue</button>}
       </div>
     );
   }

@@ -2,7 +2,7 @@
 # builds nothing, and the service is there in half a minute.
 #
 #   make serve [PORT=8000] [MODEL=folder] [CONFIG=file]    make test    make conformance    make cluster    make sanitize
-#   make bench    make lint    make image    make page    make clean
+#   make bench    make lint    make image    make page    make pictures    make clean
 
 PYTHON ?= python3
 PORT ?= 8000
@@ -20,7 +20,7 @@ SERVE_ENV := $(VENV)/.serve
 TEST_ENV := $(VENV)/.test
 IMAGE_ENV := $(VENV)/.image
 # The packages come in one pass: with a goal that needs those of the tests, the other goals wait for that pass too.
-ENV := $(if $(filter test conformance cluster sanitize lint,$(MAKECMDGOALS)),$(TEST_ENV),$(SERVE_ENV))
+ENV := $(if $(filter test conformance cluster sanitize lint pictures,$(MAKECMDGOALS)),$(TEST_ENV),$(SERVE_ENV))
 # The installed package is this folder's path alone: the import hook that comes with it would win over PYTHONPATH, so that
 # a second working tree with the same environment would import the first one's code. The folder of redoubt-verify, which
 # needs no installation of its own here, is the second path.
@@ -47,7 +47,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 
 .PHONY: help serve test conformance cluster sanitize lint bench build page model test-tools kubectl docs lock clean
-.PHONY: image image-check image-test image-lock
+.PHONY: pictures image image-check image-test image-lock
 
 help:
 	@sed -n '1,5s/^# \{0,1\}//p' Makefile
@@ -190,6 +190,10 @@ kubectl: | $(ENV)
 # Writes docs/configuration.md's tables from app/settings.py; a test holds them equal.
 docs: $(SERVE_ENV)
 	$(BIN)/python -m tools.configuration_table
+
+# The pictures of docs/images, of a service with the embedded model: run it after the pages changed.
+pictures: $(TEST_ENV) build model test-tools
+	@$(BIN)/python -m tests.pictures
 
 # Resolves pyproject.toml anew for every Python that we support and writes requirements.lock.
 LOCK_PYTHONS ?= python3.11 python3.12 python3.13

@@ -403,4 +403,4 @@ def _knob(location: Sequence[str | int]) -> str:
 
 
 def _reason(kind: str, message: str) -> str:
-    return "there is no such knob" if kind == "extra_forbidden" else message.removeprefix("Value error, ")
+    return "there is no such setting" if kind == "extra_forbidden" else message.removeprefix("Value error, ")

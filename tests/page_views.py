@@ -1,20 +1,17 @@
-"""The chat page of a running service in Chromium: a picture of it, and how smoothly a long chat scrolls and grows.
+"""How smoothly a long chat scrolls and grows in Chromium, over a service whose answers are fixed words.
 
-python -m tests.page_views picture http://127.0.0.1:8000 docs/images/page.png
-python -m tests.page_views frames      (a service of its own, whose answers are fixed words)
+python -m tests.page_views
 """
 
 import json
 import shutil
-import sys
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from app.interface.page_gate.mount import mount_page
 from tests.browser import ask, chromium, open_page
 from tests.fake_v1 import FakeV1, running
 
-QUESTIONS = ("What is the capital of France?", "Write a Python function that adds two numbers.")
 LONG = "A paragraph of **words** with `code` and a list.\n\n- one\n- two\n\n```python\nprint(1)\n```\n\n" * 12
 TURNS = 60
 COUNT_FRAMES = """async () => {
@@ -29,19 +26,6 @@ COUNT_FRAMES = """async () => {
   const gaps = times.slice(1).map((time, place) => time - times[place]).sort((a, b) => a - b);
   return {frames_per_s: Math.round(gaps.length / 3), gap_p95_ms: Math.round(gaps[Math.floor(gaps.length * 0.95)])};
 }"""
-
-
-def picture(page: Page, path: str) -> None:
-    """Two questions and their answers, as the service's model writes them."""
-    page.set_viewport_size({"width": 1280, "height": 860})
-    page.get_by_role("button", name="Settings").click()
-    page.get_by_label("Temperature").fill("0")
-    page.get_by_role("button", name="Done").click()
-    for count, question in enumerate(QUESTIONS, 1):
-        ask(page, question)
-        expect(page.locator(".answer .tools")).to_have_count(count, timeout=120_000)
-    page.wait_for_timeout(500)
-    page.screenshot(path=path)
 
 
 def frames() -> dict[str, object]:
@@ -68,10 +52,4 @@ def _executable() -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["frames"]:
-        print(json.dumps(frames()))
-    elif sys.argv[1:2] == ["picture"] and len(sys.argv) == 4:
-        with chromium(_executable()) as browser, open_page(browser, sys.argv[2]) as (page, _):
-            picture(page, sys.argv[3])
-    else:
-        raise SystemExit(__doc__)
+    print(json.dumps(frames()))

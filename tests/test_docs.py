@@ -1,15 +1,40 @@
 """The documentation agrees with the code, where a test can check it."""
 
 import re
+import subprocess
+from configparser import ConfigParser
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
+import yaml  # type: ignore[import-untyped]
 
+from app.cli import cli
+from app.launch.config_file import ServiceConfig
+from app.settings import ServiceSettings, validated
 from tests.conformance.table import with_table
-from tools.configuration_table import with_tables
+from tools.configuration_table import knob_tables, with_tables
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", *DOCS.glob("*.md")])
+PAGE_TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
+# Code blocks of a page: the language, and the text without the indentation of a list.
+BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+MOST_WORDS = {"README.md": 400, "benchmarks.md": 600}
+
+
+def blocks(page: Path, *languages: str) -> list[str]:
+    found = [(indent, text) for indent, language, text in BLOCK.findall(PAGE_TEXTS[page]) if language in languages]
+    return [re.sub(f"^{indent}", "", text, flags=re.MULTILINE) for indent, text in found]
+
+
+def in_code(page: Path) -> str:
+    """Everything that is code: blocks and spans."""
+    text = PAGE_TEXTS[page]
+    spans = re.findall(r"`([^`\n]+)`", BLOCK.sub("", text))
+    return "\n".join([*(block for _, _, block in BLOCK.findall(text)), *spans])
 
 
 def test_every_knob_is_in_the_configuration_page() -> None:
@@ -24,9 +49,94 @@ def test_the_clients_results_are_in_the_api_page() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+    for target, heading in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", PAGE_TEXTS[page]):
         if not target.startswith(("http://", "https://")):
-            assert (page.parent / target).exists(), target
+            there = page.parent / target if target else page
+            assert there.exists(), target
+            assert not heading or heading in headings(there), f"{target}#{heading}"
+
+
+def headings(page: Path) -> set[str]:
+    """As links name them: lower case, without punctuation, with hyphens between words."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_page_is_in_the_index() -> None:
+    named = set(re.findall(r"\]\(([\w-]+\.md)", PAGE_TEXTS[DOCS / "README.md"]))
+    assert named == {page.name for page in DOCS.glob("*.md")} - {"README.md"}
+
+
+@pytest.mark.parametrize("name", MOST_WORDS)
+def test_what_is_read_first_is_short(name: str) -> None:
+    (page,) = (page for page in PAGES if page.name == name and (name != "README.md" or page.parent == ROOT))
+    assert len(PAGE_TEXTS[page].split()) <= MOST_WORDS[name]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_can_be_read(page: Path) -> None:
+    """Shell commands, YAML, units and Python parse."""
+    for block in blocks(page, "sh"):
+        parsed = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True, check=False)
+        assert parsed.returncode == 0, f"{parsed.stderr}\n{block}"
+    for block in blocks(page, "yaml"):
+        list(yaml.safe_load_all(block))
+    for block in blocks(page, "ini"):
+        unit = ConfigParser(strict=False)
+        unit.read_string(block)
+        assert {"Unit", "Service", "Install"} <= set(unit)
+    for block in blocks(page, "python"):
+        compile(block, str(page), "exec")
+
+
+def test_a_whole_configuration_in_the_pages_is_one() -> None:
+    whole = [block for page in PAGES for block in blocks(page, "yaml") if "applications:" in block]
+    assert len(whole) >= 2
+    for block in whole:
+        validated(ServiceConfig, yaml.safe_load(block), "the page")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_their_options_exist(page: Path) -> None:
+    root = typer.main.get_command(cli)
+    for line in in_code(page).replace("-n redoubt", "").replace("\\|", "|").splitlines():  # kubectl's namespace; tables
+        for words in re.findall(r"(?<![\w/.-])(?:[\w/.~]*/)?redoubt ((?:[a-z][\w-]*)(?: [^|>&#]*)?)", line):
+            command, rest = command_of(root, words.split())
+            assert command is not None, f"`redoubt {words}`"
+            if command.name in ("bench", "eval", "verify", "proxy", "policy", "collateral"):
+                continue  # their options are read by who does the work
+            known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+            used = {word.split("=")[0] for word in rest if re.fullmatch(r"--[a-z][\w-]*(=.*)?", word)}
+            assert used <= known, f"{used - known} of `redoubt {words}`"
+
+
+def command_of(root: Any, words: list[str]) -> tuple[Any, list[str]]:
+    """The command that these words name, as far as they do, and the rest. `a|b` names several: the first counts.
+
+    None: there is no such command. Typer's classes of commands are its own affair, so they are not named here.
+    """
+    command = root
+    while (commands := getattr(command, "commands", None)) and words and re.match(r"[a-z]", words[0]):
+        command, words = commands.get(words[0].split("|")[0].rstrip("`,;:.)")), words[1:]
+    return command, words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_targets_of_make_exist(page: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(" ".join(re.findall(r"^([a-z][\w -]*):(?!=)", makefile, flags=re.MULTILINE)).split())
+    assert set(re.findall(r"(?<![\w-])make ([a-z][\w-]*)(?![\w+])", in_code(page))) <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_settings_exist(page: Path) -> None:
+    """Where a page names `section.setting`."""
+    sections = {*ServiceSettings.model_fields, "http_options", "logging_config"}
+    tables = knob_tables()
+    for section, name in re.findall(r"(?<![\w./-])([a-z_]+)\.([a-z_]+)\b(?![./(])", in_code(page)):
+        if section in sections and name not in ("safetensors", "py", "yaml", "json"):
+            table = tables.split(f"{section}`\n", 1)[1].split("\n### ", 1)[0]
+            assert f"`{name}`" in table or f"`{name}." in table, f"{section}.{name}"
 
 
 @pytest.mark.parametrize("package", ["app", "app/interface", "app/engine", "quant", "kernels"])

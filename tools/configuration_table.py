@@ -29,7 +29,7 @@ def knob_tables() -> str:
     for prefix, field in sections:
         model = _section(field)
         parts.append(f"### `{prefix}`\n\n{inspect.getdoc(model)}\n")
-        parts.append("| knob | type | default | meaning |\n| --- | --- | --- | --- |")
+        parts.append("| setting | type | default | meaning |\n| --- | --- | --- | --- |")
         parts.append("\n".join(_rows(model, "")) + "\n")
     return "\n".join(parts)
 

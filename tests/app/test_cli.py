@@ -48,10 +48,10 @@ def test_serve_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_wrong_configuration_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def serve_local(config: Path, **_: object) -> int:
-        raise SettingsError(f"{config}: worker.cuont: there is no such knob")
+        raise SettingsError(f"{config}: worker.cuont: there is no such setting")
 
     monkeypatch.setattr(local, "serve_local", serve_local)
-    assert run("serve", "--config", "a.yaml") == (2, "redoubt: a.yaml: worker.cuont: there is no such knob\n")
+    assert run("serve", "--config", "a.yaml") == (2, "redoubt: a.yaml: worker.cuont: there is no such setting\n")
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

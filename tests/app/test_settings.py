@@ -41,8 +41,8 @@ def test_our_own_configs_are_accepted(name: str) -> None:
 @pytest.mark.parametrize(
     ("args", "knob"),
     [
-        ({"modle": {}}, "args: modle: there is no such knob"),
-        ({"worker": {"max_queue": 3}}, "args: worker.max_queue: there is no such knob"),
+        ({"modle": {}}, "args: modle: there is no such setting"),
+        ({"worker": {"max_queue": 3}}, "args: worker.max_queue: there is no such setting"),
         ({"worker": {"count": "2"}}, "args: worker.count: "),
         ({"worker": {"count": True}}, "args: worker.count: "),
         ({"worker": {"count": 0}}, "args: worker.count: "),
@@ -82,18 +82,18 @@ def test_every_wrong_knob_is_named_at_once() -> None:
     with pytest.raises(SettingsError) as caught:
         parse_settings({"model": {"folder": "m"}, "worker": {"a": 1}, "router": {"b": 2}})
     assert str(caught.value).splitlines() == [
-        "args: worker.a: there is no such knob",
-        "args: router.b: there is no such knob",
+        "args: worker.a: there is no such setting",
+        "args: router.b: there is no such setting",
     ]
 
 
 @pytest.mark.parametrize(
     ("changes", "knob"),
     [
-        ({"http_option": {}}, "http_option: there is no such knob"),
-        ({"http_options": {"prot": 8000}}, "http_options.prot: there is no such knob"),
+        ({"http_option": {}}, "http_option: there is no such setting"),
+        ({"http_options": {"prot": 8000}}, "http_options.prot: there is no such setting"),
         ({"http_options": {"port": 70000}}, "http_options.port: "),
-        ({"grpc_options": {"port": 9000}}, "grpc_options: there is no such knob"),
+        ({"grpc_options": {"port": 9000}}, "grpc_options: there is no such setting"),
         ({"applications": []}, "applications: "),
         ({"applications": [further("a")]}, "exactly one has import_path app.deploy:build"),
         ({"applications": [FRONT, FRONT | {"name": "again"}]}, "exactly one has import_path app.deploy:build"),
@@ -102,7 +102,7 @@ def test_every_wrong_knob_is_named_at_once() -> None:
         ({"applications": [FRONT, further("a") | {"route_prefix": "/a"}]}, r"applications\.1\.route_prefix: "),
         (
             {"applications": [FRONT, further("a", ingress={"count": 2})]},
-            r"applications\.1\.args\.ingress: there is no such knob",
+            r"applications\.1\.args\.ingress: there is no such setting",
         ),
     ],
 )

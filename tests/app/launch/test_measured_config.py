@@ -65,7 +65,7 @@ def test_what_it_serves_is_what_the_text_says() -> None:
             "redoubt: runtime_env: brings code that nobody has measured",
         ),
         (with_change("applications", 0, "import_path", value="os:system"), "import_path"),
-        (with_change("applications", 0, "args", "model", "foldr", value="x"), "there is no such knob"),
+        (with_change("applications", 0, "args", "model", "foldr", value="x"), "there is no such setting"),
         ("just text", "not a mapping"),
     ],
     ids=["address", "proxies", "evidence", "sealed", "runtime_env", "import_path", "knob", "text"],

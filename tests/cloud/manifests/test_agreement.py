@@ -122,7 +122,7 @@ def test_every_rule_has_an_example() -> None:
 
 
 def test_a_knob_that_does_not_exist_is_named(base: Document) -> None:
-    with pytest.raises(SettingsError, match=r"serve.yaml: .*thread: there is no such knob"):
+    with pytest.raises(SettingsError, match=r"serve.yaml: .*thread: there is no such setting"):
         serve_config(edited(base, serving(f"{ARGS}.worker.thread", 1)))
 
 

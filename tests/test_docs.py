@@ -14,6 +14,7 @@ from app.cli import cli
 from app.launch.config_file import ServiceConfig
 from app.settings import ServiceSettings, validated
 from tests.conformance.table import with_table
+from tests.pictures import MOST_BYTES
 from tools.configuration_table import knob_tables, with_tables
 
 ROOT = Path(__file__).parents[1]
@@ -60,6 +61,13 @@ def headings(page: Path) -> set[str]:
     """As links name them: lower case, without punctuation, with hyphens between words."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_pictures_are_small_and_shown() -> None:
+    shown = {name for text in PAGE_TEXTS.values() for name in re.findall(r"images/([\w.-]+)\)", text)}
+    files = {path.name: path.stat().st_size for path in (DOCS / "images").iterdir()}
+    assert shown == set(files)
+    assert all(size < MOST_BYTES for size in files.values())
 
 
 def test_every_page_is_in_the_index() -> None:

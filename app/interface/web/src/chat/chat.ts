@@ -1,20 +1,15 @@
 // The chat's state and what a person can do with it. The view draws the state; nothing here knows how.
-import { type Entry, type Shelf, TabShelf } from "./shelf";
+import { Conversations, isKeptHere } from "./conversations";
+import { type Shelf, TabShelf } from "./shelf";
 import * as service from "./service";
 import { PLAIN, STORED, type State, type User, idOf, name, newId, newSeed, parsed } from "./state";
 import { StoredShelf, created, ended, placed, questionOf, turnOf } from "./stored";
 import { spoken } from "./thought";
-import { asMarkdown, exported, imported } from "./transfer";
 import { EMPTY, added, changed, history as asSent, path, pathTo, switched, turn, type Said, type Turn } from "./tree";
 
 const GO_ON = "Go on exactly where your last answer stopped. Repeat nothing of it.";
 const LOOK_AGAIN_MS = 1500;
 const REDRAW_MS = 40;
-const SEARCH_AFTER_MS = 200;
-const UNDO_MS = 10_000;
-const KEPT = "redoubt.kept";
-/** While an answer is written in a chat that is not open. */
-const LIST_AGAIN_MS = 4000;
 /** How long a stopped answer may take to end at the service before this tab looks away. */
 const STOPPED_MS = 2000;
 
@@ -31,25 +26,24 @@ type Pieces = AsyncGenerator<service.Piece>;
 export class Chat {
   state: State;
   private readonly listeners = new Set<() => void>();
-  private readonly tab: TabShelf;
+  readonly conversations = new Conversations(this);
+  readonly tab: TabShelf;
   private readonly stored = new StoredShelf(newId);
-  private readonly others = new BroadcastChannel("redoubt");
-  private leavingTimer: ReturnType<typeof setTimeout> | undefined;
+  /** Of what is kept, to the other tabs: which conversation has changed. */
+  readonly others = new BroadcastChannel("redoubt");
   private running: Running | null = null;
   private isGoingOn = false;
-  private listing: ReturnType<typeof setTimeout> | undefined;
   private saving: ReturnType<typeof setTimeout> | undefined;
-  private searching: ReturnType<typeof setTimeout> | undefined;
   private isKnown = () => {};
   /** When it is known who asks, and what the address names. */
   private readonly known = new Promise<void>((resolve) => (this.isKnown = resolve));
   private looking: Promise<void> | null = null;
 
   constructor(
-    private readonly storage: Storage,
+    readonly storage: Storage,
     private readonly hasAccounts: boolean,
   ) {
-    const isKept = localStorage.getItem(KEPT) === "yes";
+    const isKept = isKeptHere();
     this.tab = new TabShelf(isKept ? localStorage : storage, newId);
     const kept = parsed(storage.getItem("redoubt.settings")) as Partial<service.Knobs & { model: string }> | null;
     const { model = "", ...knobs } = kept ?? {};
@@ -82,7 +76,7 @@ export class Chat {
     return this.isStored && this.state.id.startsWith(STORED) ? this.state.id : "";
   }
 
-  private get shelf(): Shelf {
+  get shelf(): Shelf {
     return this.state.user === null ? this.tab : this.stored;
   }
 
@@ -102,7 +96,7 @@ export class Chat {
       if (named && named !== this.state.id) void this.open(named, false);
       else if (!named) this.newChat(false);
     });
-    await Promise.all([this.look(), this.list()]);
+    await Promise.all([this.look(), this.conversations.list()]);
   }
 
   /** Asks for the models, and again until the service answers. */
@@ -223,59 +217,6 @@ export class Chat {
 
   // --- conversations
 
-  /** Lists what has these words, once nothing more is typed: each search reads all that is stored. */
-  search(words: string): void {
-    this.set({ words });
-    clearTimeout(this.searching);
-    this.searching = setTimeout(() => void this.list(), SEARCH_AFTER_MS);
-  }
-
-  async list(): Promise<void> {
-    const { words } = this.state;
-    const entries = await this.shelf.list(words).catch(() => null);
-    if (entries !== null && words === this.state.words) this.set({ entries });
-    clearTimeout(this.listing);
-    const isAnswering = entries?.some((one) => one.isAnswering && one.id !== this.state.id) ?? false;
-    if (isAnswering) this.listing = setTimeout(() => void this.list(), LIST_AGAIN_MS);
-  }
-
-  /** Whether this browser keeps a guest's chats when the tab is closed. */
-  keepHere(isKept: boolean): void {
-    this.flush();
-    this.tab.moveTo(isKept ? localStorage : this.storage);
-    if (isKept) localStorage.setItem(KEPT, "yes");
-    else localStorage.removeItem(KEPT);
-    this.set({ isKept });
-    void this.list();
-  }
-
-  /** Saves a chat of this tab as a file. */
-  async saveAs(entry: Entry, kind: "md" | "json"): Promise<void> {
-    this.flush();
-    const tree = await this.tab.open(entry.id);
-    const text = kind === "md" ? asMarkdown(entry.title, tree) : exported(entry.title, tree);
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([text], { type: kind === "md" ? "text/markdown" : "application/json" }));
-    link.download = `${entry.title.replace(/[^\p{L}\p{N} _-]/gu, "").trim() || "chat"}.${kind}`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), UNDO_MS);
-  }
-
-  /** Takes in what a file has, and opens the first of it. */
-  async takeIn(file: string): Promise<void> {
-    try {
-      const found = imported(file, newId);
-      const ids: string[] = [];
-      for (const { title, tree } of found) ids.push(await this.shelf.add(title, tree));
-      this.others.postMessage("");
-      await this.list();
-      if (ids[0] !== undefined) await this.open(ids[0]);
-      this.set({ notice: found.length === 1 ? "One chat was imported." : `${found.length} chats were imported.` });
-    } catch (error) {
-      this.set({ notice: error instanceof Error ? error.message : "That did not work." });
-    }
-  }
-
   newChat(isNamed = true): void {
     this.leave();
     this.set({ id: "", tree: EMPTY, notice: "", isTemporary: false });
@@ -303,35 +244,6 @@ export class Chat {
     if (responseId) void this.resume(responseId);
   }
 
-  async rename(entry: Entry, title: string): Promise<void> {
-    await this.told(async () => title.trim() && this.shelf.rename(entry, title.trim()));
-  }
-
-  async pin(entry: Entry): Promise<void> {
-    await this.told(() => this.shelf.pin(entry, !entry.isPinned));
-  }
-
-  /** Deletes it in ten seconds, or at once when another one is deleted or the page is left. */
-  remove(entry: Entry): void {
-    this.removeNow();
-    if (entry.id === this.state.id) this.newChat();
-    this.set({ leaving: entry });
-    this.leavingTimer = setTimeout(() => this.removeNow(), UNDO_MS);
-  }
-
-  undo(): void {
-    clearTimeout(this.leavingTimer);
-    this.set({ leaving: null });
-  }
-
-  removeNow(): void {
-    const entry = this.state.leaving;
-    clearTimeout(this.leavingTimer);
-    if (entry === null) return;
-    this.set({ leaving: null, entries: this.state.entries.filter((one) => one.id !== entry.id) });
-    void this.told(() => this.shelf.remove(entry.id));
-  }
-
   // --- how it works
 
   /** The user whose session the browser has; a guest has none. */
@@ -341,19 +253,10 @@ export class Chat {
     this.set({ user });
   }
 
-  /** A change of what is kept, after which all tabs list anew. */
-  private async told(change: () => Promise<unknown>): Promise<void> {
-    await change().catch((error: unknown) => {
-      this.set({ notice: error instanceof service.AnswerFailure ? error.message : "That did not work." });
-    });
-    this.others.postMessage(this.state.id);
-    await this.list();
-  }
-
   /** Another tab has changed something. */
   private async follow(id: string): Promise<void> {
     if (this.state.user === null) return;
-    await this.list();
+    await this.conversations.list();
     if (id !== this.state.id || !id || this.state.writing) return;
     const found = await this.stored.openWhole(id).catch(() => null);
     if (found === null || id !== this.state.id || this.state.writing) return;
@@ -474,7 +377,7 @@ export class Chat {
       }
       this.flush();
       if (conversation) this.others.postMessage(conversation);
-      void this.list();
+      void this.conversations.list();
     }
   }
 

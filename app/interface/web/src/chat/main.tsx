@@ -27,7 +27,7 @@ function mount(): void {
   fit(place);
   addEventListener("pagehide", () => {
     chat.flush();
-    chat.removeNow();
+    chat.conversations.removeNow();
   });
   const id = idOf(location);
   if (location.search) history.replaceState(null, "", id ? `/c/${id}` : "/");

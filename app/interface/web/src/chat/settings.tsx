@@ -51,13 +51,13 @@ export function Settings({ chat, close }: { chat: Chat; close: () => void }) {
               onChange={(event) => {
                 const file = event.currentTarget.files?.[0];
                 dialog.current?.close();
-                if (file) void file.text().then((text) => chat.takeIn(text));
+                if (file) void file.text().then((text) => chat.conversations.takeIn(text));
               }}
             />
           </label>
           {!user && (
             <label class="check" title="Anyone who uses this browser can read them.">
-              <input type="checkbox" checked={chat.state.isKept} onChange={(event) => chat.keepHere(event.currentTarget.checked)} />
+              <input type="checkbox" checked={chat.state.isKept} onChange={(event) => chat.conversations.keepHere(event.currentTarget.checked)} />
               Keep my chats in this browser
             </label>
           )}

@@ -33,7 +33,7 @@ export function Sidebar({ chat, close, openSettings }: Props) {
       )}
       <input
         id="search" type="search" placeholder="Search  (Ctrl+K)" aria-label="Search conversations" value={words}
-        onInput={(event) => chat.search(event.currentTarget.value)}
+        onInput={(event) => chat.conversations.search(event.currentTarget.value)}
       />
       <div class="list">
         {groups.map(([day, ones]) => (
@@ -51,7 +51,7 @@ export function Sidebar({ chat, close, openSettings }: Props) {
       {leaving && (
         <div class="card undo" role="status">
           <p>Deleted.</p>
-          <button onClick={() => chat.undo()}>Undo</button>
+          <button onClick={() => chat.conversations.undo()}>Undo</button>
         </div>
       )}
       {user && <Memory count={entries.length} />}
@@ -75,7 +75,7 @@ function Row({ chat, entry, close }: { chat: Chat; entry: Entry; close: () => vo
   if (title !== null) {
     return (
       <li>
-        <form class="rename" onSubmit={(event) => (event.preventDefault(), setTitle(null), void chat.rename(entry, title))}>
+        <form class="rename" onSubmit={(event) => (event.preventDefault(), setTitle(null), void chat.conversations.rename(entry, title))}>
           <input
             aria-label="Title" value={title} autofocus maxLength={120}
             onInput={(event) => setTitle(event.currentTarget.value)}
@@ -101,7 +101,7 @@ function Row({ chat, entry, close }: { chat: Chat; entry: Entry; close: () => vo
         <summary class="bare" aria-label={`Menu of ${entry.title}`}><Icon name="more" /></summary>
         <div class="menu">
           <button onClick={() => setTitle(entry.title)}>Rename</button>
-          <button onClick={() => void chat.pin(entry)}>{entry.isPinned ? "Unpin" : "Pin"}</button>
+          <button onClick={() => void chat.conversations.pin(entry)}>{entry.isPinned ? "Unpin" : "Pin"}</button>
           {chat.state.user ? (
             <>
               <a href={`/v1/conversations/${entry.id}/export?format=md`} download>Export as text</a>
@@ -109,11 +109,11 @@ function Row({ chat, entry, close }: { chat: Chat; entry: Entry; close: () => vo
             </>
           ) : (
             <>
-              <button onClick={() => void chat.saveAs(entry, "md")}>Export as text</button>
-              <button onClick={() => void chat.saveAs(entry, "json")}>Export as JSON</button>
+              <button onClick={() => void chat.conversations.saveAs(entry, "md")}>Export as text</button>
+              <button onClick={() => void chat.conversations.saveAs(entry, "json")}>Export as JSON</button>
             </>
           )}
-          <button class="bad" onClick={() => chat.remove(entry)}>Delete</button>
+          <button class="bad" onClick={() => chat.conversations.remove(entry)}>Delete</button>
         </div>
       </details>
     </li>

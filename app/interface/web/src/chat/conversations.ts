@@ -1,0 +1,116 @@
+// What a person does with the list of conversations: search, rename, pin, delete and want back, import and export.
+import type { Chat } from "./chat";
+import { AnswerFailure } from "./service";
+import type { Entry } from "./shelf";
+import { newId } from "./state";
+import { asMarkdown, exported, imported } from "./transfer";
+
+const SEARCH_AFTER_MS = 200;
+const UNDO_MS = 10_000;
+/** While an answer is written in a chat that is not open. */
+const LIST_AGAIN_MS = 4000;
+const KEPT = "redoubt.kept";
+
+type Timer = ReturnType<typeof setTimeout> | undefined;
+
+/** Whether this browser keeps a guest's chats when the tab is closed. */
+export const isKeptHere = () => localStorage.getItem(KEPT) === "yes";
+
+export class Conversations {
+  private leaving: Timer;
+  private searching: Timer;
+  private listing: Timer;
+
+  constructor(private readonly chat: Chat) {}
+
+  /** Lists what has these words, once nothing more is typed: each search reads all that is stored. */
+  search(words: string): void {
+    this.chat.set({ words });
+    clearTimeout(this.searching);
+    this.searching = setTimeout(() => void this.list(), SEARCH_AFTER_MS);
+  }
+
+  async list(): Promise<void> {
+    const { words } = this.chat.state;
+    const entries = await this.chat.shelf.list(words).catch(() => null);
+    if (entries !== null && words === this.chat.state.words) this.chat.set({ entries });
+    clearTimeout(this.listing);
+    const isAnswering = entries?.some((one) => one.isAnswering && one.id !== this.chat.state.id) ?? false;
+    if (isAnswering) this.listing = setTimeout(() => void this.list(), LIST_AGAIN_MS);
+  }
+
+  /** Whether this browser keeps a guest's chats when the tab is closed. */
+  keepHere(isKept: boolean): void {
+    this.chat.flush();
+    this.chat.tab.moveTo(isKept ? localStorage : this.chat.storage);
+    if (isKept) localStorage.setItem(KEPT, "yes");
+    else localStorage.removeItem(KEPT);
+    this.chat.set({ isKept });
+    void this.list();
+  }
+
+  /** Saves a chat of this tab as a file. */
+  async saveAs(entry: Entry, kind: "md" | "json"): Promise<void> {
+    this.chat.flush();
+    const tree = await this.chat.tab.open(entry.id);
+    const text = kind === "md" ? asMarkdown(entry.title, tree) : exported(entry.title, tree);
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], { type: kind === "md" ? "text/markdown" : "application/json" }));
+    link.download = `${entry.title.replace(/[^\p{L}\p{N} _-]/gu, "").trim() || "chat"}.${kind}`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), UNDO_MS);
+  }
+
+  /** Takes in what a file has, and opens the first of it. */
+  async takeIn(file: string): Promise<void> {
+    try {
+      const found = imported(file, newId);
+      const ids: string[] = [];
+      for (const { title, tree } of found) ids.push(await this.chat.shelf.add(title, tree));
+      this.chat.others.postMessage("");
+      await this.list();
+      if (ids[0] !== undefined) await this.chat.open(ids[0]);
+      this.chat.set({ notice: found.length === 1 ? "One chat was imported." : `${found.length} chats were imported.` });
+    } catch (error) {
+      this.chat.set({ notice: error instanceof Error ? error.message : "That did not work." });
+    }
+  }
+
+  async rename(entry: Entry, title: string): Promise<void> {
+    await this.told(async () => title.trim() && this.chat.shelf.rename(entry, title.trim()));
+  }
+
+  async pin(entry: Entry): Promise<void> {
+    await this.told(() => this.chat.shelf.pin(entry, !entry.isPinned));
+  }
+
+  /** Deletes it in ten seconds, or at once when another one is deleted or the page is left. */
+  remove(entry: Entry): void {
+    this.removeNow();
+    if (entry.id === this.chat.state.id) this.chat.newChat();
+    this.chat.set({ leaving: entry });
+    this.leaving = setTimeout(() => this.removeNow(), UNDO_MS);
+  }
+
+  undo(): void {
+    clearTimeout(this.leaving);
+    this.chat.set({ leaving: null });
+  }
+
+  removeNow(): void {
+    const entry = this.chat.state.leaving;
+    clearTimeout(this.leaving);
+    if (entry === null) return;
+    this.chat.set({ leaving: null, entries: this.chat.state.entries.filter((one) => one.id !== entry.id) });
+    void this.told(() => this.chat.shelf.remove(entry.id));
+  }
+
+  /** A change of what is kept, after which all tabs list anew. */
+  async told(change: () => Promise<unknown>): Promise<void> {
+    await change().catch((error: unknown) => {
+      this.chat.set({ notice: error instanceof AnswerFailure ? error.message : "That did not work." });
+    });
+    this.chat.others.postMessage(this.chat.state.id);
+    await this.list();
+  }
+}

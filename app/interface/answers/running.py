@@ -17,6 +17,8 @@ from app.interface.wire.responses import ResponseObject
 
 KEPT_S = 60.0
 """How long the events of an answer that has ended are there for clients that come back."""
+MOST_KEPT_BYTES = 1 << 20
+"""Of one answer's events; longer ones are forgotten at their end, when they are stored."""
 MOST_OF_ONE = 16
 """Answers of one owner that run at the same time."""
 
@@ -66,6 +68,8 @@ class RunningAnswer:
         self._as_api_error = as_api_error
         self._events: list[bytes] = []
         """By their sequence numbers."""
+        self.size_bytes = 0
+        """Of its events."""
         self._begins = asyncio.get_running_loop().create_future()
         """Done when the worker has begun; a failure before that is its exception, if anybody waits for it."""
         self._is_awaited = is_awaited
@@ -179,6 +183,7 @@ class RunningAnswer:
             self._asking = asyncio.create_task(self._add_question())
 
     def _put(self, data: bytes) -> None:
+        self.size_bytes += len(data)
         self._events += [event + b"\n\n" for event in data.split(b"\n\n")[:-1]]
         self._notify()
 
@@ -239,5 +244,8 @@ class RunningAnswers:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             errors.logger.error("an answer in the background broke: %s", type(error).__qualname__)
-        loop = asyncio.get_running_loop()
-        loop.call_later(KEPT_S, self._answers.pop, response_id, None)
+        ended = self._answers.get(response_id)
+        if ended is not None and ended.size_bytes > MOST_KEPT_BYTES:
+            self.forget(response_id)
+        else:
+            asyncio.get_running_loop().call_later(KEPT_S, self.forget, response_id)

@@ -148,6 +148,16 @@ async def test_events_from_any_of_them_on(world: World) -> None:
     assert (last["type"], last["sequence_number"]) == ("response.completed", 5)
 
 
+async def test_a_long_answer_is_not_kept_in_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "MOST_KEPT_BYTES", 1000)
+    made = await world.ask()
+    following = asyncio.create_task(world.followed(made.id))
+    world.worker.let()
+    assert (await following)[-1].type == "response.completed"
+    assert (await world.over(made.id)).output_text == ANSWER
+    assert not world.site.gate.running._answers
+
+
 async def test_many_follow_one_answer_while_it_grows(world: World) -> None:
     made = await world.ask()
 

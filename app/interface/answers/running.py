@@ -73,7 +73,7 @@ class RunningAnswer:
         self._begins = asyncio.get_running_loop().create_future()
         """Done when the worker has begun; a failure before that is its exception, if anybody waits for it."""
         self._is_awaited = is_awaited
-        self._is_cancelled = False
+        self._is_cancelled = self._is_stored = False
         self._asking: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -91,8 +91,11 @@ class RunningAnswer:
         return self._task is not None and self._task.done()
 
     def so_far(self) -> ResponseObject:
-        """The response as it is now."""
-        return self._writer.so_far("in_progress" if self._begins.done() else "queued")
+        """The response as it is now. It has not ended before its end is stored: a client would not find it."""
+        response = self._writer.so_far("in_progress" if self._begins.done() else "queued")
+        if self._is_stored or response.status in ("queued", "in_progress"):
+            return response
+        return response.model_copy(update={"status": "in_progress", "completed_at": None, "usage": None})
 
     def body(self) -> bytes:
         """The response as it is now, as JSON."""
@@ -144,11 +147,11 @@ class RunningAnswer:
                     self._put(writer.add(batch))
             await self._asked()
             await self.keeper.complete(writer.so_far("incomplete"))
+            self._is_stored = True
             self._put(writer.end())
         except asyncio.CancelledError:
             self._begin()
-            self._put(writer.cancel())
-            await self._store()
+            await self._store(writer.cancel())
         except Exception as error:
             if not self._begins.done() and self._is_awaited:
                 self._begins.set_exception(error)
@@ -156,8 +159,7 @@ class RunningAnswer:
                 await self.keeper.give_up()
                 return
             self._begin()
-            self._put(writer.fail(self._as_api_error(error)))
-            await self._store()
+            await self._store(writer.fail(self._as_api_error(error)))
 
     async def _asked(self) -> None:
         """Waits until what it answers is stored."""
@@ -170,12 +172,16 @@ class RunningAnswer:
         except Exception as error:
             errors.logger.warning("a question was not stored before its answer: %s", type(error).__qualname__)
 
-    async def _store(self) -> None:
+    async def _store(self, last: bytes) -> None:
+        """last: the events after which nothing comes; clients hear of the end when it is stored."""
         try:
             await self._asked()
             await self.keeper.complete(self._writer.so_far("incomplete"))
         except Exception as error:
             errors.logger.warning("the end of an answer was not stored: %s", type(error).__qualname__)
+        finally:
+            self._is_stored = True
+            self._put(last)
 
     def _begin(self) -> None:
         if not self._begins.done():

@@ -132,7 +132,7 @@ def test_a_configuration_in_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDOUBT_SERVE_CONFIG", (CONFIGS / "local.yaml").read_text())
     assert load_config(path) == load_config(CONFIGS / "local.yaml")
     monkeypatch.setenv("REDOUBT_SERVE_CONFIG", "a: [")
-    with pytest.raises(SettingsError, match="REDOUBT_SERVE_CONFIG: not YAML"):
+    with pytest.raises(SettingsError, match=r"REDOUBT_SERVE_CONFIG, line 1, column [0-9]+: not YAML"):
         load_config(path)
 
 

@@ -124,10 +124,18 @@ def check_overview(site: RunningService, root: str, key: str) -> None:
 
 def check_background(site: RunningService, root: str, key: str) -> None:
     """An answer whose client hangs up goes on to its end, and is no failure."""
-    client = openai.OpenAI(base_url=f"{site.url}/v1", api_key=key, max_retries=0)
+    with openai.OpenAI(base_url=f"{site.url}/v1", api_key=key, max_retries=0) as client:
+        check_hung_up(client, site.model)
+    failures = httpx.get(f"{site.url}/v1/admin/overview", headers={"Authorization": f"Bearer {root}"}).json()[
+        "failures"
+    ]
+    assert {failure["status"] for failure in failures} <= {400, 401}
+
+
+def check_hung_up(client: openai.OpenAI, model: str) -> None:
     asked: dict[str, Any] = {"input": "Count.", "temperature": 2, "max_output_tokens": 300}
     seen, response_id = "", ""
-    with client.responses.create(model=site.model, background=True, stream=True, **asked) as stream:
+    with client.responses.create(model=model, background=True, stream=True, **asked) as stream:
         for event in stream:
             if event.type == "response.created":
                 response_id = event.response.id
@@ -144,10 +152,6 @@ def check_background(site: RunningService, root: str, key: str) -> None:
     assert response.output_text.startswith(seen)
     assert response.usage is not None
     assert response.usage.output_tokens > 1
-    failures = httpx.get(f"{site.url}/v1/admin/overview", headers={"Authorization": f"Bearer {root}"}).json()[
-        "failures"
-    ]
-    assert {failure["status"] for failure in failures} <= {400, 401}
 
 
 def check_page(site: RunningService, browser: Browser) -> None:

@@ -89,5 +89,5 @@ def test_without_collateral_no_processors_quote_can_be_checked() -> None:
 
 
 def test_what_is_not_yaml_is_named() -> None:
-    with pytest.raises(SettingsError, match=f"{SERVE_CONFIG}: not YAML"):
+    with pytest.raises(SettingsError, match=rf"{SERVE_CONFIG}, line 1, column [0-9]+: not YAML"):
         MeasuredConfig.parse("{", "soft")

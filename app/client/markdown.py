@@ -63,6 +63,8 @@ class _Block(Markdown):
     def __init__(self, tokens: Sequence[Token]) -> None:
         super().__init__("", code_theme=_CODE_THEME, hyperlinks=False)
         self.parsed = list(tokens)
+        for token in tokens:
+            token.children = _shown(token.children) if token.children else token.children
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,27 @@ class GrowingMarkdown:
                 )
                 number += 1
         return units
+
+
+def _shown(tokens: Sequence[Token]) -> list[Token]:
+    """A link's address is shown behind its words, if they are not the address; an image's always."""
+    shown: list[Token] = []
+    for place, token in enumerate(tokens):
+        if token.type == "image":
+            shown.append(Token("text", "", 0, content=f"{token.content} ({token.attrs.get('src', '')})"))
+        elif _is_around_its_address(tokens, place) or _is_around_its_address(tokens, place - 2):
+            continue
+        else:
+            shown.append(token)
+    return shown
+
+
+def _is_around_its_address(tokens: Sequence[Token], opening: int) -> bool:
+    """Whether a link opens there whose words are its address."""
+    if opening < 0 or tokens[opening].type != "link_open" or opening + 2 >= len(tokens):
+        return False
+    is_whole = tokens[opening + 2].type == "link_close"
+    return is_whole and tokens[opening + 1].content == tokens[opening].attrs.get("href")
 
 
 def _blocks(tokens: Iterable[Token], level: int) -> list[list[Token]]:

@@ -9,6 +9,7 @@ from app.client.markdown import GrowingMarkdown, Line
 TEXT = r"""# Title *it*
 
 Some **bold** words, <b>no HTML</b>, \(x_1\), [a link](http://a.b/c).
+<http://d.e> ![drawn](f.png)
 The same paragraph. [1]: http://x
 
 1. one
@@ -41,7 +42,8 @@ SHOWN = """\
 Title it
 
 Some bold words, <b>no HTML</b>, \\(x_1\\), a link
-(http://a.b/c). The same paragraph. [1]: http://x
+(http://a.b/c). http://d.e drawn (f.png) The same paragraph.
+[1]: http://x
 
  1 one
  2 two

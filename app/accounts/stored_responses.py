@@ -30,12 +30,18 @@ class StoredResponses:
         self._conversations = conversations
 
     def add(self, text: str, response: StoredResponse, items: Sequence[NewItem], turn: int | None) -> None:
-        """In one transaction with the items of its conversation, whose turn ends in any case."""
+        """In one transaction with the items of its conversation, whose turn ends in any case.
+
+        What is refused is not open any more either: nobody writes it.
+        """
         try:
             with self._store.transaction() as connection:
                 known = self._logins.known(connection, text)
                 row_id = self._append(connection, known, response, items, turn)
                 self._insert(connection, known, response, row_id)
+        except AccountsError:
+            self._close(response)
+            raise
         finally:
             if response.conversation_id is not None and turn is not None:
                 self._conversations.end_turn(text, response.conversation_id, turn)
@@ -106,6 +112,13 @@ class StoredResponses:
         with self._store.transaction() as connection:
             return connection.execute(delete(tables.responses).where(old)).rowcount
 
+    def _close(self, response: StoredResponse) -> None:
+        """With whatever credential: that it holds no more is a reason for refusing it."""
+        if response.is_open:
+            with self._store.transaction() as connection:
+                found = tables.responses.c.id == known_id(response.id)
+                connection.execute(update(tables.responses).where(found).values(ingress=None))
+
     def _append(
         self,
         connection: Connection,
@@ -138,13 +151,13 @@ class StoredResponses:
         if response.previous_id is not None:
             check_id(response.previous_id)
         size_bytes = len(response.sealed_input) + len(response.sealed_response)
-        self._conversations.check_room(connection, known, size_bytes)
         responses = tables.responses.c
         if ingress is None:
             opened = (responses.id == response.id) & (responses.user_id == known.identity.user_id)
             found = connection.execute(delete(tables.responses).where(opened, responses.ingress.is_not(None))).rowcount
             if response.is_open and not found:  # it was deleted, or its ingress counts as lost
                 raise _no_such_response()
+        self._conversations.check_room(connection, known, size_bytes)
         same = select(responses.id).where(responses.id == response.id)
         if connection.execute(same).first() is not None:
             raise AccountsError("conflict", "There is a response of that id already.")

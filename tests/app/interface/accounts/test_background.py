@@ -8,6 +8,7 @@ import pytest
 from openai import APIStatusError, BadRequestError, NotFoundError, RateLimitError
 
 from app.interface.accounts import stored_answers
+from app.interface.accounts.texts import Texts
 from app.interface.answers import running
 from app.messages.failures import QueueFullError
 from app.messages.outputs import PromptProgress, TokenDelta
@@ -64,6 +65,11 @@ class World:
     async def followed(self, response_id: str) -> list[Any]:
         """Its events, when it has ended."""
         return [event async for event in await self.client.responses.retrieve(response_id, stream=True)]
+
+    def limit_stored(self, size_bytes: int) -> None:
+        """What may be stored of each user from now on."""
+        store = self.site.inside.store
+        store.settings = store.settings.model_copy(update={"stored_bytes_per_user": size_bytes})
 
     async def texts(self) -> list[str]:
         return await texts_of(self.client, self.id)
@@ -316,6 +322,58 @@ async def test_the_accounts_are_away_for_a_moment_at_its_end(world: World) -> No
     world.worker.let()
     assert (await world.over(made.id)).status == "completed"
     assert await world.texts() == ["hi", ANSWER]
+
+
+async def test_what_finds_no_room_at_its_end_has_failed_and_is_not_open_for_ever(world: World) -> None:
+    made = await world.ask(conversation=world.id)
+    world.limit_stored(1)
+    world.worker.let()
+    assert (await world.over(made.id)).status == "failed"
+    await settled(world.site)
+    world.site.gate.running.forget(made.id)
+    assert (await world.client.responses.retrieve(made.id)).status == "failed"
+    assert (await world.client.conversations.retrieve(world.id)).to_dict()["response_id"] is None
+
+
+async def test_it_is_complete_when_it_is_stored(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    storing, may_go_on = asyncio.Event(), asyncio.Event()
+    store = Texts.store
+
+    async def slow(*arguments: Any, **more: Any) -> None:
+        storing.set()
+        await may_go_on.wait()
+        await store(*arguments, **more)
+
+    monkeypatch.setattr(Texts, "store", slow)
+    made = await world.ask()
+    world.worker.let()
+    await storing.wait()
+    status = (await world.client.responses.retrieve(made.id)).status
+    may_go_on.set()
+    assert status == "in_progress"
+    assert (await world.over(made.id)).status == "completed"
+
+
+async def test_whoever_logs_out_finds_it_ended(world: World) -> None:
+    async with world.site.watching():
+        made = await world.ask(conversation=world.id)
+        await world.site.ask("POST", "/v1/auth/logout", world.secret, {})
+        for _ in range(500):
+            if not world.worker.running:
+                break
+            await asyncio.sleep(0.01)
+    await settled(world.site)
+    world.site.gate.running.forget(made.id)
+    again = client_of(world.site, await world.site.log_in("ann"))
+    assert (await again.responses.retrieve(made.id)).status == "failed"
+    assert not world.site.gate._open
+
+
+async def test_the_row_that_an_answer_replaces_takes_no_room_from_it(world: World) -> None:
+    made = await world.ask()
+    world.limit_stored(1500)  # of two such rows more than 1,800
+    world.worker.let()
+    assert (await world.over(made.id)).status == "completed"
 
 
 async def test_the_accounts_are_away_at_its_beginning(world: World) -> None:

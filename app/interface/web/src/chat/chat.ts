@@ -91,6 +91,7 @@ export class Chat {
     }
     this.isKnown();
     this.others.onmessage = ({ data }: MessageEvent<string>) => void this.follow(data);
+    this.conversations.follow();
     addEventListener("popstate", () => {
       const named = idOf(location);
       if (named && named !== this.state.id) void this.open(named, false);

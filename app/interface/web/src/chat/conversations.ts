@@ -1,4 +1,5 @@
 // What a person does with the list of conversations: search, rename, pin, delete and want back, import and export.
+import { bytes } from "../common/numbers";
 import type { Chat } from "./chat";
 import { AnswerFailure } from "./service";
 import type { Entry } from "./shelf";
@@ -10,6 +11,7 @@ const UNDO_MS = 10_000;
 /** While an answer is written in a chat that is not open. */
 const LIST_AGAIN_MS = 4000;
 const KEPT = "redoubt.kept";
+const MOST_IMPORTED_BYTES = 64e6;
 
 type Timer = ReturnType<typeof setTimeout> | undefined;
 
@@ -42,9 +44,20 @@ export class Conversations {
   /** Whether this browser keeps a guest's chats when the tab is closed. */
   keepHere(isKept: boolean): void {
     this.chat.flush();
-    this.chat.tab.moveTo(isKept ? localStorage : this.chat.storage);
     if (isKept) localStorage.setItem(KEPT, "yes");
     else localStorage.removeItem(KEPT);
+    this.moveTo(isKept);
+  }
+
+  /** Does what another tab was told. */
+  follow(): void {
+    addEventListener("storage", ({ key, newValue }) => {
+      if (key === KEPT) this.moveTo(newValue === "yes");
+    });
+  }
+
+  private moveTo(isKept: boolean): void {
+    this.chat.tab.moveTo(isKept ? localStorage : this.chat.storage);
     this.chat.set({ isKept });
     void this.list();
   }
@@ -62,13 +75,17 @@ export class Conversations {
   }
 
   /** Takes in what a file has, and opens the first of it. */
-  async takeIn(file: string): Promise<void> {
+  async takeIn(file: File): Promise<void> {
     try {
-      const found = imported(file, newId);
+      if (file.size > MOST_IMPORTED_BYTES) throw new Error(`The file is larger than ${bytes(MOST_IMPORTED_BYTES)}.`);
+      const found = imported(await file.text(), newId);
       const ids: string[] = [];
-      for (const { title, tree } of found) ids.push(await this.chat.shelf.add(title, tree));
-      this.chat.others.postMessage("");
-      await this.list();
+      try {
+        for (const { title, tree } of found) ids.push(await this.chat.shelf.add(title, tree));
+      } finally {
+        this.chat.others.postMessage("");
+        await this.list();
+      }
       if (ids[0] !== undefined) await this.chat.open(ids[0]);
       this.chat.set({ notice: found.length === 1 ? "One chat was imported." : `${found.length} chats were imported.` });
     } catch (error) {

@@ -201,6 +201,28 @@ describe("files of conversations", () => {
   );
 });
 
+describe("hostile files", () => {
+  let count = 0;
+  const newId = () => `h${(count += 1)}`;
+  const texts = (tree: Tree) => path(tree).map((one) => one.text);
+
+  test.each(["__proto__", "constructor", "toString"])("have ids like %s", (id) => {
+    const said = [{ role: "user", content: "a", id, parentId: "" }, { role: "assistant", content: "b", id: "z", parentId: id }];
+    expect(texts(imported(JSON.stringify({ messages: said }), newId)[0]!.tree)).toEqual(["a", "b"]);
+    const other = [{ ...said[0], id: "q" }, { ...said[1], parentId: "q" }, { role: "user", content: "c", id: "y", parentId: id }];
+    const tree = imported(JSON.stringify({ messages: other }), newId)[0]!.tree;
+    expect(Object.values(tree.turns).map((one) => typeof one.parent)).toEqual(["string", "string", "string"]);
+    const items = said.map((one) => ({ type: "message", role: one.role, content: one.content, id: one.id, parent: id }));
+    const found = imported(JSON.stringify({ object: "conversation.export", items }), newId)[0]!.tree;
+    expect(texts(found)).toEqual(["a", "b"]);
+  });
+
+  test("are refused where they are too long, and do not hold up the page", () => {
+    const said = Array.from({ length: 100_000 }, () => ({ role: "user", content: "a" }));
+    expect(() => imported(JSON.stringify(said), newId)).toThrow(/more than 2048/);
+  });
+});
+
 describe("the tab's shelf", () => {
   test("keeps, finds, names and forgets", async () => {
     sessionStorage.clear();
@@ -216,5 +238,26 @@ describe("the tab's shelf", () => {
     await shelf.remove("one");
     expect((await shelf.list("")).map((one) => one.id)).toEqual(["two"]);
     await expect(shelf.open("one")).rejects.toThrow();
+  });
+
+  test("keeps the others where one is too large, and refuses an imported one", async () => {
+    const names: Record<string, string> = {};
+    const small = {
+      getItem: (key: string) => names[key] ?? null,
+      removeItem: (key: string) => void delete names[key],
+      setItem: (key: string, value: string) => {
+        if (value.length > 2000) throw new DOMException("full", "QuotaExceededError");
+        names[key] = value;
+      },
+    } as Storage;
+    const shelf = new TabShelf(small, () => "new");
+    const long = treeOf([{ role: "user", content: "x".repeat(3000) }], () => "z");
+    shelf.keep("one", treeOf([{ role: "user", content: "Sorting in Python" }], () => "x"));
+    shelf.keep("two", long);
+    expect((await shelf.list("")).map((one) => one.id)).toEqual(["one"]);
+    await expect(shelf.add("Long", long)).rejects.toThrow(/no room/);
+    expect((await shelf.list("")).map((one) => one.id)).toEqual(["one"]);
+    shelf.moveTo(small);
+    expect((await shelf.list("")).map((one) => one.id)).toEqual(["one"]);
   });
 });

@@ -51,7 +51,7 @@ export function Settings({ chat, close }: { chat: Chat; close: () => void }) {
               onChange={(event) => {
                 const file = event.currentTarget.files?.[0];
                 dialog.current?.close();
-                if (file) void file.text().then((text) => chat.conversations.takeIn(text));
+                if (file) void chat.conversations.takeIn(file);
               }}
             />
           </label>

@@ -64,20 +64,23 @@ export class TabShelf implements Shelf {
 
   /** Keeps all of them in another place from now on. */
   moveTo(storage: Storage): void {
+    if (storage === this.storage) return;
+    const { storage: old } = this;
     const all = this.read();
-    this.storage.removeItem(KEY);
     this.storage = storage;
     this.write({ ...this.read(), ...all });
+    old.removeItem(KEY);
   }
 
+  /** Throws an Error if there is no room for it: no other one goes in its favour. */
   async add(title: string, tree: Tree): Promise<string> {
     const id = this.newId();
-    this.keep(id, tree);
-    if (title) this.change(id, { title });
+    const one: Kept = { id, title: title || titleOf(tree), isPinned: false, updatedAtMs: Date.now(), tree };
+    if (!this.isWritten({ ...this.read(), [id]: one })) throw new Error("This browser has no room for this chat.");
     return id;
   }
 
-  /** Keeps a conversation as it is now. Where the tab's storage is full the oldest ones go. */
+  /** Keeps a conversation as it is now. Where the storage is full the oldest ones go, if that makes room. */
   keep(id: string, tree: Tree): void {
     const all = this.read();
     const old = all[id];
@@ -99,17 +102,23 @@ export class TabShelf implements Shelf {
     }
   }
 
+  /** Without the oldest ones where there is no room; one that has no room alone takes none from the others. */
   private write(all: Record<string, Kept>): void {
+    const oldestFirst = Object.values(all).sort((one, other) => one.updatedAtMs - other.updatedAtMs);
     const kept = { ...all };
-    for (;;) {
-      try {
-        this.storage.setItem(KEY, JSON.stringify(kept));
-        return;
-      } catch {
-        const oldest = Object.values(kept).sort((one, other) => one.updatedAtMs - other.updatedAtMs)[0];
-        if (oldest === undefined) return;
-        delete kept[oldest.id];
-      }
+    for (const oldest of [null, ...oldestFirst.slice(0, -1)]) {
+      if (oldest !== null) delete kept[oldest.id];
+      if (this.isWritten(kept)) return;
+    }
+  }
+
+  /** If not, what was there before is there still. */
+  private isWritten(all: Record<string, Kept>): boolean {
+    try {
+      this.storage.setItem(KEY, JSON.stringify(all));
+      return true;
+    } catch {
+      return false;
     }
   }
 }

@@ -165,10 +165,10 @@ export async function questionOf(responseId: string): Promise<string> {
  */
 export function treeOfItems(stored: Item[], newId: () => string): Tree {
   let tree = EMPTY;
-  const places: Record<string, string> = {};
+  const places = new Map<string, string>();
   let before = "";
   for (const item of stored) {
-    const parent = item.parent === undefined ? before : item.parent === ROOT ? "" : (places[item.parent] ?? before);
+    const parent = item.parent === undefined ? before : item.parent === ROOT ? "" : (places.get(item.parent) ?? before);
     const said = saidOf(item);
     const same = (tree.children[parent] ?? []).find((id) => said?.role === "user" && tree.turns[id]?.text === said.content);
     if (said === null) before = parent;
@@ -180,7 +180,7 @@ export function treeOfItems(stored: Item[], newId: () => string): Tree {
       const status = item.status === "incomplete" ? "part" : "done";
       tree = added(tree, turn({ id: before, parent, role: said.role, text: said.content, status, itemId: item.id }));
     }
-    places[item.id] = before;
+    places.set(item.id, before);
   }
   // The newest item is shown, and what leads to it.
   const chosen = { ...tree.chosen };

@@ -2,6 +2,9 @@
 import { type Item, treeOfItems } from "./stored";
 import { EMPTY, type Tree, added, path, turn } from "./tree";
 
+/** As many as the service keeps of one conversation. */
+const MOST_MESSAGES = 2048;
+
 export interface Imported {
   title: string;
   tree: Tree;
@@ -50,16 +53,22 @@ const isList = (value: unknown): value is unknown[] => Array.isArray(value);
 const isSaid = (value: unknown): boolean => isFields(value) && typeof value.role === "string" && "content" in value;
 const words = (value: unknown): string => (typeof value === "string" ? value : "");
 
+/** Throws an Error if there are more than a conversation has. */
+function few<One>(messages: One[]): One[] {
+  if (messages.length > MOST_MESSAGES) throw new Error(`A chat of this file has more than ${MOST_MESSAGES} messages.`);
+  return messages;
+}
+
 function importedOne(value: unknown, newId: () => string): Imported | null {
   const one = isList(value) ? { messages: value } : value;
   if (!isFields(one)) return null;
   if (one.object === "conversation.export" && isList(one.items)) {
-    return whole(words(one.title), treeOfItems(one.items.filter(isFields) as unknown as Item[], newId));
+    return whole(words(one.title), treeOfItems(few(one.items).filter(isFields) as unknown as Item[], newId));
   }
   const chat = isFields(one.chat) ? one.chat : one;
   const kept = isFields(chat.history) && isFields(chat.history.messages) ? Object.values(chat.history.messages) : chat.messages;
   const title = words(one.title) || words(chat.title) || (isFields(one.conv) ? words(one.conv.name) : "");
-  return isList(kept) ? whole(title, treeOfMessages(kept.flatMap((each) => messageOf(each) ?? []), newId)) : null;
+  return isList(kept) ? whole(title, treeOfMessages(few(kept).flatMap((each) => messageOf(each) ?? []), newId)) : null;
 }
 
 const whole = (title: string, tree: Tree): Imported | null => (path(tree).length ? { title: title.slice(0, 200), tree } : null);
@@ -76,13 +85,14 @@ function messageOf(value: unknown): Message | null {
 /** Messages that say what they follow, or that follow each other. */
 function treeOfMessages(messages: Message[], newId: () => string): Tree {
   let tree = EMPTY;
-  const places: Record<string, string> = {};
-  const isTree = messages.some((one) => one.id && one.parent && messages.some((other) => other.id === one.parent));
+  const places = new Map<string, string>();
+  const ids = new Set(messages.map((one) => one.id));
+  const isTree = messages.some((one) => one.id && one.parent && ids.has(one.parent));
   let before = "";
   for (const one of messages) {
-    const parent = isTree ? (places[one.parent ?? ""] ?? "") : before;
+    const parent = isTree ? (places.get(one.parent ?? "") ?? "") : before;
     before = newId();
-    if (one.id) places[one.id] = before;
+    if (one.id) places.set(one.id, before);
     tree = added(tree, turn({ id: before, parent, role: one.role, text: one.text, status: "done" }));
   }
   return tree;

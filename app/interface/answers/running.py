@@ -17,8 +17,8 @@ from app.interface.wire.responses import ResponseObject
 
 KEPT_S = 60.0
 """How long the events of an answer that has ended are there for clients that come back."""
-MOST_KEPT_BYTES = 1 << 20
-"""Of one answer's events; longer ones are forgotten at their end, when they are stored."""
+KEPT_BYTES = 64 << 20
+"""Of the events of those that have ended, together; then those that ended first are found no more."""
 MOST_OF_ONE = 16
 """Answers of one owner that run at the same time."""
 
@@ -68,8 +68,6 @@ class RunningAnswer:
         self._as_api_error = as_api_error
         self._events: list[bytes] = []
         """By their sequence numbers."""
-        self.size_bytes = 0
-        """Of its events."""
         self._begins = asyncio.get_running_loop().create_future()
         """Done when the worker has begun; a failure before that is its exception, if anybody waits for it."""
         self._is_awaited = is_awaited
@@ -89,6 +87,11 @@ class RunningAnswer:
     def is_over(self) -> bool:
         """Whether nothing more comes."""
         return self._task is not None and self._task.done()
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its events."""
+        return sum(map(len, self._events))
 
     def so_far(self) -> ResponseObject:
         """The response as it is now. It has not ended before its end is stored: a client would not find it."""
@@ -189,7 +192,6 @@ class RunningAnswer:
             self._asking = asyncio.create_task(self._add_question())
 
     def _put(self, data: bytes) -> None:
-        self.size_bytes += len(data)
         self._events += [event + b"\n\n" for event in data.split(b"\n\n")[:-1]]
         self._notify()
 
@@ -206,6 +208,8 @@ class RunningAnswers:
         self._most = most
         self._answers: dict[str, RunningAnswer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ended_bytes: dict[str, int] = {}
+        """Of those that have ended, in the order of their ends."""
 
     def find(self, response_id: str, owner: str) -> RunningAnswer | None:
         """One that runs, or that has ended a short time ago."""
@@ -228,6 +232,7 @@ class RunningAnswers:
     def forget(self, response_id: str) -> None:
         """One that has ended is found no more."""
         self._answers.pop(response_id, None)
+        self._ended_bytes.pop(response_id, None)
 
     async def cancel_all(self, owner: str, conversation_id: str | None = None) -> None:
         """Ends those of an owner, or of one conversation of the owner's; they are found no more."""
@@ -250,8 +255,9 @@ class RunningAnswers:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             errors.logger.error("an answer in the background broke: %s", type(error).__qualname__)
-        ended = self._answers.get(response_id)
-        if ended is not None and ended.size_bytes > MOST_KEPT_BYTES:
-            self.forget(response_id)
-        else:
-            asyncio.get_running_loop().call_later(KEPT_S, self.forget, response_id)
+        if response_id not in self._answers:
+            return
+        self._ended_bytes[response_id] = self._answers[response_id].size_bytes
+        while sum(self._ended_bytes.values()) > KEPT_BYTES:
+            self.forget(next(iter(self._ended_bytes)))
+        asyncio.get_running_loop().call_later(KEPT_S, self.forget, response_id)

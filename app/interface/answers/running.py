@@ -62,6 +62,8 @@ class RunningAnswer:
         is_awaited: bool,
     ) -> None:
         """Nothing happens before `start`. is_awaited: whether its client waits for it to begin, and calls `begun`."""
+        self.owner = keeper.owner
+        self.conversation_id = keeper.conversation_id
         self.keeper = keeper
         self._deltas = answer.deltas
         self._writer = answer.writer
@@ -140,6 +142,7 @@ class RunningAnswer:
         finally:
             self._notify()
             self.keeper.ended()
+            del self.keeper, self._as_api_error  # and with them all that was asked
 
     async def _written(self) -> None:
         writer = self._writer
@@ -214,11 +217,11 @@ class RunningAnswers:
     def find(self, response_id: str, owner: str) -> RunningAnswer | None:
         """One that runs, or that has ended a short time ago."""
         found = self._answers.get(response_id)
-        return found if found is not None and found.keeper.owner == owner else None
+        return found if found is not None and found.owner == owner else None
 
     async def start(self, response_id: str, answer: RunningAnswer) -> None:
         """Stores it as open, then lets it run. Raises ApiError (429), and what the keeper raises."""
-        self._check_room(answer.keeper.owner)
+        self._check_room(answer.owner)
         self._answers[response_id] = answer
         try:
             await answer.keeper.begin(answer.so_far())
@@ -237,7 +240,7 @@ class RunningAnswers:
     async def cancel_all(self, owner: str, conversation_id: str | None = None) -> None:
         """Ends those of an owner, or of one conversation of the owner's; they are found no more."""
         for response_id, one in [*self._answers.items()]:
-            if one.keeper.owner == owner and conversation_id in (None, one.keeper.conversation_id):
+            if one.owner == owner and conversation_id in (None, one.conversation_id):
                 await one.cancel()
                 self.forget(response_id)
 
@@ -247,7 +250,7 @@ class RunningAnswers:
 
     def _check_room(self, owner: str) -> None:
         running = [one for one in self._answers.values() if not one.is_over]
-        if len(running) >= self._most or sum(one.keeper.owner == owner for one in running) >= MOST_OF_ONE:
+        if len(running) >= self._most or sum(one.owner == owner for one in running) >= MOST_OF_ONE:
             message = "Too many answers run in the background. Try again when one has ended."
             raise ApiError(429, message, type="rate_limit_error", code="too_many_background_responses")
 

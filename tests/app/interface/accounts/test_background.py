@@ -1,6 +1,7 @@
 """Answers that go on without their clients, over accounts in this process."""
 
 import asyncio
+import gc
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from openai import APIStatusError, BadRequestError, NotFoundError, RateLimitErro
 from app.interface.accounts import stored_answers
 from app.interface.accounts.texts import Texts
 from app.interface.answers import running
+from app.interface.wire.responses import ResponseRequest
 from app.messages.failures import QueueFullError
 from app.messages.outputs import PromptProgress, TokenDelta
 from app.messages.requests import GenerateRequest
@@ -260,6 +262,18 @@ async def test_what_has_ended_takes_bounded_memory(world: World, monkeypatch: py
     assert [*known] == ended[-3:]
     for response_id in ended:  # all of them are stored
         assert (await world.client.responses.retrieve(response_id)).output_text == ANSWER
+
+
+async def test_when_it_has_ended_what_was_asked_is_not_kept(world: World) -> None:
+    asked = "only in this question"
+    world.worker.let()
+    made = await world.over((await world.ask(asked)).id)
+    await settled(world.site)
+    world.worker.requests.clear()
+    gc.collect()
+    holders = [one for one in gc.get_objects() if isinstance(one, ResponseRequest) and one.input == asked]
+    assert not holders
+    assert (await world.client.responses.retrieve(made.id)).output_text == ANSWER
 
 
 async def test_what_is_refused(world: World, make_site: Callable[..., Site]) -> None:

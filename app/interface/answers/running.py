@@ -73,7 +73,7 @@ class RunningAnswer:
         self._begins = asyncio.get_running_loop().create_future()
         """Done when the worker has begun; a failure before that is its exception, if anybody waits for it."""
         self._is_awaited = is_awaited
-        self._is_cancelled = self._is_stored = False
+        self._is_cancelled = self._is_ending = self._is_stored = False
         self._asking: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -131,7 +131,7 @@ class RunningAnswer:
         if self._task is None or self._task.done():
             return
         await asyncio.sleep(0)  # a task that has not begun would end without a word
-        if not self._is_cancelled:
+        if not (self._is_cancelled or self._is_ending):
             self._is_cancelled = True
             self._task.cancel()
         await asyncio.wait({self._task})
@@ -152,6 +152,7 @@ class RunningAnswer:
                     self._begin()
                     self._put(writer.add(batch))
             await self._asked()
+            self._is_ending = True
             await self.keeper.complete(writer.so_far("incomplete"))
             self._is_stored = True
             self._put(writer.end())

@@ -103,6 +103,8 @@ async def test_failures_are_told_by_id_and_without_a_text(site: Site, caplog: py
     await site.ask("GET", "/v1/models", f"rdbt_{CANARY}")
     await site.ask("POST", "/v1/auth/login", None, {"name": CANARY, "password": CANARY})
     await site.client.post(chat, content=CANARY, headers={"Authorization": f"Bearer {session}", "Content-Type": CANARY})
+    await site.ask(CANARY, chat, session)
+    await site.ask(CANARY, f"/v1/{CANARY}", session)
     assert (await site.ask("POST", chat, session, CHAT | said)).status_code == 200
 
     root = await site.log_in("root")

@@ -44,9 +44,9 @@ export class Conversations {
   /** Whether this browser keeps a guest's chats when the tab is closed. */
   keepHere(isKept: boolean): void {
     this.chat.flush();
+    if (!this.moveTo(isKept)) return;
     if (isKept) localStorage.setItem(KEPT, "yes");
     else localStorage.removeItem(KEPT);
-    this.moveTo(isKept);
   }
 
   /** Does what another tab was told. */
@@ -56,10 +56,11 @@ export class Conversations {
     });
   }
 
-  private moveTo(isKept: boolean): void {
-    this.chat.tab.moveTo(isKept ? localStorage : this.chat.storage);
-    this.chat.set({ isKept });
+  private moveTo(isKept: boolean): boolean {
+    const isMoved = this.chat.tab.moveTo(isKept ? localStorage : this.chat.storage);
+    this.chat.set(isMoved ? { isKept } : { notice: "There is no room for your chats: delete or export some first." });
     void this.list();
+    return isMoved;
   }
 
   /** Saves a chat of this tab as a file. */

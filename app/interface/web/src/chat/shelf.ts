@@ -62,14 +62,18 @@ export class TabShelf implements Shelf {
     this.write(others);
   }
 
-  /** Keeps all of them in another place from now on. */
-  moveTo(storage: Storage): void {
-    if (storage === this.storage) return;
+  /** Keeps all of them in another place from now on. Where that has no room for all of them they stay here: false. */
+  moveTo(storage: Storage): boolean {
+    if (storage === this.storage) return true;
     const { storage: old } = this;
     const all = this.read();
     this.storage = storage;
-    this.write({ ...this.read(), ...all });
+    if (!this.isWritten({ ...this.read(), ...all })) {
+      this.storage = old;
+      return false;
+    }
     old.removeItem(KEY);
+    return true;
   }
 
   /** Throws an Error if there is no room for it: no other one goes in its favour. */
@@ -102,11 +106,13 @@ export class TabShelf implements Shelf {
     }
   }
 
-  /** Without the oldest ones where there is no room; one that has no room alone takes none from the others. */
+  /** Without the oldest ones where there is no room, pinned ones last; one that has no room alone takes none from them. */
   private write(all: Record<string, Kept>): void {
-    const oldestFirst = Object.values(all).sort((one, other) => one.updatedAtMs - other.updatedAtMs);
+    const newest = Object.values(all).reduce<Kept | null>((one, other) => (one && one.updatedAtMs > other.updatedAtMs ? one : other), null);
+    const oldestFirst = Object.values(all).filter((one) => one !== newest);
+    oldestFirst.sort((one, other) => Number(one.isPinned) - Number(other.isPinned) || one.updatedAtMs - other.updatedAtMs);
     const kept = { ...all };
-    for (const oldest of [null, ...oldestFirst.slice(0, -1)]) {
+    for (const oldest of [null, ...oldestFirst]) {
       if (oldest !== null) delete kept[oldest.id];
       if (this.isWritten(kept)) return;
     }

@@ -236,7 +236,7 @@ class IngressSettings(Knobs):
     """The HTTP interface: its replicas, its limits, and defaults of requests."""
 
     count: int = Field(default=1, ge=1)
-    """Ingress replicas. None keeps anything of a conversation."""
+    """Ingress replicas. None keeps anything of a conversation but background answers, for a minute after their end."""
     max_per_node: int | None = Field(default=None, ge=1)
     """The most ingress replicas on one node of a cluster; none: no limit. With 1, replicas are on different nodes."""
     ray_num_cpus: float = Field(default=0.1, ge=0)

@@ -67,7 +67,7 @@ CASES = [
     ("serve --config file", "file: not a mapping of knobs, as ray_configs/local.yaml is"),
     ("serve --config bad.yaml", "bad.yaml, line 2, column 1: not YAML: found character '\\t'"),
     ("serve --config env:REDOUBT_NONE", "there is no environment variable REDOUBT_NONE"),
-    ("serve --config typo.yaml", "applications.0.args.wroker: there is no such knob"),
+    ("serve --config typo.yaml", "applications.0.args.wroker: there is no such setting"),
     ("serve --config words.yaml", "worker.count: Input should be a valid integer"),
     ("serve --config keys.yaml --port {port}", "ingress.api_key_file {place}/empty: Is a directory"),
     ("serve --config users.yaml --port {port}", "accounts.key file://{place}/none: No such file or directory"),

@@ -78,7 +78,13 @@ def test_a_life_of_accounts(anywhere: World) -> None:
     id_ = stored.new(key, f"conv_{'1' * 32}", b"title", [NewItem("a", b"1"), NewItem("b", b"2")]).id
     turn = stored.begin_turn(key, "ingress", id_, "resp_1").seq
     responses.add(key, StoredResponse("r1", 0, id_, None, b"in", b"out"), [NewItem("c", b"3")], turn)
-    responses.add(key, StoredResponse("r2", 0, None, "r1", b"in", b"out"), [], None)
+    responses.begin(key, "ingress", StoredResponse("r2", 0, None, "r1", b"in", b"nothing yet"))
+    responses.lost_but(["ingress", "another"])
+    assert responses.one(key, "r2").is_open
+    responses.add(key, StoredResponse("r2", 0, None, "r1", b"in", b"out", is_open=True), [], None)
+    responses.begin(key, "ingress", StoredResponse("r3", 0, None, None, b"in", b"nothing yet"))
+    responses.lost_but([])
+    assert not responses.one(key, "r3").is_open
     for _ in range(2):
         anywhere.accounts.usage.add(UsageRow("u", "c", "", "m", 1, 2, 1, 3))
         anywhere.accounts.usage.write()
@@ -91,6 +97,11 @@ def test_a_life_of_accounts(anywhere: World) -> None:
     assert [each.id for each in stored.page(bob, None, 1)] == [other.id]
     assert [each.id for each in stored.page(bob, other.id, 9)] == [id_]
     assert stored.delete_item(bob, id_, "b").items == 2
+    begun = stored.begin_turn(bob, "ingress", other.id, "resp_2")
+    asked = stored.add_question(bob, other.id, [NewItem("q", b"4")], begun.seq)
+    assert (asked.items, asked.response_id) == (1, "resp_2")
+    responses.add(bob, StoredResponse("r4", 0, other.id, None, b"in", b"out"), [NewItem("w", b"5")], asked.seq)
+    assert stored.one(bob, other.id).items == 2
     for nowhere in ("\0", "conv_\0", "x" * 999):
         with pytest.raises(AccountsError, match="no such response"):
             responses.one(bob, nowhere)
@@ -98,6 +109,8 @@ def test_a_life_of_accounts(anywhere: World) -> None:
             stored.item(bob, id_, nowhere)
     (used,) = anywhere.accounts.usage.rows(OPERATOR_ACTS, "2000-01-01", "2100-01-01")
     assert (used.requests, used.prompt, used.cached, used.output) == (2, 4, 2, 6)
+    (of_user,) = anywhere.accounts.usage.by_user(OPERATOR_ACTS)
+    assert (of_user.user_id, of_user.today.requests, of_user.days_30.output) == ("u", 2, 6)
     anywhere.accounts.users.delete(OPERATOR_ACTS, "bob")
     assert anywhere.refusal(key) == "invalid_api_key"
     with anywhere.accounts.store.transaction() as connection:

@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def service_of(folder: Path, model: Path) -> AbstractContextManager[RunningServi
 @pytest.mark.browser
 def test_a_life_with_accounts(folder: Path, service_model: Path, browser: Browser) -> None:
     config = str(folder / "service.yaml")
-    with service_of(folder, service_model) as site:
+    with service_of(folder, service_model) as site, ExitStack() as clients:
         url = ("--url", site.url)
         # The operator adds a user through the running service; the database has an owner now.
         refused = redoubt("user", "list", "--config", config)
@@ -48,7 +48,8 @@ def test_a_life_with_accounts(folder: Path, service_model: Path, browser: Browse
 
         # Nobody is served without a key; a stock client is with one.
         def client(key: str) -> openai.OpenAI:
-            return openai.OpenAI(base_url=f"{site.url}/v1", api_key=key, max_retries=0)
+            made = openai.OpenAI(base_url=f"{site.url}/v1", api_key=key, max_retries=0)
+            return clients.enter_context(made)
 
         messages: Any = [{"role": "user", "content": f"Say hello. {CANARY}"}]
         with pytest.raises(openai.AuthenticationError):

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from tests.service.running import RunningService, descendants
 
 
 @pytest.fixture
-def client(service: RunningService) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{service.url}/v1", api_key="unused", max_retries=0)
+def client(service: RunningService) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{service.url}/v1", api_key="unused", max_retries=0) as client:
+        yield client
 
 
 def test_the_worker_table(service: RunningService) -> None:

@@ -146,7 +146,8 @@ def test_a_missing_a_damaged_and_a_foreign_page_are_not_handed_on(asked: Asked, 
     asked.all_saved(PAGES)
     path_of(tmp_path, id_of("ada", "text", 6)).unlink()
     damaged = path_of(tmp_path, id_of("ada", "text", 4))
-    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert 6 not in asked.all_loaded([PAGES[6]])
     assert asked.all_loaded([PAGES[4]]) == []
     assert asked.put == {}
@@ -159,8 +160,11 @@ def test_a_missing_a_damaged_and_a_foreign_page_are_not_handed_on(asked: Asked, 
 def test_after_a_missing_page_the_rest_is_not_read(asked: Asked, tmp_path: Path) -> None:
     asked.all_saved(PAGES)
     path_of(tmp_path, id_of("ada", "text", 0)).unlink()
-    loaded = asked.all_loaded(PAGES)
-    assert 0 not in loaded
+    for _ in range(50):  # the thread with the missing page may be held up by a busy machine
+        loaded = asked.all_loaded(PAGES)
+        assert 0 not in loaded
+        if len(loaded) <= 2:
+            break
     assert len(loaded) <= 2, "those that the other thread had begun"
     assert asked.all_loaded(PAGES[1:], most=1)[:1] == [0]
     assert len(asked.put) <= 3
@@ -170,7 +174,8 @@ def test_a_file_that_this_process_has_not_seen_is_written_again(asked: Asked, tm
     """It may be damaged: who computed the page knows better."""
     path = path_of(tmp_path, id_of("ada", "text", 0))
     write(open_folder(tmp_path), id_of("ada", "text", 0))
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert asked.all_saved(PAGES[:1]) == ["saved"]
     assert read(open_folder(tmp_path), id_of("ada", "text", 0)) == contents_of(id_of("ada", "text", 0))
     path.unlink()

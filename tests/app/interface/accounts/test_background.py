@@ -271,7 +271,7 @@ async def test_when_it_has_ended_what_was_asked_is_not_kept(world: World) -> Non
     await settled(world.site)
     world.worker.requests.clear()
     gc.collect()
-    holders = [one for one in gc.get_objects() if isinstance(one, ResponseRequest) and one.input == asked]
+    holders = [one for one in gc.get_objects() if type(one) is ResponseRequest and one.input == asked]
     assert not holders
     assert (await world.client.responses.retrieve(made.id)).output_text == ANSWER
 

@@ -138,8 +138,7 @@ def settle(client: OpenAI, conversation_id: str, wanted: Sequence[Message]) -> N
             if not _agree(item, message):
                 break
             alike += 1
-        if alike < len(stored) or alike < len(wanted):
-            _add(client, conversation_id, wanted[alike:], _before(stored, alike))
+        _add(client, conversation_id, wanted[alike:], _before(stored, alike))
 
     _when_closed(settled)
 

@@ -116,9 +116,9 @@ class StoredAnswer:
         """Stores what it answers, so that its conversation has it whatever happens to the answer."""
         if self.conversation is None or self._has_question:
             return
-        record = NewResponse(self.response_id, {}, self.asked, [], None, self.conversation, self.request.parent)
-        added = await self._gate.to_the_end(self._texts.add_question(record))
-        self.conversation, self._has_question = added.conversation, True
+        adding = self._texts.add_question(self.conversation, self.asked, self.request.parent)
+        self.conversation = await self._gate.to_the_end(adding)
+        self._has_question = True
 
     async def store_to_the_end(self, response: ResponseObject) -> None:
         """Stores it as it has ended; tries for some time to reach the accounts. Raises AccountsError."""

@@ -198,16 +198,11 @@ class Texts:
         if response.conversation is not None:
             await self._name(response.conversation, response.answered)
 
-    async def add_question(self, response: NewResponse) -> NewResponse:
-        """Stores what it answers in its conversation, whose turn goes on. Returns what is still to be stored."""
-        if response.conversation is None:
-            return response
-        items = self._sealed_items(response.conversation.id, response.answered, parent=response.parent)
-        added = await self._store.add_question(
-            self._secret, response.conversation.id, items, response.conversation.turn
-        )
-        conversation = replace(response.conversation, turn=added.seq)
-        return replace(response, conversation=conversation, has_question=True)
+    async def add_question(self, conversation: Conversation, asked: Sequence[Item], parent: str | None) -> Conversation:
+        """Stores what a turn of the conversation answers; the turn goes on, under the number that this returns."""
+        items = self._sealed_items(conversation.id, asked, parent=parent)
+        added = await self._store.add_question(self._secret, conversation.id, items, conversation.turn)
+        return replace(conversation, turn=added.seq)
 
     async def store(self, response: NewResponse, *, was_open: bool = False) -> None:
         """Stores a response and what it answers; in a conversation both become its last items, and the turn ends.

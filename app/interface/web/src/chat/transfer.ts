@@ -1,6 +1,6 @@
 // Conversations as files: ours, and what other chat pages export. Knows no page and no service.
 import { type Item, treeOfItems } from "./stored";
-import { EMPTY, type Tree, added, path, turn } from "./tree";
+import { EMPTY, type Tree, added, path, treeOf, turn } from "./tree";
 
 /** As many as the service keeps of one conversation. */
 const MOST_MESSAGES = 2048;
@@ -84,16 +84,17 @@ function messageOf(value: unknown): Message | null {
 
 /** Messages that say what they follow, or that follow each other. */
 function treeOfMessages(messages: Message[], newId: () => string): Tree {
+  const ids = new Set(messages.map((one) => one.id));
+  if (!messages.some((one) => one.id && one.parent && ids.has(one.parent))) {
+    return treeOf(messages.map(({ role, text }) => ({ role, content: text })), newId);
+  }
   let tree = EMPTY;
   const places = new Map<string, string>();
-  const ids = new Set(messages.map((one) => one.id));
-  const isTree = messages.some((one) => one.id && one.parent && ids.has(one.parent));
-  let before = "";
   for (const one of messages) {
-    const parent = isTree ? (places.get(one.parent ?? "") ?? "") : before;
-    before = newId();
-    if (one.id) places.set(one.id, before);
-    tree = added(tree, turn({ id: before, parent, role: one.role, text: one.text, status: "done" }));
+    const id = newId();
+    const parent = places.get(one.parent ?? "") ?? "";
+    if (one.id) places.set(one.id, id);
+    tree = added(tree, turn({ id, parent, role: one.role, text: one.text, status: "done" }));
   }
   return tree;
 }

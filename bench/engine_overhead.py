@@ -26,6 +26,9 @@ PAGE_TOKENS = 32
 class _InstantSampler:
     """Samples nothing."""
 
+    def remember(self, tokens: Sequence[int]) -> None:
+        raise NotImplementedError
+
     def take_scores(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
         raise NotImplementedError
 

@@ -36,6 +36,9 @@ class FakeSampler:
         mixed = ((context_hash ^ noise) * 0xD1342543DE82EF95) & 0xFFFF_FFFF_FFFF_FFFF
         return (mixed >> 33) % self.vocab_size
 
+    def remember(self, tokens: Sequence[int]) -> None:
+        self.drawn += len(tokens)
+
     def take_scores(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
         raise AssertionError("a fake model has no probabilities")
 
@@ -64,6 +67,9 @@ class FakeCandidates:
         assert self.row is not None, "no row was computed"
         (tokens, logprobs), self.row = self.row, None
         return logprobs[:1], tokens[None], logprobs[None]
+
+    def remember(self, tokens: Sequence[int]) -> None:
+        raise AssertionError("a search begins again")
 
     def after(self, token: int) -> "FakeCandidates":
         return FakeCandidates(self.vocab_size, self.candidates, alphabet=self.alphabet)

@@ -111,12 +111,15 @@ class Generation:
         salt: where its chain of page digests begins; None: pages are not shared.
         has_memory: whether pages may be loaded and saved as the request's grant has it.
         """
-        tokens = list(request.prompt_token_ids)
+        tokens = [*request.prompt_token_ids, *request.resumed_token_ids]
         chain = PageChain(tokens, page_tokens, salt) if salt is not None else None
         if chain is not None and len(tokens) > page_tokens:
             # Computes the prompt's digests here, on the caller's thread, so that the engine's thread need not.
             chain.digest(len(tokens) // page_tokens - 1)
-        sequence = SequenceState(len(tokens), request.max_new_tokens, chain, window)
+        sequence = SequenceState(len(request.prompt_token_ids), request.max_new_tokens, chain, window)
+        if request.resumed_token_ids:  # as after a preemption
+            sequence.length = len(tokens)
+            sequence.restarted = True
         if has_memory and chain is not None:
             sequence.grant = request.memory
         return Generation(

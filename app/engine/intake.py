@@ -59,6 +59,8 @@ class Intake:
             sampler = self._runner.make_sampler(request.prompt_token_ids, sampling, seed)
             if constraint is not None:
                 sampler = self._runner.constrained(sampler, constraint)
+            if request.resumed_token_ids:
+                sampler.remember(request.resumed_token_ids)
             prompt_reader = self._runner.make_reader(request)
         except (ValueError, OverflowError, TypeError) as error:
             raise InvalidRequestError(str(error)) from error
@@ -95,6 +97,8 @@ class Intake:
             raise InvalidRequestError(f"max_new_tokens must be at least 0, not {request.max_new_tokens}")
         if request.prompt_logprobs is not None and request.pooling is not None:
             raise InvalidRequestError("prompt_logprobs and pooling are not for one request")
+        if request.resumed_token_ids:
+            _check_resumed(request)
         window = self._limits.window(len(prompt), request.max_new_tokens, request.window)
         if window is not None and not self._runner.has_relative_positions:
             raise InvalidRequestError("this model's RoPE is dynamic: its context can't be shifted")
@@ -104,6 +108,17 @@ class Intake:
             bad = next(token for token in prompt if not 0 <= token < vocab_size)
             raise InvalidRequestError(f"prompt token {bad} is outside the vocabulary of {vocab_size}")
         return window
+
+
+def _check_resumed(request: GenerateRequest) -> None:
+    """Raises InvalidRequestError unless the rest of the output is determined by what is known of it."""
+    known = len(request.resumed_token_ids)
+    if known >= request.max_new_tokens:
+        raise InvalidRequestError(f"an output of {request.max_new_tokens} tokens can't go on after {known}")
+    if request.sampling.seed is None and request.sampling.temperature > 0:
+        raise InvalidRequestError("an output can go on only with its seed")
+    if request.search is not None or request.prompt_logprobs is not None or request.pooling is not None:
+        raise InvalidRequestError("only a sampled output can go on, without what was read of its prompt")
 
 
 def _check_search(request: GenerateRequest, runner: ModelRunner) -> int | None:

@@ -31,6 +31,9 @@ class TokenConstraint(Protocol):
 class TokenSampler(Protocol):
     """One request's sampling state."""
 
+    def remember(self, tokens: Sequence[int]) -> None:
+        """Goes on as if it had sampled these tokens. Raises ValueError for one outside the vocabulary."""
+
     def take_scores(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
         """The arrays of TokenScores for the tokens sampled since the last call: [n], [n, k], [n, k]."""
 

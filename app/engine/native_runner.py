@@ -240,6 +240,11 @@ class _ConstrainedSampler:
         self.native = native
         self.constraint = constraint
 
+    def remember(self, tokens: Sequence[int]) -> None:
+        self.native.remember(tokens)
+        for token in tokens:
+            self.constraint.accept(token)
+
     def take_scores(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
         return self.native.take_scores()
 

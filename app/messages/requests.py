@@ -99,6 +99,9 @@ class GenerateRequest:
     """None: each token is sampled. A search has neither window nor scores nor grammar, and does not use temperature,
     top_k, top_p, min_p and seed."""
 
+    resumed_token_ids: tuple[int, ...] = ()
+    """The output so far, which another engine has made: this one goes on after it, with deltas of later tokens only.
+    Seed and sampling are those of the whole output. Not for a search, whose output begins again."""
     reports_progress: bool = False
     """Whether deltas with a `PromptProgress` come before the first token."""
 

@@ -175,6 +175,9 @@ class Sampler:
     def sample(self, logits: F32) -> int:
         """Draws one token from logits [vocab_size] (not modified) and remembers it."""
 
+    def remember(self, tokens: Sequence[int]) -> None:
+        """Goes on as if it had just drawn these tokens. Raises ValueError for one outside the vocabulary."""
+
     def after(self, token: int) -> Sampler:
         """A sampler that goes on as if this one had just drawn `token`; this one stays as it is."""
 

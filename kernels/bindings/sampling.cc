@@ -102,6 +102,7 @@ void bind_sampling(nb::module_& module) {
            arg("end_tokens") = std::vector<int32_t>{}, arg("logprobs") = -1, arg("candidates") = 0,
            arg("penalize_logprobs") = false)
       .def("sample", &sample, arg("logits"))
+      .def("remember", &Sampler::remember, arg("tokens"))
       .def("after", &Sampler::after, arg("token"))
       .def_prop_ro("mask", &sampler_mask)
       .def("set_masked", &Sampler::set_masked, arg("masked"))

@@ -134,6 +134,13 @@ int32_t Sampler::keep_candidates(float* logits) {
   return tokens[0];
 }
 
+void Sampler::remember(const std::vector<int32_t>& tokens) {
+  for (const int32_t token : tokens) require_token(token, vocab_size_, "remember");
+  drawn_ += tokens.size();
+  if (!has_penalties()) return;
+  for (const int32_t token : tokens) ++output_counts_[token];
+}
+
 Sampler Sampler::after(int32_t token) const {
   require_token(token, vocab_size_, "after");
   Sampler next(options_, vocab_size_, {});

@@ -56,6 +56,10 @@ class Sampler {
   // those of this row alone, after all that. Nothing is remembered: a search goes on with `after`.
   int32_t sample(float* logits);
 
+  // Goes on as if it had just drawn these tokens, one after another. Throws std::invalid_argument for a token
+  // outside the vocabulary, and then has changed nothing.
+  void remember(const std::vector<int32_t>& tokens);
+
   // A sampler with the same options that has seen and drawn what this one has, and then `token`. Throws
   // std::invalid_argument for a token outside the vocabulary.
   Sampler after(int32_t token) const;

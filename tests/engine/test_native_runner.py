@@ -124,6 +124,9 @@ def test_every_sampling_option_reaches_the_sampler(folder: str) -> None:
 
 def test_samplers_of_another_runner_are_refused(folder: str) -> None:
     class Other:
+        def remember(self, tokens: Any) -> None:
+            return None
+
         def take_scores(self) -> Any:
             return None
 

@@ -392,3 +392,20 @@ def test_scores_of_logits_that_are_no_numbers() -> None:
     for logprobs in (-2, 4):
         with pytest.raises(ValueError, match="logprobs"):
             Sampler(vocab_size=3, prompt=[], logprobs=logprobs)
+
+
+@pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.3, "presence_penalty": 0.5}, {"min_tokens": 6}])
+def test_a_sampler_that_remembers_goes_on_as_the_one_that_drew(options: dict[str, float]) -> None:
+    rows = np.random.default_rng(4).standard_normal((12, 40)).astype(np.float32) * 3
+
+    def made() -> Sampler:
+        return Sampler(vocab_size=40, prompt=[3, 4], temperature=1.0, seed=9, end_tokens=[1, 2], **options)  # type: ignore[arg-type]
+
+    one = made()
+    drawn = [one.sample(row) for row in rows]
+    for known in range(len(rows)):
+        other = made()
+        other.remember(drawn[:known])
+        assert [other.sample(row) for row in rows[known:]] == drawn[known:]
+    with pytest.raises(ValueError, match="40"):
+        one.remember([1, 40])

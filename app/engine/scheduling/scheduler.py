@@ -232,6 +232,8 @@ class Scheduler:
         if len(pages) * page_tokens != sequence.computed:
             return
         found, end = 0, (sequence.length - 1) // page_tokens
+        if sequence.window is not None:
+            end = min(end, sequence.window.pages)
         while len(pages) < end:
             page = self.pool.find(chain.digest(len(pages)))
             if page is None:

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import grpc  # type: ignore[import-untyped]
 import ray
 from ray import serve
 from ray.serve._private import constants as serve_constants
 from ray.serve._private import replica as serve_replica
 from ray.serve._private.common import RequestMetadata
+from ray.serve.exceptions import RequestCancelledError
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
@@ -115,6 +117,25 @@ def gcs_refusal(address: str) -> str | None:
 
 
 # --- Serve's applications and handles
+
+BROKEN_CALLS = (ray.exceptions.RayActorError, RequestCancelledError, grpc.aio.AioRpcError)
+"""What a call raises when the replica that it ran in has died, or is out of reach.
+
+Ray 2.60: calls over Serve's own gRPC raise ActorUnavailableError for the status UNAVAILABLE, and gRPC's error for any
+other."""
+
+
+def actor_of(error: BaseException) -> str | None:
+    """The actor whose loss the error of a call tells of; None: it does not say.
+
+    Ray 2.60: `RayActorError` has `actor_id`, in hexadecimal digits.
+    """
+    return error.actor_id if isinstance(error, ray.exceptions.RayActorError) else None
+
+
+def own_actor() -> str:
+    """The id of the actor that this process is, in hexadecimal digits; its other processes know it by that too."""
+    return str(ray.get_runtime_context().get_actor_id())
 
 
 def delete_application(name: str) -> None:

@@ -230,6 +230,9 @@ class RouterSettings(Knobs):
     """EXPIRATION: a worker that has not reported for this time gets no requests until it reports again."""
     forget_after_s: float = Field(default=60.0, ge=0)
     """How long a lost worker stays in the worker table (`GET /v1/workers`)."""
+    wait_for_worker_s: float = Field(default=30.0, ge=0)
+    """How long a request waits while no worker is up, before it is refused (503). An answer that has begun waits ten
+    times as long."""
 
 
 class IngressSettings(Knobs):

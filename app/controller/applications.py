@@ -18,10 +18,11 @@ _LEAVING = ("DELETING", "NOT_STARTED")
 class ServeApplications:
     """The applications of `app.deploy.build_model` in this Serve, for `app.interface.model_directory`."""
 
-    def __init__(self, own: str, arrivals: Arrivals) -> None:
-        """own: the ingress' own application, which is left out."""
+    def __init__(self, own: str, arrivals: Arrivals, *, wait_for_worker_s: float) -> None:
+        """own: the ingress' own application, which is left out. wait_for_worker_s: of its WorkerClients."""
         self._own = own
         self._arrivals = arrivals
+        self._wait_for_worker_s = wait_for_worker_s
 
     async def find(self) -> Mapping[str, FoundApplication]:
         """Asks Serve's controller, in a thread. Returns applications by name."""
@@ -37,7 +38,7 @@ class ServeApplications:
 
     def connect(self, name: str) -> WorkerClient:
         """A client for that application's workers; makes no remote call."""
-        return WorkerClient(handle_of(_WORKERS, name), self._arrivals)
+        return WorkerClient(handle_of(_WORKERS, name), self._arrivals, wait_for_worker_s=self._wait_for_worker_s)
 
 
 def _has_running_worker(application: ApplicationStatusOverview) -> bool:

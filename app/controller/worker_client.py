@@ -23,29 +23,47 @@ must close `generate` on its way out:
 
 import asyncio
 import logging
+import random
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from time import monotonic
 from typing import Any, cast
 
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RequestCancelledError
+from ray.exceptions import RayTaskError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 from ray.serve.request_router import RunningReplica
 
 from app.controller.router import worker_cards, worker_replicas, worker_rows
+from app.controller.unfinished import Loss, UnfinishedOutput
 from app.messages.bundle import Assembler, Bundle, Part
+from app.messages.crashes import CRASHES_FOLDER, has_crashed
 from app.messages.direct_line import LINES_FOLDER, Lines
-from app.messages.failures import EngineError, NoWorkerError, QueueFullError, WorkerLostError
+from app.messages.failures import (
+    EngineError,
+    EngineFailedError,
+    EngineStoppedError,
+    NoWorkerError,
+    QueueFullError,
+    StepFailedError,
+    WorkerLostError,
+)
 from app.messages.memory import MemoryMethod
 from app.messages.model_card import ModelCard
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerRow
-from app.ray_internals import call_replica, session_folder, streaming_by_value
+from app.ray_internals import BROKEN_CALLS, actor_of, call_replica, session_folder, streaming_by_value
 
 logger = logging.getLogger("ray.serve")
 
 _CALL_TIMEOUT_S = 60.0
+_NO_WORKER = "No worker is up: the service is starting, or its workers are lost. Try again later."
+_LOOK_S = 0.25
+_PATIENCE_OF_BEGUN = 10
+_LONGEST_TRIAL_S = 30.0
+"""A suspect's prompt may be long. After this time the next one has its turn all the same."""
 
 
 class Arrivals:
@@ -76,10 +94,14 @@ class Arrivals:
 class WorkerClient:
     """Calls one model's workers; created in the ingress' process from a handle to their deployment."""
 
-    def __init__(self, handle: DeploymentHandle[Any], arrivals: Arrivals) -> None:
-        """arrivals: shared by all WorkerClients of an ingress."""
+    def __init__(self, handle: DeploymentHandle[Any], arrivals: Arrivals, *, wait_for_worker_s: float) -> None:
+        """arrivals: shared by all WorkerClients of an ingress. wait_for_worker_s: how long while no worker is up."""
         self._handle = streaming_by_value(handle)
         self._arrivals = arrivals
+        self._wait_for_worker_s = wait_for_worker_s
+        self._trials = Trials()
+        self.losses = dict.fromkeys(Loss, 0)
+        """How often a request has lost its worker and gone on, since the start."""
 
     def workers(self) -> list[WorkerRow]:
         """The worker table as this process' router sees it; empty before the first worker. Any thread."""
@@ -109,34 +131,67 @@ class WorkerClient:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
         """Streams the request's deltas; the last one has a finish reason. Closing it aborts the request.
 
-        Serve asks `router.WorkerRouter` for a replica and calls `app.workers.worker.Worker.generate` there (see
-        `app.deploy`).
+        If its worker is lost the output goes on with another one, where it was, and the caller sees a pause. While no
+        worker is up it waits.
 
-        Raises NoWorkerError (503), WorkerLostError (503; the stream breaks off), QueueFullError (429),
-        RequestTooLongError (400), EngineStoppedError (503): all are EngineError with a message for the user.
+        Raises NoWorkerError (503) after `wait_for_worker_s`, QueueFullError (429), RequestTooLongError (400),
+        RequestGivenUpError (500): all are EngineError with a message for the user.
         """
-        if not self.is_ready():
-            raise NoWorkerError("No worker is up: the service is starting, or its workers are lost. Try again later.")
+        output = UnfinishedOutput(request)
+        patience = _Patience(self._wait_for_worker_s)
+        while not output.is_finished:
+            try:
+                async with self._trials.turn(output), aclosing(self._attempt(output, patience)) as deltas:
+                    async for delta in deltas:
+                        yield delta
+            except (NoWorkerError, QueueFullError) as error:
+                if isinstance(error, QueueFullError) and not output.has_begun:
+                    raise
+                await patience.wait(error, has_begun=output.has_begun)
+            except (EngineStoppedError, StepFailedError) as error:
+                patience.restart()
+                self._lost(output, error)
+
+    def _lost(self, output: UnfinishedOutput, error: EngineError) -> None:
+        """Counts a loss. Raises RequestGivenUpError if it was one too many."""
+        if isinstance(error, WorkerLostError):
+            loss = Loss.CRASHED if error.has_crashed else Loss.LOST
+        else:
+            loss = Loss.CRASHED if isinstance(error, (EngineFailedError, StepFailedError)) else Loss.MOVED
+        logger.warning("A worker is lost (%s): after %d tokens a request goes on elsewhere.", loss, output.tokens)
+        self.losses[loss] += 1
+        output.lost(loss)
+
+    async def _attempt(self, output: UnfinishedOutput, patience: "_Patience") -> AsyncGenerator[TokenDelta, None]:
+        """What one worker makes of the rest of the output.
+
+        Serve asks `router.WorkerRouter` for a replica and calls `app.workers.worker.Worker.generate` there (see
+        `app.deploy`). Raises EngineError: WorkerLostError, or what the worker raised.
+        """
+        while not self.is_ready():
+            await patience.wait(NoWorkerError(_NO_WORKER), has_begun=output.has_begun)
+        request = output.rest()
         call = self._handle.generate.remote(request, self._arrivals.reader)
         response = cast(DeploymentResponseGenerator[Bundle], call)
         outputs = self._arrivals.outputs[request.request_id] = _RequestOutputs()
         reading = asyncio.create_task(self._read(request.request_id, response, outputs))
         try:
-            finished = False
-            while not finished:
-                delta = await outputs.take()
-                finished = delta.finish_reason is not None
+            while not output.is_finished:
+                delta = output.take(await outputs.take())
+                patience.restart()
                 yield delta
         except RayTaskError as error:
             cause = error.cause
             if isinstance(cause, EngineError):
                 raise cause from None
             raise
-        except (ActorDiedError, ActorUnavailableError) as error:
-            raise WorkerLostError("The worker was lost while it made this answer. Try again.") from error
+        except BROKEN_CALLS as error:
+            raise WorkerLostError(
+                "The worker was lost while it made this answer.", has_crashed=self._has_crashed(error)
+            ) from error
         except BackPressureError as error:
             raise QueueFullError("All workers are busy and their queues are full. Try again later.") from error
-        except (DeploymentUnavailableError, RequestCancelledError) as error:
+        except DeploymentUnavailableError as error:
             raise NoWorkerError("No worker could take the request. Try again later.") from error
         finally:
             self._arrivals.outputs.pop(request.request_id, None)
@@ -145,6 +200,10 @@ class WorkerClient:
             # the loop later `_read` waits in the call, and cancelling `_read` cancels the call.
             asyncio.get_running_loop().call_soon(reading.cancel)
 
+    def _has_crashed(self, error: Exception) -> bool:
+        actor = actor_of(error)
+        return actor is not None and has_crashed(session_folder(CRASHES_FOLDER), actor)
+
     async def _read(
         self, request_id: str, response: DeploymentResponseGenerator[Bundle], outputs: "_RequestOutputs"
     ) -> None:
@@ -152,12 +211,64 @@ class WorkerClient:
         try:
             async for bundle in response:
                 self._arrivals.put(bundle)
-            outputs.fail(RuntimeError("the worker ended a stream without a finish reason"))
-        except (Exception, asyncio.CancelledError) as error:
-            if self._arrivals.outputs.get(request_id) is outputs:  # otherwise `generate` has ended and cancelled this
-                outputs.fail(error)
-            if isinstance(error, asyncio.CancelledError):
-                raise
+            outputs.fail(WorkerLostError("The worker ended this answer before its end."))
+        except Exception as error:
+            outputs.fail(error)
+        except asyncio.CancelledError:
+            if self._arrivals.outputs.get(request_id) is outputs:  # otherwise `_attempt` has ended and cancelled this
+                outputs.fail(WorkerLostError("The worker gave this answer up."))
+            raise
+
+
+class _Patience:
+    """How long a request waits for a worker: longer if it has begun, because then the client has seen a part of it."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._since_s: float | None = None
+
+    def restart(self) -> None:
+        """A worker has the request."""
+        self._since_s = None
+
+    async def wait(self, error: EngineError, *, has_begun: bool) -> None:
+        """Waits a moment. Raises `error` if the time is over."""
+        if self._since_s is None:
+            self._since_s = monotonic()
+        if monotonic() - self._since_s >= self._limit_s * (_PATIENCE_OF_BEGUN if has_begun else 1):
+            raise error
+        await asyncio.sleep(random.uniform(0.05, _LOOK_S))  # not all at once
+
+
+class Trials:
+    """Lets requests that may be what a worker has crashed of go on one at a time, until they are cleared."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def turn(self, output: UnfinishedOutput) -> AsyncIterator[None]:
+        """The request's turn: at once unless it is a suspect."""
+        if not output.is_suspect:
+            yield
+            return
+        await self._lock.acquire()
+        is_over = False
+
+        def end() -> None:
+            nonlocal is_over
+            if not is_over:
+                is_over = True
+                self._lock.release()
+
+        output.on_enough = end
+        timer = asyncio.get_running_loop().call_later(_LONGEST_TRIAL_S, end)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            output.on_enough = None
+            end()
 
 
 class _RequestOutputs:
@@ -165,14 +276,14 @@ class _RequestOutputs:
 
     def __init__(self) -> None:
         self._assembler = Assembler()
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
         self._news = asyncio.Event()
 
     def put(self, part: Part) -> None:
         self._assembler.put(part)
         self._news.set()
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: Exception) -> None:
         """Records why the request's own stream has ended."""
         self._error = error
         self._news.set()

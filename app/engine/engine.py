@@ -33,7 +33,13 @@ from app.engine.scheduling.sequence import SequenceGroup, SequenceState, Step
 from app.engine.searches.branches import BranchChange, Search
 from app.engine.statistics import EngineStatistics, TokenRate
 from app.messages.defaults import PROMPT_CHUNK_TOKENS
-from app.messages.failures import ConstraintError, EngineStoppedError, InvalidRequestError, StepFailedError
+from app.messages.failures import (
+    ConstraintError,
+    EngineFailedError,
+    EngineStoppedError,
+    InvalidRequestError,
+    StepFailedError,
+)
 from app.messages.outputs import TokenDelta, TokenScores
 from app.messages.requests import GenerateRequest
 
@@ -127,6 +133,7 @@ class Engine:
         self._live: dict[str, Generation] = {}
         self._stopping = False
         self._stopped_reason: str | None = None
+        self._failed = False  # whether it has stopped by itself
         self._thread = threading.Thread(target=self._main, name="redoubt-engine", daemon=True)
         self._statistics = self._count()
 
@@ -210,6 +217,7 @@ class Engine:
         except Exception:
             logger.exception("the engine's thread has failed")
             with self._wake:
+                self._failed = True
                 self._refuse_requests("the engine has failed; see its log")
         finally:
             self._end_all()
@@ -422,6 +430,7 @@ class Engine:
         self._failures_in_a_row += 1
         if self._failures_in_a_row >= MAX_CONSECUTIVE_FAILURES:
             with self._wake:
+                self._failed = True
                 self._refuse_requests(f"{self._failures_in_a_row} engine steps failed one after another: {error}")
 
     def _refuse_requests(self, reason: str) -> None:
@@ -436,8 +445,9 @@ class Engine:
             self._live.clear()
             self._inbox.clear()
             reason = self._stopped_reason or "the engine has ended"
+        error_type = EngineFailedError if self._failed else EngineStoppedError
         for generation in left:
-            self._outbox.add(generation, EngineStoppedError(reason))
+            self._outbox.add(generation, error_type(reason))
         self._flush()
         while self._generations:
             self._forget(next(iter(self._generations.values())))

@@ -16,6 +16,7 @@ from app.messages.failures import (
     EngineStoppedError,
     InvalidRequestError,
     QueueFullError,
+    RequestGivenUpError,
     RequestTooLongError,
 )
 
@@ -203,6 +204,12 @@ def of_engine(error: Exception, retry_after_s: int) -> ApiError | None:
     return None
 
 
+def given_up(error: RequestGivenUpError, request_id: str) -> ApiError:
+    """500: workers end while they compute this request; the log has it under this id."""
+    logger.error("request %s is given up: %s", request_id, error)
+    return ApiError(500, f"{error} (id {request_id})", type="server_error", code="request_given_up")
+
+
 def _shortened(text: str) -> str:
     return text if len(text) <= 100 else f"{text[:100]}…"
 
@@ -212,6 +219,8 @@ def as_api_error(error: Exception, request_id: str, retry_after_s: int) -> ApiEr
 
     A bug is logged by type and place; its message is not, because it may quote a prompt.
     """
+    if isinstance(error, RequestGivenUpError):
+        return given_up(error, request_id)
     known = of_engine(error, retry_after_s)
     if known is not None:
         return known

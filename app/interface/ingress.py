@@ -50,8 +50,10 @@ class Ingress:
         self._search_period_s = ingress.model_search_period_s
         replica = serve.get_replica_context()
         self._arrivals = Arrivals()
-        others = ServeApplications(replica.app_name, self._arrivals)
-        self._directory = ModelDirectory(settings.model_card(), WorkerClient(workers, self._arrivals), others)
+        wait_s = settings.router.wait_for_worker_s
+        others = ServeApplications(replica.app_name, self._arrivals, wait_for_worker_s=wait_s)
+        own = WorkerClient(workers, self._arrivals, wait_for_worker_s=wait_s)
+        self._directory = ModelDirectory(settings.model_card(), own, others)
         gate = None
         if settings.accounts is not None and accounts is not None:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would have users' keys in it

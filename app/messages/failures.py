@@ -39,6 +39,14 @@ class ConstraintError(InvalidRequestError):
         return f"{self}: {self.reason}" if self.reason else str(self)
 
 
+class EngineFailedError(EngineStoppedError):
+    """The engine's thread has failed, or every step did."""
+
+
+class RequestGivenUpError(EngineError):
+    """Workers have ended, one after another, while they computed the request."""
+
+
 class StepFailedError(EngineError):
     """The engine step with this request failed; the engine may continue with others."""
 
@@ -48,4 +56,11 @@ class NoWorkerError(EngineStoppedError):
 
 
 class WorkerLostError(EngineStoppedError):
-    """The worker died while it ran the request; the output so far is all there is."""
+    """The worker died while it ran the request, or is out of reach.
+
+    `has_crashed`: it has left a mark of a crash; not so if it was killed, or is on another machine.
+    """
+
+    def __init__(self, message: str, *, has_crashed: bool = False) -> None:
+        super().__init__(message)
+        self.has_crashed = has_crashed

@@ -19,6 +19,7 @@ from app.engine.engine import Engine
 from app.engine.pages.page_names import CACHE_SECRET_BYTES
 from app.engine.stream import AsyncEngine
 from app.messages.bundle import Bundle, Part
+from app.messages.crashes import CRASHES_FOLDER, mark_crashes
 from app.messages.direct_line import LINES_FOLDER, connect
 from app.messages.failures import EngineStoppedError
 from app.messages.memory import SavedPages
@@ -26,7 +27,7 @@ from app.messages.outputs import PromptProgress, TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.start import STARTS_FOLDER, StartPhase, note_phase
 from app.messages.workers import WorkerFacts, WorkerReport
-from app.ray_internals import keep_on_loopback, session_folder
+from app.ray_internals import keep_on_loopback, own_actor, session_folder
 from app.sealing.sealed_model import open_model
 from app.settings import ModelApplicationSettings
 from app.workers.admission import Admission
@@ -55,6 +56,7 @@ class Worker:
         Raises NoFreeCoresError, SealedModelError, another ValueError, and what `make_runner` and `make_store` raise.
         """
         keep_on_loopback()
+        mark_crashes(session_folder(CRASHES_FOLDER), own_actor())
         settings = with_allowed_binding(settings)
         worker = settings.worker
         nodes = numa_nodes(sorted(os.sched_getaffinity(0)))

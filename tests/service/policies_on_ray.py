@@ -82,7 +82,7 @@ async def measure(policy: str, log: Path) -> dict[str, object]:
 
     settings = settings_for(policy)
     handle = serve.run(worker_deployment(settings).bind(settings, make_runner), name=policy, route_prefix=None)
-    client = WorkerClient(handle, Arrivals())
+    client = WorkerClient(handle, Arrivals(), wait_for_worker_s=0)
     while sum(row.check_heart_beat for row in client.workers()) < 2:
         await asyncio.sleep(0.05)
     ids = {str(row.pid): row.worker_id for row in client.workers()}

@@ -64,6 +64,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """The worker pins its thread: this test's thread is unpinned afterwards."""
     monkeypatch.setattr("app.workers.worker.session_folder", lambda name: tmp_path / name)
     monkeypatch.setattr("app.workers.worker.keep_on_loopback", lambda: None)
+    monkeypatch.setattr("app.workers.worker.own_actor", lambda: "actor")
+    monkeypatch.setattr("app.workers.worker.mark_crashes", lambda folder, actor: None)  # of this process
     monkeypatch.setattr("app.workers.worker._CLAIM_TIMEOUT_S", 0.0)
     allowed = os.sched_getaffinity(0)
     yield

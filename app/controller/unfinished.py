@@ -1,0 +1,123 @@
+"""An output that outlives its worker: what is known of it, what to ask the next worker for, and when to give it up.
+
+An output is determined by its prompt, its parameters, its seed and the tokens so far. So it goes on with any worker of
+the model, and the client sees a pause. A request that by itself ends the worker that computes it must not end all of
+them: it is tried twice. The requests that ran beside it are not to blame, but nobody knows which one is. Each of them
+is therefore tried alone, until it has made some tokens more. This is so after crashes only: whoever ends a worker from
+outside does not leave a mark (`app.messages.crashes`). No Ray, no clock.
+"""
+
+import os
+from array import array
+from collections.abc import Callable
+from dataclasses import replace
+from enum import StrEnum
+from typing import Final
+
+from app.messages.failures import RequestGivenUpError
+from app.messages.outputs import TokenDelta
+from app.messages.requests import GenerateRequest
+
+MOST_CRASHES: Final = 2
+"""Workers that may crash with a request, one after another."""
+MOST_LOSSES: Final = 5
+"""Workers that may be lost in any way, one after another, without a crash that one could see."""
+ENOUGH_TOKENS: Final = 8
+"""So many tokens with one worker prove that the request was not what ended the last one."""
+
+
+class Loss(StrEnum):
+    """How a request has lost its worker."""
+
+    CRASHED = "crashed"
+    """The worker has crashed, or could not compute the step with this request."""
+    LOST = "lost"
+    """The worker was killed, or is out of reach."""
+    MOVED = "moved"
+    """The worker has ended in order, or is about to."""
+
+
+class UnfinishedOutput:
+    """One request's output so far. For one event loop."""
+
+    def __init__(self, request: GenerateRequest) -> None:
+        """Draws the seed, if the request has none."""
+        sampling = request.sampling
+        if request.search is None and sampling.seed is None and sampling.temperature > 0:
+            seed = int.from_bytes(os.urandom(8), "little")
+            request = replace(request, sampling=replace(sampling, seed=seed))
+        self._request = request
+        self._known = array("i")
+        self._attempts = 0
+        self._of_attempt = 0  # tokens that the present worker has made
+        self._to_skip = 0  # tokens of a search, which begins again, that the client has
+        self._crashes = self._losses = 0  # one after another
+        self.is_finished = False
+        self.on_enough: Callable[[], None] | None = None
+        """Called once the present worker has made ENOUGH_TOKENS."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a worker has had it: then it has a place, and may have tokens."""
+        return self._losses > 0 or len(self._known) > 0
+
+    @property
+    def tokens(self) -> int:
+        """How many are known."""
+        return len(self._known)
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it may be what a worker has crashed of."""
+        return self._crashes > 0
+
+    def rest(self) -> GenerateRequest:
+        """What to ask the next worker for. An id of its own keeps apart what two workers may still send."""
+        self._attempts += 1
+        self._of_attempt = 0
+        request = self._request
+        if self._attempts == 1:
+            return request
+        known = len(self._known)
+        again = replace(
+            request,
+            request_id=f"{request.request_id}~{self._attempts}",
+            reports_progress=request.reports_progress and not known,
+        )
+        if request.search is not None:
+            self._to_skip = known
+            return again
+        return replace(
+            again,
+            resumed_token_ids=tuple(self._known),
+            prompt_logprobs=None if known else request.prompt_logprobs,
+        )
+
+    def take(self, delta: TokenDelta) -> TokenDelta:
+        """Adds a delta of the present worker's; returns what of it is new."""
+        if self._to_skip and delta.token_ids:
+            skipped = min(self._to_skip, len(delta.token_ids))
+            self._to_skip -= skipped
+            delta = delta._replace(token_ids=delta.token_ids[skipped:], cached_tokens=0)
+        self._known.extend(delta.token_ids)
+        self._of_attempt += len(delta.token_ids)
+        self.is_finished = delta.finish_reason is not None
+        if self.on_enough is not None and (self._of_attempt >= ENOUGH_TOKENS or self.is_finished):
+            enough, self.on_enough = self.on_enough, None
+            enough()
+        return delta
+
+    def lost(self, loss: Loss) -> None:
+        """The present worker is lost. Raises RequestGivenUpError if the request may not have another one."""
+        if self._of_attempt >= ENOUGH_TOKENS:
+            self._crashes = self._losses = 0
+        if loss is Loss.MOVED:
+            self._losses = max(self._losses, 1)
+            return
+        self._losses += 1
+        self._crashes += loss is Loss.CRASHED
+        if self._crashes >= MOST_CRASHES or self._losses >= MOST_LOSSES:
+            raise RequestGivenUpError(
+                f"{self._losses} workers have ended, one after another, while they computed this request. It is not "
+                "tried again."
+            )

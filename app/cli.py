@@ -231,14 +231,14 @@ def chat(
 def bench(
     context: typer.Context,
     what: Annotated[
-        str, typer.Argument(metavar="engine|kernels|structured|serving|memory|cluster|confidential|compare")
+        str, typer.Argument(metavar="engine|kernels|structured|serving|faults|memory|cluster|confidential|compare")
     ] = "--help",
 ) -> None:
-    """Measure the engine, kernels, structured output, the service, saved pages, a cluster, evidence, other engines."""
+    """Measure the engine, kernels, structured output, the service, its faults, saved pages, clusters, peers."""
     if what == "--help":
         typer.echo(
-            "Usage: redoubt bench engine|kernels|structured|serving|memory|cluster|confidential|compare [OPTIONS]\n\n"
-            "Each has its own --help."
+            "Usage: redoubt bench WHAT [OPTIONS]\n\nWHAT is engine, kernels, structured, serving, faults, memory, "
+            "cluster, confidential or compare. Each has its own --help."
         )
         raise typer.Exit
     if what == "engine":
@@ -249,6 +249,8 @@ def bench(
         from bench.structured import main as measure
     elif what == "serving":
         from bench.serving import main as measure
+    elif what == "faults":
+        from bench.faults.measure import main as measure
     elif what == "memory":
         from bench.memory import main as measure
     elif what == "cluster":
@@ -259,7 +261,7 @@ def bench(
     elif what == "compare":
         from bench.compare import main as measure
     else:
-        known = "engine, kernels, structured, serving, memory, cluster, confidential or compare"
+        known = "engine, kernels, structured, serving, faults, memory, cluster, confidential or compare"
         fail(f"there is no bench {what!r}: {known}", 2)
     raise typer.Exit(measure(context.args))
 

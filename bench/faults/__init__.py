@@ -1,0 +1,1 @@
+"""`redoubt bench faults`: how many requests are lost when something dies."""

@@ -1,0 +1,177 @@
+"""The service under test, started as its users start it, and its processes by name. It kills nothing of anybody else's.
+
+Knows nothing of requests and of what is measured.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import yaml  # type: ignore[import-untyped]
+
+from bench.common import ROOT
+
+START_TIMEOUT_S: Final = 300.0
+_END_TIMEOUT_S = 60.0
+
+PROCESSES: Final = {
+    "worker": "ray::ServeReplica:redoubt:Worker",
+    "ingress": "ray::ServeReplica:redoubt:Ingress",
+    "haproxy": "haproxy\0-db",
+    "manager": "ray::HAProxyManager",
+    "controller": "ray::ServeController",
+    "raylet": "raylet/raylet",
+    "gcs": "gcs/gcs_server",
+}
+"""What the command lines of the service's processes contain."""
+
+
+class Service:
+    """A service of this configuration; a supervisor that starts it again whenever its main process has ended."""
+
+    def __init__(self, config: Path, log: Path, *, model: str | None = None) -> None:
+        """Starts nothing. model: a folder to serve instead of the file's."""
+        self.config = config
+        self.log = log
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.starts = 0
+        self._model = model
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts it, and does not wait."""
+        command = [sys.executable, "-m", "app.cli", "serve", "--config", str(self.config), "--port", str(self.port)]
+        command += ["--model", self._model] if self._model else []
+        with self.log.open("ab") as out:
+            self._process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, start_new_session=True)
+        self.starts += 1
+
+    @property
+    def pid(self) -> int:
+        """Of the main process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the main process has."""
+        return self._process is None or self._process.poll() is not None
+
+    def keep_up(self) -> None:
+        """Starts it again if its main process has ended, as systemd does."""
+        if self.has_ended:
+            self.start()
+
+    def wait_until_whole(self, workers: int) -> None:
+        """Until so many workers are up. Raises RuntimeError with the log's end if it takes minutes, or it has ended."""
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while self.alive() != workers:
+            if self.has_ended or time.monotonic() > deadline_s:
+                raise RuntimeError(f"the service did not become whole:\n{self.log.read_text()[-2000:]}")
+            time.sleep(0.2)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The worker table; empty if nothing answers."""
+        with contextlib.suppress(httpx.HTTPError, ValueError, KeyError):
+            rows: list[dict[str, Any]] = httpx.get(f"{self.url}/v1/workers", timeout=5).json()["data"]
+            return rows
+        return []
+
+    def alive(self) -> int:
+        """How many workers are up."""
+        return sum(row["state"] == "alive" for row in self.rows())
+
+    def processes(self, kind: str) -> list[int]:
+        """The service's own of one of PROCESSES."""
+        found = []
+        for pid in descendants(self.pid):
+            with contextlib.suppress(OSError):
+                if PROCESSES[kind] in Path(f"/proc/{pid}/cmdline").read_text():
+                    found.append(pid)
+        return sorted(found)
+
+    def end(self) -> list[str]:
+        """Ends it as an operator does; returns the names of processes that are left, which it then kills."""
+        if self.has_ended:
+            return []
+        family = descendants(self.pid)
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        return left_of(family)
+
+
+def left_of(family: set[int], within_s: float = 10.0) -> list[str]:
+    """The names of those of a service's processes that run on after this time, which it then kills."""
+    deadline_s = time.monotonic() + within_s
+    while (names := [name for pid in family if (name := _name_of(pid))]) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    for pid in family:
+        if _name_of(pid):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+    return names
+
+
+def _name_of(pid: int) -> str:
+    """Of a process that runs; empty if it has ended."""
+    try:
+        is_zombie = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return "" if is_zombie else Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]
+    except OSError:
+        return ""
+
+
+def descendants(pid: int) -> set[int]:
+    """The processes below `pid`, and itself."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found = {pid}
+    while grown := {child for child, parent in parents.items() if parent in found} - found:
+        found |= grown
+    return found
+
+
+@contextlib.contextmanager
+def service_of(
+    config: Path | None, folder: Path, change: Callable[[dict[str, Any]], None] = lambda values: None
+) -> Iterator[Service]:
+    """A service that is ended with the block. config: None: two workers of the embedded model.
+
+    change: made to the values of the file, of which the service gets a copy.
+    """
+    values = yaml.safe_load((config or ROOT / "ray_configs/local.yaml").read_text(encoding="utf-8"))
+    arguments = values["applications"][0]["args"]
+    if config is None:
+        arguments["model"]["folder"] = str(ROOT / arguments["model"]["folder"])
+        arguments["worker"] |= {"count": 2, "cpus_per_worker": max(1, (os.cpu_count() or 2) // 2), "ray_num_cpus": 0.1}
+        arguments["engine"]["kv_memory_bytes"] = 400 << 20
+    change(values)
+    own = folder / "service.yaml"
+    own.write_text(yaml.safe_dump(values), encoding="utf-8")
+    service = Service(own, folder / "service.log")
+    try:
+        service.start()
+        yield service
+    finally:
+        service.end()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

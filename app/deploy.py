@@ -17,6 +17,8 @@ from app.settings import ATTESTED_FRONT, ModelApplicationSettings, ServiceSettin
 from app.workers.worker import Worker
 
 _DRAIN_POLL_S = 0.2
+_INGRESS_CHECK_S = 1.0
+"""How soon a lost ingress is noticed."""
 _MOST_ACCOUNT_CALLS = 4096
 """Calls of all ingresses at once; each has one that waits for revocations."""
 _ACCOUNTS_SHUTDOWN_S = 5.0
@@ -45,6 +47,7 @@ def build(args: ServiceSettings) -> Application:
             max_ongoing_requests=ingress.max_ongoing_requests + RESERVED_PLACES,
             graceful_shutdown_timeout_s=args.worker.drain_timeout_s,
             graceful_shutdown_wait_loop_s=_DRAIN_POLL_S,
+            health_check_period_s=_INGRESS_CHECK_S,
             ray_actor_options={"num_cpus": ingress.ray_num_cpus},
         )
         .bind(args, workers, *accounts)

@@ -115,6 +115,10 @@ class WorkerClient:
         """Whether a worker is alive to take a request (else: 503)."""
         return any(row.check_heart_beat for row in self.workers())
 
+    def has_workers(self) -> bool:
+        """Whether there may be a worker to take a request: the router asks those that have not reported for long."""
+        return any(row.state != "gone" for row in self.workers())
+
     async def call_each(self, method: MemoryMethod, *arguments: object) -> list[Any]:
         """Calls the method of every worker. What each answered; None if it failed or did not answer within a minute."""
 
@@ -168,7 +172,7 @@ class WorkerClient:
         Serve asks `router.WorkerRouter` for a replica and calls `app.workers.worker.Worker.generate` there (see
         `app.deploy`). Raises EngineError: WorkerLostError, or what the worker raised.
         """
-        while not self.is_ready():
+        while not self.has_workers():
             await patience.wait(NoWorkerError(_NO_WORKER), has_begun=output.has_begun)
         request = output.rest()
         call = self._handle.generate.remote(request, self._arrivals.reader)

@@ -27,9 +27,9 @@ _GIVE_UP_S = 10.0
 _LOOK_PERIOD_S = 0.05
 
 
-def processes_of(folder: Path) -> list[int]:
-    """The processes of the service whose private folder this is, but for its main process and this program."""
-    mark = f"{MARK}={folder}".encode()
+def processes_with(variable: str, value: str) -> list[int]:
+    """The processes with this variable in their environment, from their start on."""
+    mark = f"{variable}={value}".encode()
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -39,14 +39,19 @@ def processes_of(folder: Path) -> list[int]:
     return found
 
 
-def end_processes(folder: Path) -> None:
-    """Kills the service's processes, and those that they start meanwhile; gives up after ten seconds."""
+def end_marked(variable: str, value: str) -> None:
+    """Kills the processes with that variable, and those that they start meanwhile; gives up after ten seconds."""
     give_up_s = time.monotonic() + _GIVE_UP_S
-    while (left := processes_of(folder)) and time.monotonic() < give_up_s:
+    while (left := processes_with(variable, value)) and time.monotonic() < give_up_s:
         for pid in left:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_LOOK_PERIOD_S)
+
+
+def end_processes(folder: Path) -> None:
+    """The same with all processes of the service whose private folder this is, but for its main process."""
+    end_marked(MARK, str(folder))
 
 
 def remove(folder: Path, *, keep_logs: bool) -> None:
@@ -54,8 +59,14 @@ def remove(folder: Path, *, keep_logs: bool) -> None:
     if not keep_logs:
         shutil.rmtree(folder, ignore_errors=True)
         return
-    for name in (_TOKEN, _LOCK):
-        (folder / name).unlink(missing_ok=True)
+    (folder / _LOCK).unlink(missing_ok=True)
+    for token in folder.glob(f"*/{_TOKEN}"):
+        token.unlink(missing_ok=True)
+
+
+def holds_logs(folder: Path) -> bool:
+    """Whether it is what `remove` leaves with `keep_logs`."""
+    return any(folder.glob("*/ray/session_latest")) or any(folder.glob("ray/session_latest"))
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Deploys the applications of a configuration file, and follows the file as it changes.
+"""Deploys the applications of a configuration file, and adds and removes applications while the others serve.
 
 It knows how Serve is asked to deploy and delete; how Ray is started and stopped it does not know.
 """
@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,48 +16,11 @@ from app.launch.config_file import (
     LoggingOptions,
     ModelApplicationConfig,
     ServiceConfig,
-    checked_config,
 )
 from app.launch.ray_environment import LOOPBACK, USE_HAPROXY
 from app.launch.start_progress import StartProgress
 from app.messages.start import STARTS_FOLDER, StartPhase, noted_phase
-from app.settings import ServiceSettings, SettingsError
-
-
-class WatchedConfig:
-    """The configuration file after the start: finds the changes that can be made while the service runs.
-
-    Only applications of further models can come, change and go. The one with the ingress stays as it was.
-    """
-
-    def __init__(self, path: Path, config: ServiceConfig) -> None:
-        """config: what the file said at the start."""
-        self.deployed = {one.name: one for one in config.model_applications}
-        """Applications of further models that are deployed, by name; `follow` keeps it up to date."""
-        self._path = path
-        self._seen = self._stamp()
-
-    def changes(self) -> tuple[list[str], list[ModelApplicationConfig]]:
-        """How the file differs from what is deployed, if it was written since the last call.
-
-        Returns the names of applications to delete, and the applications to deploy: first those that are deployed
-        with other settings, then new ones. Raises SettingsError once for each version of the file that is wrong.
-        """
-        stamp = self._stamp()
-        if stamp == self._seen:
-            return [], []
-        self._seen = stamp
-        wanted = {one.name: one for one in checked_config(self._path).model_applications}
-        changed = [one for name, one in wanted.items() if self.deployed.get(name) != one]
-        gone = [name for name in self.deployed if name not in wanted]
-        return gone, sorted(changed, key=lambda one: one.name not in self.deployed)
-
-    def _stamp(self) -> tuple[int, int] | None:
-        try:
-            status = self._path.stat()
-        except OSError:
-            return None  # for a moment there is no file: editors replace files
-        return status.st_mtime_ns, status.st_size
+from app.settings import ServiceSettings
 
 
 def deploy(config: ServiceConfig, share: int | None, progress: StartProgress) -> None:
@@ -69,7 +32,7 @@ def deploy(config: ServiceConfig, share: int | None, progress: StartProgress) ->
     log_options = config.logging_config.model_dump()
     http_options = config.http_options.model_dump()
     if os.environ[USE_HAPROXY] == "1":
-        # Serve's own proxy and the ingress are behind HAProxy, to which `reverse_proxy` gives the public address.
+        # Serve's own proxy and the ingress are behind the front, which has the service's address.
         http_options["host"] = LOOPBACK
     logging.getLogger("ray.serve").setLevel(config.logging_config.log_level)  # of Serve in this process
     progress.now("Starting Ray Serve")
@@ -123,29 +86,29 @@ def _deploy_application(application: AnyApplicationConfig, share: int | None, lo
     serve.run(built, name=application.name, route_prefix=application.route_prefix, logging_config=log_options)
 
 
-def follow(watched: WatchedConfig, share: int | None, logging_options: LoggingOptions) -> None:
-    """Deploys and deletes applications as the file says now. Reports what fails; the service goes on."""
+def follow(
+    gone: Sequence[str], new: Sequence[ModelApplicationConfig], share: int | None, logging_options: LoggingOptions
+) -> list[str]:
+    """Deletes and deploys applications. Reports what fails; the service goes on.
+
+    Returns the names of all applications that are deployed then.
+    """
+    from ray import serve
+
     from app.ray_internals import delete_application
 
-    try:
-        gone, changed = watched.changes()
-    except SettingsError as error:
-        print(f"The configuration is wrong now, and nothing changes:\n{error}", file=sys.stderr, flush=True)
-        return
     for name in gone:
         delete_application(name)
-        del watched.deployed[name]
         say(f"Taken away: {name}.")
     log_options = logging_options.model_dump()
-    for application in changed:
-        before = watched.deployed.get(application.name)
+    failed = set()
+    for application in new:
         if _try_to_deploy(application, share, log_options):
-            watched.deployed[application.name] = application
-            say(f"{'Added' if before is None else 'Changed'}: {application.args.model.name}.")
-        elif before is None:
+            say(f"Added: {application.args.model.name}.")
+        else:
+            failed.add(application.name)
             delete_application(application.name)
-        elif _try_to_deploy(before, share, log_options):
-            say(f"{before.name} has its earlier settings again.")
+    return [name for name in serve.status().applications if name not in failed and name not in gone]
 
 
 def _try_to_deploy(application: AnyApplicationConfig, share: int | None, log_options: dict[str, Any]) -> bool:

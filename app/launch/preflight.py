@@ -20,6 +20,8 @@ from app.workers.numa import Slot, spanning_slot, worker_slots
 _HEADER_BYTES = 64 << 20
 """More than a packed file's header takes."""
 _CGROUP_MEMORY = Path("/sys/fs/cgroup/memory.max")
+_RAY_BYTES = 2 << 30
+"""Of a Ray's processes, the ingress and the workers without weights and cache."""
 
 
 def check_start(config: ServiceConfig, nodes: Sequence[Slot], memory_bytes: int, share: int | None) -> None:
@@ -63,6 +65,22 @@ def machine_memory_bytes(limit: Path = _CGROUP_MEMORY) -> int:
         return min(machine, int(limit.read_text()))
     except (OSError, ValueError):  # there is no limit
         return machine
+
+
+def available_memory_bytes() -> int:
+    """Memory that the kernel says is available without swapping, or what is left of the container's limit."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    try:
+        used = int(_CGROUP_MEMORY.with_name("memory.current").read_text())
+        return min(available, int(_CGROUP_MEMORY.read_text()) - used)
+    except (OSError, ValueError):  # there is no limit
+        return available
+
+
+def memory_beside_bytes(config: ServiceConfig) -> int:
+    """What a second service with this configuration takes, at the most, beside one that runs."""
+    return sum(_memory(config)) + _RAY_BYTES
 
 
 def _check_model(application: AnyApplicationConfig) -> None:
@@ -115,12 +133,18 @@ def _check_cores(worker: WorkerSettings, nodes: Sequence[Slot]) -> None:
         )
 
 
-def _check_memory(config: ServiceConfig, memory_bytes: int) -> None:
+def _memory(config: ServiceConfig) -> tuple[int, int]:
+    """Bytes of all weights, once each, and of all workers' KV caches."""
     weights = cache = 0
     for application in config.applications:
         model = application.args.model
         weights += (Path(model.folder) / "model.safetensors").stat().st_size if model.folder is not None else 0
         cache += _most(application.args.worker) * application.args.engine.kv_memory_bytes
+    return weights, cache
+
+
+def _check_memory(config: ServiceConfig, memory_bytes: int) -> None:
+    weights, cache = _memory(config)
     if weights + cache > memory_bytes:
         raise SettingsError(
             f"engine.kv_memory_bytes: {_gb(cache)} for all workers and {_gb(weights)} of weights are more than the"

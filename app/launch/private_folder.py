@@ -18,7 +18,7 @@ from app.launch import cleanup
 
 _PREFIX = "redoubt-"
 # A Unix socket's path has at most 107 characters. Below the folder HAProxy's sockets take 90, Ray's about 70.
-_LONGEST_BASE = 16
+_LONGEST_BASE = 14
 _CLEANUP_TIMEOUT_S = 15.0
 
 
@@ -47,12 +47,23 @@ class PrivateFolder:
 
 
 def remove_stale(base: Path) -> None:
-    """Removes the folders in `base` of this user's services that are dead, and ends processes that these left."""
+    """Removes the folders in `base` of this user's services that are dead, and ends processes that these left.
+
+    Of the folders that were kept for their logs the newest stays.
+    """
+    logs: list[tuple[float, Path]] = []
     for folder in base.glob(f"{_PREFIX}*"):
         with suppress(OSError):
-            if _is_ours(folder) and _is_free(folder / "lock"):
+            if not _is_ours(folder):
+                continue
+            if not (folder / "lock").exists():
+                if cleanup.holds_logs(folder):
+                    logs.append((folder.stat().st_mtime, folder))
+            elif _is_free(folder / "lock"):
                 cleanup.end_processes(folder)
                 cleanup.remove(folder, keep_logs=False)
+    for _, folder in sorted(logs)[:-1]:
+        cleanup.remove(folder, keep_logs=False)
 
 
 def _start_cleanup(folder: Path, lock: int) -> "subprocess.Popen[bytes]":

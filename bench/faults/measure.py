@@ -58,6 +58,14 @@ def _pause_a_worker(service: Service) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
+def _change_a_setting(service: Service) -> None:
+    """One that no running worker can take over."""
+    values = yaml.safe_load(service.config.read_text(encoding="utf-8"))
+    engine = values["applications"][0]["args"]["engine"]
+    engine["prompt_chunk_tokens"] = 128 if engine.get("prompt_chunk_tokens") != 128 else 256
+    service.config.write_text(yaml.safe_dump(values), encoding="utf-8")
+
+
 def _signal_main(number: int) -> Callable[[Service], None]:
     return lambda service: os.kill(service.pid, number)
 
@@ -76,9 +84,21 @@ FAULTS: dict[str, Callable[[Service], None]] = {
     "the controller and a worker are killed": _kill("controller", "worker"),
     "the raylet is killed": _kill("raylet"),
     "the GCS is killed": _kill("gcs"),
+    "the GCS and a worker are killed": _kill("gcs", "worker"),
+    "the serving program is killed": _kill("serving"),
+    "a setting is changed in the file": _change_a_setting,
+    "the service is started anew (SIGUSR1)": _signal_main(signal.SIGUSR1),
     "the main process is killed": _signal_main(signal.SIGKILL),
     "the main process gets SIGTERM": _signal_main(signal.SIGTERM),
 }
+
+
+RENEWING: frozenset[str] = frozenset(
+    name
+    for name in FAULTS
+    if name.startswith(("the raylet", "the GCS", "the serving", "the main", "both", "a setting"))
+) | {"the service is started anew (SIGUSR1)"}
+"""Faults after which the service is whole only with other workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +123,7 @@ async def measure_faults(options: FaultsOptions) -> dict[str, object]:
         load = Load(service.url, service.rows()[0]["model_names"][0], options.clients)
         await load.learn()
         for name in chosen:
-            row = await _row(service, load, FAULTS[name], workers)
+            row = await _row(service, load, name, workers)
             rows.append({"fault": name} | row)
             print(_line(rows[-1]), flush=True)
         await load.close()
@@ -116,7 +136,7 @@ def _wanted_workers(config: Path) -> int:
     return sum(int(one["args"].get("worker", {}).get("count", 1)) for one in values["applications"])
 
 
-async def _row(service: Service, load: Load, fault: Callable[[Service], None], workers: int) -> dict[str, Any]:
+async def _row(service: Service, load: Load, name: str, workers: int) -> dict[str, Any]:
     await asyncio.to_thread(service.wait_until_whole, workers)
     load.start()
     await asyncio.sleep(_BEFORE_S)
@@ -124,8 +144,8 @@ async def _row(service: Service, load: Load, fault: Callable[[Service], None], w
     ids = {row["worker_id"] for row in service.rows()}
     load.outcomes.mark()
     began_s = time.monotonic()
-    await asyncio.to_thread(fault, service)
-    whole_s = await _until_whole(service, load, workers, began_s)
+    await asyncio.to_thread(FAULTS[name], service)
+    whole_s = await _until_whole(service, load, workers, began_s, ids if name in RENEWING else set())
     await asyncio.sleep(_AFTER_S)
     outcomes = await load.end()
     left = left_of(family, 1.0) if service.starts > starts else []
@@ -145,13 +165,14 @@ async def _row(service: Service, load: Load, fault: Callable[[Service], None], w
     }
 
 
-async def _until_whole(service: Service, load: Load, workers: int, began_s: float) -> float | None:
+async def _until_whole(service: Service, load: Load, workers: int, began_s: float, not_these: set[str]) -> float | None:
     """Seconds from the fault until requests are answered and all workers are up; None: not in time."""
     await asyncio.sleep(1.0)  # a loss is not noticed at once
     while time.monotonic() - began_s < _LONGEST_ROW_S:
         if service.has_ended:
             await asyncio.to_thread(service.keep_up)
-        if await asyncio.to_thread(service.alive) == workers and load.outcomes.first_answer_s is not None:
+        up = {row["worker_id"] for row in await asyncio.to_thread(service.rows) if row["state"] == "alive"}
+        if len(up - not_these) == workers == len(up) and load.outcomes.first_answer_s is not None:
             return time.monotonic() - began_s
         await asyncio.sleep(0.2)
     return None

@@ -30,6 +30,7 @@ PROCESSES: Final = {
     "controller": "ray::ServeController",
     "raylet": "raylet/raylet",
     "gcs": "gcs/gcs_server",
+    "serving": "app.launch.serving",
 }
 """What the command lines of the service's processes contain."""
 

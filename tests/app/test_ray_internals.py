@@ -22,7 +22,6 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import FIFOMixin, PendingRequest, RequestRouter, RunningReplica
 
 from app import ray_internals
-from app.launch.config_file import HttpOptions
 from app.launch.ray_environment import haproxy_environment, ray_environment
 
 LOCAL_RAY = """
@@ -173,7 +172,7 @@ async def test_a_routers_queues() -> None:
 
 def test_ray_knows_every_variable_that_we_set(tmp_path: Path) -> None:
     """A name that Ray has given up would be ignored without a word."""
-    names = {*ray_environment(tmp_path, {}), *haproxy_environment(tmp_path, HttpOptions())}
+    names = {*ray_environment(tmp_path, {}), *haproxy_environment(tmp_path, tmp_path / "front", "1")}
     names.add("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S")  # of a cluster's node
     package = Path(ray.__file__).parent
     python = b"".join(
@@ -183,7 +182,7 @@ def test_ray_knows_every_variable_that_we_set(tmp_path: Path) -> None:
         if path.suffix in (".py", ".pxi", ".pxd")
     )
     native = (package / "_raylet.so").read_bytes()
-    others = {"PYTHONPATH", "REDOUBT_PROXY_BIND", "REDOUBT_PROXY_BINARY", "REDOUBT_PROXY_ERROR_FILE"}
+    others = {"PYTHONPATH", *(name for name in names if name.startswith("REDOUBT_"))}
     unknown = [
         name
         for name in names - others

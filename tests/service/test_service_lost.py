@@ -3,16 +3,18 @@
 `tests/app/launch/test_lost_processes.py` has more of this, with a Ray but without a model.
 """
 
+import json
 import os
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.service.running import RunningService, descendants, starting_service, wait_until, write_config
@@ -61,17 +63,76 @@ def test_the_main_process_is_killed(service_model: Path, tmp_path: Path) -> None
         assert not folder.exists()
 
 
-@pytest.mark.timeout(180)
-def test_rays_gcs_is_lost(service_model: Path, tmp_path: Path) -> None:
-    """Nothing in Ray could replace a worker any more, and the main process may be waiting for it."""
-    with small_service(service_model, tmp_path) as (running, family):
-        os.kill(named(family, "gcs_server"), signal.SIGKILL)
-        start_s = time.monotonic()
-        try:
-            status = running.process.wait(30)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"it still runs after {time.monotonic() - start_s:.0f} s:\n{running.log.read_text()}")
-        assert status == 1
-        assert time.monotonic() - start_s < 20
-        assert "Ray's GCS was ended by SIGKILL. The service cannot go on" in running.log.read_text()
+@pytest.mark.timeout(300)
+def test_what_everything_depends_on_is_killed(service_model: Path, tmp_path: Path) -> None:
+    """The GCS, the raylet, the serving program, HAProxy: each is replaced, and requests are answered or wait.
+
+    The raylet takes workers and ingress with it, so that for a moment there is nothing behind the front.
+    """
+    with small_service(service_model, tmp_path) as (running, _):
+        body = {"model": running.model, "prompt": "One, two,", "max_tokens": 200, "temperature": 0, "ignore_eos": True}
+
+        def ask(refusals: int = 0) -> str:
+            answer = httpx.post(f"{running.url}/v1/completions", json=body, timeout=120)
+            if answer.status_code == 503 and refusals:
+                time.sleep(int(answer.headers["retry-after"]))
+                return ask(refusals - 1)
+            assert answer.status_code == 200, (answer.text, running.log.read_text())
+            return str(answer.json()["choices"][0]["text"])
+
+        clean = ask()
+        for name, is_new_ray in (
+            ("haproxy\0-db", False),
+            ("gcs/gcs_server", True),
+            ("raylet/raylet", True),
+            ("app.launch.serving", True),
+        ):
+            before = running.alive()[0]["worker_id"]
+            for pid in descendants(running.process.pid):
+                if name in Path(f"/proc/{pid}/cmdline").read_text():
+                    os.kill(pid, signal.SIGKILL)
+            for _ in range(3):
+                assert ask(0 if name in ("haproxy\0-db", "gcs/gcs_server") else 2) == clean, name
+            if is_new_ray:
+                deadline_s = time.monotonic() + 90
+                while not any(row["worker_id"] != before for row in rows(running)):
+                    assert time.monotonic() < deadline_s, name
+                    time.sleep(0.2)
+            assert ask() == clean, name
+        family = descendants(running.process.pid)
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(60) == 0, running.log.read_text()
         assert_nothing_is_left(running, family)
+
+
+def rows(running: RunningService) -> list[dict[str, Any]]:
+    """Empty while nothing answers."""
+    try:
+        return running.alive()
+    except httpx.HTTPError:
+        return []
+
+
+@pytest.mark.timeout(180)
+def test_a_stop_and_a_change_wait_for_answers(service_model: Path, tmp_path: Path) -> None:
+    """SIGUSR1 starts the service anew beside itself, and SIGTERM lets a stream come to its end."""
+    with small_service(service_model, tmp_path) as (running, _):
+        body = {**running.endless(max_tokens=1500), "temperature": 0}
+        with ThreadPoolExecutor(1) as pool:
+
+            def stream() -> str:
+                with httpx.stream("POST", f"{running.url}/v1/completions", json=body, timeout=120) as answer:
+                    *events, last = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
+                assert last == "[DONE]"
+                return "".join(json.loads(event)["choices"][0]["text"] for event in events)
+
+            clean = pool.submit(stream).result()
+            before = running.alive()[0]["worker_id"]
+            running.process.send_signal(signal.SIGUSR1)
+            while not any(row["worker_id"] != before for row in rows(running)):
+                assert pool.submit(stream).result() == clean
+            streaming = pool.submit(stream)
+            time.sleep(0.5)
+            running.process.send_signal(signal.SIGTERM)
+            assert streaming.result() == clean
+        assert running.process.wait(60) == 0, running.log.read_text()

@@ -116,7 +116,7 @@ class Call:
 @pytest.fixture
 async def workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Workers]:
     monkeypatch.setattr(worker_client, "session_folder", lambda name: tmp_path / name)
-    monkeypatch.setattr(WorkerClient, "is_ready", lambda self: True)
+    monkeypatch.setattr(WorkerClient, "has_workers", lambda self: True)
     workers = Workers()
     yield workers
     await asyncio.sleep(0.05)
@@ -264,7 +264,7 @@ async def test_while_no_worker_is_up_requests_wait_for_a_time(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_up = False
-    monkeypatch.setattr(WorkerClient, "is_ready", lambda self: is_up)
+    monkeypatch.setattr(WorkerClient, "has_workers", lambda self: is_up)
     with pytest.raises(NoWorkerError):
         await read(client_of(workers, 0.2).generate(request()))
     waiting = asyncio.create_task(read(client_of(workers).generate(request())))

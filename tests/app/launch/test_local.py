@@ -6,9 +6,9 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from app.launch.config_file import ServiceConfig, checked_config
-from app.launch.deployments import WatchedConfig
 from app.launch.local import serve_local
 from app.launch.ray_environment import ray_environment
+from app.launch.watched_config import ConfigChange, WatchedConfig
 from app.sealing.keys import make_key_file
 from app.sealing.seal import seal
 from app.settings import SettingsError
@@ -103,23 +103,57 @@ def test_further_models_come_and_go_with_the_file(model: Path, tmp_path: Path) -
         path.write_text(yaml.safe_dump(values | {"applications": [*values["applications"], *further]}))
 
     write("a")
-    config = checked_config(path)
-    watched = WatchedConfig(path, config)
-    assert watched.changes() == ([], [])
+    watched = WatchedConfig(path, checked_config(path), lambda: checked_config(path))
+    assert watched.change() is None
     write("new", "a")
-    gone, changed = watched.changes()
-    assert (gone, [one.name for one in changed]) == ([], ["new"])
-    assert watched.changes() == ([], [])
+    change = watched.change()
+    assert change is not None
+    assert (change.gone, [one.name for one in change.new], change.needs_new_ray) == ((), ["new"], False)
+    assert watched.change() is None
     path.write_text("applications: [")
     with pytest.raises(SettingsError, match="not YAML"):
-        watched.changes()
-    assert watched.changes() == ([], [])  # reported once
-    write("new", "a", cores=10)
-    gone, changed = watched.changes()
-    assert (gone, [one.name for one in changed]) == ([], ["a", "new"])  # "new" failed: it is tried again, and last
-    watched.deployed = {one.name: one for one in changed}
+        watched.change()
+    assert watched.change() is None  # reported once
+    write("new")
+    change = watched.change()
+    assert change is not None
+    assert (change.gone, [one.name for one in change.new]) == (("a",), ["new"])  # "new" failed: it is tried again
+    watched.served = change.config
     write("new", cores=10)
-    assert watched.changes() == (["a"], [])
+    change = watched.change()
+    assert change is not None
+    assert change.needs_new_ray
+
+
+def test_what_needs_a_new_ray_and_what_a_new_start(model: Path, tmp_path: Path) -> None:
+    values = yaml.safe_load(LOCAL.read_text())
+    args = values["applications"][0]["args"]
+    args["model"]["folder"] = str(model)
+    path = tmp_path / "service.yaml"
+
+    def change_of(**sections: dict[str, object]) -> ConfigChange | None:
+        path.write_text(yaml.safe_dump(values))
+        watched = WatchedConfig(path, checked_config(path), lambda: checked_config(path))
+        changed = {**values, "applications": [{**values["applications"][0], "args": {**args}}]}
+        for name, section in sections.items():
+            place = changed if name in changed else changed["applications"][0]["args"]
+            place[name] = place.get(name, {}) | section
+        path.write_text(yaml.safe_dump(changed) + "# written\n")
+        return watched.change()
+
+    assert change_of() is None
+    for section in (
+        {"engine": {"guess_tokens": 1}},
+        {"logging_config": {"log_level": "INFO"}},
+        {"ingress": {"count": 2}},
+    ):
+        change = change_of(**section)
+        assert change is not None
+        assert (change.needs_new_ray, change.at_next_start) == (True, ())
+    change = change_of(http_options={"port": 1}, attestation={"evidence": "soft"})
+    assert change is not None
+    assert (change.needs_new_ray, change.at_next_start) == (False, ("http_options.port", "attestation"))
+    assert change.config == checked_config(path, port=change.config.http_options.port, evidence="none")
 
 
 def test_what_only_a_cluster_has_is_refused(model: Path, tmp_path: Path) -> None:

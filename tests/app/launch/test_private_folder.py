@@ -19,7 +19,8 @@ MAIN_PROCESS = """
 import os, subprocess, sys
 from app.launch.private_folder import PrivateFolder
 folder = PrivateFolder()
-(folder.path / "ray_token").write_text("secret")
+(folder.path / "1").mkdir()
+(folder.path / "1/ray_token").write_text("secret")
 child = subprocess.Popen(["sleep", "1000"], env=os.environ | folder.environment, start_new_session=True)
 print(folder.path, child.pid, flush=True)
 sys.stdin.read()
@@ -66,7 +67,7 @@ def test_when_the_main_process_ends_nothing_stays(
     number: signal.Signals, main_process: tuple[subprocess.Popen[str], Path, int]
 ) -> None:
     process, folder, child = main_process
-    assert cleanup.processes_of(folder) == [child]
+    assert cleanup.processes_with(cleanup.MARK, str(folder)) == [child]
     cleaner = cleanup_process(folder)
     os.kill(cleaner, signal.SIGTERM)  # as one for a whole group of processes
     process.send_signal(number)
@@ -127,8 +128,10 @@ def test_the_folder_is_ours_alone_and_its_logs_may_stay(base: Path) -> None:
         folder = PrivateFolder()
         assert folder.path.parent == base
         assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
-        (folder.path / "ray_token").write_text("secret")
+        (folder.path / "1").mkdir()
+        (folder.path / "1/ray_token").write_text("secret")
         (folder.path / "log").write_text("a line")
         folder.close(keep_logs=keep_logs)
-        assert [path.name for path in base.rglob("*")] == ([folder.path.name, "log"] if keep_logs else [])
+        names = {path.name for path in base.rglob("*")}
+        assert names == ({folder.path.name, "log", "1"} if keep_logs else set())
         cleanup.remove(folder.path, keep_logs=False)

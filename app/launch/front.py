@@ -1,0 +1,250 @@
+"""The front of a local service: HAProxy with the service's address, which outlives everything behind it.
+
+The main process holds the listening socket and HAProxy inherits it. So a connection is never refused as long as the
+service runs: while nothing can take it, it waits in the socket's queue. HAProxy is started again at once if it ends,
+and anew with each configuration that Ray Serve writes for an HAProxy of its own (`reverse_proxy` hands it over); the
+one before finishes its answers. Behind it there may be several Rays, one after another, each with its configurations.
+Only the one that is active gets requests.
+
+Knows HAProxy and processes, and nothing of Ray.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import re
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from app.launch.reverse_proxy import FRONT_BIND
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG: Final = 4096
+_MOST_BYTES: Final = 1 << 20
+_SOON_S: Final = 1.0
+"""An HAProxy that ends so soon after its start is not started again at once."""
+_CHECK_S: Final = 10.0
+_LOOK_S: Final = 0.2
+_SERVER = re.compile(r"(?m)^ +server \S+ \[?(?P<host>[^\s\]]+)\]?:(?P<port>\d+) ")
+_CREDENTIALS = struct.Struct("3i")  # unix(7), SO_PEERCRED: process, user, group
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Raises OSError."""
+    (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+class Front:
+    """One listening socket and the HAProxy behind it. Methods are for the main thread; a thread of its own watches."""
+
+    def __init__(self, folder: Path, listening: socket.socket, binary: Path) -> None:
+        """Starts no HAProxy yet: connections wait. Takes possession of `listening`.
+
+        folder: private and short, for its files. binary: HAProxy.
+        """
+        self.address = folder / "front"
+        """The Unix socket where `reverse_proxy` hands configurations over."""
+        self._folder = folder
+        self._listening = listening
+        self._binary = binary
+        self._lock = threading.RLock()
+        self._configurations: dict[str, str] = {}  # by the Ray that they are from
+        self._active: str | None = None
+        self._current: subprocess.Popen[bytes] | None = None
+        self._started_s = 0.0
+        self._restart_at_s: float | None = None
+        self._leaving: list[subprocess.Popen[bytes]] = []
+        self._is_open = True
+        self._numbers = 0
+        self._selector = selectors.DefaultSelector()
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(str(self.address))
+        self._server.listen()
+        self._server.settimeout(5.0)
+        self._wake, self._woken = socket.socketpair()
+        self._selector.register(self._server, selectors.EVENT_READ)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._watch, name="front", daemon=True)
+        self._thread.start()
+
+    def activate(self, ray: str) -> bool:
+        """From now on requests go to this Ray; answers of another one's go on.
+
+        Returns False, and changes nothing, if HAProxy refuses its configuration.
+        """
+        with self._lock:
+            before, self._active = self._active, ray
+            if ray in self._configurations and not self._apply():
+                self._active = before
+                return False
+            return True
+
+    def hold(self) -> None:
+        """From now on connections wait, until `activate`; what runs goes on."""
+        with self._lock:
+            self._active = None
+            self._leave()
+
+    def reaches(self, ray: str) -> bool:
+        """Whether the first server of this Ray accepts connections."""
+        with self._lock:
+            server = _SERVER.search(self._configurations.get(ray, ""))
+        if server is None:
+            return False
+        with contextlib.suppress(OSError), socket.create_connection((server["host"], int(server["port"])), 1.0):
+            return True
+        return False
+
+    def forget(self, ray: str) -> None:
+        """Drops a Ray's configuration."""
+        with self._lock:
+            self._configurations.pop(ray, None)
+
+    @property
+    def processes(self) -> list[int]:
+        """HAProxy's: the one of now and those that finish their answers."""
+        with self._lock:
+            return [process.pid for process in (*self._leaving, self._current) if process and process.poll() is None]
+
+    @property
+    def answering(self) -> bool:
+        """Whether an HAProxy that is to leave still has an answer to finish."""
+        with self._lock:
+            self._leaving = [process for process in self._leaving if process.poll() is None]
+            return bool(self._leaving)
+
+    def close_address(self) -> None:
+        """The service ends: connections are refused from now on, and what runs goes on."""
+        with self._lock:
+            self._is_open = False
+            self._active = None
+            self._leave()
+            self._listening.close()
+
+    def close(self) -> None:
+        """Ends everything at once."""
+        with self._lock:
+            self._is_open = False
+            self._active = None
+            for process in [*self._leaving, *([self._current] if self._current else [])]:
+                process.kill()
+                process.wait()
+            self._leaving, self._current = [], None
+            self._listening.close()
+        self._wake.close()
+        self._thread.join(5)
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, int):
+                os.close(key.fileobj)  # of a process
+        self._selector.close()
+        self._woken.close()
+        self._server.close()
+        self.address.unlink(missing_ok=True)
+
+    def _leave(self) -> None:
+        """The HAProxy of now finishes its answers, and takes nothing new."""
+        if self._current is not None:
+            self._current.send_signal(signal.SIGUSR1)
+            self._leaving.append(self._current)
+            self._current = None
+
+    def _apply(self) -> bool:
+        """Starts an HAProxy with the active Ray's configuration; the one before leaves once it runs.
+
+        Returns whether HAProxy accepts it. Does nothing while nothing is active.
+        """
+        configuration = self._configurations.get(self._active or "")
+        if configuration is None or not self._is_open:
+            return True
+        descriptor = self._listening.fileno()
+        self._numbers += 1
+        path = self._folder / f"front{self._numbers % 8}.cfg"
+        path.write_text(configuration.replace(FRONT_BIND, f"fd@{descriptor}"), encoding="utf-8")
+        command = [str(self._binary), "-db", "-f", str(path)]
+        try:
+            checked = subprocess.run(
+                [*command, "-c"], pass_fds=[descriptor], capture_output=True, text=True, timeout=_CHECK_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return False
+        if checked.returncode != 0:
+            logger.error("HAProxy refuses its configuration: %s", checked.stderr.strip())
+            return False
+        before = self._current
+        if before is not None and before.poll() is None:
+            command += ["-sf", str(before.pid)]
+            self._leaving.append(before)
+        with (self._folder / "front.log").open("ab") as log:
+            self._current = subprocess.Popen(
+                command, pass_fds=[descriptor], stdin=subprocess.DEVNULL, stderr=log, start_new_session=True
+            )
+        self._started_s = time.monotonic()
+        self._restart_at_s = None
+        watched = os.pidfd_open(self._current.pid)
+        self._selector.register(watched, selectors.EVENT_READ, self._current)
+        return True
+
+    def _watch(self) -> None:
+        while True:
+            for key, _ in self._selector.select(_LOOK_S):
+                if key.fileobj is self._woken:
+                    return
+                if key.fileobj is self._server:
+                    with contextlib.suppress(OSError, ValueError, KeyError):
+                        self._take()
+                    continue
+                self._selector.unregister(key.fileobj)
+                os.close(key.fd)
+                self._ended(key.data)
+            with self._lock:
+                if self._restart_at_s is not None and time.monotonic() >= self._restart_at_s and not self._apply():
+                    self._restart_at_s = time.monotonic() + _SOON_S
+
+    def _ended(self, process: "subprocess.Popen[bytes]") -> None:
+        """An HAProxy has ended. If it was not to, another one takes its place: at once, unless it ended at once."""
+        with self._lock:
+            process.wait()
+            if process is not self._current or not self._is_open:
+                return
+            logger.warning("HAProxy has ended (status %s) and is started again.", process.returncode)
+            self._current = None
+            self._restart_at_s = max(time.monotonic(), self._started_s + _SOON_S)
+
+    def _take(self) -> None:
+        """Takes a configuration from a process of this user. Raises OSError, ValueError, KeyError."""
+        connection, _ = self._server.accept()
+        with connection:
+            connection.settimeout(5.0)
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            if _CREDENTIALS.unpack(credentials)[1] != os.geteuid():
+                return
+            received = b""
+            while (part := connection.recv(1 << 16)) and len(received) < _MOST_BYTES:
+                received += part
+            handed = json.loads(received)
+            with self._lock:
+                is_new = self._configurations.get(handed["ray"]) != handed["configuration"]
+                self._configurations[handed["ray"]] = handed["configuration"]
+                if is_new and handed["ray"] == self._active:
+                    self._apply()
+            connection.sendall(b"taken")

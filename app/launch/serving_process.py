@@ -1,0 +1,122 @@
+"""The main process' side of one Ray with the service in it: starts the program, hears from it, ends what is left of it.
+
+Knows how `app.launch.serving` is spoken to, and not what it does.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from app.launch.cleanup import end_marked
+from app.launch.ray_environment import USE_HAPROXY, haproxy_environment, ray_environment
+from app.launch.serving import TRY_AGAIN_STATUS, Change, Job
+
+_MARK = "REDOUBT_RAY"
+_END_TIMEOUT_S = 20.0
+_LOOK_S = 0.1
+
+
+class ServingProcess:
+    """One Ray, from its start to its end. Used by one thread."""
+
+    def __init__(self, name: str, job: Job, front: Path | None) -> None:
+        """Starts the program.
+
+        name: what its processes are marked with, and its name at the front. front: where the front takes
+        configurations; None: Serve's own proxy has the address. Raises SettingsError if HAProxy can't be started.
+        """
+        self.name = name
+        self.job = job
+        self.is_ready = False
+        self.dashboard: str | None = None
+        self.start_s: int = 0
+        self.loss: str | None = None
+        """Why it has to be replaced although it still answers; None: it has not."""
+        job.folder.mkdir(mode=0o700)
+        environment = {**os.environ, _MARK: f"{job.folder}"}
+        environment |= ray_environment(job.folder, environment)
+        if front is not None:
+            environment |= haproxy_environment(job.folder, front, name)
+        self._control, theirs = socket.socketpair()
+        self._control.setblocking(False)
+        self._received = b""
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "app.launch.serving", str(theirs.fileno())],
+                stdin=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for the main process
+            )
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError), self._process.stdin:
+            self._process.stdin.write(job.to_json().encode() + b"\n")
+
+    @property
+    def pid(self) -> int:
+        """The program's."""
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """The exit status; None as long as the program runs."""
+        return self._process.poll()
+
+    @property
+    def may_be_tried_again(self) -> bool:
+        """Whether only Ray itself did not start."""
+        return self.status == TRY_AGAIN_STATUS
+
+    def hear(self) -> list[dict[str, Any]]:
+        """What it has said of changes since the last call; what it says of itself is kept."""
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            while part := self._control.recv(1 << 16):
+                self._received += part
+        *lines, self._received = self._received.split(b"\n")
+        changes = []
+        for line in lines:
+            news = json.loads(line)
+            if "ready" in news:
+                self.is_ready, self.start_s, self.dashboard = True, news["ready"], news["dashboard"]
+            elif "lost" in news:
+                self.loss = news["lost"]
+            else:
+                changes.append(news)
+        return changes
+
+    def change(self, change: Change) -> None:
+        """Has it make the change."""
+        with contextlib.suppress(OSError):
+            self._control.sendall(change.to_json().encode() + b"\n")
+
+    def begin_end(self) -> None:
+        """Asks it to end."""
+        if self.status is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def end(self, meanwhile: Callable[[], None], *, keep_logs: bool) -> None:
+        """Ends the program and every process of its Ray, and removes their files. Calls `meanwhile` now and then."""
+        self.begin_end()
+        until_s = time.monotonic() + _END_TIMEOUT_S
+        while self.status is None and time.monotonic() < until_s:
+            meanwhile()
+            time.sleep(_LOOK_S)
+        end_marked(_MARK, str(self.job.folder))
+        self._process.wait()
+        self._control.close()
+        if not keep_logs:
+            shutil.rmtree(self.job.folder, ignore_errors=True)
+
+
+def uses_haproxy() -> bool:
+    """Whether HAProxy is to be used: unless the environment says otherwise."""
+    return os.environ.setdefault(USE_HAPROXY, "1") == "1"

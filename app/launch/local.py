@@ -41,6 +41,8 @@ _LOOK_S = 0.2
 _MOST_FAILURES: Final = 5
 """Starts that fail one after another, after which the service ends."""
 _LONGEST_PAUSE_S = 16.0
+_LONGEST_ANSWER_S: Final = 3600.0
+"""How long a Ray that was replaced may finish its answers."""
 
 
 def serve_local(
@@ -108,7 +110,7 @@ def serve_local(
 
 @dataclass(slots=True)
 class _Retiring:
-    """A Ray whose place another one has; it has this long to finish its answers."""
+    """A Ray whose place another one has, and which finishes its answers."""
 
     process: ServingProcess
     until_s: float
@@ -234,8 +236,10 @@ class _Service:
             return
         before, self._active = self._active, following
         if before is not None:
-            drain_s = self._config.application.args.worker.drain_timeout_s
-            self._retiring.append(_Retiring(before, time.monotonic() + drain_s))
+            now_s = time.monotonic()
+            for one in self._retiring:  # there is no memory for ever more of them
+                one.until_s = min(one.until_s, now_s + self._config.application.args.worker.drain_timeout_s)
+            self._retiring.append(_Retiring(before, now_s + _LONGEST_ANSWER_S))
         self._config, self._share = following.job.config, following.job.share
         self._failures = 0
         self._wanted = None

@@ -93,16 +93,15 @@ async def test_answers_go_on_when_their_worker_is_killed(service: RunningService
     bodies = all_kinds(service.model)
     async with httpx.AsyncClient(base_url=service.url, timeout=120) as http:
         clean = [(await answers(http, [body]))[0] for body in bodies]
-        for _ in range(2):
-            running = asyncio.create_task(answers(http, bodies[:3]))
+        for some in (slice(0, 3), slice(2, 5)):  # one worker has places for all of these
+            running = asyncio.create_task(answers(http, bodies[some]))
             await asyncio.to_thread(
                 wait_until, lambda: all(row["queue_length"] for row in service.alive()[:2]), "answers on each worker"
             )
             await asyncio.sleep(0.3)
             victim = service.alive()[0]
             os.kill(victim["pid"], signal.SIGKILL)
-            rest = asyncio.create_task(answers(http, bodies[3:]))
-            assert [*await running, *await rest] == clean
+            assert await running == clean[some]
             await asyncio.to_thread(wait_until, lambda: len(service.alive()) == 2, "a new worker", 60)
             assert victim["worker_id"] not in {row["worker_id"] for row in service.alive()}
     await asyncio.to_thread(service.wait_until_idle)

@@ -7,14 +7,17 @@ Imports Ray: a process that still has to set Ray's environment variables imports
 """
 
 import ipaddress
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 import ray
 from ray import serve
+from ray._private import services as ray_services
 from ray.serve._private import constants as serve_constants
 from ray.serve._private import replica as serve_replica
 from ray.serve._private.common import RequestMetadata
@@ -22,6 +25,7 @@ from ray.serve.exceptions import RequestCancelledError
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
+_LONGEST_START_S = 150.0
 # The names that `ray.init` gives the processes whose end leaves a service that can replace nothing.
 _VITAL_PROCESSES = ("gcs_server", "raylet")
 
@@ -32,19 +36,36 @@ _VITAL_PROCESSES = ("gcs_server", "raylet")
 def start_local_ray(*, address: str, folder: Path, **options: Any) -> Any:
     """`ray.init` of a new Ray that listens on `address` and keeps its files in `folder`; returns Ray's context.
 
-    Raises RuntimeError if it does not start, as on a machine that is too busy.
+    Raises RuntimeError if it does not start within minutes, as on a machine that is too busy.
 
-    Ray 2.60: `ray.init` has `_node_ip_address` and `_temp_dir`, which `ray start` has as public options. It waits half
-    a minute for its own processes, and then raises an Exception of no other type.
+    Ray 2.60: `ray.init` has `_node_ip_address` and `_temp_dir`, which `ray start` has as public options. It asks the
+    GCS for its node with `services.get_node`, and after half a minute raises an Exception of no other type. Beside a
+    service that computes on all cores that is too short, so the question itself is repeated here.
     """
+    ask = ray_services.get_node
+    ray_services.get_node = partial(_until_known, ask)
     try:
         return ray.init(address="local", _node_ip_address=address, _temp_dir=str(folder), **options)
     except Exception as error:
         if type(error) is not Exception:
             raise
         raise RuntimeError(
-            "Ray did not start within half a minute. Is the machine busy with something else? Try again."
+            f"Ray did not start within {_LONGEST_START_S:.0f} s. Is the machine busy with something else? Try again."
         ) from error
+    finally:
+        ray_services.get_node = ask
+
+
+def _until_known(ask: Callable[..., Any], *arguments: Any) -> Any:
+    """What `ask` returns, as soon as it raises no RuntimeError."""
+    give_up_s = time.monotonic() + _LONGEST_START_S
+    while True:
+        try:
+            return ask(*arguments)
+        except RuntimeError:
+            if time.monotonic() > give_up_s:
+                raise
+        time.sleep(0.2)
 
 
 def ended_vital_processes() -> list[tuple[str, int]]:

@@ -31,6 +31,8 @@ def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, s
         # Without clusters Ray accepts loopback as the node's address, and its servers listen on that address only. On
         # Linux it takes clusters for possible, unless this is set.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        # Without a GCS Ray's processes end after a minute. They serve until another Ray has their place.
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
     }
     if variables["RAY_AUTH_MODE"] == "token" and not has_token(environment):
         token_path = folder / "ray_token"

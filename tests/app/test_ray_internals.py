@@ -203,3 +203,22 @@ def test_nothing_private_in_ray_is_used_elsewhere() -> None:
     files = [path for path in app.rglob("*.py") if path != Path(ray_internals.__file__)]
     found = [f"{path}: {line}" for path in files for line in path.read_text().splitlines() if private.search(line)]
     assert found == []
+
+
+def test_a_slow_start_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ray.init` gives up after half a minute, unless the question for its node takes longer than that."""
+    source = inspect.getsource(ray._private.node.Node.__init__)
+    assert "ray._private.services.get_node(" in source
+    answers = iter([RuntimeError("not yet"), RuntimeError("not yet"), {"node": 1}])
+
+    def ask(*arguments: Any) -> Any:
+        assert arguments == ("gcs", "node")
+        answer = next(answers)
+        if isinstance(answer, RuntimeError):
+            raise answer
+        return answer
+
+    assert ray_internals._until_known(ask, "gcs", "node") == {"node": 1}
+    monkeypatch.setattr(ray_internals, "_LONGEST_START_S", 0.0)
+    with pytest.raises(RuntimeError, match="never"):
+        ray_internals._until_known(Mock(side_effect=RuntimeError("never")))

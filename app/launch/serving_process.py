@@ -55,7 +55,7 @@ class ServingProcess:
                 stdin=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
                 env=environment,
-                start_new_session=True,  # Ctrl-C is for the main process
+                process_group=0,  # Ctrl-C is for the main process; and the same session, so that priorities count
             )
         assert self._process.stdin is not None
         with contextlib.suppress(OSError), self._process.stdin:

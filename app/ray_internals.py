@@ -80,6 +80,14 @@ def ended_vital_processes() -> list[tuple[str, int]]:
     return [(kind, process.returncode) for kind, process in node.dead_processes() if kind in _VITAL_PROCESSES]
 
 
+def stop_log_threads() -> None:
+    """Ends the threads of this process that print what Ray's other processes log; from any thread.
+
+    Ray 2.60: without a GCS `Worker.print_logs` asks for the next lines without a pause, which takes a whole core.
+    """
+    ray._private.worker.global_worker.threads_stopped.set()
+
+
 def controller_pid(timeout_s: float) -> int | None:
     """The process id of Serve's controller; None if it does not answer in time.
 

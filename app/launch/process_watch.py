@@ -71,10 +71,13 @@ class VitalProcessWatch:
         return f"Ray's {_NAMES[kind]} {how}."
 
     def _watch(self) -> None:
+        from app.ray_internals import stop_log_threads
+
         while not self._stopped.wait(_PERIOD_S):
             loss = self.loss()
             if loss is None:
                 continue
+            stop_log_threads()
             main_thread = threading.main_thread().ident
             assert main_thread is not None
             with self._sending:

@@ -126,7 +126,7 @@ def _serve(job: Job, control: socket.socket) -> int:
         watch.tell(lambda loss: _tell(control, lost=loss))
         url = context.dashboard_url if job.dashboard else None
         _tell(control, ready=round(time.monotonic() - started_s), dashboard=url)
-        _run_until_stopped(job, control)
+        _run_until_stopped(job, control, watch)
     except _StopRequested:
         _handle_signals(signal.SIG_IGN)
         if (loss := watch.loss()) is not None and not watch.has_told:
@@ -150,8 +150,11 @@ def _serve(job: Job, control: socket.socket) -> int:
         watch.stop()
 
 
-def _run_until_stopped(job: Job, control: socket.socket) -> NoReturn:
-    """Makes the changes that the main process sends, and reports the loss of Serve's controller."""
+def _run_until_stopped(job: Job, control: socket.socket, watch: VitalProcessWatch) -> NoReturn:
+    """Makes the changes that the main process sends, and reports the loss of Serve's controller.
+
+    Once a process is lost that Ray itself needs, nobody could say anything of the controller.
+    """
     controller = ControllerWatch()
     control.settimeout(_LOOK_PERIOD_S)
     received = b""
@@ -159,7 +162,7 @@ def _run_until_stopped(job: Job, control: socket.socket) -> NoReturn:
         try:
             part = control.recv(1 << 16)
         except TimeoutError:
-            if (message := controller.message()) is not None:
+            if not watch.has_told and (message := controller.message()) is not None:
                 print(message, file=sys.stderr, flush=True)
             continue
         if not part:

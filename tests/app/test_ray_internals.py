@@ -25,7 +25,7 @@ from app import ray_internals
 from app.launch.ray_environment import haproxy_environment, ray_environment
 
 LOCAL_RAY = """
-import os, signal, sys, time
+import os, signal, sys, threading, time
 from pathlib import Path
 from app import ray_internals
 
@@ -45,6 +45,11 @@ for name, process in (("raylet", "raylet/raylet"), ("gcs_server", "gcs/gcs_serve
     while (name, -9) not in ray_internals.ended_vital_processes():
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
+ray_internals.stop_log_threads()
+deadline_s = time.monotonic() + 20
+while any(thread.name == "ray_print_logs" for thread in threading.enumerate()):
+    assert time.monotonic() < deadline_s
+    time.sleep(0.05)
 print("all found")
 sys.stdout.flush()
 os._exit(0)

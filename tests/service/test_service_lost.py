@@ -19,6 +19,9 @@ import pytest
 
 from tests.service.running import RunningService, descendants, starting_service, wait_until, write_config
 
+_RAY_START_S = 240
+"""A new Ray starts beside the one that still computes, and beside the other tests."""
+
 
 @contextmanager
 def small_service(model: Path, folder: Path) -> Iterator[tuple[RunningService, set[int]]]:
@@ -63,7 +66,7 @@ def test_the_main_process_is_killed(service_model: Path, tmp_path: Path) -> None
         assert not folder.exists()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_what_everything_depends_on_is_killed(service_model: Path, tmp_path: Path) -> None:
     """The GCS, the raylet, the serving program, HAProxy: each is replaced, and requests are answered or wait.
 
@@ -94,9 +97,9 @@ def test_what_everything_depends_on_is_killed(service_model: Path, tmp_path: Pat
             for _ in range(3):
                 assert ask(0 if name in ("haproxy\0-db", "gcs/gcs_server") else 2) == clean, name
             if is_new_ray:
-                deadline_s = time.monotonic() + 90
+                deadline_s = time.monotonic() + _RAY_START_S
                 while not any(row["worker_id"] != before for row in rows(running)):
-                    assert time.monotonic() < deadline_s, name
+                    assert time.monotonic() < deadline_s, (name, running.log.read_text())
                     time.sleep(0.2)
             assert ask() == clean, name
         family = descendants(running.process.pid)

@@ -14,7 +14,7 @@ from ray.exceptions import ActorUnavailableError
 from ray.serve.exceptions import BackPressureError, RequestCancelledError
 
 from app.controller import worker_client
-from app.controller.unfinished import MOST_LOSSES, Loss
+from app.controller.unfinished import ENOUGH_TOKENS, MOST_LOSSES, Loss
 from app.controller.worker_client import Arrivals, WorkerClient
 from app.engine.engine import Engine
 from app.engine.stream import AsyncEngine
@@ -159,24 +159,22 @@ async def test_a_worker_is_lost_after_each_message(workers: Workers) -> None:
 
 
 async def test_hundreds_of_losses_beside_each_other(workers: Workers) -> None:
+    """Each answer loses its worker some times at once, and then again after enough tokens."""
     random = Random(5)
     faults = [killed, RequestCancelledError, EngineStoppedError]
     kinds = [SamplingParams(temperature=float(i % 2), seed=i) for i in range(16)]
     some = [request(f"r{i}", 110, sampling=kind, stop_token_ids=frozenset(range(i))) for i, kind in enumerate(kinds)]
 
-    async def lose_some() -> None:
-        while True:
-            await asyncio.sleep(0.1)
-            for call in list(workers.calls):
-                if random.random() < 0.7:
-                    call.fail(random.choice(faults)())
+    def lose(asked: GenerateRequest) -> tuple[int, Fault]:
+        attempt = int(asked.request_id.partition("~")[2] or 1)
+        messages = random.randrange(4) if attempt % (MOST_LOSSES - 1) else random.randrange(2, 4) * ENOUGH_TOKENS
+        return messages, random.choice(faults)
 
+    workers.next_fault = lose
     client = client_of(workers)
-    losing = asyncio.create_task(lose_some())
     for _ in range(4):
         answers = await asyncio.gather(*(read(client.generate(one)) for one in some))
         assert answers == [workers.runner.expected_tokens(one) for one in some]
-    losing.cancel()
     assert sum(client.losses.values()) > 100
 
 

@@ -10,8 +10,9 @@ from tests.service.running import wait_until
 
 
 @pytest.fixture
-def received() -> Iterator[list[int]]:
+def received(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The SIGTERMs that this thread got."""
+    monkeypatch.setattr(ray_internals, "stop_log_threads", lambda: None)
     numbers: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: numbers.append(number))
     yield numbers

@@ -35,6 +35,7 @@ cli.command()(accounts.audit)
 for command in (models.convert, models.export, models.seal, models.synth):
     cli.command()(command)
 # For commands whose options are read by who does the work.
+_BENCHES = "engine, kernels, structured, serving, faults, overload, memory, cluster, confidential or compare"
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -231,15 +232,13 @@ def chat(
 def bench(
     context: typer.Context,
     what: Annotated[
-        str, typer.Argument(metavar="engine|kernels|structured|serving|faults|memory|cluster|confidential|compare")
+        str,
+        typer.Argument(metavar="WHAT"),
     ] = "--help",
 ) -> None:
     """Measure the engine, kernels, structured output, the service, its faults, saved pages, clusters, peers."""
     if what == "--help":
-        typer.echo(
-            "Usage: redoubt bench WHAT [OPTIONS]\n\nWHAT is engine, kernels, structured, serving, faults, memory, "
-            "cluster, confidential or compare. Each has its own --help."
-        )
+        typer.echo(f"Usage: redoubt bench WHAT [OPTIONS]\n\nWHAT is {_BENCHES}. Each has its own --help.")
         raise typer.Exit
     if what == "engine":
         from bench.engine import main as measure
@@ -251,6 +250,8 @@ def bench(
         from bench.serving import main as measure
     elif what == "faults":
         from bench.faults.measure import main as measure
+    elif what == "overload":
+        from bench.faults.overload import main as measure
     elif what == "memory":
         from bench.memory import main as measure
     elif what == "cluster":
@@ -261,8 +262,7 @@ def bench(
     elif what == "compare":
         from bench.compare import main as measure
     else:
-        known = "engine, kernels, structured, serving, faults, memory, cluster, confidential or compare"
-        fail(f"there is no bench {what!r}: {known}", 2)
+        fail(f"there is no bench {what!r}: {_BENCHES}", 2)
     raise typer.Exit(measure(context.args))
 
 

@@ -25,8 +25,9 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from time import monotonic
 from typing import Any, cast
 
@@ -35,6 +36,7 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 from ray.serve.request_router import RunningReplica
 
+from app.controller.free_places import FreePlaces
 from app.controller.router import worker_cards, worker_replicas, worker_rows
 from app.controller.unfinished import Loss, UnfinishedOutput
 from app.messages.bundle import Assembler, Bundle, Part
@@ -61,6 +63,8 @@ logger = logging.getLogger("ray.serve")
 _CALL_TIMEOUT_S = 60.0
 _NO_WORKER = "No worker is up: the service is starting, or its workers are lost. Try again later."
 _LOOK_S = 0.25
+_RESERVED_SHARE = 8
+"""One of so many places is for callers that have not taken all the others."""
 _PATIENCE_OF_BEGUN = 10
 _LONGEST_TRIAL_S = 30.0
 """A suspect's prompt may be long. After this time the next one has its turn all the same."""
@@ -100,6 +104,8 @@ class WorkerClient:
         self._arrivals = arrivals
         self._wait_for_worker_s = wait_for_worker_s
         self._trials = Trials()
+        self._free_places = FreePlaces()
+        self._open: Counter[bytes] = Counter()
         self.losses = dict.fromkeys(Loss, 0)
         """How often a request has lost its worker and gone on, since the start."""
 
@@ -143,18 +149,44 @@ class WorkerClient:
         """
         output = UnfinishedOutput(request)
         patience = _Patience(self._wait_for_worker_s)
-        while not output.is_finished:
-            try:
-                async with self._trials.turn(output), aclosing(self._attempt(output, patience)) as deltas:
-                    async for delta in deltas:
-                        yield delta
-            except (NoWorkerError, QueueFullError) as error:
-                if isinstance(error, QueueFullError) and not output.has_begun:
-                    raise
-                await patience.wait(error, has_begun=output.has_begun)
-            except (EngineStoppedError, StepFailedError) as error:
-                patience.restart()
-                self._lost(output, error)
+        with self._place(request.tenant + request.client):
+            while not output.is_finished:
+                try:
+                    async with self._trials.turn(output), aclosing(self._attempt(output, patience)) as deltas:
+                        async for delta in deltas:
+                            yield delta
+                except (NoWorkerError, QueueFullError) as error:
+                    if isinstance(error, QueueFullError) and not output.has_begun:
+                        raise
+                    await patience.wait(error, has_begun=output.has_begun)
+                except (EngineStoppedError, StepFailedError) as error:
+                    patience.restart()
+                    self._lost(output, error)
+
+    @contextmanager
+    def _place(self, caller: bytes) -> Iterator[None]:
+        """Counts a caller's request while it is here. Nobody may take the last places of all queues alone.
+
+        Raises QueueFullError, also for what is raised inside, with the time after which there is room.
+        """
+        places = sum(row.max_running + row.max_waiting for row in self.workers() if row.check_heart_beat)
+        self._open[caller] += 1
+        try:
+            if places and self._open[caller] > places - places // _RESERVED_SHARE:
+                raise QueueFullError("You have as many requests here as one may have. Try again later.")
+            yield
+        except QueueFullError as error:
+            error.retry_after_s = self._free_places.promise(monotonic())
+            raise
+        except BaseException:
+            self._free_places.ended(monotonic())
+            raise
+        else:
+            self._free_places.ended(monotonic())
+        finally:
+            self._open[caller] -= 1
+            if not self._open[caller]:
+                del self._open[caller]
 
     def _lost(self, output: UnfinishedOutput, error: EngineError) -> None:
         """Counts a loss. Raises RequestGivenUpError if it was one too many."""

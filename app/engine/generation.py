@@ -120,6 +120,7 @@ class Generation:
         if request.resumed_token_ids:  # as after a preemption
             sequence.length = len(tokens)
             sequence.restarted = True
+        sequence.caller = request.tenant + request.client
         if has_memory and chain is not None:
             sequence.grant = request.memory
         return Generation(

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from app.interface.accounts.gate import Meter
     from app.interface.accounts.grants import Grants
 
+CLIENT_HEADER = "x-redoubt-client"
+"""The client's address. HAProxy sets it in every request (`app.launch.reverse_proxy`), whatever the client sent."""
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -39,6 +42,8 @@ class Caller:
 
     grants: "Grants | None" = None
     """Gives leave to the user's saved pages; on routes that ask a worker, where pages are saved, for users only."""
+    client: bytes = b""
+    """SHA-256 of the client's address where nobody shows a key: among these addresses time is shared."""
 
     def remembered(self, conversation: str | None, generate: Generate, shared_tokens: int) -> Generate:
         """`generate`, with leave to the pages saved for that conversation of the user's; None: for the default one.
@@ -52,6 +57,12 @@ class Caller:
     def metered(self, model: str, prompt_tokens: int, generate: Generate) -> Generate:
         """`generate`, with what it makes counted for the user. prompt_tokens: each prompt counted once."""
         return generate if self.meter is None else self.meter.observed(model, prompt_tokens, generate)
+
+
+def anonymous(request: Request) -> Caller:
+    """Somebody without a key: no more than the address is known, which the front of the service writes down."""
+    address = request.headers.get(CLIENT_HEADER) or (request.client.host if request.client else "")
+    return Caller(tenant=b"", client=hashlib.sha256(address.encode()).digest())
 
 
 def caller_of(request: Request) -> Caller:
@@ -80,7 +91,7 @@ class KeyCheck:
     async def __call__(self, request: Request) -> None:
         """Leaves the caller in `request.state.caller`, where `caller_of` finds it. Raises ApiError (401)."""
         if not self._digests:
-            request.state.caller = Caller(tenant=b"")
+            request.state.caller = anonymous(request)
             return
         key = bearer(request)
         shown = hashlib.sha256((key or "").encode()).digest()

@@ -192,7 +192,7 @@ def of_engine(error: Exception, retry_after_s: int) -> ApiError | None:
     if isinstance(error, AccountsError):
         return of_accounts(error.refusal)
     if isinstance(error, QueueFullError):
-        return queue_full(retry_after_s)
+        return queue_full(max(retry_after_s, error.retry_after_s or 0))
     if isinstance(error, RequestTooLongError):
         return invalid(str(error), code="context_length_exceeded")
     if isinstance(error, ConstraintError):

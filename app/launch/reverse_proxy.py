@@ -195,11 +195,13 @@ def confined(
         result = _with(result, "bind", f"{bind} proto h1")
     if own_address is not None:
         result = _own_ingress_first(result, own_address, stay_on_node=stay_on_node)
+    # The ingress shares time among addresses of clients without a key.
     # What an ingress had not begun to answer when it was lost goes to the next one. Requests that store something are
     # not sent twice.
     result = _with(result, "retry-on", "conn-failure empty-response")
+    client = "http-request set-header X-Redoubt-Client %[src]"
     once = f"http-request disable-l7-retry if !METH_GET !{{ path {_REPEATABLE} }}"
-    result = re.sub(r"(?m)^( +)(bind .*)$", rf"\1\2\n\1{once}", result)
+    result = re.sub(r"(?m)^( +)(bind .*)$", rf"\1\2\n\1{client}\n\1{once}", result)
     # A client may be silent for long during a response, but not before it has sent its request. A request goes to the
     # ingress only with its body, or a buffer full of it: half-sent requests hold no place there.
     result = _with(

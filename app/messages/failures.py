@@ -16,6 +16,9 @@ class RequestTooLongError(EngineError):
 class QueueFullError(EngineError):
     """The queue is full: try again later."""
 
+    retry_after_s: int | None = None
+    """When there will be room, as far as one knows."""
+
 
 class EngineStoppedError(EngineError):
     """The engine is shutting down, or its thread has failed."""

@@ -83,6 +83,9 @@ class GenerateRequest:
     """Whose request it is: only requests with the same value share cached pages. It comes from the caller's key, never
     from a request's text or fields, and has no default: b"" says that everybody may share the pages. With accounts it
     is the user, so that all of a user's keys and sessions share them."""
+    client: bytes = field(default=b"", kw_only=True)
+    """Tells the callers of one tenant apart, among whom the engine's time is shared: a digest of the client's address
+    where nobody has a key. It decides on nothing but the order."""
     memory: MemoryGrant | None = field(default=None, repr=False)
     """The user's saved pages; None: pages are neither read from disk nor saved. Where the engine has a page store, only
     requests with the same `names_key` share pages, in memory too."""

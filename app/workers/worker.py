@@ -18,12 +18,11 @@ from typing import Any
 from app.engine.engine import Engine
 from app.engine.pages.page_names import CACHE_SECRET_BYTES
 from app.engine.stream import AsyncEngine
-from app.messages.bundle import Bundle, Part
+from app.messages.bundle import Bundle
 from app.messages.crashes import CRASHES_FOLDER, mark_crashes
 from app.messages.direct_line import LINES_FOLDER, connect
 from app.messages.failures import EngineStoppedError
 from app.messages.memory import SavedPages
-from app.messages.outputs import PromptProgress, TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.start import STARTS_FOLDER, StartPhase, note_phase
 from app.messages.workers import WorkerFacts, WorkerReport
@@ -38,8 +37,6 @@ from app.workers.warm_up import warm_up
 
 _CLAIM_TIMEOUT_S = 15.0
 """A worker that is being replaced needs a moment to end. After this time Serve tries again anyway."""
-_QUEUE_NEWS_S = 0.5
-"""How often a request that waits for a place is told where it is, if that has changed."""
 
 
 class Worker:
@@ -124,15 +121,7 @@ class Worker:
 
         Raises QueueFullError, ConstraintError, and what `AsyncEngine.stream` raises.
         """
-        with self._admission.turn() as turn:
-            if request.reports_progress:
-                told: int | None = None
-                while not turn.has_come:
-                    if (ahead := turn.ahead + self._engine.statistics().waiting) != told:
-                        told = ahead
-                        yield _waits(request, ahead)
-                    await turn.wait(_QUEUE_NEWS_S)
-            await turn.wait()
+        with self._admission.place():
             constraint = None
             if request.grammar is not None and self._constraints is not None:
                 constraint = await self._constraints.make(request.grammar)
@@ -204,10 +193,13 @@ class Worker:
         """WorkerReport, the heartbeat. Serve polls it and passes it on to every router when it has changed."""
         self.check_health()
         engine = self._engine.statistics()
+        admitted = self._admission.admitted
+        # The engine's count is the last step's.
+        waiting = min(max(engine.waiting, admitted - self._facts.max_running), admitted)
         return WorkerReport(
             heart_beat=round(time.time(), 3),
-            running=self._admission.running,
-            waiting=self._admission.waiting,
+            running=admitted - waiting,
+            waiting=waiting,
             kv_pages=self._kv_pages,
             kv_pages_free=engine.pages_free,
             kv_pages_cached=engine.pages_cached,
@@ -230,9 +222,3 @@ class Worker:
             self._constraints.close()
         if hasattr(self, "_claim"):
             self._claim.release()
-
-
-def _waits(request: GenerateRequest, ahead: int) -> Bundle:
-    """The news that so many sequences begin before the request."""
-    progress = PromptProgress(len(request.prompt_token_ids), 0, 0, 0.0, ahead)
-    return (Part(request.request_id, 0, TokenDelta((), progress=progress)),)

@@ -145,8 +145,8 @@ MIX = [
         {"max_sequences": 1},
         {"max_sequences": 8, "kv_pages": 256},
         {"max_sequences": 8, "max_step_tokens": 8, "kv_pages": 256},
-        {"max_sequences": 6, "max_step_tokens": 7, "kv_pages": 32},
-        {"max_sequences": 8, "max_step_tokens": 64, "page_tokens": 1, "kv_pages": 128},
+        {"max_sequences": 6, "max_step_tokens": 7, "kv_pages": 27},
+        {"max_sequences": 8, "max_step_tokens": 64, "page_tokens": 1, "kv_pages": 150},
     ],
     ids=["alone", "batched", "chunked", "preempted", "pages of one"],
 )
@@ -166,7 +166,7 @@ def test_the_same_tokens_alone_batched_chunked_and_preempted(
     engine.stop()
     statistics = engine.statistics()
     assert statistics.generated_tokens == sum(generate.max_new_tokens for generate in MIX)
-    assert (statistics.preemptions > 0) == (shape.get("kv_pages", 0) in (32, 128))
+    assert (statistics.preemptions > 0) == (shape.get("kv_pages", 0) in (27, 150))
     once = sum(len(generate.prompt_token_ids) + generate.max_new_tokens - 1 for generate in MIX)
     assert (statistics.computed_tokens > once) == (statistics.preemptions > 0)
 
@@ -267,8 +267,8 @@ def test_an_abort_frees_slot_and_pages_within_a_step(when: str, start: Start) ->
     receiver.submit(engine, make_request("stays", 3, 60))
     gate.wait()  # before its first step
     if when == "queued":
-        receiver.submit(engine, make_request("other", 3, 60))
-    receiver.submit(engine, make_request("leaves", 20 if when == "prefill" else 2, 60))
+        receiver.submit(engine, make_request("other", 2, 60))
+    receiver.submit(engine, make_request("leaves", {"queued": 3, "prefill": 20, "decode": 2}[when], 60))
     gate.let_run(3)
     before = engine.statistics()
     assert (before.running, before.waiting) == (2, 1 if when == "queued" else 0)

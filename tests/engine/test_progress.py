@@ -123,7 +123,7 @@ def test_who_does_not_ask_is_told_nothing_and_gets_the_same_messages(start: Star
     assert calls[0] == 9
 
 
-@pytest.mark.parametrize("shape", [{}, {"kv_pages": 32, "max_sequences": 6}, {"max_step_tokens": 9}], ids=str)
+@pytest.mark.parametrize("shape", [{}, {"kv_pages": 27, "max_sequences": 6}, {"max_step_tokens": 9}], ids=str)
 def test_nothing_goes_back_whatever_is_preempted(
     shape: dict[str, Any], start: Start, period: Callable[[float], None]
 ) -> None:
@@ -140,7 +140,7 @@ def test_nothing_goes_back_whatever_is_preempted(
         assert read(told) == sorted(read(told))
         assert (told[-1].read_tokens, told[-1].queued_ahead) == (len(request.prompt_token_ids), None)
         assert all(each.cached_tokens <= each.read_tokens <= each.total_tokens for each in told)
-    assert (engine.statistics().preemptions > 0) == (shape.get("kv_pages") == 32)
+    assert (engine.statistics().preemptions > 0) == (shape.get("kv_pages") == 27)
     assert not engine._progress.watched
 
 

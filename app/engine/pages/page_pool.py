@@ -124,6 +124,10 @@ class PagePool:
         self._free.append(page)
         return page
 
+    def has(self, digest: bytes) -> bool:
+        """Whether `find` would find a page."""
+        return digest in self._cached
+
     def find(self, digest: bytes) -> int | None:
         """Adds a holder to the page cached under `digest` and returns it; None if there is none."""
         page = self._cached.get(digest)

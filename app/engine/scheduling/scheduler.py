@@ -8,7 +8,9 @@ output, or a chunk of a prompt.
   the rest, but at most `prompt_chunk_tokens` while a sequence decodes, which bounds the time between two tokens.
 - Fairness: half of the prompts' budget goes to the oldest prompt, so that it ends; the rest goes to the prompts with
   the fewest tokens left, so that a short prompt overtakes a long one.
-- Admission: in order of arrival, when a slot is free and the expected peak of memory fits (admission.py).
+- Admission: in the order of fair_queue.py, when a slot is free, the expected peak of memory fits (admission.py), and
+  the prompts that would be computed before it take less than two steps. More of them would only hold slots and pages,
+  which a short question that comes meanwhile needs.
 - Sharing: a page in the prefix cache is not computed again. It is looked up when a prompt reaches it, not only on
   arrival: if several prompts begin alike, one computes the pages and the others wait for them. At least one token is
   always computed, for its logits. A page can be found once the step that filled it has succeeded.
@@ -23,25 +25,28 @@ output, or a chunk of a prompt.
   slots and preempted as a whole; then the tokens that its branches have in common are computed once.
 - Preemption: when an older sequence needs a page and none is free, the youngest gives all of its pages back, goes to
   the front of the queue, and is computed again, prompt and output together. A sequence without a younger one skips the
-  step instead. Nothing is admitted after a preemption until a sequence has ended; otherwise sequences would preempt
-  each other in turn. The oldest sequence is never preempted and fits alone, so every sequence ends.
+  step instead. A preempted one is not admitted until a sequence has ended; otherwise sequences would preempt each other
+  in turn. The oldest sequence is never preempted and fits alone, so every sequence ends.
 
 Knows nothing of token ids, samplers, arrays or streams: it knows the contents of a page by digest only.
 """
 
-from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 from app.engine.pages.page_names import PageChain
 from app.engine.pages.page_pool import OnPageForgotten, PagePool
 from app.engine.scheduling.admission import Admission
+from app.engine.scheduling.fair_queue import FairQueue
 from app.engine.scheduling.limits import PageWindow, SchedulerLimits
 from app.engine.scheduling.page_loader import PageLoader
 from app.engine.scheduling.sequence import SequenceGroup, SequenceState, Step
 
+_STEPS_AHEAD: Final = 2
+
 
 class Scheduler:
-    """Keeps the waiting and the running sequences, both in order of arrival; running ones arrived first."""
+    """Keeps the waiting sequences and the running ones, these in the order in which they began."""
 
     def __init__(
         self,
@@ -57,28 +62,27 @@ class Scheduler:
         """
         self.limits = limits
         self.pool = PagePool(limits.page_count, on_page_forgotten)
-        self.waiting: deque[SequenceState] = deque()
+        self.waiting = FairQueue()
         self.running: list[SequenceState] = []
         self.preemptions = 0
         self.loader: PageLoader | None = None
         """Brings pages that the prefix cache lacks; None: they are computed."""
         self._free_slots = list(range(limits.max_sequences - 1, -1, -1))
         self._admission = Admission(limits, expected_output_tokens)
-        self._admission_open = True
+        self._unfitting: set[SequenceState] = set()  # of those that wait, until a sequence ends
         self._new_pages: list[tuple[int, int, int]] = []  # page table entries of branches made since the last step
 
     def add(self, sequence: SequenceState) -> None:
         """Queues a sequence that `limits.check` accepts."""
-        self.waiting.append(sequence)
+        self.waiting.add(sequence, self._uncached(sequence))
 
     def remove(self, sequence: SequenceState) -> None:
         """Removes a sequence that has ended or was aborted, and its whole group; pages and slots are free at once."""
         if sequence.slot >= 0:
             self._stop(sequence)
             self._admission.ended(sequence)
-        else:
-            self.waiting.remove(sequence)
-        self._admission_open = True
+        self.waiting.ended(sequence)
+        self._unfitting.clear()
 
     def fork(self, group: SequenceGroup, children: Sequence[tuple[SequenceState, int]]) -> list[SequenceState]:
         """Replaces the group's members by children, given as (parent, known tokens); returns the new members.
@@ -105,7 +109,7 @@ class Scheduler:
         return members
 
     def _branch(self, parent: SequenceState, group: SequenceGroup) -> SequenceState:
-        child = SequenceState(parent.prompt_tokens, parent.max_new_tokens, group=group)
+        child = SequenceState(parent.prompt_tokens, parent.max_new_tokens, group=group, caller=parent.caller)
         child.computed, child.kept_pages, child.restarted = parent.computed, parent.kept_pages, True
         child.slot = group.spare_slots.pop()
         child.pages = list(parent.pages)
@@ -161,25 +165,55 @@ class Scheduler:
     def complete(self, step: Step) -> None:
         """The step has been computed: its tokens are in the pages, and full pages may be shared."""
         for sequence, count in zip(step.sequences, step.query_lengths, strict=True):
+            self.waiting.charge(sequence, count)
             sequence.computed += count
             if count > 1:  # pages that an output fills are cached when it claims its next page, or ends
                 self._keep_pages(sequence)
 
     def _admit(self) -> None:
-        """Gives slots to waiting sequences, in order, as long as the expected peak of memory fits."""
-        while self.waiting and self._admission_open:
-            sequence = self.waiting[0]
-            if len(self._free_slots) < (1 if sequence.group is None else sequence.group.width):
+        """Gives slots to waiting sequences in the queue's order, as long as there is room for the next one."""
+        while (sequence := self._next_waiting()) is not None:
+            width = 1 if sequence.group is None else sequence.group.width
+            if len(self._free_slots) < width or self._waits_for_prompts(sequence):
                 return
             if self.running and not self._admission.fits(sequence, self.running, self.pool.repeat_count):
-                self._admission_open = False
-                return
-            self.waiting.popleft()
+                self._unfitting.add(sequence)
+                continue
+            self.waiting.begins(sequence)
             self._admission.admitted(sequence)
             sequence.slot = self._free_slots.pop()
             if sequence.group is not None:
-                sequence.group.spare_slots = [self._free_slots.pop() for _ in range(1, sequence.group.width)]
+                sequence.group.spare_slots = [self._free_slots.pop() for _ in range(1, width)]
             self.running.append(sequence)
+
+    def _next_waiting(self) -> SequenceState | None:
+        """The first one; where there is no memory for a preempted one, the next one if it ranks before that."""
+        first = self.waiting.first()
+        if first is None or first not in self._unfitting:
+            return first
+        other = self.waiting.first_new()
+        if other is None or other in self._unfitting or not self.waiting.is_before(other, first):
+            return None
+        return other
+
+    def _waits_for_prompts(self, sequence: SequenceState) -> bool:
+        """Whether the prompts that have no more tokens left than it take the next steps without it."""
+        if sequence.restarted or (sequence.grant is not None and self.loader is not None):
+            return False
+        own, ahead = self._uncached(sequence), 0
+        for prompt in self.running:
+            if not prompt.loading and 1 < (left := self._uncached(prompt)) <= own:
+                ahead += left
+        return ahead >= _STEPS_AHEAD * self.limits.step_tokens
+
+    def _uncached(self, sequence: SequenceState) -> int:
+        """Known tokens that must be computed, as far as one knows now."""
+        pages = 0
+        if sequence.chain is not None and not sequence.computed:
+            end = (sequence.length - 1) // self.limits.page_tokens
+            while pages < end and self.pool.has(sequence.chain.digest(pages)):
+                pages += 1
+        return sequence.length - sequence.computed - pages * self.limits.page_tokens
 
     def _plan(self, step: Step, prompt_chunk_tokens: int) -> None:
         """Splits the token budget: sets `planned` of every running sequence, after it got its cached pages."""
@@ -370,9 +404,12 @@ class Scheduler:
         group = sequence.group
         if group is not None and group.branched:
             step.preempted_groups.append(group)
-            sequence = SequenceState(sequence.prompt_tokens, sequence.max_new_tokens, group=group, restarted=True)
+            sequence = SequenceState(
+                sequence.prompt_tokens, sequence.max_new_tokens, group=group, caller=sequence.caller, restarted=True
+            )
             group.members, group.branched = [sequence], False
-        self.waiting.appendleft(sequence)
+        self.waiting.add_preempted(sequence)
+        self._unfitting.add(sequence)
 
     def _stop(self, sequence: SequenceState) -> None:
         """Stops the sequence and its whole group: pages and slots are free."""

@@ -37,6 +37,8 @@ class SequenceState:
     """None: prompt and output fit the context."""
     group: SequenceGroup | None = None
     """The search it belongs to; None: it is a request of its own. Members of a group share pages."""
+    caller: bytes = b""
+    """Among whom time is shared (`fair_queue`); the branches of a search have their root's."""
     grant: MemoryGrant | None = None
     """Whose saved pages it may use, and where; None: it knows of none."""
     length: int = field(init=False)

@@ -9,7 +9,7 @@ from fastapi import Request
 
 from app.interface import errors
 from app.interface.accounts.gate import AccountsGate, Meter
-from app.interface.callers import Caller, bearer, caller_of
+from app.interface.callers import Caller, anonymous, bearer, caller_of
 from app.messages.accounts import AccountsError, Identity, RateState
 
 SESSION_COOKIE = "redoubt_session"
@@ -31,7 +31,7 @@ class UserCheck:
             check_origin(request)
             secret = cookie
         if self._gate.guests and (secret is None or not secret.startswith(_OURS)):
-            request.state.caller = Caller(tenant=b"")
+            request.state.caller = anonymous(request)
             return
         if secret is None:
             raise errors.unauthorized()

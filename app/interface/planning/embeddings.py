@@ -24,6 +24,7 @@ def plan_embeddings(
             max_new_tokens=0,
             sampling=SamplingParams(temperature=0.0),
             tenant=caller.tenant,
+            client=caller.client,
             pooling=request.pooling or "mean",
         )
         for i, given in enumerate(inputs)

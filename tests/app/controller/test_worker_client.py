@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,6 +64,7 @@ class Workers:
         self.next_fault: Callable[[GenerateRequest], tuple[int, Fault] | None] = lambda request: None
         """Of a request's call: after so many messages that error."""
         self.on_fault: Callable[[], None] = lambda: None
+        self.rows: list[Any] = []
         self.asked: list[GenerateRequest] = []
         self.calls: list[Call] = []
         self.generate = self
@@ -118,6 +120,7 @@ async def workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncItera
     monkeypatch.setattr(worker_client, "session_folder", lambda name: tmp_path / name)
     monkeypatch.setattr(WorkerClient, "has_workers", lambda self: True)
     workers = Workers()
+    monkeypatch.setattr(WorkerClient, "workers", lambda self: workers.rows)
     yield workers
     await asyncio.sleep(0.05)
     workers.engine.stop()
@@ -303,3 +306,21 @@ async def test_what_was_read_of_the_prompt_comes_once(workers: Workers) -> None:
     assert first.reports_progress
     assert not second.reports_progress
     assert second.resumed_token_ids
+
+
+async def test_a_caller_leaves_places_to_others_and_is_told_when_there_are_more(workers: Workers) -> None:
+    workers.rows = [SimpleNamespace(check_heart_beat=True, max_running=8, max_waiting=8)]
+    client = client_of(workers)
+    workers.next_fault = lambda asked: (1, QueueFullError) if asked.tenant == b"refused" else None
+    assert len(await read(client.generate(request()))) == 30
+    streams = [client.generate(replace(request(f"r{i}", 110), client=b"greedy")) for i in range(15)]
+    for stream in streams[:14]:
+        await anext(stream)
+    with pytest.raises(QueueFullError, match="as many requests here as one may have") as refused:
+        await anext(streams[14])
+    assert refused.value.retry_after_s == 1
+    assert len(await read(client.generate(replace(request("other"), client=b"modest")))) == 30
+    for stream in streams:
+        await stream.aclose()
+    assert len(await read(client.generate(replace(request("again"), client=b"greedy")))) == 30
+    assert not client._open

@@ -87,6 +87,17 @@ async def test_every_computing_route_passes_its_caller_to_the_worker(path: str, 
     assert len(first) == len(second) == 32
 
 
+async def test_clients_without_a_key_are_told_apart_by_address_for_their_shares_only() -> None:
+    worker = FakeWorker(lambda _: deltas([5]))
+    async with http_client(build_http_app(service(worker))) as client:
+        for address in ("192.0.2.1", "192.0.2.2", "192.0.2.1"):
+            await client.post("/v1/chat/completions", json=CHAT, headers={"X-Redoubt-Client": address})
+    first, second, third = worker.requests
+    assert first.client == third.client != second.client
+    assert len(first.client) == 32
+    assert {request.tenant for request in worker.requests} == {b""}
+
+
 async def test_a_route_without_a_key_check_fails_and_asks_no_worker(caplog: pytest.LogCaptureFixture) -> None:
     worker = FakeWorker(lambda _: deltas([5]))
     built = service(worker)

@@ -50,6 +50,8 @@ class Backend(BaseHTTPRequestHandler):
             self.connection.close()
             return
         body = self.path.encode()
+        if self.path == "/who":
+            body = ", ".join(self.headers.get_all("X-Redoubt-Client", [])).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -255,6 +257,14 @@ def test_while_no_ingress_is_known_connections_wait(backend: int, tmp_path: Path
         (folder := tmp_path / "p").mkdir()
         with inner(folder, front, backend):
             assert waiting.result(10).status == 200
+
+
+def test_a_client_cannot_say_which_address_it_has(tmp_path: Path, backend: int) -> None:
+    with started(tmp_path, "127.0.0.1", backend) as (port, _):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", "/who", headers={"X-Redoubt-Client": "192.0.2.7"})
+        assert connection.getresponse().read() == b"127.0.0.1"
+        connection.close()
 
 
 def test_only_what_stores_nothing_is_sent_again(tmp_path: Path) -> None:

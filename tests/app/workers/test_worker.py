@@ -89,8 +89,8 @@ def request(name: str, new_tokens: int = 3) -> GenerateRequest:
     return GenerateRequest(name, (1, 2, 3), new_tokens, tenant=b"")
 
 
-async def read(worker: Worker, name: str) -> list[TokenDelta]:
-    return [part.delta async for (part,) in worker.generate(request(name), reader=name)]
+async def read(worker: Worker, name: str, new_tokens: int = 3) -> list[TokenDelta]:
+    return [part.delta async for (part,) in worker.generate(request(name, new_tokens), reader=name)]
 
 
 def report(worker: Worker) -> WorkerReport:
@@ -169,8 +169,8 @@ async def test_two_requests_run_one_waits_one_is_refused(worker: Worker, model: 
 
 
 async def test_a_request_that_waits_for_a_place_is_told_so_if_it_asks(worker: Worker, model: Model) -> None:
-    model.gate.clear()
-    running = [asyncio.create_task(read(worker, name)) for name in "ab"]
+    model.step_s = 0.003
+    running = [asyncio.create_task(read(worker, name, new_tokens=100)) for name in "ab"]
     await asyncio.sleep(0)
     asks = GenerateRequest("asks", (1, 2, 3), 3, tenant=b"", reports_progress=True)
     async with aclosing(worker.generate(asks, reader="asks")) as bundles:
@@ -179,7 +179,6 @@ async def test_a_request_that_waits_for_a_place_is_told_so_if_it_asks(worker: Wo
         assert report(worker).waiting == 1
         with pytest.raises(QueueFullError):
             await anext(worker.generate(asks, reader="asks"))  # before there is any news
-        model.gate.set()
         deltas = [part.delta async for (part,) in bundles]
     told = [delta.progress for delta in deltas if delta.progress is not None]
     assert told[-1] == PromptProgress(3, 0, 3, told[-1].elapsed_s, queued_ahead=None)

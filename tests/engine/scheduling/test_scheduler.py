@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.pages.page_names import PageChain
+from app.engine.scheduling.fair_queue import AGEING
 from app.engine.scheduling.limits import SchedulerLimits
 from app.engine.scheduling.scheduler import Scheduler
 from app.engine.scheduling.sequence import SequenceState, Step
@@ -152,6 +153,101 @@ def test_the_youngest_skips_a_step_when_no_page_is_free() -> None:
     assert list(scheduler.waiting) == [young]
 
 
+def test_a_question_does_not_wait_for_documents() -> None:
+    """Neither for their prompts, nor for slots and pages that they would hold while others are computed."""
+    scheduler = Scheduler(make_limits(max_context_tokens=1024, page_count=600))
+    for _ in range(12):
+        scheduler.add(SequenceState(1000, 5))
+    for _ in range(3):
+        run(scheduler)
+    assert len(scheduler.running) == 1
+    question = SequenceState(10, 5)
+    scheduler.add(question)
+    run(scheduler)
+    assert question.generated == 1
+
+
+def test_a_document_whose_pages_are_cached_does_not_wait_for_another() -> None:
+    limits = make_limits(max_context_tokens=1024, page_count=600)
+    scheduler = Scheduler(limits)
+    text = [1] * 1000
+    scheduler.add(SequenceState(1000, 1, PageChain(text, limits.page_tokens, b"")))
+    while scheduler.running or scheduler.waiting:
+        run(scheduler)
+    scheduler.add(SequenceState(900, 5))
+    run(scheduler)
+    again = SequenceState(1000, 5, PageChain(text, limits.page_tokens, b""))
+    scheduler.add(again)
+    run(scheduler)
+    assert again.generated == 1
+
+
+def test_a_question_that_fits_begins_before_a_preempted_document() -> None:
+    scheduler = Scheduler(make_limits(page_count=14, max_context_tokens=56), expected_output_tokens=1)
+    old, young = SequenceState(24, 20), SequenceState(24, 20)
+    scheduler.add(old)
+    scheduler.add(young)
+    while not scheduler.preemptions:
+        run(scheduler)
+    question, other = SequenceState(2, 1), SequenceState(30, 1)
+    scheduler.add(other)
+    run(scheduler)
+    assert scheduler.running == [old]  # `other` ranks behind the preempted one
+    scheduler.add(question)
+    run(scheduler)
+    assert (question.generated, scheduler.running) == (1, [old])
+    assert list(scheduler.waiting) == [young, other]
+
+
+def test_callers_get_equal_shares() -> None:
+    """Whoever sends more has no more of the engine, and a third caller who comes late has no claim on the past."""
+    scheduler = Scheduler(make_limits(max_sequences=2, max_context_tokens=64))
+    served = dict.fromkeys((b"few", b"many", b"late"), 0)
+    sent = {b"few": 1, b"many": 20, b"late": 3}
+    steps = 600
+
+    def begin(caller: bytes) -> None:
+        scheduler.add(SequenceState(20, 10, caller=caller))
+
+    def run_and_count() -> None:
+        step = scheduler.schedule(CHUNK_TOKENS)
+        scheduler.complete(step)
+        for sequence, count, sampled in zip(step.sequences, step.query_lengths, step.samples, strict=True):
+            served[sequence.caller] += count
+            if sampled:
+                sequence.length += 1
+                if sequence.generated == sequence.max_new_tokens:
+                    scheduler.remove(sequence)
+                    begin(sequence.caller)  # a closed loop
+
+    for caller in (b"few", b"many"):
+        for _ in range(sent[caller]):
+            begin(caller)
+    for _ in range(steps):
+        run_and_count()
+    assert served[b"few"] == pytest.approx(served[b"many"], rel=0.1)
+    before = dict(served)
+    for _ in range(sent[b"late"]):
+        begin(b"late")
+    for _ in range(steps):
+        run_and_count()
+    third = sum(served.values()) - sum(before.values())
+    assert all(served[name] - before[name] == pytest.approx(third / 3, rel=0.15) for name in served)
+
+
+def test_a_document_is_not_overtaken_for_ever() -> None:
+    scheduler = Scheduler(make_limits(max_sequences=1))
+    document = SequenceState(100, 1)
+    scheduler.add(SequenceState(8, 2))
+    run(scheduler)
+    scheduler.add(document)
+    computed = 0
+    while not document.computed:
+        scheduler.add(SequenceState(8, 1))
+        computed += sum(run(scheduler).query_lengths)
+    assert 50 * 100 < computed <= AGEING * 100 + 100
+
+
 @pytest.mark.parametrize(
     ("prompt_tokens", "max_new_tokens", "page_count", "message"),
     [
@@ -182,6 +278,7 @@ class Arrival:
     max_new_tokens: int
     stops_after: int
     aborted_after_steps: int | None
+    caller: bytes
     text: int | None
     """Which of some texts the prompt is the beginning of; none: its pages are not shared."""
 
@@ -194,6 +291,7 @@ ARRIVALS = st.lists(
         max_new_tokens=st.integers(1, 24),
         stops_after=st.integers(1, 30),
         aborted_after_steps=st.one_of(st.none(), st.integers(0, 40)),
+        caller=st.sampled_from([b"", b"a", b"b"]),
         text=st.one_of(st.none(), st.integers(0, 1)),
     ),
     max_size=12,
@@ -248,7 +346,6 @@ def test_every_sequence_ends_and_no_page_leaks(
     scheduler = Scheduler(limits, expected_output_tokens=2)
     plans: dict[SequenceState, Arrival] = {}
     tokens: dict[SequenceState, list[int]] = {}
-    order: list[SequenceState] = []
     coming = sorted(arrivals, key=lambda arrival: arrival.at_step)
     # Each output token, and each prompt token, takes at most a step of its own; a preemption repeats at most all of it.
     most_steps = 31 + sum(arrival.prompt_tokens + arrival.max_new_tokens for arrival in arrivals) * (len(arrivals) + 1)
@@ -257,10 +354,9 @@ def test_every_sequence_ends_and_no_page_leaks(
             arrival = coming.pop(0)
             text = [arrival.text or 0] * arrival.prompt_tokens
             chain = PageChain(text, limits.page_tokens, b"") if arrival.text is not None else None
-            sequence = SequenceState(arrival.prompt_tokens, arrival.max_new_tokens, chain)
+            sequence = SequenceState(arrival.prompt_tokens, arrival.max_new_tokens, chain, caller=arrival.caller)
             tokens[sequence] = text
             plans[sequence] = arrival
-            order.append(sequence)
             scheduler.add(sequence)
         for sequence, plan in list(plans.items()):
             if plan.aborted_after_steps is not None and now == plan.at_step + plan.aborted_after_steps:
@@ -271,7 +367,8 @@ def test_every_sequence_ends_and_no_page_leaks(
         check_step(scheduler, step, chunk_tokens)
         check_memory(scheduler)
         queue = [*scheduler.running, *scheduler.waiting]
-        assert queue == [sequence for sequence in order if sequence in plans], "order of arrival"
+        assert len(queue) == len(plans) == len(scheduler.running) + len(scheduler.waiting)
+        assert set(queue) == set(plans)
         scheduler.complete(step)
         for sequence, sampled in zip(step.sequences, step.samples, strict=True):
             assert sampled == (sequence.computed == sequence.length)

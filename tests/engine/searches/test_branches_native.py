@@ -14,7 +14,7 @@ from tests.engine.test_engine import Receiver
 TEXT = Path(__file__).parents[2] / "data" / "alice.txt"
 NEW_TOKENS = 24
 # threads, max_sequences, max_step_tokens, prompt_chunk_tokens, kv_pages
-SHAPES = {"alone": (1, 6, 256, 256, 64), "batched": (2, 24, 256, 256, 128), "preempted": (1, 12, 23, 7, 10)}
+SHAPES = {"alone": (1, 6, 256, 256, 64), "batched": (2, 24, 256, 256, 128), "preempted": (1, 12, 23, 7, 9)}
 
 Answers = dict[str, list[tuple[tuple[int, ...], str | None]]]
 
@@ -34,7 +34,7 @@ def requests(embedded_model: Path) -> list[GenerateRequest]:
             "contrastive", tuple(ids[20:84]), NEW_TOKENS, greedy, search=ContrastiveParams(5, 0.6), tenant=b""
         ),
         GenerateRequest("penalized", tuple(ids[90:121]), NEW_TOKENS, penalized, search=BeamParams(3, 2), tenant=b""),
-        GenerateRequest("also plain", tuple(ids[:7]), 60, drawn, tenant=b""),
+        GenerateRequest("also plain", tuple(ids[:107]), 60, drawn, tenant=b""),
         GenerateRequest(
             "diverse",
             tuple(ids[60:100]),

@@ -1,0 +1,133 @@
+"""Which waiting sequence begins next: fair shares between callers, and a caller's own sequences shortest first.
+
+- Between callers: whose sequences have had the fewest tokens computed (virtual time, as in fair queueing; Sheng et al.
+  2024, "Fairness in Serving Large Language Models"). Who comes new begins where the caller was whose sequence has begun
+  last (start-time fair queueing), so that nobody saves up a claim.
+- Within a caller: the sequence with the fewest tokens to compute, so that a question does not wait for documents that
+  were sent at once. A sequence's rank is its tokens plus a share of all tokens computed before it came. So a long one
+  is overtaken by those only that come while AGEING times its own tokens are computed, and each one's turn comes.
+- Preempted sequences, whose answers have begun, come before all others.
+
+Knows integers and callers' names only: neither pages, slots nor which sequence fits.
+"""
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from app.engine.scheduling.sequence import SequenceGroup, SequenceState
+
+AGEING: Final = 64
+OUTPUT_WEIGHT: Final = 2
+"""An output token counts as so many prompt tokens. It takes more time than one."""
+_MOST_NAMES: Final = 4096
+
+_Rank = tuple[float, int]
+
+
+class FairQueue:
+    """The waiting sequences, and how much each caller has had."""
+
+    def __init__(self) -> None:
+        """Starts empty."""
+        self._preempted: deque[SequenceState] = deque()
+        self._ranks: dict[SequenceState | SequenceGroup, _Rank] = {}  # of waiting and running ones
+        self._waiting: dict[bytes, list[tuple[_Rank, SequenceState]]] = {}  # by caller, in order of rank
+        self._served: dict[bytes, float] = {}
+        self._virtual_time = 0.0
+        self._sequences: dict[bytes, int] = {}  # waiting and running ones, by caller
+        self._arrivals = 0
+        self._computed_tokens = 0
+
+    def __len__(self) -> int:
+        return len(self._preempted) + sum(map(len, self._waiting.values()))
+
+    def __iter__(self) -> Iterator[SequenceState]:
+        """All of them, about in the order in which they will begin."""
+        yield from self._preempted
+        callers = sorted(self._waiting, key=self._turn)
+        longest = max(map(len, self._waiting.values()), default=0)
+        for place in range(longest):
+            for caller in callers:
+                if place < len(self._waiting[caller]):
+                    yield self._waiting[caller][place][1]
+
+    def add(self, sequence: SequenceState, tokens: int) -> None:
+        """A new sequence. tokens: how many must be computed before its first output token."""
+        caller = sequence.caller
+        if caller not in self._sequences:
+            self._lift(caller)
+        self._sequences[caller] = self._sequences.get(caller, 0) + 1
+        rank = (tokens + self._computed_tokens / AGEING, self._arrivals)
+        self._arrivals += 1
+        self._ranks[_whole(sequence)] = rank
+        insort(self._waiting.setdefault(caller, []), (rank, sequence))
+
+    def add_preempted(self, sequence: SequenceState) -> None:
+        """A sequence that has run, or one for the branches of a search that have: the first of all."""
+        self._preempted.appendleft(sequence)
+
+    def first(self) -> SequenceState | None:
+        """The next one; it stays until `begins`."""
+        return self._preempted[0] if self._preempted else self.first_new()
+
+    def first_new(self) -> SequenceState | None:
+        """The next one of those that were never preempted."""
+        if not self._waiting:
+            return None
+        caller = min(self._waiting, key=self._turn)
+        return self._waiting[caller][0][1]
+
+    def is_before(self, sequence: SequenceState, other: SequenceState) -> bool:
+        """Whether it has the lower rank: fewer tokens, or waits for long."""
+        return self._ranks[_whole(sequence)] < self._ranks[_whole(other)]
+
+    def begins(self, sequence: SequenceState) -> None:
+        """It runs from now on, and waits no more."""
+        if self._preempted and self._preempted[0] is sequence:
+            self._preempted.popleft()
+        else:
+            self._virtual_time = max(self._virtual_time, self._served[sequence.caller])
+            self._take_out(sequence, self._ranks[_whole(sequence)])
+
+    def ended(self, sequence: SequenceState) -> None:
+        """It has ended, or was aborted, and may have been waiting; of a search any branch."""
+        rank = self._ranks.pop(_whole(sequence))
+        waiting = self._waiting.get(sequence.caller, [])
+        place = bisect_left(waiting, rank, key=lambda entry: entry[0])
+        if sequence in self._preempted:
+            self._preempted.remove(sequence)
+        elif place < len(waiting) and waiting[place][1] is sequence:
+            self._take_out(sequence, rank)
+        self._sequences[sequence.caller] -= 1
+        if not self._sequences[sequence.caller]:
+            del self._sequences[sequence.caller]
+        if not self._sequences:
+            self._served.clear()
+            self._virtual_time = 0.0
+
+    def charge(self, sequence: SequenceState, tokens: int) -> None:
+        """So many tokens of the sequence were computed."""
+        self._computed_tokens += tokens
+        weight = 1 if sequence.in_prompt else OUTPUT_WEIGHT
+        self._served[sequence.caller] += weight * tokens
+
+    def _take_out(self, sequence: SequenceState, rank: _Rank) -> None:
+        waiting = self._waiting[sequence.caller]
+        del waiting[bisect_left(waiting, rank, key=lambda entry: entry[0])]
+        if not waiting:
+            del self._waiting[sequence.caller]
+
+    def _turn(self, caller: bytes) -> tuple[float, _Rank]:
+        return self._served[caller], self._waiting[caller][0][0]
+
+    def _lift(self, caller: bytes) -> None:
+        """Sets where a caller begins that has no sequence."""
+        if len(self._served) >= _MOST_NAMES:
+            self._served = {name: self._served[name] for name in self._sequences}
+        self._served[caller] = max(self._served.get(caller, 0.0), self._virtual_time)
+
+
+def _whole(sequence: SequenceState) -> SequenceState | SequenceGroup:
+    return sequence if sequence.group is None else sequence.group

@@ -137,7 +137,7 @@ class Scheduler:
 
         prompt_chunk_tokens: the most prompt tokens of the step, if a sequence decodes in it.
         """
-        if self.waiting:
+        if self._free_slots and self.waiting:
             self._admit()
         step = Step()
         step.new_pages, self._new_pages = self._new_pages, step.new_pages

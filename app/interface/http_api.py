@@ -38,7 +38,7 @@ from app.interface.user_routes import operator_routes, user_routes
 from app.interface.wire.chat import ChatCompletion, ChatCompletionRequest
 from app.interface.wire.completions import Completion, CompletionRequest
 from app.interface.wire.embeddings import EmbeddingRequest, EmbeddingResponse
-from app.interface.wire.models import Health, Model, ModelList, WorkerList
+from app.interface.wire.models import Health, Liveness, Model, ModelList, Readiness, WorkerList
 from app.interface.wire.responses import ResponseObject, ResponseRequest
 from app.interface.wire.tokenization import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 
@@ -160,6 +160,16 @@ def service_routes(reception: Reception, metrics: Metrics) -> Sequence[Route]:
         Route("POST", "/detokenize", tokenization.detokenize, "Tokens' text.", DetokenizeResponse, DetokenizeRequest),
         Route("GET", "/metrics", series.metrics, "Series in Prometheus' format.", "text/plain"),
         Route("GET", "/health", models.health, "Whether a worker is up.", Health, open=True, unavailable=Health),
+        Route("GET", "/livez", models.livez, "Whether this ingress answers.", Liveness, open=True),
+        Route(
+            "GET",
+            "/readyz",
+            models.readyz,
+            "Whether a model has a worker.",
+            Readiness,
+            open=True,
+            unavailable=Readiness,
+        ),
     )
 
 

@@ -32,7 +32,7 @@ class HttpSettings:
     api_keys: tuple[str, ...] = ()
     """A client must send one of these; empty: every client is served."""
     max_open_requests: int = 512
-    """Requests that may be open at once; further ones are refused (503). `GET /health` is not counted."""
+    """Requests that may be open at once; further ones are refused (503). Probes are not counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 from ray.serve.request_router import RunningReplica
 
 from app.controller.router import worker_cards, worker_replicas, worker_rows
-from app.controller.unfinished import Loss, UnfinishedOutput
+from app.controller.unfinished import UnfinishedOutput
 from app.messages.bundle import Assembler, Bundle, Part
 from app.messages.crashes import CRASHES_FOLDER, has_crashed
 from app.messages.direct_line import LINES_FOLDER, Lines
@@ -51,7 +51,7 @@ from app.messages.failures import (
 )
 from app.messages.memory import MemoryMethod
 from app.messages.model_card import ModelCard
-from app.messages.outputs import TokenDelta
+from app.messages.outputs import Loss, TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerRow
 from app.ray_internals import BROKEN_CALLS, actor_of, call_replica, session_folder, streaming_by_value

@@ -14,6 +14,7 @@ from app.interface import errors
 from app.interface.guard import announces_a_body, error_response
 from app.interface.metrics import Metrics
 from app.interface.recent_failures import RecentFailures
+from app.interface.request_record import record_of
 from app.interface.streaming import ClientGoneError
 
 RESERVED_PLACES = 32
@@ -75,6 +76,7 @@ class OpenRequests:
             metrics.answered(scope["method"], "any", error.status)
             failures: RecentFailures = scope["app"].state.failures
             failures.add(Request(scope), error, route="any")
+            record_of(Request(scope)).failed(error)
             await error_response(error)(scope, receive, send)
             return
         try:

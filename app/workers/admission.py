@@ -7,6 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 
 from app.messages.failures import QueueFullError
 
@@ -14,10 +15,11 @@ from app.messages.failures import QueueFullError
 class Turn:
     """One request's wait for a place, which it may have at once."""
 
-    __slots__ = ("_came", "_queue")
+    __slots__ = ("_came", "_queue", "since_s")
 
     def __init__(self, queue: "deque[Turn]") -> None:
         self._queue = queue
+        self.since_s = monotonic()
         self._came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -49,6 +51,10 @@ class Admission:
         self._max_queued = max_queued
         self._running = 0
         self._queue: deque[Turn] = deque()
+        self.admitted = 0
+        """Requests that have had a place."""
+        self.queued_s = 0.0
+        """How long all of them together have waited for it."""
 
     @property
     def running(self) -> int:
@@ -83,4 +89,7 @@ class Admission:
     def _advance(self) -> None:
         while self._queue and self._running < self._max_concurrent:
             self._running += 1
-            self._queue.popleft().come()
+            turn = self._queue.popleft()
+            self.admitted += 1
+            self.queued_s += monotonic() - turn.since_s
+            turn.come()

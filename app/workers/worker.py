@@ -216,6 +216,8 @@ class Worker:
             generated_tokens=engine.generated_tokens,
             preemptions=engine.preemptions,
             generated_tokens_per_s=round(engine.generated_tokens_per_s, 1),
+            admitted=self._admission.admitted,
+            queued_s=round(self._admission.queued_s, 3),
             saved_bytes=None if self._store is None else self._store.folder.known_bytes,
         ).to_wire()
 

@@ -52,7 +52,7 @@ async def test_a_model_that_comes_later_is_served() -> None:
         models["late"] = models["tiny"]
         assert [model["id"] for model in (await client.get("/v1/models")).json()["data"]] == ["tiny", "late"]
         assert (await client.post("/v1/chat/completions", json=CHAT | {"model": "late"})).status_code == 200
-        assert 'redoubt_generated_tokens_total{model="late"}' in (await client.get("/metrics")).text
+        assert 'redoubt_generated_tokens_total{ingress="i1",model="late"}' in (await client.get("/metrics")).text
         del models["late"]
         assert (await client.get("/v1/models/late")).status_code == 404
 

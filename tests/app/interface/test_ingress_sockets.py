@@ -224,7 +224,7 @@ def test_an_aborted_upload_is_no_failure_of_ours(route: str, caplog: pytest.LogC
             head = f"POST /v1/{route} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             connection.sendall(f"{head}Content-Length: 1000\r\n\r\n".encode() + b'{"model":')
             time.sleep(0.2)
-        counted = f'redoubt_http_requests_total{{method="POST",route="/v1/{route}",status="499"}} 1.0'
+        counted = f'redoubt_http_requests_total{{ingress="i1",method="POST",route="/v1/{route}",status="499"}} 1.0'
         deadline = time.monotonic() + WAIT_S
         while counted not in (text := httpx.get(f"{address}/metrics", timeout=WAIT_S).text):
             assert time.monotonic() < deadline, text
@@ -296,4 +296,4 @@ def test_probes_answer_when_all_places_are_taken() -> None:
         for _ in range(2):
             assert worker.left.acquire(timeout=WAIT_S)
         text = httpx.get(f"{address}/metrics", timeout=WAIT_S).text
-    assert 'redoubt_http_requests_total{method="GET",route="any",status="503"} 3.0' in text
+    assert 'redoubt_http_requests_total{ingress="i1",method="GET",route="any",status="503"} 3.0' in text

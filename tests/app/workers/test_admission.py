@@ -117,3 +117,16 @@ async def test_a_request_that_is_cancelled_as_its_turn_comes_gives_its_place_on(
     release[2].set()
     await tasks[2]
     assert admission.running == 0
+
+
+async def test_waits_are_counted_and_timed() -> None:
+    admission, release = Admission(max_concurrent=1, max_queued=1), asyncio.Event()
+    tasks = [asyncio.create_task(hold(admission, release)) for _ in range(2)]
+    await settled()
+    assert admission.admitted == 1
+    assert admission.queued_s < 0.01
+    await asyncio.sleep(0.05)
+    release.set()
+    await asyncio.gather(*tasks)
+    assert admission.admitted == 2
+    assert 0.05 <= admission.queued_s < 5

@@ -46,6 +46,11 @@ class UnfinishedOutput:
         """Called once the present worker has made ENOUGH_TOKENS."""
 
     @property
+    def request_id(self) -> str:
+        """As the ingress and the first worker know it; further workers know it with ~2, ~3 ... behind."""
+        return self._request.request_id
+
+    @property
     def has_begun(self) -> bool:
         """Whether a worker has had it: then it has a place, and may have tokens."""
         return self._losses > 0 or len(self._known) > 0

@@ -162,7 +162,8 @@ class WorkerClient:
             loss = Loss.CRASHED if error.has_crashed else Loss.LOST
         else:
             loss = Loss.CRASHED if isinstance(error, (EngineFailedError, StepFailedError)) else Loss.MOVED
-        logger.warning("A worker is lost (%s): after %d tokens a request goes on elsewhere.", loss, output.tokens)
+        name, tokens = output.request_id, output.tokens
+        logger.warning("A worker is lost (%s): after %d tokens request %s goes on elsewhere.", loss, tokens, name)
         self.losses[loss] += 1
         output.lost(loss)
 

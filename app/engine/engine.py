@@ -418,15 +418,17 @@ class Engine:
 
     def _fail(self, step: Step, error: Exception) -> None:
         """Ends the requests of a failed step. Others are unaffected: a page is shared only after its step succeeded."""
-        logger.error("an engine step with %d requests has failed", len(step.sequences), exc_info=error)
+        names = []
         for sequence in step.sequences:
             if sequence not in self._generations:  # of a search that ended with another branch
                 continue
             group = sequence.group
             generation = self._generations[sequence] if group is None else self._searches[group].root
+            names.append(generation.request.request_id)
             self._forget(generation)
             if not generation.aborted:
                 self._outbox.add(generation, StepFailedError(f"the engine could not compute this request: {error}"))
+        logger.error("an engine step of the requests %s has failed", ", ".join(names), exc_info=error)
         self._failures_in_a_row += 1
         if self._failures_in_a_row >= MAX_CONSECUTIVE_FAILURES:
             with self._wake:

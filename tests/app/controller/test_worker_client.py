@@ -158,12 +158,13 @@ async def test_a_worker_is_lost_after_each_message(workers: Workers) -> None:
         workers.asked.clear()
 
 
-async def test_a_loss_is_told_with_the_first_delta_after_it(workers: Workers) -> None:
+async def test_a_loss_is_told_with_the_first_delta_after_it(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
     workers.next_fault = once(5)
     async with aclosing(client_of(workers).generate(request())) as deltas:
         told = [delta.losses async for delta in deltas]
     assert told.index((Loss.LOST,)) >= 4
     assert [losses for losses in told if losses] == [(Loss.LOST,)]
+    assert "tokens request r goes on elsewhere" in caplog.text, "the log says which"
 
 
 async def test_hundreds_of_losses_beside_each_other(workers: Workers) -> None:

@@ -53,6 +53,7 @@ _UNAVAILABLE = {
     "code": None,
 }
 _REPEATABLE = "/v1/chat/completions /v1/completions /v1/embeddings /tokenize /detokenize"
+_UUID = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 _LONGEST_SILENCE_S = 3600
 _LONGEST_HEAD_S = 60  # of a request, with its body or the first 16 KiB of it
 # After a reload the old process serves its last streams, at most this long; an answer may take hours.
@@ -199,7 +200,10 @@ def confined(
     # not sent twice.
     result = _with(result, "retry-on", "conn-failure empty-response")
     once = f"http-request disable-l7-retry if !METH_GET !{{ path {_REPEATABLE} }}"
-    result = re.sub(r"(?m)^( +)(bind .*)$", rf"\1\2\n\1{once}", result)
+    # The id is in logs, so a client may choose it only as a UUID. Without one the ingress makes one.
+    is_uuid = f"{{ req.fhdr_cnt(x-request-id) eq 1 }} {{ req.fhdr(x-request-id) -m reg {_UUID} }}"
+    only_uuids = f"http-request del-header x-request-id unless {is_uuid}"
+    result = re.sub(r"(?m)^( +)(bind .*)$", lambda line: f"{line[0]}\n{line[1]}{once}\n{line[1]}{only_uuids}", result)
     # A client may be silent for long during a response, but not before it has sent its request. A request goes to the
     # ingress only with its body, or a buffer full of it: half-sent requests hold no place there.
     result = _with(

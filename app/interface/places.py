@@ -23,6 +23,8 @@ short. Without them a full ingress could not answer 503."""
 
 PROBES = frozenset({"/health", "/livez", "/readyz"})
 """What load balancers and orchestrators ask. They must not take an ingress that is full for one that is dead."""
+_SCRAPES = 4
+"""Requests for `/metrics` that are let in although all places are taken, because then they are needed most."""
 
 _QUICK_BODY_S = 0.5
 """A body that takes longer than this needs one of a limited number of places."""
@@ -62,6 +64,7 @@ class OpenRequests:
         """An ASGI middleware."""
         self._app = app
         self._places = places
+        self._scrapes = Places(_SCRAPES)
         self._retry_after_s = retry_after_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,8 +72,11 @@ class OpenRequests:
         if scope["type"] != "http" or (scope["path"] in PROBES and scope["method"] in ("GET", "HEAD")):
             await self._app(scope, receive, send)
             return
+        places = self._places
+        if places.taken >= places.limit and scope["path"] == "/metrics":
+            places = self._scrapes
         try:
-            self._places.take(self._retry_after_s, "requests")
+            places.take(self._retry_after_s, "requests")
         except errors.ApiError as error:
             metrics: Metrics = scope["app"].state.metrics
             metrics.answered(scope["method"], "any", error.status)
@@ -82,7 +88,7 @@ class OpenRequests:
         try:
             await self._app(scope, receive, send)
         finally:
-            self._places.taken -= 1
+            places.taken -= 1
 
 
 class BodyDeadline:

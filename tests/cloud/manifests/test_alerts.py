@@ -19,10 +19,10 @@ OK, NOT_FOUND, BUSY, DOWN = (f'redoubt_http_requests_total{{status="{status}"}}'
 # Of each alert: series with a value a minute, when it fires (minutes), and series with which it does not.
 CASES: dict[str, tuple[dict[str, str], int, dict[str, str]]] = {
     "RedoubtModelDown": (
-        {'redoubt_model_up{model="m"}': "1 1 0x20"},
-        4,
+        {'redoubt_model_up{model="m"}': "1 1 0 0 1 0 0 1 0 0 1 0 0"},  # its workers crash again and again
+        10,
         {  # a moment; and what another ingress, seen by way of another pod, has not noticed yet
-            'redoubt_model_up{model="m"}': "1 0 1x20",
+            'redoubt_model_up{model="m"}': "1x8 0 1x20",
             'redoubt_model_up{model="n",pod="a"}': "0x20",
             'redoubt_model_up{model="n",pod="b"}': "1x20",
         },

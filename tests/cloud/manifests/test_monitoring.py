@@ -87,7 +87,11 @@ def test_what_two_pods_say_is_not_counted_twice() -> None:
     for expression in (*shown, *(rule["expr"] for rule in alerts())):
         for at in re.finditer(r"redoubt_(worker|model)_\w+", expression):
             before = expression[: at.start()]
-            reduced = r"max by \((model, )?worker\) \((rate\()?$" if at[1] == "worker" else r"max by \(model[^)]*\) \($"
+            reduced = (
+                r"max by \((model, )?worker\) \((rate\()?$"
+                if at[1] == "worker"
+                else r"max by \(model[^)]*\) \((avg_over_time\()?$"
+            )
             assert re.search(reduced, before) or before.endswith("absent("), expression
         if re.search(r"redoubt_(?!worker|model)", expression):
             is_share = "histogram_quantile" in expression or " / " in expression.replace("\n", " ")

@@ -4,7 +4,6 @@ A thread writes them, so a slow disk holds up no answer. What cannot be written 
 what a line says, but that is made where no text is at hand (`app.interface.watched_requests`).
 """
 
-import contextlib
 import errno
 import fcntl
 import logging
@@ -12,7 +11,7 @@ import os
 import queue
 import tempfile
 from collections.abc import Callable, Mapping
-from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
+from logging.handlers import QueueListener, RotatingFileHandler
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -24,6 +23,7 @@ _FILES: Final = 4
 """The present file and those before it."""
 _MOST_WAITING: Final = 8192
 """Lines that wait for the disk."""
+_LONGEST_STOP_S: Final = 5.0
 _MOST_INGRESSES: Final = 1000
 
 
@@ -43,19 +43,23 @@ class AccessLog:
             self._file = _File(folder / name, most_bytes // _FILES, self._dropped)
         except OSError as error:
             raise _unwritable(folder, error) from error
-        lines: queue.Queue[Any] = queue.Queue(_MOST_WAITING)
-        self._entrance = _Entrance(lines, self._dropped)
-        self._listener = QueueListener(lines, self._file)
+        self._lines: queue.Queue[Any] = queue.Queue(_MOST_WAITING)
+        self._listener = _Listener(self._lines, self._file)
         self._listener.start()
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Writes the line a little later, in order. Does not block and does not raise."""
-        self._entrance.handle(logging.makeLogRecord({"msg": orjson.dumps(line).decode()}))
+        try:
+            self._lines.put_nowait(logging.makeLogRecord({"msg": orjson.dumps(line).decode()}))
+        except queue.Full:
+            self._dropped()
 
     def close(self) -> None:
-        """Writes what waits."""
-        with contextlib.suppress(queue.Full):  # the disk hangs
+        """Writes what waits. Blocks as long as the disk does, so call it in a thread."""
+        try:
             self._listener.stop()
+        except queue.Full:  # the disk hangs
+            return
         self._file.close()
         os.close(self._lock)
 
@@ -63,16 +67,16 @@ class AccessLog:
         self.on_drop()
 
 
-class _Entrance(QueueHandler):
-    """Puts lines into the queue."""
+class _Listener(QueueListener):
+    """Writes what is in the queue, in a thread."""
 
-    def __init__(self, lines: "queue.Queue[Any]", dropped: Callable[[], None]) -> None:
-        super().__init__(lines)
-        self._dropped = dropped
+    def __init__(self, lines: "queue.Queue[Any]", file: RotatingFileHandler) -> None:
+        super().__init__(lines, file)
+        self._lines = lines
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """The queue is full."""
-        self._dropped()
+    def enqueue_sentinel(self) -> None:
+        """Asks the thread to end. Raises queue.Full."""
+        self._lines.put(None, timeout=_LONGEST_STOP_S)
 
 
 class _File(RotatingFileHandler):

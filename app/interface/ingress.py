@@ -129,8 +129,8 @@ class Ingress:
             if self._service.accounts is not None:  # what they have is stored
                 await self._service.accounts.running.close()
             self._arrivals.close()
-            if self._service.access_log is not None:
-                self._service.access_log.close()
             for watch in watches:
                 watch.cancel()
             await asyncio.gather(*watches, return_exceptions=True)
+            if self._service.access_log is not None:
+                await asyncio.to_thread(self._service.access_log.close)

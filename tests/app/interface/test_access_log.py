@@ -259,6 +259,19 @@ async def test_a_full_disk_breaks_no_request(log: AccessLog, tmp_path: Path) -> 
     assert lines[-1]["route"] == "/health", "it goes on when there is space"
 
 
+def test_a_disk_that_hangs_costs_lines_only(log: AccessLog, tmp_path: Path) -> None:
+    lost = []
+    log.on_drop = lambda: lost.append(1)
+    log._file.acquire()  # the writing thread waits, as for a disk
+    began_s = time.monotonic()
+    for number in range(20_000):
+        log.write({"number": number})
+    assert time.monotonic() - began_s < 10
+    log._file.release()
+    assert 20_000 - 8192 - 1 <= len(lost) <= 20_000 - 8192
+    assert len(lines_of(log, tmp_path)) == 20_000 - len(lost)
+
+
 async def test_files_that_are_taken_away_at_the_next_one(tmp_path: Path) -> None:
     """The folder is removed, and made again later."""
     log = AccessLog(tmp_path / "log", 1 << 16)

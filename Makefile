@@ -178,10 +178,10 @@ else
 $(BUILD_ENV) $(SERVE_ENV) $(TEST_ENV) $(IMAGE_ENV): ;
 endif
 
-# What the tests drive: a browser, HAProxy with TLS, Postgres, and networks of pods. Not beside the compiler's installation: apt-get runs once at a time.
+# What the tests drive: a browser, HAProxy with TLS, Postgres, networks of pods, and Prometheus' tool for alert rules. Not beside the compiler's installation: apt-get runs once at a time.
 test-tools: | $(BUILD_ENV)
 	@tools/system_packages chromium=chromium haproxy=haproxy ip=iproute2 unshare=util-linux hostname=hostname \
-	  pg_ctlcluster=postgresql
+	  pg_ctlcluster=postgresql promtool=prometheus
 
 # What the tests of the manifests render them with: kubectl, in build/.
 kubectl: | $(ENV)

@@ -82,6 +82,10 @@ def serve(
         Evidence | None,
         typer.Option(help="How clients verify this machine, instead of the file's attestation.evidence."),
     ] = None,
+    log_dir: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the access log, instead of the file's ingress.access_log_folder."),
+    ] = None,
     dashboard: Annotated[bool, typer.Option("--dashboard", help="Start Ray's dashboard too.")] = False,
 ) -> None:
     """Serve models: the OpenAI API under /v1, the chat page at /. Ctrl-C stops it.
@@ -98,6 +102,7 @@ def serve(
             port=port,
             model_folders=model or (),
             evidence=attest.value if attest is not None else None,
+            log_folder=log_dir,
             dashboard=dashboard,
         )
     raise typer.Exit(status)

@@ -261,6 +261,17 @@ class IngressSettings(Knobs):
     """How often the ingress looks for applications of further models that have been added or removed."""
     api_key_file: str | None = None
     """A file of API keys, one per line. Clients must send one (`Authorization: Bearer <key>`); none: no key needed."""
+    access_log_folder: str | None = Field(default=None, min_length=1)
+    """A folder for the access log: a line of JSON for each request, in a file for each ingress; it has ids, counts and
+    times, and never a text (docs/operations.md). `redoubt serve --log-dir` sets it. none: no access log."""
+    access_log_bytes: int = Field(default=256 << 20, ge=1 << 16)
+    """The most that the access log of one ingress takes. Then its oldest quarter goes."""
+
+    def at_absolute_paths(self) -> Self:
+        """The same for a process that runs in another folder."""
+        if self.access_log_folder is None:
+            return self
+        return self.model_copy(update={"access_log_folder": str(Path(self.access_log_folder).absolute())})
 
 
 class AttestationSettings(Knobs):

@@ -11,11 +11,10 @@ import os
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
-from enum import StrEnum
 from typing import Final
 
 from app.messages.failures import RequestGivenUpError
-from app.messages.outputs import TokenDelta
+from app.messages.outputs import Loss, TokenDelta
 from app.messages.requests import GenerateRequest
 
 MOST_CRASHES: Final = 2
@@ -24,17 +23,6 @@ MOST_LOSSES: Final = 5
 """Workers that may be lost in any way, one after another, without a crash that one could see."""
 ENOUGH_TOKENS: Final = 8
 """So many tokens with one worker prove that the request was not what ended the last one."""
-
-
-class Loss(StrEnum):
-    """How a request has lost its worker."""
-
-    CRASHED = "crashed"
-    """The worker has crashed, or could not compute the step with this request."""
-    LOST = "lost"
-    """The worker was killed, or is out of reach."""
-    MOVED = "moved"
-    """The worker has ended in order, or is about to."""
 
 
 class UnfinishedOutput:
@@ -52,9 +40,15 @@ class UnfinishedOutput:
         self._of_attempt = 0  # tokens that the present worker has made
         self._to_skip = 0  # tokens of a search, which begins again, that the client has
         self._crashes = self._losses = 0  # one after another
+        self._untold: tuple[Loss, ...] = ()
         self.is_finished = False
         self.on_enough: Callable[[], None] | None = None
         """Called once the present worker has made ENOUGH_TOKENS."""
+
+    @property
+    def request_id(self) -> str:
+        """As the ingress and the first worker know it; further workers know it with ~2, ~3 ... behind."""
+        return self._request.request_id
 
     @property
     def has_begun(self) -> bool:
@@ -94,7 +88,7 @@ class UnfinishedOutput:
         )
 
     def take(self, delta: TokenDelta) -> TokenDelta:
-        """Adds a delta of the present worker's; returns what of it is new."""
+        """Adds a delta of the present worker's; returns what of it is new, and how workers were lost before."""
         if self._to_skip and delta.token_ids:
             skipped = min(self._to_skip, len(delta.token_ids))
             self._to_skip -= skipped
@@ -105,10 +99,13 @@ class UnfinishedOutput:
         if self.on_enough is not None and (self._of_attempt >= ENOUGH_TOKENS or self.is_finished):
             enough, self.on_enough = self.on_enough, None
             enough()
+        if self._untold:
+            delta, self._untold = delta._replace(losses=self._untold), ()
         return delta
 
     def lost(self, loss: Loss) -> None:
         """The present worker is lost. Raises RequestGivenUpError if the request may not have another one."""
+        self._untold += (loss,)
         if self._of_attempt >= ENOUGH_TOKENS:
             self._crashes = self._losses = 0
         if loss is Loss.MOVED:

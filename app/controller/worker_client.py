@@ -38,7 +38,7 @@ from ray.serve.request_router import RunningReplica
 
 from app.controller.free_places import FreePlaces
 from app.controller.router import worker_cards, worker_replicas, worker_rows
-from app.controller.unfinished import Loss, UnfinishedOutput
+from app.controller.unfinished import UnfinishedOutput
 from app.messages.bundle import Assembler, Bundle, Part
 from app.messages.crashes import CRASHES_FOLDER, has_crashed
 from app.messages.direct_line import LINES_FOLDER, Lines
@@ -53,7 +53,7 @@ from app.messages.failures import (
 )
 from app.messages.memory import MemoryMethod
 from app.messages.model_card import ModelCard
-from app.messages.outputs import TokenDelta
+from app.messages.outputs import Loss, TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerRow
 from app.ray_internals import BROKEN_CALLS, actor_of, call_replica, session_folder, streaming_by_value
@@ -194,7 +194,8 @@ class WorkerClient:
             loss = Loss.CRASHED if error.has_crashed else Loss.LOST
         else:
             loss = Loss.CRASHED if isinstance(error, (EngineFailedError, StepFailedError)) else Loss.MOVED
-        logger.warning("A worker is lost (%s): after %d tokens a request goes on elsewhere.", loss, output.tokens)
+        name, tokens = output.request_id, output.tokens
+        logger.warning("A worker is lost (%s): after %d tokens request %s goes on elsewhere.", loss, tokens, name)
         self.losses[loss] += 1
         output.lost(loss)
 

@@ -121,6 +121,8 @@ class WorkerTable:
             max_running=entry.facts.max_running,
             max_waiting=entry.facts.max_waiting,
             generated_tokens_per_s=report.generated_tokens_per_s,
+            admitted=report.admitted,
+            queued_s=report.queued_s,
             saved_bytes=report.saved_bytes,
             max_saved_bytes=entry.facts.max_saved_bytes,
         )

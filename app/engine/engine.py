@@ -125,6 +125,7 @@ class Engine:
         self._progress = ProgressReports(self._scheduler, self._outbox)
         self._failures_in_a_row = 0
         self._steps = self._computed_tokens = self._cached_tokens = self._generated_tokens = 0
+        self._begun, self._queued_s = 0, 0.0
         self._rate = TokenRate()
         # Shared, guarded by the condition's lock.
         self._wake = threading.Condition()
@@ -267,6 +268,8 @@ class Engine:
             spare = self._limits.step_tokens - len(self._scheduler.running)
             self._speculation.guess(self._scheduler.running, self._generations, spare)
         step = self._scheduler.schedule(self._pace.chunk_tokens)
+        for sequence in step.begun:
+            self._count_begun(self._generations[sequence])
         for slot, index, page in step.new_pages:
             self._page_table[slot, index] = page
         for source, target in step.copied_pages:
@@ -418,15 +421,17 @@ class Engine:
 
     def _fail(self, step: Step, error: Exception) -> None:
         """Ends the requests of a failed step. Others are unaffected: a page is shared only after its step succeeded."""
-        logger.error("an engine step with %d requests has failed", len(step.sequences), exc_info=error)
+        names = []
         for sequence in step.sequences:
             if sequence not in self._generations:  # of a search that ended with another branch
                 continue
             group = sequence.group
             generation = self._generations[sequence] if group is None else self._searches[group].root
+            names.append(generation.request.request_id)
             self._forget(generation)
             if not generation.aborted:
                 self._outbox.add(generation, StepFailedError(f"the engine could not compute this request: {error}"))
+        logger.error("an engine step of the requests %s has failed", ", ".join(names), exc_info=error)
         self._failures_in_a_row += 1
         if self._failures_in_a_row >= MAX_CONSECUTIVE_FAILURES:
             with self._wake:
@@ -466,6 +471,12 @@ class Engine:
         if self._on_page_forgotten is not None:
             self._on_page_forgotten(page, digest)
 
+    def _count_begun(self, generation: Generation) -> None:
+        if generation.submitted_s is not None:
+            self._begun += 1
+            self._queued_s += time.monotonic() - generation.submitted_s
+            generation.submitted_s = None
+
     def _count(self) -> EngineStatistics:
         scheduler = self._scheduler
         return EngineStatistics(
@@ -479,6 +490,8 @@ class Engine:
             cached_tokens=self._cached_tokens,
             generated_tokens=self._generated_tokens,
             preemptions=scheduler.preemptions,
+            begun=self._begun,
+            queued_s=self._queued_s,
             guessed_tokens=self._speculation.guessed_tokens if self._speculation is not None else 0,
             right_guesses=self._speculation.right_guesses if self._speculation is not None else 0,
             generated_tokens_per_s=self._rate.per_s if scheduler.running else 0.0,

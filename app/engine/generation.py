@@ -4,6 +4,7 @@ Most requests are one generation. A search (`searches/branches.py`) is one reque
 share a `SequenceGroup`. Knows neither how tokens are guessed, nor how a search works, nor when a step runs.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -53,6 +54,7 @@ class Generation:
         "sampler",
         "sequence",
         "state_reader",
+        "submitted_s",
         "tokens",
     )
 
@@ -86,6 +88,8 @@ class Generation:
         self.sequence = sequence
         self.drafter = drafter
         self.guesses: list[int] = []  # for the next step
+        self.submitted_s: float | None = None
+        """When the request came, of the monotonic clock; None once it has begun."""
         self.aborted = False
         self.ended = False
         self.prompt_reader = prompt_reader
@@ -123,9 +127,11 @@ class Generation:
         sequence.caller = request.tenant + request.client
         if has_memory and chain is not None:
             sequence.grant = request.memory
-        return Generation(
+        generation = Generation(
             request, sampler, deliver, key, tokens, sequence, prompt_reader=prompt_reader, constraint=constraint
         )
+        generation.submitted_s = time.monotonic()
+        return generation
 
     def drop(self, begin: int, end: int) -> None:
         """Removes tokens [begin, end), which have left the context window."""

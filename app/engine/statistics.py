@@ -31,6 +31,10 @@ class EngineStatistics:
     """Output tokens."""
     preemptions: int
     """How often a sequence, or a search's group, had to give its pages back."""
+    begun: int
+    """Requests that have run, since the start."""
+    queued_s: float
+    """How long all of them together have waited for that."""
     guessed_tokens: int
     """Tokens that were computed as guesses of outputs."""
     right_guesses: int

@@ -31,6 +31,7 @@ from app.interface.errors import ApiError
 from app.interface.planning.job import Job
 from app.interface.planning.limits import Limits
 from app.interface.reception import Reception, unchanged
+from app.interface.request_record import record_of
 from app.interface.text.chat_model import ChatModel
 from app.interface.wire.generation import GenerationRequest
 from app.interface.wire.responses import ResponseRequest
@@ -97,7 +98,7 @@ async def generate(
 
     begin: from (body, caller, request id) to what is stored of it; None: nothing is.
     """
-    service = reception.service
+    service, record = reception.service, record_of(request)
     stored: StoredAnswer[Body] | None = None
 
     async def prepare(body: Body, caller: Caller, request_id: str) -> Body:
@@ -120,7 +121,9 @@ async def generate(
         job = family.plan(chat, body, service.settings.limits, caller, request_id)
         head = AnswerHead(request_id, int(time.time()), body.model)
         name = None if stored is None else stored.conversation_name
-        remembered = caller.remembered(name or body.prompt_cache_key, worker, job.shared_tokens)
+        record.asks(body.model, job.prompt_tokens)
+        record.is_stream = bool(body.stream)
+        remembered = caller.remembered(name or body.prompt_cache_key, record.observed(worker), job.shared_tokens)
         deltas = choice_deltas(job, served.chat, caller.metered(body.model, job.prompt_tokens, remembered))
         if body.stream or (stored is not None and stored.is_detached):
             events = family.events(body, head, job)

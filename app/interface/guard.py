@@ -20,6 +20,7 @@ from app.interface import errors
 from app.interface.errors import ApiError
 from app.interface.metrics import Metrics
 from app.interface.recent_failures import RecentFailures, request_id_of
+from app.interface.request_record import record_of
 from app.interface.streaming import ClientGoneError
 
 _LONGEST_LINGER_S, _LONGEST_SILENCE_S = 10.0, 1.0
@@ -29,7 +30,7 @@ _MOST_LINGERING = 16
 """Connections that are read from in this way at once; others are closed right after their answer."""
 
 
-_CLIENT_GONE = 499
+CLIENT_GONE = 499
 """The status by which proxies count a client that closed its connection before the answer."""
 
 
@@ -45,7 +46,7 @@ class Guarded(APIRoute):
             try:
                 response = await answered(request)
             except asyncio.CancelledError:  # Serve ends a request whose client has gone
-                metrics.answered(request.method, self.path, _CLIENT_GONE)
+                metrics.answered(request.method, self.path, CLIENT_GONE)
                 raise
             metrics.answered(request.method, self.path, response.status_code)
             response.headers.update(getattr(request.state, "headers", {}))  # of a user's limits
@@ -57,7 +58,7 @@ class Guarded(APIRoute):
             except ApiError as error:
                 return failed(request, error)
             except (ClientGoneError, ClientDisconnect):
-                return Response(status_code=_CLIENT_GONE)  # for the metrics; the client has gone
+                return Response(status_code=CLIENT_GONE)  # for the metrics; the client has gone
             except Exception as error:
                 state = request.app.state
                 return failed(request, errors.as_api_error(error, request_id_of(request), state.retry_after_s))
@@ -65,6 +66,7 @@ class Guarded(APIRoute):
         def failed(request: Request, error: ApiError) -> Response:
             failures: RecentFailures = request.app.state.failures
             failures.add(request, error)
+            record_of(request).failed(error)
             return error_response(error)
 
         return guarded

@@ -35,10 +35,11 @@ from app.interface.routes.responses import ResponseRoutes
 from app.interface.routes.tokenization import TokenizationRoutes
 from app.interface.service import Service
 from app.interface.user_routes import operator_routes, user_routes
+from app.interface.watched_requests import WatchedRequests
 from app.interface.wire.chat import ChatCompletion, ChatCompletionRequest
 from app.interface.wire.completions import Completion, CompletionRequest
 from app.interface.wire.embeddings import EmbeddingRequest, EmbeddingResponse
-from app.interface.wire.models import Health, Model, ModelList, WorkerList
+from app.interface.wire.models import Health, Liveness, Model, ModelList, Readiness, WorkerList
 from app.interface.wire.responses import ResponseObject, ResponseRequest
 from app.interface.wire.tokenization import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 
@@ -51,9 +52,12 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
     lifespan: what runs from before the first request until after the last.
     """
     app = FastAPI(title="Redoubt", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
-    metrics = Metrics(service.workers)
+    metrics = Metrics(service.workers, lambda: list(service.models), service.ingress)
     failures = RecentFailures()
     places = Places(service.settings.max_open_requests)
+    metrics.watch_places(lambda: places.taken, places.limit)
+    if service.access_log is not None:
+        service.access_log.on_drop = metrics.log_line_dropped
     app.state.metrics = metrics  # this and the next two are for the guards
     app.state.failures = failures
     app.state.retry_after_s = service.settings.retry_after_s
@@ -103,6 +107,7 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
         BodyDeadline, slow_limit=max(1, settings.max_open_requests // 4), retry_after_s=settings.retry_after_s
     )
     app.add_middleware(OpenRequests, places=places, retry_after_s=settings.retry_after_s)
+    app.add_middleware(WatchedRequests, metrics=metrics, log=service.access_log)
     app.add_middleware(LingeringClose)
     return app
 
@@ -160,6 +165,16 @@ def service_routes(reception: Reception, metrics: Metrics) -> Sequence[Route]:
         Route("POST", "/detokenize", tokenization.detokenize, "Tokens' text.", DetokenizeResponse, DetokenizeRequest),
         Route("GET", "/metrics", series.metrics, "Series in Prometheus' format.", "text/plain"),
         Route("GET", "/health", models.health, "Whether a worker is up.", Health, open=True, unavailable=Health),
+        Route("GET", "/livez", models.livez, "Whether this ingress answers.", Liveness, open=True),
+        Route(
+            "GET",
+            "/readyz",
+            models.readyz,
+            "Whether a model has a worker.",
+            Readiness,
+            open=True,
+            unavailable=Readiness,
+        ),
     )
 
 

@@ -20,6 +20,7 @@ from ray.serve.handle import DeploymentHandle
 from app.controller.accounts_client import ServeAccounts
 from app.controller.applications import ServeApplications
 from app.controller.worker_client import Arrivals, WorkerClient
+from app.interface.access_log import AccessLog
 from app.interface.accounts.gate import AccountsGate
 from app.interface.accounts.user_pages import UserPages
 from app.interface.callers import read_api_keys
@@ -68,6 +69,7 @@ class Ingress:
                 pages=pages,
                 most_running=ingress.max_ongoing_requests,
             )
+        folder = ingress.access_log_folder
         self._service = Service(
             models=self._directory.models,
             workers=self._directory.workers,
@@ -90,6 +92,7 @@ class Ingress:
                 up_since=time.time(),
             ),
             accounts=gate,
+            access_log=None if folder is None else AccessLog(Path(folder), ingress.access_log_bytes),
         )
 
     def __serve_build_asgi_app__(self) -> FastAPI:
@@ -129,3 +132,5 @@ class Ingress:
             for watch in watches:
                 watch.cancel()
             await asyncio.gather(*watches, return_exceptions=True)
+            if self._service.access_log is not None:
+                await asyncio.to_thread(self._service.access_log.close)

@@ -5,31 +5,59 @@ and workers only, and none takes its value from a request's text. HTTP is counte
 their counts in their heartbeats. It knows neither Ray nor the engine.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from platform import python_version
 from time import perf_counter
 
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client import (
+    CONTENT_TYPE_PLAIN_0_0_4,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from app.interface.service import ServedModel
-from app.messages.outputs import Generate, TokenDelta
+from app.interface.service import IngressFacts, ServedModel
+from app.interface.worker_series import WorkerSeries
+from app.messages.outputs import Generate, Loss, TokenDelta
 from app.messages.requests import BeamParams, GenerateRequest
 from app.messages.workers import WorkerRow
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _NEXT_TOKEN_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
+_DURATION_S = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+"""A client may send any word as a method."""
+_NO_INGRESS = IngressFacts(id="", node="", replicas=1, version="", up_since=0)
 
 
 class Metrics:
     """One ingress replica's series. Any thread may use it, because the library locks its series."""
 
-    def __init__(self, workers: Callable[[], Sequence[WorkerRow]]) -> None:
-        self._registry = registry = CollectorRegistry()  # not the library's global one, which has Ray's series
+    def __init__(
+        self,
+        workers: Callable[[], Sequence[WorkerRow]],
+        models: Callable[[], Iterable[str]] = tuple,
+        ingress: IngressFacts = _NO_INGRESS,
+    ) -> None:
+        """workers: the worker table. models: the names that are served, whether they have workers or not."""
+        self._all = CollectorRegistry()  # not the library's global one, which has Ray's series
+        self._registry = registry = CollectorRegistry()
+        self._all.register(_OfIngress(registry, ingress.id))
+        self._all.register(WorkerSeries(workers, models))
+        ProcessCollector(registry=registry)
+        Gauge(
+            "redoubt_build_info", "The service's version; always 1.", ["version", "python"], registry=registry
+        ).labels(ingress.version, python_version()).set(1)
+        self._open = Gauge("redoubt_open_requests", "HTTP requests that are being answered.", registry=registry)
+        self._open_limit = Gauge("redoubt_open_requests_limit", "The most of them; more get 503.", registry=registry)
         self._requests = Counter(
             "redoubt_http_requests", "HTTP requests answered.", ["method", "route", "status"], registry=registry
         )
@@ -62,21 +90,51 @@ class Metrics:
             buckets=_NEXT_TOKEN_S,
             registry=registry,
         )
-        registry.register(_Workers(workers))
+        self._resumed = Counter(
+            "redoubt_requests_resumed",
+            "Sequences that went on with another worker: theirs crashed, was lost, or had to end.",
+            ["model", "loss"],
+            registry=registry,
+        )
+        self._duration_s = Histogram(
+            "redoubt_http_request_duration_seconds",
+            "From a request's head to its answer's last byte; of a client that left, until then.",
+            ["route", "status"],
+            buckets=_DURATION_S,
+            registry=registry,
+        )
+
+        self._log_dropped = Counter(
+            "redoubt_access_log_dropped", "Requests without a line, as the disk is full or slow.", registry=registry
+        )
 
     def text(self) -> bytes:
         """All series now, as `CONTENT_TYPE`."""
-        return generate_latest(self._registry)
+        return generate_latest(self._all)
+
+    def watch_places(self, taken: Callable[[], int], limit: int) -> None:
+        """Shows how many requests are open, of how many that may be."""
+        self._open.set_function(taken)
+        self._open_limit.set(limit)
 
     def answered(self, method: str, route: str, status: int) -> None:
         """A request was answered; `route` is a path with its variables' names, never their values."""
-        self._requests.labels(method, route, status).inc()
+        self._requests.labels(method if method in METHODS else "other", route, status).inc()
+
+    def log_line_dropped(self) -> None:
+        """A line of the access log could not be written. Any thread."""
+        self._log_dropped.inc()
+
+    def ended(self, route: str, status: int, duration_s: float) -> None:
+        """An answer has ended, or its client has gone; `route` as in `answered`."""
+        self._duration_s.labels(route, f"{status // 100}xx").observe(duration_s)
 
     def observed(self, model: str, generate: Generate) -> Generate:
         """The same generator, with its sequences and tokens counted."""
         sequences = {reason: self._sequences.labels(model, reason) for reason in ("stop", "length", "error", "closed")}
         prompt_tokens, cached_tokens = self._prompt_tokens.labels(model), self._cached_tokens.labels(model)
         generated_tokens = self._generated_tokens.labels(model)
+        resumed = {loss: self._resumed.labels(model, loss) for loss in Loss}
         first_token_s, next_token_s = self._first_token_s.labels(model), self._next_token_s.labels(model)
 
         async def counted(request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
@@ -86,6 +144,8 @@ class Metrics:
             try:
                 async with aclosing(generate(request)) as deltas:
                     async for delta in deltas:
+                        for loss in delta.losses:
+                            resumed[loss].inc()
                         if not began and delta.has_output:
                             began = True
                             prompt_tokens.inc(len(request.prompt_token_ids))
@@ -114,39 +174,18 @@ class Metrics:
         return counted
 
 
-class _Workers(Collector):
-    """The worker table as series: what each worker reported in its last heartbeat."""
+class _OfIngress(Collector):
+    """Another registry's series, each with the ingress' id: a scrape may reach any ingress, and each counts alone."""
 
-    def __init__(self, workers: Callable[[], Sequence[WorkerRow]]) -> None:
-        self._workers = workers
+    def __init__(self, registry: CollectorRegistry, ingress_id: str) -> None:
+        self._registry = registry
+        self._label = {"ingress": ingress_id}
 
     def collect(self) -> Iterator[Metric]:
-        """One sample for each worker that is not gone."""
-        rows = [row for row in self._workers() if row.state != "gone"]
-        gauges: dict[str, tuple[str, Callable[[WorkerRow], float]]] = {
-            "up": ("Whether it reports, and gets requests.", lambda row: row.check_heart_beat),
-            "requests_running": ("Sequences that it computes.", lambda row: row.running),
-            "requests_waiting": ("Sequences that wait for a place.", lambda row: row.waiting),
-            "kv_pages": ("Pages of keys and values.", lambda row: row.kv_pages),
-            "kv_pages_used": ("Pages that sequences hold.", lambda row: row.kv_pages - row.kv_pages_free),
-            "kv_pages_cached": ("Pages that later prompts may find.", lambda row: row.kv_pages_cached),
-        }
-        counters: dict[str, tuple[str, Callable[[WorkerRow], float]]] = {
-            "computed_tokens": ("Tokens that went through the model.", lambda row: row.computed_tokens),
-            "cached_tokens": ("Prompt tokens that the prefix cache had.", lambda row: row.cached_tokens),
-            "generated_tokens": ("Tokens made.", lambda row: row.generated_tokens),
-            "preemptions": ("Sequences that gave their pages back.", lambda row: row.preemptions),
-        }
-        for name, (description, value) in gauges.items():
-            gauge = GaugeMetricFamily(f"redoubt_worker_{name}", description, labels=["worker"])
-            for row in rows:
-                gauge.add_metric([row.worker_id], value(row))
-            yield gauge
-        for name, (description, value) in counters.items():
-            counter = CounterMetricFamily(f"redoubt_worker_{name}", description, labels=["worker"])
-            for row in rows:
-                counter.add_metric([row.worker_id], value(row))
-            yield counter
+        """The library calls this."""
+        for metric in self._registry.collect():
+            metric.samples = [sample._replace(labels=self._label | sample.labels) for sample in metric.samples]
+            yield metric
 
 
 class ObservedModels(Mapping[str, ServedModel]):

@@ -1,6 +1,6 @@
 """How many requests may be open at once, and how long a request's body may take to arrive.
 
-ASGI middlewares around the whole application. They know no route but `/health`, which is always let in.
+ASGI middlewares around the whole application. They know no routes but the probes, which are always let in.
 """
 
 import asyncio
@@ -14,11 +14,17 @@ from app.interface import errors
 from app.interface.guard import announces_a_body, error_response
 from app.interface.metrics import Metrics
 from app.interface.recent_failures import RecentFailures
+from app.interface.request_record import record_of
 from app.interface.streaming import ClientGoneError
 
 RESERVED_PLACES = 32
-"""Requests that Serve lets into an ingress on top of `max_ongoing_requests`: for `/health`, and for refusals, which are
+"""Requests that Serve lets into an ingress on top of `max_ongoing_requests`: for probes, and for refusals, which are
 short. Without them a full ingress could not answer 503."""
+
+PROBES = frozenset({"/health", "/livez", "/readyz"})
+"""What load balancers and orchestrators ask. They must not take an ingress that is full for one that is dead."""
+_SCRAPES = 4
+"""Requests for `/metrics` that are let in although all places are taken, because then they are needed most."""
 
 _QUICK_BODY_S = 0.5
 """A body that takes longer than this needs one of a limited number of places."""
@@ -52,32 +58,37 @@ class Places:
 
 
 class OpenRequests:
-    """Refuses (503) a request while all places are taken. `GET /health` is not counted, and never refused."""
+    """Refuses (503) a request while all places are taken. Probes are not counted, and never refused."""
 
     def __init__(self, app: ASGIApp, places: Places, retry_after_s: int) -> None:
         """An ASGI middleware."""
         self._app = app
         self._places = places
+        self._scrapes = Places(_SCRAPES)
         self._retry_after_s = retry_after_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes the request on, or answers it."""
-        if scope["type"] != "http" or (scope["path"] == "/health" and scope["method"] in ("GET", "HEAD")):
+        if scope["type"] != "http" or (scope["path"] in PROBES and scope["method"] in ("GET", "HEAD")):
             await self._app(scope, receive, send)
             return
+        places = self._places
+        if places.taken >= places.limit and scope["path"] == "/metrics":
+            places = self._scrapes
         try:
-            self._places.take(self._retry_after_s, "requests")
+            places.take(self._retry_after_s, "requests")
         except errors.ApiError as error:
             metrics: Metrics = scope["app"].state.metrics
             metrics.answered(scope["method"], "any", error.status)
             failures: RecentFailures = scope["app"].state.failures
             failures.add(Request(scope), error, route="any")
+            record_of(Request(scope)).failed(error)
             await error_response(error)(scope, receive, send)
             return
         try:
             await self._app(scope, receive, send)
         finally:
-            self._places.taken -= 1
+            places.taken -= 1
 
 
 class BodyDeadline:

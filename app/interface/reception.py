@@ -18,6 +18,7 @@ from app.interface.answers.answer import Answer, DetachedAnswer, WholeAnswer, ev
 from app.interface.callers import Caller, caller_of
 from app.interface.errors import ApiError
 from app.interface.recent_failures import RecentFailures, request_id_of
+from app.interface.request_record import record_of
 from app.interface.service import Service
 from app.interface.streaming import ClientGoneError, EventStream, first_of, until_disconnect
 from app.interface.wire.parse import parse
@@ -104,6 +105,7 @@ class Reception:
         Raises ApiError, ClientGoneError.
         """
         answer_id = f"{id_prefix}{uuid.uuid4().hex}"
+        record_of(request).answer_id = answer_id
 
         def as_api_error(error: Exception) -> ApiError:
             return renamed(errors.as_api_error(error, request_id_of(request), self.service.settings.retry_after_s))
@@ -112,6 +114,7 @@ class Reception:
             failure = as_api_error(error)
             failures: RecentFailures = request.app.state.failures
             failures.add(request, failure, is_stream=True)
+            record_of(request).failed(failure)
             return failure
 
         try:

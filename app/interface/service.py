@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.interface import errors
+from app.interface.access_log import AccessLog
 from app.interface.accounts.gate import AccountsGate
 from app.interface.planning.limits import Limits
 from app.interface.text.chat_model import ChatModel
@@ -32,7 +33,7 @@ class HttpSettings:
     api_keys: tuple[str, ...] = ()
     """A client must send one of these; empty: every client is served."""
     max_open_requests: int = 512
-    """Requests that may be open at once; further ones are refused (503). `GET /health` is not counted."""
+    """Requests that may be open at once; further ones are refused (503). Probes are not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class Service:
     ingress: IngressFacts
     accounts: AccountsGate | None = None
     """The users; None: there are none."""
+    access_log: AccessLog | None = None
+    """None: there is none."""
 
     def model(self, name: str | None) -> ServedModel:
         """The model of that name; None: the first. Raises ApiError (404, or 503 where there is none at all)."""

@@ -157,6 +157,7 @@ def with_overrides(
     port: int | None = None,
     model_folders: Sequence[str] = (),
     evidence: str | None = None,
+    log_folder: Path | None = None,
 ) -> ServiceConfig:
     """The configuration with the values from the command line. Raises SettingsError.
 
@@ -179,6 +180,9 @@ def with_overrides(
     if evidence is not None:
         (front,) = (one for one in values["applications"] if one["import_path"] != MODEL_IMPORT_PATH)
         front["args"].setdefault("attestation", {})["evidence"] = evidence
+    if log_folder is not None:
+        (front,) = (one for one in values["applications"] if one["import_path"] != MODEL_IMPORT_PATH)
+        front["args"].setdefault("ingress", {})["access_log_folder"] = str(log_folder.absolute())
     return validated(ServiceConfig, values, "command line")
 
 
@@ -219,10 +223,13 @@ def checked_config(
     port: int | None = None,
     model_folders: Sequence[Path] = (),
     evidence: str | None = None,
+    log_folder: Path | None = None,
 ) -> ServiceConfig:
     """The file's configuration with these overrides. Raises SettingsError, also if a model can't be opened."""
     folders = [str(folder.absolute()) for folder in model_folders]
-    config = with_overrides(load_config(config_path), host=host, port=port, model_folders=folders, evidence=evidence)
+    config = with_overrides(
+        load_config(config_path), host=host, port=port, model_folders=folders, evidence=evidence, log_folder=log_folder
+    )
     for application in config.applications:
         card = application.args.model_card()
         if (missing := missing_file(opened_model(card))) is not None:

@@ -79,8 +79,10 @@ def _deploy_application(application: AnyApplicationConfig, share: int | None, lo
     changes: dict[str, Any] = {"model": application.args.model.absolute()}
     if share is not None and worker.cpus_per_worker is None and worker.numa == "node":
         changes["worker"] = worker.model_copy(update={"cpus_per_worker": share})
-    if isinstance(application.args, ServiceSettings) and (accounts := application.args.accounts) is not None:
-        changes["accounts"] = accounts.at_absolute_paths()
+    if isinstance(application.args, ServiceSettings):
+        changes["ingress"] = application.args.ingress.at_absolute_paths()
+        if (accounts := application.args.accounts) is not None:
+            changes["accounts"] = accounts.at_absolute_paths()
     settings = application.args.model_copy(update=changes)
     built = build(settings) if isinstance(settings, ServiceSettings) else build_model(settings)
     serve.run(built, name=application.name, route_prefix=application.route_prefix, logging_config=log_options)

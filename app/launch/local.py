@@ -52,6 +52,7 @@ def serve_local(
     port: int | None = None,
     model_folders: Sequence[Path] = (),
     evidence: str | None = None,
+    log_folder: Path | None = None,
     dashboard: bool = False,
 ) -> int:
     """Serves the file with these overrides until a signal comes; returns the process' exit status.
@@ -63,9 +64,18 @@ def serve_local(
 
     evidence: how clients verify this machine, instead of the file's `attestation.evidence`. While they do, changes of
     the file are not followed.
+    log_folder: of the access log, instead of the file's `ingress.access_log_folder`.
     dashboard: starts Ray's dashboard too, eleven more processes, which use CPU even while it is not open.
     """
-    load = partial(checked_config, config_path, host=host, port=port, model_folders=model_folders, evidence=evidence)
+    load = partial(
+        checked_config,
+        config_path,
+        host=host,
+        port=port,
+        model_folders=model_folders,
+        evidence=evidence,
+        log_folder=log_folder,
+    )
     config = load()
     manager = ServiceManager()
     folder = PrivateFolder()  # this ends what a dead service has left, which may hold the port

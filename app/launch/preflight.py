@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from app.interface.access_log import check_folder
 from app.interface.callers import read_api_keys
 from app.interface.text.chat_model import ChatModel
 from app.launch.config_file import AnyApplicationConfig, ServiceConfig, opened_model
@@ -33,6 +34,8 @@ def check_start(config: ServiceConfig, nodes: Sequence[Slot], memory_bytes: int,
     keys = config.application.args.ingress.api_key_file
     if keys is not None:
         read_api_keys(Path(keys))
+    if (log_folder := config.application.args.ingress.access_log_folder) is not None:
+        check_folder(Path(log_folder))
     for application in config.applications:
         _check_model(application)
         if share is None:

@@ -53,6 +53,7 @@ _UNAVAILABLE = {
     "code": None,
 }
 _REPEATABLE = "/v1/chat/completions /v1/completions /v1/embeddings /tokenize /detokenize"
+_UUID = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 _LONGEST_SILENCE_S = 3600
 _LONGEST_HEAD_S = 60  # of a request, with its body or the first 16 KiB of it
 # After a reload the old process serves its last streams, at most this long; an answer may take hours.
@@ -195,13 +196,19 @@ def confined(
         result = _with(result, "bind", f"{bind} proto h1")
     if own_address is not None:
         result = _own_ingress_first(result, own_address, stay_on_node=stay_on_node)
-    # The ingress shares time among addresses of clients without a key.
     # What an ingress had not begun to answer when it was lost goes to the next one. Requests that store something are
     # not sent twice.
     result = _with(result, "retry-on", "conn-failure empty-response")
+    # Among clients without a key the ingress shares time by address.
     client = "http-request set-header X-Redoubt-Client %[src]"
     once = f"http-request disable-l7-retry if !METH_GET !{{ path {_REPEATABLE} }}"
-    result = re.sub(r"(?m)^( +)(bind .*)$", rf"\1\2\n\1{client}\n\1{once}", result)
+    # The id is in logs, so a client may choose it only as a UUID. Without one the ingress makes one.
+    is_uuid = f"{{ req.fhdr_cnt(x-request-id) eq 1 }} {{ req.fhdr(x-request-id) -m reg {_UUID} }}"
+    only_uuids = f"http-request del-header x-request-id unless {is_uuid}"
+    rules = (client, once, only_uuids)
+    result = re.sub(
+        r"(?m)^( +)bind .*$", lambda line: "\n".join((line[0], *(line[1] + rule for rule in rules))), result
+    )
     # A client may be silent for long during a response, but not before it has sent its request. A request goes to the
     # ingress only with its body, or a buffer full of it: half-sent requests hold no place there.
     result = _with(

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -10,6 +11,17 @@ from numpy.typing import NDArray
 from app.messages.requests import GenerateRequest
 
 FinishReason = Literal["stop", "length"]
+
+
+class Loss(StrEnum):
+    """How a request has lost its worker."""
+
+    CRASHED = "crashed"
+    """The worker has crashed, or could not compute the step with this request."""
+    LOST = "lost"
+    """The worker was killed, or is out of reach."""
+    MOVED = "moved"
+    """The worker has ended in order, or is about to."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +91,8 @@ class TokenDelta(NamedTuple):
     """In the only delta of a beam search, which is the best answer: the other answers, the best first."""
     progress: PromptProgress | None = None
     """News of the prompt: in deltas before the first token, which have nothing else, and in the first token's."""
+    losses: tuple[Loss, ...] = ()
+    """How the output has lost its workers since the last delta; the ingress adds it, no worker does."""
 
     @property
     def has_output(self) -> bool:

@@ -105,6 +105,10 @@ class WorkerReport:
     preemptions: int = 0
     generated_tokens_per_s: float = 0.0
     """Over the last full second of work; 0 when idle."""
+    admitted: int = 0
+    """Requests that have had their places since the start."""
+    queued_s: float = 0.0
+    """How long all of them together have waited for that."""
     saved_bytes: int | None = None
     """What the files in its folder of saved pages take, of all workers that share it, as last counted; or unknown."""
 
@@ -161,6 +165,10 @@ class WorkerRow:
     """Requests that may wait for that."""
     generated_tokens_per_s: float
     """Over the last full second of work; 0 when idle."""
+    admitted: int
+    """Requests that have had their places since the worker's start."""
+    queued_s: float
+    """How long all of them together have waited for that."""
     saved_bytes: int | None
     """What the files of its folder of saved pages take, of all workers that share it; None: unknown, or it has none."""
     max_saved_bytes: int | None

@@ -16,16 +16,16 @@ class Admission:
     def __init__(self, *, max_concurrent: int, max_queued: int) -> None:
         """max_concurrent: requests that run at a time. max_queued: requests that may wait."""
         self._most = max_concurrent + max_queued
-        self.admitted = 0
+        self.taken = 0
         """Requests that run or wait."""
 
     @contextmanager
     def place(self) -> Iterator[None]:
         """A place for one request. Raises QueueFullError at once if there is none."""
-        if self.admitted >= self._most:
+        if self.taken >= self._most:
             raise QueueFullError(f"All {self._most} places are taken. Try again later.")
-        self.admitted += 1
+        self.taken += 1
         try:
             yield
         finally:
-            self.admitted -= 1
+            self.taken -= 1

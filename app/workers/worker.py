@@ -193,12 +193,12 @@ class Worker:
         """WorkerReport, the heartbeat. Serve polls it and passes it on to every router when it has changed."""
         self.check_health()
         engine = self._engine.statistics()
-        admitted = self._admission.admitted
+        here = self._admission.taken
         # The engine's count is the last step's.
-        waiting = min(max(engine.waiting, admitted - self._facts.max_running), admitted)
+        waiting = min(max(engine.waiting, here - self._facts.max_running), here)
         return WorkerReport(
             heart_beat=round(time.time(), 3),
-            running=admitted - waiting,
+            running=here - waiting,
             waiting=waiting,
             kv_pages=self._kv_pages,
             kv_pages_free=engine.pages_free,
@@ -208,6 +208,8 @@ class Worker:
             generated_tokens=engine.generated_tokens,
             preemptions=engine.preemptions,
             generated_tokens_per_s=round(engine.generated_tokens_per_s, 1),
+            admitted=engine.begun,
+            queued_s=round(engine.queued_s, 3),
             saved_bytes=None if self._store is None else self._store.folder.known_bytes,
         ).to_wire()
 

@@ -11,6 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 from openai import AsyncOpenAI
 
+from app.interface.access_log import AccessLog
 from app.interface.accounts.gate import AccountsGate
 from app.interface.http_api import build_http_app
 from app.interface.planning.limits import Limits
@@ -50,6 +51,8 @@ WORKER = WorkerRow(
     max_running=2,
     max_waiting=4,
     generated_tokens_per_s=8.5,
+    admitted=20,
+    queued_s=1.5,
     saved_bytes=3000,
     max_saved_bytes=9000,
 )
@@ -61,12 +64,13 @@ def http_app(
     workers: Callable[[], Sequence[WorkerRow]] | Sequence[WorkerRow] = (WORKER,),
     model: ChatModel = MODEL,
     accounts: AccountsGate | None = None,
+    access_log: AccessLog | None = None,
     **settings: Any,
 ) -> FastAPI:
     values: dict[str, Any] = {"limits": Limits(64, 4), "max_body_bytes": 1 << 20, "retry_after_s": 3} | settings
     served = ServedModel(model, generate, created=123)
     rows = workers if callable(workers) else lambda: list(workers)
-    return build_http_app(Service({"tiny": served}, rows, HttpSettings(**values), INGRESS, accounts))
+    return build_http_app(Service({"tiny": served}, rows, HttpSettings(**values), INGRESS, accounts, access_log))
 
 
 def http_client(app: FastAPI) -> httpx2.AsyncClient:

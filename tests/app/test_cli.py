@@ -35,12 +35,13 @@ def test_serve_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
         return 3
 
     monkeypatch.setattr(local, "serve_local", serve_local)
-    assert run("serve", "--port", "8123", "--model", "/some/model", "--dashboard")[0] == 3
+    assert run("serve", "--port", "8123", "--model", "/some/model", "--log-dir", "logs", "--dashboard")[0] == 3
     overrides = {
         "host": None,
         "port": 8123,
         "model_folders": [Path("/some/model")],
         "evidence": None,
+        "log_folder": Path("logs"),
         "dashboard": True,
     }
     assert seen == [(Path("ray_configs/local.yaml"), overrides)]

@@ -357,7 +357,9 @@ def test_an_engine_that_never_started_can_be_stopped() -> None:
     assert isinstance(receiver.error("a"), EngineStoppedError)
 
 
-def test_a_failed_step_ends_its_requests_and_the_engine_continues(start: Start) -> None:
+def test_a_failed_step_ends_its_requests_and_the_engine_continues(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
     failures = iter([None, ValueError("the array is bad")])
 
     def fail(batch: Batch) -> None:
@@ -373,6 +375,7 @@ def test_a_failed_step_ends_its_requests_and_the_engine_continues(start: Start) 
     receiver.submit(engine, make_request("b", 3, 5))
     assert len(receiver.tokens("b")) == 5
     assert engine.healthy
+    assert "an engine step of the requests a has failed" in caplog.text
 
 
 def test_an_engine_whose_every_step_fails_stops(start: Start) -> None:

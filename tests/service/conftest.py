@@ -40,12 +40,14 @@ def service_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "warm_up_prompt_tokens": 64,
         "warm_up_new_tokens": 8,
     }
+    folder = tmp_path_factory.mktemp("config")
     changes: dict[str, dict[str, Any]] = {
         "engine": {"kv_memory_bytes": 400 << 20},
         "worker": worker,
         "router": {"expiration_s": 3.0},
+        "ingress": {"access_log_folder": str(folder / "access")},
     }
-    return write_config(tmp_path_factory.mktemp("config") / "service.yaml", changes)
+    return write_config(folder / "service.yaml", changes)
 
 
 @pytest.fixture(scope="session")

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,9 @@ import pytest
 
 from tests.app.client.on_terminal import chat_on_terminal
 from tests.listening import listening_addresses
-from tests.service.running import RunningService, descendants
+from tests.service.running import RunningService, descendants, wait_until
+
+UUID = "0f34da44-76a0-4e60-97a7-166d3a9070c7"
 
 
 @pytest.fixture
@@ -66,7 +69,8 @@ def test_a_model_that_is_not_there(client: openai.OpenAI) -> None:
 
 
 def test_health_and_models(service: RunningService) -> None:
-    assert httpx.get(f"{service.url}/health").status_code == 200
+    for probe in ("/health", "/livez", "/readyz"):
+        assert httpx.get(f"{service.url}{probe}").status_code == 200
     assert httpx.get(f"{service.url}/v1/models").json()["data"][0]["id"] == service.model
 
 
@@ -110,6 +114,22 @@ def test_tokens_metrics_and_documents(service: RunningService) -> None:
     assert "cat" not in series
     assert "/v1/responses" in httpx.get(f"{service.url}/openapi.json").json()["paths"]
     assert "<h1>Redoubt</h1>" in httpx.get(f"{service.url}/docs").text
+
+
+@pytest.mark.parametrize("given", [UUID, "canary", 'canary"}', "canary" * 100], ids=["uuid", "word", "quote", "long"])
+def test_a_request_has_one_id_from_end_to_end(service: RunningService, service_config: Path, given: str) -> None:
+    """The client's own, if that is a UUID; what else it sends there is nowhere."""
+    body = {"model": service.model, "prompt": "canary", "max_tokens": 3, "user": "canary", "seed": 1}
+    answer = httpx.post(f"{service.url}/v1/completions", json=body, headers={"X-Request-Id": given}, timeout=60)
+    assert answer.status_code == 200
+    name = answer.headers["x-request-id"]
+    assert (name == given) == (given == UUID)
+    access = service_config.with_name("access") / "access-1.jsonl"
+    wait_until(lambda: name in access.read_text(), "the line")
+    (line,) = [one for text in access.read_text().splitlines() if (one := json.loads(text))["request_id"] == name]
+    assert line["answer_id"] == answer.json()["id"]
+    assert line["completion_tokens"] == answer.json()["usage"]["completion_tokens"]
+    assert "canary" not in access.read_text()
 
 
 def test_nothing_listens_beyond_loopback(service: RunningService) -> None:

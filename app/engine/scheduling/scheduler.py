@@ -137,9 +137,9 @@ class Scheduler:
 
         prompt_chunk_tokens: the most prompt tokens of the step, if a sequence decodes in it.
         """
-        if self._free_slots and self.waiting:
-            self._admit()
         step = Step()
+        if self._free_slots and self.waiting:
+            self._admit(step)
         step.new_pages, self._new_pages = self._new_pages, step.new_pages
         self._plan(step, prompt_chunk_tokens)
         planned: list[tuple[SequenceState, int]] = []
@@ -170,7 +170,7 @@ class Scheduler:
             if count > 1:  # pages that an output fills are cached when it claims its next page, or ends
                 self._keep_pages(sequence)
 
-    def _admit(self) -> None:
+    def _admit(self, step: Step) -> None:
         """Gives slots to waiting sequences in the queue's order, as long as there is room for the next one."""
         while (sequence := self._next_waiting()) is not None:
             width = 1 if sequence.group is None else sequence.group.width
@@ -185,6 +185,7 @@ class Scheduler:
             if sequence.group is not None:
                 sequence.group.spare_slots = [self._free_slots.pop() for _ in range(1, width)]
             self.running.append(sequence)
+            step.begun.append(sequence)
 
     def _next_waiting(self) -> SequenceState | None:
         """The first one; where there is no memory for a preempted one, the next one if it ranks before that."""

@@ -109,6 +109,8 @@ class Step:
     preempted_groups: list[SequenceGroup] = field(default_factory=list)
     """Groups whose branches were preempted: each has one member now, for what the branches have in common. Its
     length must be set before it runs."""
+    begun: list[SequenceState] = field(default_factory=list)
+    """Sequences that have waited and run from this step on, for the first time or after a preemption."""
     new_pages: list[tuple[int, int, int]] = field(default_factory=list)
     """(slot, index, page): page table entries to write before the step."""
     dropped: list[tuple[SequenceState, int, int]] = field(default_factory=list)

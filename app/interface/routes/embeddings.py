@@ -8,6 +8,7 @@ from app.interface.answers.embeddings import embed, embeddings_body
 from app.interface.callers import Caller
 from app.interface.planning.embeddings import plan_embeddings
 from app.interface.reception import Reception
+from app.interface.request_record import RequestRecord, record_of
 from app.interface.wire.embeddings import EmbeddingRequest
 
 MANY_NUMBERS = 32 * 1024
@@ -22,12 +23,18 @@ class EmbeddingRoutes:
 
     async def embeddings(self, request: Request) -> Response:
         """`POST /v1/embeddings`."""
-        return await self._reception.answer(request, "embd-", EmbeddingRequest, self._answer)
+        record = record_of(request)
 
-    def _answer(self, body: EmbeddingRequest, caller: Caller, request_id: str) -> Answer:
+        def answer(body: EmbeddingRequest, caller: Caller, request_id: str) -> Answer:
+            return self._answer(body, caller, request_id, record)
+
+        return await self._reception.answer(request, "embd-", EmbeddingRequest, answer)
+
+    def _answer(self, body: EmbeddingRequest, caller: Caller, request_id: str, record: RequestRecord) -> Answer:
         served = self._reception.service.model(body.model)
         requests = plan_embeddings(served.chat, body, caller, request_id)
         tokens = sum(len(each.prompt_token_ids) for each in requests)
+        record.asks(body.model, tokens)
 
         async def embedded() -> bytes:
             vectors = await embed(requests, caller.metered(body.model, tokens, served.generate))

@@ -1,5 +1,6 @@
 """`/metrics`."""
 
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
 from app.interface.metrics import CONTENT_TYPE, Metrics
@@ -13,4 +14,6 @@ class MetricsRoute:
 
     async def metrics(self) -> Response:
         """`GET /metrics`."""
-        return Response(self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+        # In a thread, because hundreds of series take a while, and streams go on meanwhile.
+        text = await run_in_threadpool(self._metrics.text)
+        return Response(text, headers={"Content-Type": CONTENT_TYPE})

@@ -1,4 +1,4 @@
-"""`/v1/models`, `/v1/workers` and `/health`: the served models and their workers."""
+"""`/v1/models`, `/v1/workers`, `/health`, `/livez` and `/readyz`: the served models and their workers."""
 
 import dataclasses
 
@@ -6,11 +6,11 @@ from fastapi.responses import Response
 
 from app.interface.guard import json_response
 from app.interface.service import Service
-from app.interface.wire.models import Model, ModelList
+from app.interface.wire.models import Liveness, Model, ModelList, Readiness
 
 
 class ModelRoutes:
-    """Three routes, over one service. None asks a worker or reads a body."""
+    """These routes, over one service. None asks a worker or reads a body."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -34,6 +34,18 @@ class ModelRoutes:
         if alive:
             return json_response({"status": "ok", "workers": alive})
         body = {"status": "unavailable", "workers": 0}
+        return json_response(body, 503, {"Retry-After": str(self._service.settings.retry_after_s)})
+
+    async def livez(self) -> Response:
+        """`GET /livez`: 200 as long as this ingress answers; it says nothing of workers."""
+        return json_response(Liveness().model_dump())
+
+    async def readyz(self) -> Response:
+        """`GET /readyz`: 200 while a model has a worker that can take a request, else 503."""
+        models = {name for row in self._service.workers() if row.check_heart_beat for name in row.model_names}
+        if models:
+            return json_response(Readiness(status="ok", models=len(models)).model_dump())
+        body = Readiness(status="unavailable", models=0).model_dump()
         return json_response(body, 503, {"Retry-After": str(self._service.settings.retry_after_s)})
 
     def _model(self, name: str) -> Model:

@@ -1,4 +1,4 @@
-"""`/v1/models`, `/v1/workers` and `/health`: what clients read."""
+"""`/v1/models`, `/v1/workers`, `/health`, `/livez` and `/readyz`: what clients read."""
 
 from typing import Literal
 
@@ -41,3 +41,17 @@ class Health(BaseModel):
     status: Literal["ok", "unavailable"]
     workers: int
     """Those that can take a request."""
+
+
+class Liveness(BaseModel):
+    """`GET /livez`."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Readiness(BaseModel):
+    """`GET /readyz`."""
+
+    status: Literal["ok", "unavailable"]
+    models: int
+    """Those that a worker answers for."""

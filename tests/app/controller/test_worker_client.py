@@ -15,7 +15,7 @@ from ray.exceptions import ActorUnavailableError
 from ray.serve.exceptions import BackPressureError, RequestCancelledError
 
 from app.controller import worker_client
-from app.controller.unfinished import ENOUGH_TOKENS, MOST_LOSSES, Loss
+from app.controller.unfinished import ENOUGH_TOKENS, MOST_LOSSES
 from app.controller.worker_client import Arrivals, WorkerClient
 from app.engine.engine import Engine
 from app.engine.stream import AsyncEngine
@@ -30,7 +30,7 @@ from app.messages.failures import (
     RequestGivenUpError,
     StepFailedError,
 )
-from app.messages.outputs import TokenDelta
+from app.messages.outputs import Loss, TokenDelta
 from app.messages.requests import BeamParams, ContrastiveParams, GenerateRequest, SamplingParams
 from tests.fakes import FakeRunner
 
@@ -159,6 +159,15 @@ async def test_a_worker_is_lost_after_each_message(workers: Workers) -> None:
         assert client.losses[Loss.LOST] == len(workers.asked) - 1
         assert len(workers.asked) == 2 or messages > 1  # several tokens may be one message
         workers.asked.clear()
+
+
+async def test_a_loss_is_told_with_the_first_delta_after_it(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
+    workers.next_fault = once(5)
+    async with aclosing(client_of(workers).generate(request())) as deltas:
+        told = [delta.losses async for delta in deltas]
+    assert told.index((Loss.LOST,)) >= 4
+    assert [losses for losses in told if losses] == [(Loss.LOST,)]
+    assert "tokens request r goes on elsewhere" in caplog.text, "the log says which"
 
 
 async def test_hundreds_of_losses_beside_each_other(workers: Workers) -> None:

@@ -96,10 +96,13 @@ def test_what_routing_asks() -> None:
 
 def test_a_row_has_the_workers_places_and_rate() -> None:
     workers = table()
-    workers.update({"w": (FACTS, replace(report(1.0), generated_tokens_per_s=7.5, saved_bytes=9))}, 0.0)
+    workers.update(
+        {"w": (FACTS, replace(report(1.0), generated_tokens_per_s=7.5, admitted=3, queued_s=0.5, saved_bytes=9))}, 0.0
+    )
     (row,) = workers.rows({}, 0.0)
     assert (row.tier, row.ready_since, row.max_running, row.max_waiting) == ("avx2", 3, 2, 4)
     assert (row.generated_tokens_per_s, row.saved_bytes, row.max_saved_bytes) == (7.5, 9, None)
+    assert (row.admitted, row.queued_s) == (3, 0.5)
 
 
 def test_facts_and_reports_travel_as_json_types() -> None:

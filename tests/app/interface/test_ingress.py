@@ -52,7 +52,7 @@ async def test_a_model_that_comes_later_is_served() -> None:
         models["late"] = models["tiny"]
         assert [model["id"] for model in (await client.get("/v1/models")).json()["data"]] == ["tiny", "late"]
         assert (await client.post("/v1/chat/completions", json=CHAT | {"model": "late"})).status_code == 200
-        assert 'redoubt_generated_tokens_total{model="late"}' in (await client.get("/metrics")).text
+        assert 'redoubt_generated_tokens_total{ingress="i1",model="late"}' in (await client.get("/metrics")).text
         del models["late"]
         assert (await client.get("/v1/models/late")).status_code == 404
 
@@ -341,11 +341,23 @@ async def test_health_and_the_worker_table() -> None:
 
 
 @pytest.mark.parametrize("workers", [(), (replace(WORKER, check_heart_beat=False, state="stale"),)])
-async def test_health_is_503_while_no_worker_is_up(workers: Sequence[Any]) -> None:
+async def test_health_and_readiness_are_503_while_no_worker_is_up(workers: Sequence[Any]) -> None:
     async with http_client(http_app(never, workers=tuple(workers))) as client:
-        response = await client.get("/health")
-    assert response.status_code == 503
-    assert response.headers["retry-after"] == "3"
+        for path in ("/health", "/readyz"):
+            response = await client.get(path)
+            assert response.status_code == 503
+            assert response.headers["retry-after"] == "3"
+        assert response.json() == {"status": "unavailable", "models": 0}
+        alive = await client.get("/livez")
+    assert (alive.status_code, alive.json()) == (200, {"status": "ok"}), "an ingress without workers is not restarted"
+
+
+async def test_readiness_counts_models_that_have_a_worker() -> None:
+    other = replace(WORKER, worker_id="w2", model_names=("other",))
+    lost = replace(WORKER, worker_id="w3", model_names=("lost",), check_heart_beat=False, state="gone")
+    async with http_client(http_app(never, workers=(WORKER, replace(WORKER, worker_id="w4"), other, lost))) as client:
+        response = await client.get("/readyz")
+    assert (response.status_code, response.json()) == (200, {"status": "ok", "models": 2})
 
 
 @pytest.mark.parametrize(
@@ -366,7 +378,8 @@ async def test_keys(header: str | None, status: int) -> None:
         assert (await client.get("/v1/models", headers=headers)).status_code == status
         response = await client.post("/v1/chat/completions", json=CHAT, headers=headers)
         assert response.status_code == status
-        assert (await client.get("/health")).status_code == 200
+        for probe in ("/health", "/livez", "/readyz"):
+            assert (await client.get(probe)).status_code == 200
     if status == 401:
         assert response.json()["error"]["code"] == "invalid_api_key"
 

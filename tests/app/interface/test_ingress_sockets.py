@@ -224,7 +224,7 @@ def test_an_aborted_upload_is_no_failure_of_ours(route: str, caplog: pytest.LogC
             head = f"POST /v1/{route} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             connection.sendall(f"{head}Content-Length: 1000\r\n\r\n".encode() + b'{"model":')
             time.sleep(0.2)
-        counted = f'redoubt_http_requests_total{{method="POST",route="/v1/{route}",status="499"}} 1.0'
+        counted = f'redoubt_http_requests_total{{ingress="i1",method="POST",route="/v1/{route}",status="499"}} 1.0'
         deadline = time.monotonic() + WAIT_S
         while counted not in (text := httpx.get(f"{address}/metrics", timeout=WAIT_S).text):
             assert time.monotonic() < deadline, text
@@ -277,7 +277,7 @@ def test_half_sent_requests_leave_places_to_whole_ones(monkeypatch: pytest.Monke
             connection.close()
 
 
-def test_health_answers_when_all_places_are_taken() -> None:
+def test_probes_and_metrics_answer_when_all_places_are_taken() -> None:
     worker = SteppedWorker(0)
     with loopback_server(http_app(worker.generate, max_open_requests=2)) as address:
         with (
@@ -286,13 +286,17 @@ def test_health_answers_when_all_places_are_taken() -> None:
         ):
             for _ in range(2):
                 assert worker.reached.acquire(timeout=WAIT_S)
-            for path in ("/v1/models", "/metrics", "/nowhere"):
+            for path in ("/v1/models", "/v1/workers", "/nowhere"):
                 refused = httpx.get(address + path, timeout=WAIT_S)
                 assert refused.status_code == 503
                 assert refused.headers["retry-after"] == "3"
                 assert refused.json()["error"]["code"] == "service_unavailable"
-            assert httpx.get(f"{address}/health", timeout=WAIT_S).status_code == 200
+            for path in ("/health", "/livez", "/readyz"):
+                assert httpx.get(address + path, timeout=WAIT_S).status_code == 200
+            for _ in range(5):  # one after another
+                full = httpx.get(f"{address}/metrics", timeout=WAIT_S)
+                assert 'redoubt_open_requests{ingress="i1"} 2.0' in full.text
         for _ in range(2):
             assert worker.left.acquire(timeout=WAIT_S)
         text = httpx.get(f"{address}/metrics", timeout=WAIT_S).text
-    assert 'redoubt_http_requests_total{method="GET",route="any",status="503"} 3.0' in text
+    assert 'redoubt_http_requests_total{ingress="i1",method="GET",route="any",status="503"} 3.0' in text

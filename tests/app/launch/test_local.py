@@ -38,6 +38,16 @@ def test_overrides_reach_the_configuration(model: Path, port: int) -> None:
     assert config.application.args.model.name == "some-model"
 
 
+def test_the_folder_of_the_access_log_is_there_for_every_process(
+    model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = checked_config(LOCAL.absolute(), model_folders=[model], log_folder=Path("logs"))
+    assert config.application.args.ingress.access_log_folder == str(tmp_path / "logs")
+    of_the_file = config.application.args.ingress.model_copy(update={"access_log_folder": "logs"})
+    assert of_the_file.at_absolute_paths().access_log_folder == str(tmp_path / "logs")
+
+
 def test_a_link_keeps_its_own_name(model: Path, port: int, tmp_path: Path) -> None:
     link = tmp_path / "the-model"
     link.symlink_to(model)

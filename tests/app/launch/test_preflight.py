@@ -69,6 +69,15 @@ def test_more_workers_than_the_machine_has_room_for(model: Path) -> None:
     assert "2 workers, but this machine of 2 cores has room for 1 of 2 cores" in refusal(scaled)
 
 
+def test_a_folder_for_the_access_log(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "log"
+    expected = f"ingress.access_log_folder: {folder}: Not a directory; it must be a folder that can be written to"
+    assert refusal(service(model, ingress={"access_log_folder": str(folder)})) == expected
+    check_start(service(model, ingress={"access_log_folder": str(tmp_path / "log")}), TWO_CORES, 24 * GB, None)
+    assert (tmp_path / "log").is_dir()
+
+
 def test_more_memory_than_the_machine_has(model: Path) -> None:
     config = service(model, engine={"kv_memory_bytes": 13 * GB}, worker={"count": 2, "cpus_per_worker": 1})
     assert "kv_memory_bytes: 26.0 GB for all workers and 0.0 GB of weights are more than the 24.0 GB" in refusal(config)

@@ -33,6 +33,7 @@ from tests.listening import listening_addresses
 from tests.service.running import wait_until
 
 HAPROXY = Path(get_haproxy_binary())
+UUID = "0f34da44-76a0-4e60-97a7-166d3a9070c7"
 
 
 class Backend(BaseHTTPRequestHandler):
@@ -44,8 +45,12 @@ class Backend(BaseHTTPRequestHandler):
     begun: SimpleQueue[None]
     asked: SimpleQueue[int]
     left: SimpleQueue[bytes]
+    names: SimpleQueue[str | None]
+    """What `x-request-id` was, of `GET /named`."""
 
     def do_GET(self) -> None:
+        if self.path == "/named":
+            self.names.put(self.headers["x-request-id"])
         if self.path == "/hang-up":
             self.connection.close()
             return
@@ -73,6 +78,7 @@ class Backend(BaseHTTPRequestHandler):
 @pytest.fixture
 def backend() -> Iterator[int]:
     Backend.begun, Backend.asked, Backend.left = SimpleQueue(), SimpleQueue(), SimpleQueue()
+    Backend.names = SimpleQueue()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Backend)
     Thread(target=server.serve_forever).start()
     yield server.server_port
@@ -247,6 +253,31 @@ def test_half_a_request_does_not_reach_the_ingress(backend: int, tmp_path: Path)
         assert Backend.begun.empty()
         client.sendall(b" " * 100)
         assert Backend.asked.get(timeout=10) == 200
+
+
+@pytest.mark.parametrize(
+    ("given", "passed"),
+    [
+        ([UUID], UUID),
+        ([], None),
+        ([""], None),
+        (["forged"], None),
+        ([f"{UUID}, forged"], None),
+        ([UUID, UUID.replace("0", "1")], None),
+        ([f"{UUID}\tforged"], None),
+        ([UUID.upper()], None),
+        ([UUID + "0"], None),
+    ],
+)
+def test_a_client_names_a_request_by_a_uuid_only(
+    given: list[str], passed: str | None, backend: int, tmp_path: Path
+) -> None:
+    """The name is in logs."""
+    with started(tmp_path, "127.0.0.1", backend) as (port, _), closing(connected(port)) as client:
+        lines = "".join(f"X-Request-Id: {value}\r\n" for value in given)
+        client.sendall(f"GET /named HTTP/1.1\r\nHost: proxy\r\n{lines}\r\n".encode())
+        assert b" 200 OK" in client.recv(1000)
+    assert Backend.names.get(timeout=10) == passed
 
 
 def test_while_no_ingress_is_known_connections_wait(backend: int, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def probes(pod: Document) -> Iterator[str]:
     health, ready = ({"path": path, "port": "health"} for path in ("/healthz", "/readyz"))
     wanted = {"startupProbe": health, "livenessProbe": health, "readinessProbe": ready}
     if container["name"] == "redoubt":
-        through_front = {"scheme": "HTTPS", "path": "/health", "port": "https"}
+        through_front = {"scheme": "HTTPS", "path": "/readyz", "port": "https"}
         wanted = {"startupProbe": through_front, "readinessProbe": through_front}
         if container.get("livenessProbe", {}).get("tcpSocket") != {"port": "https"}:
             yield "livenessProbe is not a connection to the port named https"

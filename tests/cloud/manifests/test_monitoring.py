@@ -24,6 +24,7 @@ def series() -> dict[str, set[str]]:
     metrics = Metrics(lambda: [WORKER])
     metrics.answered("GET", "/health", 200)
     metrics.observed("m", lambda request: iter(()))  # type: ignore[arg-type, return-value]
+    metrics.ended("/health", 200, 0.1)
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(metrics.text().decode()):
         for sample in family.samples:
@@ -76,18 +77,25 @@ def test_each_alert_is_about_series_that_exist(series: dict[str, set[str]]) -> N
         assert all(re.search(rf"by \([^)]*\b{label}\b", rule["expr"]) for label in labels), rule["alert"]
 
 
-def test_counts_of_one_ingress_are_not_summed_over_pods() -> None:
-    """Two pods may answer with the same ingress' counts, and each ingress reports every worker.
+def test_what_two_pods_say_is_not_counted_twice() -> None:
+    """Two pods may answer with the same ingress' counts, and each ingress reports every worker and model.
 
-    So a worker's series are first reduced to the maximum of each worker, and an ingress' are shown as shares only.
+    So series of workers and models are first reduced to the maximum of each, and an ingress' own to one of each
+    ingress, unless they are shown as shares or quantiles, which two of a kind do not change.
     """
     shown = [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
     for expression in (*shown, *(rule["expr"] for rule in alerts())):
-        for at in re.finditer(r"redoubt_worker_\w+", expression):
+        for at in re.finditer(r"redoubt_(worker|model)_\w+", expression):
             before = expression[: at.start()]
-            assert re.search(r"max by \(worker\) \((rate\()?$", before) or before.endswith("absent("), expression
-        if re.search(r"redoubt_(?!worker)", expression):
-            assert "histogram_quantile" in expression or " / " in expression.replace("\n", " "), expression
+            reduced = (
+                r"max by \((model, )?worker\) \((rate\()?$"
+                if at[1] == "worker"
+                else r"max by \(model[^)]*\) \((avg_over_time\()?$"
+            )
+            assert re.search(reduced, before) or before.endswith("absent("), expression
+        if re.search(r"redoubt_(?!worker|model)", expression):
+            is_share = "histogram_quantile" in expression or " / " in expression.replace("\n", " ")
+            assert is_share or re.search(r"max by \(ingress[^)]*\) \(increase\($", expression.partition("redoubt_")[0])
 
 
 def test_every_panel_has_its_place() -> None:

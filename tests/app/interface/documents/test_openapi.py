@@ -247,6 +247,8 @@ def test_every_path_and_field_is_documented() -> None:
         "/detokenize",
         "/metrics",
         "/health",
+        "/livez",
+        "/readyz",
     }
     for path, (resource, _, _) in PATHS.items():
         reference = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
@@ -269,7 +271,8 @@ def test_a_key_is_documented_where_it_is_needed() -> None:
         described = client.get("/openapi.json").json()
         assert client.get("/docs").status_code == 200
     assert described["paths"]["/v1/models"]["get"]["security"] == [{"key": []}]
-    assert "security" not in described["paths"]["/health"]["get"]
+    for probe in ("/health", "/livez", "/readyz"):
+        assert "security" not in described["paths"][probe]["get"]
     assert "401" in described["paths"]["/v1/completions"]["post"]["responses"]
 
 

@@ -1,10 +1,11 @@
+import platform
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.messages.outputs import Answer, TokenDelta
+from app.messages.outputs import Answer, Loss, TokenDelta
 from app.messages.requests import GenerateRequest
 from tests.app.fake_worker import FakeWorker
 from tests.app.service import WORKER, http_app, http_client, never
@@ -23,8 +24,9 @@ Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def series(text: str) -> Series:
+    """Without the label that all series of an ingress have."""
     return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        (sample.name, tuple(sorted(sample.labels.items() - {("ingress", "i1")}))): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
@@ -35,7 +37,7 @@ def value(found: Series, name: str, **labels: str) -> float:
 
 
 async def test_what_is_counted() -> None:
-    gone = replace(WORKER, worker_id="w2", state="gone")
+    gone = replace(WORKER, worker_id="w2", state="gone", check_heart_beat=False)
     async with http_client(http_app(FakeWorker(script).generate, workers=(WORKER, gone))) as client:
         body: dict[str, Any] = {"model": "tiny", "prompt": [4] * 7, "user": "secret words"}
         assert (await client.post("/v1/completions", json=body)).status_code == 200
@@ -59,11 +61,55 @@ async def test_what_is_counted() -> None:
     assert value(found, "redoubt_time_to_first_token_seconds_count", model="tiny") == 4
     assert value(found, "redoubt_inter_token_seconds_count", model="tiny") == 3 * 2
     workers = {"up": 1, "requests_running": 0, "kv_pages": 8, "kv_pages_used": 2, "kv_pages_cached": 5}
+    workers |= {"requests_running_limit": 2, "requests_waiting_limit": 4}
     for name, expected in workers.items():
-        assert value(found, f"redoubt_worker_{name}", worker="w1") == expected
+        assert value(found, f"redoubt_worker_{name}", worker="w1", model="tiny") == expected
     for name, expected in {"computed_tokens": 100, "cached_tokens": 30, "preemptions": 2}.items():
-        assert value(found, f"redoubt_worker_{name}_total", worker="w1") == expected
-    assert "w2" not in response.text
+        assert value(found, f"redoubt_worker_{name}_total", worker="w1", model="tiny") == expected
+    assert value(found, "redoubt_worker_queue_seconds_count", worker="w1", model="tiny") == 20
+    assert value(found, "redoubt_worker_queue_seconds_sum", worker="w1", model="tiny") == 1.5
+    of_gone = {name: sample for (name, labels), sample in found.items() if ("worker", "w2") in labels}
+    assert of_gone == {"redoubt_worker_up": 0}, "a lost worker is seen as lost, and nothing else of it"
+
+
+async def test_a_model_without_workers_is_zero() -> None:
+    """Whether it has just lost them, or had none since the ingress started."""
+    alive, stale = replace(WORKER, model_names=("other",)), replace(WORKER, state="stale", check_heart_beat=False)
+    workers = (alive, stale, replace(alive, worker_id="w3", state="gone", check_heart_beat=False))
+    for rows, up in ((workers, {"tiny": 0, "other": 1}), ((), {"tiny": 0}), ((WORKER,), {"tiny": 1})):
+        async with http_client(http_app(never, workers=rows)) as client:
+            found = series((await client.get("/metrics")).text)
+        assert up == {dict(labels)["model"]: n for (name, labels), n in found.items() if name == "redoubt_model_up"}
+        if rows == workers:
+            states = {("other", "alive"): 1, ("other", "gone"): 1, ("tiny", "stale"): 1, ("tiny", "alive"): 0}
+            for (model, state), count in states.items():
+                assert value(found, "redoubt_model_workers", model=model, state=state) == count
+
+
+async def test_each_way_of_going_on_elsewhere_is_counted() -> None:
+    def lossy(request: GenerateRequest) -> list[TokenDelta | Exception]:
+        return [
+            TokenDelta(TOKENS[:1]),
+            TokenDelta(TOKENS[1:2], losses=(Loss.LOST, Loss.MOVED)),
+            TokenDelta(TOKENS[2:3], "length", losses=(Loss.LOST,)),
+        ]
+
+    async with http_client(http_app(FakeWorker(lossy).generate)) as client:
+        await client.post("/v1/completions", json={"model": "tiny", "prompt": "hi"})
+        found = series((await client.get("/metrics")).text)
+    for loss, count in (("crashed", 0), ("lost", 2), ("moved", 1)):
+        assert value(found, "redoubt_requests_resumed_total", model="tiny", loss=loss) == count
+
+
+async def test_an_ingress_says_what_it_is_and_how_full() -> None:
+    async with http_client(http_app(never, max_open_requests=7)) as client:
+        text = (await client.get("/metrics")).text
+    found = series(text)
+    assert value(found, "redoubt_open_requests") == 1, "this one"
+    assert value(found, "redoubt_open_requests_limit") == 7
+    assert value(found, "redoubt_build_info", version="1.2.3", python=platform.python_version()) == 1
+    for line in text.splitlines():
+        assert line.startswith(("#", "redoubt_worker_", "redoubt_model_")) or 'ingress="i1"' in line, line
 
 
 async def test_a_sequence_that_a_stop_string_ended() -> None:
@@ -92,6 +138,15 @@ async def test_labels_are_a_closed_set() -> None:
         text = (await client.get("/metrics")).text
     routes = {dict(labels)["route"] for name, labels in series(text) if name == "redoubt_http_requests_total"}
     assert routes == {"/v1/models/{name:path}", "/v1/{path:path}"}
+
+
+async def test_a_method_of_the_clients_own_is_no_label() -> None:
+    app = http_app(never, max_open_requests=0)
+    async with http_client(app) as client:
+        assert (await client.request("SECRET", "/v1/models")).status_code == 503
+    text = app.state.metrics.text().decode()
+    assert 'method="other",route="any",status="503"' in text
+    assert "SECRET" not in text
 
 
 @pytest.mark.parametrize(("key", "status"), [(None, 401), ("wrong", 401), ("key", 200)])

@@ -6,11 +6,12 @@ The docstrings below the fields are the table of docs/configuration.md. This fil
 model.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from app.messages.defaults import PROMPT_CHUNK_TOKENS
 from app.messages.model_card import ModelCard
@@ -235,6 +236,12 @@ class RouterSettings(Knobs):
     times as long."""
 
 
+def _host_name(text: str) -> str:
+    if re.fullmatch(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", text) is None:
+        raise ValueError("this is no host name: it has neither https:// nor a port, as in chat.example.com")
+    return text
+
+
 class IngressSettings(Knobs):
     """The HTTP interface: its replicas, its limits, and defaults of requests."""
 
@@ -261,6 +268,11 @@ class IngressSettings(Knobs):
     """How often the ingress looks for applications of further models that have been added or removed."""
     api_key_file: str | None = None
     """A file of API keys, one per line. Clients must send one (`Authorization: Bearer <key>`); none: no key needed."""
+    allowed_hosts: list[Annotated[str, AfterValidator(_host_name)]] | None = None
+    """Names by which clients reach the service, without a port; others are refused (421), so that no web site can pass
+    the service off as itself. "*.example.com": all names below that one; "*": all names. Addresses, `localhost`, names
+    without a dot and the machine's own need not be listed. none: all names where every request needs a key or a user,
+    otherwise only those."""
 
 
 class AttestationSettings(Knobs):

@@ -81,6 +81,7 @@ class Ingress:
                 retry_after_s=ingress.retry_after_s,
                 api_keys=() if ingress.api_key_file is None else read_api_keys(Path(ingress.api_key_file)),
                 max_open_requests=ingress.max_ongoing_requests,
+                allowed_hosts=None if ingress.allowed_hosts is None else tuple(ingress.allowed_hosts),
             ),
             ingress=IngressFacts(
                 id=replica.replica_id.unique_id,

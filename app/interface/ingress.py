@@ -4,7 +4,6 @@ What the routes do is in `app.interface.http_api`, which knows nothing of Ray.
 """
 
 import asyncio
-import resource
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -20,6 +19,7 @@ from ray.serve.handle import DeploymentHandle
 from app.controller.accounts_client import ServeAccounts
 from app.controller.applications import ServeApplications
 from app.controller.worker_client import Arrivals, WorkerClient
+from app.core_files import leave_no_core_files
 from app.interface.accounts.gate import AccountsGate
 from app.interface.accounts.user_pages import UserPages
 from app.interface.callers import read_api_keys
@@ -45,6 +45,7 @@ class Ingress:
         self, settings: ServiceSettings, workers: DeploymentHandle[Any], accounts: DeploymentHandle[Any] | None = None
     ) -> None:
         """Opens the model's tokenizer, not its weights. Raises ChatModelError or SealedModelError."""
+        leave_no_core_files()
         keep_on_loopback()
         ingress = settings.ingress
         self._search_period_s = ingress.model_search_period_s
@@ -56,7 +57,6 @@ class Ingress:
         self._directory = ModelDirectory(settings.model_card(), own, others)
         gate = None
         if settings.accounts is not None and accounts is not None:
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would have users' keys in it
             saves = settings.memory.folder is not None
             pages = UserPages(self._directory.call_each, settings.memory.bytes_per_user) if saves else None
             client = ServeAccounts(accounts, self._arrivals.reader)

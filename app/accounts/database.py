@@ -134,8 +134,8 @@ def _migrate(connection: Connection, place: str) -> None:
     if unknown:
         raise SettingsError(
             f"accounts.database {place}: a newer version of Redoubt has made its tables (revision {unknown[0]}), and "
-            f"this one knows no later revision than {script.get_current_head()}. Nothing was changed. Install the newer "
-            "version again, or restore the backup from before the upgrade."
+            f"this one knows no later revision than {script.get_current_head()}. Nothing was changed. Install the "
+            "newer version again, or restore the backup from before the upgrade."
         )
     command.upgrade(config, "head")
 

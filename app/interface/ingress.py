@@ -4,6 +4,7 @@ What the routes do is in `app.interface.http_api`, which knows nothing of Ray.
 """
 
 import asyncio
+import os
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -27,8 +28,8 @@ from app.interface.http_api import build_http_app
 from app.interface.model_directory import ModelDirectory
 from app.interface.planning.limits import Limits
 from app.interface.service import HttpSettings, IngressFacts, Service
-from app.ray_internals import keep_on_loopback
-from app.settings import ServiceSettings
+from app.ray_internals import keep_on_loopback, share_held_port
+from app.settings import HELD_PORTS, ServiceSettings
 
 _FIRST_SEARCH_TIMEOUT_S = 10.0
 
@@ -47,6 +48,8 @@ class Ingress:
         """Opens the model's tokenizer, not its weights. Raises ChatModelError or SealedModelError."""
         leave_no_core_files()
         keep_on_loopback()
+        if os.environ.get(HELD_PORTS) == "1":
+            share_held_port()
         ingress = settings.ingress
         self._search_period_s = ingress.model_search_period_s
         replica = serve.get_replica_context()

@@ -306,7 +306,7 @@ def collateral(context: typer.Context) -> None:
 def _redoubt_verify(command: str, context: typer.Context) -> NoReturn:
     with _needing_verifier():
         from redoubt_verify.cli import main as run
-    raise typer.Exit(run([command, *context.args]))
+    raise typer.Exit(run([command, *context.args], program="redoubt"))
 
 
 @contextmanager

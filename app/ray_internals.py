@@ -127,6 +127,21 @@ def keep_on_loopback() -> None:
     replica.add_port_to_grpc_server = add_loopback_port
 
 
+def share_held_port() -> None:
+    """Makes this replica's HTTP server listen on a port that another process of this user holds by SO_REUSEPORT.
+
+    To be called in a deployment's constructor. Ray 2.60: the replica starts the server after that, with the module's
+    `start_asgi_http_server`, and without SO_REUSEPORT.
+    """
+    replica: Any = serve_replica
+    start = replica.start_asgi_http_server
+
+    def start_sharing(*arguments: Any, **options: Any) -> Any:
+        return start(*arguments, **options | {"enable_so_reuseport": True})
+
+    replica.start_asgi_http_server = start_sharing
+
+
 # --- A cluster's head
 
 

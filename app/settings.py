@@ -6,17 +6,20 @@ The docstrings below the fields are the table of docs/configuration.md. This fil
 model.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from app.messages.defaults import PROMPT_CHUNK_TOKENS
 from app.messages.model_card import ModelCard
 
 ATTESTED_FRONT = "REDOUBT_ATTESTED_FRONT"
 """The environment variable of a service with a front that shows evidence. `app.deploy` insists on it."""
+HELD_PORTS = "REDOUBT_HELD_PORTS"
+"""The environment variable of a Ray whose ingresses get ports that the main process holds."""
 
 
 class SettingsError(ValueError):
@@ -235,6 +238,12 @@ class RouterSettings(Knobs):
     times as long."""
 
 
+def _host_name(text: str) -> str:
+    if re.fullmatch(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", text) is None:
+        raise ValueError("this is no host name: it has neither https:// nor a port, as in chat.example.com")
+    return text
+
+
 class IngressSettings(Knobs):
     """The HTTP interface: its replicas, its limits, and defaults of requests."""
 
@@ -266,6 +275,11 @@ class IngressSettings(Knobs):
     times, and never a text (docs/operations.md). `redoubt serve --log-dir` sets it. none: no access log."""
     access_log_bytes: int = Field(default=256 << 20, ge=1 << 16)
     """The most that the access log of one ingress takes. Then its oldest quarter goes."""
+    allowed_hosts: list[Annotated[str, AfterValidator(_host_name)]] | None = None
+    """Names by which clients reach the service, without a port; others are refused (421), so that no web site can pass
+    the service off as itself. "*.example.com": all names below that one; "*": all names. Addresses, `localhost`, names
+    without a dot and the machine's own need not be listed. none: all names where every request needs a key or a user,
+    otherwise only those."""
 
     def at_absolute_paths(self) -> Self:
         """The same for a process that runs in another folder."""

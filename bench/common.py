@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from kernels import _native
 
@@ -46,6 +46,14 @@ def process_resident_bytes() -> int:
 def available_memory_bytes() -> int:
     """Memory that the kernel says is available without swapping."""
     return memory_bytes("/proc/meminfo", "MemAvailable")
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """argparse's, which says in one line what is wrong with a command line and where to read on, as `redoubt` does."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the process with status 2."""
+        self.exit(2, f"redoubt: {message}; see {self.prog} -h\n")
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -28,7 +28,7 @@ from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from bench.common import ROOT, available_memory_bytes, machine, number_list
+from bench.common import ROOT, OneLineParser, available_memory_bytes, machine, number_list
 from bench.limits import Demand
 from bench.models import NAMES, BenchModel, bench_model
 from bench.peers import InstallError, Peer
@@ -306,7 +306,7 @@ def compare(options: argparse.Namespace, todo: Sequence[Work]) -> dict[str, Any]
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="redoubt bench compare", description="Compare our engine with others.")
+    parser = OneLineParser(prog="redoubt bench compare", description="Compare our engine with others.")
     parser.add_argument("--model", choices=NAMES, default="embedded", help="1.1b and 7b have random weights")
     parser.add_argument("--peers", default=",".join(PEER_NAMES), help="with commas (default: %(default)s)")
     parser.add_argument("--threads", type=int, required=True, help="compute threads of every engine")

@@ -16,7 +16,6 @@ a trust domain; a run of the same machine outside of it is its comparison.
 Soft evidence costs a client what a processor's does; the quote itself is the server's time, and is quicker to make.
 """
 
-import argparse
 import os
 import re
 import statistics
@@ -30,7 +29,7 @@ from typing import Any
 
 import httpx2
 
-from bench.common import machine, number_list, print_result
+from bench.common import OneLineParser, machine, number_list, print_result
 from bench.sealed import measure_sealed
 from bench.serving import HttpSide, Rounds, RunningService, ServingBenchOptions, running_service
 from redoubt_verify import client as verifying_client
@@ -150,7 +149,7 @@ def _cpu_s(pid: int) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="redoubt bench confidential", description="Measure the cost of evidence.")
+    parser = OneLineParser(prog="redoubt bench confidential", description="Measure the cost of evidence.")
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a converted model")
     parser.add_argument("--threads", type=int, required=True, help="compute threads")
     parser.add_argument("--streams", type=number_list, default=(1, 8), help="concurrent requests (default 1,8)")

@@ -30,7 +30,7 @@ from app.engine.generation import Event
 from app.engine.native_runner import NativeRunner
 from app.messages.failures import EngineError
 from app.messages.requests import GenerateRequest, SamplingParams
-from bench.common import at_least, machine, number_list, print_result, process_resident_bytes
+from bench.common import OneLineParser, at_least, machine, number_list, print_result, process_resident_bytes
 from bench.work import CLOCKS, Work, works
 from kernels import _native
 
@@ -275,7 +275,7 @@ def options_of(arguments: argparse.Namespace) -> EngineBenchOptions:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="redoubt bench engine", description="Measure the engine.")
+    parser = OneLineParser(prog="redoubt bench engine", description="Measure the engine.")
     add_options(parser)
     parser.add_argument("--json", action="store_true", help="one line of JSON instead of an indented one")
     parsed = parser.parse_args(arguments)

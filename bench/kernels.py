@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from bench.common import machine, number_list
+from bench.common import OneLineParser, machine, number_list
 from bench.kernel_cases import MODEL_CASES, ODD_CASES, LinearCase, make_weights, matrix_of
 from bench.rates import best_cpu_s, compute_peaks, pinned_cpus, time_reads
 from bench.testing_kernels import testing
@@ -150,7 +150,7 @@ def describe(result: Result) -> str:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     cores = len(os.sched_getaffinity(0))
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="redoubt bench kernels", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")

@@ -32,7 +32,7 @@ import numpy as np
 from app.engine.memory.engine_memory import MemoryOptions
 from app.memory.page_file import PageId, seal, unseal
 from app.messages.memory import PageName
-from bench.common import ROOT, at_least, machine, number_list, print_result
+from bench.common import ROOT, OneLineParser, at_least, machine, number_list, print_result
 from bench.memory_decoding import decoding_while_saving
 from bench.memory_rig import Rig, rig
 from bench.peers import InstallError
@@ -242,7 +242,7 @@ def _llama_cpp(options: MemoryBenchOptions, longest_tokens: int) -> Iterator[Con
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="redoubt bench memory", description="Measure saved pages.")
+    parser = OneLineParser(prog="redoubt bench memory", description="Measure saved pages.")
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a converted model")
     parser.add_argument("--threads", type=int, required=True, help="compute threads")
     lengths = (64, 256, 1024, 4096, 8192)

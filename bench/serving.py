@@ -12,7 +12,6 @@ random tokens and `--generate` greedy output tokens. A separate process sends th
 The load is bounded: it ends with the last stream. Uses the service through HTTP only.
 """
 
-import argparse
 import http.client
 import json
 import os
@@ -40,7 +39,7 @@ from app.launch.attested_front import ALLOW_SOFT
 from app.messages.failures import EngineError
 from app.messages.requests import GenerateRequest, SamplingParams
 from app.settings import EngineSettings
-from bench.common import ROOT, machine, number_list, print_result
+from bench.common import ROOT, OneLineParser, machine, number_list, print_result
 from bench.serving_client import Order, Receipt
 from kernels import _native
 
@@ -311,7 +310,7 @@ def _free_port() -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="redoubt bench serving", description="Measure the service.")
+    parser = OneLineParser(prog="redoubt bench serving", description="Measure the service.")
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a converted model")
     parser.add_argument("--threads", type=int, required=True, help="compute threads")
     parser.add_argument("--streams", type=number_list, default=(1, 16), help="concurrent requests (default 1,16)")

@@ -25,7 +25,7 @@ from tokenizers import Tokenizer
 from app.interface.text.chat_model import ChatModel
 from app.messages.failures import ConstraintError
 from app.workers.constraints import Constraints
-from bench.common import ROOT, machine
+from bench.common import ROOT, OneLineParser, machine
 from bench.peers import InstallError, xgrammar
 from bench.process import Contender, CrashError
 from bench.structured_cases import CASES, HOSTILE, walk
@@ -217,7 +217,7 @@ def measure(folder: Path, rounds: int, environments: Path | None, clock: str) ->
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the measurement; exit status 1 if a library that was asked for is missing from it."""
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="redoubt bench structured", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", type=Path, help="a converted model; only its tokenizer is read")

@@ -16,6 +16,15 @@ def listens(host: str, port: int) -> bool:
 
 def listening_addresses(pids: Iterable[int]) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
     """One for each TCP socket; an IPv4 address within IPv6 as what it is."""
+    return [_parsed(address) for address, _ in _listening(pids)]
+
+
+def listening_ports(pids: Iterable[int]) -> set[int]:
+    return {int(port, 16) for _, port in _listening(pids)}
+
+
+def _listening(pids: Iterable[int]) -> list[tuple[str, str]]:
+    """Address and port of each TCP socket, in hex."""
     sockets = set()
     for pid in pids:
         for link in Path(f"/proc/{pid}/fd").glob("*"):
@@ -24,17 +33,17 @@ def listening_addresses(pids: Iterable[int]) -> list[ipaddress.IPv4Address | ipa
             except OSError:  # closed meanwhile
                 continue
     return [
-        _parsed(address)
+        (address, port)
         for table in ("tcp", "tcp6")
-        for address, state, inode in _rows(Path(f"/proc/net/{table}"))
+        for address, port, state, inode in _rows(Path(f"/proc/net/{table}"))
         if state == "0A" and f"socket:[{inode}]" in sockets
     ]
 
 
-def _rows(table: Path) -> list[tuple[str, str, str]]:
-    """(local address in hex, state, inode) of each socket."""
+def _rows(table: Path) -> list[tuple[str, str, str, str]]:
+    """(local address in hex, port in hex, state, inode) of each socket."""
     rows = [line.split() for line in table.read_text().splitlines()[1:]]
-    return [(row[1].partition(":")[0], row[3], row[9]) for row in rows]
+    return [(*row[1].rpartition(":")[::2], row[3], row[9]) for row in rows]
 
 
 def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:

@@ -9,6 +9,8 @@ from typing import IO, Any
 
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, select
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
@@ -41,7 +43,7 @@ class Database:
         try:
             self._engine = self._open(place, make=make)
             with self.transaction() as connection:
-                _migrate(connection)
+                _migrate(connection, place)
         except (OSError, SQLAlchemyError, CommandError, ModuleNotFoundError) as error:
             self.close()
             reason = str(getattr(error, "orig", None) or error).splitlines()[0]
@@ -121,10 +123,20 @@ def _lock_postgres(connection: Any, _: object) -> None:
         raise SettingsError(f"accounts.database: {_IN_USE}")
 
 
-def _migrate(connection: Connection) -> None:
+def _migrate(connection: Connection, place: str) -> None:
+    """Brings the tables up to date. Raises SettingsError, and changes nothing, if a newer version has made them."""
     config = Config()
     config.set_main_option("script_location", "app.accounts:migrations")
     config.attributes["connection"] = connection
+    script = ScriptDirectory.from_config(config)
+    known = {one.revision for one in script.walk_revisions()}
+    unknown = [one for one in MigrationContext.configure(connection).get_current_heads() if one not in known]
+    if unknown:
+        raise SettingsError(
+            f"accounts.database {place}: a newer version of Redoubt has made its tables (revision {unknown[0]}), and "
+            f"this one knows no later revision than {script.get_current_head()}. Nothing was changed. Install the "
+            "newer version again, or restore the backup from before the upgrade."
+        )
     command.upgrade(config, "head")
 
 

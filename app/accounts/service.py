@@ -6,7 +6,6 @@ another stretches passwords. Every method takes the credential and checks it its
 
 import asyncio
 import logging
-import resource
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from app.accounts.credentials import check_new_password, normalized_name, normal
 from app.accounts.logins import NewPassword, new_password
 from app.accounts.stored_service import StoredService
 from app.accounts.users import check_admin
+from app.core_files import leave_no_core_files
 from app.messages.accounts import (
     AccountsError,
     Admission,
@@ -67,7 +67,7 @@ class AccountsService(StoredService):
         self, settings: AccountsSettings, open_accounts: Callable[[AccountsSettings], Accounts] = Accounts.open
     ) -> None:
         """Raises SettingsError: the key can't be read, or the database can't be opened or has another key."""
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would have the server's key in it
+        leave_no_core_files()
         super().__init__(open_accounts(settings))
         self._admissions = Admissions()
         self._failures = LoginFailures(settings.login_failures)

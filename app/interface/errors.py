@@ -137,6 +137,17 @@ def foreign_origin() -> ApiError:
     return ApiError(403, "With a cookie, the request needs this site's own Origin.", code="foreign_origin")
 
 
+def foreign_host(name: str | None) -> ApiError:
+    """421: a `Host` that is not this service's: another site's page may have sent it. None: it is no name at all."""
+    which = "the name in this request's Host header" if name is None else f"the name '{_shortened(name)}'"
+    return ApiError(
+        421,
+        f"This service does not answer to {which}. If clients are to use it, list it under 'ingress.allowed_hosts' in "
+        "the service's configuration file.",
+        code="foreign_host",
+    )
+
+
 def of_accounts(refusal: Refusal) -> ApiError:
     """A refusal of the accounts'."""
     statuses = {

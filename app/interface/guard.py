@@ -121,6 +121,17 @@ def announces_a_body(scope: Scope) -> bool:
     return any(name in (b"content-length", b"transfer-encoding") and value != b"0" for name, value in scope["headers"])
 
 
+async def refuse(scope: Scope, receive: Receive, send: Send, error: ApiError) -> None:
+    """Answers a request before its route is known, and counts it. For middlewares."""
+    request = Request(scope)
+    metrics: Metrics = request.app.state.metrics
+    metrics.answered(request.method, "any", error.status)
+    failures: RecentFailures = request.app.state.failures
+    failures.add(request, error, route="any")
+    record_of(request).failed(error)
+    await error_response(error)(scope, receive, send)
+
+
 async def http_error(_: Request, error: Exception) -> Response:
     """The answer to a request that the web framework itself refuses, such as a path that no route has."""
     assert isinstance(error, HTTPException)

@@ -19,6 +19,7 @@ from app.interface.accounts.checks import AdmissionCheck, UserCheck, check_admin
 from app.interface.callers import KeyCheck
 from app.interface.documents.openapi import Route, document
 from app.interface.guard import Guarded, LingeringClose, http_error
+from app.interface.hosts import ANY, AllowedHosts, HostCheck
 from app.interface.metrics import Metrics, ObservedModels
 from app.interface.places import BodyDeadline, OpenRequests, Places
 from app.interface.recent_failures import RecentFailures
@@ -107,9 +108,18 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
         BodyDeadline, slow_limit=max(1, settings.max_open_requests // 4), retry_after_s=settings.retry_after_s
     )
     app.add_middleware(OpenRequests, places=places, retry_after_s=settings.retry_after_s)
+    app.add_middleware(HostCheck, hosts=AllowedHosts(_further_hosts(service)))
     app.add_middleware(WatchedRequests, metrics=metrics, log=service.access_log)
     app.add_middleware(LingeringClose)
     return app
+
+
+def _further_hosts(service: Service) -> Sequence[str]:
+    """What `AllowedHosts` gets. A page of another site has no key of ours, and no cookie under that site's name."""
+    if service.settings.allowed_hosts is not None:
+        return service.settings.allowed_hosts
+    needs_credential = bool(service.settings.api_keys) if service.accounts is None else not service.accounts.guests
+    return (ANY,) if needs_credential else ()
 
 
 def service_routes(reception: Reception, metrics: Metrics) -> Sequence[Route]:

@@ -4,7 +4,7 @@ What the routes do is in `app.interface.http_api`, which knows nothing of Ray.
 """
 
 import asyncio
-import resource
+import os
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -20,6 +20,7 @@ from ray.serve.handle import DeploymentHandle
 from app.controller.accounts_client import ServeAccounts
 from app.controller.applications import ServeApplications
 from app.controller.worker_client import Arrivals, WorkerClient
+from app.core_files import leave_no_core_files
 from app.interface.access_log import AccessLog
 from app.interface.accounts.gate import AccountsGate
 from app.interface.accounts.user_pages import UserPages
@@ -28,8 +29,8 @@ from app.interface.http_api import build_http_app
 from app.interface.model_directory import ModelDirectory
 from app.interface.planning.limits import Limits
 from app.interface.service import HttpSettings, IngressFacts, Service
-from app.ray_internals import keep_on_loopback
-from app.settings import ServiceSettings
+from app.ray_internals import keep_on_loopback, share_held_port
+from app.settings import HELD_PORTS, ServiceSettings
 
 _FIRST_SEARCH_TIMEOUT_S = 10.0
 
@@ -46,7 +47,10 @@ class Ingress:
         self, settings: ServiceSettings, workers: DeploymentHandle[Any], accounts: DeploymentHandle[Any] | None = None
     ) -> None:
         """Opens the model's tokenizer, not its weights. Raises ChatModelError or SealedModelError."""
+        leave_no_core_files()
         keep_on_loopback()
+        if os.environ.get(HELD_PORTS) == "1":
+            share_held_port()
         ingress = settings.ingress
         self._search_period_s = ingress.model_search_period_s
         replica = serve.get_replica_context()
@@ -57,7 +61,6 @@ class Ingress:
         self._directory = ModelDirectory(settings.model_card(), own, others)
         gate = None
         if settings.accounts is not None and accounts is not None:
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would have users' keys in it
             saves = settings.memory.folder is not None
             pages = UserPages(self._directory.call_each, settings.memory.bytes_per_user) if saves else None
             client = ServeAccounts(accounts, self._arrivals.reader)
@@ -83,6 +86,7 @@ class Ingress:
                 retry_after_s=ingress.retry_after_s,
                 api_keys=() if ingress.api_key_file is None else read_api_keys(Path(ingress.api_key_file)),
                 max_open_requests=ingress.max_ongoing_requests,
+                allowed_hosts=None if ingress.allowed_hosts is None else tuple(ingress.allowed_hosts),
             ),
             ingress=IngressFacts(
                 id=replica.replica_id.unique_id,

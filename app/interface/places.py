@@ -7,14 +7,10 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 
-from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.interface import errors
-from app.interface.guard import announces_a_body, error_response
-from app.interface.metrics import Metrics
-from app.interface.recent_failures import RecentFailures
-from app.interface.request_record import record_of
+from app.interface.guard import announces_a_body, refuse
 from app.interface.streaming import ClientGoneError
 
 RESERVED_PLACES = 32
@@ -78,12 +74,7 @@ class OpenRequests:
         try:
             places.take(self._retry_after_s, "requests")
         except errors.ApiError as error:
-            metrics: Metrics = scope["app"].state.metrics
-            metrics.answered(scope["method"], "any", error.status)
-            failures: RecentFailures = scope["app"].state.failures
-            failures.add(Request(scope), error, route="any")
-            record_of(Request(scope)).failed(error)
-            await error_response(error)(scope, receive, send)
+            await refuse(scope, receive, send, error)
             return
         try:
             await self._app(scope, receive, send)

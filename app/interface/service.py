@@ -34,6 +34,9 @@ class HttpSettings:
     """A client must send one of these; empty: every client is served."""
     max_open_requests: int = 512
     """Requests that may be open at once; further ones are refused (503). Probes are not counted."""
+    allowed_hosts: tuple[str, ...] | None = None
+    """Names by which clients may reach the service, besides those of `app.interface.hosts`. None: all of them where
+    every request needs a key or a user, otherwise no further ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,7 @@ def parse_config(text: str, source: str) -> ServiceConfig:
         where = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
         raise SettingsError(f"{source}{where}: not YAML: {' '.join(str(problem or error).split())}") from error
     if not isinstance(values, dict):
-        raise SettingsError(f"{source}: not a mapping of knobs, as ray_configs/local.yaml is")
+        raise SettingsError(f"{source}: not a mapping of settings, as ray_configs/local.yaml is")
     return validated(ServiceConfig, values, source)
 
 

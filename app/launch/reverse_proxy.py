@@ -12,7 +12,6 @@ an HAProxy, which sends requests to its own node's ingress and to another node's
 Serve runs it at every start and reload of HAProxy. It knows the standard library and nothing of the rest of `app`.
 """
 
-import contextlib
 import ctypes
 import json
 import os
@@ -22,7 +21,7 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 FRONT_BIND = "@front"
@@ -43,8 +42,6 @@ _SERVER = re.compile(r"^ +server \S+ \[?(?P<host>[^\s\]]+)\]?:\d+ ")
 _MOST_CONNECTIONS = 4096
 # Each connection of a client needs a second one to the ingress. These file descriptors are for everything else.
 _SPARE_FILES = 256
-_FIRST_INGRESS_PORT = 30000
-_FIRST_FALLBACK_PORT = 31001  # above Serve's range for ingresses, below the systems' range of ephemeral ports
 # The error of a 503 while there is no ingress, or when one is lost before it has answered.
 _UNAVAILABLE = {
     "message": "The service is not there for the moment. Try again.",
@@ -65,12 +62,11 @@ class UnknownConfigurationError(ValueError):
 
 
 def proxy_environment(
-    folder: Path, environment: Mapping[str, str], *, binary: Path, front: Path, ray: str
+    folder: Path, environment: Mapping[str, str], *, binary: Path, front: Path, ray: str, ports: Sequence[int]
 ) -> dict[str, str]:
     """Variables with which Serve uses HAProxy behind a front; Serve's own host must be loopback.
 
-    Writes the program that Serve starts instead of HAProxy, and chooses free ports for the ingress and for Serve's own
-    proxy, which takes over while there is no ingress. Raises OSError if programs in the folder cannot be executed.
+    Writes the program that Serve starts instead of HAProxy. Raises OSError if the folder allows no programs.
 
     Args:
         folder: private and present; its path is short, because Unix sockets are in it.
@@ -78,13 +74,19 @@ def proxy_environment(
         binary: HAProxy.
         front: the Unix socket where the front takes configurations (`Front.address`).
         ray: the name of this Ray there.
+        ports: successive ones for its ingresses, and the last one for Serve's own proxy, which takes over while there
+            is no ingress. This user holds them (`app.launch.held_ports`).
     """
+    *ingresses, fallback = ports
     return _environment(folder, environment, binary) | {
         _BIND: f"unix@{folder / INNER_SOCKET}",
         _FRONT: str(front),
         _RAY: ray,
-        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(_free_port(_FIRST_FALLBACK_PORT)),
-        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(_free_port(_FIRST_INGRESS_PORT)),
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(fallback),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(ingresses[0]),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(ingresses[-1]),
+        # Serve's own proxy shares a port that is held; of ingresses `app.ray_internals` sees to it.
+        "SERVE_SOCKET_REUSE_PORT_ENABLED": "1",
     }
 
 
@@ -148,15 +150,6 @@ def _environment(folder: Path, environment: Mapping[str, str], binary: Path) -> 
         # A new ingress may have its predecessor's port at once: an old HAProxy that serves its last streams finds it.
         "RAY_SERVE_PORT_QUARANTINE_S": "0",
     }
-
-
-def _free_port(first: int) -> int:
-    """A free port on loopback, the first from `first` on."""
-    while True:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", first))
-            return int(probe.getsockname()[1])
-        first += 1
 
 
 def confined(

@@ -17,22 +17,27 @@ from pathlib import Path
 from typing import Any
 
 from app.launch.cleanup import end_marked
+from app.launch.held_ports import HeldPorts, PortPool
 from app.launch.ray_environment import USE_HAPROXY, haproxy_environment, ray_environment
 from app.launch.serving import TRY_AGAIN_STATUS, Change, Job
+from app.settings import SettingsError
 
 _MARK = "REDOUBT_RAY"
 _END_TIMEOUT_S = 20.0
 _LOOK_S = 0.1
+_SPARE_PORTS = 8
+"""One is for Serve's own proxy, the others for ingresses that are started before Serve knows that others are lost."""
 
 
 class ServingProcess:
     """One Ray, from its start to its end. Used by one thread."""
 
-    def __init__(self, name: str, job: Job, front: Path | None) -> None:
+    def __init__(self, name: str, job: Job, front: Path | None, ports: PortPool) -> None:
         """Starts the program.
 
         name: what its processes are marked with, and its name at the front. front: where the front takes
-        configurations; None: Serve's own proxy has the address. Raises SettingsError if HAProxy can't be started.
+        configurations; None: Serve's own proxy has the address. ports: for HAProxy's way to the ingresses; what it
+        takes it gives back at its end. Raises SettingsError if HAProxy can't be started.
         """
         self.name = name
         self.job = job
@@ -44,8 +49,15 @@ class ServingProcess:
         job.folder.mkdir(mode=0o700)
         environment = {**os.environ, _MARK: f"{job.folder}"}
         environment |= ray_environment(job.folder, environment)
+        self._ports = ports
+        self._held: HeldPorts | None = None
         if front is not None:
-            environment |= haproxy_environment(job.folder, front, name)
+            self._held = ports.take(2 * job.config.application.args.ingress.count + _SPARE_PORTS)
+            try:
+                environment |= haproxy_environment(job.folder, front, name, self._held.ports)
+            except SettingsError:
+                ports.give_back(self._held)
+                raise
         self._control, theirs = socket.socketpair()
         self._control.setblocking(False)
         self._received = b""
@@ -113,6 +125,9 @@ class ServingProcess:
         end_marked(_MARK, str(self.job.folder))
         self._process.wait()
         self._control.close()
+        if self._held is not None:
+            self._ports.give_back(self._held)
+            self._held = None
         if not keep_logs:
             shutil.rmtree(self.job.folder, ignore_errors=True)
 

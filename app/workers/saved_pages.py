@@ -4,7 +4,6 @@ Imported functions inside, as in `load`: the service's other processes import th
 """
 
 import logging
-import resource
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
@@ -31,13 +30,12 @@ _S_PER_DAY = 86400.0
 def open_store(settings: ModelApplicationSettings, files: ModelFolder, runner: ModelRunner) -> "FolderStore":
     """The store of the native model's pages. Call it before the engine's first step.
 
-    The process leaves no core dump from now on, which would hold users' keys. Raises MemoryFolderError, OSError.
+    Raises MemoryFolderError, OSError.
     """
     from app.engine.native_runner import NativeRunner
     from app.memory.fingerprint import fingerprint, packed_digest
 
     assert isinstance(runner, NativeRunner)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     model = runner.model
     facts: dict[str, str | int] = {
         "tier": model.tier,

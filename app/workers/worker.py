@@ -15,6 +15,7 @@ from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any
 
+from app.core_files import leave_no_core_files
 from app.engine.engine import Engine
 from app.engine.pages.page_names import CACHE_SECRET_BYTES
 from app.engine.stream import AsyncEngine
@@ -52,6 +53,7 @@ class Worker:
 
         Raises NoFreeCoresError, SealedModelError, another ValueError, and what `make_runner` and `make_store` raise.
         """
+        leave_no_core_files()
         keep_on_loopback()
         mark_crashes(session_folder(CRASHES_FOLDER), own_actor())
         settings = with_allowed_binding(settings)

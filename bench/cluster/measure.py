@@ -13,7 +13,6 @@ two services alternate with the same requests, so the one-machine service is the
 On a machine of two cores the second worker shares its core with the clients, the ingress, and Ray.
 """
 
-import argparse
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -24,7 +23,7 @@ import yaml  # type: ignore[import-untyped]
 
 from bench.cluster.operator import Operator, request
 from bench.cluster.pods import Network, Pod, wait_until
-from bench.common import ROOT, machine, number_list, print_result
+from bench.common import ROOT, OneLineParser, machine, number_list, print_result
 from bench.serving import HttpSide, Load, Rounds
 
 TOKEN = "0" * 64
@@ -137,7 +136,7 @@ def _measured(sides: dict[str, HttpSide], options: ClusterBenchOptions) -> dict[
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="redoubt bench cluster", description="Measure a cluster of pods.")
+    parser = OneLineParser(prog="redoubt bench cluster", description="Measure a cluster of pods.")
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a converted model")
     parser.add_argument("--streams", type=number_list, default=(1, 8), help="concurrent requests (default 1,8)")
     parser.add_argument("--prompt", type=int, default=32, help="tokens of each prompt (default %(default)s)")

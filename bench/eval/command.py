@@ -21,7 +21,7 @@ from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from bench.common import at_least
+from bench.common import OneLineParser, at_least
 from bench.eval.choice_files import ceval_tasks, hellaswag_tasks, jsonl_tasks
 from bench.eval.choices import BRANCHES, ChoiceTask, context_tokens, run_choices
 from bench.eval.errors import EvalError
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     positive = at_least(1)
-    parser = argparse.ArgumentParser(prog="redoubt eval", description="Measure a model's quality.")
+    parser = OneLineParser(prog="redoubt eval", description="Measure a model's quality.")
     commands = parser.add_subparsers(required=True, metavar="WHAT")
     text = _command(commands, "perplexity", "perplexity on a text", _run_perplexity)
     divergence = _command(commands, "kl", "divergence from a baseline on a text, by token", _run_kl)

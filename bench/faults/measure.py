@@ -16,7 +16,6 @@ once, as systemd does. A row of the table:
 - `left`: processes of the service that ran on when it had ended.
 """
 
-import argparse
 import asyncio
 import json
 import os
@@ -30,7 +29,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from bench.common import at_least, machine, print_result
+from bench.common import OneLineParser, at_least, machine, print_result
 from bench.faults.load import Load
 from bench.faults.service import Service, descendants, left_of, service_of
 
@@ -194,7 +193,7 @@ _HEAD = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures what the command line says; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="redoubt bench faults", description="The request-loss table of this machine.")
+    parser = OneLineParser(prog="redoubt bench faults", description="The request-loss table of this machine.")
     parser.add_argument("--config", type=Path, help="a service's file; by default two workers of the embedded model")
     parser.add_argument("--clients", type=at_least(1), default=16)
     parser.add_argument("--only", action="append", choices=tuple(FAULTS), default=[], metavar="FAULT")

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -12,16 +13,20 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import httpx2
 import pytest
 import ray
 from ray import serve
 from ray.serve._private import constants, controller, replica, router
 from ray.serve._private.common import DeploymentHandleSource, DeploymentID, RequestMetadata
 from ray.serve._private.replica_result import ActorReplicaResult
+from ray.serve.config import HTTPOptions
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import FIFOMixin, PendingRequest, RequestRouter, RunningReplica
+from starlette.responses import PlainTextResponse
 
 from app import ray_internals
+from app.launch.held_ports import HeldPorts
 from app.launch.ray_environment import haproxy_environment, ray_environment
 
 LOCAL_RAY = """
@@ -104,6 +109,30 @@ def test_a_replica_opens_its_port_on_loopback(monkeypatch: pytest.MonkeyPatch) -
     assert opened == ["[::]:1", "127.0.0.1:1"]
 
 
+async def test_a_replica_listens_on_a_port_that_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = inspect.getsource(replica.Replica._maybe_start_direct_ingress_servers)
+    assert "await start_asgi_http_server(" in start
+    assert "enable_so_reuseport=False" in start
+    module: Any = replica
+    monkeypatch.setattr(module, "start_asgi_http_server", module.start_asgi_http_server)  # as it is again afterwards
+    held = HeldPorts(31600, 1)
+    options = HTTPOptions(host="127.0.0.1", port=held.ports[0])
+    common: dict[str, Any] = {"event_loop": asyncio.get_running_loop(), "enable_so_reuseport": False}
+    try:
+        with pytest.raises(OSError, match="in use"), socket.socket() as other:
+            other.bind(("127.0.0.1", options.port))
+        ray_internals.share_held_port()
+        task, server = await module.start_asgi_http_server(PlainTextResponse("here"), options, **common)
+        while not server.started:
+            await asyncio.sleep(0.01)
+        async with httpx2.AsyncClient() as client:
+            assert (await client.get(f"http://127.0.0.1:{options.port}")).text == "here"
+        server.should_exit = True
+        await task
+    finally:
+        held.close()
+
+
 def test_applications_and_handles(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "_blocking" in inspect.signature(serve.delete).parameters
     assert "_check_exists" in inspect.signature(serve.get_deployment_handle).parameters
@@ -177,12 +206,15 @@ async def test_a_routers_queues() -> None:
 
 def test_ray_knows_every_variable_that_we_set(tmp_path: Path) -> None:
     """A name that Ray has given up would be ignored without a word."""
-    names = {*ray_environment(tmp_path, {}), *haproxy_environment(tmp_path, tmp_path / "front", "1")}
+    names = {
+        *ray_environment(tmp_path, {}),
+        *haproxy_environment(tmp_path, tmp_path / "front", "1", range(30000, 30003)),
+    }
     names.add("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S")  # of a cluster's node
     package = Path(ray.__file__).parent
     python = b"".join(
         path.read_bytes()
-        for folder in ("_private", "_common", "serve/_private", "dashboard", "includes")
+        for folder in ("_private", "_common", "serve/_private", "dashboard", "includes", "autoscaler/_private")
         for path in (package / folder).rglob("*")
         if path.suffix in (".py", ".pxi", ".pxd")
     )

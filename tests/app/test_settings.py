@@ -60,6 +60,15 @@ def test_our_own_configs_are_accepted(name: str) -> None:
         ({"model": {**SEALED, "key": "http:///k"}}, "args: model.key: "),
         ({"model": {**SEALED, "sha256": "0" * 63}}, "args: model.sha256: "),
         ({"router": {"policy": "RANDOM"}}, "args: router.policy: "),
+        (
+            {"ingress": {"allowed_hosts": ["https://chat.example.com"]}},
+            "ingress.allowed_hosts.0: this is no host name",
+        ),
+        (
+            {"ingress": {"allowed_hosts": ["chat.example.com:8000"]}},
+            "ingress.allowed_hosts.0: this is no host name",
+        ),
+        ({"ingress": {"allowed_hosts": ["a..b"]}}, "ingress.allowed_hosts.0: this is no host name"),
         ({"router": {"expiration_s": 2.0}}, "router.expiration_s is less than three times"),
     ],
 )

@@ -275,3 +275,17 @@ def test_bytes_that_are_no_request(service: RunningService, bystander: Bystander
         with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
             connection.sendall(raw)
     still_answers(service)
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/v1/models", "/v1/workers", "/metrics", "/docs", "/ui/x.js", "/gradio_api/queue/join"]
+)
+def test_a_site_that_has_the_service_under_its_own_name(service: RunningService, path: str) -> None:
+    """DNS rebinding: its pages get nothing through HAProxy, and `/health` goes on."""
+    answer = httpx.get(service.url + path, headers={"Host": "evil.example"}, timeout=WAIT_S)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (421, "foreign_host")
+    assert httpx.get(f"{service.url}/health", headers={"Host": "probe.example"}, timeout=WAIT_S).status_code == 200
+    port = service.url.rpartition(":")[2]
+    assert (
+        httpx.get(f"{service.url}/v1/models", headers={"Host": f"localhost:{port}"}, timeout=WAIT_S).status_code == 200
+    )

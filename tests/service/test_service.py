@@ -132,6 +132,16 @@ def test_a_request_has_one_id_from_end_to_end(service: RunningService, service_c
     assert "canary" not in access.read_text()
 
 
+def test_no_process_leaves_a_core_file(service: RunningService) -> None:
+    """Nor may one of them allow it again: the hard limit is as low."""
+    family = descendants(service.process.pid)
+    assert len(family) > 10
+    for pid in family:
+        limits = Path(f"/proc/{pid}/limits").read_text()
+        (soft, hard) = next(line for line in limits.splitlines() if line.startswith("Max core")).split()[4:6]
+        assert {soft, hard} <= {"0", "1"}, Path(f"/proc/{pid}/cmdline").read_text()
+
+
 def test_nothing_listens_beyond_loopback(service: RunningService) -> None:
     listening = listening_addresses(descendants(service.process.pid))
     assert len(listening) > 5  # Ray opens a dozen

@@ -170,3 +170,17 @@ def test_collateral_of_an_unreachable_service(evidence_file: Path, tmp_path: Pat
 def test_a_busy_service_is_unreachable(service: FakeService, policy_file: Path) -> None:
     service.respond = lambda answer: [http_response(b"{}", "503 Busy")]
     assert _run("verify", service.url, "--policy", policy_file, "--allow-insecure") == 3
+
+
+@pytest.mark.parametrize(
+    "line", [[], ["frob"], ["verify"], ["policy", "build", "--days", "x", "e"], ["proxy", "--frob"]]
+)
+def test_a_wrong_command_line_is_one_line(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(line)
+    assert ended.value.code == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("redoubt-verify: ")
+    assert told.err.count("\n") == 1
+    assert "; see redoubt-verify" in told.err

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import dcap_qvl
 from cryptography import x509
@@ -34,9 +34,17 @@ _DESCRIPTION = """Checks which machine and software a Redoubt service is, before
 Exit codes: 0 verified, 1 refused, 2 the policy or another input is wrong, 3 unreachable."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns its exit code."""
-    options = _parser().parse_args(arguments)
+class _OneLineParser(argparse.ArgumentParser):
+    """argparse's, which says in one line what is wrong with a command line, and where to read on."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the process with status 2."""
+        self.exit(BAD_INPUT, f"{self.prog.split()[0]}: {message}; see {self.prog} -h\n")
+
+
+def main(arguments: Sequence[str] | None = None, *, program: str = "redoubt-verify") -> int:
+    """Runs a command; returns its exit code. program: what its user has called."""
+    options = _parser(program).parse_args(arguments)
     try:
         return int(options.run(options))
     except AttestationError as error:
@@ -45,12 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"REFUSED  {error}\n         {REASONS[error.reason]}", file=sys.stderr)
         return {"unreachable": UNREACHABLE, "policy_expired": BAD_INPUT}.get(error.reason, REFUSED)
     except (PolicyError, OSError, ValueError, OverflowError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
         return BAD_INPUT
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="redoubt-verify", description=_DESCRIPTION)
+def _parser(program: str) -> argparse.ArgumentParser:
+    parser = _OneLineParser(prog=program, description=_DESCRIPTION)
     commands = parser.add_subparsers(required=True)
     verify = commands.add_parser("verify", help="verify a service, or evidence from a file")
     verify.add_argument("url", nargs="?", help="https address of the service")

@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from app.core_files import leave_no_core_files
 from app.launch.attested_front import attested_front, check, model_digests
 from app.launch.node.certificate import Authority, issue_certificate
 from app.launch.node.checks import accepts_connections, mistake, node_cores
@@ -41,6 +42,7 @@ _PROBE_TIMEOUT_S = 30.0
 
 def run_node(options: NodeOptions) -> int:
     """Runs the node until SIGTERM or SIGINT; returns the exit status. Raises SettingsError. On the main thread."""
+    leave_no_core_files()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

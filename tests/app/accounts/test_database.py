@@ -164,9 +164,15 @@ def test_a_database_of_a_newer_version_is_left_alone(anywhere: World) -> None:
         newest = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one()
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     anywhere.accounts.close()
-    with pytest.raises(SettingsError, match="9999"):
-        anywhere.opened()
     database = anywhere.settings.database
+    with pytest.raises(SettingsError) as refused:
+        anywhere.opened()
+    message = str(refused.value)
+    assert message.startswith(f"accounts.database {database}: a newer version of Redoubt has made its tables")
+    assert "revision 9999" in message
+    assert f"no later revision than {newest}." in message
+    assert "Install the newer version again, or restore the backup" in message
+    assert "\n" not in message
     engine = create_engine(database if "://" in database else f"sqlite:///{database}")
     with engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{newest}'")

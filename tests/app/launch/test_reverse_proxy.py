@@ -34,6 +34,7 @@ from tests.service.running import wait_until
 
 HAPROXY = Path(get_haproxy_binary())
 UUID = "0f34da44-76a0-4e60-97a7-166d3a9070c7"
+PORTS = range(30000, 30004)
 
 
 class Backend(BaseHTTPRequestHandler):
@@ -125,7 +126,7 @@ def started(folder: Path, host: str, backend_port: int | None) -> Iterator[tuple
 @contextmanager
 def inner(folder: Path, front: Front, backend_port: int | None, ray: str = "1") -> Iterator[subprocess.Popen[bytes]]:
     """Serve's own HAProxy, started and ready."""
-    environment = proxy_environment(folder, {}, binary=HAPROXY, front=front.address, ray=ray)
+    environment = proxy_environment(folder, {}, binary=HAPROXY, front=front.address, ray=ray, ports=PORTS)
     configuration = serves_configuration(folder, 8000, backend_port)
     command = [environment["RAY_SERVE_HAPROXY_BINARY_PATH"], "-db", "-f", str(configuration), "-dR"]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
@@ -217,7 +218,7 @@ def test_serves_own_ends_with_the_process_that_started_it(number: signal.Signals
     with started(tmp_path, "127.0.0.1", backend) as (port, front):
         folder = tmp_path / "p"
         folder.mkdir()
-        environment = proxy_environment(folder, {}, binary=HAPROXY, front=front.address, ray="1")
+        environment = proxy_environment(folder, {}, binary=HAPROXY, front=front.address, ray="1", ports=PORTS)
         configuration = serves_configuration(folder, 8000, backend)
         command = [environment["RAY_SERVE_HAPROXY_BINARY_PATH"], "-db", "-f", str(configuration), "-dR"]
         with subprocess.Popen(
@@ -315,7 +316,7 @@ def assert_unavailable(response: http.client.HTTPResponse) -> None:
 
 def test_what_an_operator_has_set_is_kept(tmp_path: Path) -> None:
     given = {"RAY_SERVE_HAPROXY_MAXCONN": "7", "RAY_SERVE_HAPROXY_BINARY_PATH": "/bin/haproxy"}
-    environment = proxy_environment(tmp_path, given, binary=Path("/bin/haproxy"), front=tmp_path, ray="1")
+    environment = proxy_environment(tmp_path, given, binary=Path("/bin/haproxy"), front=tmp_path, ray="1", ports=PORTS)
     assert environment["RAY_SERVE_HAPROXY_MAXCONN"] == "7"
     assert Path(environment["RAY_SERVE_HAPROXY_BINARY_PATH"]).parent == tmp_path
 
@@ -323,7 +324,7 @@ def test_what_an_operator_has_set_is_kept(tmp_path: Path) -> None:
 def test_a_folder_that_allows_no_programs_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(PermissionError, match="allows no programs"):
-        proxy_environment(tmp_path, {}, binary=Path("/bin/haproxy"), front=tmp_path, ray="1")
+        proxy_environment(tmp_path, {}, binary=Path("/bin/haproxy"), front=tmp_path, ray="1", ports=PORTS)
 
 
 def test_no_log_is_sent(tmp_path: Path) -> None:

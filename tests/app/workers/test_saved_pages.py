@@ -1,6 +1,5 @@
 """The worker with a folder of saved pages: what it says and does for users, and what is left when it ends."""
 
-import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -175,13 +174,3 @@ def test_models_share_pages_only_if_all_bits_are_the_same(fingerprint_of: Callab
     }
     assert len(others) == 4
     assert first not in others
-
-
-def test_a_process_with_users_keys_leaves_no_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("resource.setrlimit", lambda *given: limits.append(given))
-    model = write_random_model(tmp_path / "model")
-    settings = parse_settings({"model": {"folder": str(model)}, "memory": {"folder": str(tmp_path / "pages")}})
-    runner = NativeRunner(str(model), threads=1, kv_pages=1, max_sequences=1, max_step_tokens=32, max_context_tokens=32)
-    open_store(settings, settings.model.path, runner).close()
-    assert limits == [(resource.RLIMIT_CORE, (0, 0))]

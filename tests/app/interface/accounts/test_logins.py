@@ -306,6 +306,15 @@ async def test_logout(site: Site, everywhere: bool) -> None:
     assert (await site.ask("GET", "/v1/auth/session", other)).status_code == (401 if everywhere else 200)
 
 
+@pytest.mark.parametrize(("guests", "status"), [(True, 421), (False, 401)])
+async def test_a_site_that_has_the_service_under_its_own_name(
+    make_site: Callable[..., Site], guests: bool, status: int
+) -> None:
+    """DNS rebinding: its pages are no guests. Where there are none, they lack a credential."""
+    answer = await make_site(guests=guests).client.get("/v1/models", headers={"Host": "evil.example"})
+    assert answer.status_code == status
+
+
 async def test_guests_are_served_where_they_may_be(make_site: Callable[..., Site]) -> None:
     site = make_site(guests=True)
     site.add("ann", limits=UserLimits(requests_per_minute=1))

@@ -14,6 +14,7 @@ import gradio
 import httpx
 import pytest
 from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 from starlette.routing import Mount, Route
 
 from app.interface.page_gate.gate import PageGate
@@ -86,9 +87,16 @@ async def gradios_routes() -> list[tuple[str, str]]:
     gradio.mount_gradio_app(app, blocks, path="/")
     (mount,) = (route for route in app.router.routes if isinstance(route, Mount))
     assert isinstance(mount.app, FastAPI)
-    routes = [*mount.app.routes]
-    for included in mount.app.routes:
-        routes += getattr(included, "original_router", APIRouter()).routes
+    routes: list[object] = []
+    open_routers = [mount.app.routes]
+    while open_routers:
+        for route in open_routers.pop():
+            inner = getattr(route, "original_router", None)
+            if isinstance(inner, APIRouter):
+                open_routers.append(inner.routes)
+            else:
+                routes.append(route)
+    assert {type(route) for route in routes} <= {Route, APIRoute}, "another kind of route would not be asked below"
     found = {(method, route.path) for route in routes if isinstance(route, Route) for method in route.methods or ()}
     assert len(found) > 50
     return sorted(found)

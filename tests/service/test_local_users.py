@@ -1,0 +1,107 @@
+"""What another user of the machine can do on loopback: ask the service, and nothing else."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import grpc  # type: ignore[import-untyped]
+import httpx
+import pytest
+
+from tests.listening import listening_ports
+from tests.service.running import RunningService, descendants, wait_until
+
+PATHS = ("/", "/metrics", "/health", "/logs", "/api/version", "/api/jobs/", "/api/serve/applications/", "/-/routes")
+
+
+def named(service: RunningService, name: str) -> set[int]:
+    """The service's processes whose title contains the name."""
+    family = descendants(service.process.pid)
+    return {pid for pid in family if name in Path(f"/proc/{pid}/cmdline").read_text(errors="replace")}
+
+
+def own_ports(service: RunningService) -> set[int]:
+    """Where the API is served: of the front, the ingress and Serve's proxy. All ask for keys if there are any."""
+    family = descendants(service.process.pid)
+    return {port for port in listening_ports(family) if status(port, "/v1/workers") == 200}
+
+
+def status(port: int, path: str) -> int | None:
+    """None: this is no HTTP server."""
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}{path}", timeout=10).status_code
+    except httpx.HTTPError:
+        return None
+
+
+def test_rays_ports_answer_nobody_without_its_token(service: RunningService) -> None:
+    ours = own_ports(service)
+    assert len(ours) == 3
+    others = listening_ports(descendants(service.process.pid)) - ours
+    assert len(others) > 5
+    answered = {(port, path): status(port, path) for port in others for path in PATHS}
+    assert {answer for answer in answered.values() if answer is not None} == {401}
+    assert not [place for place, answer in answered.items() if answer == 200]
+
+
+def test_workers_and_ingresses_take_no_call_without_rays_token(service: RunningService) -> None:
+    """Serve's calls are pickled: whoever may call them can run any code."""
+    replicas = named(service, "ray::ServeReplica:")
+    assert len(replicas) == 3
+    refused = []
+    for port in listening_ports(replicas) - own_ports(service):
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.unary_unary("/ray.serve.ASGIService/HandleRequest")
+            with pytest.raises(grpc.RpcError) as error:
+                call(b"\x0a\x01x", timeout=10)
+            refused.append(error.value.code().name)
+    assert set(refused) <= {"UNAUTHENTICATED", "UNIMPLEMENTED"}
+    assert refused.count("UNAUTHENTICATED") >= len(replicas)
+
+
+THIEF = """
+import os, select, socket, sys
+os.setgid(65534)
+os.setuid(65534)
+print("here", flush=True)
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for port in map(int, sys.argv[1:]):
+        with socket.socket() as thief:
+            thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            try:
+                thief.bind(("127.0.0.1", port))
+                thief.listen()
+            except OSError:
+                continue
+            print("got", port, flush=True)
+            sys.exit()
+"""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("name", ["ray::ServeReplica:redoubt:Ingress", "ray::ProxyActor"])
+def test_nobody_else_gets_a_port_to_which_haproxy_sends(service: RunningService, name: str) -> None:
+    """The ports of an ingress and of Serve's proxy, while they are started again: prompts with keys go there."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can be another user")
+    front = int(service.url.rpartition(":")[2])
+    (lost,) = named(service, name)
+    (port,) = listening_ports([lost]) & (own_ports(service) - {front})
+    command = [sys.executable, "-I", "-c", THIEF, str(port)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as thief:
+        assert thief.stdin is not None
+        assert thief.stdout is not None
+        assert thief.stdout.readline() == "here\n"
+        os.kill(lost, signal.SIGKILL)
+        wait_until(lambda: bool(named(service, name) - {lost}), "another one", 60)
+        (other,) = named(service, name) - {lost}
+        wait_until(lambda: listening_ports([other]) & own_ports(service) != set(), "it answers", 60)
+        told, _ = thief.communicate("enough\n")
+    assert told == ""
+    body = {"model": service.model, "prompt": "One, two,", "max_tokens": 2}
+    answer = httpx.post(f"{service.url}/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    wait_until(lambda: len(service.alive()) == 2, "the new ingress knows the workers", 60)

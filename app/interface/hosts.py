@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.interface import errors
 from app.interface.guard import refuse
+from app.interface.places import PROBES
 
 ANY = "*"
 _LONGEST_NAME = 253
@@ -64,7 +65,7 @@ def _is_address(name: str) -> bool:
 
 
 class HostCheck:
-    """Refuses (421) requests to other names, whatever their route. `GET /health` is not refused: it tells nothing."""
+    """Refuses (421) requests to other names, whatever their route. Probes are not refused: they tell nothing."""
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
         """An ASGI middleware."""
@@ -73,7 +74,7 @@ class HostCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes the request on, or answers it. A request without `Host` comes from no browser."""
-        is_probe = scope["type"] == "http" and scope["path"] == "/health" and scope["method"] in ("GET", "HEAD")
+        is_probe = scope["type"] == "http" and scope["path"] in PROBES and scope["method"] in ("GET", "HEAD")
         given = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name == b"host" and value]
         foreign = next((host for host in given if not self._hosts.allows(host)), None)
         if foreign is None or is_probe or scope["type"] != "http":

@@ -18,7 +18,8 @@ from app.messages.memory import CallEachWorker, MemoryMethod
 from app.messages.model_card import ModelCard
 from app.messages.outputs import Generate
 from app.messages.workers import FoundApplication, WorkerRow
-from app.sealing.sealed_model import open_model
+from app.model_folder import ChatModelError
+from app.sealing.sealed_model import model_identity, open_model
 
 logger = logging.getLogger("ray.serve")
 _CARD_TRIES, _CARD_WAIT_S = 20, 0.1
@@ -152,5 +153,12 @@ async def _wait_for_cards(workers: ModelWorkers) -> list[ModelCard]:
 
 
 def _served(card: ModelCard, workers: ModelWorkers) -> ServedModel:
-    chat = ChatModel.load(open_model(card), max_context_tokens=card.max_context_tokens, on_overflow=card.on_overflow)
+    """Raises ChatModelError, SealedModelError, OSError."""
+    files = open_model(card)
+    identity = model_identity(files)
+    if card.identity not in ("", identity):
+        raise ChatModelError(f"{card.path}: the workers have opened another version of these files")
+    chat = ChatModel.load(
+        files, max_context_tokens=card.max_context_tokens, on_overflow=card.on_overflow, identity=identity
+    )
     return ServedModel(chat, workers.generate, created=int(time.time()))

@@ -79,6 +79,8 @@ class TokenDelta(NamedTuple):
     """In the only delta of a beam search, which is the best answer: the other answers, the best first."""
     progress: PromptProgress | None = None
     """News of the prompt: in deltas before the first token, which have nothing else, and in the first token's."""
+    arithmetic: str = ""
+    """The worker's (`WorkerFacts.arithmetic`); in the first delta that it sends."""
 
     @property
     def has_output(self) -> bool:

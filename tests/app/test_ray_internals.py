@@ -170,6 +170,22 @@ async def test_a_routers_queues() -> None:
         await choice
 
 
+async def test_a_place_for_another_than_the_head_of_the_queue() -> None:
+    router: Any = NoReplicaRouter(  # type: ignore[no-untyped-call]
+        deployment_id=DeploymentID(name="Worker", app_name="a"), handle_source=DeploymentHandleSource.REPLICA
+    )
+    waiting = [PendingRequest(args=[i], kwargs={}, metadata=RequestMetadata("r", f"{i}")) for i in range(4)]
+    waiting[1].future.cancel()
+    router._pending_requests_to_fulfill.extend(waiting)
+    with ray_internals.without_waiting(router, lambda pending: pending.args[0] < 2):
+        router._fulfill_next_pending_request("a replica")
+    assert await waiting[2].future == "a replica"
+    assert list(router._pending_requests_to_fulfill) == [waiting[0], waiting[3]]
+    with pytest.raises(ZeroDivisionError), ray_internals.without_waiting(router, lambda pending: True):
+        raise ZeroDivisionError
+    assert list(router._pending_requests_to_fulfill) == [waiting[0], waiting[3]]
+
+
 def test_ray_knows_every_variable_that_we_set(tmp_path: Path) -> None:
     """A name that Ray has given up would be ignored without a word."""
     names = {*ray_environment(tmp_path, {}), *haproxy_environment(tmp_path, tmp_path / "front", "1")}

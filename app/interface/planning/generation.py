@@ -74,6 +74,7 @@ def make_job(
             sampling=sampling_params(model, request, choice, scores=scores, end_token_ids=stop_token_ids),
             stop_token_ids=stop_token_ids,
             tenant=caller.tenant,
+            model_identity=model.identity,
             prompt_logprobs=request.scores if echoes else None,
             grammar=options.grammar.schema if options.grammar is not None else None,
             window=prompt.window,

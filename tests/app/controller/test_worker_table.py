@@ -14,6 +14,7 @@ FACTS = WorkerFacts(
     memory_bound=True,
     max_context_tokens=2048,
     tier="avx2",
+    arithmetic="avx2 int8",
     ready_since=3,
     max_running=2,
     max_waiting=4,

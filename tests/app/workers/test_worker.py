@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from app.engine.model_runner import Batch, ModelRunner
 from app.messages.bundle import Assembler, Part
 from app.messages.direct_line import LINES_FOLDER, Lines
-from app.messages.failures import EngineStoppedError, QueueFullError
+from app.messages.failures import EngineStoppedError, ModelReplacedError, QueueFullError
 from app.messages.outputs import PromptProgress, TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerFacts, WorkerReport
@@ -147,6 +148,25 @@ async def test_a_worker_reports_its_facts(worker: Worker, model: Model) -> None:
     assert (facts.tier, facts.max_running, facts.max_waiting, facts.max_saved_bytes) == ("scalar", 2, 1, None)
     assert abs(facts.ready_since - time.time()) < 60
     assert report(worker).saved_bytes is None
+
+
+async def test_a_request_for_another_version_of_the_model_is_refused(worker: Worker) -> None:
+    identity = WorkerFacts.from_wire(worker.record_replica_metadata()).model.identity
+    assert len(identity) == 16
+    for planned_for, is_right in (("", True), (identity, True), ("0" * 16, False)):
+        asked = replace(request(planned_for), model_identity=planned_for)
+        if is_right:
+            assert [delta async for delta in worker.generate(asked, reader="a")]
+            continue
+        with pytest.raises(ModelReplacedError):
+            await anext(worker.generate(asked, reader="a"))
+    await until_idle(worker)
+
+
+async def test_the_first_delta_tells_how_it_is_computed(worker: Worker) -> None:
+    facts = WorkerFacts.from_wire(worker.record_replica_metadata())
+    model = await read(worker, "a")
+    assert [delta.arithmetic for delta in model] == [facts.arithmetic, *("" for _ in model[1:])]
 
 
 async def test_every_heartbeat_is_different(worker: Worker) -> None:

@@ -22,6 +22,8 @@ _INGRESS_CHECK_S = 1.0
 _MOST_ACCOUNT_CALLS = 4096
 """Calls of all ingresses at once; each has one that waits for revocations."""
 _ACCOUNTS_SHUTDOWN_S = 5.0
+_ONE_MORE = 1
+"""Per cent of the replicas that Serve may start beside them in a rolling change. It rounds up: one of up to 100."""
 
 
 def build(args: ServiceSettings) -> Application:
@@ -48,6 +50,7 @@ def build(args: ServiceSettings) -> Application:
             graceful_shutdown_timeout_s=args.worker.drain_timeout_s,
             graceful_shutdown_wait_loop_s=_DRAIN_POLL_S,
             health_check_period_s=_INGRESS_CHECK_S,
+            max_surge_percent=_ONE_MORE if ingress.max_per_node is None else 0,
             ray_actor_options={"num_cpus": ingress.ray_num_cpus},
         )
         .bind(args, workers, *accounts)
@@ -90,6 +93,7 @@ def worker_deployment(settings: ModelApplicationSettings) -> Deployment:
         health_check_timeout_s=worker.health_check_timeout_s,
         graceful_shutdown_timeout_s=worker.drain_timeout_s,
         graceful_shutdown_wait_loop_s=_DRAIN_POLL_S,
+        max_surge_percent=_ONE_MORE if worker.surges else 0,
         ray_actor_options={"num_cpus": worker.ray_num_cpus, "resources": worker.ray_resources},
         request_router_config=RequestRouterConfig(**routing),
         **_scale(settings),

@@ -160,6 +160,15 @@ def own_actor() -> str:
     return str(ray.get_runtime_context().get_actor_id())
 
 
+def own_deployment() -> tuple[str, str]:
+    """The application of the replica that this process is, and the version of its deployment.
+
+    Ray 2.60: the replica's context has `code_version`; it is another one after every deploy that restarts replicas.
+    """
+    context = serve.get_replica_context()
+    return context.app_name, str(context.code_version)
+
+
 def delete_application(name: str) -> None:
     """Makes Serve delete an application, and does not wait: its requests may run until the drain ends.
 

@@ -27,12 +27,14 @@ from app.messages.outputs import PromptProgress, TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.start import STARTS_FOLDER, StartPhase, note_phase
 from app.messages.workers import WorkerFacts, WorkerReport
-from app.ray_internals import keep_on_loopback, own_actor, session_folder
+from app.ray_internals import keep_on_loopback, own_actor, own_deployment, session_folder
 from app.sealing.sealed_model import model_identity, open_model
 from app.settings import ModelApplicationSettings
 from app.workers.admission import Admission
+from app.workers.core_claims import Holder, claim_slot
 from app.workers.load import RunnerFactory, load_model, make_constraints, with_allowed_binding
-from app.workers.numa import claim_slot, cpu_quota, numa_nodes, pin_this_thread, spanning_slot, worker_slots
+from app.workers.machine_memory import available_memory_bytes, check_room_beside
+from app.workers.numa import cpu_quota, numa_nodes, pin_this_thread, spanning_slot, worker_slots
 from app.workers.saved_pages import StoreFactory, memory_options, open_store, save_what_is_left
 from app.workers.warm_up import warm_up
 
@@ -53,7 +55,8 @@ class Worker:
     ) -> None:
         """Returns when the engine is warm.
 
-        Raises NoFreeCoresError, SealedModelError, another ValueError, and what `make_runner` and `make_store` raise.
+        Raises NoFreeCoresError, NoRoomError, SealedModelError, another ValueError, and what `make_runner` and
+        `make_store` raise.
         """
         keep_on_loopback()
         mark_crashes(session_folder(CRASHES_FOLDER), own_actor())
@@ -61,7 +64,8 @@ class Worker:
         worker = settings.worker
         nodes = numa_nodes(sorted(os.sched_getaffinity(0)))
         slots = [spanning_slot(nodes)] if worker.numa == "all" else worker_slots(nodes, worker.cpus_per_worker)
-        self._claim = claim_slot(slots, session_folder("redoubt-cores"), _CLAIM_TIMEOUT_S)
+        holder = Holder(*own_deployment(), may_share=worker.surges)
+        self._claim = claim_slot(slots, session_folder("redoubt-cores"), _CLAIM_TIMEOUT_S, holder)
         slot = self._claim.slot
         pin_this_thread(slot)
         threads = worker.threads or min(len(slot.cpus), cpu_quota() or len(slot.cpus))
@@ -71,6 +75,8 @@ class Worker:
         note_phase(starts, card.name, StartPhase.LOADING)
         files = open_model(card)
         identity = model_identity(files)
+        if self._claim.is_shared:
+            check_room_beside(files, settings.engine.kv_memory_bytes, available_memory_bytes())
         runner = make_runner(settings, files, slot, threads)
         self._store = None if settings.memory.folder is None else make_store(settings, files, runner)
         self._drain_timeout_s = worker.drain_timeout_s

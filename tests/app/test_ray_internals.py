@@ -15,11 +15,12 @@ from unittest.mock import Mock
 import pytest
 import ray
 from ray import serve
-from ray.serve._private import constants, controller, replica, router
+from ray.serve._private import constants, controller, replica, router, version
 from ray.serve._private.common import DeploymentHandleSource, DeploymentID, RequestMetadata
 from ray.serve._private.replica_result import ActorReplicaResult
+from ray.serve.context import ReplicaContext
 from ray.serve.handle import DeploymentHandle
-from ray.serve.request_router import FIFOMixin, PendingRequest, RequestRouter, RunningReplica
+from ray.serve.request_router import FIFOMixin, PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 from app import ray_internals
 from app.launch.ray_environment import haproxy_environment, ray_environment
@@ -109,6 +110,18 @@ def test_applications_and_handles(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [("a", False)]
     found: object = ray_internals.handle_of("Worker", "a")
     assert found == ("Worker", "a", False)
+
+
+def test_a_replica_knows_its_application_and_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the version Serve compares, and no other."""
+    assert "self.code_version != new_version.code_version" in inspect.getsource(
+        version.DeploymentVersion.requires_actor_restart
+    )
+    assert "code_version=code_version" in inspect.getsource(replica.Replica._set_internal_replica_context)
+    replica_id = ReplicaID("r", DeploymentID(name="Worker", app_name="a"))
+    here: Any = ReplicaContext(replica_id, None, None, None, 1, code_version="v")  # type: ignore[arg-type]
+    monkeypatch.setattr(serve, "get_replica_context", lambda: here)
+    assert ray_internals.own_deployment() == ("a", "v")
 
 
 def test_a_handle_streams_by_value_and_has_a_router() -> None:

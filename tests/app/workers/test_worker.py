@@ -1,6 +1,7 @@
 """The worker without Serve and without weights: admission, heartbeat, shutdown."""
 
 import asyncio
+import gc
 import os
 import threading
 import time
@@ -19,7 +20,9 @@ from app.messages.outputs import PromptProgress, TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerFacts, WorkerReport
 from app.settings import ModelApplicationSettings, parse_settings
-from app.workers.numa import NoFreeCoresError, Slot
+from app.workers.core_claims import NoFreeCoresError
+from app.workers.machine_memory import NoRoomError
+from app.workers.numa import Slot
 from app.workers.worker import Worker
 from tests.fakes import FakeRunner
 
@@ -33,6 +36,9 @@ SETTINGS = {
         "warm_up_new_tokens": 2,
     },
 }
+
+
+VERSION = "v1"
 
 
 class Model:
@@ -66,6 +72,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr("app.workers.worker.session_folder", lambda name: tmp_path / name)
     monkeypatch.setattr("app.workers.worker.keep_on_loopback", lambda: None)
     monkeypatch.setattr("app.workers.worker.own_actor", lambda: "actor")
+    monkeypatch.setattr("app.workers.worker.own_deployment", lambda: ("app", VERSION))
     monkeypatch.setattr("app.workers.worker.mark_crashes", lambda folder, actor: None)  # of this process
     monkeypatch.setattr("app.workers.worker._CLAIM_TIMEOUT_S", 0.0)
     allowed = os.sched_getaffinity(0)
@@ -245,6 +252,24 @@ async def test_no_two_workers_share_cores(worker: Worker, model: Model) -> None:
         Worker(parse_settings(SETTINGS), model.make)
     worker.__del__()
     second = Worker(parse_settings(SETTINGS), model.make)
+    second.__del__()
+
+
+async def test_a_worker_of_the_next_version_runs_beside_this_one_if_there_is_memory(
+    worker: Worker, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cores = os.sched_getaffinity(0)
+    monkeypatch.setattr("app.workers.worker.own_deployment", lambda: ("app", "v2"))
+    with pytest.raises(NoFreeCoresError):
+        Worker(parse_settings(SETTINGS | {"worker": {"surge": False}}), model.make)
+    monkeypatch.setattr("app.workers.worker.available_memory_bytes", lambda: 1_500_000_000)
+    with pytest.raises(NoRoomError, match=r"takes up to 1\.6 GB, and 1\.5 GB are left.*worker\.surge"):
+        Worker(parse_settings(SETTINGS), model.make)
+    gc.collect()  # the failed one's locks
+    monkeypatch.setattr("app.workers.worker.available_memory_bytes", lambda: 1_700_000_000)
+    second = Worker(parse_settings(SETTINGS), model.make)
+    assert os.sched_getaffinity(0) == cores
+    assert await asyncio.gather(read(worker, "a"), read(second, "b"))
     second.__del__()
 
 

@@ -90,6 +90,7 @@ class Ingress:
                 up_since=time.time(),
             ),
             accounts=gate,
+            follow_models=self._directory.follow,
         )
 
     def __serve_build_asgi_app__(self) -> FastAPI:

@@ -1,7 +1,8 @@
 """A rolling change within one Ray Serve, as `serve deploy` makes it on a cluster: the real application, one worker.
 
 Run as a program, in a process of its own, with the folder of a converted model: prints one JSON object, {change:
-[{"model": asked for, "status": ..., "text": ...}, ...]}: every answer to clients that ask in a loop during the change.
+[{"client": number, "model": asked for, "status": ..., "text": ...}, ...]}: every answer to clients that ask in a loop
+during the change. "clean" has the answer of each version of the model, without a change.
 """
 
 import json
@@ -57,7 +58,7 @@ class Clients:
         self.answers: list[dict[str, Any]] = []
         self._url, self._names = url, names
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._ask, args=(i % 2 == 0,)) for i in range(CLIENTS)]
+        self._threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(CLIENTS)]
         for thread in self._threads:
             thread.start()
 
@@ -67,10 +68,11 @@ class Clients:
             thread.join()
         return self.answers
 
-    def _ask(self, streams: bool) -> None:
+    def _ask(self, number: int) -> None:
+        streams = number % 2 == 0
         while not self._stop.is_set():
             for name in self._names:
-                answer = {"model": name, "began_s": time.monotonic()}
+                answer: dict[str, Any] = {"client": number, "model": name}
                 with httpx.Client(timeout=60) as client:
                     try:
                         answer |= streamed(client, self._url, name) if streams else whole(client, self._url, name)
@@ -134,6 +136,7 @@ def changes(model: Path, folder: Path, url: str) -> dict[str, list[dict[str, Any
     results = {"clean": [whole(httpx.Client(timeout=60), url, "first")]}
     results["settings"] = during(lambda: deploy(settings(model, "first", 256)), url, ["first"])
     results["model"] = during(lambda: deploy(settings(other, "first", 256)), url, ["first"])
+    results["clean"].append(whole(httpx.Client(timeout=60), url, "first"))
     results["name"] = during(lambda: deploy(settings(other, "second", 256)), url, ["first", "second"])
     return results
 

@@ -13,7 +13,7 @@ from ray.serve.deployment import Application, Deployment
 from app.controller.router import router_kwargs
 from app.interface.ingress import Ingress
 from app.interface.places import RESERVED_PLACES
-from app.settings import ATTESTED_FRONT, ModelApplicationSettings, ServiceSettings
+from app.settings import ATTESTED_FRONT, IngressSettings, ModelApplicationSettings, ServiceSettings
 from app.workers.worker import Worker
 
 _DRAIN_POLL_S = 0.2
@@ -39,18 +39,16 @@ def build(args: ServiceSettings) -> Application:
     workers = worker_deployment(args).bind(args)
     accounts = () if args.accounts is None else (accounts_deployment().bind(args.accounts),)
     ingress = args.ingress
-    spread: dict[str, Any] = {} if ingress.max_per_node is None else {"max_replicas_per_node": ingress.max_per_node}
     return (
         cast(Deployment, Ingress)
         .options(
             name="Ingress",
             num_replicas=ingress.count,
-            **spread,
+            **_spread(ingress),
             max_ongoing_requests=ingress.max_ongoing_requests + RESERVED_PLACES,
             graceful_shutdown_timeout_s=args.worker.drain_timeout_s,
             graceful_shutdown_wait_loop_s=_DRAIN_POLL_S,
             health_check_period_s=_INGRESS_CHECK_S,
-            max_surge_percent=_ONE_MORE if ingress.max_per_node is None else 0,
             ray_actor_options={"num_cpus": ingress.ray_num_cpus},
         )
         .bind(args, workers, *accounts)
@@ -115,6 +113,16 @@ def accounts_deployment() -> Deployment:
         ray_actor_options={"num_cpus": 0},
     )
     return decorate(AccountsService)
+
+
+def _spread(ingress: IngressSettings) -> dict[str, Any]:
+    """How many replicas a node may have, and whether a rolling change begins with a new one.
+
+    Several that have a node each could find no node for one more; they are replaced one after another.
+    """
+    if ingress.max_per_node is None or ingress.count == 1:
+        return {"max_surge_percent": _ONE_MORE}
+    return {"max_replicas_per_node": ingress.max_per_node}
 
 
 def _scale(settings: ModelApplicationSettings) -> dict[str, Any]:

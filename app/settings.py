@@ -180,7 +180,8 @@ class WorkerSettings(Knobs):
     surge: bool | None = None
     """In a rolling change within one Ray Serve (a cluster's): true: a new worker is up before an old one goes, so for a
     time there is one more, which needs its Ray resources and as much memory once more, and shares the old one's cores
-    if no others are free. false: an old one ends first. none: true where there may be a single worker."""
+    if no others are free. false: an old one ends first. none: true where there may be a single worker, if each of its
+    `ray_resources` is at most 0.5, so that a node has them twice, or `autoscaling` may add another worker."""
     health_check_period_s: float = Field(default=5.0, gt=0)
     """How often Ray Serve checks a worker's health."""
     health_check_timeout_s: float = Field(default=30.0, gt=0)
@@ -189,8 +190,11 @@ class WorkerSettings(Knobs):
     @property
     def surges(self) -> bool:
         """Whether a rolling change begins with a new worker: `surge`, or its default."""
-        fewest = self.count if self.autoscaling is None else self.autoscaling.min_workers
-        return fewest == 1 if self.surge is None else self.surge
+        if self.surge is not None:
+            return self.surge
+        if self.autoscaling is not None:
+            return self.autoscaling.min_workers == 1 and self.autoscaling.max_workers > 1
+        return self.count == 1 and all(amount <= 0.5 for amount in self.ray_resources.values())
 
     @model_validator(mode="after")
     def _spanning_worker_has_all_cores(self) -> Self:

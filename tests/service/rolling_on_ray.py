@@ -19,7 +19,6 @@ from typing import Any
 import httpx
 
 from app.launch.ray_environment import ray_environment
-from app.settings import parse_settings
 from tests.service.running import free_port, wait_until
 
 CLIENTS = 4
@@ -43,12 +42,28 @@ def settings(folder: Path, name: str, max_step_tokens: int) -> dict[str, Any]:
     }
 
 
-def deploy(values: dict[str, Any]) -> None:
-    from ray import serve
+class Cluster:
+    """A Ray whose head takes configurations, as KubeRay's operator and `serve deploy` send them."""
 
-    from app.deploy import build
+    def __init__(self, dashboard: str, token: str, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self._applications = f"{dashboard}/api/serve/applications/"
+        self._headers = {"x-ray-authorization": f"Bearer {token}"}
+        self._http_options = {"host": "127.0.0.1", "port": port}
 
-    serve.run(build(parse_settings(values)), name="redoubt", route_prefix="/")
+    def deploy(self, values: dict[str, Any]) -> None:
+        """Returns when all of it runs."""
+        application = {"name": "redoubt", "route_prefix": "/", "import_path": "app.deploy:build", "args": values}
+        configuration = {"http_options": self._http_options, "applications": [application]}
+        httpx.put(self._applications, json=configuration, headers=self._headers, timeout=60).raise_for_status()
+        wait_until(self._runs, "the application runs", 120)
+
+    def _runs(self) -> bool:
+        answer = httpx.get(self._applications, headers=self._headers, timeout=60).raise_for_status()
+        (application,) = answer.json()["applications"].values()
+        parts = application["deployments"].values()
+        assert application["status"] != "DEPLOY_FAILED", application
+        return application["status"] == "RUNNING" and all(part["status"] == "HEALTHY" for part in parts)
 
 
 class Clients:
@@ -129,8 +144,8 @@ def another_version(model: Path, folder: Path) -> Path:
     return folder
 
 
-def changes(model: Path, folder: Path, url: str) -> dict[str, list[dict[str, Any]]]:
-    other = another_version(model, folder / "other")
+def changes(model: Path, folder: Path, cluster: Cluster) -> dict[str, list[dict[str, Any]]]:
+    other, url, deploy = another_version(model, folder / "other"), cluster.url, cluster.deploy
     deploy(settings(model, "first", 128))
     wait_until(lambda: httpx.get(f"{url}/health").status_code == 200, "a worker", 60)
     results = {"clean": [whole(httpx.Client(timeout=60), url, "first")]}
@@ -145,23 +160,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="redoubt-", dir="/tmp") as folder:
         os.environ.update(ray_environment(Path(folder), os.environ))
         import ray
-        from ray import serve
 
-        ray.init(
+        started = ray.init(
             address="local",
             namespace="serve",
-            include_dashboard=False,
+            include_dashboard=True,
+            dashboard_port=free_port(),
             object_store_memory=100 << 20,
             log_to_driver=False,
             _temp_dir=f"{folder}/ray",
         )
-        port = free_port()
-        serve.start(http_options={"host": "127.0.0.1", "port": port}, logging_config={"log_level": "WARNING"})
+        token = Path(os.environ["RAY_AUTH_TOKEN_PATH"]).read_text()
+        cluster = Cluster(f"http://{started.dashboard_url}", token, free_port())
         try:
-            json.dump(changes(Path(sys.argv[1]), Path(folder), f"http://127.0.0.1:{port}"), sys.stdout)
+            json.dump(changes(Path(sys.argv[1]), Path(folder), cluster), sys.stdout)
         finally:
-            if keep := os.environ.get("REDOUBT_KEEP_LOGS"):
-                shutil.copytree(f"{folder}/ray/session_latest/logs/serve", keep, dirs_exist_ok=True)
             ray.shutdown()
 
 

@@ -68,7 +68,7 @@ class WorkerTable:
         return entry is not None and entry.present and now_s - entry.heard_at_s <= self._expiration_s
 
     def cards(self, now_s: float) -> list[ModelCard]:
-        """The model of each live worker."""
+        """The model of each live worker, in the order in which the workers came."""
         entries = list(self._entries.items())
         return [entry.facts.model for worker_id, entry in entries if self.is_alive(worker_id, now_s)]
 

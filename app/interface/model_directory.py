@@ -38,7 +38,7 @@ class ModelWorkers(Protocol):
         """Their rows of the worker table."""
 
     def cards(self) -> list[ModelCard]:
-        """What the live workers run. There are several while an application replaces another one of its name."""
+        """What each live worker runs, the newest last. They differ in a rolling change."""
 
     @property
     def call_each(self) -> CallEachWorker:
@@ -177,20 +177,17 @@ class ModelDirectory:
         cards = list(dict.fromkeys(application.workers.cards()))
         if not cards:  # the workers are starting, or lost
             return
-        if any(replace(card, identity="") == application.promised for card in cards):
-            application.promised = None
-        promised = application.promised
-        served = {} if promised is None else {promised: application.served[promised]}
-        has_all = True
+        served: dict[ModelCard, ServedModel] = {}
         for card in cards:
-            model = application.model_of(card) or await self._opened(card, name, application)
-            if model is None:
-                has_all = False
-            else:
+            if model := application.model_of(card) or await self._opened(card, name, application):
                 served[card] = model
-        application.served = served
-        if has_all:
+        if len(served) == len(cards):
             application.logged_reason = ""
+        promised = application.promised
+        if promised is not None and not any(replace(card, identity="") == promised for card in served):
+            application.served = {promised: application.served[promised]} | served
+        else:
+            application.served, application.promised = served, None
 
     async def _opened(self, card: ModelCard, name: str, application: _Application) -> ServedModel | None:
         """The model; None, and logged, if it can't be served now."""

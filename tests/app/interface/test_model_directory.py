@@ -178,6 +178,17 @@ async def test_files_that_are_not_those_of_the_workers_are_not_served(
     assert "the workers have opened another version of these files" in caplog.text
 
 
+async def test_files_that_were_changed_under_the_workers_leave_the_name(card: ModelCard) -> None:
+    """Requests for it wait for workers that have opened them; there are none for what the workers run."""
+    workers = FakeWorkers()
+    directory = ModelDirectory(card, workers, FakeApplications())
+    first = directory.models["own"]
+    for identity in ("0" * 16, first.chat.identity):
+        workers.all_cards = [replace(card, identity=identity)]
+        await directory.follow()
+        assert dict(directory.models) == {"own": first}
+
+
 async def test_a_reader_in_a_thread_never_misses_a_model(card: ModelCard) -> None:
     serve = FakeApplications()
     directory = ModelDirectory(card, FakeWorkers(card), serve)

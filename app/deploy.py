@@ -13,7 +13,7 @@ from ray.serve.deployment import Application, Deployment
 from app.controller.router import router_kwargs
 from app.interface.ingress import Ingress
 from app.interface.places import RESERVED_PLACES
-from app.settings import ATTESTED_FRONT, ModelApplicationSettings, ServiceSettings
+from app.settings import ATTESTED_FRONT, IngressSettings, ModelApplicationSettings, ServiceSettings
 from app.workers.worker import Worker
 
 _DRAIN_POLL_S = 0.2
@@ -22,6 +22,8 @@ _INGRESS_CHECK_S = 1.0
 _MOST_ACCOUNT_CALLS = 4096
 """Calls of all ingresses at once; each has one that waits for revocations."""
 _ACCOUNTS_SHUTDOWN_S = 5.0
+_ONE_MORE = 1
+"""Per cent of the replicas that Serve may start beside them in a rolling change. It rounds up: one of up to 100."""
 
 
 def build(args: ServiceSettings) -> Application:
@@ -37,13 +39,12 @@ def build(args: ServiceSettings) -> Application:
     workers = worker_deployment(args).bind(args)
     accounts = () if args.accounts is None else (accounts_deployment().bind(args.accounts),)
     ingress = args.ingress
-    spread: dict[str, Any] = {} if ingress.max_per_node is None else {"max_replicas_per_node": ingress.max_per_node}
     return (
         cast(Deployment, Ingress)
         .options(
             name="Ingress",
             num_replicas=ingress.count,
-            **spread,
+            **_spread(ingress),
             max_ongoing_requests=ingress.max_ongoing_requests + RESERVED_PLACES,
             graceful_shutdown_timeout_s=args.worker.drain_timeout_s,
             graceful_shutdown_wait_loop_s=_DRAIN_POLL_S,
@@ -90,6 +91,7 @@ def worker_deployment(settings: ModelApplicationSettings) -> Deployment:
         health_check_timeout_s=worker.health_check_timeout_s,
         graceful_shutdown_timeout_s=worker.drain_timeout_s,
         graceful_shutdown_wait_loop_s=_DRAIN_POLL_S,
+        max_surge_percent=_ONE_MORE if worker.surges else 0,
         ray_actor_options={"num_cpus": worker.ray_num_cpus, "resources": worker.ray_resources},
         request_router_config=RequestRouterConfig(**routing),
         **_scale(settings),
@@ -111,6 +113,16 @@ def accounts_deployment() -> Deployment:
         ray_actor_options={"num_cpus": 0},
     )
     return decorate(AccountsService)
+
+
+def _spread(ingress: IngressSettings) -> dict[str, Any]:
+    """How many replicas a node may have, and whether a rolling change begins with a new one.
+
+    Several that have a node each could find no node for one more; they are replaced one after another.
+    """
+    if ingress.max_per_node is None or ingress.count == 1:
+        return {"max_surge_percent": _ONE_MORE}
+    return {"max_replicas_per_node": ingress.max_per_node}
 
 
 def _scale(settings: ModelApplicationSettings) -> dict[str, Any]:

@@ -6,7 +6,17 @@ Checks the types of what it reads. Knows neither the tokenizer nor the weights, 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+SMALL_FILES: Final = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "generation_config.json",
+    "chat_template.jinja",
+)
+"""What this file and the tokenizer are read from; all but the first two may be missing."""
+WEIGHTS: Final = "model.safetensors"
 
 
 class ChatModelError(ValueError):
@@ -37,7 +47,7 @@ def files_digest(digests: Mapping[str, str]) -> str:
 
 def missing_file(folder: ModelFolder) -> str | None:
     """A file without which a folder is no converted model, and which it does not have; None: it has all."""
-    return next((name for name in ("config.json", "model.safetensors") if not (folder / name).is_file()), None)
+    return next((name for name in ("config.json", WEIGHTS) if not (folder / name).is_file()), None)
 
 
 def read_json(path: ModelFile, *, optional: bool = False) -> dict[str, Any]:

@@ -9,7 +9,8 @@ Imports Ray: a process that still has to set Ray's environment variables imports
 import ipaddress
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,15 @@ def own_actor() -> str:
     return str(ray.get_runtime_context().get_actor_id())
 
 
+def own_deployment() -> tuple[str, str]:
+    """The application of the replica that this process is, and the version of its deployment.
+
+    Ray 2.60: the replica's context has `code_version`; it is another one after every deploy that restarts replicas.
+    """
+    context = serve.get_replica_context()
+    return context.app_name, str(context.code_version)
+
+
 def delete_application(name: str) -> None:
     """Makes Serve delete an application, and does not wait: its requests may run until the drain ends.
 
@@ -240,6 +250,24 @@ def take_waiting_requests(router: RequestRouter) -> Sequence[PendingRequest]:
     router._pending_requests_to_fulfill.clear()
     router._pending_requests_to_route.clear()
     return waiting
+
+
+@contextmanager
+def without_waiting(router: RequestRouter, is_left_out: Callable[[PendingRequest], bool]) -> Iterator[None]:
+    """Meanwhile the requests at the head of the router's queue for which that is so are not in it.
+
+    Ray 2.60: `FIFOMixin._fulfill_next_pending_request` gives a place to the head of `_pending_requests_to_fulfill`,
+    passing over requests that have their answer.
+    """
+    waiting = router._pending_requests_to_fulfill
+    left_out = []
+    while waiting and (waiting[0].future.done() or is_left_out(waiting[0])):
+        if not (first := waiting.popleft()).future.done():
+            left_out.append(first)
+    try:
+        yield
+    finally:
+        waiting.extendleft(reversed(left_out))
 
 
 def forget_request(router: RequestRouter, request: PendingRequest) -> None:

@@ -156,7 +156,8 @@ class WorkerSettings(Knobs):
     """"node": a worker has the cores of one NUMA node, or some of them. "all": one worker has all nodes of its machine,
     and each node computes its slice of every weight from its own memory; for few concurrent answers or large models."""
     cpus_per_worker: int | None = Field(default=None, ge=1)
-    """Cores of a worker, all on one NUMA node; none: all cores of a node. No two workers share a core."""
+    """Cores of a worker, all on one NUMA node; none: all cores of a node. No two workers share a core, but for a worker
+    and the one that takes its place (`surge`)."""
     threads: int | None = Field(default=None, ge=1)
     """Compute threads; none: one per core. Fewer leave cores to the ingress and to Ray."""
     bind_memory: bool = True
@@ -179,10 +180,24 @@ class WorkerSettings(Knobs):
     """Tokens generated in the warm-up."""
     drain_timeout_s: float = Field(default=20.0, ge=0)
     """How long a worker that is being removed may take to finish its requests."""
+    surge: bool | None = None
+    """In a rolling change within one Ray Serve (a cluster's): true: a new worker is up before an old one goes, so for a
+    time there is one more, which needs its Ray resources and as much memory once more, and shares the old one's cores
+    if no others are free. false: an old one ends first. none: true where there may be a single worker, if each of its
+    `ray_resources` is at most 0.5, so that a node has them twice, or `autoscaling` may add another worker."""
     health_check_period_s: float = Field(default=5.0, gt=0)
     """How often Ray Serve checks a worker's health."""
     health_check_timeout_s: float = Field(default=30.0, gt=0)
     """A worker that does not answer a health check within this time is replaced."""
+
+    @property
+    def surges(self) -> bool:
+        """Whether a rolling change begins with a new worker: `surge`, or its default."""
+        if self.surge is not None:
+            return self.surge
+        if self.autoscaling is not None:
+            return self.autoscaling.min_workers == 1 and self.autoscaling.max_workers > 1
+        return self.count == 1 and all(amount <= 0.5 for amount in self.ray_resources.values())
 
     @model_validator(mode="after")
     def _spanning_worker_has_all_cores(self) -> Self:

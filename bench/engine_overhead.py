@@ -43,7 +43,7 @@ class _InstantRunner:
         self.kv_pages = sequences * (self.max_context_tokens // PAGE_TOKENS + 2)
         self.max_sequences = sequences
         self.max_step_tokens = 512 + sequences
-        self.tier = "none"
+        self.tier = self.arithmetic = "none"
         self.has_relative_positions = True
         self.began_s: list[float] = []
         self.page_table = np.zeros((sequences, self.max_context_tokens // PAGE_TOKENS + 1), np.int32)

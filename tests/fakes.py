@@ -136,7 +136,7 @@ class FakeRunner:
         self.max_sequences = max_sequences
         self.max_step_tokens = max_step_tokens
         self.max_context_tokens = max_context_tokens
-        self.tier = "scalar"
+        self.tier = self.arithmetic = "scalar"
         self.before_step = before_step
         self.steps = 0
         self.step_tokens: list[int] = []

@@ -3,14 +3,20 @@
 One router lives in each process that holds a handle to the workers (each ingress replica). It gets the workers'
 heartbeats through Serve's controller, which polls `record_routing_stats` and broadcasts what changed. Answers to
 requests and probes count as heartbeats too, so that routing goes on while the controller is replaced. Of a request it
-reads only whose saved pages it may use: these requests prefer one worker, so that a user's pages are in one memory.
+reads these only:
+
+- Which version of the model it was planned for. During a rolling change there are workers of two; the other version's
+  never get it.
+- Whose saved pages it may use: these requests prefer one worker, so that a user's pages are in one memory.
+- How its output so far was computed: a worker that computes alike goes on with the same tokens, and is preferred.
 
 This file has every use of Serve's public router API (alpha in 2.60, which is pinned). It relies on these points:
 
 - A rank holds one replica. Within a rank Serve would prefer the least cached queue length and overrule the policy.
 - `should_backoff` makes Serve wait between two passes over workers that are all full.
-- `pending_request.args` are the call's arguments. A place that was found goes to the request that has waited longest,
-  which is another one's only where several wait: then the order of arrival counts more than whose home it is.
+- `pending_request.args` are the call's arguments. A place that was found goes to the request that has waited longest
+  of those that may have it, which is another one's only where several wait: then the order of arrival counts more than
+  whose home it is.
 - An exception set on `pending_request.future` reaches the caller, and a non-empty answer then ends the pass.
 - FIFOMixin: the choices of one HTTP request share an internal request id. The base class would match it to one of them
   only and leave the others waiting for ever.
@@ -30,11 +36,11 @@ from ray.serve.request_router import FIFOMixin, PendingRequest, ReplicaID, Reque
 
 from app.controller.policies import home_first, home_of, lottery_order, shortest_queue_order
 from app.controller.worker_table import WorkerTable
-from app.messages.failures import NoWorkerError, QueueFullError
+from app.messages.failures import ModelReplacedError, NoWorkerError, QueueFullError
 from app.messages.model_card import ModelCard
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerFacts, WorkerReport, WorkerRow
-from app.ray_internals import forget_request, router_of, take_waiting_requests
+from app.ray_internals import forget_request, router_of, take_waiting_requests, without_waiting
 
 # Generous: a worker answers a probe within milliseconds, as its event loop does no computing.
 _PROBE_TIMEOUT_S = 0.5
@@ -69,17 +75,20 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> Iterable[list[RunningReplica]]:
         """One pass over the live workers, best first. A second pass means that the first found no place."""
-        live = await self._live(candidate_replicas)
+        request, allowed = _request_of(pending_request), candidate_replicas
+        if request is not None:
+            allowed = [r for r in candidate_replicas if self._table.may_run(_worker_id(r), request)]
+        live = await self._live(allowed)
         if pending_request is not None:
             pending_request.routing_context.should_backoff = True
             if not live:
-                self._refuse(pending_request, NoWorkerError("No worker answers. Try again later."))
+                self._refuse(pending_request, self._no_worker(request))
                 return [candidate_replicas]
             if pending_request.future in self._tried and all(self._is_full(r) for r in live):
                 self._refuse(pending_request, QueueFullError("All workers' queues are full. Try again later."))
                 return [live]
             self._tried.add(pending_request.future)
-        return self._reserving([live[i] for i in self._order(live, _owner_of(pending_request))])
+        return self._reserving([live[i] for i in self._order(live, request)])
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Takes Serve's list of the running workers, with their facts and last reports."""
@@ -145,15 +154,36 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         finally:
             self._probing.discard(worker_id)
 
-    def _order(self, live: Sequence[RunningReplica], owner: str | None) -> list[int]:
+    def _fulfill_next_pending_request(self, replica: RunningReplica, request_metadata: Any = None) -> None:
+        """Serve's: gives a place to the request that has waited longest, of those that may have it."""
+        worker_id = _worker_id(replica)
+
+        def may_not(waiting: PendingRequest) -> bool:
+            request = _request_of(waiting)
+            return request is not None and not self._table.may_run(worker_id, request)
+
+        with without_waiting(self, may_not):
+            super()._fulfill_next_pending_request(replica, request_metadata)
+
+    def _no_worker(self, request: GenerateRequest | None) -> NoWorkerError:
+        if request is not None and self._table.is_replaced(request, monotonic()):
+            return ModelReplacedError("The model was replaced by another version. Try again.")
+        return NoWorkerError("No worker answers. Try again later.")
+
+    def _order(self, live: Sequence[RunningReplica], request: GenerateRequest | None) -> list[int]:
         worker_ids = [_worker_id(r) for r in live]
         speeds = [self._table.speed(worker_id) for worker_id in worker_ids]
         lengths = [self._queue_length(r) for r in live]
         lottery = self._policy == "LOTTERY"
         order = lottery_order(speeds, self._rng) if lottery else shortest_queue_order(lengths, speeds)
-        if owner is None or not live:
+        if request is None or not live:
             return order
-        return home_first(order, home_of(owner, worker_ids, speeds), lengths, speeds)
+        if request.memory is not None:
+            order = home_first(order, home_of(request.memory.owner, worker_ids, speeds), lengths, speeds)
+        if request.resumed_arithmetic:
+            alike = [self._table.arithmetic(worker_id) == request.resumed_arithmetic for worker_id in worker_ids]
+            order.sort(key=lambda i: not alike[i])  # stable
+        return order
 
     def _queue_length(self, replica: RunningReplica) -> int:
         """Requests at the worker, with those that have been chosen for it but not sent yet.
@@ -238,11 +268,10 @@ def _worker_id(replica: RunningReplica) -> str:
     return str(replica.replica_id.unique_id)
 
 
-def _owner_of(pending_request: PendingRequest | None) -> str | None:
-    """Whose saved pages the request may use; None: nobody's, or it is no request to generate."""
+def _request_of(pending_request: PendingRequest | None) -> GenerateRequest | None:
+    """What a worker is to generate; None: it is no call of that."""
     request = pending_request.args[0] if pending_request is not None and pending_request.args else None
-    grant = request.memory if isinstance(request, GenerateRequest) else None
-    return None if grant is None else grant.owner
+    return request if isinstance(request, GenerateRequest) else None
 
 
 def _parsed(

@@ -37,6 +37,7 @@ class UnfinishedOutput:
         self._request = request
         self._known = array("i")
         self._attempts = 0
+        self._worker_arithmetic = self._made_with = ""  # the present worker's, and that of the last tokens
         self._of_attempt = 0  # tokens that the present worker has made
         self._to_skip = 0  # tokens of a search, which begins again, that the client has
         self._crashes = self._losses = 0  # one after another
@@ -69,6 +70,7 @@ class UnfinishedOutput:
         """What to ask the next worker for. An id of its own keeps apart what two workers may still send."""
         self._attempts += 1
         self._of_attempt = 0
+        self._worker_arithmetic = ""
         request = self._request
         if self._attempts == 1:
             return request
@@ -84,6 +86,7 @@ class UnfinishedOutput:
         return replace(
             again,
             resumed_token_ids=tuple(self._known),
+            resumed_arithmetic=self._made_with,
             prompt_logprobs=None if known else request.prompt_logprobs,
         )
 
@@ -93,6 +96,9 @@ class UnfinishedOutput:
             skipped = min(self._to_skip, len(delta.token_ids))
             self._to_skip -= skipped
             delta = delta._replace(token_ids=delta.token_ids[skipped:], cached_tokens=0)
+        self._worker_arithmetic = delta.arithmetic or self._worker_arithmetic
+        if delta.token_ids:
+            self._made_with = self._worker_arithmetic
         self._known.extend(delta.token_ids)
         self._of_attempt += len(delta.token_ids)
         self.is_finished = delta.finish_reason is not None

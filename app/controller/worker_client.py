@@ -46,6 +46,7 @@ from app.messages.failures import (
     EngineError,
     EngineFailedError,
     EngineStoppedError,
+    ModelReplacedError,
     NoWorkerError,
     QueueFullError,
     StepFailedError,
@@ -144,8 +145,8 @@ class WorkerClient:
         If its worker is lost the output goes on with another one, where it was, and the caller sees a pause. While no
         worker is up it waits.
 
-        Raises NoWorkerError (503) after `wait_for_worker_s`, QueueFullError (429), RequestTooLongError (400),
-        RequestGivenUpError (500): all are EngineError with a message for the user.
+        Raises NoWorkerError (503) after `wait_for_worker_s`, ModelReplacedError (503) at once, QueueFullError (429),
+        RequestTooLongError (400), RequestGivenUpError (500): all are EngineError with a message for the user.
         """
         output = UnfinishedOutput(request)
         patience = _Patience(self._wait_for_worker_s)
@@ -155,6 +156,8 @@ class WorkerClient:
                     async with self._trials.turn(output), aclosing(self._attempt(output, patience)) as deltas:
                         async for delta in deltas:
                             yield delta
+                except ModelReplacedError:
+                    raise
                 except (NoWorkerError, QueueFullError) as error:
                     if isinstance(error, QueueFullError) and not output.has_begun:
                         raise

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.messages.model_card import ModelCard
+from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerFacts, WorkerReport, WorkerRow
 
 
@@ -67,9 +68,34 @@ class WorkerTable:
         return entry is not None and entry.present and now_s - entry.heard_at_s <= self._expiration_s
 
     def cards(self, now_s: float) -> list[ModelCard]:
-        """The model of each live worker."""
+        """The model of each live worker, in the order in which the workers came."""
         entries = list(self._entries.items())
         return [entry.facts.model for worker_id, entry in entries if self.is_alive(worker_id, now_s)]
+
+    def may_run(self, worker_id: str, request: GenerateRequest) -> bool:
+        """Whether the worker runs the model that the request was planned for, with as long a context."""
+        entry = self._entries.get(worker_id)
+        return entry is None or _may_run(entry, request)
+
+    def is_replaced(self, request: GenerateRequest, now_s: float) -> bool:
+        """Whether the request's model had workers, and newer ones, which are alive, run another.
+
+        Serve starts no worker of the older one again.
+        """
+        had_workers = False
+        for worker_id, entry in list(self._entries.items()):  # the older ones first
+            if _may_run(entry, request):
+                had_workers = True
+                if self.is_alive(worker_id, now_s):
+                    return False
+            elif had_workers and self.is_alive(worker_id, now_s):
+                return True
+        return False
+
+    def arithmetic(self, worker_id: str) -> str:
+        """See `WorkerFacts.arithmetic`; empty for a worker that is not known."""
+        entry = self._entries.get(worker_id)
+        return entry.facts.arithmetic if entry is not None else ""
 
     def speed(self, worker_id: str) -> float:
         """Tokens per second; 1.0 for a worker that is not known (all such are equal)."""
@@ -126,3 +152,10 @@ class WorkerTable:
             saved_bytes=report.saved_bytes,
             max_saved_bytes=entry.facts.max_saved_bytes,
         )
+
+
+def _may_run(entry: _Entry, request: GenerateRequest) -> bool:
+    if request.model_identity not in ("", entry.facts.model.identity):
+        return False
+    tokens = len(request.prompt_token_ids) + request.max_new_tokens
+    return request.window is not None or tokens <= entry.facts.max_context_tokens

@@ -116,6 +116,8 @@ class ModelRunner(Protocol):
     max_context_tokens: int
     tier: str
     """The instructions that its kernels use, for who looks after the service."""
+    arithmetic: str
+    """What the last bits of its results depend on, beside the weights."""
 
     @property
     def page_table(self) -> NDArray[np.int32]:

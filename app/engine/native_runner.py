@@ -81,6 +81,8 @@ class NativeRunner:
         self.max_step_tokens = max_step_tokens
         self.max_context_tokens = max_context_tokens
         self.tier: str = self.model.tier
+        parts = self.tier, self.model.attention_tier, compute_type, prompt_compute_type, self.model.kv_type
+        self.arithmetic = " ".join((*parts, f"{len(set(nodes))} slices" if nodes else "whole"))
         self._page_table = self.model.page_table
 
     @property

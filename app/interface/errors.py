@@ -22,6 +22,7 @@ from app.messages.failures import (
 
 logger = logging.getLogger(__name__)
 
+MODEL_NOT_FOUND = "model_not_found"
 NOT_WHO_THEY_WERE = ("invalid_api_key", "session_expired")
 """How the accounts refuse a credential that does not hold, or no longer."""
 
@@ -68,7 +69,7 @@ def unauthorized() -> ApiError:
 
 def no_such_model(name: str) -> ApiError:
     """404: a model that is not served here."""
-    return ApiError(404, f"The model '{_shortened(name)}' is not served here.", param="model", code="model_not_found")
+    return ApiError(404, f"The model '{_shortened(name)}' is not served here.", param="model", code=MODEL_NOT_FOUND)
 
 
 def no_such_route(method: str, path: str) -> ApiError:

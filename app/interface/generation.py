@@ -136,7 +136,9 @@ async def generate(
 
     prepares = None if begin is None else prepare
     try:
-        return await reception.answer(request, family.id_prefix, family.request, plan, family.renamed, prepares)
+        return await reception.answer(
+            request, family.id_prefix, family.request, plan, family.renamed, prepares, lambda: stored is None
+        )
     except BaseException:
         if stored is not None:
             stored.leave()

@@ -97,6 +97,7 @@ class Ingress:
             ),
             accounts=gate,
             access_log=None if folder is None else AccessLog(Path(folder), ingress.access_log_bytes),
+            follow_models=self._directory.follow,
         )
 
     def __serve_build_asgi_app__(self) -> FastAPI:

@@ -7,7 +7,7 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -22,10 +22,13 @@ from app.interface.request_record import record_of
 from app.interface.service import Service
 from app.interface.streaming import ClientGoneError, EventStream, first_of, until_disconnect
 from app.interface.wire.parse import parse
+from app.messages.failures import ModelReplacedError
 
 Body = TypeVar("Body", bound=BaseModel)
 Planned = TypeVar("Planned")
 
+_MOST_PLANS: Final = 3
+"""A model may be replaced while a request for it is planned again."""
 LONG_BODY_BYTES = 16 * 1024
 """Bodies of this length and more are prepared in a thread, so that other streams go on."""
 
@@ -96,11 +99,13 @@ class Reception:
         plan: Callable[[Body, Caller, str], Answer],
         renamed: Callable[[ApiError], ApiError] = unchanged,
         prepare: Callable[[Body, Caller, str], Awaitable[Body]] | None = None,
+        may_plan_again: Callable[[], bool] = lambda: True,
     ) -> Response:
         """Answers a request that needs a worker: plans it, then waits for the whole answer, or streams it.
 
         prepare: makes the request that is planned from the one that came. plan: from the body, the caller and the
-        answer's id to the answer. renamed: a failure in the field names of the client's request.
+        answer's id to the answer. renamed: a failure in the field names of the client's request. may_plan_again:
+        whether it may be planned for the new model, if its model is replaced before the answer begins.
 
         Raises ApiError, ClientGoneError.
         """
@@ -122,18 +127,35 @@ class Reception:
             body, is_long = await self._received(request, body_type)
             asked = body if prepare is None else await prepare(body, caller, answer_id)
             # How long another one is nobody knows: what was stored may come before it.
-            answer = await self._planned(is_long or asked is not body, lambda: plan(asked, caller, answer_id))
-            if isinstance(answer, DetachedAnswer):
-                return await self._detached(request, answer, broken_off)
-            if isinstance(answer, WholeAnswer):
-                content = await until_disconnect(request.receive, answer.body())
-                return Response(content, media_type="application/json")
-            # Events begin only after the worker has begun: until then a failure still has an HTTP status.
-            first = await first_of(request.receive, answer.deltas)
+            in_thread = is_long or asked is not body
+            for _ in range(_MOST_PLANS - 1):
+                try:
+                    answer = await self._planned(in_thread, lambda: plan(asked, caller, answer_id))
+                    return await self._begun(request, answer, broken_off)
+                except (ModelReplacedError, ApiError) as error:
+                    is_of_model = isinstance(error, ModelReplacedError) or error.code == errors.MODEL_NOT_FOUND
+                    if not is_of_model or not may_plan_again():
+                        raise
+                await self.service.follow_models()
+            answer = await self._planned(in_thread, lambda: plan(asked, caller, answer_id))
+            return await self._begun(request, answer, broken_off)
         except (ApiError, ClientGoneError):
             raise
         except Exception as error:
             raise as_api_error(error) from None
+
+    async def _begun(self, request: Request, answer: Answer, broken_off: Callable[[Exception], ApiError]) -> Response:
+        """The response to a planned request, when it is complete, or its first events have come.
+
+        Events begin only after the worker has begun: until then a failure still has an HTTP status. Raises ApiError,
+        ClientGoneError, and what the worker raises.
+        """
+        if isinstance(answer, DetachedAnswer):
+            return await self._detached(request, answer, broken_off)
+        if isinstance(answer, WholeAnswer):
+            content = await until_disconnect(request.receive, answer.body())
+            return Response(content, media_type="application/json")
+        first = await first_of(request.receive, answer.deltas)
         leave = None if answer.keeper is None else answer.keeper.leave
         return EventStream(events(answer, first, broken_off), answer.deltas, leave)
 

@@ -1,6 +1,6 @@
 """What every route works with: the served models, the worker table and the settings. It knows no path."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.interface import errors
@@ -54,6 +54,10 @@ class IngressFacts:
     """Unix seconds."""
 
 
+async def _models_stay() -> None:
+    """For a service whose models are always the same."""
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     """Everything the routes need."""
@@ -66,6 +70,8 @@ class Service:
     """The users; None: there are none."""
     access_log: AccessLog | None = None
     """None: there is none."""
+    follow_models: Callable[[], Awaitable[None]] = _models_stay
+    """Brings `models` up to date, where a worker has said that one was replaced."""
 
     def model(self, name: str | None) -> ServedModel:
         """The model of that name; None: the first. Raises ApiError (404, or 503 where there is none at all)."""

@@ -70,17 +70,6 @@ def machine_memory_bytes(limit: Path = _CGROUP_MEMORY) -> int:
         return machine
 
 
-def available_memory_bytes() -> int:
-    """Memory that the kernel says is available without swapping, or what is left of the container's limit."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    try:
-        used = int(_CGROUP_MEMORY.with_name("memory.current").read_text())
-        return min(available, int(_CGROUP_MEMORY.read_text()) - used)
-    except (OSError, ValueError):  # there is no limit
-        return available
-
-
 def memory_beside_bytes(config: ServiceConfig) -> int:
     """What a second service with this configuration takes, at the most, beside one that runs."""
     return sum(_memory(config)) + _RAY_BYTES

@@ -58,6 +58,10 @@ class NoWorkerError(EngineStoppedError):
     """No worker can take the request: the service is starting, or its workers are lost."""
 
 
+class ModelReplacedError(NoWorkerError):
+    """The workers run another version of the model's files than the one that the request was planned for."""
+
+
 class WorkerLostError(EngineStoppedError):
     """The worker died while it ran the request, or is out of reach.
 

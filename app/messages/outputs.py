@@ -93,6 +93,8 @@ class TokenDelta(NamedTuple):
     """News of the prompt: in deltas before the first token, which have nothing else, and in the first token's."""
     losses: tuple[Loss, ...] = ()
     """How the output has lost its workers since the last delta; the ingress adds it, no worker does."""
+    arithmetic: str = ""
+    """The worker's (`WorkerFacts.arithmetic`); in the first delta that it sends."""
 
     @property
     def has_output(self) -> bool:

@@ -102,9 +102,14 @@ class GenerateRequest:
     """None: each token is sampled. A search has neither window nor scores nor grammar, and does not use temperature,
     top_k, top_p, min_p and seed."""
 
+    model_identity: str = ""
+    """Of the model that it was planned for (`ModelCard.identity`): no other model's worker may have it. Empty: any."""
     resumed_token_ids: tuple[int, ...] = ()
     """The output so far, which another engine has made: this one goes on after it, with deltas of later tokens only.
     Seed and sampling are those of the whole output. Not for a search, whose output begins again."""
+    resumed_arithmetic: str = ""
+    """That of the engine which has made them (`WorkerFacts.arithmetic`); empty: unknown. An equal one makes the same
+    tokens of the rest, so it is preferred."""
     reports_progress: bool = False
     """Whether deltas with a `PromptProgress` come before the first token."""
 

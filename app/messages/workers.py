@@ -37,6 +37,8 @@ class WorkerFacts:
     """The longest prompt and output together."""
     tier: str
     """The instructions that its kernels use, such as "amx_int8"."""
+    arithmetic: str
+    """What the last bits of its results depend on beside the weights; workers with the same make the same tokens."""
     ready_since: int
     """Unix seconds by the worker's clock: when it had warmed up."""
     max_running: int
@@ -58,6 +60,7 @@ class WorkerFacts:
             "memory_bound": self.memory_bound,
             "max_context_tokens": self.max_context_tokens,
             "tier": self.tier,
+            "arithmetic": self.arithmetic,
             "ready_since": self.ready_since,
             "max_running": self.max_running,
             "max_waiting": self.max_waiting,
@@ -77,6 +80,7 @@ class WorkerFacts:
             memory_bound=values["memory_bound"],
             max_context_tokens=values["max_context_tokens"],
             tier=values["tier"],
+            arithmetic=values["arithmetic"],
             ready_since=values["ready_since"],
             max_running=values["max_running"],
             max_waiting=values["max_waiting"],

@@ -3,14 +3,19 @@
 Nothing is written anywhere, and no more than a chunk is held beside what the caller asked for.
 """
 
+import hashlib
 import os
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
 from app.messages.model_card import ModelCard
+from app.model_folder import SMALL_FILES, WEIGHTS
 from app.sealing.image import PREFIX_BYTES, TAG_BYTES, ChunkCipher, Header, SealedModelError, header_bytes
 from app.sealing.keys import read_key
+
+_IDENTITY_DIGITS = 16
+_SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 
 def open_model(card: ModelCard) -> "Path | SealedModel":
@@ -25,6 +30,28 @@ def open_model(card: ModelCard) -> "Path | SealedModel":
     if card.sha256 not in (None, model.digest):
         raise SealedModelError(f"{model}: its digest is {model.digest}, not model.sha256, {card.sha256}")
     return model
+
+
+def model_identity(model: "Path | SealedModel") -> str:
+    """Tells one version of a model's files from another, on every machine alike: 16 hexadecimal digits.
+
+    Of a folder it reads the small files, and of the weights their size and samples from all over the file, so that a
+    large model takes milliseconds. A file that is not there counts too. Raises OSError.
+    """
+    if isinstance(model, SealedModel):
+        return model.digest[:_IDENTITY_DIGITS]
+    digest = hashlib.sha256()
+    for name in SMALL_FILES:
+        content = (model / name).read_bytes() if (model / name).is_file() else b"none"
+        digest.update(hashlib.sha256(content).digest())
+    if (model / WEIGHTS).is_file():
+        with (model / WEIGHTS).open("rb") as file:
+            size_bytes = file.seek(0, os.SEEK_END)
+            digest.update(size_bytes.to_bytes(8, "little"))
+            last = max(size_bytes - _SAMPLE_BYTES, 0)
+            for i in range(_SAMPLES):
+                digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, last * i // (_SAMPLES - 1)))
+    return digest.hexdigest()[:_IDENTITY_DIGITS]
 
 
 def is_sealed(path: Path) -> bool:

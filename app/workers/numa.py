@@ -1,24 +1,16 @@
-"""Which cores a worker gets: the machine's NUMA nodes are divided into slots, one for each worker process.
+"""The cores that workers may get: the machine's NUMA nodes are divided into slots, one for each worker process.
 
-A slot is claimed by locking a file for each of its cores; the kernel releases the locks when the process ends, however
-it ends. Reads /sys and /proc only; the native engine binds memory.
+`app.workers.core_claims` says which worker has which. Reads /sys and /proc only; the native engine binds memory.
 """
 
-import fcntl
 import os
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 _SYSFS = Path("/sys/devices/system")
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
-
-
-class NoFreeCoresError(RuntimeError):
-    """Every slot of this machine has a worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +23,6 @@ class Slot:
     """One logical CPU per physical core, ascending on each node."""
     cpu_nodes: tuple[int, ...] = ()
     """The node of each CPU, if there are several nodes; empty: all CPUs are on `numa_node`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A slot that this process holds until `release`, or until it ends."""
-
-    slot: Slot
-    locks: tuple[IO[str], ...]
-    """One per core, because workers of several models may divide the machine differently."""
-
-    def release(self) -> None:
-        """Gives the slot back. Idempotent."""
-        for lock in self.locks:
-            lock.close()
 
 
 def parse_cpu_list(text: str) -> list[int]:
@@ -107,28 +85,6 @@ def thread_places(slot: Slot, threads: int) -> tuple[tuple[int, ...], tuple[int,
     return tuple(cpu for _, cpu in chosen), tuple(node for node, _ in chosen)
 
 
-def claim_slot(slots: Sequence[Slot], folder: Path, timeout_s: float) -> Claim:
-    """Claims the first free slot; processes that share `folder` share the slots.
-
-    Waits up to `timeout_s` for a free one, as a worker that is being replaced takes a moment to end. Raises
-    NoFreeCoresError after that.
-    """
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    deadline_s = time.monotonic() + timeout_s
-    while True:
-        for slot in slots:
-            locks = _try_locks([folder / f"cpu{cpu}.lock" for cpu in slot.cpus])
-            if locks is not None:
-                return Claim(slot, locks)
-        if time.monotonic() >= deadline_s:
-            sizes = "" if len(slots[0].cpus) == 1 else f" of {len(slots[0].cpus)} cores"
-            raise NoFreeCoresError(
-                f"all {len(slots)} core slots{sizes} of this machine have a worker already, or one that has some of"
-                " their cores; worker.cpus_per_worker divides a machine among workers"
-            )
-        time.sleep(0.2)
-
-
 def cpu_limit(limit: Path = _CGROUP_LIMIT) -> float | None:
     """The container's CPU time in CPUs; None without a limit."""
     try:
@@ -157,18 +113,3 @@ def _one_per_core(cpus: Sequence[int], sysfs: Path) -> tuple[int, ...]:
         core = siblings.read_text().strip() if siblings.exists() else str(cpu)
         first_of_core.setdefault(core, cpu)
     return tuple(first_of_core.values())
-
-
-def _try_locks(paths: Sequence[Path]) -> tuple[IO[str], ...] | None:
-    """Locks all files, or none: then returns None."""
-    locks: list[IO[str]] = []
-    for path in paths:
-        lock = path.open("w")
-        locks.append(lock)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            for one in locks:
-                one.close()
-            return None
-    return tuple(locks)

@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from app.core_files import leave_no_core_files
@@ -22,17 +22,19 @@ from app.engine.stream import AsyncEngine
 from app.messages.bundle import Bundle
 from app.messages.crashes import CRASHES_FOLDER, mark_crashes
 from app.messages.direct_line import LINES_FOLDER, connect
-from app.messages.failures import EngineStoppedError
+from app.messages.failures import EngineStoppedError, ModelReplacedError
 from app.messages.memory import SavedPages
 from app.messages.requests import GenerateRequest
 from app.messages.start import STARTS_FOLDER, StartPhase, note_phase
 from app.messages.workers import WorkerFacts, WorkerReport
-from app.ray_internals import keep_on_loopback, own_actor, session_folder
-from app.sealing.sealed_model import open_model
+from app.ray_internals import keep_on_loopback, own_actor, own_deployment, session_folder
+from app.sealing.sealed_model import model_identity, open_model
 from app.settings import ModelApplicationSettings
 from app.workers.admission import Admission
+from app.workers.core_claims import Holder, claim_slot
 from app.workers.load import RunnerFactory, load_model, make_constraints, with_allowed_binding
-from app.workers.numa import claim_slot, cpu_quota, numa_nodes, pin_this_thread, spanning_slot, worker_slots
+from app.workers.machine_memory import available_memory_bytes, check_room_beside
+from app.workers.numa import cpu_quota, numa_nodes, pin_this_thread, spanning_slot, worker_slots
 from app.workers.saved_pages import StoreFactory, memory_options, open_store, save_what_is_left
 from app.workers.warm_up import warm_up
 
@@ -51,7 +53,8 @@ class Worker:
     ) -> None:
         """Returns when the engine is warm.
 
-        Raises NoFreeCoresError, SealedModelError, another ValueError, and what `make_runner` and `make_store` raise.
+        Raises NoFreeCoresError, NoRoomError, SealedModelError, another ValueError, and what `make_runner` and
+        `make_store` raise.
         """
         leave_no_core_files()
         keep_on_loopback()
@@ -60,7 +63,8 @@ class Worker:
         worker = settings.worker
         nodes = numa_nodes(sorted(os.sched_getaffinity(0)))
         slots = [spanning_slot(nodes)] if worker.numa == "all" else worker_slots(nodes, worker.cpus_per_worker)
-        self._claim = claim_slot(slots, session_folder("redoubt-cores"), _CLAIM_TIMEOUT_S)
+        holder = Holder(*own_deployment(), may_share=worker.surges)
+        self._claim = claim_slot(slots, session_folder("redoubt-cores"), _CLAIM_TIMEOUT_S, holder)
         slot = self._claim.slot
         pin_this_thread(slot)
         threads = worker.threads or min(len(slot.cpus), cpu_quota() or len(slot.cpus))
@@ -69,6 +73,9 @@ class Worker:
         card, starts = settings.model_card(), session_folder(STARTS_FOLDER)
         note_phase(starts, card.name, StartPhase.LOADING)
         files = open_model(card)
+        identity = model_identity(files)
+        if self._claim.is_shared:
+            check_room_beside(files, settings.engine.kv_memory_bytes, available_memory_bytes())
         runner = make_runner(settings, files, slot, threads)
         self._store = None if settings.memory.folder is None else make_store(settings, files, runner)
         self._drain_timeout_s = worker.drain_timeout_s
@@ -103,13 +110,14 @@ class Worker:
         self._facts = WorkerFacts(
             node=socket.gethostname(),
             pid=os.getpid(),
-            model=card,
+            model=replace(card, identity=identity),
             speed=float(f"{speed:.3g}"),
             cpus=slot.cpus,
             numa_node=slot.numa_node,
             memory_bound=worker.bind_memory,
             max_context_tokens=runner.max_context_tokens,
             tier=runner.tier,
+            arithmetic=runner.arithmetic,
             ready_since=int(time.time()),
             max_running=worker.max_concurrent_requests,
             max_waiting=worker.max_queued_requests,
@@ -121,16 +129,20 @@ class Worker:
 
         reader: the name of the ingress that calls.
 
-        Raises QueueFullError, ConstraintError, and what `AsyncEngine.stream` raises.
+        Raises ModelReplacedError, QueueFullError, ConstraintError, and what `AsyncEngine.stream` raises.
         """
+        if request.model_identity not in ("", self._facts.model.identity):
+            raise ModelReplacedError("The model was replaced by another version. Try again.")
         with self._admission.place():
             constraint = None
             if request.grammar is not None and self._constraints is not None:
                 constraint = await self._constraints.make(request.grammar)
             await self._connect(reader)
             async with aclosing(self._streams.stream(request, constraint, reader=reader)) as bundles:
+                is_first = True
                 async for bundle in bundles:
-                    yield bundle
+                    yield _signed(bundle, request, self._facts.arithmetic) if is_first else bundle
+                    is_first = False
 
     async def flush_memory(self, owner: str) -> SavedPages:
         """Saves the user's pages now; what it writes would survive a loss of power. Raises EngineStoppedError.
@@ -226,3 +238,13 @@ class Worker:
             self._constraints.close()
         if hasattr(self, "_claim"):
             self._claim.release()
+
+
+def _signed(bundle: Bundle, request: GenerateRequest, arithmetic: str) -> Bundle:
+    """The request's first bundle, which tells how it is computed."""
+    return tuple(
+        part._replace(delta=part.delta._replace(arithmetic=arithmetic))
+        if part.request_id == request.request_id
+        else part
+        for part in bundle
+    )

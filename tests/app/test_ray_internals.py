@@ -17,12 +17,13 @@ import httpx2
 import pytest
 import ray
 from ray import serve
-from ray.serve._private import constants, controller, replica, router
+from ray.serve._private import constants, controller, replica, router, version
 from ray.serve._private.common import DeploymentHandleSource, DeploymentID, RequestMetadata
 from ray.serve._private.replica_result import ActorReplicaResult
 from ray.serve.config import HTTPOptions
+from ray.serve.context import ReplicaContext
 from ray.serve.handle import DeploymentHandle
-from ray.serve.request_router import FIFOMixin, PendingRequest, RequestRouter, RunningReplica
+from ray.serve.request_router import FIFOMixin, PendingRequest, ReplicaID, RequestRouter, RunningReplica
 from starlette.responses import PlainTextResponse
 
 from app import ray_internals
@@ -145,6 +146,18 @@ def test_applications_and_handles(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == ("Worker", "a", False)
 
 
+def test_a_replica_knows_its_application_and_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the version Serve compares, and no other."""
+    assert "self.code_version != new_version.code_version" in inspect.getsource(
+        version.DeploymentVersion.requires_actor_restart
+    )
+    assert "code_version=code_version" in inspect.getsource(replica.Replica._set_internal_replica_context)
+    replica_id = ReplicaID("r", DeploymentID(name="Worker", app_name="a"))
+    here: Any = ReplicaContext(replica_id, None, None, None, 1, code_version="v")  # type: ignore[arg-type]
+    monkeypatch.setattr(serve, "get_replica_context", lambda: here)
+    assert ray_internals.own_deployment() == ("a", "v")
+
+
 def test_a_handle_streams_by_value_and_has_a_router() -> None:
     unused: DeploymentHandle[Any] = DeploymentHandle("Worker", "a")
     assert ray_internals.router_of(unused) is None
@@ -202,6 +215,22 @@ async def test_a_routers_queues() -> None:
     pending.future.set_exception(KeyError("refused"))
     with pytest.raises(KeyError):  # the reason why `forget_request` exists
         await choice
+
+
+async def test_a_place_for_another_than_the_head_of_the_queue() -> None:
+    router: Any = NoReplicaRouter(  # type: ignore[no-untyped-call]
+        deployment_id=DeploymentID(name="Worker", app_name="a"), handle_source=DeploymentHandleSource.REPLICA
+    )
+    waiting = [PendingRequest(args=[i], kwargs={}, metadata=RequestMetadata("r", f"{i}")) for i in range(4)]
+    waiting[1].future.cancel()
+    router._pending_requests_to_fulfill.extend(waiting)
+    with ray_internals.without_waiting(router, lambda pending: pending.args[0] < 2):
+        router._fulfill_next_pending_request("a replica")
+    assert await waiting[2].future == "a replica"
+    assert list(router._pending_requests_to_fulfill) == [waiting[0], waiting[3]]
+    with pytest.raises(ZeroDivisionError), ray_internals.without_waiting(router, lambda pending: True):
+        raise ZeroDivisionError
+    assert list(router._pending_requests_to_fulfill) == [waiting[0], waiting[3]]
 
 
 def test_ray_knows_every_variable_that_we_set(tmp_path: Path) -> None:

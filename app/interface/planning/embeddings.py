@@ -22,6 +22,7 @@ def plan_embeddings(
             request_id=f"{request_id}-{i}",
             prompt_token_ids=tuple(_token_ids(model, given, f"input[{i}]" if len(inputs) > 1 else "input")),
             max_new_tokens=0,
+            model_identity=model.identity,
             sampling=SamplingParams(temperature=0.0),
             tenant=caller.tenant,
             client=caller.client,

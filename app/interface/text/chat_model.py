@@ -48,6 +48,7 @@ class ChatModel:
         template: str | None = None,
         max_context_tokens: int | None = None,
         on_overflow: OnOverflow = "refuse",
+        identity: str = "",
     ) -> None:
         """The contents of a model folder's JSON files. Raises ValueError naming what is wrong."""
         names = tokenizer_config or {}
@@ -56,6 +57,8 @@ class ChatModel:
         trained_tokens = int(config["max_position_embeddings"])
         self.context_tokens = min(max_context_tokens or trained_tokens, trained_tokens)
         """The longest prompt and output together."""
+        self.identity = identity
+        """Of the model's files (`ModelCard.identity`)."""
         self.on_overflow = on_overflow
         """What happens to a request that does not say, where the context is full."""
         self.vocab_size = int(config["vocab_size"])
@@ -75,7 +78,12 @@ class ChatModel:
 
     @classmethod
     def load(
-        cls, folder: ModelFolder, *, max_context_tokens: int | None = None, on_overflow: OnOverflow = "refuse"
+        cls,
+        folder: ModelFolder,
+        *,
+        max_context_tokens: int | None = None,
+        on_overflow: OnOverflow = "refuse",
+        identity: str = "",
     ) -> Self:
         """Opens a converted model. Raises ChatModelError naming the file."""
         tokenizer_config = read_json(folder / "tokenizer_config.json", optional=True)
@@ -88,6 +96,7 @@ class ChatModel:
                 template=find_template(folder, tokenizer_config),
                 max_context_tokens=max_context_tokens,
                 on_overflow=on_overflow,
+                identity=identity,
             )
         except ChatModelError:
             raise

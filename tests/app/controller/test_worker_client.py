@@ -25,6 +25,7 @@ from app.messages.failures import (
     EngineError,
     EngineStoppedError,
     InvalidRequestError,
+    ModelReplacedError,
     NoWorkerError,
     QueueFullError,
     RequestGivenUpError,
@@ -282,6 +283,17 @@ async def test_while_no_worker_is_up_requests_wait_for_a_time(
     assert workers.asked == []
     is_up = True
     assert await waiting == workers.runner.expected_tokens(request())
+
+
+@pytest.mark.parametrize("messages", [0, 12])
+async def test_an_answer_of_a_model_that_was_replaced_ends_at_once(workers: Workers, messages: int) -> None:
+    """With the router's error, or the worker's, before the answer has begun and after that."""
+    workers.next_fault = lambda asked: (messages, lambda: ModelReplacedError("The model was replaced."))
+    began_s = time.monotonic()
+    with pytest.raises(ModelReplacedError):
+        await read(client_of(workers, 60.0).generate(request()))
+    assert time.monotonic() - began_s < 10
+    assert len(workers.asked) == 1
 
 
 async def test_a_full_queue_refuses_what_has_not_begun(workers: Workers) -> None:

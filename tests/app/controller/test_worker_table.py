@@ -14,6 +14,7 @@ FACTS = WorkerFacts(
     memory_bound=True,
     max_context_tokens=2048,
     tier="avx2",
+    arithmetic="avx2 int8",
     ready_since=3,
     max_running=2,
     max_waiting=4,
@@ -108,3 +109,13 @@ def test_a_row_has_the_workers_places_and_rate() -> None:
 def test_facts_and_reports_travel_as_json_types() -> None:
     assert WorkerFacts.from_wire(FACTS.to_wire()) == FACTS
     assert WorkerReport.from_wire(report(1.0, 2, 3).to_wire()) == report(1.0, 2, 3)
+
+
+def test_cards_come_in_the_order_of_the_workers() -> None:
+    workers = table()
+    old, new = (replace(FACTS, model=replace(FACTS.model, identity=identity)) for identity in ("old", "new"))
+    workers.update({"z": (old, None)}, now_s=100.0)
+    workers.update({"a": (new, None), "z": (old, None)}, now_s=101.0)
+    assert [card.identity for card in workers.cards(102.0)] == ["old", "new"]
+    workers.update({"a": (new, None)}, now_s=103.0)
+    assert [card.identity for card in workers.cards(103.0)] == ["new"]

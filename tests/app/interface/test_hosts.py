@@ -207,4 +207,4 @@ async def test_where_every_request_needs_a_key_all_names_are_allowed_unless_some
 async def test_refusals_are_counted(whole: Any) -> None:
     await answered(whole, "/v1/models", "evil.example")
     series = (await answered(whole, "/metrics", "localhost")).text
-    assert re.search(r'redoubt_http_requests_total{[^}]*method="GET",route="any",status="421"} 1.0', series)
+    assert re.search(r'redoubt_http_requests_total{[^}]*route="any",status="421"', series)

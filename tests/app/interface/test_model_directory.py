@@ -3,17 +3,22 @@
 import asyncio
 import json
 import logging
+import shutil
+import threading
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from app.interface.model_directory import ModelDirectory
+from app.interface import model_directory
+from app.interface.model_directory import ModelDirectory, ModelWorkers
+from app.interface.service import ServedModel
 from app.messages.model_card import ModelCard
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.workers import FoundApplication, WorkerRow
+from app.sealing.sealed_model import model_identity
 from tests.app.service import WORKER
 from tests.app.tiny_model import CONTEXT_TOKENS, EOS_ID, tokenizer_json
 
@@ -98,22 +103,111 @@ async def test_models_come_and_go(card: ModelCard) -> None:
     assert serve.connected == ["b", "c"]
 
 
-async def test_an_application_that_runs_another_model_is_read_again(card: ModelCard) -> None:
+async def test_in_a_rolling_change_an_application_serves_both_models(card: ModelCard) -> None:
     serve = FakeApplications()
     directory = ModelDirectory(card, FakeWorkers(card), serve)
     old, new = replace(card, name="old"), replace(card, name="new", max_context_tokens=32)
     serve.put("b", old)
     await directory.look()
-    serve.put("b", new, old)  # one after the other is replaced
-    await directory.look()
-    assert list(directory.models) == ["own", "old"]
+    serve.put("b", old, new, old)  # one after the other is replaced
+    await directory.follow()
+    assert list(directory.models) == ["own", "old", "new"]
     serve.put("b", new)
-    await directory.look()
+    await directory.follow()
     assert list(directory.models) == ["own", "new"]
     serve.put("b", card)
-    await directory.look()
+    await directory.follow()
     assert list(directory.models) == ["own"]  # its name is taken, and the old one's workers are gone
     assert serve.connected == ["b"]
+
+
+async def test_of_two_versions_with_one_name_the_newer_is_served(card: ModelCard, folder: Path) -> None:
+    """The ingress's own model, whose workers tell what they have opened."""
+    changed = folder / "changed"
+    shutil.copytree(folder, changed)
+    (changed / "generation_config.json").write_text('{"temperature": 0.5}')
+    old = replace(card, identity=model_identity(folder))
+    new = replace(card, path=str(changed), identity=model_identity(changed))
+    workers = FakeWorkers()
+    directory = ModelDirectory(card, workers, FakeApplications())
+    models = directory.models
+    first = models["own"]
+    for cards, identity in (([], old), ([old], old), ([old, new], new), ([new], new), ([], new), ([new, old], old)):
+        workers.all_cards = cards
+        await directory.follow()
+        assert [model.chat.identity for model in models.values()] == [identity.identity]
+        assert (models["own"] is first) == (cards in ([], [old]) and identity is old)
+
+
+async def test_an_ingress_that_is_newer_than_its_workers_serves_what_they_run(card: ModelCard) -> None:
+    """And what it was told to serve, so that requests for it wait; an older ingress follows its workers."""
+    old = replace(card, name="old")
+    workers = FakeWorkers(old)
+    older, newer = (ModelDirectory(one, workers, FakeApplications()) for one in (old, card))
+    for cards, of_older, of_newer in (
+        ([old], ["old"], ["own", "old"]),
+        ([old, card], ["old", "own"], ["old", "own"]),
+        ([card], ["own"], ["own"]),
+    ):
+        workers.all_cards = cards
+        await older.follow()
+        await newer.follow()
+        assert (list(older.models), list(newer.models)) == (of_older, of_newer)
+
+
+async def test_files_that_are_not_those_of_the_workers_are_not_served(
+    card: ModelCard, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve = FakeApplications()
+    directory = ModelDirectory(card, FakeWorkers(card), serve)
+    serve.put("b", replace(card, name="other", identity="0" * 16))
+    opened: list[ModelCard] = []
+    original = model_directory._served
+
+    def counted(card: ModelCard, workers: ModelWorkers) -> ServedModel:
+        opened.append(card)
+        return original(card, workers)
+
+    monkeypatch.setattr(model_directory, "_served", counted)
+    with caplog.at_level(logging.WARNING, "ray.serve"):
+        for _ in range(5):
+            await directory.look()
+    assert list(directory.models) == ["own"]
+    assert len(opened) == 1  # it is not tried four times a second
+    assert len(caplog.records) == 1
+    assert "the workers have opened another version of these files" in caplog.text
+
+
+async def test_files_that_were_changed_under_the_workers_leave_the_name(card: ModelCard) -> None:
+    """Requests for it wait for workers that have opened them; there are none for what the workers run."""
+    workers = FakeWorkers()
+    directory = ModelDirectory(card, workers, FakeApplications())
+    first = directory.models["own"]
+    for identity in ("0" * 16, first.chat.identity):
+        workers.all_cards = [replace(card, identity=identity)]
+        await directory.follow()
+        assert dict(directory.models) == {"own": first}
+
+
+async def test_a_reader_in_a_thread_never_misses_a_model(card: ModelCard) -> None:
+    serve = FakeApplications()
+    directory = ModelDirectory(card, FakeWorkers(card), serve)
+    stop = threading.Event()
+    missed = []
+
+    def read() -> None:
+        while not stop.is_set():
+            if "own" not in directory.models or next(iter(directory.models)) != "own":
+                missed.append(1)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(30):
+        serve.put("b", replace(card, name=f"{number % 2}"))
+        await directory.look()
+    stop.set()
+    reader.join()
+    assert missed == []
 
 
 async def test_a_taken_name_and_a_model_that_can_t_be_opened_are_logged_once(

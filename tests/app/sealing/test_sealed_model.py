@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import struct
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +32,7 @@ from app.sealing.image import (
     header_bytes,
 )
 from app.sealing.seal import seal
-from app.sealing.sealed_model import SealedModel, is_sealed, open_model
+from app.sealing.sealed_model import SealedModel, is_sealed, model_identity, open_model
 from tests.app.sealing.conftest import KEY, contents
 from tests.kernels.tiny_model import LARGER_LLAMA, Sequences
 
@@ -288,6 +289,32 @@ def test_another_model_under_the_same_key_is_refused(card: ModelCard) -> None:
         open_model(replace(card, name="large"))
     with pytest.raises(SealedModelError, match=f"its digest is {card.sha256}, not model.sha256, 0000"):
         open_model(replace(card, sha256="0" * 64))
+
+
+def test_an_identity_is_that_of_the_files(folder: Path, card: ModelCard, tmp_path: Path) -> None:
+    opened = open_model(card)
+    assert model_identity(opened) == model_digest(folder)[:16]
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(folder, copy)
+    identity = model_identity(copy)
+    assert len(identity) == 16
+    assert identity == model_identity(folder)
+    (copy / "README.md").write_text("of no account")
+    assert model_identity(copy) == identity
+    seen = {identity}
+    for name in ("config.json", "tokenizer.json", "generation_config.json", "chat_template.jinja"):
+        (copy / name).write_text("{}" if name.endswith("jinja") else '{"other": 1}')
+        seen.add(model_identity(copy))
+    weights = bytearray((copy / "model.safetensors").read_bytes())
+    for place in (20, len(weights) - 1):
+        weights[place] ^= 1
+        (copy / "model.safetensors").write_bytes(weights)
+        seen.add(model_identity(copy))
+    (copy / "model.safetensors").write_bytes(bytes(1 << 20))
+    assert model_identity(copy) != model_identity(folder)
+    (copy / "model.safetensors").unlink()
+    seen.add(model_identity(copy))
+    assert len(seen) == 8
 
 
 def test_an_image_is_known_by_its_beginning(folder: Path, sealed: Path) -> None:

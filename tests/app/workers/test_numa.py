@@ -1,13 +1,9 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from app.workers.numa import (
-    NoFreeCoresError,
     Slot,
-    claim_slot,
     cpu_quota,
     numa_nodes,
     parse_cpu_list,
@@ -61,50 +57,6 @@ def test_a_slot_of_all_nodes_and_its_threads_evenly_from_each() -> None:
     assert thread_places(slot, 5) == ((0, 1, 2, 4, 5), (0, 0, 0, 2, 2))
     assert spanning_slot(TWO_SOCKETS[:1]) == TWO_SOCKETS[0]
     assert thread_places(TWO_SOCKETS[1], 2) == ((4, 5), ())
-
-
-def test_claims_get_different_cores_until_none_is_left(tmp_path: Path) -> None:
-    first = claim_slot(TWO_SOCKETS, tmp_path / "claims", timeout_s=0)
-    second = claim_slot(TWO_SOCKETS, tmp_path / "claims", timeout_s=0)
-    assert [first.slot, second.slot] == TWO_SOCKETS
-    with pytest.raises(NoFreeCoresError, match="all 2 core slots"):
-        claim_slot(TWO_SOCKETS, tmp_path / "claims", timeout_s=0)
-    first.release()
-    first.release()
-    third = claim_slot(TWO_SOCKETS, tmp_path / "claims", timeout_s=0)
-    assert third.slot == TWO_SOCKETS[0]
-    second.release()
-    third.release()
-
-
-def test_workers_that_divide_the_machine_differently_share_no_core(tmp_path: Path) -> None:
-    small = claim_slot([Slot(0, (0,)), Slot(0, (1,))], tmp_path, timeout_s=0)
-    with pytest.raises(NoFreeCoresError, match=r"of 4 cores.*cpus_per_worker"):
-        claim_slot([Slot(0, (0, 1, 2, 3))], tmp_path, timeout_s=0)
-    pair = claim_slot([Slot(0, (0, 1)), Slot(0, (2, 3))], tmp_path, timeout_s=0)
-    assert pair.slot.cpus == (2, 3)
-    small.release()
-    pair.release()
-    claim_slot([Slot(0, (0, 1, 2, 3))], tmp_path, timeout_s=0).release()
-
-
-def test_a_killed_process_releases_its_slot(tmp_path: Path) -> None:
-    code = (
-        "import sys, pathlib, app.workers.numa as n\n"
-        "c = n.claim_slot([n.Slot(0, (0,))], pathlib.Path(sys.argv[1]), 0)\n"
-        "print('claimed', flush=True); input()"
-    )
-    holder = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    with holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"claimed\n"
-        with pytest.raises(NoFreeCoresError):
-            claim_slot([Slot(0, (0,))], tmp_path, timeout_s=0)
-        holder.kill()
-        holder.wait()
-        claim_slot([Slot(0, (0,))], tmp_path, timeout_s=0).release()
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ assert prctl(22, 2, program, 0, 0) == 0  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
 cpu = min(os.sched_getaffinity(0))
 module.keep_on_loopback = lambda: None
 module.own_actor = lambda: "actor"
+module.own_deployment = lambda: ("app", "v1")
 module.session_folder = lambda name: Path(folder) / name
 module.spanning_slot = lambda nodes: Slot(0, (cpu,), (0,))
 values = {

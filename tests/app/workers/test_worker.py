@@ -1,11 +1,13 @@
 """The worker without Serve and without weights: admission, heartbeat, shutdown."""
 
 import asyncio
+import gc
 import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,12 +15,14 @@ import pytest
 from app.engine.model_runner import Batch, ModelRunner
 from app.messages.bundle import Assembler, Part
 from app.messages.direct_line import LINES_FOLDER, Lines
-from app.messages.failures import EngineStoppedError, QueueFullError
+from app.messages.failures import EngineStoppedError, ModelReplacedError, QueueFullError
 from app.messages.outputs import PromptProgress, TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerFacts, WorkerReport
 from app.settings import ModelApplicationSettings, parse_settings
-from app.workers.numa import NoFreeCoresError, Slot
+from app.workers.core_claims import NoFreeCoresError
+from app.workers.machine_memory import NoRoomError
+from app.workers.numa import Slot
 from app.workers.worker import Worker
 from tests.fakes import FakeRunner
 
@@ -32,6 +36,9 @@ SETTINGS = {
         "warm_up_new_tokens": 2,
     },
 }
+
+
+VERSION = "v1"
 
 
 class Model:
@@ -65,6 +72,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr("app.workers.worker.session_folder", lambda name: tmp_path / name)
     monkeypatch.setattr("app.workers.worker.keep_on_loopback", lambda: None)
     monkeypatch.setattr("app.workers.worker.own_actor", lambda: "actor")
+    monkeypatch.setattr("app.workers.worker.own_deployment", lambda: ("app", VERSION))
     monkeypatch.setattr("app.workers.worker.mark_crashes", lambda folder, actor: None)  # of this process
     monkeypatch.setattr("app.workers.worker._CLAIM_TIMEOUT_S", 0.0)
     allowed = os.sched_getaffinity(0)
@@ -149,6 +157,25 @@ async def test_a_worker_reports_its_facts(worker: Worker, model: Model) -> None:
     assert report(worker).saved_bytes is None
 
 
+async def test_a_request_for_another_version_of_the_model_is_refused(worker: Worker) -> None:
+    identity = WorkerFacts.from_wire(worker.record_replica_metadata()).model.identity
+    assert len(identity) == 16
+    for planned_for, is_right in (("", True), (identity, True), ("0" * 16, False)):
+        asked = replace(request(planned_for), model_identity=planned_for)
+        if is_right:
+            assert [delta async for delta in worker.generate(asked, reader="a")]
+            continue
+        with pytest.raises(ModelReplacedError):
+            await anext(worker.generate(asked, reader="a"))
+    await until_idle(worker)
+
+
+async def test_the_first_delta_tells_how_it_is_computed(worker: Worker) -> None:
+    facts = WorkerFacts.from_wire(worker.record_replica_metadata())
+    model = await read(worker, "a")
+    assert [delta.arithmetic for delta in model] == [facts.arithmetic, *("" for _ in model[1:])]
+
+
 async def test_every_heartbeat_is_different(worker: Worker) -> None:
     first = report(worker)
     await asyncio.sleep(0.002)
@@ -175,7 +202,7 @@ async def test_a_request_that_waits_for_a_place_is_told_so_if_it_asks(worker: Wo
     asks = GenerateRequest("asks", (1, 2, 3), 3, tenant=b"", reports_progress=True)
     async with aclosing(worker.generate(asks, reader="asks")) as bundles:
         (waits,) = await anext(bundles)
-        assert waits.delta == TokenDelta((), progress=PromptProgress(3, 0, 0, 0.0, queued_ahead=0))
+        assert waits.delta.progress == PromptProgress(3, 0, 0, 0.0, queued_ahead=0)
         assert report(worker).waiting == 1
         with pytest.raises(QueueFullError):
             await anext(worker.generate(asks, reader="asks"))  # before there is any news
@@ -224,6 +251,24 @@ async def test_no_two_workers_share_cores(worker: Worker, model: Model) -> None:
         Worker(parse_settings(SETTINGS), model.make)
     worker.__del__()
     second = Worker(parse_settings(SETTINGS), model.make)
+    second.__del__()
+
+
+async def test_a_worker_of_the_next_version_runs_beside_this_one_if_there_is_memory(
+    worker: Worker, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cores = os.sched_getaffinity(0)
+    monkeypatch.setattr("app.workers.worker.own_deployment", lambda: ("app", "v2"))
+    with pytest.raises(NoFreeCoresError):
+        Worker(parse_settings(SETTINGS | {"worker": {"surge": False}}), model.make)
+    monkeypatch.setattr("app.workers.worker.available_memory_bytes", lambda: 1_500_000_000)
+    with pytest.raises(NoRoomError, match=r"takes up to 1\.6 GB, and 1\.5 GB are left.*worker\.surge"):
+        Worker(parse_settings(SETTINGS), model.make)
+    gc.collect()  # the failed one's locks
+    monkeypatch.setattr("app.workers.worker.available_memory_bytes", lambda: 1_700_000_000)
+    second = Worker(parse_settings(SETTINGS), model.make)
+    assert os.sched_getaffinity(0) == cores
+    assert await asyncio.gather(read(worker, "a"), read(second, "b"))
     second.__del__()
 
 

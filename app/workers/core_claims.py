@@ -1,0 +1,123 @@
+"""Which worker has which cores of a machine: a slot (`app.workers.numa`) belongs to one worker, or to two for a while.
+
+Two share cores during a rolling change only: the worker that goes, and the one of the same application and of another
+version that takes its place. A worker locks one of two files of each of its cores and writes there whose it is. The
+kernel releases the locks when the process ends, however it ends.
+"""
+
+import fcntl
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from app.workers.numa import Slot
+
+_LOOK_S: Final = 0.2
+
+
+class NoFreeCoresError(RuntimeError):
+    """Every slot of this machine has a worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Whose a claim is."""
+
+    application: str
+    """The Serve application of the worker."""
+    version: str
+    """Of its deployment: workers of a later deployment have another one."""
+    may_share: bool
+    """Whether it may use the cores of workers of another version of the application, until they end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A slot that this process holds until `release`, or until it ends."""
+
+    slot: Slot
+    is_shared: bool
+    """Whether another worker, which is about to go, has some of the cores too."""
+    locks: tuple[IO[str], ...]
+    """One per core, because workers of several models may divide the machine differently."""
+
+    def release(self) -> None:
+        """Gives the slot back. Idempotent."""
+        for lock in self.locks:
+            lock.close()
+
+
+def claim_slot(slots: Sequence[Slot], folder: Path, timeout_s: float, holder: Holder) -> Claim:
+    """Claims the first free slot, or else the first one that can be shared; processes that share `folder` share slots.
+
+    Waits up to `timeout_s` for one, as a worker that is being replaced takes a moment to end. Raises NoFreeCoresError
+    after that.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        with _only_one(folder):
+            for shares in (False, True) if holder.may_share else (False,):
+                for slot in slots:
+                    if (locks := _locked(slot, folder, holder, shares=shares)) is not None:
+                        return Claim(slot, shares, locks)
+        if time.monotonic() >= deadline_s:
+            sizes = "" if len(slots[0].cpus) == 1 else f" of {len(slots[0].cpus)} cores"
+            raise NoFreeCoresError(
+                f"all {len(slots)} core slots{sizes} of this machine have a worker already, or one that has some of"
+                " their cores; worker.cpus_per_worker divides a machine among workers"
+            )
+        time.sleep(_LOOK_S)
+
+
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """Lets one process at a time look at claims and make one."""
+    with (folder / "claims.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _locked(slot: Slot, folder: Path, holder: Holder, *, shares: bool) -> tuple[IO[str], ...] | None:
+    """One lock of each core; None if another worker has a core, or with `shares` one that does not give way."""
+    locks: list[IO[str]] = []
+    for cpu in slot.cpus:
+        lock = _lock_of(cpu, folder, holder, shares=shares)
+        if lock is None:
+            for one in locks:
+                one.close()
+            return None
+        locks.append(lock)
+    for lock in locks:
+        lock.truncate(0)
+        json.dump([holder.application, holder.version], lock)
+        lock.flush()
+    return tuple(locks)
+
+
+def _lock_of(cpu: int, folder: Path, holder: Holder, *, shares: bool) -> IO[str] | None:
+    free: list[IO[str]] = []
+    gives_way = True
+    for place in (1, 2):
+        lock: IO[str] = (folder / f"cpu{cpu}.{place}.lock").open("a+")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free.append(lock)
+        except BlockingIOError:
+            gives_way = gives_way and shares and _is_predecessor(lock, holder)
+            lock.close()
+    mine = free.pop() if free and gives_way else None
+    for lock in free:
+        lock.close()
+    return mine
+
+
+def _is_predecessor(lock: IO[str], holder: Holder) -> bool:
+    """Whether the file's worker is of another version of the same application."""
+    lock.seek(0)
+    application, version = json.load(lock)
+    return bool(application == holder.application and version != holder.version)

@@ -111,11 +111,11 @@ def context_length_exceeded(
     )
 
 
-def queue_full(retry_after_s: int) -> ApiError:
-    """429: every worker's queue is full."""
+def queue_full(retry_after_s: int, message: str) -> ApiError:
+    """429: every worker's queue is full, or the caller's share of them is."""
     return ApiError(
         429,
-        "All workers are busy and their queues are full. Try again later.",
+        message,
         type="rate_limit_error",
         code="queue_full",
         headers={"Retry-After": str(retry_after_s)},
@@ -204,7 +204,7 @@ def of_engine(error: Exception, retry_after_s: int) -> ApiError | None:
     if isinstance(error, AccountsError):
         return of_accounts(error.refusal)
     if isinstance(error, QueueFullError):
-        return queue_full(max(retry_after_s, error.retry_after_s or 0))
+        return queue_full(max(retry_after_s, error.retry_after_s or 0), str(error))
     if isinstance(error, RequestTooLongError):
         return invalid(str(error), code="context_length_exceeded")
     if isinstance(error, ConstraintError):

@@ -39,7 +39,9 @@ _STAY_ON_NODE = "REDOUBT_PROXY_STAY_ON_NODE"
 _UNWANTED = ("frontend prometheus", "listen stats")
 _SECTION = re.compile(r"^(?:global|defaults|frontend|backend|listen)\b.*$", re.MULTILINE)
 _SERVER = re.compile(r"^ +server \S+ \[?(?P<host>[^\s\]]+)\]?:\d+ ")
-_MOST_CONNECTIONS = 4096
+_MOST_CONNECTIONS = 16384
+_MOST_OF_ONE_ADDRESS = 0.75
+"""The share of all connections that one address may have."""
 # Each connection of a client needs a second one to the ingress. These file descriptors are for everything else.
 _SPARE_FILES = 256
 # The error of a 503 while there is no ingress, or when one is lost before it has answered.
@@ -198,7 +200,7 @@ def confined(
     # The id is in logs, so a client may choose it only as a UUID. Without one the ingress makes one.
     is_uuid = f"{{ req.fhdr_cnt(x-request-id) eq 1 }} {{ req.fhdr(x-request-id) -m reg {_UUID} }}"
     only_uuids = f"http-request del-header x-request-id unless {is_uuid}"
-    rules = (client, once, only_uuids)
+    rules = (*_connection_limit(result), client, once, only_uuids)
     result = re.sub(
         r"(?m)^( +)bind .*$", lambda line: "\n".join((line[0], *(line[1] + rule for rule in rules))), result
     )
@@ -215,6 +217,18 @@ def confined(
     if len(re.findall(r"(?m)^\s*bind\b", result)) != 1:
         raise UnknownConfigurationError("not one address to listen on")
     return result
+
+
+def _connection_limit(configuration: str) -> tuple[str, ...]:
+    """Directives by which no address takes all connections. Raises UnknownConfigurationError."""
+    if (all_of_them := re.search(r"(?m)^\s*maxconn (\d+)$", configuration)) is None:
+        raise UnknownConfigurationError("there is no maxconn")
+    most = int(int(all_of_them[1]) * _MOST_OF_ONE_ADDRESS)
+    return (
+        "stick-table type ipv6 size 100k expire 60s store conn_cur",
+        "tcp-request connection track-sc0 src",
+        f"tcp-request connection reject if {{ sc0_conn_cur gt {most} }}",
+    )
 
 
 def _own_ingress_first(configuration: str, own_address: str, *, stay_on_node: bool) -> str:

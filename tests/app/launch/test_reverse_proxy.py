@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import SimpleQueue
@@ -33,6 +33,7 @@ from tests.listening import listening_addresses
 from tests.service.running import wait_until
 
 HAPROXY = Path(get_haproxy_binary())
+MOST_CONNECTIONS = 4096
 UUID = "0f34da44-76a0-4e60-97a7-166d3a9070c7"
 PORTS = range(30000, 30004)
 
@@ -94,7 +95,12 @@ def serves_configuration(folder: Path, port: int, backend_port: int | None, othe
     """
     path = folder / "haproxy.cfg"
     options = HTTPOptions(host="127.0.0.1", port=port)
-    settings = HAProxyConfig(http_options=options, socket_path=str(folder / "s"), server_state_base=str(folder))
+    settings = HAProxyConfig(
+        http_options=options,
+        socket_path=str(folder / "s"),
+        server_state_base=str(folder),
+        maxconn=MOST_CONNECTIONS,
+    )
     serve = HAProxyApi(settings, config_file_path=str(path))
     if backend_port is not None:
         hosts = ["127.0.0.1", *others] if backend_port else others
@@ -297,6 +303,28 @@ def test_a_client_cannot_say_which_address_it_has(tmp_path: Path, backend: int) 
         connection.request("GET", "/who", headers={"X-Redoubt-Client": "192.0.2.7"})
         assert connection.getresponse().read() == b"127.0.0.1"
         connection.close()
+
+
+def test_one_address_leaves_connections_to_others(
+    tmp_path: Path, backend: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Idle ones, as many as it can open."""
+    monkeypatch.setattr("tests.app.launch.test_reverse_proxy.MOST_CONNECTIONS", 40)
+    with started(tmp_path, "0.0.0.0", backend) as (port, _), ExitStack() as stack:
+        for _ in range(60):
+            idle = stack.enter_context(socket.socket())
+            idle.bind(("127.0.0.2", 0))
+            idle.connect(("127.0.0.1", port))
+        time.sleep(0.5)
+        with socket.socket() as refused:
+            refused.bind(("127.0.0.2", 0))
+            refused.connect(("127.0.0.1", port))
+            received = b"nothing yet"
+            with suppress(ConnectionError):
+                refused.sendall(b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n")
+                received = refused.recv(100)
+            assert received in (b"", b"nothing yet")
+        assert get("127.0.0.1", port, "/v1/models").status == 200
 
 
 def test_only_what_stores_nothing_is_sent_again(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ class WorkerClient:
                 raise QueueFullError("You have as many requests here as one may have. Try again later.")
             yield
         except QueueFullError as error:
-            error.retry_after_s = self._free_places.promise(monotonic())
+            error.retry_after_s = self._free_places.promise(monotonic(), places)
             raise
         except BaseException:
             self._free_places.ended(monotonic())

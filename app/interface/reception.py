@@ -3,10 +3,8 @@
 It knows no path and no family of endpoints. Long bodies are parsed, rendered and tokenized off the event loop.
 """
 
-import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from fastapi import Request
@@ -17,6 +15,7 @@ from app.interface import errors
 from app.interface.answers.answer import Answer, DetachedAnswer, WholeAnswer, events
 from app.interface.callers import Caller, caller_of
 from app.interface.errors import ApiError
+from app.interface.preparation import LONG_BODY_BYTES, Preparation
 from app.interface.recent_failures import RecentFailures, request_id_of
 from app.interface.request_record import record_of
 from app.interface.service import Service
@@ -29,8 +28,6 @@ Planned = TypeVar("Planned")
 
 _MOST_PLANS: Final = 3
 """A model may be replaced while a request for it is planned again."""
-LONG_BODY_BYTES = 16 * 1024
-"""Bodies of this length and more are prepared in a thread, so that other streams go on."""
 
 
 async def read_body(request: Request, limit_bytes: int) -> bytes:
@@ -60,8 +57,7 @@ class Reception:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        # Two: the tokenizer releases Python's lock, but most cores belong to the workers.
-        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize")
+        self._preparation = Preparation()
 
     async def take(
         self,
@@ -76,20 +72,16 @@ class Reception:
         max_bytes: the limit of this route's bodies, if it is less than the service's. Raises ApiError (4xx).
         """
         caller = caller_of(request)
-        body, is_long = await self._received(request, body_type, max_bytes)
-        return await self._planned(is_long, lambda: plan(body, caller))
+        body, size_bytes = await self._received(request, body_type, max_bytes)
+        return await self._preparation.run(size_bytes, lambda: plan(body, caller))
 
     async def _received(
         self, request: Request, body_type: type[Body], max_bytes: int | None = None
-    ) -> tuple[Body, bool]:
-        """The request's body, and whether it is long. See `take`."""
+    ) -> tuple[Body, int]:
+        """The request's body, and how many bytes it had. See `take`."""
         limit_bytes = self.service.settings.max_body_bytes
         raw = await read_body(request, limit_bytes if max_bytes is None else min(limit_bytes, max_bytes))
-        is_long = len(raw) >= LONG_BODY_BYTES
-        return await self._planned(is_long, lambda: parse(body_type, raw)), is_long
-
-    async def _planned(self, is_long: bool, work: Callable[[], Planned]) -> Planned:
-        return await self.in_thread(work) if is_long else work()
+        return await self._preparation.run(len(raw), lambda: parse(body_type, raw)), len(raw)
 
     async def answer(
         self,
@@ -124,20 +116,20 @@ class Reception:
 
         try:
             caller = caller_of(request)
-            body, is_long = await self._received(request, body_type)
+            body, size_bytes = await self._received(request, body_type)
             asked = body if prepare is None else await prepare(body, caller, answer_id)
-            # How long another one is nobody knows: what was stored may come before it.
-            in_thread = is_long or asked is not body
+            if asked is not body:  # how long another one is nobody knows: what was stored may come before it
+                size_bytes = max(size_bytes, LONG_BODY_BYTES)
             for _ in range(_MOST_PLANS - 1):
                 try:
-                    answer = await self._planned(in_thread, lambda: plan(asked, caller, answer_id))
+                    answer = await self._preparation.run(size_bytes, lambda: plan(asked, caller, answer_id))
                     return await self._begun(request, answer, broken_off)
                 except (ModelReplacedError, ApiError) as error:
                     is_of_model = isinstance(error, ModelReplacedError) or error.code == errors.MODEL_NOT_FOUND
                     if not is_of_model or not may_plan_again():
                         raise
                 await self.service.follow_models()
-            answer = await self._planned(in_thread, lambda: plan(asked, caller, answer_id))
+            answer = await self._preparation.run(size_bytes, lambda: plan(asked, caller, answer_id))
             return await self._begun(request, answer, broken_off)
         except (ApiError, ClientGoneError):
             raise
@@ -171,4 +163,4 @@ class Reception:
 
     async def in_thread(self, work: Callable[[], Planned]) -> Planned:
         """Runs `work` off the event loop, so that other streams go on."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await self._preparation.run(LONG_BODY_BYTES, work)

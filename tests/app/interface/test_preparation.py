@@ -1,0 +1,38 @@
+import asyncio
+import os
+import threading
+import time
+
+import pytest
+
+from app.interface.preparation import HUGE_BODY_BYTES, LONG_BODY_BYTES, Preparation
+
+
+def priority() -> int:
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+async def test_short_bodies_are_prepared_at_once_and_huge_ones_after_everything_else() -> None:
+    preparation, here = Preparation(), threading.get_ident()
+    assert await preparation.run(LONG_BODY_BYTES - 1, threading.get_ident) == here
+    assert await preparation.run(LONG_BODY_BYTES, threading.get_ident) != here
+    assert await preparation.run(LONG_BODY_BYTES, priority) == priority()
+    assert await preparation.run(HUGE_BODY_BYTES, priority) == 19
+
+
+async def test_long_bodies_do_not_wait_for_huge_ones() -> None:
+    preparation, go_on = Preparation(), threading.Event()
+    huge = [asyncio.create_task(preparation.run(HUGE_BODY_BYTES, go_on.wait)) for _ in range(4)]
+    await asyncio.sleep(0.05)
+    began_s = time.monotonic()
+    assert await preparation.run(LONG_BODY_BYTES, lambda: 7) == 7
+    assert time.monotonic() - began_s < 5
+    assert not any(task.done() for task in huge)
+    go_on.set()
+    await asyncio.gather(*huge)
+
+
+@pytest.mark.parametrize("size_bytes", [0, LONG_BODY_BYTES, HUGE_BODY_BYTES])
+async def test_errors_reach_the_caller(size_bytes: int) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await Preparation().run(size_bytes, lambda: 1 // 0)

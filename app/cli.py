@@ -35,7 +35,7 @@ cli.command()(accounts.audit)
 for command in (models.convert, models.export, models.seal, models.synth):
     cli.command()(command)
 # For commands whose options are read by who does the work.
-_BENCHES = "engine, kernels, structured, serving, faults, overload, memory, cluster, confidential or compare"
+_BENCHES = "engine, kernels, structured, serving, faults, overload, soak, memory, cluster, confidential or compare"
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -257,6 +257,8 @@ def bench(
         from bench.faults.measure import main as measure
     elif what == "overload":
         from bench.faults.overload import main as measure
+    elif what == "soak":
+        from bench.faults.soak import main as measure
     elif what == "memory":
         from bench.memory import main as measure
     elif what == "cluster":

@@ -42,7 +42,9 @@ _SERVER = re.compile(r"^ +server \S+ \[?(?P<host>[^\s\]]+)\]?:\d+ ")
 _MOST_CONNECTIONS = 16384
 _MOST_OF_ONE_ADDRESS = 0.75
 """The share of all connections that one address may have."""
-# Each connection of a client needs a second one to the ingress. These file descriptors are for everything else.
+# Each connection of a client needs a second one to the ingress, and HAProxy 2.8 counts half a descriptor more for the
+# pipes of `splice-response`. `_SPARE_FILES` descriptors are for everything else.
+_FILES_OF_A_CONNECTION = 2.5
 _SPARE_FILES = 256
 # The error of a 503 while there is no ingress, or when one is lost before it has answered.
 _UNAVAILABLE = {
@@ -126,10 +128,11 @@ def _environment(folder: Path, environment: Mapping[str, str], binary: Path) -> 
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most_files == resource.RLIM_INFINITY:
         most_files = sys.maxsize
+    most_connections = int((most_files - _SPARE_FILES) / _FILES_OF_A_CONNECTION)
     defaults = {
         # One thread is enough: it moves more tokens than a machine's cores compute.
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
-        "RAY_SERVE_HAPROXY_MAXCONN": str(max(16, min(_MOST_CONNECTIONS, (most_files - _SPARE_FILES) // 2))),
+        "RAY_SERVE_HAPROXY_MAXCONN": str(max(16, min(_MOST_CONNECTIONS, most_connections))),
         # Serve starts HAProxy anew after three failed checks.
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",
         # Serve kills a proxy that is not up in time, three times, and then the start fails; by default after 5 s, which

@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -325,6 +326,34 @@ def test_one_address_leaves_connections_to_others(
                 received = refused.recv(100)
             assert received in (b"", b"nothing yet")
         assert get("127.0.0.1", port, "/v1/models").status == 200
+
+
+@pytest.mark.parametrize("most_files", [1024, 4096, 20000])
+def test_haproxy_starts_whatever_a_process_may_open(tmp_path: Path, most_files: int) -> None:
+    """With as many connections as the limit of descriptors allows."""
+    _, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most_files > allowed != resource.RLIM_INFINITY:
+        pytest.skip("this machine allows fewer")
+    ask = f"""
+import resource, sys
+from pathlib import Path
+from app.launch.reverse_proxy import proxy_environment
+resource.setrlimit(resource.RLIMIT_NOFILE, ({most_files}, {most_files}))
+some = {{"binary": Path("/b"), "front": Path("/f"), "ray": "1", "ports": range(30000, 30004)}}
+found = proxy_environment(Path(sys.argv[1]), {{}}, **some)
+print(found["RAY_SERVE_HAPROXY_MAXCONN"])
+"""
+    asked = subprocess.run([sys.executable, "-c", ask, str(tmp_path)], capture_output=True, text=True, check=True)
+    configuration = serves_configuration(tmp_path, 0, 30000)
+    written = configuration.read_text().replace(f"maxconn {MOST_CONNECTIONS}", f"maxconn {int(asked.stdout)}")
+    (error_file := tmp_path / "e.http").write_text("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
+    configuration.write_text(confined(written, f"unix@{tmp_path}/f", str(error_file)))
+    command = ["prlimit", f"--nofile={most_files}:{most_files}", str(HAPROXY), "-db", "-f", str(configuration)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(0.5)
+        has_ended = process.poll() is not None
+        process.kill()
+        assert not has_ended, process.stderr.read() if process.stderr else ""
 
 
 def test_only_what_stores_nothing_is_sent_again(tmp_path: Path) -> None:

@@ -67,6 +67,8 @@ def node_environment(environment: Mapping[str, str]) -> dict[str, str]:
         # Otherwise a late callback of Serve's after a shutdown starts another Ray and hangs in it.
         "RAY_ENABLE_AUTO_CONNECT": "0",
         "RAY_AUTH_MODE": environment.get("RAY_AUTH_MODE", "token"),
+        # A text is tokenized on the thread that asks, at its priority, and not in a pool with a thread per core.
+        "TOKENIZERS_PARALLELISM": environment.get("TOKENIZERS_PARALLELISM", "false"),
         # The ingress sends to Serve's HTTP proxy by value, as the workers do to the ingress (`worker_client`).
         "RAY_SERVE_PROXY_USE_GRPC": environment.get("RAY_SERVE_PROXY_USE_GRPC", "1"),
         # gRPC's limit of 4 MiB is too small for a thousand embeddings or a long prompt's log-probabilities.

@@ -255,7 +255,9 @@ class ChatModel:
             raise errors.context_length_exceeded(least_tokens, 1, self.context_tokens, field, at_least=True)
 
     def _encode(self, text: str) -> Encoding:
-        return self._tokenizer.encode(text, add_special_tokens=False)
+        # `encode` would keep Python's lock all the time, seconds for a megabyte (tokenizers 0.23).
+        (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
+        return encoding
 
     def _prompt_prefix(self, config: Mapping[str, Any], special: Mapping[str, str]) -> list[int]:
         """What comes before a raw prompt: BOS, if the tokenizer's configuration or post-processor says so."""

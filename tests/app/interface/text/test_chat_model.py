@@ -1,4 +1,6 @@
+import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -265,3 +267,17 @@ def test_a_folder_that_is_wrong_is_refused_by_name(tmp_path: Path, files: dict[s
 def test_without_a_template_there_is_no_chat() -> None:
     with pytest.raises(ApiError, match="no chat template"):
         tiny_model(None).chat_prompt([user("x")])
+
+
+async def test_a_long_text_lets_other_streams_go_on() -> None:
+    """Python's lock is free while a text is tokenized."""
+    text = "The quick brown fox. " * 30_000
+    waits_s: list[float] = []
+    tokenizing = asyncio.create_task(asyncio.to_thread(TINY.raw_prompt, text, bounded=False))
+    began_s = time.monotonic()
+    while not tokenizing.done():
+        looked_s = time.monotonic()
+        await asyncio.sleep(0.001)
+        waits_s.append(time.monotonic() - looked_s)
+    assert len(await tokenizing) > 100_000
+    assert max(waits_s) < (time.monotonic() - began_s) / 2

@@ -267,7 +267,7 @@ class Engine:
         if self._speculation is not None:
             spare = self._limits.step_tokens - len(self._scheduler.running)
             self._speculation.guess(self._scheduler.running, self._generations, spare)
-        step = self._scheduler.schedule(self._pace.chunk_tokens)
+        step = self._scheduler.schedule(self._pace.chunk_tokens, self._pace.chunk_tokens_alone)
         for sequence in step.begun:
             self._count_begun(self._generations[sequence])
         for slot, index, page in step.new_pages:

@@ -132,16 +132,17 @@ class Scheduler:
         self.pool.release(reversed(pages[loaded:]))
         self._count_cached(sequence, loaded)
 
-    def schedule(self, prompt_chunk_tokens: int) -> Step:
+    def schedule(self, prompt_chunk_tokens: int, alone_tokens: int | None = None) -> Step:
         """Makes the next step; empty only if there is no sequence at all, or pages are being loaded or saved.
 
         prompt_chunk_tokens: the most prompt tokens of the step, if a sequence decodes in it.
+        alone_tokens: the most if none does; None: as many as a step can have.
         """
         step = Step()
         if self._free_slots and self.waiting:
             self._admit(step)
         step.new_pages, self._new_pages = self._new_pages, step.new_pages
-        self._plan(step, prompt_chunk_tokens)
+        self._plan(step, prompt_chunk_tokens, self.limits.step_tokens if alone_tokens is None else alone_tokens)
         planned: list[tuple[SequenceState, int]] = []
         index = 0
         while index < len(self.running):  # preemption may shorten it
@@ -216,7 +217,7 @@ class Scheduler:
                 pages += 1
         return sequence.length - sequence.computed - pages * self.limits.page_tokens
 
-    def _plan(self, step: Step, prompt_chunk_tokens: int) -> None:
+    def _plan(self, step: Step, prompt_chunk_tokens: int, alone_tokens: int) -> None:
         """Splits the token budget: sets `planned` of every running sequence, after it got its cached pages."""
         prompts = []
         loading = 0
@@ -239,8 +240,7 @@ class Scheduler:
             sequence.planned = min(sequence.planned, 1)
         decoding = len(self.running) - len(prompts) - loading
         budget = self.limits.step_tokens - decoding
-        if decoding:
-            budget = min(budget, prompt_chunk_tokens)
+        budget = min(budget, prompt_chunk_tokens if decoding else alone_tokens)
         oldest = prompts[0]
         oldest.planned = min(oldest.left, (budget + 1) // 2)
         budget -= oldest.planned

@@ -40,3 +40,13 @@ def test_without_a_pause_the_budget_is_the_bound() -> None:
 def test_a_budget_below_one_token_is_refused() -> None:
     with pytest.raises(ValueError, match="prompt_chunk_tokens must be at least 1, not 0"):
         PromptPace(0, 0.2)
+
+
+def test_a_step_without_outputs_has_a_bound_in_time_too() -> None:
+    pace, slow = PromptPace(256, 0.2), PromptPace(256, 0.2)
+    assert pace.chunk_tokens_alone is None
+    pace.record(512, 512 / 400)
+    assert pace.chunk_tokens_alone == 200
+    slow.record(64, 64.0)
+    assert slow.chunk_tokens_alone == 128
+    assert PromptPace(4, None).chunk_tokens_alone is None

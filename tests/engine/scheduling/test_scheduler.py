@@ -55,6 +55,13 @@ def test_decoding_comes_first_and_prompts_get_a_bounded_chunk() -> None:
     assert reader.generated == 1
 
 
+def test_a_step_in_which_nothing_decodes_has_its_own_bound() -> None:
+    scheduler = Scheduler(make_limits())
+    scheduler.add(reader := SequenceState(40, 5))
+    assert shares(scheduler.schedule(CHUNK_TOKENS, alone_tokens=20)) == {reader: 20}
+    assert shares(scheduler.schedule(CHUNK_TOKENS, alone_tokens=100)) == {reader: 32}
+
+
 def test_guesses_are_trimmed_for_a_new_sequence_that_decodes() -> None:
     scheduler = Scheduler(make_limits(step_tokens=8))
     talker = SequenceState(3, 50)

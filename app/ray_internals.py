@@ -23,7 +23,7 @@ from ray.serve._private import constants as serve_constants
 from ray.serve._private import replica as serve_replica
 from ray.serve._private.common import RequestMetadata
 from ray.serve.exceptions import RequestCancelledError
-from ray.serve.handle import DeploymentHandle
+from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
 _LONGEST_START_S = 150.0
@@ -176,6 +176,20 @@ def actor_of(error: BaseException) -> str | None:
     Ray 2.60: `RayActorError` has `actor_id`, in hexadecimal digits.
     """
     return error.actor_id if isinstance(error, ray.exceptions.RayActorError) else None
+
+
+def actor_of_call(response: DeploymentResponseGenerator[Any]) -> str | None:
+    """The actor that a streaming call has reached, in hexadecimal digits; None: none yet.
+
+    Ray 2.60: the response has a `gRPCReplicaResult`, once its router has chosen, and that the actor's id.
+    """
+    result: Any = response._replica_result
+    return None if result is None else result._actor_id.hex()
+
+
+def actor_of_replica(replica: RunningReplica) -> str:
+    """The same id of a replica in the router's list. Ray 2.60: `RunningReplica.actor_id`."""
+    return str(replica.actor_id.hex())
 
 
 def own_actor() -> str:

@@ -40,7 +40,7 @@ from app.messages.failures import ModelReplacedError, NoWorkerError, QueueFullEr
 from app.messages.model_card import ModelCard
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerFacts, WorkerReport, WorkerRow
-from app.ray_internals import forget_request, router_of, take_waiting_requests, without_waiting
+from app.ray_internals import actor_of_replica, forget_request, router_of, take_waiting_requests, without_waiting
 
 # Generous: a worker answers a probe within milliseconds, as its event loop does no computing.
 _PROBE_TIMEOUT_S = 0.5
@@ -124,6 +124,17 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         super().on_replica_actor_died(replica_id)
         self._table.lost(replica_id.unique_id)
         self._refuse_all_if_empty()
+
+    async def stands_still(self, actor: str) -> bool:
+        """Whether this worker has stopped reporting and does not answer a probe, while another one does."""
+        replicas = list(self.curr_replicas.values())
+        _, stale = self._split(replicas)
+        silent = [replica for replica in stale if actor_of_replica(replica) == actor]
+        if not silent:
+            return False
+        await asyncio.gather(*(self._probe(replica) for replica in replicas))
+        live, stale = self._split(replicas)
+        return bool(live) and silent[0] in stale
 
     async def _live(self, replicas: Sequence[RunningReplica]) -> list[RunningReplica]:
         live, stale = self._split(replicas)
@@ -262,6 +273,12 @@ def worker_replicas(handle: DeploymentHandle[Any]) -> list[RunningReplica]:
     """The handle's workers that Serve has not given up, as its router in this process knows them. Any thread."""
     request_router = router_of(handle)
     return list(request_router.curr_replicas.values()) if request_router is not None else []
+
+
+async def stands_still(handle: DeploymentHandle[Any], actor: str) -> bool:
+    """Whether a worker of the handle's does nothing any more while another one does, as its router here sees it."""
+    request_router = router_of(handle)
+    return request_router is not None and await request_router.stands_still(actor)
 
 
 def _worker_id(replica: RunningReplica) -> str:

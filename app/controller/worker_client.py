@@ -37,7 +37,7 @@ from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 from ray.serve.request_router import RunningReplica
 
 from app.controller.free_places import FreePlaces
-from app.controller.router import worker_cards, worker_replicas, worker_rows
+from app.controller.router import stands_still, worker_cards, worker_replicas, worker_rows
 from app.controller.unfinished import UnfinishedOutput
 from app.messages.bundle import Assembler, Bundle, Part
 from app.messages.crashes import CRASHES_FOLDER, has_crashed
@@ -57,14 +57,16 @@ from app.messages.model_card import ModelCard
 from app.messages.outputs import Loss, TokenDelta
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerRow
-from app.ray_internals import BROKEN_CALLS, actor_of, call_replica, session_folder, streaming_by_value
+from app.ray_internals import BROKEN_CALLS, actor_of, actor_of_call, call_replica, session_folder, streaming_by_value
 
 logger = logging.getLogger("ray.serve")
 
 _CALL_TIMEOUT_S = 60.0
 _NO_WORKER = "No worker is up: the service is starting, or its workers are lost. Try again later."
 _LOOK_S = 0.25
-_RESERVED_SHARE = 8
+_SILENCE_S = 5.0
+"""After this time without a token it is asked whether the worker stands still. Prefill may take longer."""
+_RESERVED_SHARE = 16
 """One of so many places is for callers that have not taken all the others."""
 _PATIENCE_OF_BEGUN = 10
 _LONGEST_TRIAL_S = 30.0
@@ -107,6 +109,8 @@ class WorkerClient:
         self._trials = Trials()
         self._free_places = FreePlaces()
         self._open: Counter[bytes] = Counter()
+        self._calls: dict[_RequestOutputs, DeploymentResponseGenerator[Bundle]] = {}
+        self._watch: asyncio.Task[None] | None = None
         self.losses = dict.fromkeys(Loss, 0)
         """How often a request has lost its worker and gone on, since the start."""
 
@@ -215,6 +219,9 @@ class WorkerClient:
         response = cast(DeploymentResponseGenerator[Bundle], call)
         outputs = self._arrivals.outputs[request.request_id] = _RequestOutputs()
         reading = asyncio.create_task(self._read(request.request_id, response, outputs))
+        self._calls[outputs] = response
+        if self._watch is None:
+            self._watch = asyncio.create_task(self._watch_calls())
         try:
             while not output.is_finished:
                 delta = output.take(await outputs.take())
@@ -234,11 +241,30 @@ class WorkerClient:
         except DeploymentUnavailableError as error:
             raise NoWorkerError("No worker could take the request. Try again later.") from error
         finally:
+            self._calls.pop(outputs, None)
             self._arrivals.outputs.pop(request.request_id, None)
             response.cancel()  # type: ignore[no-untyped-call]
             # `cancel` has no effect after the router has chosen a worker and before the response knows it. One turn of
             # the loop later `_read` waits in the call, and cancelling `_read` cancels the call.
             asyncio.get_running_loop().call_soon(reading.cancel)
+
+    async def _watch_calls(self) -> None:
+        """Ends calls whose workers stand still, as long as there are calls: nobody else notices for minutes."""
+        try:
+            while self._calls:
+                await asyncio.sleep(_SILENCE_S / 5)
+                await self._end_silent_calls()
+        finally:
+            self._watch = None
+
+    async def _end_silent_calls(self) -> None:
+        silent_s = monotonic() - _SILENCE_S
+        for outputs, response in list(self._calls.items()):
+            if outputs.heard_s > silent_s or (actor := actor_of_call(response)) is None:
+                continue
+            outputs.heard_s = monotonic()
+            if await stands_still(self._handle, actor):
+                outputs.fail(WorkerLostError("The worker does nothing any more."))
 
     def _has_crashed(self, error: Exception) -> bool:
         actor = actor_of(error)
@@ -316,11 +342,14 @@ class _RequestOutputs:
 
     def __init__(self) -> None:
         self._assembler = Assembler()
+        self.heard_s = monotonic()
+        """When something came last."""
         self._error: Exception | None = None
         self._news = asyncio.Event()
 
     def put(self, part: Part) -> None:
         self._assembler.put(part)
+        self.heard_s = monotonic()
         self._news.set()
 
     def fail(self, error: Exception) -> None:

@@ -107,6 +107,25 @@ async def test_answers_go_on_when_their_worker_is_killed(service: RunningService
     await asyncio.to_thread(service.wait_until_idle)
 
 
+@pytest.mark.timeout(180)
+async def test_answers_leave_a_worker_that_stands_still(service: RunningService) -> None:
+    """Long before Serve replaces it."""
+    await asyncio.to_thread(service.wait_until_idle)
+    body = all_kinds(service.model)[0]
+    async with httpx.AsyncClient(base_url=service.url, timeout=60) as http:
+        clean = await answers(http, [body])
+        running = asyncio.create_task(answers(http, [body, body]))
+        await asyncio.to_thread(wait_until, lambda: all(row["running"] for row in service.alive()), "answers on each")
+        stopped = service.alive()[0]
+        os.kill(stopped["pid"], signal.SIGSTOP)
+        try:
+            assert await running == clean * 2
+        finally:
+            os.kill(stopped["pid"], signal.SIGCONT)
+    await asyncio.to_thread(wait_until, lambda: len(service.alive()) == 2, "both workers", 60)
+    await asyncio.to_thread(service.wait_until_idle)
+
+
 def processes(service: RunningService, name: str) -> list[int]:
     """The service's whose command contains `name`."""
     names = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in descendants(service.process.pid)}

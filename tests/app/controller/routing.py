@@ -1,6 +1,7 @@
 """A router in Serve's own routing machinery, and what it sees of a replica."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 from ray.serve._private.common import DeploymentHandleSource, DeploymentID
@@ -28,6 +29,7 @@ class FakeReplica:
     ) -> None:
         self.replica_id = ReplicaID(unique_id=name, deployment_id=DEPLOYMENT)
         self.max_ongoing_requests = max_ongoing_requests
+        self.actor_id = SimpleNamespace(hex=lambda: f"actor of {name}")
         self.queue_length = 0
         self.probes = 0
         self.answers = True

@@ -283,3 +283,21 @@ async def test_the_table_is_cheap(make_router: MakeRouter) -> None:
     rows = router.rows()
     assert time.perf_counter() - start_s < 0.1
     assert len(rows) == 50
+
+
+async def test_a_worker_stands_still_if_it_is_silent_and_another_one_is_not(
+    make_router: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.controller.router._PROBE_TIMEOUT_S", 0.01)
+    clock = Clock(monkeypatch)
+    stopped, other = FakeReplica("stopped", 1.0), FakeReplica("other", 1.0)
+    router = make_router(stopped, other)
+    stopped.answers = False
+    assert not await router.stands_still("actor of stopped"), "it has reported a moment ago"
+    clock.now_s += 11  # Serve's controller may be lost: nobody's reports come
+    assert not await router.stands_still("actor of other"), "it answers"
+    assert await router.stands_still("actor of stopped")
+    assert not await router.stands_still("actor of somebody")
+    clock.now_s += 11
+    other.answers = False
+    assert not await router.stands_still("actor of stopped"), "no other one could go on"

@@ -83,6 +83,9 @@ class Call:
 
     def __init__(self, workers: Workers, request: GenerateRequest, reader: str) -> None:
         self._workers, self._request, self._reader = workers, request, reader
+        self.actor: str | None = None
+        self.is_stopped = False
+        """Whether nothing comes of it any more, though the engine goes on."""
         self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def fail(self, fault: BaseException) -> None:
@@ -108,6 +111,8 @@ class Call:
                         self._fault.result()
                     if (bundle := following.result()) is None:
                         return
+                    if self.is_stopped:
+                        await asyncio.Event().wait()
                     yield bundle
         finally:
             workers.calls.remove(self)
@@ -334,14 +339,36 @@ async def test_a_caller_leaves_places_to_others_and_is_told_when_there_are_more(
     client = client_of(workers)
     workers.next_fault = lambda asked: (1, QueueFullError) if asked.tenant == b"refused" else None
     assert len(await read(client.generate(request()))) == 30
-    streams = [client.generate(replace(request(f"r{i}", 110), client=b"greedy")) for i in range(15)]
-    for stream in streams[:14]:
+    streams = [client.generate(replace(request(f"r{i}", 110), client=b"greedy")) for i in range(16)]
+    for stream in streams[:15]:
         await anext(stream)
     with pytest.raises(QueueFullError, match="as many requests here as one may have") as refused:
-        await anext(streams[14])
+        await anext(streams[15])
     assert refused.value.retry_after_s == 1
     assert len(await read(client.generate(replace(request("other"), client=b"modest")))) == 30
     for stream in streams:
         await stream.aclose()
     assert len(await read(client.generate(replace(request("again"), client=b"greedy")))) == 30
     assert not client._open
+
+
+async def test_a_worker_that_stands_still_is_left(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_client, "_SILENCE_S", 0.2)
+    monkeypatch.setattr(worker_client, "actor_of_call", lambda call: call.actor)
+    asked: list[str] = []
+
+    async def stands_still(handle: Any, actor: str) -> bool:
+        asked.append(actor)
+        return actor == "stopped"
+
+    monkeypatch.setattr(worker_client, "stands_still", stands_still)
+    workers.runner.before_step = lambda batch: time.sleep(0.02)
+    client = client_of(workers)
+    stream = client.generate(request(tokens=60))
+    tokens = list((await anext(stream)).token_ids)
+    (call,) = workers.calls
+    call.actor = "stopped"
+    call.is_stopped = True
+    answer = asyncio.create_task(read(stream))
+    assert (*tokens, *await answer) == workers.runner.expected_tokens(request(tokens=60))
+    assert (len(workers.asked), client.losses[Loss.LOST], asked) == (2, 1, ["stopped"])

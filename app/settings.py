@@ -296,6 +296,10 @@ class IngressSettings(Knobs):
     without a dot and the machine's own need not be listed. none: all names where every request needs a key or a user,
     otherwise only those."""
 
+    traces_endpoint: str | None = Field(default=None, pattern="^https?://[^/]+/?$")
+    """An OpenTelemetry collector (OTLP over HTTP), such as "http://127.0.0.1:4318", which gets a trace of each request:
+    what the access log has, and never a text. It needs `pip install 'redoubt[traces]'`. none: no traces."""
+
     def at_absolute_paths(self) -> Self:
         """The same for a process that runs in another folder."""
         if self.access_log_folder is None:

@@ -109,7 +109,7 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
     )
     app.add_middleware(OpenRequests, places=places, retry_after_s=settings.retry_after_s)
     app.add_middleware(HostCheck, hosts=AllowedHosts(_further_hosts(service)))
-    app.add_middleware(WatchedRequests, metrics=metrics, log=service.access_log)
+    app.add_middleware(WatchedRequests, metrics=metrics, log=service.access_log, traces=service.traces)
     app.add_middleware(LingeringClose)
     return app
 

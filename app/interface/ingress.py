@@ -29,6 +29,7 @@ from app.interface.http_api import build_http_app
 from app.interface.model_directory import ModelDirectory
 from app.interface.planning.limits import Limits
 from app.interface.service import HttpSettings, IngressFacts, Service
+from app.interface.traces import Traces
 from app.ray_internals import keep_on_loopback, share_held_port
 from app.settings import HELD_PORTS, ServiceSettings
 
@@ -73,6 +74,11 @@ class Ingress:
                 most_running=ingress.max_ongoing_requests,
             )
         folder = ingress.access_log_folder
+        self._traces: Traces | None = None
+        if ingress.traces_endpoint is not None:
+            self._traces = Traces(
+                ingress.traces_endpoint, version=version("redoubt"), ingress=replica.replica_id.unique_id
+            )
         self._service = Service(
             models=self._directory.models,
             workers=self._directory.workers,
@@ -96,6 +102,7 @@ class Ingress:
                 up_since=time.time(),
             ),
             accounts=gate,
+            traces=self._traces,
             access_log=None if folder is None else AccessLog(Path(folder), ingress.access_log_bytes),
             follow_models=self._directory.follow,
         )
@@ -137,5 +144,7 @@ class Ingress:
             for watch in watches:
                 watch.cancel()
             await asyncio.gather(*watches, return_exceptions=True)
+            if self._traces is not None:
+                await asyncio.to_thread(self._traces.close)
             if self._service.access_log is not None:
                 await asyncio.to_thread(self._service.access_log.close)

@@ -8,6 +8,7 @@ from app.interface.access_log import AccessLog
 from app.interface.accounts.gate import AccountsGate
 from app.interface.planning.limits import Limits
 from app.interface.text.chat_model import ChatModel
+from app.interface.traces import Traces
 from app.messages.outputs import Generate
 from app.messages.workers import WorkerRow
 
@@ -70,6 +71,8 @@ class Service:
     """The users; None: there are none."""
     access_log: AccessLog | None = None
     """None: there is none."""
+    traces: Traces | None = None
+    """None: there are none."""
     follow_models: Callable[[], Awaitable[None]] = _models_stay
     """Brings `models` up to date, where a worker has said that one was replaced."""
 

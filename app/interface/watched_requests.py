@@ -1,4 +1,4 @@
-"""Times each request from its head to the answer's last byte, for the metrics, and writes its line in the access log.
+"""Times each request from its head to the answer's last byte: for the metrics, the access log and traces.
 
 An ASGI middleware around the application. A line has ids, counts and times of the service's own making, and nothing
 that a client wrote: no path, header, field or name.
@@ -18,6 +18,7 @@ from app.interface.guard import CLIENT_GONE, Guarded
 from app.interface.metrics import METHODS, Metrics
 from app.interface.recent_failures import request_id_of
 from app.interface.request_record import RequestRecord
+from app.interface.traces import Traces
 
 _GONE = "client_closed_request"
 _ANONYMOUS = "anonymous"
@@ -28,11 +29,12 @@ _KEY_ID_DIGITS = 8
 class WatchedRequests:
     """Watches every request, also those that are refused."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, log: AccessLog | None) -> None:
-        """log: None: there is none."""
+    def __init__(self, app: ASGIApp, metrics: Metrics, log: AccessLog | None, traces: Traces | None) -> None:
+        """log, traces: None: there are none."""
         self._app = app
         self._metrics = metrics
         self._log = log
+        self._traces = traces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes everything on as it is."""
@@ -40,7 +42,8 @@ class WatchedRequests:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        record = request.state.record = RequestRecord(is_logged=self._log is not None)
+        is_watched = self._log is not None or self._traces is not None
+        record = request.state.record = RequestRecord(is_logged=is_watched)
         came = datetime.now(UTC)
         status = 0
         ended_s: float | None = None
@@ -70,8 +73,12 @@ class WatchedRequests:
             status = status or (CLIENT_GONE if is_gone else 500)
             route = _route_of(scope)
             self._metrics.ended(route, status, duration_s)
-            if self._log is not None:
-                self._log.write(_line(request, record, came, route, status, duration_s, is_gone=is_gone))
+            if is_watched:
+                line = _line(request, record, came, route, status, duration_s, is_gone=is_gone)
+                if self._log is not None:
+                    self._log.write(line)
+                if self._traces is not None:
+                    self._traces.add(line, int(came.timestamp() * 1e9), request.headers)
 
 
 def _line(

@@ -13,6 +13,7 @@ from pathlib import Path
 from app.interface.access_log import check_folder
 from app.interface.callers import read_api_keys
 from app.interface.text.chat_model import ChatModel
+from app.interface.traces import check_library
 from app.launch.config_file import AnyApplicationConfig, ServiceConfig, opened_model
 from app.model_folder import ChatModelError
 from app.settings import SettingsError, WorkerSettings
@@ -36,6 +37,8 @@ def check_start(config: ServiceConfig, nodes: Sequence[Slot], memory_bytes: int,
         read_api_keys(Path(keys))
     if (log_folder := config.application.args.ingress.access_log_folder) is not None:
         check_folder(Path(log_folder))
+    if config.application.args.ingress.traces_endpoint is not None:
+        check_library()
     for application in config.applications:
         _check_model(application)
         if share is None:

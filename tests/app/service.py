@@ -17,6 +17,7 @@ from app.interface.http_api import build_http_app
 from app.interface.planning.limits import Limits
 from app.interface.service import HttpSettings, IngressFacts, ServedModel, Service
 from app.interface.text.chat_model import ChatModel
+from app.interface.traces import Traces
 from app.messages.outputs import Generate
 from app.messages.workers import WorkerRow
 from tests.app.tiny_model import CONTEXT_TOKENS, tiny_model
@@ -65,12 +66,15 @@ def http_app(
     model: ChatModel = MODEL,
     accounts: AccountsGate | None = None,
     access_log: AccessLog | None = None,
+    traces: Traces | None = None,
     **settings: Any,
 ) -> FastAPI:
     values: dict[str, Any] = {"limits": Limits(64, 4), "max_body_bytes": 1 << 20, "retry_after_s": 3} | settings
     served = ServedModel(model, generate, created=123)
     rows = workers if callable(workers) else lambda: list(workers)
-    return build_http_app(Service({"tiny": served}, rows, HttpSettings(**values), INGRESS, accounts, access_log))
+    return build_http_app(
+        Service({"tiny": served}, rows, HttpSettings(**values), INGRESS, accounts, access_log, traces=traces)
+    )
 
 
 def http_client(app: FastAPI) -> httpx2.AsyncClient:

@@ -36,6 +36,10 @@ defaults
     option http-no-delay
 frontend tls
     bind {bind} ssl crt {key} alpn http/1.1
+    stick-table type ipv6 size 100k expire 60s store conn_cur
+    tcp-request connection track-sc0 src
+    tcp-request connection reject if {{ sc0_conn_cur gt 3072 }}
+    http-request set-header X-Redoubt-Client %[src]
     http-request set-header X-Forwarded-Proto https
     use_backend attestation if {{ path {path} }}
     default_backend service

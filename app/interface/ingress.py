@@ -4,6 +4,7 @@ What the routes do is in `app.interface.http_api`, which knows nothing of Ray.
 """
 
 import asyncio
+import logging
 import os
 import socket
 import time
@@ -31,9 +32,12 @@ from app.interface.planning.limits import Limits
 from app.interface.service import HttpSettings, IngressFacts, Service
 from app.interface.traces import Traces
 from app.ray_internals import keep_on_loopback, share_held_port
-from app.settings import HELD_PORTS, ServiceSettings
+from app.settings import HELD_PORTS, ServiceSettings, SettingsError
+
+logger = logging.getLogger("ray.serve")
 
 _FIRST_SEARCH_TIMEOUT_S = 10.0
+_LONGEST_CLOSE_S = 5.0
 
 
 @serve.deployment
@@ -103,7 +107,7 @@ class Ingress:
             ),
             accounts=gate,
             traces=self._traces,
-            access_log=None if folder is None else AccessLog(Path(folder), ingress.access_log_bytes),
+            access_log=None if folder is None else _access_log(Path(folder), ingress.access_log_bytes),
             follow_models=self._directory.follow,
         )
 
@@ -144,7 +148,16 @@ class Ingress:
             for watch in watches:
                 watch.cancel()
             await asyncio.gather(*watches, return_exceptions=True)
-            if self._traces is not None:
-                await asyncio.to_thread(self._traces.close)
-            if self._service.access_log is not None:
-                await asyncio.to_thread(self._service.access_log.close)
+            for written in (self._traces, self._service.access_log):
+                if written is not None:
+                    with suppress(TimeoutError):  # of a disk or a collector that hangs
+                        await asyncio.wait_for(asyncio.to_thread(written.close), _LONGEST_CLOSE_S)
+
+
+def _access_log(folder: Path, most_bytes: int) -> AccessLog | None:
+    """None, and a line in the log, if it can't be written: an ingress that takes another's place must start."""
+    try:
+        return AccessLog(folder, most_bytes)
+    except SettingsError as error:
+        logger.error("There is no access log until the next start: %s", error)
+        return None

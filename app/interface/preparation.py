@@ -1,20 +1,18 @@
 """Where requests are parsed and tokenized: short ones at once, long ones in threads, so that other streams go on.
 
 A text of megabytes takes the tokenizer seconds of a core. Several of them would keep the cores from the workers, and
-all other requests waiting. So they are prepared one after another, at the lowest priority. It knows no request.
+all other requests waiting. So they are prepared one after another. At a lower priority a thread would keep Python's
+lock for as long as others compute. It knows no request.
 """
 
 import asyncio
 import ctypes
-import os
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 LONG_BODY_BYTES: Final = 16 << 10
 HUGE_BODY_BYTES: Final = 256 << 10
-_LOWEST_PRIORITY: Final = 19
 
 Prepared = TypeVar("Prepared")
 
@@ -26,7 +24,7 @@ class Preparation:
         """Starts no thread yet."""
         # Two: the tokenizer releases Python's lock, but most cores belong to the workers.
         self._threads = ThreadPoolExecutor(2, "tokenize")
-        self._last = ThreadPoolExecutor(1, "tokenize-huge", initializer=_let_others_go_first)
+        self._last = ThreadPoolExecutor(1, "tokenize-huge")
 
     async def run(self, size_bytes: int, work: Callable[[], Prepared]) -> Prepared:
         """What `work` returns or raises. size_bytes: of the request's body, which decides where it runs."""
@@ -39,10 +37,6 @@ class Preparation:
             return await loop.run_in_executor(self._last, work)
         finally:
             self._last.submit(_give_memory_back)
-
-
-def _let_others_go_first() -> None:
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)  # Linux: of this thread alone
 
 
 def _give_memory_back() -> None:

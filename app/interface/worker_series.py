@@ -74,7 +74,8 @@ def _labels(row: WorkerRow) -> tuple[str, str]:
 
 def _of_models(rows: Sequence[WorkerRow], served: Iterable[str]) -> Iterator[Metric]:
     states: tuple[WorkerState, ...] = get_args(WorkerState)
-    names = dict.fromkeys([*served, *(row.model_names[0] for row in rows)])
+    # A model that was renamed has workers that are gone, and is not down.
+    names = dict.fromkeys([*served, *(row.model_names[0] for row in rows if row.state != "gone")])
     up = GaugeMetricFamily("redoubt_model_up", "Whether a worker of the model takes requests.", labels=("model",))
     workers = GaugeMetricFamily(
         "redoubt_model_workers",

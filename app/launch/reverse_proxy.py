@@ -35,6 +35,7 @@ _RAY = "REDOUBT_PROXY_RAY"
 _BINARY = "REDOUBT_PROXY_BINARY"
 _ERRORS = "REDOUBT_PROXY_ERROR_FILE"
 _OWN_ADDRESS = "REDOUBT_PROXY_NODE_ADDRESS"
+_ATTESTED = "REDOUBT_ATTESTED_FRONT"
 _STAY_ON_NODE = "REDOUBT_PROXY_STAY_ON_NODE"
 _UNWANTED = ("frontend prometheus", "listen stats")
 _SECTION = re.compile(r"^(?:global|defaults|frontend|backend|listen)\b.*$", re.MULTILINE)
@@ -164,6 +165,7 @@ def confined(
     own_address: str | None = None,
     *,
     stay_on_node: bool = False,
+    is_behind_front: bool = False,
 ) -> str:
     """Serve's configuration of HAProxy with one address to listen on, and without logs.
 
@@ -173,6 +175,7 @@ def confined(
         error_file: the file with the whole HTTP response for the case that no ingress can answer.
         own_address: of this node of a cluster: its ingress gets the requests, the others stand by.
         stay_on_node: the others do not even stand by.
+        is_behind_front: clients reach it through an attested front on this machine, which knows their addresses.
 
     Raises UnknownConfigurationError.
     """
@@ -199,6 +202,8 @@ def confined(
     result = _with(result, "retry-on", "conn-failure empty-response")
     # Among clients without a key the ingress shares time by address.
     client = "http-request set-header X-Redoubt-Client %[src]"
+    if is_behind_front:
+        client += " unless { src 127.0.0.0/8 ::1 } { req.hdr(X-Redoubt-Client) -m found }"
     once = f"http-request disable-l7-retry if !METH_GET !{{ path {_REPEATABLE} }}"
     # The id is in logs, so a client may choose it only as a UUID. Without one the ingress makes one.
     is_uuid = f"{{ req.fhdr_cnt(x-request-id) eq 1 }} {{ req.fhdr(x-request-id) -m reg {_UUID} }}"
@@ -299,15 +304,17 @@ def main() -> None:
     path = Path(arguments[arguments.index("-f") + 1])
     written = path.read_text(encoding="utf-8")
     bind, errors = os.environ.get(_BIND), os.environ[_ERRORS]
+    is_behind_front = os.environ.get(_ATTESTED) == "1"
     result = confined(
         written,
         bind,
         errors,
         os.environ.get(_OWN_ADDRESS),
         stay_on_node=os.environ.get(_STAY_ON_NODE) == "1",
+        is_behind_front=is_behind_front,
     )
     if (front := os.environ.get(_FRONT)) is not None and (
-        of_front := _of_the_front(confined(written, FRONT_BIND, errors))
+        of_front := _of_the_front(confined(written, FRONT_BIND, errors, is_behind_front=is_behind_front))
     ):
         _hand_over(of_front, front, os.environ[_RAY])
     path.write_text(result, encoding="utf-8")

@@ -29,8 +29,8 @@ CASES: dict[str, tuple[dict[str, str], int, dict[str, str]]] = {
     ),
     "RedoubtUnseen": ({'up{job="redoubt"}': "0x20"}, 3, {'redoubt_model_up{model="m"}': "0x20"}),
     "RedoubtWorkerSilent": (
-        {STALE: "0 1x20", GONE: "0x20"},
-        4,
+        {STALE: "0 1 1 0x20", GONE: "0 0 0 1x20"},  # Serve replaces it after a minute and a half
+        2,
         {STALE: "0x20", GONE: "1x20"},  # a worker that was removed stays in the table for a while
     ),
     "RedoubtWorkersLost": (

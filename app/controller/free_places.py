@@ -23,6 +23,11 @@ class FreePlaces:
         self._ends_s: deque[float] = deque(maxlen=_MEMORY)
         self._promised_until_s = 0.0
 
+    def restart(self) -> None:
+        """Nobody is here: the time until somebody comes says nothing."""
+        self._ends_s.clear()
+        self._promised_until_s = 0.0
+
     def ended(self, now_s: float) -> None:
         """A request has ended, however it did, and its place is free."""
         self._ends_s.append(now_s)

@@ -28,6 +28,7 @@ import asyncio
 import random
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -59,7 +60,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         self._table = WorkerTable(expiration_s=kwargs["expiration_s"], forget_after_s=kwargs["forget_after_s"])
         self._in_flight: dict[str, int] = {}
         self._reserved_until_s: dict[str, list[float]] = {}
-        self._probing: set[str] = set()
+        self._probing: dict[str, asyncio.Task[None]] = {}
         self._tried: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
 
     def rows(self) -> list[WorkerRow]:
@@ -153,17 +154,17 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         return live, [r for r in replicas if r not in live]
 
     async def _probe(self, replica: RunningReplica) -> None:
+        """Asks a worker for its queue length, or waits for the answer if it is asked already."""
         worker_id = _worker_id(replica)
-        if worker_id in self._probing:
-            return
-        self._probing.add(worker_id)
-        try:
+        if (task := self._probing.get(worker_id)) is None:
+            task = self._probing[worker_id] = asyncio.create_task(self._ask(replica))
+            task.add_done_callback(lambda _: self._probing.pop(worker_id, None))
+        await asyncio.shield(task)
+
+    async def _ask(self, replica: RunningReplica) -> None:
+        with suppress(Exception):  # for whatever reason, it did not answer
             answer = replica.get_queue_len(deadline_s=_PROBE_TIMEOUT_S)
             self.on_new_queue_len_info(replica.replica_id, await asyncio.wait_for(answer, _PROBE_TIMEOUT_S))
-        except Exception:
-            pass  # for whatever reason, it did not answer
-        finally:
-            self._probing.discard(worker_id)
 
     def _fulfill_next_pending_request(self, replica: RunningReplica, request_metadata: Any = None) -> None:
         """Serve's: gives a place to the request that has waited longest, of those that may have it."""

@@ -25,7 +25,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from time import monotonic
@@ -177,6 +177,8 @@ class WorkerClient:
         Raises QueueFullError, also for what is raised inside, with the time after which there is room.
         """
         places = sum(row.max_running + row.max_waiting for row in self.workers() if row.check_heart_beat)
+        if not self._open:
+            self._free_places.restart()
         self._open[caller] += 1
         try:
             if places and self._open[caller] > places - places // _RESERVED_SHARE:
@@ -184,6 +186,8 @@ class WorkerClient:
             yield
         except QueueFullError as error:
             error.retry_after_s = self._free_places.promise(monotonic(), places)
+            raise
+        except NoWorkerError:
             raise
         except BaseException:
             self._free_places.ended(monotonic())
@@ -259,11 +263,14 @@ class WorkerClient:
 
     async def _end_silent_calls(self) -> None:
         silent_s = monotonic() - _SILENCE_S
-        for outputs, response in list(self._calls.items()):
-            if outputs.heard_s > silent_s or (actor := actor_of_call(response)) is None:
-                continue
-            outputs.heard_s = monotonic()
-            if await stands_still(self._handle, actor):
+        silent: defaultdict[str, list[_RequestOutputs]] = defaultdict(list)
+        for outputs, response in self._calls.items():
+            if outputs.heard_s <= silent_s and (actor := actor_of_call(response)) is not None:
+                outputs.heard_s = monotonic()
+                silent[actor].append(outputs)
+        stand_still = await asyncio.gather(*(stands_still(self._handle, actor) for actor in silent))
+        for stands, of_worker in zip(stand_still, silent.values(), strict=True):
+            for outputs in of_worker if stands else ():
                 outputs.fail(WorkerLostError("The worker does nothing any more."))
 
     def _has_crashed(self, error: Exception) -> bool:

@@ -58,6 +58,7 @@ class Engine:
         *,
         prompt_chunk_tokens: int = PROMPT_CHUNK_TOKENS,
         expected_output_tokens: int = 256,
+        most_of_caller: int | None = None,
         prefix_cache: bool = True,
         cache_secret: bytes | None = None,
         on_page_forgotten: OnPageForgotten | None = None,
@@ -70,6 +71,7 @@ class Engine:
 
         prompt_chunk_tokens: the most prompt tokens of a step in which other requests decode.
         expected_output_tokens: how long admission expects outputs to be, until some have ended.
+        most_of_caller: the most of the runner's sequences that one caller's requests may have; None: all.
         prefix_cache: whether pages of prompts and outputs are kept for later requests of the same tenant.
         cache_secret: at least 32 random bytes that all names of cached pages depend on. Two engines with the same
             secret give the same tokens of the same tenant the same names; without it no name can be computed. None:
@@ -91,7 +93,10 @@ class Engine:
         )
         self._on_page_forgotten = on_page_forgotten
         self._scheduler = Scheduler(
-            self._limits, expected_output_tokens=expected_output_tokens, on_page_forgotten=self._page_forgotten
+            self._limits,
+            expected_output_tokens=expected_output_tokens,
+            most_of_caller=most_of_caller,
+            on_page_forgotten=self._page_forgotten,
         )
         self._arrays = BatchArrays(runner.max_step_tokens, runner.max_sequences)
         self._page_table = runner.page_table

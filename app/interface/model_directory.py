@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -152,7 +153,8 @@ class ModelDirectory:
                 first.set()
             while (left_s := searched_s + period_s - time.monotonic()) > 0:
                 await asyncio.sleep(min(left_s, _FOLLOW_PERIOD_S))
-                await self.follow()
+                with suppress(Exception):  # `look` tells of it
+                    await self.follow()
 
     async def look(self) -> None:
         """Adds new applications, drops deleted ones, and follows what all of them run."""

@@ -64,10 +64,15 @@ def load_model(settings: ModelApplicationSettings, files: Path | SealedModel, sl
         kv_type=kv_type,
         weight_memory=engine.weight_memory,
         kv_pages=kv_pages_within(folder, kv_type, engine.kv_memory_bytes),
-        max_sequences=settings.worker.max_concurrent_requests,
+        max_sequences=_slots(settings.worker.max_concurrent_requests, engine.max_step_tokens),
         max_step_tokens=engine.max_step_tokens,
         max_context_tokens=context_tokens(files, engine.max_context_tokens),
     )
+
+
+def _slots(max_concurrent_requests: int, max_step_tokens: int) -> int:
+    """One more for each sixteen, or part of that: no caller has all, so that others need not wait for its answers."""
+    return min(max_concurrent_requests + -(-max_concurrent_requests // 16), max_step_tokens)
 
 
 def make_constraints(folder: ModelFolder, runner: ModelRunner) -> "Constraints | None":

@@ -83,6 +83,7 @@ class Worker:
             runner,
             prompt_chunk_tokens=settings.engine.prompt_chunk_tokens,
             prompt_pause_s=settings.engine.prompt_pause_s,
+            most_of_caller=worker.max_concurrent_requests,
             prefix_cache=settings.engine.prefix_cache,
             cache_secret=os.urandom(CACHE_SECRET_BYTES),  # so no cached page outlives this process
             guess_tokens=settings.engine.guess_tokens,

@@ -162,7 +162,7 @@ def test_requests_that_end_early_are_watched_no_more(start: Start, period: Calla
     runner = FakeRunner(max_sequences=1, max_step_tokens=8, before_step=gate)
     engine = start(runner)
     receiver.submit(engine, ask("fails", 50, 4))
-    receiver.submit(engine, ask("leaves", 5, 4))
+    receiver.submit(engine, ask("leaves", 60, 4))  # after the other one, which is shorter
     gate.wait()
     gate.let_run(2)
     assert len(engine._progress.watched) == 2

@@ -5,10 +5,14 @@ which are never preempted: the pages of their windows are reserved. Knows neithe
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from app.engine.scheduling.forecast import OutputForecast, peak_pages
 from app.engine.scheduling.limits import SchedulerLimits
 from app.engine.scheduling.sequence import SequenceState
+
+_LEFT_SHARE: Final = 4
+"""Several endless outputs leave one of so many pages to others."""
 
 
 class Admission:
@@ -29,19 +33,24 @@ class Admission:
         """The sequence has run, and has ended or was aborted. Not for one that was preempted."""
         if sequence.window is not None:
             self._reserved_pages -= self._most_pages(sequence)
-        self._forecast.record(sequence.generated)
+        if sequence.max_new_tokens:  # of a prompt alone, such as an embedding's, there is nothing to learn
+            self._forecast.record(sequence.generated)
 
-    def fits(self, candidate: SequenceState, running: Sequence[SequenceState], repeated_pages: int) -> bool:
-        """Whether the expected peak fits, and each sequence could end beside those that are never preempted.
-
-        repeated_pages: how many pages fewer there are than their holders count, as they are shared.
-        """
+    def can_reserve(self, candidate: SequenceState, running: Sequence[SequenceState]) -> bool:
+        """Whether each sequence could end beside those that are never preempted, and these leave pages to others."""
         reserved = self._reserved_pages + self._most_pages(candidate)
         if candidate.window is not None:
             others = (self._most_pages(sequence) for sequence in running if sequence.window is None)
-            reserved += max(others, default=0)
-        if (self._reserved_pages or candidate.window is not None) and reserved > self._limits.page_count:
-            return False
+            left = self._limits.page_count // _LEFT_SHARE if self._reserved_pages else 0
+            reserved += max(left, *others, 0)
+        is_reserved = self._reserved_pages > 0 or candidate.window is not None
+        return not is_reserved or reserved <= self._limits.page_count or not running
+
+    def fits(self, candidate: SequenceState, running: Sequence[SequenceState], repeated_pages: int) -> bool:
+        """Whether the expected peak fits. Call `can_reserve` too.
+
+        repeated_pages: how many pages fewer there are than their holders count, as they are shared.
+        """
         return self._expected_peak_pages((*running, candidate)) - repeated_pages <= self._limits.page_count
 
     def _most_pages(self, sequence: SequenceState) -> int:

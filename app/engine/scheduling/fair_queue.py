@@ -1,8 +1,8 @@
 """Which waiting sequence begins next: fair shares between callers, and a caller's own sequences shortest first.
 
 - Between callers: whose sequences have had the fewest tokens computed (virtual time, as in fair queueing; Sheng et al.
-  2024, "Fairness in Serving Large Language Models"). Who comes new begins where the caller was whose sequence has begun
-  last (start-time fair queueing), so that nobody saves up a claim.
+  2024, "Fairness in Serving Large Language Models"). Who comes new begins where one is who always had an equal share,
+  so that nobody saves up a claim, and nobody waits behind all who come later.
 - Within a caller: the sequence with the fewest tokens to compute, so that a question does not wait for documents that
   were sent at once. A sequence's rank is its tokens plus a share of all tokens computed before it came. So a long one
   is overtaken by those only that come while AGEING times its own tokens are computed, and each one's turn comes.
@@ -68,16 +68,15 @@ class FairQueue:
         """A sequence that has run, or one for the branches of a search that have: the first of all."""
         self._preempted.appendleft(sequence)
 
-    def first(self) -> SequenceState | None:
-        """The next one; it stays until `begins`."""
-        return self._preempted[0] if self._preempted else self.first_new()
-
-    def first_new(self) -> SequenceState | None:
-        """The next one of those that were never preempted."""
-        if not self._waiting:
-            return None
-        caller = min(self._waiting, key=self._turn)
-        return self._waiting[caller][0][1]
+    def firsts(self) -> Iterator[SequenceState]:
+        """The next one of the preempted, and then of each caller, in the callers' order; all stay until `begins`."""
+        if self._preempted:
+            yield self._preempted[0]
+        if len(self._waiting) == 1:
+            yield from (waiting[0][1] for waiting in self._waiting.values())
+            return
+        for caller in sorted(self._waiting, key=self._turn):
+            yield self._waiting[caller][0][1]
 
     def is_before(self, sequence: SequenceState, other: SequenceState) -> bool:
         """Whether it has the lower rank: fewer tokens, or waits for long."""
@@ -88,7 +87,6 @@ class FairQueue:
         if self._preempted and self._preempted[0] is sequence:
             self._preempted.popleft()
         else:
-            self._virtual_time = max(self._virtual_time, self._served[sequence.caller])
             self._take_out(sequence, self._ranks[_whole(sequence)])
 
     def ended(self, sequence: SequenceState) -> None:
@@ -110,8 +108,9 @@ class FairQueue:
     def charge(self, sequence: SequenceState, tokens: int) -> None:
         """So many tokens of the sequence were computed."""
         self._computed_tokens += tokens
-        weight = 1 if sequence.in_prompt else OUTPUT_WEIGHT
-        self._served[sequence.caller] += weight * tokens
+        weighted = tokens if sequence.in_prompt else tokens * OUTPUT_WEIGHT
+        self._served[sequence.caller] += weighted
+        self._virtual_time += weighted / len(self._sequences)
 
     def _take_out(self, sequence: SequenceState, rank: _Rank) -> None:
         waiting = self._waiting[sequence.caller]

@@ -16,6 +16,7 @@ _LEAST_ALONE: Final = 128
 (embedded model, Zen 4, 4,096 tokens)."""
 _PAUSES_ALONE: Final = 2.5
 """How many pauses a step may take where nothing decodes: who comes then waits for two such steps at the most."""
+_MOST_TIMES: Final = 4.0
 _RATE: Final = 0.3
 """The weight of a new measurement in the running mean."""
 
@@ -39,11 +40,12 @@ class PromptPace:
 
     def record(self, tokens: int, seconds: float) -> None:
         """A step with so many tokens took so long."""
-        if tokens < _LEAST_TOKENS:
-            return
         taken = seconds / tokens
+        if tokens < _LEAST_TOKENS and taken >= self._seconds_per_token:
+            return  # a small step takes longer for each token, so it says something only if it takes less
         if not self._seconds_per_token:
             self._seconds_per_token = taken
+        taken = min(taken, _MOST_TIMES * self._seconds_per_token)  # the machine, or this process, may have stood still
         self._seconds_per_token += _RATE * (taken - self._seconds_per_token)
 
     @property

@@ -10,7 +10,8 @@ output, or a chunk of a prompt.
   the fewest tokens left, so that a short prompt overtakes a long one.
 - Admission: in the order of fair_queue.py, when a slot is free, the expected peak of memory fits (admission.py), and
   the prompts that would be computed before it take less than two steps. More of them would only hold slots and pages,
-  which a short question that comes meanwhile needs.
+  which a short question that comes meanwhile needs. Where there is no room for the next sequence, one of another caller
+  with a lower rank may pass it.
 - Sharing: a page in the prefix cache is not computed again. It is looked up when a prompt reaches it, not only on
   arrival: if several prompts begin alike, one computes the pages and the others wait for them. At least one token is
   always computed, for its logits. A page can be found once the step that filled it has succeeded.
@@ -43,6 +44,8 @@ from app.engine.scheduling.page_loader import PageLoader
 from app.engine.scheduling.sequence import SequenceGroup, SequenceState, Step
 
 _STEPS_AHEAD: Final = 2
+_ENDLESS_SHARE: Final = 4
+"""One of so many slots is never an endless output's."""
 
 
 class Scheduler:
@@ -53,11 +56,13 @@ class Scheduler:
         limits: SchedulerLimits,
         *,
         expected_output_tokens: int = 256,
+        most_of_caller: int | None = None,
         on_page_forgotten: OnPageForgotten | None = None,
     ) -> None:
         """Starts without sequences, all pages free.
 
         expected_output_tokens: what admission expects of an output until some have ended.
+        most_of_caller: the most slots that one caller may have; None: all.
         on_page_forgotten: the page pool's listener.
         """
         self.limits = limits
@@ -69,6 +74,7 @@ class Scheduler:
         """Brings pages that the prefix cache lacks; None: they are computed."""
         self._free_slots = list(range(limits.max_sequences - 1, -1, -1))
         self._admission = Admission(limits, expected_output_tokens)
+        self._most_of_caller = most_of_caller
         self._unfitting: set[SequenceState] = set()  # of those that wait, until a sequence ends
         self._new_pages: list[tuple[int, int, int]] = []  # page table entries of branches made since the last step
 
@@ -175,11 +181,6 @@ class Scheduler:
         """Gives slots to waiting sequences in the queue's order, as long as there is room for the next one."""
         while (sequence := self._next_waiting()) is not None:
             width = 1 if sequence.group is None else sequence.group.width
-            if len(self._free_slots) < width or self._waits_for_prompts(sequence):
-                return
-            if self.running and not self._admission.fits(sequence, self.running, self.pool.repeat_count):
-                self._unfitting.add(sequence)
-                continue
             self.waiting.begins(sequence)
             self._admission.admitted(sequence)
             sequence.slot = self._free_slots.pop()
@@ -189,14 +190,42 @@ class Scheduler:
             step.begun.append(sequence)
 
     def _next_waiting(self) -> SequenceState | None:
-        """The first one; where there is no memory for a preempted one, the next one if it ranks before that."""
-        first = self.waiting.first()
-        if first is None or first not in self._unfitting:
-            return first
-        other = self.waiting.first_new()
-        if other is None or other in self._unfitting or not self.waiting.is_before(other, first):
-            return None
-        return other
+        """The first one for which there is room.
+
+        It passes over a sequence before it if that one waits for sequences that may never end, or for others of its own
+        caller; or if it has the lower rank, so that ageing ends the overtaking.
+        """
+        passed: list[SequenceState] = []
+        for sequence in self.waiting.firsts():
+            if any(not self.waiting.is_before(sequence, other) for other in passed):
+                continue
+            if self._may_wait_for_ever(sequence):
+                continue
+            if self._has_room(sequence):
+                return sequence
+            passed.append(sequence)
+        return None
+
+    def _may_wait_for_ever(self, sequence: SequenceState) -> bool:
+        """Whether endless outputs are in its way, or so many of its own caller's that others need the rest."""
+        width = 1 if sequence.group is None else sequence.group.width
+        endless = sum(other.window is not None for other in self.running)
+        slots = self.limits.max_sequences
+        if sequence.window is not None and endless >= slots - slots // _ENDLESS_SHARE:
+            return True
+        if width > slots - endless or not self._admission.can_reserve(sequence, self.running):
+            return True
+        own = sum(other.caller == sequence.caller for other in self.running)
+        return self._most_of_caller is not None and own + width > self._most_of_caller
+
+    def _has_room(self, sequence: SequenceState) -> bool:
+        width = 1 if sequence.group is None else sequence.group.width
+        if sequence in self._unfitting or len(self._free_slots) < width or self._waits_for_prompts(sequence):
+            return False
+        if self.running and not self._admission.fits(sequence, self.running, self.pool.repeat_count):
+            self._unfitting.add(sequence)
+            return False
+        return True
 
     def _waits_for_prompts(self, sequence: SequenceState) -> bool:
         """Whether the prompts that have no more tokens left than it take the next steps without it."""

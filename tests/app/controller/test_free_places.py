@@ -28,3 +28,13 @@ def test_clients_that_do_not_wait_do_not_delay_others_for_long() -> None:
         places.ended(float(second))
     promised = [places.promise(31.0, places=8) for _ in range(1000)]
     assert max(promised) == 8
+
+
+def test_the_time_in_which_nobody_was_here_does_not_count() -> None:
+    places = FreePlaces()
+    for second in range(5):
+        places.ended(float(second))
+    places.restart()
+    for step in range(10):
+        places.ended(3600 + step / 10)
+    assert places.promise(3601.0, 96) == 1

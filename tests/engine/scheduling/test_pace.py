@@ -50,3 +50,15 @@ def test_a_step_without_outputs_has_a_bound_in_time_too() -> None:
     slow.record(64, 64.0)
     assert slow.chunk_tokens_alone == 128
     assert PromptPace(4, None).chunk_tokens_alone is None
+
+
+def test_after_a_pause_of_the_whole_machine_the_budget_recovers() -> None:
+    pace = PromptPace(256, 0.2)
+    pace.record(512, 0.5)
+    pace.record(150, 60.0)  # the process was stopped
+    while_it_decodes = [pace.chunk_tokens]
+    for _ in range(30):
+        pace.record(pace.chunk_tokens + 4, 0.01 + pace.chunk_tokens / 1000)
+        while_it_decodes.append(pace.chunk_tokens)
+    assert while_it_decodes[0] >= 60
+    assert while_it_decodes[-1] >= 170

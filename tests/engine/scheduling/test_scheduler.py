@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -8,8 +9,9 @@ from app.engine.pages.page_names import PageChain
 from app.engine.scheduling.fair_queue import AGEING
 from app.engine.scheduling.limits import SchedulerLimits
 from app.engine.scheduling.scheduler import Scheduler
-from app.engine.scheduling.sequence import SequenceState, Step
+from app.engine.scheduling.sequence import SequenceGroup, SequenceState, Step
 from app.messages.failures import RequestTooLongError
+from app.messages.requests import ContextWindow
 
 
 def make_limits(**changes: int) -> SchedulerLimits:
@@ -240,6 +242,84 @@ def test_callers_get_equal_shares() -> None:
         run_and_count()
     third = sum(served.values()) - sum(before.values())
     assert all(served[name] - before[name] == pytest.approx(third / 3, rel=0.15) for name in served)
+
+
+def test_who_comes_back_does_not_wait_behind_all_who_are_new() -> None:
+    scheduler = Scheduler(make_limits(max_sequences=2, max_context_tokens=64))
+    for _ in range(30):
+        scheduler.add(SequenceState(30, 30, caller=b"regular"))
+    newcomers = 0
+
+    def add_new() -> None:
+        nonlocal newcomers
+        scheduler.add(SequenceState(10, 10, caller=b"new %d" % newcomers))
+        newcomers += 1
+
+    for _ in range(300):
+        run(scheduler)
+    add_new()
+    while any(sequence.caller == b"regular" for sequence in (*scheduler.running, *scheduler.waiting)):
+        if len(scheduler.waiting) < 3:
+            add_new()
+        run(scheduler)
+    scheduler.add(question := SequenceState(10, 10, caller=b"regular"))
+    for _ in range(1000):
+        while len(scheduler.waiting) < 4:
+            add_new()
+        run(scheduler)
+    assert question.generated == 10
+
+
+def windowed(limits: SchedulerLimits, **fields: Any) -> SequenceState:
+    window = limits.window(10, 1 << 20, ContextWindow(32, 4, 8))
+    return SequenceState(10, 1 << 20, window=window, **fields)
+
+
+@pytest.mark.parametrize("page_count", [20, 200])
+def test_endless_outputs_leave_slots_and_the_queue_to_others(page_count: int) -> None:
+    limits = make_limits(max_sequences=8, page_count=page_count, max_context_tokens=64)
+    scheduler = Scheduler(limits, expected_output_tokens=4)
+    for _ in range(12):
+        scheduler.add(windowed(limits, caller=b"endless"))
+    for _ in range(20):
+        run(scheduler)
+    question = SequenceState(10, 5, caller=b"other")
+    scheduler.add(question)
+    for _ in range(20):
+        run(scheduler)
+    assert question.generated == 5
+    assert 0 < len(scheduler.running) <= 6
+
+
+def test_a_question_does_not_wait_for_a_document_or_a_search_before_it() -> None:
+    scheduler = Scheduler(make_limits(max_sequences=8, max_context_tokens=2048, page_count=1600))
+    scheduler.add(SequenceState(900, 5, caller=b"old"))
+    run(scheduler)
+    for _ in range(5):
+        scheduler.add(SequenceState(10, 200, caller=b"old"))
+        run(scheduler)
+    group = SequenceGroup(4)
+    search = SequenceState(40, 5, group=group, caller=b"searches")
+    group.members.append(search)
+    scheduler.add(search)
+    scheduler.add(SequenceState(1000, 5, caller=b"reads"))
+    scheduler.add(question := SequenceState(10, 5, caller=b"old"))
+    for _ in range(20):
+        run(scheduler)
+    assert question.generated == 5
+    assert search.slot < 0
+
+
+def test_no_caller_has_all_slots() -> None:
+    scheduler = Scheduler(make_limits(max_sequences=4, page_count=600), most_of_caller=3)
+    for _ in range(6):
+        scheduler.add(SequenceState(4, 200, caller=b"many"))
+    for _ in range(4):
+        run(scheduler)
+    assert len(scheduler.running) == 3
+    scheduler.add(question := SequenceState(4, 2, caller=b"other"))
+    run(scheduler)
+    assert question.generated == 1
 
 
 def test_a_document_is_not_overtaken_for_ever() -> None:

@@ -63,6 +63,7 @@ logger = logging.getLogger("ray.serve")
 
 _CALL_TIMEOUT_S = 60.0
 _NO_WORKER = "No worker is up: the service is starting, or its workers are lost. Try again later."
+_ALL_FULL = "All workers are busy and their queues are full. Try again later."
 _LOOK_S = 0.25
 _SILENCE_S = 5.0
 """After this time without a token it is asked whether the worker stands still. Prefill may take longer."""
@@ -174,7 +175,8 @@ class WorkerClient:
     def _place(self, caller: bytes) -> Iterator[None]:
         """Counts a caller's request while it is here. Nobody may take the last places of all queues alone.
 
-        Raises QueueFullError, also for what is raised inside, with the time after which there is room.
+        Where this ingress' own requests fill all queues, no router is asked: in a flood that would take the event loop
+        for seconds. Raises QueueFullError, also for what is raised inside, with the time after which there is room.
         """
         places = sum(row.max_running + row.max_waiting for row in self.workers() if row.check_heart_beat)
         if not self._open:
@@ -183,6 +185,8 @@ class WorkerClient:
         try:
             if places and self._open[caller] > places - places // _RESERVED_SHARE:
                 raise QueueFullError("You have as many requests here as one may have. Try again later.")
+            if places and self._open.total() > places:
+                raise QueueFullError(_ALL_FULL)
             yield
         except QueueFullError as error:
             error.retry_after_s = self._free_places.promise(monotonic(), places)
@@ -241,7 +245,7 @@ class WorkerClient:
                 "The worker was lost while it made this answer.", has_crashed=self._has_crashed(error)
             ) from error
         except BackPressureError as error:
-            raise QueueFullError("All workers are busy and their queues are full. Try again later.") from error
+            raise QueueFullError(_ALL_FULL) from error
         except DeploymentUnavailableError as error:
             raise NoWorkerError("No worker could take the request. Try again later.") from error
         finally:

@@ -346,7 +346,13 @@ async def test_a_caller_leaves_places_to_others_and_is_told_when_there_are_more(
         await anext(streams[15])
     assert refused.value.retry_after_s == 1
     assert len(await read(client.generate(replace(request("other"), client=b"modest")))) == 30
-    for stream in streams:
+    others = [client.generate(replace(request(f"o{i}", 110), client=b"%d" % i)) for i in range(2)]
+    await anext(others[0])
+    asked = len(workers.asked)
+    with pytest.raises(QueueFullError, match="their queues are full"):
+        await anext(others[1])
+    assert len(workers.asked) == asked, "no worker was asked"
+    for stream in (*streams, *others):
         await stream.aclose()
     assert len(await read(client.generate(replace(request("again"), client=b"greedy")))) == 30
     assert not client._open

@@ -175,8 +175,8 @@ class WorkerClient:
     def _place(self, caller: bytes) -> Iterator[None]:
         """Counts a caller's request while it is here. Nobody may take the last places of all queues alone.
 
-        Where this ingress' own requests fill all queues, no router is asked: in a flood that would take the event loop
-        for seconds. Raises QueueFullError, also for what is raised inside, with the time after which there is room.
+        Where this ingress' own requests fill all queues, the router is not asked: it could only refuse. Raises
+        QueueFullError, also for what is raised inside, with the time after which there is room.
         """
         places = sum(row.max_running + row.max_waiting for row in self.workers() if row.check_heart_beat)
         if not self._open:

@@ -78,10 +78,17 @@ def number_list(text: str) -> tuple[int, ...]:
     return numbers
 
 
-def print_result(measure: Callable[[], object], errors: tuple[type[Exception], ...], *, indent: int | None) -> int:
-    """Prints what `measure` returns as JSON, or one of `errors` on the standard error. Returns the exit status."""
+def print_result(
+    measure: Callable[[], object], errors: tuple[type[Exception], ...], *, indent: int | None, out: Path | None = None
+) -> int:
+    """Prints what `measure` returns as JSON, or one of `errors` on the standard error. Returns the exit status.
+
+    out: a file that gets the JSON too.
+    """
     try:
         result = measure()
+        if out is not None:
+            out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     except errors as error:
         print(f"redoubt: {error}", file=sys.stderr)
         return 2

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.interface import errors
 from app.interface.guard import refuse
-from app.interface.places import PROBES
+from app.interface.places import is_probe
 
 ANY = "*"
 _LONGEST_NAME = 253
@@ -74,10 +74,9 @@ class HostCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes the request on, or answers it. A request without `Host` comes from no browser."""
-        is_probe = scope["type"] == "http" and scope["path"] in PROBES and scope["method"] in ("GET", "HEAD")
         given = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name == b"host" and value]
         foreign = next((host for host in given if not self._hosts.allows(host)), None)
-        if foreign is None or is_probe or scope["type"] != "http":
+        if foreign is None or scope["type"] != "http" or is_probe(scope):
             await self._app(scope, receive, send)
             return
         await refuse(scope, receive, send, errors.foreign_host(name_of(foreign)))

@@ -53,6 +53,11 @@ class Places:
         self.taken += 1
 
 
+def is_probe(scope: Scope) -> bool:
+    """Whether the HTTP request asks for a probe: these are answered whatever happens."""
+    return scope["path"] in PROBES and scope["method"] in ("GET", "HEAD")
+
+
 class OpenRequests:
     """Refuses (503) a request while all places are taken. Probes are not counted, and never refused."""
 
@@ -65,7 +70,7 @@ class OpenRequests:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes the request on, or answers it."""
-        if scope["type"] != "http" or (scope["path"] in PROBES and scope["method"] in ("GET", "HEAD")):
+        if scope["type"] != "http" or is_probe(scope):
             await self._app(scope, receive, send)
             return
         places = self._places

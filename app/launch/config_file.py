@@ -177,11 +177,10 @@ def with_overrides(
         for folder in model_folders[1:]:
             further = {"name": Path(folder).absolute().name, "route_prefix": None, "import_path": MODEL_IMPORT_PATH}
             values["applications"].append({**further, "args": {**args, "model": {"folder": folder}}})
+    (front,) = (one for one in values["applications"] if one["import_path"] != MODEL_IMPORT_PATH)
     if evidence is not None:
-        (front,) = (one for one in values["applications"] if one["import_path"] != MODEL_IMPORT_PATH)
         front["args"].setdefault("attestation", {})["evidence"] = evidence
     if log_folder is not None:
-        (front,) = (one for one in values["applications"] if one["import_path"] != MODEL_IMPORT_PATH)
         front["args"].setdefault("ingress", {})["access_log_folder"] = str(log_folder.absolute())
     return validated(ServiceConfig, values, "command line")
 

@@ -17,7 +17,6 @@ once, as systemd does. A row of the table:
 """
 
 import asyncio
-import json
 import os
 import signal
 import tempfile
@@ -203,12 +202,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def measure() -> dict[str, object]:
         chosen = FaultsOptions(config=options.config, clients=options.clients, only=tuple(options.only))
-        result = asyncio.run(measure_faults(chosen))
-        if options.out is not None:
-            options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        return result
+        return asyncio.run(measure_faults(chosen))
 
-    return print_result(measure, (RuntimeError, OSError), indent=None)
+    return print_result(measure, (RuntimeError, OSError), indent=None, out=options.out)
 
 
 if __name__ == "__main__":

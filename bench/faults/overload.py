@@ -12,7 +12,6 @@ The flood's own requests are counted by status, and how long the told Retry-Afte
 import argparse
 import asyncio
 import contextlib
-import json
 import random
 import statistics
 import tempfile
@@ -122,12 +121,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.ExitStack() as stack:
             url = options.url or stack.enter_context(_own_service()).url
             measured = asyncio.run(measure_overload(url, options.prompts, options.tokens, options.longest_s))
-        result = {**machine(), **measured}
-        if options.out is not None:
-            options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        return result
+        return {**machine(), **measured}
 
-    return print_result(measure, (RuntimeError, OSError, httpx.HTTPError), indent=None)
+    return print_result(measure, (RuntimeError, OSError, httpx.HTTPError), indent=None, out=options.out)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ the first one caches fill. Every complete answer's text is compared with a clean
 import argparse
 import asyncio
 import contextlib
-import json
 import statistics
 import tempfile
 import time
@@ -124,12 +123,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
 
     def measure() -> dict[str, object]:
-        result = asyncio.run(measure_soak(options.config, options.clients, options.minutes))
-        if options.out is not None:
-            options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        return result
+        return asyncio.run(measure_soak(options.config, options.clients, options.minutes))
 
-    return print_result(measure, (RuntimeError, OSError, httpx.HTTPError), indent=None)
+    return print_result(measure, (RuntimeError, OSError, httpx.HTTPError), indent=None, out=options.out)
 
 
 if __name__ == "__main__":

@@ -180,12 +180,11 @@ class Scheduler:
     def _admit(self, step: Step) -> None:
         """Gives slots to waiting sequences in the queue's order, as long as there is room for the next one."""
         while (sequence := self._next_waiting()) is not None:
-            width = 1 if sequence.group is None else sequence.group.width
             self.waiting.begins(sequence)
             self._admission.admitted(sequence)
             sequence.slot = self._free_slots.pop()
             if sequence.group is not None:
-                sequence.group.spare_slots = [self._free_slots.pop() for _ in range(1, width)]
+                sequence.group.spare_slots = [self._free_slots.pop() for _ in range(1, sequence.width)]
             self.running.append(sequence)
             step.begun.append(sequence)
 
@@ -208,19 +207,17 @@ class Scheduler:
 
     def _may_wait_for_ever(self, sequence: SequenceState) -> bool:
         """Whether endless outputs are in its way, or so many of its own caller's that others need the rest."""
-        width = 1 if sequence.group is None else sequence.group.width
         endless = sum(other.window is not None for other in self.running)
         slots = self.limits.max_sequences
         if sequence.window is not None and endless >= slots - slots // _ENDLESS_SHARE:
             return True
-        if width > slots - endless or not self._admission.can_reserve(sequence, self.running):
+        if sequence.width > slots - endless or not self._admission.can_reserve(sequence, self.running):
             return True
         own = sum(other.caller == sequence.caller for other in self.running)
-        return self._most_of_caller is not None and own + width > self._most_of_caller
+        return self._most_of_caller is not None and own + sequence.width > self._most_of_caller
 
     def _has_room(self, sequence: SequenceState) -> bool:
-        width = 1 if sequence.group is None else sequence.group.width
-        if sequence in self._unfitting or len(self._free_slots) < width or self._waits_for_prompts(sequence):
+        if sequence in self._unfitting or len(self._free_slots) < sequence.width or self._waits_for_prompts(sequence):
             return False
         if self.running and not self._admission.fits(sequence, self.running, self.pool.repeat_count):
             self._unfitting.add(sequence)

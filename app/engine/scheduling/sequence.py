@@ -74,6 +74,11 @@ class SequenceState:
         self.end_length = self.prompt_tokens + self.max_new_tokens
 
     @property
+    def width(self) -> int:
+        """The slots that it needs to begin: those of its whole search."""
+        return 1 if self.group is None else self.group.width
+
+    @property
     def in_prompt(self) -> bool:
         """Whether the next token to compute is one of the prompt's."""
         return self.computed + self.dropped < self.prompt_tokens

@@ -307,7 +307,7 @@ def compare(options: argparse.Namespace, todo: Sequence[Work]) -> dict[str, Any]
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = OneLineParser(prog="redoubt bench compare", description="Compare our engine with others.")
-    parser.add_argument("--model", choices=NAMES, default="embedded", help="1.1b and 7b have random weights")
+    parser.add_argument("--model", choices=NAMES, default="embedded", help="all but embedded have random weights")
     parser.add_argument("--peers", default=",".join(PEER_NAMES), help="with commas (default: %(default)s)")
     parser.add_argument("--threads", type=int, required=True, help="compute threads of every engine")
     parser.add_argument("--repeats", type=int, default=3, help="rounds; medians count (default %(default)s)")

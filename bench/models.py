@@ -19,11 +19,12 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from quant.codes.dequantize import dequantize
 from quant.codes.matrix import F32, QuantizedMatrix
-from quant.conversion.synth import SHAPES, synth
+from quant.conversion.shapes import SHAPES
+from quant.conversion.synth import synth
 from quant.sources.gguf_source import open_gguf
 from quant.sources.source import SourceTensor
 
-RANDOM_SHAPES: Mapping[str, str] = {"1.1b": "tinyllama-1.1b", "7b": "llama2-7b"}
+RANDOM_SHAPES: Mapping[str, str] = {"1.1b": "tinyllama-1.1b", "7b": "llama2-7b", "8b": "llama3.1-8b"}
 NAMES = ("embedded", *RANDOM_SHAPES)
 EMBEDDED_NAME = "smollm2-135m-instruct"
 Q4_0_GROUP, Q4_0_BYTES = 32, 18  # ggml's block_q4_0: an fp16 scale and 16 bytes of codes

@@ -44,13 +44,6 @@ class Method(StrEnum):
     TUNED = "tuned"
 
 
-class Shape(StrEnum):
-    """Models that `synth` can imitate."""
-
-    LLAMA2_7B = "llama2-7b"
-    TINYLLAMA_1_1B = "tinyllama-1.1b"
-
-
 def convert(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="A Hugging Face model folder or a GGUF file.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
@@ -162,7 +155,9 @@ def seal(
 
 
 def synth(
-    shape: Annotated[Shape, typer.Argument(metavar="SHAPE", help="llama2-7b or tinyllama-1.1b.")],
+    shape: Annotated[
+        str, typer.Argument(metavar="SHAPE", help="Whose shape, as llama3.1-8b or qwen3-4b; an unknown one lists all.")
+    ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is a converted model.")] = False,
 ) -> None:
@@ -171,4 +166,4 @@ def synth(
     from quant.errors import QuantError
 
     with one_line_errors(QuantError, OSError):
-        synthesize(shape.value, out, force=force)
+        synthesize(shape, out, force=force)

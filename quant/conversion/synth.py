@@ -17,6 +17,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from quant.codes.matrix import F32, U8, IntegerType, QuantizedMatrix
 from quant.conversion.plan import DEFAULT_GROUP_SIZE, check_options, default_type, matrix_info, weight_type
+from quant.conversion.shapes import SHAPES
 from quant.errors import QuantError
 from quant.files.atomic_folder import atomic_folder
 from quant.files.free_space import check_free_space
@@ -25,24 +26,6 @@ from quant.packed.packed_file import FILE_NAME, PackedPlan, is_packed_model
 from quant.packed.packed_matrix import MatrixInfo, pack_float, pack_quantized
 from quant.packed.piecewise import write_packed
 from quant.sources.model_config import complete_config, expected_tensors
-
-SHAPES: Final[Mapping[str, Mapping[str, int | float | bool]]] = {
-    "llama2-7b": {
-        "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
-        "num_key_value_heads": 32, "vocab_size": 32000, "max_position_embeddings": 4096, "rope_theta": 10000.0,
-        "tie_word_embeddings": False,
-    },
-    "tinyllama-1.1b": {
-        "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32,
-        "num_key_value_heads": 4, "vocab_size": 32000, "max_position_embeddings": 2048, "rope_theta": 10000.0,
-        "tie_word_embeddings": False,
-    },
-    "smollm2-135m": {
-        "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
-        "num_key_value_heads": 3, "vocab_size": 49152, "max_position_embeddings": 8192, "rope_theta": 100000.0,
-        "tie_word_embeddings": True,
-    },
-}  # fmt: skip
 
 # Root mean square of uniform codes about their zero, by which a scale turns into a weight's size.
 _CODE_RMS: Final[Mapping[str, float]] = {"sym_int4": 4.6, "asym_int4": 4.6, "lut4": 65.7, "int8": 73.0}
@@ -82,7 +65,7 @@ def synth(
     if shape not in SHAPES:
         raise QuantError(f"shape {shape!r} is not one of {', '.join(SHAPES)}")
     check_options(qtype, group_size, None)
-    config, _ = complete_config({"model_type": "llama", "rms_norm_eps": 1e-5, **SHAPES[shape]}, shape)
+    config, _ = complete_config(SHAPES[shape], shape)
     kind = "sym_int4" if qtype == "auto" else qtype
     expected = expected_tensors(config)
     tied = config["tie_word_embeddings"]

@@ -77,7 +77,7 @@ def test_convert_names_a_source_that_is_not_there(tmp_path: Path) -> None:
         (("convert", "a", "b", "--group-size", "48"), "'48' is not one of '32', '64', '128'"),
         (("convert", "a", "b", "--qtype", "int5"), "'int5' is not one of"),
         (("serve", "--port", "99999"), "--port"),
-        (("synth", "gpt-9", "out"), "'gpt-9' is not one of 'llama2-7b', 'tinyllama-1.1b'"),
+        (("synth", "gpt-9", "out"), "shape 'gpt-9' is not one of smollm2-135m, smollm2-1.7b"),
         (("bench", "coffee"), "there is no bench 'coffee'"),
         (("chat", "--url", "localhost:8000"), "not an address such as http://"),
     ],

@@ -1,4 +1,5 @@
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +9,14 @@ from tokenizers import Tokenizer
 
 from kernels import _native
 from quant.conversion import synth as module
-from quant.conversion.synth import SHAPES, synth
+from quant.conversion.shapes import SHAPES
+from quant.conversion.synth import synth
 from quant.errors import QuantError
 from quant.packed.packed_file import PackedFile
 from quant.sources.model_config import complete_config, expected_tensors
 
 TINY = {
+    "model_type": "llama",
     "hidden_size": 128,
     "intermediate_size": 256,
     "num_hidden_layers": 2,
@@ -33,13 +36,37 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize(
-    ("shape", "weights"),
-    [("llama2-7b", 6_738_149_376), ("tinyllama-1.1b", 1_099_956_224), ("smollm2-135m", 134_479_872)],
+    ("shape", "parameters"),
+    [
+        ("smollm2-135m", 134_515_008),
+        ("smollm2-1.7b", 1_711_376_384),
+        ("tinyllama-1.1b", 1_100_048_384),
+        ("llama2-7b", 6_738_415_616),
+        ("llama2-13b", 13_015_864_320),
+        ("llama3.2-1b", 1_235_814_400),
+        ("llama3.2-3b", 3_212_749_824),
+        ("llama3.1-8b", 8_030_261_248),
+        ("llama3.1-70b", 70_553_706_496),
+        ("mistral-7b", 7_248_023_552),
+        ("qwen2.5-0.5b", 494_032_768),
+        ("qwen2.5-7b", 7_615_616_512),
+        ("qwen2.5-14b", 14_770_033_664),
+        ("qwen3-0.6b", 596_049_920),
+        ("qwen3-1.7b", 1_720_574_976),
+        ("qwen3-4b", 4_022_468_096),
+        ("qwen3-8b", 8_190_735_360),
+        ("qwen3-14b", 14_768_307_200),
+        ("qwen3-32b", 32_762_123_264),
+    ],
 )
-def test_shapes_have_the_published_number_of_weights(shape: str, weights: int) -> None:
-    config, _ = complete_config({"model_type": "llama", **SHAPES[shape]}, shape)
-    matrices = [t.shape for t in expected_tensors(config).values() if t.role != "vector"]
-    assert sum(rows * cols for rows, cols in matrices) == weights
+def test_shapes_have_the_published_number_of_parameters(shape: str, parameters: int) -> None:
+    config, _ = complete_config(SHAPES[shape], shape)
+    assert sum(math.prod(tensor.shape) for tensor in expected_tensors(config).values()) == parameters
+
+
+def test_every_shape_is_counted() -> None:
+    counted = test_shapes_have_the_published_number_of_parameters.pytestmark[0].args[1]  # type: ignore[attr-defined]
+    assert {shape for shape, _ in counted} == set(SHAPES)
 
 
 @pytest.mark.parametrize("qtype", ["sym_int4", "asym_int4", "nf4", "int8", "bf16", "fp32"])
@@ -86,5 +113,5 @@ def test_its_tokenizer_is_whole(tiny: str, tmp_path: Path) -> None:
 
 
 def test_unknown_shape(tmp_path: Path) -> None:
-    with pytest.raises(QuantError, match="shape 'gpt5' is not one of llama2-7b"):
+    with pytest.raises(QuantError, match="shape 'gpt5' is not one of smollm2-135m"):
         synth("gpt5", tmp_path / "out")

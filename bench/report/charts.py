@@ -1,0 +1,124 @@
+"""Draws charts as SVG for a page. Needs matplotlib (the extra `bench`). Does not know what is drawn.
+
+They are transparent, their text is text and their colours are CSS variables, so that the page's font and its light and
+dark themes apply.
+"""
+
+import io
+import re
+from importlib import import_module
+from typing import Any, Final
+
+from bench.report.view import Bars, Chart, Lines
+
+_INK, _GRID = "#010203", "#040506"
+_SERIES: Final = ("#0a0101", "#0a0102", "#0a0103", "#0a0104", "#0a0105", "#0a0106")
+"""Stand for CSS variables in what matplotlib draws."""
+_VARIABLES: Final = {
+    _INK: "currentColor",
+    _GRID: "var(--grid)",
+    **{colour: f"var(--series-{number})" for number, colour in enumerate(_SERIES, 1)},
+}
+_MARKERS: Final = "osD^vP"
+_STYLE: Final = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "redoubt",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.edgecolor": _GRID,
+    "axes.labelcolor": _INK,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "text.color": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "grid.color": _GRID,
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+}
+_SIZE_INCHES: Final = (5.6, 3.4)
+
+
+def svg(chart: Chart) -> str:
+    """The chart as an `svg` element."""
+    matplotlib: Any = import_module("matplotlib")
+    matplotlib.use("svg")
+    plot: Any = import_module("matplotlib.pyplot")
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = plot.subplots(figsize=_SIZE_INCHES, layout="constrained")
+        axes.set_title(chart.title)
+        axes.set_ylabel(chart.y_label)
+        if isinstance(chart, Lines):
+            _draw_lines(axes, chart)
+        else:
+            _draw_bars(axes, chart)
+        drawn = io.StringIO()
+        figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        plot.close(figure)
+    return _for_a_page(drawn.getvalue(), chart.title)
+
+
+def _draw_lines(axes: Any, chart: Lines) -> None:
+    for number, (name, points) in enumerate(chart.series.items()):
+        x, y = zip(*points, strict=True)
+        marker = _MARKERS[number % len(_MARKERS)] if chart.markers else None
+        axes.plot(x, y, color=_SERIES[number % len(_SERIES)], marker=marker, markersize=5, linewidth=1.6, label=name)
+    if chart.log_x:
+        axes.set_xscale("log", base=2)
+        ticks = sorted({x for points in chart.series.values() for x, _ in points})
+        axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
+        axes.minorticks_off()
+    if chart.log_y:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
+    for number, (name, level) in enumerate((chart.levels or {}).items(), len(chart.series)):
+        colour = _SERIES[number % len(_SERIES)]
+        axes.axhline(level, color=colour, linewidth=1.2, linestyle="--", label=f"{name}: {level:.3g}")
+    axes.set_xlabel(chart.x_label)
+    axes.grid(visible=True)
+    if len(chart.series) + len(chart.levels or {}) > 1:
+        axes.legend()
+
+
+def _draw_bars(axes: Any, chart: Bars) -> None:
+    width = 0.7 / len(chart.series)
+    for number, (name, values) in enumerate(chart.series.items()):
+        places = [place + (number - (len(chart.series) - 1) / 2) * width for place in range(len(chart.categories))]
+        drawn = [0.0 if value is None else value for value in values]
+        errors = list(chart.errors) if chart.errors else None
+        bars = axes.bar(
+            places, drawn, width * 0.92, color=_SERIES[number], yerr=errors, ecolor=_INK, capsize=3, label=name
+        )
+        texts = ["" if value is None else _bar_text(value, chart.decimals) for value in values]
+        axes.bar_label(bars, texts, padding=2, fontsize=9)
+    axes.set_xticks(range(len(chart.categories)), chart.categories)
+    axes.tick_params(axis="x", length=0)
+    axes.margins(y=0.14)
+    axes.grid(visible=True, axis="y")
+    if len(chart.series) > 1:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=len(chart.series))
+
+
+def _bar_text(value: float, decimals: int) -> str:
+    if decimals == 0 and value < 10:
+        return f"{value:.2g}" if value < 1 else f"{value:.1f}"
+    return f"{value:,.{decimals}f}"
+
+
+def _for_a_page(text: str, title: str) -> str:
+    """Only the element; it scales with its column, takes the page's colours and font, and says what it is."""
+    text = text[text.index("<svg") :].strip()
+    for colour, variable in _VARIABLES.items():
+        text = text.replace(colour, variable)
+    text = re.sub(r' (?:width|height)="[\d.]+pt"', "", text, count=2)
+    text = re.sub(r"font: ([\w ]*?[\d.]+px)[^;\"]*", r"font: \1 var(--font)", text)
+    return text.replace("<svg", f'<svg role="img" aria-label="{title}"', 1)

@@ -1,0 +1,65 @@
+"""What a section shows: sentences, tables of text and charts of numbers. Knows no HTML, no SVG and no measurement."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Series = Mapping[str, Sequence[tuple[float, float]]]
+"""Points (x, y) by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows of text."""
+
+    caption: str
+    columns: Sequence[str]
+    """With their units; the first one names the rows."""
+    rows: Sequence[Sequence[str]]
+    published: Sequence[str] = ()
+    """Columns of published figures, which the page sets apart. Each row has their cells after its own."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """Lines over a number."""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: Series
+    log_x: bool = False
+    log_y: bool = False
+    levels: Mapping[str, float] | None = None
+    """Horizontal lines by name."""
+    markers: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bars:
+    """Bars by category, beside each other where there are several series."""
+
+    title: str
+    y_label: str
+    categories: Sequence[str]
+    series: Mapping[str, Sequence[float | None]]
+    """A value for each category; None where there is none."""
+    errors: Sequence[float] = ()
+    """Of the only series: half the length of each bar's error line."""
+    decimals: int = 0
+
+
+Chart = Lines | Bars
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A section's results."""
+
+    sentences: Sequence[str] = ()
+    charts: Sequence[Chart] = ()
+    tables: Sequence[Table] = ()
+
+
+Status = Literal["measured", "failed", "not measured"]

@@ -44,7 +44,7 @@ _STYLE: Final = {
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
 }
-_SIZE_INCHES: Final = (5.6, 3.4)
+_SIZE_INCHES, _WIDE_INCHES = (5.6, 3.4), (11.6, 3.4)
 
 
 def svg(chart: Chart) -> str:
@@ -53,7 +53,8 @@ def svg(chart: Chart) -> str:
     matplotlib.use("svg")
     plot: Any = import_module("matplotlib.pyplot")
     with matplotlib.rc_context(_STYLE):
-        figure, axes = plot.subplots(figsize=_SIZE_INCHES, layout="constrained")
+        size = _WIDE_INCHES if is_wide(chart) else _SIZE_INCHES
+        figure, axes = plot.subplots(figsize=size, layout="constrained")
         axes.set_title(chart.title)
         axes.set_ylabel(chart.y_label)
         if isinstance(chart, Lines):
@@ -66,11 +67,18 @@ def svg(chart: Chart) -> str:
     return _for_a_page(drawn.getvalue(), chart.title)
 
 
+def is_wide(chart: Chart) -> bool:
+    """Whether it is as wide as the page, or half of that."""
+    return isinstance(chart, Lines) and chart.is_dense
+
+
 def _draw_lines(axes: Any, chart: Lines) -> None:
     for number, (name, points) in enumerate(chart.series.items()):
         x, y = zip(*points, strict=True)
-        marker = _MARKERS[number % len(_MARKERS)] if chart.markers else None
-        axes.plot(x, y, color=_SERIES[number % len(_SERIES)], marker=marker, markersize=5, linewidth=1.6, label=name)
+        marker = None if chart.is_dense else _MARKERS[number % len(_MARKERS)]
+        width = 1.2 if chart.is_dense else 1.6
+        colour = _SERIES[number % len(_SERIES)]
+        axes.plot(x, y, color=colour, marker=marker, markersize=5, linewidth=width, label=name)
     if chart.log_x:
         axes.set_xscale("log", base=2)
         ticks = sorted({x for points in chart.series.values() for x, _ in points})
@@ -85,8 +93,9 @@ def _draw_lines(axes: Any, chart: Lines) -> None:
         axes.axhline(level, color=colour, linewidth=1.2, linestyle="--", label=f"{name}: {level:.3g}")
     axes.set_xlabel(chart.x_label)
     axes.grid(visible=True)
-    if len(chart.series) + len(chart.levels or {}) > 1:
-        axes.legend()
+    names = len(chart.series) + len(chart.levels or {})
+    if names > 1:
+        axes.figure.legend(loc="outside lower center", ncols=2 if names > 3 else names)
 
 
 def _draw_bars(axes: Any, chart: Bars) -> None:
@@ -105,7 +114,7 @@ def _draw_bars(axes: Any, chart: Bars) -> None:
     axes.margins(y=0.14)
     axes.grid(visible=True, axis="y")
     if len(chart.series) > 1:
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=len(chart.series))
+        axes.figure.legend(loc="outside lower center", ncols=len(chart.series))
 
 
 def _bar_text(value: float, decimals: int) -> str:

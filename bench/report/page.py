@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from bench.report.charts import svg
+from bench.report.charts import is_wide, svg
 from bench.report.published import LABEL
 from bench.report.section import Section
 from bench.report.view import View
@@ -25,8 +25,8 @@ class _Shown:
     status: str
     reason: str
     view: View
-    charts: Sequence[str]
-    """SVG, drawn by us from numbers."""
+    charts: Sequence[tuple[str, bool]]
+    """SVG, drawn by us from numbers, and whether it is as wide as the page."""
 
 
 def page(report: Mapping[str, Any], sections: Sequence[Section]) -> str:
@@ -44,13 +44,13 @@ def _shown(section: Section, found: Mapping[str, Any] | None) -> _Shown:
     if found is None:
         status, reason, view = (
             "not measured",
-            "it was not asked for (--only, --skip), or its turn has not come.",
+            "it was not asked for (`--only`, `--skip`), or its turn has not come",
             View(),
         )
     else:
         status, reason = found["status"], found.get("reason", "")
         view = section.view(found["result"]) if status == "measured" else View()
-    charts = [svg(chart) for chart in view.charts]
+    charts = [(svg(chart), is_wide(chart)) for chart in view.charts]
     return _Shown(section.name, section.title, section.about, status, reason, view, charts)
 
 

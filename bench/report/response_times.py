@@ -81,8 +81,8 @@ def view_grid(result: Mapping[str, Any]) -> View:
 def _published() -> str:
     label = LABEL[0].upper() + LABEL[1:]
     return (
-        f"{label} (another model, other hardware, another engine): first token {FIRST_TOKEN_S * 1e3:,.0f} ms,"
-        f" next token {NEXT_TOKEN_S * 1e3:.0f} ms with {PROMPT_TOKENS:,} tokens of prompt and {NEW_TOKENS} of output, so"
+        f"{label} (other model, hardware and engine): first token {FIRST_TOKEN_S * 1e3:,.0f} ms,"
+        f" next token {NEXT_TOKEN_S * 1e3:.0f} ms with {PROMPT_TOKENS:,} tokens in and {NEW_TOKENS} out, so"
         f" about {RESPONSE_S:.0f} s for the response."
     )
 
@@ -126,7 +126,7 @@ def view_tokens(result: Mapping[str, Any]) -> View:
         y_label="ms since the token before",
         series={"token": [(number_of + 2, taken_ms) for number_of, taken_ms in enumerate(intervals_ms)]},
         levels={"p50": result["p50_s"] * 1e3, "p99": result["p99_s"] * 1e3},
-        markers=False,
+        is_dense=True,
     )
     columns = ["", "first token", "next token: p50", "p90", "p99", "longest"]
     figures = [result[key] for key in ("first_token_s", "p50_s", "p90_s", "p99_s", "longest_s")]

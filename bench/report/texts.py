@@ -1,15 +1,14 @@
 """Numbers as the page writes them. Knows no measurement."""
 
+import math
+
 
 def number(value: float, digits: int = 3) -> str:
     """With so many significant digits, and commas between thousands: 0.0123, 1.23, 12.3, 1,234."""
     if value == 0:
         return "0"
-    magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else 0
-    if magnitude >= digits:
-        return f"{value:,.0f}"
-    text = f"{value:.{digits}g}"
-    return f"{float(text):.{digits - magnitude}f}" if magnitude else text
+    decimals = digits - 1 - math.floor(math.log10(abs(value)))
+    return f"{value:,.{max(0, decimals)}f}"
 
 
 def milliseconds(value_s: float) -> str:

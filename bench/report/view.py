@@ -33,7 +33,8 @@ class Lines:
     log_y: bool = False
     levels: Mapping[str, float] | None = None
     """Horizontal lines by name."""
-    markers: bool = True
+    is_dense: bool = False
+    """Many points: no markers, and as wide as the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,8 +145,8 @@ def _sentences(result: Mapping[str, Any]) -> list[str]:
     if result["is_checkpoint"]:
         sentences.append(
             f"{result['exact']} has the checkpoint's own values; its perplexity is computed in fp32. The other"
-            " types are rounded to nearest in groups of 64, an embedding or tied head of 4-bit types to int8, and run as"
-            " they are served, with int8 activations. Better methods of rounding are compared by `redoubt eval report`."
+            " types are rounded to nearest in groups of 64, an embedding or tied head of 4-bit types to int8, and run"
+            " as they are served, with int8 activations. `redoubt eval report` compares better methods of rounding."
         )
     else:
         sentences.append("The model is a converted folder, so that only its own type could be measured.")

@@ -44,7 +44,8 @@ _STYLE: Final = {
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
 }
-_SIZE_INCHES, _WIDE_INCHES = (5.6, 3.4), (11.6, 3.4)
+_LINES_INCHES, _BARS_INCHES, _WIDE_INCHES = (5.6, 3.4), (4.8, 3.2), (11.6, 3.4)
+"""Larger ones have smaller text, since a page's columns scale them."""
 
 
 def svg(chart: Chart) -> str:
@@ -53,7 +54,7 @@ def svg(chart: Chart) -> str:
     matplotlib.use("svg")
     plot: Any = import_module("matplotlib.pyplot")
     with matplotlib.rc_context(_STYLE):
-        size = _WIDE_INCHES if is_wide(chart) else _SIZE_INCHES
+        size = _WIDE_INCHES if is_wide(chart) else _LINES_INCHES if isinstance(chart, Lines) else _BARS_INCHES
         figure, axes = plot.subplots(figsize=size, layout="constrained")
         axes.set_title(chart.title)
         axes.set_ylabel(chart.y_label)

@@ -54,7 +54,7 @@ def measure(setup: Setup) -> Result:
 def view(result: Mapping[str, Any]) -> View:
     """Bars by binding, and their ratios to one node."""
     rows = result["rows"]
-    names = [row["name"].replace(", ", ",\n").replace(" of ", "\nof ", 1) for row in rows]
+    names = [_in_lines(row["name"]) for row in rows]
     charts = [
         Bars(
             title=title,
@@ -81,6 +81,11 @@ def view(result: Mapping[str, Any]) -> View:
     )
     sentence = f"{LABEL[0].upper()}{LABEL[1:]} (other model, hardware and engine): across nodes, {ACROSS_NODES}."
     return View(sentences=[sentence], charts=charts, tables=[table])
+
+
+def _in_lines(name: str) -> str:
+    """As a bar's label."""
+    return name.replace(", ", ",\n") if "," in name else name.replace(" of ", "\nof ")
 
 
 SECTION = Section(

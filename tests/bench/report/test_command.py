@@ -27,6 +27,7 @@ class Measuring:
     def __init__(self) -> None:
         self.measured: list[str] = []
         self.failing: dict[str, BaseException] = {}
+        self.sections = tuple(self.section(name) for name in ("one", "two", "three"))
 
     def section(self, name: str) -> Section:
         def measure(setup: Setup) -> dict[str, Any]:
@@ -47,8 +48,7 @@ class Measuring:
 def measuring(monkeypatch: pytest.MonkeyPatch) -> Measuring:
     pytest.importorskip("matplotlib")
     made = Measuring()
-    sections = tuple(made.section(name) for name in ("one", "two", "three"))
-    monkeypatch.setattr(command, "SECTIONS", sections)
+    monkeypatch.setattr(command, "SECTIONS", made.sections)
     monkeypatch.setattr(command, "_NAMES", ("one", "two", "three"))
     monkeypatch.setattr(command, "commit", lambda: "abc")
     return made
@@ -144,13 +144,13 @@ def test_another_reports_folder_is_refused(
     measuring: Measuring, model: Path, tmp_path: Path, changed: dict[str, Any]
 ) -> None:
     out = tmp_path / "out"
-    assert measure_report(options(model, out), command.SECTIONS) == 0
+    assert measure_report(options(model, out), measuring.sections) == 0
     before = written(out)
     other = ReportOptions(**{"model": model, "out": out, "windows": 1, "threads": 1, **changed})
     with pytest.raises(RecordError, match=r"report.json is of another model, other options .* --fresh"):
-        measure_report(other, command.SECTIONS)
+        measure_report(other, measuring.sections)
     assert written(out) == before
-    assert measure_report(other, command.SECTIONS, fresh=True) == 0
+    assert measure_report(other, measuring.sections, fresh=True) == 0
     assert measuring.measured == ["one", "two", "three"] * 2
 
 

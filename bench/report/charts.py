@@ -85,10 +85,7 @@ def _draw_lines(axes: Any, chart: Lines) -> None:
         ticks = sorted({x for points in chart.series.values() for x, _ in points})
         axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
         axes.minorticks_off()
-    if chart.log_y:
-        axes.set_yscale("log")
-    else:
-        axes.set_ylim(bottom=0)
+    axes.set_ylim(bottom=0)
     for number, (name, level) in enumerate((chart.levels or {}).items(), len(chart.series)):
         colour = _SERIES[number % len(_SERIES)]
         axes.axhline(level, color=colour, linewidth=1.2, linestyle="--", label=f"{name}: {level:.3g}")
@@ -103,12 +100,11 @@ def _draw_bars(axes: Any, chart: Bars) -> None:
     width = 0.7 / len(chart.series)
     for number, (name, values) in enumerate(chart.series.items()):
         places = [place + (number - (len(chart.series) - 1) / 2) * width for place in range(len(chart.categories))]
-        drawn = [0.0 if value is None else value for value in values]
         errors = list(chart.errors) if chart.errors else None
         bars = axes.bar(
-            places, drawn, width * 0.92, color=_SERIES[number], yerr=errors, ecolor=_INK, capsize=3, label=name
+            places, values, width * 0.92, color=_SERIES[number], yerr=errors, ecolor=_INK, capsize=3, label=name
         )
-        texts = ["" if value is None else _bar_text(value, chart.decimals) for value in values]
+        texts = [_bar_text(value, chart.decimals) for value in values]
         axes.bar_label(bars, texts, padding=2, fontsize=9)
     axes.set_xticks(range(len(chart.categories)), chart.categories)
     axes.tick_params(axis="x", length=0)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 Series = Mapping[str, Sequence[tuple[float, float]]]
 """Points (x, y) by name."""
@@ -30,7 +29,6 @@ class Lines:
     y_label: str
     series: Series
     log_x: bool = False
-    log_y: bool = False
     levels: Mapping[str, float] | None = None
     """Horizontal lines by name."""
     is_dense: bool = False
@@ -44,8 +42,8 @@ class Bars:
     title: str
     y_label: str
     categories: Sequence[str]
-    series: Mapping[str, Sequence[float | None]]
-    """A value for each category; None where there is none."""
+    series: Mapping[str, Sequence[float]]
+    """A value for each category."""
     errors: Sequence[float] = ()
     """Of the only series: half the length of each bar's error line."""
     decimals: int = 0
@@ -61,6 +59,3 @@ class View:
     sentences: Sequence[str] = ()
     charts: Sequence[Chart] = ()
     tables: Sequence[Table] = ()
-
-
-Status = Literal["measured", "failed", "not measured"]

@@ -25,6 +25,7 @@ PROMPT_TOKENS: Final = 32
 VOCABULARY_TOKENS: Final = 20000
 """Prompts are made of tokens below, or of half of a smaller vocabulary."""
 _WORKERS_WAIT_S = 120.0
+_POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def wait_for_workers(service: RunningService, workers: int) -> None:
             connection.close()
         if up >= workers:
             return
-        time.sleep(0.5)
+        time.sleep(_POLL_S)
     raise RuntimeError(f"{up} of {workers} workers were up after {_WORKERS_WAIT_S:.0f} s")
 
 

@@ -76,7 +76,9 @@ class Subject:
         )
 
     def file_bytes(self, qtype: str) -> int:
-        """About what a conversion takes on disk and, when it is loaded, in memory."""
+        """About what a conversion takes on disk and in memory; of a converted folder its own size."""
+        if not self.is_checkpoint:
+            return (self.path / FILE_NAME).stat().st_size
         wider = 0.0 if qtype in ("fp32", "bf16", "int8") else BYTES_PER_WEIGHT["int8"] - BYTES_PER_WEIGHT[qtype]
         return int(self.weights * BYTES_PER_WEIGHT[qtype] + self.embedding_weights * wider)
 

@@ -1,8 +1,11 @@
 """What each section decides before it measures."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -10,12 +13,13 @@ import pytest
 from app.workers.numa import Slot
 from bench.eval.journal import Journal
 from bench.report import numa_binding, weight_types
-from bench.report.concurrency import layouts
+from bench.report.concurrency import layouts, wait_for_workers
 from bench.report.pace import Pace
 from bench.report.response_times import fitting, percentile
 from bench.report.section import NotMeasuredError, ReportOptions, Setup
 from bench.report.sections import SECTIONS
 from bench.report.subject import BYTES_PER_WEIGHT, Subject
+from bench.serving import RunningService
 from kernels import _native
 from quant.errors import OutputError, QuantError
 from quant.packed.packed_file import is_packed_model
@@ -62,6 +66,38 @@ def test_two_workers_have_half_of_one_node_or_a_node_each() -> None:
     assert (each.workers, each.threads, each.cpus_per_worker) == (2, 4, None)
     assert [layout.workers for layout in layouts(ONE, 1)] == [1]
     assert half.worker_settings() == {"count": 2, "cpus_per_worker": 2}
+
+
+class TwoWorkersLater(BaseHTTPRequestHandler):
+    """A service whose workers come one after another."""
+
+    asked = 0
+
+    def do_GET(self) -> None:
+        type(self).asked += 1
+        body = json.dumps({"status": "ok", "workers": min(2, self.asked)}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_service_is_measured_when_all_its_workers_are_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("bench.report.concurrency._POLL_S", 0.0)
+    with HTTPServer(("127.0.0.1", 0), TwoWorkersLater) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        service = RunningService(0, server.server_port, None, tmp_path / "log", 0.0)
+        wait_for_workers(service, 2)
+        assert TwoWorkersLater.asked == 2
+        monkeypatch.setattr("bench.report.concurrency._WORKERS_WAIT_S", 0.02)
+        with pytest.raises(RuntimeError, match="2 of 3 workers"):
+            wait_for_workers(service, 3)
+        server.shutdown()
+        thread.join()
 
 
 def test_one_node_is_no_failure_but_a_reason(tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ def _measured(setup: Setup, asks: Sequence[Ask]) -> Answers:
 
 
 def _grid(setup: Setup) -> tuple[list[int], list[int]]:
-    return fitting(setup.subject.context_tokens, PROMPTS[:3] if setup.options.quick else PROMPTS, OUTPUTS)
+    prompts, outputs = (PROMPTS[:3], OUTPUTS[:2]) if setup.options.quick else (PROMPTS, OUTPUTS)
+    return fitting(setup.subject.context_tokens, prompts, outputs)
 
 
 def measure_grid(setup: Setup) -> Result:

@@ -131,7 +131,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         load = "-" if known.load_s is None else f"{known.load_s:g}"
         theirs = [f"{known.memory_mb:,.0f}", load, f"{known.perplexity:.4f}"]
     if "none" in row:
-        return [row["qtype"], row["none"], "", "", "", "", *theirs]
+        return [row["qtype"], "not measured", "", "", "", "", *theirs]
     score = f"{row['perplexity']:.3f} ± {row['perplexity_stderr']:.2f}" if "perplexity" in row else "not measured"
     conversion = f"{row['conversion_s']:.1f}" if "conversion_s" in row else "-"
     return [
@@ -150,6 +150,7 @@ def _sentences(result: Mapping[str, Any]) -> list[str]:
         )
     else:
         sentences.append("The model is a converted folder, so that only its own type could be measured.")
+    sentences += [f"{row['qtype']} was not measured: it {row['none']}." for row in result["rows"] if "none" in row]
     if result["is_random"]:
         sentences.append("The weights are random, so that their perplexity means nothing: it was not measured.")
     elif result["text"] is None:

@@ -35,7 +35,9 @@ cli.command()(accounts.audit)
 for command in (models.convert, models.export, models.seal, models.synth):
     cli.command()(command)
 # For commands whose options are read by who does the work.
-_BENCHES = "engine, kernels, structured, serving, faults, overload, soak, memory, cluster, confidential or compare"
+_BENCHES = (
+    "engine, kernels, structured, serving, faults, overload, soak, memory, cluster, confidential, compare or report"
+)
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -241,7 +243,7 @@ def bench(
         typer.Argument(metavar="WHAT"),
     ] = "--help",
 ) -> None:
-    """Measure the engine, kernels, structured output, the service, its faults, saved pages, clusters, peers."""
+    """Measure the engine, kernels, structured output, the service, its faults, saved pages, clusters, peers; or all."""
     if what == "--help":
         typer.echo(f"Usage: redoubt bench WHAT [OPTIONS]\n\nWHAT is {_BENCHES}. Each has its own --help.")
         raise typer.Exit
@@ -268,6 +270,8 @@ def bench(
             from bench.confidential import main as measure
     elif what == "compare":
         from bench.compare import main as measure
+    elif what == "report":
+        from bench.report.command import main as measure
     else:
         fail(f"there is no bench {what!r}: {_BENCHES}", 2)
     raise typer.Exit(measure(context.args))

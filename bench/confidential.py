@@ -78,7 +78,7 @@ def measure_confidential(options: ConfidentialBenchOptions) -> dict[str, object]
         requests = _requests(service, options)
     return {
         "model": options.model.name,
-        "trust_domain": "tdx_guest" in Path("/proc/cpuinfo").read_text(encoding="utf-8").split(),
+        "trust_domain": in_trust_domain(),
         "load_s": sealed["load_s"],
         "start_s": start_s,
         "tokens_per_s": rounds.tokens_per_s(),
@@ -91,6 +91,11 @@ def measure_confidential(options: ConfidentialBenchOptions) -> dict[str, object]
         **{name: value for name, value in asdict(options).items() if name not in ("model", "streams", "policy")},
         **machine(),
     }
+
+
+def in_trust_domain() -> bool:
+    """Whether this machine is a TDX guest."""
+    return "tdx_guest" in Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
 
 
 def _requests(service: RunningService, options: ConfidentialBenchOptions) -> dict[str, Any]:

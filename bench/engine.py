@@ -74,6 +74,8 @@ class _StepClock:
         self.all_submitted = (
             threading.Lock()
         )  # held until all are submitted, so that the engine waits after its first step
+        self.delivered_s: list[float] = []
+        """When each step's tokens came."""
         self._silent: set[object] = set(range(streams))
         self._steps_left = further_steps
 
@@ -87,6 +89,7 @@ class _StepClock:
                 self.error = event
                 self.done.set()
                 return
+        self.delivered_s.append(now)
         if self._silent:
             self._silent -= {key for key, _ in events}
             if self._silent:
@@ -114,8 +117,12 @@ class EngineBench:
         weight_memory: str = "auto",
         works: Sequence[Work],
         clock: str,
+        cpus: Sequence[int] = (),
     ) -> None:
-        """Loads the model and makes its first step. Raises what `NativeRunner` raises."""
+        """Loads the model and makes its first step. Raises what `NativeRunner` raises.
+
+        cpus: one for each thread; without them threads are not pinned.
+        """
         self._now_s = CLOCKS[clock]
         began = self._now_s()
         streams = max(work.streams for work in works)
@@ -127,6 +134,7 @@ class EngineBench:
         self.runner = NativeRunner(
             str(model),
             threads=threads,
+            cpus=cpus,
             kv_type=kv_type,
             compute_type=compute_type,
             prompt_compute_type=prompt_compute_type,
@@ -151,6 +159,11 @@ class EngineBench:
         clock = self._run(work.streams, work.context_tokens, new_tokens, work.new_tokens)
         assert clock.tokens == work.tokens, f"{clock.tokens} timed tokens instead of {work.tokens}"
         return clock.seconds
+
+    def answer_times_s(self, prompt_tokens: int, new_tokens: int) -> list[float]:
+        """Seconds from the submission of one request to the delivery of each of its tokens."""
+        clock = self._run(1, prompt_tokens, new_tokens, new_tokens - 1)
+        return [delivered_s - clock.submitted_s for delivered_s in clock.delivered_s]
 
     def close(self) -> None:
         """Stops the engine."""

@@ -81,16 +81,19 @@ class RunningService:
 
 
 @contextmanager
-def running_service(options: ServingBenchOptions, evidence: str = "none") -> Iterator[RunningService]:
+def running_service(
+    options: ServingBenchOptions, evidence: str = "none", worker_settings: Mapping[str, object] | None = None
+) -> Iterator[RunningService]:
     """The service with these options. Raises RuntimeError with its last output if it does not start.
 
-    evidence: of the front that it gets, unless "none".
+    evidence: of the front that it gets, unless "none". worker_settings: settings of `worker` beside the options'.
     """
     with tempfile.TemporaryDirectory(prefix="redoubt-bench-") as folder:
         config, log = Path(folder) / "service.yaml", Path(folder) / "log"
         values = yaml.safe_load((ROOT / "ray_configs/local.yaml").read_text(encoding="utf-8"))
         worker = values["applications"][0]["args"]["worker"]
         worker |= {"threads": options.threads, "max_concurrent_requests": max(options.streams)}
+        worker |= worker_settings or {}
         # Random tokens and their continuations repeat themselves, so that guesses would dominate the result.
         values["applications"][0]["args"]["engine"]["guess_tokens"] = 0
         tls_port = None if evidence == "none" else _free_port()

@@ -19,6 +19,7 @@ from quant.files.json_file import read_json_object
 from quant.packed.native_model import NativeModel
 from quant.packed.packed_file import FILE_NAME, PackedFile, is_packed_model
 from quant.sources.open_source import open_source
+from quant.sources.source import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,12 @@ class OpenModel:
         }
 
 
+def exact_qtype(source: Source) -> str:
+    """The type that holds a checkpoint's values exactly: "bf16" where that does, else "fp32"."""
+    matrices = (tensor for tensor in source.tensors.values() if len(tensor.shape) == 2)
+    return "bf16" if all(tensor.stored == "bf16" for tensor in matrices) else "fp32"
+
+
 @contextmanager
 def open_model(path: Path, options: ModelOptions, *, progress: bool = True) -> Iterator[OpenModel]:
     """Yields the model at `path`; a checkpoint's temporary folder is removed afterwards.
@@ -97,11 +104,10 @@ def open_model(path: Path, options: ModelOptions, *, progress: bool = True) -> I
     if is_packed_model(path):
         yield OpenModel(path, path, False, options)
         return
-    source = open_source(path)
-    exact_in_bf16 = all(tensor.stored == "bf16" for tensor in source.tensors.values() if len(tensor.shape) == 2)
+    qtype = exact_qtype(open_source(path))
     with tempfile.TemporaryDirectory(prefix="redoubt-eval-") as temporary:
         folder = Path(temporary) / "model"
         if progress:
             print(f"{path}: not converted; it is evaluated unquantized", file=sys.stderr)
-        convert(path, folder, qtype="bf16" if exact_in_bf16 else "fp32", progress=progress)
+        convert(path, folder, qtype=qtype, progress=progress)
         yield OpenModel(path, folder, True, options)

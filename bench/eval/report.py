@@ -228,15 +228,19 @@ from pathlib import Path
 from bench.common import process_resident_bytes
 from quant.packed.native_model import NativeModel
 began = time.monotonic()
-model = NativeModel(Path(sys.argv[1]), context_tokens=512)
+model = NativeModel(Path(sys.argv[1]), context_tokens=512, threads=int(sys.argv[2]) or None)
 model.prefill([1])
 print(json.dumps({"load_s": time.monotonic() - began, "resident_bytes": process_resident_bytes()}))
 """
 
 
-def probe_load(folder: Path) -> dict[str, float]:
-    """In a fresh process: seconds until the first token is computed, and the process' resident memory then."""
-    finished = subprocess.run([sys.executable, "-c", _PROBE, str(folder)], capture_output=True, text=True)
+def probe_load(folder: Path, threads: int | None = None) -> dict[str, float]:
+    """In a fresh process: seconds until the first token is computed, and the process' resident memory then.
+
+    threads: compute threads; None: one for each CPU that the process may use. Raises QuantError if it fails.
+    """
+    command = [sys.executable, "-c", _PROBE, str(folder), str(threads or 0)]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
     if finished.returncode != 0:
         raise QuantError(f"{folder}: could not be loaded: {finished.stderr.strip().splitlines()[-1]}")
     result: dict[str, float] = json.loads(finished.stdout)

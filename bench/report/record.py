@@ -1,0 +1,90 @@
+"""The report's JSON: about, and a result or a reason for each section; written whole after every section.
+
+A report belongs to one model, one machine and one set of options, which its `identity` stands for. Has no user name,
+host name or path in it. Does not know what sections measure.
+"""
+
+import getpass
+import hashlib
+import json
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Any, Final
+
+FILE_NAME: Final = "report.json"
+FORMAT: Final = "redoubt-report-1"
+_PATH = re.compile(r"(?<![\w.:/<])/(?:[^\s/'\",:;()]+/)+")
+_LONGEST_REASON: Final = 400
+_OF_EVERYONE: Final = ("root", "localhost")
+
+
+class RecordError(Exception):
+    """The folder has another report; the message says what to do."""
+
+
+class Record:
+    """The JSON of one report in its folder."""
+
+    def __init__(self, folder: Path, about: dict[str, Any], identity: object, *, fresh: bool = False) -> None:
+        """Goes on with the report that is there, unless `fresh`. Raises RecordError for another one's, OSError."""
+        self.path = folder / FILE_NAME
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
+        self._report: dict[str, Any] = {"format": FORMAT, "identity": digest, "about": about, "sections": {}}
+        if not fresh and self.path.exists():
+            self._report["sections"] = self._sections_so_far(digest)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """All of it, ready for JSON."""
+        return self._report
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        """By name: `status`, and `result` or `reason`."""
+        sections: dict[str, Any] = self._report["sections"]
+        return sections
+
+    def is_settled(self, name: str) -> bool:
+        """Whether a section needs no measuring: it has a result, or there is nothing to measure."""
+        return self.sections.get(name, {}).get("status") in ("measured", "not measured")
+
+    def put(self, name: str, status: str, took_s: float, *, result: object = None, reason: str = "") -> None:
+        """Records a section, and writes the file."""
+        entry: dict[str, Any] = {"status": status, "took_s": round(took_s, 1)}
+        self.sections[name] = entry | ({"reason": without_places(reason)} if reason else {"result": result})
+        self.write()
+
+    def write(self) -> None:
+        """Writes the file whole or not at all."""
+        partial = self.path.with_suffix(".partial")
+        partial.write_text(json.dumps(self._report, indent=1) + "\n", encoding="utf-8")
+        partial.replace(self.path)
+
+    def _sections_so_far(self, digest: str) -> dict[str, Any]:
+        advice = "give another folder to --out, or --fresh to replace it"
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+            format_there, digest_there, sections = found["format"], found["identity"], dict(found["sections"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise RecordError(f"{self.path} is not a report's JSON: {advice}") from error
+        if format_there != FORMAT or digest_there != digest:
+            raise RecordError(f"{self.path} is of another model, other options or another version of Redoubt: {advice}")
+        return sections
+
+
+def without_places(text: str) -> str:
+    """A reason for the page, without the folders of paths and the user's and the host's name, and not too long."""
+    text = _PATH.sub("", " ".join(text.split()))
+    for private, stands_for in ((socket.gethostname(), "HOST"), (_user(), "USER")):
+        if len(private) > 2 and private not in _OF_EVERYONE:
+            text = re.sub(rf"\b{re.escape(private)}\b", stands_for, text)
+    return text if len(text) <= _LONGEST_REASON else f"... {text[-_LONGEST_REASON:]}"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user id without a name
+        return os.environ.get("USER", "")

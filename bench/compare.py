@@ -29,12 +29,12 @@ from typing import Any
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from bench.common import ROOT, OneLineParser, available_memory_bytes, machine, number_list
+from bench.compare_table import table
 from bench.limits import Demand
 from bench.models import NAMES, BenchModel, bench_model
 from bench.peers import InstallError, Peer
 from bench.process import Contender, CrashError
 from bench.rates import Rates, best_rates, rates_json, sample_rates
-from bench.report import table
 from bench.work import CLOCKS, NotSupportedError, Work, works
 from kernels import _native
 

@@ -6,10 +6,10 @@ import pytest
 
 from bench.common import ROOT
 from bench.compare import MOST_TIMES, Comparison, shortened
+from bench.compare_table import table
 from bench.limits import Demand
 from bench.process import Contender, CrashError
 from bench.rates import Rates
-from bench.report import table
 from bench.work import About, Work, works
 
 # A contender that needs a second per token, or half of it in its variant "good"; one that dies at decoding; one that

@@ -1,4 +1,4 @@
-"""Prints a comparison's JSON as a Markdown table: `python -m bench.report X.json ...`. Does not measure."""
+"""Prints a comparison's JSON as a Markdown table: `python -m bench.compare_table X.json ...`. Does not measure."""
 
 import json
 import sys

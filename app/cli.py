@@ -35,7 +35,9 @@ cli.command()(accounts.audit)
 for command in (models.convert, models.export, models.seal, models.synth):
     cli.command()(command)
 # For commands whose options are read by who does the work.
-_BENCHES = "engine, kernels, structured, serving, faults, overload, soak, memory, cluster, confidential or compare"
+_BENCHES = (
+    "engine, kernels, structured, serving, faults, overload, soak, memory, cluster, confidential, compare or table"
+)
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -268,6 +270,8 @@ def bench(
             from bench.confidential import main as measure
     elif what == "compare":
         from bench.compare import main as measure
+    elif what == "table":
+        from bench.table.command import main as measure
     else:
         fail(f"there is no bench {what!r}: {_BENCHES}", 2)
     raise typer.Exit(measure(context.args))

@@ -22,18 +22,21 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from bench.code_age import last_engine_change
 from bench.common import ROOT, OneLineParser, available_memory_bytes, machine, number_list
 from bench.compare_table import table
 from bench.limits import Demand
 from bench.models import NAMES, BenchModel, bench_model
 from bench.peers import InstallError, Peer
 from bench.process import Contender, CrashError
+from bench.processor import machine_facts, this_processor
 from bench.rates import Rates, best_rates, rates_json, sample_rates
 from bench.work import CLOCKS, NotSupportedError, Work, works
 from kernels import _native
@@ -252,9 +255,13 @@ def compare(options: argparse.Namespace, todo: Sequence[Work]) -> dict[str, Any]
     weights = demand.layer_weights + demand.head_weights
     context = max(work.context_tokens + work.new_tokens for work in todo)
     contenders, missing = our_contenders(packed, options, todo), {}
+    changed = last_engine_change()
     result: dict[str, Any] = {
         "model": model.name,
         **machine(),
+        "machine": machine_facts(this_processor(), options.machine),
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "code_at": None if changed is None else changed.at.isoformat(),
         "threads": options.threads,
         "command": shlex.join(["redoubt", "bench", "compare", *options.arguments]),
         "load_average_before": os.getloadavg()[0],
@@ -326,6 +333,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--weight-memory", choices=("auto", "mapped", "huge_pages"), default="auto", help="ours")
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for loading, and for each measurement")
+    parser.add_argument("--machine", metavar="NAME", help="its name in tables (default: the processor's generation)")
     parser.add_argument("--out", type=Path, required=True, help="the JSON")
     parser.add_argument("--models", type=Path, default=ROOT / "models", help="(default: the repository's)")
     parser.add_argument("--environments", type=Path, default=ROOT / "build" / "peers", help="(default: build/peers)")

@@ -16,6 +16,8 @@ from typing import Literal
 
 from bench.work import CLOCKS
 
+_INSTALLED = "installed.txt"
+
 
 class InstallError(Exception):
     """A peer could not be installed; the message ends with the installer's last output."""
@@ -35,13 +37,17 @@ class Environment:
         """Its interpreter."""
         return environments / self.name / "bin" / "python"
 
+    def is_installed(self, environments: Path) -> bool:
+        """Whether it is in `environments`/name, in this version."""
+        done = environments / self.name / _INSTALLED
+        return done.exists() and done.read_text() == self._wanted()
+
     def install(self, environments: Path) -> None:
         """Installs it into `environments`/name unless that was done. Raises InstallError."""
-        folder = (environments / self.name).resolve()
-        done, log = folder / "installed.txt", environments / f"{self.name}-install.log"
-        wanted = "\n".join(" ".join(step) for step in self.steps)
-        if done.exists() and done.read_text() == wanted:
+        if self.is_installed(environments):
             return
+        folder = (environments / self.name).resolve()
+        log = environments / f"{self.name}-install.log"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
 
@@ -60,7 +66,10 @@ class Environment:
                 run([str(folder / "bin" / "python"), "-m", "pip", "install", *step])
         except OSError as error:
             raise InstallError(str(error)) from error
-        done.write_text(wanted)
+        (folder / _INSTALLED).write_text(self._wanted())
+
+    def _wanted(self) -> str:
+        return "\n".join(" ".join(step) for step in self.steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

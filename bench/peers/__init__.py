@@ -81,18 +81,32 @@ class Peer(Environment):
     memory_per_weight_bytes: float
     """The approximate memory for a weight; the peer is not started if so much is not available."""
 
-    def command(self, environments: Path, model: Path, threads: int, clock: str, context_tokens: int) -> Sequence[str]:
-        """The command line of its process. context_tokens: the most that any stream will have."""
+    def command(
+        self,
+        environments: Path,
+        model: Path,
+        threads: int,
+        clock: str,
+        context_tokens: int,
+        *,
+        memory_bytes: int | None = None,
+    ) -> Sequence[str]:
+        """The command line of its process.
+
+        context_tokens: the most that any stream will have. memory_bytes: what it may take; None: all that is free.
+        """
         options = ["--threads", str(threads), "--clock", clock, "--context", str(context_tokens)]
+        options += [] if memory_bytes is None else ["--memory-bytes", str(memory_bytes)]
         python = self.python(environments).absolute()  # not resolved: the path selects the environment
         return [str(python), "-m", f"bench.peers.{self.name}", str(model.absolute()), *options]
 
 
 def parse_process_options() -> argparse.Namespace:
-    """The command line that `Peer.command` writes: model, threads, clock, context."""
+    """The command line that `Peer.command` writes: model, threads, clock, context, memory."""
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall")
     parser.add_argument("--context", type=int, required=True)
+    parser.add_argument("--memory-bytes", type=int)
     return parser.parse_args()

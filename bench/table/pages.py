@@ -100,7 +100,7 @@ def recorded_change(page: str) -> EngineChange | None:
 def short_table(results: Results, change: EngineChange | None) -> str:
     """The ratios of the rows that matter, and how old their code is."""
     table = columns(results.comparisons)
-    lines = _heading(["", *(_title(machine, column, change) for machine, column in table.items())])
+    lines = _heading(["", *_titles(table, change)])
     for model, works in SHORT.items():
         for work in works:
             cells = [_ratio(column.get((model, work)), _mark(column, change)) for column in table.values()]
@@ -114,7 +114,7 @@ def short_table(results: Results, change: EngineChange | None) -> str:
 def details(results: Results, change: EngineChange | None) -> str:
     """Every ratio with its spread and aim; then of each machine the tokens a second, limits, versions and files."""
     table = columns(results.comparisons)
-    lines = _heading(["", "aim", *(_title(machine, column, change) for machine, column in table.items())], left=1)
+    lines = _heading(["", "aim", *_titles(table, change)], left=1)
     for model, work in works_of(table):
         aim = AIMS.get((model, work.text))
         row = [f"{MODELS.get(model, model)}, {work.title}", "" if aim is None else f"{aim:g}"]
@@ -201,9 +201,12 @@ def _facts(one: Comparison) -> str:
     )
 
 
-def _title(machine: Machine, column: Column, change: EngineChange | None) -> str:
-    all_older = all(cell.is_older_than(change) for cell in column.values())
-    return f"{machine.title} {_OLDER}" if all_older else machine.title
+def _titles(table: Mapping[Machine, Column], change: EngineChange | None) -> list[str]:
+    """Headings of columns, with threads where they differ."""
+    differ = len({machine.threads for machine in table}) > 1
+    names = [machine.title if differ else machine.name for machine in table]
+    all_older = [all(cell.is_older_than(change) for cell in column.values()) for column in table.values()]
+    return [f"{name} {_OLDER}" if older else name for name, older in zip(names, all_older, strict=True)]
 
 
 def _mark(column: Column, change: EngineChange | None) -> EngineChange | None:
@@ -213,14 +216,16 @@ def _mark(column: Column, change: EngineChange | None) -> EngineChange | None:
 
 def _age(table: Mapping[Machine, Column], change: EngineChange | None) -> str:
     """The note on old code."""
+    threads = {machine.threads for machine in table}
+    each = f"Every engine had {threads.pop()} threads. " if len(threads) == 1 else ""
     if change is None:
-        return "When the engine last changed is not known here."
+        return f"{each}When the engine last changed is not known here."
     last = f"the engine's last change (`{change.commit}`, {change.at:%Y-%m-%d %H:%M} UTC)"
     older = [cell.is_older_than(change) for column in table.values() for cell in column.values()]
     if not any(older):
-        return f"All figures are of code after {last}."
+        return f"{each}All figures are of code after {last}."
     number = "all" if all(older) else f"{sum(older)} of {len(older)}"
-    return f"{_OLDER} measured with code from before {last}: {number} figures."
+    return f"{each}{_OLDER} measured with code from before {last}: {number} figures."
 
 
 def _ratio(cell: Cell | None, change: EngineChange | None) -> str:

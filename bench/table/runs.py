@@ -66,6 +66,8 @@ class Run:
     repeats: int
     peers: tuple[str, ...]
     generate: int = 32
+    tuning_tokens: int = 1024
+    """Less for large models, whose prompts of 512 tokens take half a minute on two cores."""
 
     @property
     def works(self) -> list[Work]:
@@ -82,17 +84,18 @@ class Run:
         return [
             *("--model", self.model, "--threads", str(threads), "--peers", ",".join(self.peers)),
             *("--repeats", str(self.repeats), "--prompt", _listed(self.prompts), "--batch", _listed(self.batches)),
-            *("--decode-context", str(self.decode_context), "--generate", str(self.generate), "--out", str(out)),
+            *("--decode-context", str(self.decode_context), "--generate", str(self.generate)),
+            *("--tuning-tokens", str(self.tuning_tokens), "--out", str(out)),
         ]
 
 
 RUNS: Final = (
     Run("embedded", "embedded", (512,), (1, 8, 32), 128, 3, (*GGUF_PEERS, "vllm_cpu")),
-    Run("1.1b", "1.1b", (512,), (1, 8, 16, 32), 128, 2, GGUF_PEERS),
+    Run("1.1b", "1.1b", (512,), (1, 8, 16, 32), 128, 2, GGUF_PEERS, tuning_tokens=512),
     # A prompt of 8,192 takes a minute on two cores, so one round is what there is time for.
-    Run("1.1b-8192", "1.1b", (8192,), (1,), 8192, 1, GGUF_PEERS),
-    Run("8b", "8b", (512,), (1,), 128, 2, GGUF_PEERS),
-    Run("7b", "7b", (512,), (1,), 512, 2, GGUF_PEERS),
+    Run("1.1b-8192", "1.1b", (8192,), (1,), 8192, 1, GGUF_PEERS, tuning_tokens=512),
+    Run("8b", "8b", (512,), (1,), 128, 2, GGUF_PEERS, tuning_tokens=256),
+    Run("7b", "7b", (512,), (1,), 512, 2, GGUF_PEERS, tuning_tokens=256),
 )
 
 
@@ -134,7 +137,7 @@ def estimated_s(run: Run, weights: int, rates: Rates) -> float:
         tuning = 2 * speed.variants if speed.variants > 1 else 1
         total_s += speed.start_s + weights * speed.load_s_per_weight * speed.variants
         for work in run.works:
-            short_s, short_context_s = _work_s(shortened(work), weights, rates, speed)
+            short_s, short_context_s = _work_s(shortened(work, run.tuning_tokens), weights, rates, speed)
             once_s, context_s = _work_s(work, weights, rates, speed)
             if speed.keeps_contexts:
                 total_s += tuning * max(TURN_S, short_s) + speed.variants * short_context_s

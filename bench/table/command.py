@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from importlib import import_module
 from pathlib import Path
@@ -34,6 +35,7 @@ from bench.table.runs import (
     estimated_s,
     is_finished,
     our_memory_bytes,
+    peers_that_fit,
     unmade_bytes,
 )
 from bench.work import works
@@ -67,6 +69,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         unknown = [name for name in names if name not in known]
         if unknown:
             parser.error(f"there is no {unknown[0]!r}; choose of {', '.join(known)}")
+    if not options.models:
+        parser.error(f"name a model of {', '.join(KNOWN_MODELS)}")
     return options
 
 
@@ -155,10 +159,15 @@ def announce(options: argparse.Namespace, machine: Machine, runs: Sequence[Run],
     say(f"This machine is called {machine.title}. To measure:")
     total_s = 0.0
     for run in runs:
-        took_s = estimated_s(run, weights_of(run.model), rates)
-        total_s += took_s
+        weights = weights_of(run.model)
+        memory = {name: peer(name).memory_per_weight_bytes for name in run.peers}
+        peers = peers_that_fit(run, weights, available_memory_bytes(), memory)
+        takes_s = estimated_s(replace(run, peers=peers), weights, rates)
+        total_s += takes_s
         rounds = f"{run.repeats} round{'' if run.repeats == 1 else 's'}"
-        say(f"  {run.name}: {rounds} beside {', '.join(run.peers)}: about {minutes(took_s)}")
+        missing = [name for name in run.peers if name not in peers]
+        without = f" (no memory for {', '.join(missing)})" if missing else ""
+        say(f"  {run.name}: {rounds} beside {', '.join(peers) or 'no peer'}{without}: about {minutes(takes_s)}")
     names = dict.fromkeys(name for run in runs for name in run.peers)
     to_install = [name for name in names if not peer(name).is_installed(options.environments)]
     if to_install:

@@ -120,7 +120,7 @@ def details(results: Results, change: EngineChange | None) -> str:
         row = [f"{MODELS.get(model, model)}, {work.title}", "" if aim is None else f"{aim:g}"]
         row += [_spread(column.get((model, work.text)), aim, _mark(column, change)) for column in table.values()]
         lines.append(_row(row))
-    parts = ["\n".join([*lines, "", _age(table, change)])]
+    parts = ["\n".join([*lines, "", _age(table, change)]), "## Machines"]
     parts += [_machine_part(machine, column, results.about) for machine, column in table.items()]
     return "\n\n".join(parts)
 

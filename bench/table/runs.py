@@ -159,6 +159,22 @@ def _work_s(work: Work, weights: int, rates: Rates, speed: Speed) -> tuple[float
     return work.new_tokens * step_s / (speed.decode * long), prompts_s
 
 
+def peers_that_fit(run: Run, weights: int, free_bytes: int, bytes_per_weight: Mapping[str, float]) -> tuple[str, ...]:
+    """The peers that memory suffices for beside our engine and the peers before them.
+
+    bytes_per_weight: what each may take at most. Our own weights do not count, because they are
+    mapped from a file.
+    """
+    left = float(free_bytes - OUR_MEMORY_BYTES)
+    fit = []
+    for name in run.peers:
+        needed = weights * bytes_per_weight[name]
+        if needed <= left:
+            fit.append(name)
+            left -= needed
+    return tuple(fit)
+
+
 def unmade_bytes(model: BenchModel, weights: int, peers: Sequence[str]) -> int:
     """Bytes of disk that the model's forms will take which are not there yet."""
     bytes_of = 0.0

@@ -162,11 +162,8 @@ def _machine_part(machine: Machine, column: Column, about: Mapping[str, str]) ->
 
 def _file_line(one: Comparison) -> str:
     result, limits = one.result, one.result["limits"]
-    versions = [
-        f"{engine['version']}{' (the generic wheel)' if 'generic build' in engine['settings'] else ''}"
-        for name, engine in result["engines"].items()
-        if not name.startswith(OURS)
-    ]
+    peers = [engine for name, engine in result["engines"].items() if not name.startswith(OURS)]
+    versions = [f"{engine['version']}{_peer_setting(engine['settings'])}" for engine in peers]
     missing = [PEERS.get(name, name) for name in result["missing"]]
     parts = [
         f"`{one.file}`: {day(one.measured_at)}, commit {_commit(one)}, {_rounds(result['rounds_finished'])}",
@@ -178,6 +175,14 @@ def _file_line(one: Comparison) -> str:
         *([one.note] if one.note else []),
     ]
     return f"- {'; '.join(parts)}."
+
+
+def _peer_setting(settings: str) -> str:
+    """What of a peer's settings decides its speed."""
+    if "generic build" in settings:
+        return " (the generic wheel)"
+    hint = re.search(r"INFERENCE_PRECISION_HINT ([\w ]+)", settings)
+    return f" (in {hint[1]})" if hint else ""
 
 
 def _settings(settings: str) -> str:

@@ -82,6 +82,7 @@ def test_the_details_have_spreads_aims_figures_and_files(tmp_path: Path) -> None
     }
     result = comparison(rates, missing={"openvino_genai": "no memory"})
     result["engines"]["ik_llama_cpp"]["settings"] = "the wheel's generic build; x"
+    result["engines"]["llama_cpp"]["settings"] = "threads 2, INFERENCE_PRECISION_HINT f32 or bf16, x"
     write(tmp_path, "a", result)
     (tmp_path / "machines.toml").write_text(
         '[about]\n"Zen 4" = "It was cold."\n[files."compare-a"]\nnote = "disturbed"\n'
@@ -95,7 +96,8 @@ def test_the_details_have_spreads_aims_figures_and_files(tmp_path: Path) -> None
     assert "| 1.1B, one answer | 60.0 | 15% (read) | crashed | **30.0** | compare-a |" in text
     assert (
         "- `compare-a`: 2026-02-03, commit aaaaaaa, 2 rounds; tier x; reads 40 GB/s, 470 G multiply-adds/s (vnni); "
-        "beside llama_cpp 1, ik_llama_cpp 1 (the generic wheel); missing: OpenVINO GenAI; disturbed." in text
+        "beside llama_cpp 1 (in f32 or bf16), ik_llama_cpp 1 (the generic wheel); missing: OpenVINO GenAI; disturbed."
+        in text
     )
 
 

@@ -84,14 +84,19 @@ Column = Mapping[tuple[str, str], Cell]
 
 
 def columns(comparisons: Sequence[Comparison]) -> dict[Machine, Column]:
-    """The newest cell of each machine, model and work; machines in the order of columns."""
+    """The newest cell of each machine, model and work; machines in the order of columns.
+
+    One without a peer does not replace one with a peer, because there is nothing to compare.
+    """
     found: dict[Machine, dict[tuple[str, str], Cell]] = {}
     for comparison in sorted(comparisons, key=lambda one: (one.measured_at, one.file)):
         for work in comparison.result["works"]:
             cell = cell_of(comparison, work)
-            if cell is not None:
-                found.setdefault(comparison.machine, {})[comparison.model, work] = cell
-    return {machine: found[machine] for machine in sorted(found, key=_place)}
+            column = found.setdefault(comparison.machine, {})
+            before = column.get((comparison.model, work))
+            if cell is not None and (cell.peer or before is None or before.peer is None):
+                column[comparison.model, work] = cell
+    return {machine: found[machine] for machine in sorted(found, key=_place) if found[machine]}
 
 
 def cell_of(comparison: Comparison, work: str) -> Cell | None:

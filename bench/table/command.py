@@ -7,6 +7,7 @@ a peer or a model is missing from the result, 2 if something could not be done.
 
 import argparse
 import json
+import re
 import shutil
 import signal
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,7 +43,10 @@ from bench.table.runs import (
 from bench.work import works
 from quant.errors import QuantError
 
+PACKAGES: Final = ("gguf", "safetensors")
+"""What models are written with for the peers."""
 DEFAULT_MODELS: Final = ("embedded", "1.1b", "8b")
+PEERS_FOLDER: Final = ROOT / "build" / "peers"
 KNOWN_MODELS: Final = (*DEFAULT_MODELS, "7b")
 Compare = Callable[[Sequence[str]], dict[str, Any]]
 """Runs a comparison from its command line, which ends in the JSON's path."""
@@ -61,7 +66,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", help="folder of the JSONs")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="folder of the pages")
-    parser.add_argument("--environments", type=Path, default=ROOT / "build" / "peers", help="(default: build/peers)")
+    parser.add_argument("--environments", type=Path, default=PEERS_FOLDER, help="(default: build/peers)")
     options = parser.parse_args(arguments)
     options.models = [name for name in options.models.split(",") if name]
     options.peers = options.peers if options.peers is None else [name for name in options.peers.split(",") if name]
@@ -69,6 +74,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         unknown = [name for name in names if name not in known]
         if unknown:
             parser.error(f"there is no {unknown[0]!r}; choose of {', '.join(known)}")
+    if options.machine is not None and not re.fullmatch(r"[^|\r\n]+", options.machine):
+        parser.error("a machine's name is a line without |")
     if not options.models:
         parser.error(f"name a model of {', '.join(KNOWN_MODELS)}")
     return options
@@ -106,6 +113,11 @@ def render(options: argparse.Namespace) -> int:
 def measure_and_render(options: argparse.Namespace, compare_one: Compare) -> int:
     """Measures what is not measured yet, then renders, also when it is interrupted. Raises ResultsError, OSError."""
     read_results(options.results)  # before an hour's work
+    absent = [package for package in PACKAGES if find_spec(package) is None]
+    if absent:
+        raise ResultsError(
+            f"the package {absent[0]} is missing: install the extra `bench`, as pip install -e '.[bench]'"
+        )
     threads = options.threads or cores()
     machine = Machine(options.machine or this_processor().name, threads)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the engines end too
@@ -181,7 +193,9 @@ def measure(options: argparse.Namespace, machine: Machine, run: Run, compare_one
     """One run, into its JSON. Returns 1 if a peer is missing, 2 if it failed, which is printed; else 0."""
     partial = working(options) / run.file(machine)
     partial.parent.mkdir(parents=True, exist_ok=True)
-    arguments = [*run.arguments(machine.threads, partial), "--environments", str(options.environments)]
+    arguments = run.arguments(machine.threads, partial)
+    if options.environments != PEERS_FOLDER:
+        arguments += ["--environments", str(options.environments)]
     if options.machine:
         arguments += ["--machine", options.machine]
     try:
@@ -196,6 +210,8 @@ def measure(options: argparse.Namespace, machine: Machine, run: Run, compare_one
 def run_compare(arguments: Sequence[str]) -> dict[str, Any]:
     """`redoubt bench compare`, without its table. Raises what `bench.compare.compare` raises."""
     options = compare.parse(arguments)
+    # The JSON has the command, and is published: without this machine's folders.
+    options.arguments = [Path(word).name if word.startswith("/") else word for word in arguments]
     todo = works(options.prompt, options.decode_context, options.generate, options.batch, options.context)
     return compare.compare(options, todo)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bench import compare
 from bench.common import ROOT
 from bench.process import CrashError
 from bench.rates import Rates
@@ -28,6 +29,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (tmp_path / page).write_text(f"{BEGIN}\n{END}\n")
     monkeypatch.setattr(command, "commit", lambda: "aaaaaaaaaaaa")
     monkeypatch.setattr(command, "last_engine_change", lambda: None)
+    monkeypatch.setattr(command, "PACKAGES", ())
     monkeypatch.setattr(command, "sample_rates", lambda threads: Rates(41e9, 472e9, "vnni"))
     monkeypatch.setattr(command, "available_memory_bytes", lambda: 64 << 30)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
@@ -191,6 +193,7 @@ def test_a_bad_folder_of_results_is_said_before_anything_runs(
         (["--models", "70b"], "there is no '70b'; choose of embedded,"),
         (["--models", ""], "name a model"),
         (["--peers", "llama"], "there is no 'llama'; choose of llama_cpp,"),
+        (["--machine", "a|b"], "without |"),
         (["--threads", "0"], "must be at least 1"),
     ],
 )
@@ -200,6 +203,24 @@ def test_wrong_options_are_one_line(arguments: list[str], message: str, capsys: 
     printed = capsys.readouterr().err
     assert message in printed
     assert printed.count("\n") == 1
+
+
+def test_what_is_published_has_no_folders_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "compare", lambda options, works: {"command": options.arguments, "works": works})
+    (run,) = chosen_runs(["8b"], None, quick=False)
+    arguments = [*run.arguments(2, tmp_path / "x.json"), "--environments", str(tmp_path / "peers")]
+    result = command.run_compare(arguments)
+    assert result["works"] == run.works
+    assert result["command"][:2] == ["--model", "8b"]
+    assert result["command"][-3:] == ["x.json", "--environments", "peers"]
+
+
+def test_the_packages_of_the_extra_are_needed(
+    folders: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "PACKAGES", ("no_such_package",))
+    assert command.main([*folders, *MACHINE]) == 2
+    assert "install the extra `bench`" in capsys.readouterr().err
 
 
 def test_defaults_are_the_repositorys(capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,6 +71,20 @@ def test_the_newest_figure_of_each_work_is_shown(tmp_path: Path) -> None:
     assert (one.source.file, one.peer) == ("compare-z", None)  # its peer crashed
 
 
+def test_a_figure_without_a_peer_replaces_none_with_one(tmp_path: Path) -> None:
+    later = {"measured_at": "2026-02-04T00:00:00+00:00"}
+    write(tmp_path, "a", FAST)
+    write(tmp_path, "b", comparison({"redoubt": {PROMPT: 300.0, ONE: 70.0}}, **later))
+    column = columns(read_results(tmp_path).comparisons)[Machine("Zen 4", 2)]
+    assert column["1.1b", PROMPT].ours_tokens_per_s == 200.0
+    assert column["1.1b", ONE].ours_tokens_per_s == 70.0  # neither has a peer
+
+
+def test_a_machine_without_figures_is_no_column(tmp_path: Path) -> None:
+    write(tmp_path, "a", comparison({"redoubt": {ONE: "crashed"}, "a": {ONE: 1.0}}))
+    assert columns(read_results(tmp_path).comparisons) == {}
+
+
 def test_ours_in_another_type_is_no_peer(tmp_path: Path) -> None:
     rates = {"redoubt": {ONE: 60.0}, "redoubt_bf16": {ONE: 70.0}, "a": {ONE: 20.0}, "b": {ONE: 30.0}}
     write(tmp_path, "x", comparison(rates))

@@ -148,7 +148,8 @@ def _machine_part(machine: Machine, column: Column, about: Mapping[str, str]) ->
     files = {cell.source.file: cell.source for cell in column.values()}
     newest = max(files.values(), key=lambda one: (one.measured_at, one.file))
     peers = [name for name in PEERS if any(name in one.result["engines"] for one in files.values())]
-    lines = [f"### {machine.title}", "", " ".join(filter(None, [_facts(newest), about.get(machine.name, "")])), ""]
+    known = " ".join(filter(None, [_facts(newest), about.get(machine.name, "")]))
+    lines = [f"### {machine.title}", "", *([known, ""] if known else [])]
     lines += _heading(["tokens/s", "Redoubt", "of the limit", *(PEERS[name] for name in peers), "file"])
     for model, work in works_of({machine: column}):
         cell = column[model, work.text]

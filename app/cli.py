@@ -6,14 +6,14 @@ command imports what it needs itself: `redoubt --help` loads neither Ray nor the
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
-from app.commands import accounts, memory, models
+from app.commands import accounts, benches, memory, models
 from app.commands.one_line import OneLineGroup, fail, one_line_errors
 from app.launch.node.roles import Cores, Role
 
@@ -35,9 +35,6 @@ cli.command()(accounts.audit)
 for command in (models.convert, models.export, models.seal, models.synth):
     cli.command()(command)
 # For commands whose options are read by who does the work.
-_BENCHES = (
-    "engine, kernels, structured, serving, faults, overload, soak, memory, cluster, confidential, compare or report"
-)
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -238,42 +235,16 @@ def chat(
 @cli.command(context_settings=_PASSED_ON)
 def bench(
     context: typer.Context,
-    what: Annotated[
-        str,
-        typer.Argument(metavar="WHAT"),
-    ] = "--help",
+    what: Annotated[str, typer.Argument(metavar="WHAT")] = "--help",
 ) -> None:
-    """Measure the engine, kernels, structured output, the service, its faults, saved pages, clusters, peers; or all."""
-    if what == "--help":
-        typer.echo(f"Usage: redoubt bench WHAT [OPTIONS]\n\nWHAT is {_BENCHES}. Each has its own --help.")
+    """Measure the engine, the service, its faults, this machine and other engines (`redoubt bench --help`)."""
+    if what in ("-h", "--help"):
+        typer.echo(benches.usage())
         raise typer.Exit
-    if what == "engine":
-        from bench.engine import main as measure
-    elif what == "kernels":
-        from bench.kernels import main as measure
-    elif what == "structured":
-        from bench.structured import main as measure
-    elif what == "serving":
-        from bench.serving import main as measure
-    elif what == "faults":
-        from bench.faults.measure import main as measure
-    elif what == "overload":
-        from bench.faults.overload import main as measure
-    elif what == "soak":
-        from bench.faults.soak import main as measure
-    elif what == "memory":
-        from bench.memory import main as measure
-    elif what == "cluster":
-        from bench.cluster.measure import main as measure
-    elif what == "confidential":
-        with _needing_verifier():
-            from bench.confidential import main as measure
-    elif what == "compare":
-        from bench.compare import main as measure
-    elif what == "report":
-        from bench.report.command import main as measure
-    else:
-        fail(f"there is no bench {what!r}: {_BENCHES}", 2)
+    if what not in benches.BENCHES:
+        fail(f"there is no bench {what!r}: {', '.join(benches.BENCHES)}", 2)
+    with _needing_verifier() if what in benches.NEED_VERIFIER else nullcontext():
+        measure = benches.load(what)
     raise typer.Exit(measure(context.args))
 
 

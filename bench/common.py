@@ -7,7 +7,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -18,16 +18,30 @@ ROOT: Final = Path(__file__).parent.parent
 """The repository."""
 
 
+NO_CODE: Final = ("docs", "bench/results")
+"""Folders in which a change makes no other code, such as the results of the bench that runs."""
+
+
 def commit() -> str:
-    """The commit this code was run from, or the installed version where there is no repository."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--match="]
+    """The commit this code was run from, or the installed version where there is no repository.
+
+    It ends in -dirty if the code has uncommitted changes.
+    """
+    git = ["git", "-C", str(ROOT)]
+    excluded = [f":(exclude){folder}" for folder in NO_CODE]
     try:
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        name = _output_of([*git, "describe", "--always", "--abbrev=12", "--match="])
+        changed = _output_of([*git, "status", "--porcelain", "--untracked-files=no", "--", ".", *excluded])
+        return f"{name}-dirty" if changed else name
     except (OSError, subprocess.CalledProcessError):
         try:
             return version("redoubt")
         except PackageNotFoundError:
             return "unknown"
+
+
+def _output_of(command: Sequence[str]) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def memory_bytes(file: str, name: str) -> int:

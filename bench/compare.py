@@ -22,19 +22,23 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from bench.common import ROOT, OneLineParser, available_memory_bytes, machine, number_list
+from bench.code_age import last_engine_change
+from bench.common import ROOT, OneLineParser, at_least, machine, number_list
 from bench.compare_table import table
 from bench.limits import Demand
-from bench.models import NAMES, BenchModel, bench_model
+from bench.models import NAMES, bench_model
 from bench.peers import InstallError, Peer
 from bench.process import Contender, CrashError
+from bench.processor import machine_facts, this_processor
 from bench.rates import Rates, best_rates, rates_json, sample_rates
+from bench.starting import Setting, start_peer
 from bench.work import CLOCKS, NotSupportedError, Work, works
 from kernels import _native
 
@@ -48,8 +52,15 @@ TURN_S, MOST_TIMES = 1.0, 20
 class Comparison:
     """The engines and their measurements so far."""
 
-    def __init__(self, contenders: Sequence[Contender], works: Sequence[Work], repeats: int) -> None:
+    def __init__(
+        self,
+        contenders: Sequence[Contender],
+        works: Sequence[Work],
+        repeats: int,
+        tuning_tokens: int = TUNING_TOKENS,
+    ) -> None:
         """The contenders must have been started."""
+        self._tuning_tokens = tuning_tokens
         self.contenders = list(contenders)
         self.crashes: list[dict[str, str]] = []
         self._works = works
@@ -99,7 +110,7 @@ class Comparison:
         assert one.about is not None
         once = one.about.variants
         turns = [*once, *reversed(once)] if len(once) > 1 else once
-        short = {work: shortened(work) for work in self._works}
+        short = {work: shortened(work, self._tuning_tokens) for work in self._works}
         rates: dict[Work, dict[str, float]] = {work: {} for work in short.values()}  # 0: crashed or refused
         for variant in turns:
             for work, found in rates.items():
@@ -170,9 +181,12 @@ def warm(rates: Sequence[float]) -> float:
     return statistics.median(rates[1:] or rates)
 
 
-def shortened(work: Work) -> Work:
-    """A work of the same kind that takes seconds, long enough to compare the variants of an engine."""
-    context = min(work.context_tokens, max(TUNING_TOKENS // work.streams, 16))
+def shortened(work: Work, tokens: int = TUNING_TOKENS) -> Work:
+    """A work of the same kind that takes seconds, long enough to compare the variants of an engine.
+
+    tokens: the most of context, of all streams together.
+    """
+    context = min(work.context_tokens, max(tokens // work.streams, 16))
     return replace(work, context_tokens=context, new_tokens=min(work.new_tokens, TUNING_STEPS))
 
 
@@ -188,24 +202,6 @@ def work_table(works: Sequence[Work], demand: Demand, samples: Sequence[Rates]) 
             **{"limit_tokens_per_s": round(limit, 2), "limited_by": by},
         }
     return result
-
-
-def start_peer(peer: Peer, model: BenchModel, options: argparse.Namespace, weights: int, context: int) -> Contender:
-    """Installs a peer, makes its form of the model and starts it. Raises MemoryError and what these steps raise."""
-    peer.install(options.environments)
-    needed, available = int(peer.memory_per_weight_bytes * weights), available_memory_bytes()
-    if needed > available:
-        raise MemoryError(f"needs about {needed / 1e9:.1f} GB of memory, {available / 1e9:.1f} GB are free: not run")
-    path = model.make_gguf() if peer.reads == "gguf" else model.make_hf()
-    command = peer.command(options.environments, path, options.threads, options.clock, context)
-    log = options.environments / f"{peer.name}.log"
-    one = Contender(peer.name, command, ROOT, log, options.timeout)
-    try:
-        one.start()
-    except CrashError:
-        one.stop()
-        raise
-    return one
 
 
 def our_contenders(packed: Path, options: argparse.Namespace, works: Sequence[Work]) -> list[Contender]:
@@ -249,12 +245,23 @@ def compare(options: argparse.Namespace, todo: Sequence[Work]) -> dict[str, Any]
         dict.fromkeys(_native.Model.chosen_kv_type(str(packed), name, *types) for name in options.kv_type)
     )
     demand = Demand.of(packed, options.kv_type[0])
-    weights = demand.layer_weights + demand.head_weights
-    context = max(work.context_tokens + work.new_tokens for work in todo)
+    setting = Setting(
+        environments=options.environments,
+        model=model,
+        weights=demand.layer_weights + demand.head_weights,
+        threads=options.threads,
+        clock=options.clock,
+        context_tokens=max(work.context_tokens + work.new_tokens for work in todo),
+        timeout_s=options.timeout,
+    )
     contenders, missing = our_contenders(packed, options, todo), {}
+    changed = last_engine_change()
     result: dict[str, Any] = {
         "model": model.name,
         **machine(),
+        "machine": machine_facts(this_processor(), options.machine),
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "code_at": None if changed is None else changed.at.isoformat(),
         "threads": options.threads,
         "command": shlex.join(["redoubt", "bench", "compare", *options.arguments]),
         "load_average_before": os.getloadavg()[0],
@@ -271,11 +278,11 @@ def compare(options: argparse.Namespace, todo: Sequence[Work]) -> dict[str, Any]
             tqdm.write(f"starting {name}", file=sys.stderr)
             try:
                 peer: Peer = import_module(f"bench.peers.{name}").PEER
-                contenders.append(start_peer(peer, model, options, weights, context))
+                contenders.append(start_peer(peer, setting, contenders))
             except (InstallError, CrashError, MemoryError, OSError, ImportError) as error:
                 missing[name] = str(error)
                 tqdm.write(f"{name} is missing: {error}", file=sys.stderr)
-        comparison = Comparison(contenders, todo, options.repeats)
+        comparison = Comparison(contenders, todo, options.repeats, options.tuning_tokens)
         samples = [sample_rates(options.threads)]
         with tqdm(total=comparison.turns() * len(todo), file=sys.stderr, unit="work", leave=False) as progress:
             for turn in range(comparison.turns()):
@@ -324,8 +331,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--prompt-compute-type", choices=("auto", "same", "bf16"), default="auto", help="ours")
     parser.add_argument("--weight-memory", choices=("auto", "mapped", "huge_pages"), default="auto", help="ours")
+    parser.add_argument(
+        "--tuning-tokens", type=at_least(16), default=TUNING_TOKENS, help="context that chooses variants (%(default)s)"
+    )
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for loading, and for each measurement")
+    parser.add_argument("--machine", metavar="NAME", help="its name in tables (default: the processor's generation)")
     parser.add_argument("--out", type=Path, required=True, help="the JSON")
     parser.add_argument("--models", type=Path, default=ROOT / "models", help="(default: the repository's)")
     parser.add_argument("--environments", type=Path, default=ROOT / "build" / "peers", help="(default: build/peers)")

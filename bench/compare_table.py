@@ -9,12 +9,22 @@ from typing import Any
 OURS = "redoubt"
 
 
+def best_peer(result: Mapping[str, Any], work: str) -> str | None:
+    """The fastest engine at a work that is not one of ours; None where no peer has a figure."""
+    medians = {
+        name: engine["results"].get(work, {}).get("median")
+        for name, engine in result["engines"].items()
+        if name != OURS and not name.startswith(f"{OURS}_")  # ours with another KV or compute type
+    }
+    there = {name: median for name, median in medians.items() if median is not None}
+    return max(there, key=there.__getitem__, default=None)
+
+
 def table(result: Mapping[str, Any]) -> str:
     """The table: tokens a second of each engine, our share of the machine's limit, and our ratio to the best peer."""
     engines = result["engines"]
     others = [name for name in engines if name != OURS]
-    variants = [name for name in others if name.startswith(f"{OURS}_")]  # ours with another KV or compute type
-    peers = [name for name in others if name not in variants]
+    variants = [name for name in others if name.startswith(f"{OURS}_")]
     columns = [f"{result['model']}, tokens/s", "limit", OURS, "share of limit", *others, "ratio to best peer"]
     lines = [
         f"| {' | '.join(columns)} |",
@@ -28,7 +38,7 @@ def table(result: Mapping[str, Any]) -> str:
             one: f"{rate['median']:.1f}" if "median" in rate else rate.get("none", "-")[:60]
             for one, rate in rates.items()
         }
-        best = max((peer for peer in peers if "median" in rates[peer]), key=lambda p: rates[p]["median"], default=None)
+        best = best_peer(result, name)
         ratio = "-"
         if best is not None and name in result["ratios"][best]:
             found = result["ratios"][best][name]

@@ -6,6 +6,7 @@ made once and kept. Does not know which engine reads which form.
 """
 
 import json
+import math
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -87,6 +88,15 @@ def bench_model(name: str, models: Path, made: Path) -> BenchModel:
     kept = models / f"{shape}-synth"
     packed = kept if kept.exists() else made / f"{shape}-synth"
     return BenchModel(name, packed, made / f"{shape}-random.Q4_0.gguf", made / f"{shape}-random-bf16")
+
+
+def weights_of(name: str) -> int:
+    """The weights that a token's computation needs: those of all layers and of the head.
+
+    name: one of NAMES.
+    """
+    shape = SHAPES[RANDOM_SHAPES.get(name, "smollm2-135m")]
+    return sum(math.prod(sizes) for tensor, sizes in _tensor_shapes(shape).items() if tensor != "token_embd.weight")
 
 
 def write_random_gguf(shape: Mapping[str, Any], path: Path, *, seed: int = 0, progress: bool = True) -> None:

@@ -86,8 +86,11 @@ def points_of_disks(result: Mapping[str, Any], tokens: str) -> Points:
     return {name: sorted(of_kind) for name, of_kind in points.items()}
 
 
-def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Writes the plots with at least two points of one engine; returns their paths."""
+def draw(result: Mapping[str, Any], folder: Path, only: Sequence[str] | None = None) -> list[Path]:
+    """Writes the plots with at least two points of one engine; returns their paths.
+
+    only: the files that are wanted, by name; None: all.
+    """
     seconds = "seconds to the first token"
     if "disks" in result:
         lengths = [str(length) for length in result["disks"][0]["first_token_ms"]]
@@ -105,8 +108,8 @@ def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
     written = []
     folder.mkdir(parents=True, exist_ok=True)
     for name, points, x_label, y_label in pictures:
-        if any(len(of_engine) > 1 for of_engine in points.values()):
-            path = folder / f"{result['model']}-{name}.svg"
+        path = folder / f"{result['model']}-{name}.svg"
+        if any(len(of_engine) > 1 for of_engine in points.values()) and (only is None or path.name in only):
             _draw_points(
                 plot, points, path, xlabel=x_label, ylabel=y_label, title=f"{result['model']}, {result['cpu']}"
             )
@@ -115,6 +118,7 @@ def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
 
 
 def _draw_points(plot: Any, points: Points, path: Path, **labels: str) -> None:
+    plot.rcParams["svg.hashsalt"] = path.stem  # equal figures, equal files
     figure, axes = plot.subplots(figsize=(6, 4), layout="constrained")
     for engine, of_engine in points.items():
         x, median, lowest, highest = zip(*of_engine, strict=True)
@@ -126,7 +130,7 @@ def _draw_points(plot: Any, points: Points, path: Path, **labels: str) -> None:
     axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path)
+    figure.savefig(path, metadata={"Date": None})
     plot.close(figure)
 
 

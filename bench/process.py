@@ -16,6 +16,7 @@ from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
 from typing import Any
 
+from bench.common import memory_bytes
 from bench.work import About, NotSupportedError, Work
 
 LAST_WORDS_CHARACTERS = 1500
@@ -28,17 +29,27 @@ class CrashError(Exception):
 class Contender:
     """One engine under comparison: a process that loads the model once and measures each requested work."""
 
-    def __init__(self, name: str, command: Sequence[str], folder: Path, log: Path, timeout_s: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        folder: Path,
+        log: Path,
+        timeout_s: float,
+        *,
+        most_memory_bytes: int = 0,
+    ) -> None:
         """Starts nothing yet.
 
         folder: where the process runs (the repository, so that it finds this package). log: gets its standard error.
-        timeout_s: for loading, and for each work.
+        timeout_s: for loading, and for each work. most_memory_bytes: what it may take; 0 where that is not known.
         """
         self.name = name
         self.about: About | None = None
         self._command = list(command)
         self._folder = folder
         self._log = log
+        self.most_memory_bytes = most_memory_bytes
         self._timeout_s = timeout_s
         self._process: Popen[bytes] | None = None
         self._received = b""
@@ -92,6 +103,15 @@ class Contender:
         answer = self._read()
         self._rest()
         return answer
+
+    def private_bytes(self) -> int:
+        """The process' memory that is no file's; 0 if it does not run."""
+        if self._process is None:
+            return 0
+        try:
+            return memory_bytes(f"/proc/{self._process.pid}/status", "RssAnon")
+        except OSError:
+            return 0
 
     def stop(self) -> None:
         """Ends the process if it runs: closes its input, and kills it if it has not ended after 10 s."""

@@ -16,6 +16,8 @@ from typing import Literal
 
 from bench.work import CLOCKS
 
+_INSTALLED = "installed.txt"
+
 
 class InstallError(Exception):
     """A peer could not be installed; the message ends with the installer's last output."""
@@ -35,13 +37,17 @@ class Environment:
         """Its interpreter."""
         return environments / self.name / "bin" / "python"
 
+    def is_installed(self, environments: Path) -> bool:
+        """Whether it is in `environments`/name, in this version."""
+        done = environments / self.name / _INSTALLED
+        return done.exists() and done.read_text() == self._wanted()
+
     def install(self, environments: Path) -> None:
         """Installs it into `environments`/name unless that was done. Raises InstallError."""
-        folder = (environments / self.name).resolve()
-        done, log = folder / "installed.txt", environments / f"{self.name}-install.log"
-        wanted = "\n".join(" ".join(step) for step in self.steps)
-        if done.exists() and done.read_text() == wanted:
+        if self.is_installed(environments):
             return
+        folder = (environments / self.name).resolve()
+        log = environments / f"{self.name}-install.log"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
 
@@ -60,7 +66,10 @@ class Environment:
                 run([str(folder / "bin" / "python"), "-m", "pip", "install", *step])
         except OSError as error:
             raise InstallError(str(error)) from error
-        done.write_text(wanted)
+        (folder / _INSTALLED).write_text(self._wanted())
+
+    def _wanted(self) -> str:
+        return "\n".join(" ".join(step) for step in self.steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,18 +81,32 @@ class Peer(Environment):
     memory_per_weight_bytes: float
     """The approximate memory for a weight; the peer is not started if so much is not available."""
 
-    def command(self, environments: Path, model: Path, threads: int, clock: str, context_tokens: int) -> Sequence[str]:
-        """The command line of its process. context_tokens: the most that any stream will have."""
+    def command(
+        self,
+        environments: Path,
+        model: Path,
+        threads: int,
+        clock: str,
+        context_tokens: int,
+        *,
+        memory_bytes: int | None = None,
+    ) -> Sequence[str]:
+        """The command line of its process.
+
+        context_tokens: the most that any stream will have. memory_bytes: what it may take; None: all that is free.
+        """
         options = ["--threads", str(threads), "--clock", clock, "--context", str(context_tokens)]
+        options += [] if memory_bytes is None else ["--memory-bytes", str(memory_bytes)]
         python = self.python(environments).absolute()  # not resolved: the path selects the environment
         return [str(python), "-m", f"bench.peers.{self.name}", str(model.absolute()), *options]
 
 
 def parse_process_options() -> argparse.Namespace:
-    """The command line that `Peer.command` writes: model, threads, clock, context."""
+    """The command line that `Peer.command` writes: model, threads, clock, context, memory."""
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall")
     parser.add_argument("--context", type=int, required=True)
+    parser.add_argument("--memory-bytes", type=int)
     return parser.parse_args()

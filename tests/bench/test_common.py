@@ -1,9 +1,12 @@
 import argparse
 import json
 import os
+import subprocess
+from pathlib import Path
 
 import pytest
 
+from bench import common
 from bench.common import at_least, machine, memory_bytes, number_list, print_result
 from bench.rates import Rates, best_rates, pinned_cpus
 
@@ -19,6 +22,27 @@ def test_numbers_have_a_least_value() -> None:
     assert at_least(2)("2") == 2
     with pytest.raises(argparse.ArgumentTypeError, match="must be at least 2, not 1"):
         at_least(2)("1")
+
+
+def test_results_and_docs_do_not_change_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*arguments: str) -> None:
+        person = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *person, *arguments], cwd=tmp_path, check=True)
+
+    monkeypatch.setattr(common, "ROOT", tmp_path)
+    files = [tmp_path / name for name in ("docs/a.md", "bench/results/a.json", "bench/a.py")]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("before")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "all")
+    clean = common.commit()
+    assert len(clean) == 12
+    for file in files:
+        assert common.commit() == clean
+        file.write_text("after")
+    assert common.commit() == f"{clean}-dirty"
 
 
 def test_memory_is_read_from_proc() -> None:

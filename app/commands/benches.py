@@ -1,0 +1,36 @@
+"""The measurements of `redoubt bench`: a name, where it is, what it measures. Each has options of its own (--help).
+
+They are loaded by name when one is asked for: `bench` is above `app` and needs packages that serving does not.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Final, cast
+
+BENCHES: Final[Mapping[str, tuple[str, str]]] = {
+    "engine": ("bench.engine", "the engine itself: prompts, answers, loading"),
+    "serving": ("bench.serving", "the service over the bare engine"),
+    "kernels": ("bench.kernels", "each kernel against the machine's memory and peak"),
+    "structured": ("bench.structured", "masks of schemas and grammars"),
+    "memory": ("bench.memory", "saved pages: first tokens after a restart"),
+    "faults": ("bench.faults.measure", "requests that are lost when something dies"),
+    "overload": ("bench.faults.overload", "who waits how long under a flood"),
+    "soak": ("bench.faults.soak", "whether a busy service grows"),
+    "cluster": ("bench.cluster.measure", "a cluster of pods over one machine"),
+    "confidential": ("bench.confidential", "what TLS and attestation cost"),
+    "report": ("bench.report.command", "this machine with one model, as a page with plots"),
+    "compare": ("bench.compare", "our engine beside others"),
+    "table": ("bench.table.command", "the documentation's tables, on this machine"),
+}
+NEED_VERIFIER: Final = ("confidential",)
+
+
+def load(name: str) -> Callable[[Sequence[str]], int]:
+    """The bench's command: takes its arguments, returns the exit status. Raises ImportError."""
+    return cast("Callable[[Sequence[str]], int]", import_module(BENCHES[name][0]).main)
+
+
+def usage() -> str:
+    """What `redoubt bench --help` prints."""
+    lines = [f"  {name:14}{about}" for name, (_, about) in BENCHES.items()]
+    return "\n".join(["Usage: redoubt bench WHAT [OPTIONS]", "", *lines, "", "Each has its own --help."])

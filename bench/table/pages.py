@@ -1,0 +1,273 @@
+"""Writes the tables into the pages, between markers: all Markdown of `redoubt bench table` is here.
+
+Chooses no figures (`bench.table.cells`) and measures nothing. What was the engine's last change is given: a table
+records it, so that a test can write the same table again.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench.code_age import EngineChange, in_minutes
+from bench.compare_table import OURS
+from bench.table.cells import MODELS, Cell, Column, columns, work_name, works_of
+from bench.table.results import Comparison, Machine, Results, ResultsError, day
+
+BEGIN: Final = "<!-- comparisons: begin (written by `redoubt bench table --render`) -->"
+END: Final = "<!-- comparisons: end -->"
+SHORT: Final[Mapping[str, tuple[str, ...]]] = {
+    "8b": ("prefill 512", "decode 1 at 128"),
+    "7b": ("prefill 512", "decode 1 at 512"),
+    "1.1b": (
+        *("prefill 512", "decode 1 at 128", "decode 8 at 128", "decode 32 at 128"),
+        *("prefill 8192", "decode 1 at 8192"),
+    ),
+    "embedded": ("prefill 512", "decode 1 at 128", "decode 32 at 128"),
+}
+"""The rows of the short table."""
+AIMS: Final[Mapping[tuple[str, str], float]] = {
+    ("8b", "prefill 512"): 1.5,
+    ("8b", "decode 1 at 128"): 1.08,
+    ("7b", "prefill 512"): 1.5,
+    ("7b", "decode 1 at 512"): 1.08,
+    ("1.1b", "prefill 512"): 1.5,
+    ("1.1b", "decode 1 at 128"): 1.08,
+    ("1.1b", "decode 4 at 128"): 1.8,
+    ("1.1b", "decode 8 at 128"): 2.5,
+    ("1.1b", "decode 16 at 128"): 3.0,
+    ("1.1b", "decode 32 at 128"): 3.5,
+    ("1.1b", "prefill 4096"): 1.3,
+    ("1.1b", "decode 1 at 4096"): 1.3,
+    ("1.1b", "prefill 8192"): 1.3,
+    ("1.1b", "decode 1 at 8192"): 1.3,
+    ("embedded", "prefill 512"): 2.0,
+    ("embedded", "decode 1 at 128"): 2.0,
+    ("embedded", "decode 32 at 128"): 2.2,
+}
+"""What we want to reach, over the best peer."""
+PEERS: Final[Mapping[str, str]] = {
+    "llama_cpp": "llama.cpp",
+    "ik_llama_cpp": "ik_llama.cpp",
+    "openvino_genai": "OpenVINO GenAI",
+    "vllm_cpu": "vLLM",
+    "ipex_llm": "IPEX-LLM",
+}
+_OLDER = "†"
+_RECORDED = re.compile(r"last change \(`(\w+)`, ([\d-]+ [\d:]+) UTC\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """Where the tables are written."""
+
+    short: Path
+    details: Path
+    files: Path
+
+    @classmethod
+    def of(cls, docs: Path, results: Path) -> "Pages":
+        """Those of a repository's folders."""
+        return cls(docs / "benchmarks.md", docs / "benchmark-details.md", results / "README.md")
+
+
+def written(results: Results, pages: Pages, change: EngineChange | None) -> dict[Path, str]:
+    """Each page's text with its table written anew. Raises ResultsError for a page without markers, OSError."""
+    tables = {
+        pages.short: short_table(results, change),
+        pages.details: details(results, change),
+        pages.files: file_table(results),
+    }
+    return {path: with_block(path, table) for path, table in tables.items()}
+
+
+def with_block(path: Path, block: str) -> str:
+    """A page with `block` between its markers. Raises ResultsError, OSError."""
+    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ResultsError(f"{path} has no lines {BEGIN} and {END} to write the table between: add them")
+    return f"{before}{BEGIN}\n\n{block}\n\n{END}{after}"
+
+
+def recorded_change(page: str) -> EngineChange | None:
+    """The engine's last change as a page names it; None where it names none."""
+    match = _RECORDED.search(page)
+    return match and EngineChange(in_minutes(f"{match[2]}+00:00"), match[1])
+
+
+def short_table(results: Results, change: EngineChange | None) -> str:
+    """The ratios of the rows that matter, and how old their code is."""
+    table = columns(results.comparisons)
+    lines = _heading(["", *_titles(table, change)])
+    for model, works in SHORT.items():
+        for work in works:
+            cells = [_ratio(column.get((model, work)), _mark(column, change)) for column in table.values()]
+            if any(cells):
+                lines.append(_row([f"{MODELS[model]}, {work_name(work).title}", *cells]))
+    dates = [day(max(cell.source.code_at for cell in column.values())) for column in table.values()]
+    lines.append(_row(["newest code", *dates]))
+    return "\n".join([*lines, "", _age(table, change)])
+
+
+def details(results: Results, change: EngineChange | None) -> str:
+    """Every ratio with its spread and aim; then of each machine the tokens a second, limits, versions and files."""
+    table = columns(results.comparisons)
+    lines = _heading(["", "aim", *_titles(table, change)], left=1)
+    for model, work in works_of(table):
+        aim = AIMS.get((model, work.text))
+        row = [f"{MODELS.get(model, model)}, {work.title}", "" if aim is None else f"{aim:g}"]
+        row += [_spread(column.get((model, work.text)), aim, _mark(column, change)) for column in table.values()]
+        lines.append(_row(row))
+    parts = ["\n".join([*lines, "", _age(table, change)]), "## Machines"]
+    parts += [_machine_part(machine, column, results.about) for machine, column in table.items()]
+    return "\n\n".join(parts)
+
+
+def file_table(results: Results) -> str:
+    """Every file, with what it is."""
+    lines = _heading(["file", "machine", "measured", "commit", "pages", "peers", "rounds", "notes"], left=8)
+    for one in results.comparisons:
+        result = one.result
+        rounds, planned = result["rounds_finished"], result["repeats"]
+        there = [PEERS.get(name, name) for name in result["engines"] if not name.startswith(OURS)]
+        lines.append(
+            _row(
+                [
+                    *(one.file, one.machine.title, day(one.measured_at), _commit(one), ", ".join(result["kv_type"])),
+                    *(", ".join(there), f"{rounds}" if rounds == planned else f"{rounds} of {planned}", one.note),
+                ]
+            )
+        )
+    return "\n".join(lines)
+
+
+def _machine_part(machine: Machine, column: Column, about: Mapping[str, str]) -> str:
+    """One machine's figures."""
+    files = {cell.source.file: cell.source for cell in column.values()}
+    newest = max(files.values(), key=lambda one: (one.measured_at, one.file))
+    peers = [name for name in PEERS if any(name in one.result["engines"] for one in files.values())]
+    known = " ".join(filter(None, [_facts(newest), about.get(machine.name, "")]))
+    lines = [f"### {machine.title}", "", *([known, ""] if known else [])]
+    lines += _heading(["tokens/s", "Redoubt", "of the limit", *(PEERS[name] for name in peers), "file"])
+    for model, work in works_of({machine: column}):
+        cell = column[model, work.text]
+        engines = cell.source.result["engines"]
+        theirs = [_figure(engines.get(name, {}).get("results", {}).get(work.text, {}), cell, name) for name in peers]
+        ours = f"{_rate(cell.ours_tokens_per_s)}"
+        share = f"{cell.share:.0%} ({cell.limited_by})"
+        lines.append(_row([f"{MODELS.get(model, model)}, {work.title}", ours, share, *theirs, cell.source.file]))
+    return "\n".join([*lines, "", *(_file_line(one) for _, one in sorted(files.items()))])
+
+
+def _file_line(one: Comparison) -> str:
+    result, limits = one.result, one.result["limits"]
+    peers = [engine for name, engine in result["engines"].items() if not name.startswith(OURS)]
+    versions = [f"{engine['version']}{_peer_setting(engine['settings'])}" for engine in peers]
+    missing = [PEERS.get(name, name) for name in result["missing"]]
+    parts = [
+        f"`{one.file}`: {day(one.measured_at)}, commit {_commit(one)}, {_rounds(result['rounds_finished'])}",
+        _settings(result["engines"][OURS]["settings"]),
+        f"reads {limits['read_bytes_per_s'] / 1e9:.0f} GB/s, {limits['macs_per_s'] / 1e9:.0f} G multiply-adds/s "
+        f"({limits['instruction']})",
+        f"beside {', '.join(versions) or 'no peer'}",
+        *([f"missing: {', '.join(missing)}"] if missing else []),
+        *([one.note] if one.note else []),
+    ]
+    return f"- {'; '.join(parts)}."
+
+
+def _peer_setting(settings: str) -> str:
+    """What of a peer's settings decides its speed."""
+    if "generic build" in settings:
+        return " (the generic wheel)"
+    hint = re.search(r"INFERENCE_PRECISION_HINT ([\w ]+)", settings)
+    return f" (in {hint[1]})" if hint else ""
+
+
+def _settings(settings: str) -> str:
+    """Ours, without the threads, which the heading has."""
+    return ", ".join(part for part in settings.split(", ") if not part.startswith("threads "))
+
+
+def _rounds(number: int) -> str:
+    return f"{number} round{'' if number == 1 else 's'}"
+
+
+def _facts(one: Comparison) -> str:
+    """What the JSON says of its machine; nothing in old ones."""
+    machine = one.result.get("machine")
+    if machine is None:
+        return ""
+    flags = ", ".join(machine["flags"]) or "no vector instructions of ours"
+    return (
+        f"{machine['model_name']}, family {machine['family']}, model {machine['model']}; {machine['cores']} cores, "
+        f"{machine['memory_bytes'] / 2**30:.0f} GiB; {flags}."
+    )
+
+
+def _titles(table: Mapping[Machine, Column], change: EngineChange | None) -> list[str]:
+    """Headings of columns, with threads where they differ."""
+    differ = len({machine.threads for machine in table}) > 1
+    names = [machine.title if differ else machine.name for machine in table]
+    all_older = [all(cell.is_older_than(change) for cell in column.values()) for column in table.values()]
+    return [f"{name} {_OLDER}" if older else name for name, older in zip(names, all_older, strict=True)]
+
+
+def _mark(column: Column, change: EngineChange | None) -> EngineChange | None:
+    """What cells of a column are held against one by one: nothing where its heading has the mark already."""
+    return None if all(cell.is_older_than(change) for cell in column.values()) else change
+
+
+def _age(table: Mapping[Machine, Column], change: EngineChange | None) -> str:
+    """The note on old code."""
+    threads = {machine.threads for machine in table}
+    each = f"Every engine had {threads.pop()} threads. " if len(threads) == 1 else ""
+    if change is None:
+        return f"{each}When the engine last changed is not known here."
+    last = f"the engine's last change (`{change.commit}`, {change.at:%Y-%m-%d %H:%M} UTC)"
+    older = [cell.is_older_than(change) for column in table.values() for cell in column.values()]
+    if not any(older):
+        return f"{each}All figures are of code after {last}."
+    number = "all" if all(older) else f"{sum(older)} of {len(older)}"
+    return f"{each}{_OLDER} measured with code from before {last}: {number} figures."
+
+
+def _ratio(cell: Cell | None, change: EngineChange | None) -> str:
+    if cell is None:
+        return ""
+    return (f"{cell.ratio:.2f}" if cell.peer else "no peer") + (f" {_OLDER}" if cell.is_older_than(change) else "")
+
+
+def _spread(cell: Cell | None, aim: float | None, change: EngineChange | None) -> str:
+    if cell is None or cell.peer is None:
+        return _ratio(cell, change)
+    shown = f"{cell.ratio:.2f} ({cell.lowest:.2f} to {cell.highest:.2f})" if cell.rounds > 1 else f"{cell.ratio:.2f}"
+    shown = f"**{shown}**" if aim is not None and cell.ratio < aim else shown
+    return f"{shown} {_OLDER}" if cell.is_older_than(change) else shown
+
+
+def _figure(result: Mapping[str, Any], cell: Cell, name: str) -> str:
+    """A peer's speed, or in a word why there is none; the best peer's in bold."""
+    if "median" not in result:
+        return "crashed" if result.get("none") == "crashed" else "none" if "none" in result else ""
+    return f"**{_rate(result['median'])}**" if name == cell.peer else _rate(result["median"])
+
+
+def _rate(tokens_per_s: float) -> str:
+    return f"{tokens_per_s:,.0f}" if tokens_per_s >= 100 else f"{tokens_per_s:.1f}"
+
+
+def _commit(one: Comparison) -> str:
+    name, _, dirty = str(one.result["commit"]).partition("-")
+    return f"{name[:7]}{'+' if dirty else ''}"
+
+
+def _heading(cells: list[str], *, left: int = 0) -> list[str]:
+    """A head; columns after the first are aligned right unless `left` more are not."""
+    return [_row(cells), _row(["---" if index <= left else "---:" for index in range(len(cells))])]
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -19,10 +19,8 @@ def choose_lottery(speeds: Sequence[float], rng: random.Random) -> int:
 
     Raises ValueError if there is none, or a speed is not a positive number.
     """
-    total = sum(speeds)
-    if not speeds or not min(speeds) > 0 or total == float("inf"):
-        raise ValueError(f"speeds must be positive numbers: {list(speeds)}")
-    ticket = rng.random() * total
+    _check(speeds)
+    ticket = rng.random() * sum(speeds)
     for index, speed in enumerate(speeds):
         ticket -= speed
         if ticket < 0:
@@ -31,9 +29,15 @@ def choose_lottery(speeds: Sequence[float], rng: random.Random) -> int:
 
 
 def lottery_order(speeds: Sequence[float], rng: random.Random) -> list[int]:
-    """A weighted permutation: a lottery for the first place, then among the rest for the second, ..."""
-    left = list(range(len(speeds)))
-    return [left.pop(choose_lottery([speeds[i] for i in left], rng)) for _ in range(len(speeds))]
+    """A weighted permutation: a lottery for the first place, then among the rest for the second, ...
+
+    Each index draws an exponentially distributed time with rate speed. The first to come is i with probability
+    speed / sum(speed), and as the distribution has no memory, so it is among the rest: one sort, and no draw a place.
+    Raises ValueError as `choose_lottery` does.
+    """
+    _check(speeds)
+    times = [-math.log(1.0 - rng.random()) / speed for speed in speeds]
+    return sorted(range(len(speeds)), key=times.__getitem__)
 
 
 def choose_shortest_queue(queue_lengths: Sequence[int], speeds: Sequence[float]) -> int:
@@ -66,6 +70,11 @@ def home_first(order: Sequence[int], home: int, queue_lengths: Sequence[int], sp
     if waits[home] > _OVERLOAD * min(waits):
         return list(order)
     return [home, *(index for index in order if index != home)]
+
+
+def _check(speeds: Sequence[float]) -> None:
+    if not speeds or not min(speeds) > 0 or sum(speeds) == math.inf:
+        raise ValueError(f"speeds must be positive numbers: {list(speeds)}")
 
 
 def _weight(owner: str, worker_id: str, speed: float) -> float:

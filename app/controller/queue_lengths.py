@@ -1,0 +1,78 @@
+"""How many requests each worker has, as one router knows it: its own at once, other routers' by the last count.
+
+A count that comes from outside (a report, a probe, a worker's answer to a request) holds this router's own requests
+too. They are taken off, so that what is kept of it is the others' part, and a request of this router counts from the
+moment it is chosen until it ends, once. No Ray, and no clock: callers pass seconds of a monotonic clock.
+"""
+
+from collections.abc import Container
+from typing import Final
+
+# A reservation lasts from choosing a worker to sending, one turn of the loop. It expires because a request that is
+# cancelled in between is never sent.
+_RESERVATION_S: Final = 1.0
+
+
+class QueueLengths:
+    """Queue lengths by worker id. `of` may be called from any thread, the others from one."""
+
+    def __init__(self) -> None:
+        """Knows of no request."""
+        self._own: dict[str, int] = {}
+        self._most_own: dict[str, int] = {}
+        self._others: dict[str, int] = {}
+        self._reserved_until_s: dict[str, list[float]] = {}
+
+    def of(self, worker_id: str, now_s: float) -> int:
+        """Requests at the worker, with those that have been chosen for it but not sent yet."""
+        length = self._own.get(worker_id, 0) + self._others.get(worker_id, 0)
+        if held := self._reserved_until_s.get(worker_id):
+            length += sum(until_s > now_s for until_s in tuple(held))
+        return length
+
+    def reserve(self, worker_id: str, now_s: float) -> None:
+        """This router has chosen the worker for a request."""
+        held = [until_s for until_s in self._reserved_until_s.get(worker_id, ()) if until_s > now_s]
+        self._reserved_until_s[worker_id] = [*held, now_s + _RESERVATION_S]
+
+    def release(self, worker_id: str) -> None:
+        """A request that the worker was chosen for goes elsewhere, or has been sent."""
+        held = self._reserved_until_s.get(worker_id)
+        if held:
+            held.pop(0)
+        if not held:
+            self._reserved_until_s.pop(worker_id, None)
+
+    def sent(self, worker_id: str) -> None:
+        """This router has sent a request, whose reservation ends."""
+        own = self._own[worker_id] = self._own.get(worker_id, 0) + 1
+        self._most_own[worker_id] = max(own, self._most_own.get(worker_id, 0))
+        self.release(worker_id)
+
+    def ended(self, worker_id: str) -> None:
+        """A request of this router has ended, however it did."""
+        own = self._own.get(worker_id, 0) - 1
+        if own > 0:
+            self._own[worker_id] = own
+        else:
+            self._own.pop(worker_id, None)
+
+    def counted(self, worker_id: str, length: int) -> None:
+        """The worker was asked just now and has so many requests, this router's included."""
+        self._others[worker_id] = max(0, length - self._own.get(worker_id, 0))
+
+    def reported(self, worker_id: str, length: int) -> None:
+        """The worker has reported so many, some time since its last report was heard.
+
+        Of this router's own requests those count that it had at most in that time: one that has ended since must not
+        be taken for another router's.
+        """
+        own = self._own.get(worker_id, 0)
+        self._others[worker_id] = max(0, length - max(own, self._most_own.get(worker_id, 0)))
+        self._most_own[worker_id] = own
+
+    def keep(self, worker_ids: Container[str]) -> None:
+        """Forgets the others' requests at workers that are gone. Own ones are forgotten when they end."""
+        for gone in [worker_id for worker_id in self._others if worker_id not in worker_ids]:
+            del self._others[gone]
+            self._most_own.pop(gone, None)

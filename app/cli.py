@@ -35,7 +35,9 @@ cli.command()(accounts.audit)
 for command in (models.convert, models.export, models.seal, models.synth):
     cli.command()(command)
 # For commands whose options are read by who does the work.
-_BENCHES = "engine, kernels, structured, serving, faults, overload, soak, memory, cluster, confidential or compare"
+_BENCHES = (
+    "engine, kernels, structured, serving, faults, overload, soak, memory, cluster, scale, confidential or compare"
+)
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -241,7 +243,7 @@ def bench(
         typer.Argument(metavar="WHAT"),
     ] = "--help",
 ) -> None:
-    """Measure the engine, kernels, structured output, the service, its faults, saved pages, clusters, peers."""
+    """Measure the engine, kernels, structured output, the service, its faults, saved pages, clusters, scale, peers."""
     if what == "--help":
         typer.echo(f"Usage: redoubt bench WHAT [OPTIONS]\n\nWHAT is {_BENCHES}. Each has its own --help.")
         raise typer.Exit
@@ -263,6 +265,8 @@ def bench(
         from bench.memory import main as measure
     elif what == "cluster":
         from bench.cluster.measure import main as measure
+    elif what == "scale":
+        from bench.scale.measure import main as measure
     elif what == "confidential":
         with _needing_verifier():
             from bench.confidential import main as measure

@@ -55,6 +55,31 @@ def shortest_queue_order(queue_lengths: Sequence[int], speeds: Sequence[float]) 
     return sorted(range(len(speeds)), key=lambda i: (queue_lengths[i] / speeds[i], -speeds[i], i))
 
 
+def spread(
+    order: Sequence[int], queue_lengths: Sequence[int], speeds: Sequence[float], unseen: float, rng: random.Random
+) -> list[int]:
+    """The order of `shortest_queue_order`, for a router that does not see all that is sent.
+
+    unseen: how many requests other routers send to workers between two reports. If all routers took the shortest queue
+    of the same report, all these requests would go to the same few workers. Here `unseen` requests and this one fill
+    the workers in the policy's order, and this one is any of them: it goes to a worker with a probability in proportion
+    to what the worker gets of them. If none is unseen, the first is the first.
+    """
+    if rng.random() * (unseen + 1.0) < 1.0:
+        return list(order)
+    below: list[int] = []
+    length, speed = 0.0, 0.0
+    for index in order:
+        if below and queue_lengths[index] / speeds[index] * speed - length >= unseen:
+            break
+        below.append(index)
+        length += queue_lengths[index]
+        speed += speeds[index]
+    level = (unseen + length) / speed  # queue_length / speed of all of them when the requests are there
+    (first,) = rng.choices(below, [max(0.0, level * speeds[i] - queue_lengths[i]) for i in below])
+    return [first, *(index for index in order if index != first)]
+
+
 def home_of(owner: str, worker_ids: Sequence[str], speeds: Sequence[float]) -> int:
     """The index of the owner's worker, by rendezvous hashing that is weighted by speed.
 

@@ -14,13 +14,15 @@ _RESERVATION_S: Final = 1.0
 
 
 class QueueLengths:
-    """Queue lengths by worker id. `of` may be called from any thread, the others from one."""
+    """Queue lengths by worker id. `of` may be called from any thread, the other methods from one."""
 
     def __init__(self) -> None:
         """Knows of no request."""
         self._own: dict[str, int] = {}
         self._most_own: dict[str, int] = {}
         self._others: dict[str, int] = {}
+        self._admitted: dict[str, int] = {}
+        self._arrived: dict[str, int] = {}
         self._reserved_until_s: dict[str, list[float]] = {}
 
     def of(self, worker_id: str, now_s: float) -> int:
@@ -29,6 +31,11 @@ class QueueLengths:
         if held := self._reserved_until_s.get(worker_id):
             length += sum(until_s > now_s for until_s in tuple(held))
         return length
+
+    def unseen(self) -> float:
+        """How many requests other routers send between two reports, by those that began between the last two."""
+        others = sum(self._others.values())
+        return sum(self._arrived.values()) * others / (others + sum(self._own.values())) if others else 0.0
 
     def reserve(self, worker_id: str, now_s: float) -> None:
         """This router has chosen the worker for a request."""
@@ -61,8 +68,10 @@ class QueueLengths:
         """The worker was asked just now and has so many requests, this router's included."""
         self._others[worker_id] = max(0, length - self._own.get(worker_id, 0))
 
-    def reported(self, worker_id: str, length: int) -> None:
+    def reported(self, worker_id: str, length: int, admitted: int = 0) -> None:
         """The worker has reported so many, some time since its last report was heard.
+
+        admitted: requests that have begun there since its start.
 
         Of this router's own requests those count that it had at most in that time: one that has ended since must not
         be taken for another router's.
@@ -70,9 +79,11 @@ class QueueLengths:
         own = self._own.get(worker_id, 0)
         self._others[worker_id] = max(0, length - max(own, self._most_own.get(worker_id, 0)))
         self._most_own[worker_id] = own
+        self._arrived[worker_id] = max(0, admitted - self._admitted.get(worker_id, admitted))
+        self._admitted[worker_id] = admitted
 
     def keep(self, worker_ids: Container[str]) -> None:
         """Forgets the others' requests at workers that are gone. Own ones are forgotten when they end."""
         for gone in [worker_id for worker_id in self._others if worker_id not in worker_ids]:
-            del self._others[gone]
-            self._most_own.pop(gone, None)
+            for counts in (self._others, self._most_own, self._admitted, self._arrived):
+                counts.pop(gone, None)

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from app.controller.policies import home_first, home_of, lottery_order, shortest_queue_order
+from app.controller.policies import home_first, home_of, lottery_order, shortest_queue_order, spread
 from app.controller.queue_lengths import QueueLengths
 from app.controller.worker_table import WorkerTable
 from app.messages.requests import GenerateRequest
@@ -34,7 +34,9 @@ class RouterState:
         reported = self.table.update(workers, now_s)
         self.queues.keep(workers)
         for worker_id in reported:
-            self.queues.reported(worker_id, self.table.reported_queue_length(worker_id))
+            _, report = workers[worker_id]
+            admitted = report.admitted if report is not None else 0
+            self.queues.reported(worker_id, self.table.reported_queue_length(worker_id), admitted)
         return reported
 
     def candidates(
@@ -58,7 +60,11 @@ class RouterState:
             return []
         speeds = [self.table.speed(worker_id) for worker_id in worker_ids]
         lengths = [self.queues.of(worker_id, now_s) for worker_id in worker_ids]
-        order = lottery_order(speeds, self._rng) if self._is_lottery else shortest_queue_order(lengths, speeds)
+        if self._is_lottery:
+            order = lottery_order(speeds, self._rng)
+        else:
+            order = shortest_queue_order(lengths, speeds)
+            order = spread(order, lengths, speeds, self.queues.unseen(), self._rng)
         if request is None:
             return order
         if request.memory is not None:

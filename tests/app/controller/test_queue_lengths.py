@@ -73,3 +73,26 @@ def test_a_worker_that_is_gone_is_forgotten() -> None:
     queues.counted("w", 5)
     queues.keep({"v": None})
     assert queues.of("w", 0.0) == 0
+
+
+def test_a_router_without_others_sees_all() -> None:
+    queues = QueueLengths()
+    for admitted in range(20):
+        queues.sent("w")
+        queues.reported("w", admitted + 1, admitted + 1)
+        assert queues.unseen() == 0.0
+
+
+def test_what_others_send_is_their_share_of_what_began() -> None:
+    queues = QueueLengths()
+    queues.sent("w")
+    queues.reported("w", 4, 100)
+    assert queues.unseen() == 0.0  # nothing is known yet of how many come
+    queues.reported("w", 4, 108)
+    queues.reported("v", 0, 7)
+    assert queues.unseen() == 8 * 3 / 4
+    queues.reported("w", 4, 2)  # it was started anew
+    assert queues.unseen() == 0.0
+    queues.reported("w", 4, 6)
+    queues.keep({"v"})
+    assert queues.unseen() == 0.0

@@ -11,7 +11,8 @@ from hashlib import blake2b
 from typing import Final
 
 _OVERLOAD: Final = 1.5
-"""A home gets no request if its queue_length / speed is more than so many times the least of all workers."""
+"""A home gets no request if its queue_length / speed is more than so many times the least of all workers, and more than
+that of all together. The least alone says little where there are many workers: one of them is nearly always idle."""
 
 
 def choose_lottery(speeds: Sequence[float], rng: random.Random) -> int:
@@ -92,7 +93,7 @@ def home_of(owner: str, worker_ids: Sequence[str], speeds: Sequence[float]) -> i
 def home_first(order: Sequence[int], home: int, queue_lengths: Sequence[int], speeds: Sequence[float]) -> list[int]:
     """A policy's order, with the home before the others unless it is overloaded."""
     waits = [length / speed for length, speed in zip(queue_lengths, speeds, strict=True)]
-    if waits[home] > _OVERLOAD * min(waits):
+    if waits[home] > max(_OVERLOAD * min(waits), sum(queue_lengths) / sum(speeds)):
         return list(order)
     return [home, *(index for index in order if index != home)]
 

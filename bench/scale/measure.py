@@ -1,7 +1,9 @@
 """`redoubt bench scale`: one service over many workers, simulated with the router's own code.
 
-    redoubt bench scale --workers 1,10,100 --out scale.json      # minutes; 1000 workers take longer, by --workers
+    redoubt bench scale --workers 1,10,100 --out scale.json      # a minute or two
+    redoubt bench scale --workers 1000 --case middle --case routers    # minutes for each scenario
     redoubt bench scale --routing                                # what a choice costs among 1 to 1,000 workers
+    redoubt bench scale --ingress MODEL                          # what a request and a token cost the ingress
 
 Simulates LOTTERY and SHORTEST_QUEUE, and beside them the better of two random workers (TWO_CHOICES) and the shortest
 queue by counts that are never stale (FRESH_COUNTS). Around one middle case (16 routers, 80 % load, reports each second,
@@ -12,7 +14,8 @@ equal speeds) each of routers, load, report period and speeds is changed by itse
 - `imbalance`: the largest queue_length / speed over the mean, once a second.
 - `asked_per_request`: probes of workers that are full by what is known; `rejected_per_request`: sent in vain.
 
-Starts no service, no Ray and no engine. `--routing` times the real router over objects in place of replicas.
+The simulation starts no service, no Ray and no engine. `--routing` times the real router over objects in place of
+replicas. `--ingress` starts the service with one worker, and takes a minute.
 """
 
 import argparse
@@ -25,7 +28,7 @@ from typing import Any, Final
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from bench.common import OneLineParser, machine, number_list, print_result
+from bench.common import OneLineParser, at_least, machine, number_list, print_result
 from bench.scale.routers import POLICIES
 from bench.scale.simulation import Scenario, Simulation
 from bench.scale.workload import Lengths
@@ -39,35 +42,39 @@ _OVERLOAD: Final = 1.5
 _MOST_WORKERS: Final = 5_000
 
 
-def scenarios(workers: int, policy: str, seed: int) -> Iterator[Scenario]:
-    """The middle case, those around it, and one of overload."""
+CASES: Final = ("middle", "routers", "load", "period", "speeds", "overload", "homes")
+
+
+def scenarios(workers: int, policy: str, seed: int, cases: Sequence[str] = CASES) -> Iterator[Scenario]:
+    """The middle case and what differs from it in one thing; users with homes, and a worker that dies."""
     middle = Scenario(policy=policy, workers=workers, routers=16, seed=seed)
-    yield middle
-    yield from (replace(middle, routers=routers) for routers in _ROUTERS)
-    yield from (replace(middle, load=load) for load in _LOADS)
-    yield from (replace(middle, report_period_s=period_s) for period_s in _PERIODS_S)
-    yield from (replace(middle, speeds=speeds) for speeds in _SPEEDS)
-    yield replace(middle, load=_OVERLOAD, slots=8, waiting_places=16)  # small queues, so that they fill in a minute
-
-
-def homes(workers: int, policy: str, seed: int) -> Iterator[Scenario]:
-    """Users with saved pages, and the same with a worker that dies."""
-    middle = Scenario(policy=policy, workers=workers, routers=16, users=_USERS, seed=seed, measured_s=120.0)
-    yield middle
-    if workers > 1:
-        yield replace(middle, lose_at_s=100.0)
+    users = replace(middle, users=_USERS, measured_s=120.0)
+    # Small queues, so that they fill in a minute.
+    overload = replace(middle, load=_OVERLOAD, slots=8, waiting_places=16)
+    of_cases: dict[str, list[Scenario]] = {
+        "middle": [middle],
+        "routers": [replace(middle, routers=routers) for routers in _ROUTERS],
+        "load": [replace(middle, load=load) for load in _LOADS],
+        "period": [replace(middle, report_period_s=period_s) for period_s in _PERIODS_S],
+        "speeds": [replace(middle, speeds=speeds) for speeds in _SPEEDS],
+        "overload": [overload],
+        "homes": [users, *([replace(users, lose_at_s=100.0)] if workers > 1 else [])],
+    }
+    for case in cases:
+        if case != "homes" or policy in ("LOTTERY", "SHORTEST_QUEUE"):
+            yield from of_cases[case]
 
 
 def simulate(options: argparse.Namespace) -> dict[str, Any]:
     """All scenarios; the result is ready for JSON. Raises OSError, ValueError."""
     lengths = Lengths.built_in() if options.data is None else Lengths.of_file(options.data)
     policies = options.policy or POLICIES
+    cases = options.case or CASES
     todo = [
         scenario
         for workers in options.workers
         for policy in policies
-        for kind in ((scenarios, homes) if policy in ("LOTTERY", "SHORTEST_QUEUE") else (scenarios,))
-        for scenario in kind(workers, policy, options.seed)
+        for scenario in scenarios(workers, policy, options.seed, cases)
     ]
     rows = []
     for scenario in tqdm(todo, file=sys.stderr, unit="scenario", leave=False):
@@ -80,6 +87,10 @@ def simulate(options: argparse.Namespace) -> dict[str, Any]:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """What the command line asks for."""
+    if options.ingress is not None:
+        from bench.scale.ingress_cost import IngressOptions, ingress_costs
+
+        return ingress_costs(IngressOptions(model=options.ingress, streams=options.streams))
     if options.routing:
         from bench.scale.routing_cost import routing_costs
 
@@ -94,13 +105,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--workers", type=_workers, help="numbers with commas (default 1,10,100; with --routing ,1000)")
     parser.add_argument("--policy", action="append", choices=POLICIES, help="only this one; may be repeated")
+    parser.add_argument("--case", action="append", choices=CASES, help="only this one; may be repeated")
     parser.add_argument("--data", type=Path, help="conversations whose lengths are taken, as JSON (default: built in)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--routing", action="store_true", help="time the real router instead of simulating")
+    parser.add_argument("--ingress", type=Path, metavar="MODEL", help="measure an ingress of a service with this model")
+    parser.add_argument("--streams", type=at_least(1), default=16, help="of --ingress, at a time (default 16)")
     parser.add_argument("--out", type=Path, help="a file that gets the JSON too")
     options = parser.parse_args(arguments)
     options.workers = options.workers or ((1, 10, 100, 1000) if options.routing else (1, 10, 100))
-    return print_result(lambda: measure(options), (OSError, ValueError), indent=1, out=options.out)
+    return print_result(lambda: measure(options), (OSError, ValueError, RuntimeError), indent=1, out=options.out)
 
 
 def _workers(text: str) -> tuple[int, ...]:

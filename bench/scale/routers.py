@@ -19,7 +19,9 @@ from bench.scale.fleet import Job, SimulatedWorker
 
 POLICIES: Final = ("LOTTERY", "SHORTEST_QUEUE", "TWO_CHOICES", "FRESH_COUNTS")
 """TWO_CHOICES: the better of two random workers. FRESH_COUNTS: SHORTEST_QUEUE where nothing is stale."""
-_MOST_PASSES: Final = 3
+_MOST_PASSES: Final = 100
+"""So often a request that workers sent back is tried again. It ends sooner: what sent it back is known to be full."""
+_MOST_PAIRS: Final = 16
 
 
 class SimulatedRouter:
@@ -95,7 +97,7 @@ class SimulatedRouter:
             worker_id = live[index]
             return self._state.queues.of(worker_id, now_s) / self._state.table.speed(worker_id)
 
-        for _ in range(_MOST_PASSES):
+        for _ in range(_MOST_PAIRS):
             yield from sorted(self._rng.sample(range(len(live)), min(2, len(live))), key=load)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from app.controller.policies import home_of
 from app.messages.workers import WorkerFacts, WorkerReport
 from bench.scale.fleet import Job, SimulatedWorker
 from bench.scale.routers import SimulatedRouter
@@ -140,9 +141,15 @@ class Simulation:
             )
             return
         if job.owner is not None:
-            job.was_home = self._homes.get(job.owner, worker.worker_id) == worker.worker_id
-            self._homes[job.owner] = worker.worker_id
+            job.was_home = self._home_of(job.owner) == worker.worker_id
         self._plan_end(worker)
+
+    def _home_of(self, owner: str) -> str:
+        if (home := self._homes.get(owner)) is None:
+            names = list(self._said)
+            speeds = [self._fleet[name].speed for name in names]
+            home = self._homes[owner] = names[home_of(owner, names, speeds)]
+        return home
 
     def _plan_end(self, worker: SimulatedWorker) -> None:
         if (end_s := worker.next_end_s()) is not None:
@@ -185,6 +192,7 @@ class Simulation:
         """The first worker dies; its requests go on elsewhere, as `app.controller.worker_client` makes them."""
         name, worker = next(iter(self._fleet.items()))
         del self._said[name]
+        self._homes = {owner: home for owner, home in self._homes.items() if home != name}
         lost = worker.lose(now_s)
         for router in self._routers:
             router.lost(name)
@@ -208,7 +216,7 @@ class Simulation:
             "rejected_per_request": round(sum(router.rejected for router in self._routers) / arrived, 4),
         }
         if self._owners:
-            figures |= {"same_worker_as_before": round(counts.at_home / max(1, counts.ended), 4)}
+            figures |= {"at_home": round(counts.at_home / max(1, counts.ended), 4)}
         if self._scenario.lose_at_s is not None:
             figures |= {"moved": counts.moved}
         return figures

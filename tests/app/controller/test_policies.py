@@ -98,6 +98,15 @@ def test_an_order_begins_with_the_home_until_it_is_overloaded() -> None:
     assert home_first([1, 2, 0], 0, [1, 0, 2], speeds) == [1, 2, 0]  # another one is idle
 
 
+def test_one_idle_worker_of_many_makes_no_home_overloaded() -> None:
+    speeds = [10.0] * 20
+    lengths = [0, *([3] * 18), 4]
+    order = shortest_queue_order(lengths, speeds)
+    assert home_first(order, 7, [0, *([3] * 18), 6], speeds)[:2] == [7, 0]  # 0.3, and 0.3 is that of all together
+    assert home_first(order, 19, lengths, speeds) == order
+    assert home_first(order, 7, lengths, speeds) == order  # 0.29
+
+
 def test_nobody_has_a_home_without_workers() -> None:
     with pytest.raises(ValueError, match="empty"):
         home_of(OWNERS[0], [], [])

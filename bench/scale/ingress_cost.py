@@ -10,6 +10,7 @@ import random
 import statistics
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -94,10 +95,11 @@ def _round(side: HttpSide, options: IngressOptions, tokens: int, pids: Mapping[s
 def _pids(service: int) -> dict[str, list[int]]:
     pids: dict[str, list[int]] = {part: [] for part in _PARTS}
     for pid in descendants(service):
-        line = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
-        for part in _PARTS:
-            if PROCESSES[part] in line:
-                pids[part].append(pid)
+        with suppress(OSError):  # it has ended since
+            line = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
+            for part in _PARTS:
+                if PROCESSES[part] in line:
+                    pids[part].append(pid)
     return pids
 
 

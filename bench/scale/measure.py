@@ -4,6 +4,7 @@
     redoubt bench scale --workers 1000 --case middle --case routers    # minutes for each scenario
     redoubt bench scale --routing                                # what a choice costs among 1 to 1,000 workers
     redoubt bench scale --ingress MODEL                          # what a request and a token cost the ingress
+    redoubt bench scale --accounts                               # how many requests a second the accounts admit
 
 Simulates LOTTERY and SHORTEST_QUEUE, and beside them the better of two random workers (TWO_CHOICES) and the shortest
 queue by counts that are never stale (FRESH_COUNTS). Around one middle case (16 routers, 80 % load, reports each second,
@@ -45,10 +46,12 @@ _MOST_WORKERS: Final = 5_000
 CASES: Final = ("middle", "routers", "load", "period", "speeds", "overload", "homes")
 
 
-def scenarios(workers: int, policy: str, seed: int, cases: Sequence[str] = CASES) -> Iterator[Scenario]:
+def scenarios(
+    workers: int, policy: str, cases: Sequence[str] = CASES, *, seed: int = 1, measured_s: float = 60.0
+) -> Iterator[Scenario]:
     """The middle case and what differs from it in one thing; users with homes, and a worker that dies."""
-    middle = Scenario(policy=policy, workers=workers, routers=16, seed=seed)
-    users = replace(middle, users=_USERS, measured_s=120.0)
+    middle = Scenario(policy=policy, workers=workers, routers=16, seed=seed, measured_s=measured_s)
+    users = replace(middle, users=_USERS)
     # Small queues, so that they fill in a minute.
     overload = replace(middle, load=_OVERLOAD, slots=8, waiting_places=16)
     of_cases: dict[str, list[Scenario]] = {
@@ -58,7 +61,7 @@ def scenarios(workers: int, policy: str, seed: int, cases: Sequence[str] = CASES
         "period": [replace(middle, report_period_s=period_s) for period_s in _PERIODS_S],
         "speeds": [replace(middle, speeds=speeds) for speeds in _SPEEDS],
         "overload": [overload],
-        "homes": [users, *([replace(users, lose_at_s=100.0)] if workers > 1 else [])],
+        "homes": [users, *([replace(users, lose_at_s=middle.warm_up_s + measured_s / 2)] if workers > 1 else [])],
     }
     for case in cases:
         if case != "homes" or policy in ("LOTTERY", "SHORTEST_QUEUE"):
@@ -74,7 +77,7 @@ def simulate(options: argparse.Namespace) -> dict[str, Any]:
         scenario
         for workers in options.workers
         for policy in policies
-        for scenario in scenarios(workers, policy, options.seed, cases)
+        for scenario in scenarios(workers, policy, cases, seed=options.seed, measured_s=options.seconds)
     ]
     rows = []
     for scenario in tqdm(todo, file=sys.stderr, unit="scenario", leave=False):
@@ -87,6 +90,10 @@ def simulate(options: argparse.Namespace) -> dict[str, Any]:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """What the command line asks for."""
+    if options.accounts:
+        from bench.scale.accounts_cost import accounts_costs
+
+        return {**machine(), "accounts": accounts_costs()}
     if options.ingress is not None:
         from bench.scale.ingress_cost import IngressOptions, ingress_costs
 
@@ -108,7 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--case", action="append", choices=CASES, help="only this one; may be repeated")
     parser.add_argument("--data", type=Path, help="conversations whose lengths are taken, as JSON (default: built in)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=at_least(1), default=60, help="simulated, after a warm-up of 40 (default 60)")
     parser.add_argument("--routing", action="store_true", help="time the real router instead of simulating")
+    parser.add_argument("--accounts", action="store_true", help="time the accounts over a database of their own")
     parser.add_argument("--ingress", type=Path, metavar="MODEL", help="measure an ingress of a service with this model")
     parser.add_argument("--streams", type=at_least(1), default=16, help="of --ingress, at a time (default 16)")
     parser.add_argument("--out", type=Path, help="a file that gets the JSON too")

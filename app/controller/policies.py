@@ -53,7 +53,8 @@ def shortest_queue_order(queue_lengths: Sequence[int], speeds: Sequence[float]) 
     """All indices, in the order in which `choose_shortest_queue` prefers them."""
     if not speeds or not min(speeds) > 0 or len(speeds) != len(queue_lengths):
         raise ValueError(f"need one positive speed for each queue: {list(speeds)}, {list(queue_lengths)}")
-    return sorted(range(len(speeds)), key=lambda i: (queue_lengths[i] / speeds[i], -speeds[i], i))
+    waits = [length / speed for length, speed in zip(queue_lengths, speeds, strict=True)]
+    return [index for _, _, index in sorted(zip(waits, [-speed for speed in speeds], range(len(speeds)), strict=True))]
 
 
 def spread(
@@ -78,7 +79,7 @@ def spread(
         speed += speeds[index]
     level = (unseen + length) / speed  # queue_length / speed of all of them when the requests are there
     (first,) = rng.choices(below, [max(0.0, level * speeds[i] - queue_lengths[i]) for i in below])
-    return [first, *(index for index in order if index != first)]
+    return _with_first(order, first)
 
 
 def home_of(owner: str, worker_ids: Sequence[str], speeds: Sequence[float]) -> int:
@@ -95,7 +96,13 @@ def home_first(order: Sequence[int], home: int, queue_lengths: Sequence[int], sp
     waits = [length / speed for length, speed in zip(queue_lengths, speeds, strict=True)]
     if waits[home] > max(_OVERLOAD * min(waits), sum(queue_lengths) / sum(speeds)):
         return list(order)
-    return [home, *(index for index in order if index != home)]
+    return _with_first(order, home)
+
+
+def _with_first(order: Sequence[int], first: int) -> list[int]:
+    others = list(order)
+    others.remove(first)
+    return [first, *others]
 
 
 def _check(speeds: Sequence[float]) -> None:

@@ -5,7 +5,7 @@ too. They are taken off, so that what is kept of it is the others' part, and a r
 moment it is chosen until it ends, once. No Ray, and no clock: callers pass seconds of a monotonic clock.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Final
 
 # A reservation lasts from choosing a worker to sending, one turn of the loop. It expires because a request that is
@@ -14,7 +14,7 @@ _RESERVATION_S: Final = 1.0
 
 
 class QueueLengths:
-    """Queue lengths by worker id. `of` may be called from any thread, the other methods from one."""
+    """Queue lengths by worker id. `of` and `of_all` may be called from any thread, the other methods from one."""
 
     def __init__(self) -> None:
         """Knows of no request."""
@@ -27,10 +27,17 @@ class QueueLengths:
 
     def of(self, worker_id: str, now_s: float) -> int:
         """Requests at the worker, with those that have been chosen for it but not sent yet."""
-        length = self._own.get(worker_id, 0) + self._others.get(worker_id, 0)
-        if held := self._reserved_until_s.get(worker_id):
-            length += sum(until_s > now_s for until_s in tuple(held))
-        return length
+        return self.of_all((worker_id,), now_s)[0]
+
+    def of_all(self, worker_ids: Sequence[str], now_s: float) -> list[int]:
+        """The same of each worker."""
+        own, others, reserved = self._own.get, self._others.get, self._reserved_until_s.get
+        lengths = [own(worker_id, 0) + others(worker_id, 0) for worker_id in worker_ids]
+        if self._reserved_until_s:
+            for index, worker_id in enumerate(worker_ids):
+                if held := reserved(worker_id):
+                    lengths[index] += sum(until_s > now_s for until_s in tuple(held))
+        return lengths
 
     def unseen(self) -> float:
         """How many requests other routers send between two reports, by those that began between the last two."""

@@ -63,7 +63,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         """The worker table; from any thread."""
         now_s = monotonic()
         worker_ids = [_worker_id(r) for r in list(self.curr_replicas.values())]
-        return self._table.rows({worker_id: self._queues.of(worker_id, now_s) for worker_id in worker_ids}, now_s)
+        return self._table.rows(dict(zip(worker_ids, self._queues.of_all(worker_ids, now_s), strict=True)), now_s)
 
     def cards(self) -> list[ModelCard]:
         """The models of the live workers; from any thread."""

@@ -59,7 +59,7 @@ class RouterState:
         if not worker_ids:
             return []
         speeds = [self.table.speed(worker_id) for worker_id in worker_ids]
-        lengths = [self.queues.of(worker_id, now_s) for worker_id in worker_ids]
+        lengths = self.queues.of_all(worker_ids, now_s)
         if self._is_lottery:
             order = lottery_order(speeds, self._rng)
         else:

@@ -21,6 +21,7 @@ class QueueLengths:
         self._own: dict[str, int] = {}
         self._most_own: dict[str, int] = {}
         self._others: dict[str, int] = {}
+        self._others_reported: dict[str, int] = {}
         self._admitted: dict[str, int] = {}
         self._arrived: dict[str, int] = {}
         self._reserved_until_s: dict[str, list[float]] = {}
@@ -40,8 +41,11 @@ class QueueLengths:
         return lengths
 
     def unseen(self) -> float:
-        """How many requests other routers send between two reports, by those that began between the last two."""
-        others = sum(self._others.values())
+        """How many requests other routers send between two reports, by those that began between the last two.
+
+        By reports alone: an answer's count may hold a request of this router whose end it has seen before the worker.
+        """
+        others = sum(self._others_reported.values())
         return sum(self._arrived.values()) * others / (others + sum(self._own.values())) if others else 0.0
 
     def reserve(self, worker_id: str, now_s: float) -> None:
@@ -78,19 +82,19 @@ class QueueLengths:
     def reported(self, worker_id: str, length: int, admitted: int = 0) -> None:
         """The worker has reported so many, some time since its last report was heard.
 
-        admitted: requests that have begun there since its start.
-
         Of this router's own requests those count that it had at most in that time: one that has ended since must not
-        be taken for another router's.
+        be taken for another router's. admitted: requests that have begun there since its start.
         """
         own = self._own.get(worker_id, 0)
-        self._others[worker_id] = max(0, length - max(own, self._most_own.get(worker_id, 0)))
+        others = max(0, length - max(own, self._most_own.get(worker_id, 0)))
+        self._others[worker_id] = self._others_reported[worker_id] = others
         self._most_own[worker_id] = own
         self._arrived[worker_id] = max(0, admitted - self._admitted.get(worker_id, admitted))
         self._admitted[worker_id] = admitted
 
     def keep(self, worker_ids: Container[str]) -> None:
         """Forgets the others' requests at workers that are gone. Own ones are forgotten when they end."""
-        for gone in [worker_id for worker_id in self._others if worker_id not in worker_ids]:
-            for counts in (self._others, self._most_own, self._admitted, self._arrived):
+        known = self._others.keys() | self._most_own.keys()
+        for gone in [worker_id for worker_id in known if worker_id not in worker_ids]:
+            for counts in (self._others, self._others_reported, self._most_own, self._admitted, self._arrived):
                 counts.pop(gone, None)

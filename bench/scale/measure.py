@@ -85,7 +85,7 @@ def simulate(options: argparse.Namespace) -> dict[str, Any]:
         figures = Simulation(scenario, lengths).run()
         took_s = round(time.perf_counter() - start_s, 1)
         rows.append({"scenario": asdict(scenario), **figures, "simulated_in_s": took_s})
-    return {**machine(), "lengths": str(options.data or "built in"), "scenarios": rows}
+    return {**machine(), "lengths": options.data.name if options.data else "built in", "scenarios": rows}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

@@ -83,6 +83,18 @@ def test_a_router_without_others_sees_all() -> None:
         assert queues.unseen() == 0.0
 
 
+def test_an_answer_that_counts_an_ended_request_makes_no_other_router() -> None:
+    queues = QueueLengths()
+    queues.reported("w", 0, 10)
+    queues.sent("w")
+    queues.sent("w")
+    queues.ended("w")
+    queues.counted("w", 2)  # the worker has not noticed the end
+    queues.reported("w", 1, 12)
+    queues.counted("w", 2)
+    assert queues.unseen() == 0.0
+
+
 def test_what_others_send_is_their_share_of_what_began() -> None:
     queues = QueueLengths()
     queues.sent("w")

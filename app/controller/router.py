@@ -198,12 +198,14 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         return facts, report
 
     def _correct(self, replica: RunningReplica) -> None:
-        """Lowers Serve's count where it is too high: a probe's answer may be older than the end of a request."""
+        """Brings Serve's own count in line with a report: a probe's answer may be old, and other routers send too.
+
+        A worker that is full by Serve's count is asked first; otherwise it would get a request that it sends back.
+        """
         known = self.replica_queue_len_cache.get(replica.replica_id)
-        if known is not None:
-            true_length = self._queues.of(_worker_id(replica), monotonic())
-            if true_length < known:
-                self.replica_queue_len_cache.update(replica.replica_id, true_length)
+        length = self._queues.of(_worker_id(replica), monotonic())
+        if known is not None and length != known:
+            self.replica_queue_len_cache.update(replica.replica_id, length)
 
     def _is_full(self, replica: RunningReplica) -> bool:
         """By the last time that it was asked, or else by what is known of it."""

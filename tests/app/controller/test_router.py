@@ -209,6 +209,20 @@ async def test_a_request_among_hundreds_of_full_workers_does_not_ask_them_all(ma
     assert await send(router) == "200"
 
 
+async def test_workers_that_others_have_filled_are_asked_and_sent_nothing(make_router: MakeRouter) -> None:
+    replicas = [FakeReplica(f"{i:03}", 10.0, max_ongoing_requests=2) for i in range(40)]
+    router = make_router(*replicas)  # which has heard that they are idle
+    await asyncio.sleep(0.05)  # Serve asks each of its new replicas, once
+    for replica in replicas:
+        replica.queue_length = 2
+        replica.report(1.0, running=2)
+    router.update_replicas(replicas)  # type: ignore[arg-type]
+    probes = sum(replica.probes for replica in replicas)
+    with pytest.raises(QueueFullError):
+        await send(router)
+    assert sum(replica.probes for replica in replicas) - probes == 32
+
+
 async def test_a_report_of_more_requests_counts_while_this_router_has_some_there(make_router: MakeRouter) -> None:
     one, two = FakeReplica("a", 10.0), FakeReplica("b", 10.0)
     router = make_router(one, two)

@@ -53,10 +53,9 @@ def ingress_costs(options: IngressOptions) -> dict[str, Any]:
     )
     with running_service(serving) as service:
         side = HttpSide("127.0.0.1", service.port, options.model.name)
-        pids = _pids(service.pid)
-        _round(side, options, _FEW_TOKENS, pids)  # not counted: warms up
-        few = [_round(side, options, _FEW_TOKENS, pids) for _ in range(options.rounds)]
-        many = [_round(side, options, options.generate, pids) for _ in range(options.rounds)]
+        _round(side, options, _FEW_TOKENS, service.pid)  # not counted: warms up
+        few = [_round(side, options, _FEW_TOKENS, service.pid) for _ in range(options.rounds)]
+        many = [_round(side, options, options.generate, service.pid) for _ in range(options.rounds)]
     return {
         "model": options.model.name,
         "streams": options.streams,
@@ -79,31 +78,29 @@ def _costs(part: str, few: list[_Round], many: list[_Round], options: IngressOpt
     }
 
 
-def _round(side: HttpSide, options: IngressOptions, tokens: int, pids: Mapping[str, list[int]]) -> _Round:
+def _round(side: HttpSide, options: IngressOptions, tokens: int, service: int) -> _Round:
     rng = random.Random(tokens)
     orders = [
         Order(0.0, tuple(rng.randrange(_VOCABULARY) for _ in range(options.prompt)), tokens)
         for _ in range(options.streams)
     ]
-    before_s = {part: sum(map(_cpu_s, of_part)) for part, of_part in pids.items()}
+    before_s = _cpu_s(service)
     receipts = side.run(orders)
     took_s = max(one.end_s for one in receipts) - min(one.sent_s for one in receipts)
     time.sleep(0.2)  # what ends after the last token belongs to the round too
-    return _Round(took_s, {part: sum(map(_cpu_s, of_part)) - before_s[part] for part, of_part in pids.items()})
+    after_s = _cpu_s(service)
+    used_s = {part: sum(s - before_s[part].get(pid, 0.0) for pid, s in after_s[part].items()) for part in _PARTS}
+    return _Round(took_s, used_s)
 
 
-def _pids(service: int) -> dict[str, list[int]]:
-    pids: dict[str, list[int]] = {part: [] for part in _PARTS}
+def _cpu_s(service: int) -> dict[str, dict[int, float]]:
+    """Processor seconds that each process of each part has used, all threads together."""
+    parts: dict[str, dict[int, float]] = {part: {} for part in _PARTS}
     for pid in descendants(service):
         with suppress(OSError):  # it has ended since
             line = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             for part in _PARTS:
                 if PROCESSES[part] in line:
-                    pids[part].append(pid)
-    return pids
-
-
-def _cpu_s(pid: int) -> float:
-    """Processor seconds that a process has used, all threads together."""
-    after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+                    parts[part][pid] = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+    return parts

@@ -17,6 +17,7 @@ BENCHES: Final[Mapping[str, tuple[str, str]]] = {
     "overload": ("bench.faults.overload", "who waits how long under a flood"),
     "soak": ("bench.faults.soak", "whether a busy service grows"),
     "cluster": ("bench.cluster.measure", "a cluster of pods over one machine"),
+    "scale": ("bench.scale.measure", "routing among many workers, by simulation; what an ingress costs"),
     "confidential": ("bench.confidential", "what TLS and attestation cost"),
     "report": ("bench.report.command", "this machine with one model, as a page with plots"),
     "compare": ("bench.compare", "our engine beside others"),

@@ -11,7 +11,8 @@ from hashlib import blake2b
 from typing import Final
 
 _OVERLOAD: Final = 1.5
-"""A home gets no request if its queue_length / speed is more than so many times the least of all workers."""
+"""A home gets no request if its queue_length / speed is more than so many times the least of all workers, and more than
+that of all together. The least alone says little where there are many workers: one of them is nearly always idle."""
 
 
 def choose_lottery(speeds: Sequence[float], rng: random.Random) -> int:
@@ -19,10 +20,8 @@ def choose_lottery(speeds: Sequence[float], rng: random.Random) -> int:
 
     Raises ValueError if there is none, or a speed is not a positive number.
     """
-    total = sum(speeds)
-    if not speeds or not min(speeds) > 0 or total == float("inf"):
-        raise ValueError(f"speeds must be positive numbers: {list(speeds)}")
-    ticket = rng.random() * total
+    _check(speeds)
+    ticket = rng.random() * sum(speeds)
     for index, speed in enumerate(speeds):
         ticket -= speed
         if ticket < 0:
@@ -31,9 +30,15 @@ def choose_lottery(speeds: Sequence[float], rng: random.Random) -> int:
 
 
 def lottery_order(speeds: Sequence[float], rng: random.Random) -> list[int]:
-    """A weighted permutation: a lottery for the first place, then among the rest for the second, ..."""
-    left = list(range(len(speeds)))
-    return [left.pop(choose_lottery([speeds[i] for i in left], rng)) for _ in range(len(speeds))]
+    """A weighted permutation: a lottery for the first place, then among the rest for the second, ...
+
+    Each index draws an exponentially distributed time with rate speed. The first to come is i with probability
+    speed / sum(speed), and as the distribution has no memory, so it is among the rest: one sort, and no draw a place.
+    Raises ValueError as `choose_lottery` does.
+    """
+    _check(speeds)
+    times = [-math.log(1.0 - rng.random()) / speed for speed in speeds]
+    return sorted(range(len(speeds)), key=times.__getitem__)
 
 
 def choose_shortest_queue(queue_lengths: Sequence[int], speeds: Sequence[float]) -> int:
@@ -48,7 +53,33 @@ def shortest_queue_order(queue_lengths: Sequence[int], speeds: Sequence[float]) 
     """All indices, in the order in which `choose_shortest_queue` prefers them."""
     if not speeds or not min(speeds) > 0 or len(speeds) != len(queue_lengths):
         raise ValueError(f"need one positive speed for each queue: {list(speeds)}, {list(queue_lengths)}")
-    return sorted(range(len(speeds)), key=lambda i: (queue_lengths[i] / speeds[i], -speeds[i], i))
+    waits = [length / speed for length, speed in zip(queue_lengths, speeds, strict=True)]
+    return [index for _, _, index in sorted(zip(waits, [-speed for speed in speeds], range(len(speeds)), strict=True))]
+
+
+def spread(
+    order: Sequence[int], queue_lengths: Sequence[int], speeds: Sequence[float], unseen: float, rng: random.Random
+) -> list[int]:
+    """The order of `shortest_queue_order`, for a router that does not see all that is sent.
+
+    unseen: how many requests other routers send to workers between two reports. If all routers took the shortest queue
+    of the same report, all these requests would go to the same few workers. Here `unseen` requests and this one fill
+    the workers in the policy's order, and this one is any of them: it goes to a worker with a probability in proportion
+    to what the worker gets of them. If none is unseen, the first is the first.
+    """
+    if rng.random() * (unseen + 1.0) < 1.0:
+        return list(order)
+    below: list[int] = []
+    length, speed = 0.0, 0.0
+    for index in order:
+        if below and queue_lengths[index] / speeds[index] * speed - length >= unseen:
+            break
+        below.append(index)
+        length += queue_lengths[index]
+        speed += speeds[index]
+    level = (unseen + length) / speed  # queue_length / speed of all of them when the requests are there
+    (first,) = rng.choices(below, [max(0.0, level * speeds[i] - queue_lengths[i]) for i in below])
+    return _with_first(order, first)
 
 
 def home_of(owner: str, worker_ids: Sequence[str], speeds: Sequence[float]) -> int:
@@ -63,9 +94,20 @@ def home_of(owner: str, worker_ids: Sequence[str], speeds: Sequence[float]) -> i
 def home_first(order: Sequence[int], home: int, queue_lengths: Sequence[int], speeds: Sequence[float]) -> list[int]:
     """A policy's order, with the home before the others unless it is overloaded."""
     waits = [length / speed for length, speed in zip(queue_lengths, speeds, strict=True)]
-    if waits[home] > _OVERLOAD * min(waits):
+    if waits[home] > max(_OVERLOAD * min(waits), sum(queue_lengths) / sum(speeds)):
         return list(order)
-    return [home, *(index for index in order if index != home)]
+    return _with_first(order, home)
+
+
+def _with_first(order: Sequence[int], first: int) -> list[int]:
+    others = list(order)
+    others.remove(first)
+    return [first, *others]
+
+
+def _check(speeds: Sequence[float]) -> None:
+    if not speeds or not min(speeds) > 0 or sum(speeds) == math.inf:
+        raise ValueError(f"speeds must be positive numbers: {list(speeds)}")
 
 
 def _weight(owner: str, worker_id: str, speed: float) -> float:

@@ -35,7 +35,7 @@ from typing import Any
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import FIFOMixin, PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
-from app.controller.policies import home_first, home_of, lottery_order, shortest_queue_order
+from app.controller.router_state import RouterState
 from app.controller.worker_table import WorkerTable
 from app.messages.failures import ModelReplacedError, NoWorkerError, QueueFullError
 from app.messages.model_card import ModelCard
@@ -45,9 +45,6 @@ from app.ray_internals import actor_of_replica, forget_request, router_of, take_
 
 # Generous: a worker answers a probe within milliseconds, as its event loop does no computing.
 _PROBE_TIMEOUT_S = 0.5
-# A reservation lasts from choosing a worker to sending, one turn of the loop. It expires because a request that is
-# cancelled in between is never sent.
-_RESERVATION_S = 1.0
 
 
 class WorkerRouter(FIFOMixin, RequestRouter):
@@ -55,22 +52,30 @@ class WorkerRouter(FIFOMixin, RequestRouter):
 
     def initialize_state(self, **kwargs: Any) -> None:
         """Takes `router_kwargs(...)`; Serve calls it once."""
-        self._policy: str = kwargs["policy"]
-        self._rng = random.Random(kwargs["seed"])
         self._table = WorkerTable(expiration_s=kwargs["expiration_s"], forget_after_s=kwargs["forget_after_s"])
-        self._in_flight: dict[str, int] = {}
-        self._reserved_until_s: dict[str, list[float]] = {}
+        rng = random.Random(kwargs["seed"])
+        self._state = RouterState(policy=kwargs["policy"], table=self._table, rng=rng)
+        self._queues = self._state.queues
         self._probing: dict[str, asyncio.Task[None]] = {}
         self._tried: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
 
     def rows(self) -> list[WorkerRow]:
         """The worker table; from any thread."""
-        replicas = list(self.curr_replicas.values())
-        return self._table.rows({_worker_id(r): self._queue_length(r) for r in replicas}, monotonic())
+        now_s = monotonic()
+        worker_ids = [_worker_id(r) for r in list(self.curr_replicas.values())]
+        return self._table.rows(dict(zip(worker_ids, self._queues.of_all(worker_ids, now_s), strict=True)), now_s)
 
     def cards(self) -> list[ModelCard]:
         """The models of the live workers; from any thread."""
         return self._table.cards(monotonic())
+
+    def places(self) -> int:
+        """How many requests the live workers may have; from any thread."""
+        return self._table.places(monotonic())
+
+    def has_workers(self) -> bool:
+        """Whether there may be a worker to take a request: those that are silent are asked. From any thread."""
+        return self._table.has_present()
 
     async def choose_replicas(  # type: ignore[override]  # Serve only iterates, as its own routers know
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -89,12 +94,13 @@ class WorkerRouter(FIFOMixin, RequestRouter):
                 self._refuse(pending_request, QueueFullError("All workers' queues are full. Try again later."))
                 return [live]
             self._tried.add(pending_request.future)
-        return self._reserving([live[i] for i in self._order(live, request)])
+        worker_ids, places = [_worker_id(r) for r in live], [r.max_ongoing_requests for r in live]
+        return self._reserving(live[i] for i in self._state.candidates(worker_ids, places, request, monotonic()))
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Takes Serve's list of the running workers, with their facts and last reports."""
         super().update_replicas(replicas)
-        reported = self._table.update(dict(_parsed(replicas)), monotonic())
+        reported = self._state.update({_worker_id(r): self._parsed(r) for r in replicas}, monotonic())
         for replica in replicas:
             if _worker_id(replica) in reported:
                 self._correct(replica)
@@ -103,21 +109,17 @@ class WorkerRouter(FIFOMixin, RequestRouter):
     def on_send_request(self, replica_id: ReplicaID) -> None:
         """Counts the request as in flight, which replaces its reservation."""
         super().on_send_request(replica_id)
-        worker_id = replica_id.unique_id
-        self._in_flight[worker_id] = self._in_flight.get(worker_id, 0) + 1
-        self._unreserve(worker_id)
+        self._queues.sent(replica_id.unique_id)
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         """Counts the request as ended, however it ended."""
         super().on_request_completed(replica_id, internal_request_id)
-        worker_id = replica_id.unique_id
-        self._in_flight[worker_id] = max(0, self._in_flight.get(worker_id, 0) - 1)
-        if not self._in_flight[worker_id]:
-            del self._in_flight[worker_id]
+        self._queues.ended(replica_id.unique_id)
 
     def on_new_queue_len_info(self, replica_id: ReplicaID, num_ongoing_requests: int) -> None:
         """The worker answered, with its true queue length."""
         super().on_new_queue_len_info(replica_id, num_ongoing_requests)
+        self._queues.counted(replica_id.unique_id, num_ongoing_requests)
         self._table.heard(replica_id.unique_id, monotonic())
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
@@ -150,8 +152,11 @@ class WorkerRouter(FIFOMixin, RequestRouter):
 
     def _split(self, replicas: Sequence[RunningReplica]) -> tuple[list[RunningReplica], list[RunningReplica]]:
         now_s = monotonic()
-        live = [r for r in replicas if self._table.is_alive(_worker_id(r), now_s)]
-        return live, [r for r in replicas if r not in live]
+        live: list[RunningReplica] = []
+        stale: list[RunningReplica] = []
+        for replica in replicas:
+            (live if self._table.is_alive(_worker_id(replica), now_s) else stale).append(replica)
+        return live, stale
 
     async def _probe(self, replica: RunningReplica) -> None:
         """Asks a worker for its queue length, or waits for the answer if it is asked already."""
@@ -182,62 +187,39 @@ class WorkerRouter(FIFOMixin, RequestRouter):
             return ModelReplacedError("The model was replaced by another version. Try again.")
         return NoWorkerError("No worker answers. Try again later.")
 
-    def _order(self, live: Sequence[RunningReplica], request: GenerateRequest | None) -> list[int]:
-        worker_ids = [_worker_id(r) for r in live]
-        speeds = [self._table.speed(worker_id) for worker_id in worker_ids]
-        lengths = [self._queue_length(r) for r in live]
-        lottery = self._policy == "LOTTERY"
-        order = lottery_order(speeds, self._rng) if lottery else shortest_queue_order(lengths, speeds)
-        if request is None or not live:
-            return order
-        if request.memory is not None:
-            order = home_first(order, home_of(request.memory.owner, worker_ids, speeds), lengths, speeds)
-        if request.resumed_arithmetic:
-            alike = [self._table.arithmetic(worker_id) == request.resumed_arithmetic for worker_id in worker_ids]
-            order.sort(key=lambda i: not alike[i])  # stable
-        return order
-
-    def _queue_length(self, replica: RunningReplica) -> int:
-        """Requests at the worker, with those that have been chosen for it but not sent yet.
-
-        What this router has sent and not seen finished; or the worker's count if that is more, for other
-        routers send to it too.
-        """
-        worker_id = _worker_id(replica)
-        known = self.replica_queue_len_cache.get(replica.replica_id)
-        if known is None:
-            known = self._table.reported_queue_length(worker_id)
-        now_s = monotonic()
-        reserved = sum(until_s > now_s for until_s in self._reserved_until_s.get(worker_id, ()))
-        return max(self._in_flight.get(worker_id, 0), known) + reserved
+    def _parsed(self, replica: RunningReplica) -> tuple[WorkerFacts, WorkerReport | None]:
+        """What the replica says of itself. Most of a broadcast is old, and what is known is not parsed again."""
+        stats: Mapping[str, Any] = replica.routing_stats
+        facts, report = self._table.known(_worker_id(replica))
+        if facts is None:
+            facts = WorkerFacts.from_wire(replica.replica_metadata)
+        if stats and (report is None or report.heart_beat != stats["heart_beat"]):
+            report = WorkerReport.from_wire(stats)
+        return facts, report
 
     def _correct(self, replica: RunningReplica) -> None:
-        """Lowers a count that is too high: a probe's answer may be older than the end of a request."""
-        worker_id = _worker_id(replica)
+        """Brings Serve's own count in line with a report: a probe's answer may be old, and other routers send too.
+
+        A worker that is full by Serve's count is asked first; otherwise it would get a request that it sends back.
+        """
         known = self.replica_queue_len_cache.get(replica.replica_id)
-        true_length = max(self._in_flight.get(worker_id, 0), self._table.reported_queue_length(worker_id))
-        if known is not None and true_length < known:
-            self.replica_queue_len_cache.update(replica.replica_id, true_length)
+        length = self._queues.of(_worker_id(replica), monotonic())
+        if known is not None and length != known:
+            self.replica_queue_len_cache.update(replica.replica_id, length)
 
     def _is_full(self, replica: RunningReplica) -> bool:
+        """By the last time that it was asked, or else by what is known of it."""
         known = self.replica_queue_len_cache.get(replica.replica_id)
-        return known is not None and known >= replica.max_ongoing_requests
+        if known is None:
+            known = self._queues.of(_worker_id(replica), monotonic())
+        return known >= replica.max_ongoing_requests
 
-    def _reserving(self, replicas: Sequence[RunningReplica]) -> Iterator[list[RunningReplica]]:
+    def _reserving(self, replicas: Iterable[RunningReplica]) -> Iterator[list[RunningReplica]]:
         for replica in replicas:
             worker_id = _worker_id(replica)
-            now_s = monotonic()
-            held = [until_s for until_s in self._reserved_until_s.get(worker_id, ()) if until_s > now_s]
-            self._reserved_until_s[worker_id] = [*held, now_s + _RESERVATION_S]
+            self._queues.reserve(worker_id, monotonic())
             yield [replica]
-            self._unreserve(worker_id)  # Serve asks for the next worker because this one had no place
-
-    def _unreserve(self, worker_id: str) -> None:
-        held = self._reserved_until_s.get(worker_id)
-        if held:
-            held.pop(0)
-        if not held:
-            self._reserved_until_s.pop(worker_id, None)
+            self._queues.release(worker_id)  # Serve asks for the next worker because this one had no place
 
     def _refuse_all_if_empty(self) -> None:
         if not self.curr_replicas:
@@ -270,6 +252,18 @@ def worker_cards(handle: DeploymentHandle[Any]) -> list[ModelCard]:
     return request_router.cards() if request_router is not None else []
 
 
+def worker_places(handle: DeploymentHandle[Any]) -> int:
+    """How many requests the handle's live workers may have, as its router in this process knows them. Any thread."""
+    request_router = router_of(handle)
+    return request_router.places() if request_router is not None else 0
+
+
+def has_workers(handle: DeploymentHandle[Any]) -> bool:
+    """Whether there may be a worker to take a request, as the handle's router in this process knows. Any thread."""
+    request_router = router_of(handle)
+    return request_router is not None and request_router.has_workers()
+
+
 def worker_replicas(handle: DeploymentHandle[Any]) -> list[RunningReplica]:
     """The handle's workers that Serve has not given up, as its router in this process knows them. Any thread."""
     request_router = router_of(handle)
@@ -290,12 +284,3 @@ def _request_of(pending_request: PendingRequest | None) -> GenerateRequest | Non
     """What a worker is to generate; None: it is no call of that."""
     request = pending_request.args[0] if pending_request is not None and pending_request.args else None
     return request if isinstance(request, GenerateRequest) else None
-
-
-def _parsed(
-    replicas: Sequence[RunningReplica],
-) -> Iterator[tuple[str, tuple[WorkerFacts, WorkerReport | None]]]:
-    for replica in replicas:
-        stats: Mapping[str, Any] = replica.routing_stats
-        report = WorkerReport.from_wire(stats) if stats else None
-        yield _worker_id(replica), (WorkerFacts.from_wire(replica.replica_metadata), report)

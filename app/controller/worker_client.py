@@ -37,7 +37,7 @@ from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 from ray.serve.request_router import RunningReplica
 
 from app.controller.free_places import FreePlaces
-from app.controller.router import stands_still, worker_cards, worker_replicas, worker_rows
+from app.controller.router import has_workers, stands_still, worker_cards, worker_places, worker_replicas, worker_rows
 from app.controller.unfinished import UnfinishedOutput
 from app.messages.bundle import Assembler, Bundle, Part
 from app.messages.crashes import CRASHES_FOLDER, has_crashed
@@ -123,13 +123,13 @@ class WorkerClient:
         """The models of the live workers. Any thread."""
         return worker_cards(self._handle)
 
-    def is_ready(self) -> bool:
-        """Whether a worker is alive to take a request (else: 503)."""
-        return any(row.check_heart_beat for row in self.workers())
-
     def has_workers(self) -> bool:
         """Whether there may be a worker to take a request: the router asks those that have not reported for long."""
-        return any(row.state != "gone" for row in self.workers())
+        return has_workers(self._handle)
+
+    def places(self) -> int:
+        """How many requests the live workers may have, running and waiting; 0 before the first worker. Any thread."""
+        return worker_places(self._handle)
 
     async def call_each(self, method: MemoryMethod, *arguments: object) -> list[Any]:
         """Calls the method of every worker. What each answered; None if it failed or did not answer within a minute."""
@@ -178,7 +178,7 @@ class WorkerClient:
         Where this ingress' own requests fill all queues, the router is not asked: it could only refuse. Raises
         QueueFullError, also for what is raised inside, with the time after which there is room.
         """
-        places = sum(row.max_running + row.max_waiting for row in self.workers() if row.check_heart_beat)
+        places = self.places()
         if not self._open:
             self._free_places.restart()
         self._open[caller] += 1

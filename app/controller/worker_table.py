@@ -38,6 +38,8 @@ class WorkerTable:
             entry = self._entries.get(worker_id)
             if entry is None:
                 self._entries[worker_id] = _Entry(facts, report, now_s)
+                if report is not None:
+                    reported.add(worker_id)
                 continue
             entry.facts, entry.present = facts, True
             if report is not None and (entry.report is None or report.heart_beat != entry.report.heart_beat):
@@ -49,6 +51,11 @@ class WorkerTable:
                 if now_s - entry.heard_at_s > self._expiration_s + self._forget_after_s:
                     del self._entries[worker_id]
         return reported
+
+    def known(self, worker_id: str) -> tuple[WorkerFacts | None, WorkerReport | None]:
+        """The worker's facts and its last report, as far as they are known."""
+        entry = self._entries.get(worker_id)
+        return (None, None) if entry is None else (entry.facts, entry.report)
 
     def heard(self, worker_id: str, now_s: float) -> None:
         """Records that the worker answered a request or a probe, which counts as a report."""
@@ -71,6 +78,15 @@ class WorkerTable:
         """The model of each live worker, in the order in which the workers came."""
         entries = list(self._entries.items())
         return [entry.facts.model for worker_id, entry in entries if self.is_alive(worker_id, now_s)]
+
+    def places(self, now_s: float) -> int:
+        """How many requests the live workers may have, running and waiting."""
+        live = [entry.facts for worker_id, entry in list(self._entries.items()) if self.is_alive(worker_id, now_s)]
+        return sum(facts.max_running + facts.max_waiting for facts in live)
+
+    def has_present(self) -> bool:
+        """Whether there is a worker that Serve lists and whose process is not known to have died, silent or not."""
+        return any(entry.present for entry in list(self._entries.values()))
 
     def may_run(self, worker_id: str, request: GenerateRequest) -> bool:
         """Whether the worker runs the model that the request was planned for, with as long a context."""

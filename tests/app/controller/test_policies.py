@@ -1,5 +1,6 @@
 import random
 from collections import Counter
+from itertools import permutations
 
 import pytest
 
@@ -10,6 +11,7 @@ from app.controller.policies import (
     home_of,
     lottery_order,
     shortest_queue_order,
+    spread,
 )
 
 SPEEDS = [10.0, 20.0, 50.0, 120.0]
@@ -96,6 +98,61 @@ def test_an_order_begins_with_the_home_until_it_is_overloaded() -> None:
     assert home_first([1, 2, 0], 0, [1, 0, 2], speeds) == [1, 2, 0]  # another one is idle
 
 
+def test_one_idle_worker_of_many_makes_no_home_overloaded() -> None:
+    speeds = [10.0] * 20
+    lengths = [0, *([3] * 18), 4]
+    order = shortest_queue_order(lengths, speeds)
+    assert home_first(order, 7, [0, *([3] * 18), 6], speeds)[:2] == [7, 0]  # 0.3, and 0.3 is that of all together
+    assert home_first(order, 19, lengths, speeds) == order
+    assert home_first(order, 7, lengths, speeds) == order  # 0.29
+
+
 def test_nobody_has_a_home_without_workers() -> None:
     with pytest.raises(ValueError, match="empty"):
         home_of(OWNERS[0], [], [])
+
+
+def test_the_whole_lottery_order_is_a_lottery_among_the_rest() -> None:
+    """All 24 orders of four workers, against the product of the draws' probabilities."""
+    rng = random.Random(5)
+    orders = list(permutations(range(4)))
+    probabilities = []
+    for order in orders:
+        left, probability = sum(SPEEDS), 1.0
+        for index in order:
+            probability *= SPEEDS[index] / left
+            left -= SPEEDS[index]
+        probabilities.append(probability)
+    counts = Counter(orders.index(tuple(lottery_order(SPEEDS, rng))) for _ in range(40_000))
+    assert chi_square(counts, probabilities) < 49.73  # 23 degrees of freedom; one in 1000 right ones is above
+
+
+def test_without_unseen_requests_the_shortest_queue_is_first() -> None:
+    rng = random.Random(6)
+    order = shortest_queue_order([3, 1, 2], [1.0, 1.0, 1.0])
+    assert all(spread(order, [3, 1, 2], [1.0, 1.0, 1.0], 0.0, rng) == [1, 2, 0] for _ in range(1_000))
+
+
+def test_a_request_is_any_of_those_that_fill_the_workers_together() -> None:
+    """Six requests bring queue_length / speed to 5: worker 0 gets two of them, worker 2 four, and worker 1 none."""
+    rng = random.Random(7)
+    lengths, speeds = [3, 9, 6], [1.0, 1.0, 2.0]
+    order = shortest_queue_order(lengths, speeds)
+    orders = [spread(order, lengths, speeds, 6.0, rng) for _ in range(20_000)]
+    first = Counter(one[0] for one in orders)
+    assert first[1] == 0
+    # One in seven comes before the six others, and goes to the fastest of those with the least.
+    assert chi_square(Counter({0: first[0], 1: first[2]}), [6 / 7 / 3, 1 / 7 + 6 / 7 * 2 / 3]) < 10.83
+    assert all(one[1:] == [index for index in order if index != one[0]] for one in orders)
+
+
+def test_routers_that_see_the_same_old_counts_do_not_all_send_to_the_same_worker() -> None:
+    speeds = [1.0] * 10 + [2.0] * 10
+    lengths = [index % 5 for index in range(20)]
+    sent = list(lengths)
+    order = shortest_queue_order(lengths, speeds)
+    rng = random.Random(8)
+    for _ in range(3_000):
+        sent[spread(order, lengths, speeds, 2_999.0, rng)[0]] += 1
+    waits = [length / speed for length, speed in zip(sent, speeds, strict=True)]
+    assert max(waits) < 1.5 * min(waits)  # the policy alone would give all 3,000 to one of them

@@ -192,6 +192,48 @@ async def test_when_all_are_full_a_request_is_refused(make_router: MakeRouter) -
     assert await send(router) == "b"
 
 
+async def test_a_request_among_hundreds_of_full_workers_does_not_ask_them_all(make_router: MakeRouter) -> None:
+    replicas = [FakeReplica(f"{i:03}", 10.0, max_ongoing_requests=1) for i in range(300)]
+    for replica in replicas:
+        replica.queue_length = 1
+        replica.report(1.0, running=1)
+    router = make_router(*replicas)
+    await asyncio.sleep(0.1)  # Serve asks each of its new replicas, once
+    probes = sum(replica.probes for replica in replicas)
+    with pytest.raises(QueueFullError, match="Try again later"):
+        await send(router)
+    assert sum(replica.probes for replica in replicas) - probes <= 32
+    replicas[200].queue_length = 0
+    replicas[200].report(2.0)
+    router.update_replicas(replicas)  # type: ignore[arg-type]
+    assert await send(router) == "200"
+
+
+async def test_workers_that_others_have_filled_are_asked_and_sent_nothing(make_router: MakeRouter) -> None:
+    replicas = [FakeReplica(f"{i:03}", 10.0, max_ongoing_requests=2) for i in range(40)]
+    router = make_router(*replicas)  # which has heard that they are idle
+    await asyncio.sleep(0.05)  # Serve asks each of its new replicas, once
+    for replica in replicas:
+        replica.queue_length = 2
+        replica.report(1.0, running=2)
+    router.update_replicas(replicas)  # type: ignore[arg-type]
+    probes = sum(replica.probes for replica in replicas)
+    with pytest.raises(QueueFullError):
+        await send(router)
+    assert sum(replica.probes for replica in replicas) - probes == 32
+
+
+async def test_a_report_of_more_requests_counts_while_this_router_has_some_there(make_router: MakeRouter) -> None:
+    one, two = FakeReplica("a", 10.0), FakeReplica("b", 10.0)
+    router = make_router(one, two)
+    assert sorted([await send(router), await send(router)]) == ["a", "b"]
+    one.report(1.0, running=40)  # of which 39 are other routers'
+    two.report(1.0, running=1)
+    router.update_replicas([one, two])  # type: ignore[list-item]
+    assert {row.worker_id: row.queue_length for row in router.rows()} == {"a": 40, "b": 1}
+    assert {await send(router) for _ in range(20)} == {"b"}
+
+
 class Prompt:
     """An argument of a request; stands for the prompt."""
 

@@ -7,7 +7,6 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -65,7 +64,7 @@ class Workers:
         self.next_fault: Callable[[GenerateRequest], tuple[int, Fault] | None] = lambda request: None
         """Of a request's call: after so many messages that error."""
         self.on_fault: Callable[[], None] = lambda: None
-        self.rows: list[Any] = []
+        self.places = 0
         self.asked: list[GenerateRequest] = []
         self.calls: list[Call] = []
         self.generate = self
@@ -126,7 +125,7 @@ async def workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncItera
     monkeypatch.setattr(worker_client, "session_folder", lambda name: tmp_path / name)
     monkeypatch.setattr(WorkerClient, "has_workers", lambda self: True)
     workers = Workers()
-    monkeypatch.setattr(WorkerClient, "workers", lambda self: workers.rows)
+    monkeypatch.setattr(WorkerClient, "places", lambda self: workers.places)
     yield workers
     await asyncio.sleep(0.05)
     workers.engine.stop()
@@ -335,7 +334,7 @@ async def test_what_was_read_of_the_prompt_comes_once(workers: Workers) -> None:
 
 
 async def test_a_caller_leaves_places_to_others_and_is_told_when_there_are_more(workers: Workers) -> None:
-    workers.rows = [SimpleNamespace(check_heart_beat=True, max_running=8, max_waiting=8)]
+    workers.places = 16
     client = client_of(workers)
     workers.next_fault = lambda asked: (1, QueueFullError) if asked.tenant == b"refused" else None
     assert len(await read(client.generate(request()))) == 30

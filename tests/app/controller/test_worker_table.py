@@ -95,6 +95,28 @@ def test_what_routing_asks() -> None:
     assert workers.reported_queue_length("unknown") == 0
 
 
+def test_places_are_those_of_live_workers() -> None:
+    workers = table()
+    assert (workers.places(0.0), workers.has_present()) == (0, False)
+    workers.update({"w": (FACTS, report(1.0)), "v": (replace(FACTS, max_waiting=0), report(1.0))}, 0.0)
+    assert workers.places(1.0) == 8
+    workers.update({"w": (FACTS, report(2.0)), "v": (replace(FACTS, max_waiting=0), report(1.0))}, 9.0)
+    assert workers.places(11.0) == 6
+    assert workers.places(20.0) == 0
+    assert workers.has_present()  # they are silent, and may answer if they are asked
+    workers.update({}, 21.0)
+    assert not workers.has_present()
+
+
+def test_what_is_known_needs_no_parsing_again() -> None:
+    workers = table()
+    assert workers.known("w") == (None, None)
+    first = report(1.0)
+    assert workers.update({"w": (FACTS, first)}, 0.0) == {"w"}
+    assert workers.update({"w": (FACTS, first)}, 1.0) == set()
+    assert workers.known("w") == (FACTS, first)
+
+
 def test_a_row_has_the_workers_places_and_rate() -> None:
     workers = table()
     workers.update(

@@ -1,0 +1,75 @@
+"""What one router knows of the workers, and in which order it prefers them for a request.
+
+Puts the pure functions of `policies` on the worker table and the queue lengths. No Ray and no clock, so that the
+simulation of many routers (`bench.scale`) runs this very code.
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from app.controller.policies import home_first, home_of, lottery_order, shortest_queue_order, spread
+from app.controller.queue_lengths import QueueLengths
+from app.controller.worker_table import WorkerTable
+from app.messages.requests import GenerateRequest
+from app.messages.workers import WorkerFacts, WorkerReport
+
+MOST_ASKED: Final = 32
+"""A request asks no more workers than that which are full by what is known. Among hundreds that all are full it would
+otherwise ask each of them, one after another, before it is refused."""
+
+
+class RouterState:
+    """One router's table, queue lengths and policy."""
+
+    def __init__(self, *, policy: str, table: WorkerTable, rng: random.Random) -> None:
+        """policy: LOTTERY or SHORTEST_QUEUE."""
+        self._is_lottery = policy == "LOTTERY"
+        self._rng = rng
+        self.table = table
+        self.queues = QueueLengths()
+
+    def update(self, workers: Mapping[str, tuple[WorkerFacts, WorkerReport | None]], now_s: float) -> set[str]:
+        """Takes the present list of workers. Returns the ids of those that have reported since the last call."""
+        reported = self.table.update(workers, now_s)
+        self.queues.keep(workers)
+        for worker_id in reported:
+            _, report = workers[worker_id]
+            admitted = report.admitted if report is not None else 0
+            self.queues.reported(worker_id, self.table.reported_queue_length(worker_id), admitted)
+        return reported
+
+    def candidates(
+        self, worker_ids: Sequence[str], places: Sequence[int], request: GenerateRequest | None, now_s: float
+    ) -> Iterator[int]:
+        """Indices of live workers in the order in which they should be asked for a place.
+
+        places: how many requests each may have. request: None if it is no call that generates.
+        """
+        asked = 0
+        for index in self.order(worker_ids, request, now_s):
+            if self.queues.of(worker_ids[index], now_s) >= places[index]:
+                asked += 1
+                if asked > MOST_ASKED:
+                    continue
+            yield index
+
+    def order(self, worker_ids: Sequence[str], request: GenerateRequest | None, now_s: float) -> list[int]:
+        """All indices, best first: the user's home if the request has one, then as the policy says."""
+        if not worker_ids:
+            return []
+        speeds = [self.table.speed(worker_id) for worker_id in worker_ids]
+        lengths = self.queues.of_all(worker_ids, now_s)
+        if self._is_lottery:
+            order = lottery_order(speeds, self._rng)
+        else:
+            order = shortest_queue_order(lengths, speeds)
+            order = spread(order, lengths, speeds, self.queues.unseen(), self._rng)
+        if request is None:
+            return order
+        if request.memory is not None:
+            order = home_first(order, home_of(request.memory.owner, worker_ids, speeds), lengths, speeds)
+        if request.resumed_arithmetic:
+            alike = [self.table.arithmetic(worker_id) == request.resumed_arithmetic for worker_id in worker_ids]
+            order.sort(key=lambda i: not alike[i])  # stable
+        return order

@@ -1,0 +1,137 @@
+"""`redoubt bench scale`: one service over many workers, simulated with the router's own code.
+
+    redoubt bench scale --workers 1,10,100 --out scale.json      # a minute or two
+    redoubt bench scale --workers 1000 --case middle --case routers    # minutes for each scenario
+    redoubt bench scale --routing                                # what a choice costs among 1 to 1,000 workers
+    redoubt bench scale --ingress MODEL                          # what a request and a token cost the ingress
+    redoubt bench scale --accounts                               # how many requests a second the accounts admit
+
+Simulates LOTTERY and SHORTEST_QUEUE, and beside them the better of two random workers (TWO_CHOICES) and the shortest
+queue by counts that are never stale (FRESH_COUNTS). Around one middle case (16 routers, 80 % load, reports each second,
+equal speeds) each of routers, load, report period and speeds is changed by itself.
+
+- `token_s`: from a request's arrival to its end, for each output token; `wait_s`: until it runs; seconds.
+- `refused_although_room`: refused while some worker had a place.
+- `imbalance`: the largest queue_length / speed over the mean, once a second.
+- `asked_per_request`: probes of workers that are full by what is known; `rejected_per_request`: sent in vain.
+
+The simulation starts no service, no Ray and no engine. `--routing` times the real router over objects in place of
+replicas. `--ingress` starts the service with one worker, and takes a minute.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from bench.common import OneLineParser, at_least, machine, number_list, print_result
+from bench.scale.routers import POLICIES
+from bench.scale.simulation import Scenario, Simulation
+from bench.scale.workload import Lengths
+
+_ROUTERS: Final = (1, 4, 64)
+_LOADS: Final = (0.5, 0.95)
+_PERIODS_S: Final = (0.1, 5.0)
+_SPEEDS: Final = ("two", "wide")
+_USERS: Final = 10_000
+_OVERLOAD: Final = 1.5
+_MOST_WORKERS: Final = 5_000
+
+
+CASES: Final = ("middle", "routers", "load", "period", "speeds", "overload", "homes")
+
+
+def scenarios(
+    workers: int, policy: str, cases: Sequence[str] = CASES, *, seed: int = 1, measured_s: float = 60.0
+) -> Iterator[Scenario]:
+    """The middle case and what differs from it in one thing; users with homes, and a worker that dies."""
+    middle = Scenario(policy=policy, workers=workers, routers=16, seed=seed, measured_s=measured_s)
+    users = replace(middle, users=_USERS)
+    # Small queues, so that they fill in a minute.
+    overload = replace(middle, load=_OVERLOAD, slots=8, waiting_places=16)
+    of_cases: dict[str, list[Scenario]] = {
+        "middle": [middle],
+        "routers": [replace(middle, routers=routers) for routers in _ROUTERS],
+        "load": [replace(middle, load=load) for load in _LOADS],
+        "period": [replace(middle, report_period_s=period_s) for period_s in _PERIODS_S],
+        "speeds": [replace(middle, speeds=speeds) for speeds in _SPEEDS],
+        "overload": [overload],
+        "homes": [users, *([replace(users, lose_at_s=middle.warm_up_s + measured_s / 2)] if workers > 1 else [])],
+    }
+    for case in cases:
+        if case != "homes" or policy in ("LOTTERY", "SHORTEST_QUEUE"):
+            yield from of_cases[case]
+
+
+def simulate(options: argparse.Namespace) -> dict[str, Any]:
+    """All scenarios; the result is ready for JSON. Raises OSError, ValueError."""
+    lengths = Lengths.built_in() if options.data is None else Lengths.of_file(options.data)
+    policies = options.policy or POLICIES
+    cases = options.case or CASES
+    todo = [
+        scenario
+        for workers in options.workers
+        for policy in policies
+        for scenario in scenarios(workers, policy, cases, seed=options.seed, measured_s=options.seconds)
+    ]
+    rows = []
+    for scenario in tqdm(todo, file=sys.stderr, unit="scenario", leave=False):
+        start_s = time.perf_counter()
+        figures = Simulation(scenario, lengths).run()
+        took_s = round(time.perf_counter() - start_s, 1)
+        rows.append({"scenario": asdict(scenario), **figures, "simulated_in_s": took_s})
+    return {**machine(), "lengths": options.data.name if options.data else "built in", "scenarios": rows}
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """What the command line asks for."""
+    if options.accounts:
+        from bench.scale.accounts_cost import accounts_costs
+
+        return {**machine(), "accounts": accounts_costs()}
+    if options.ingress is not None:
+        from bench.scale.ingress_cost import IngressOptions, ingress_costs
+
+        return ingress_costs(IngressOptions(model=options.ingress, streams=options.streams))
+    if options.routing:
+        from bench.scale.routing_cost import routing_costs
+
+        return {**machine(), "unit": "ms", "routing": routing_costs(options.workers)}
+    return simulate(options)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints one JSON object; returns the exit status."""
+    parser = OneLineParser(
+        prog="redoubt bench scale", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workers", type=_workers, help="numbers with commas (default 1,10,100; with --routing ,1000)")
+    parser.add_argument("--policy", action="append", choices=POLICIES, help="only this one; may be repeated")
+    parser.add_argument("--case", action="append", choices=CASES, help="only this one; may be repeated")
+    parser.add_argument("--data", type=Path, help="conversations whose lengths are taken, as JSON (default: built in)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=at_least(1), default=60, help="simulated, after a warm-up of 40 (default 60)")
+    parser.add_argument("--routing", action="store_true", help="time the real router instead of simulating")
+    parser.add_argument("--accounts", action="store_true", help="time the accounts over a database of their own")
+    parser.add_argument("--ingress", type=Path, metavar="MODEL", help="measure an ingress of a service with this model")
+    parser.add_argument("--streams", type=at_least(1), default=16, help="of --ingress, at a time (default 16)")
+    parser.add_argument("--out", type=Path, help="a file that gets the JSON too")
+    options = parser.parse_args(arguments)
+    options.workers = options.workers or ((1, 10, 100, 1000) if options.routing else (1, 10, 100))
+    return print_result(lambda: measure(options), (OSError, ValueError, RuntimeError), indent=1, out=options.out)
+
+
+def _workers(text: str) -> tuple[int, ...]:
+    numbers = number_list(text)
+    if max(numbers) > _MOST_WORKERS:
+        raise argparse.ArgumentTypeError(f"at most {_MOST_WORKERS} workers, not {max(numbers)}")
+    return numbers
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -23,7 +23,7 @@ PAGES = sorted([ROOT / "README.md", *DOCS.glob("*.md")])
 PAGE_TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 # Code blocks of a page: the language, and the text without the indentation of a list.
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
-MOST_WORDS = {"README.md": 400, "benchmarks.md": 400}
+MOST_WORDS = {"README.md": 400, "benchmarks.md": 500}
 
 
 def blocks(page: Path, *languages: str) -> list[str]:

@@ -104,9 +104,16 @@ def samples_of(path: Path) -> list[Sample]:
             context = work["context_tokens"] + (work["new_tokens"] / 2 if is_decode else 0)
             samples.append(
                 Sample(
-                    path.name, f"{name} {work_name}", demand, machine, kv_type[1], work["kind"], work["streams"],
-                    context, tokens / measured["median"],
-                )  # fmt: skip
+                    path.name,
+                    f"{name} {work_name}",
+                    demand,
+                    machine,
+                    kv_type[1],
+                    work["kind"],
+                    work["streams"],
+                    context,
+                    tokens / measured["median"],
+                )
             )
     return samples
 
@@ -131,9 +138,7 @@ def fitted(samples: Sequence[Sample]) -> Shares:
 
 def _error(shares: Shares, samples: Sequence[Sample]) -> float:
     total = sum(abs(math.log(sample.predicted_s(shares) / sample.seconds)) for sample in samples)
-    return total + _PULL * sum(
-        abs(math.log(getattr(shares, name) / getattr(_START, name))) for name in asdict(_START)
-    )
+    return total + _PULL * sum(abs(math.log(getattr(shares, name) / getattr(_START, name))) for name in asdict(_START))
 
 
 def errors(shares: Shares, samples: Sequence[Sample]) -> list[float]:
@@ -189,7 +194,9 @@ def _toml(tiers: Mapping[str, Shares], report: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
-    parser = OneLineParser(prog="python -m bench.capacity_fit", description="Fit the shares that `redoubt plan` expects.")
+    parser = OneLineParser(
+        prog="python -m bench.capacity_fit", description="Fit the shares that `redoubt plan` expects."
+    )
     parser.add_argument("results", type=Path, nargs="+", metavar="RESULT", help="files of `redoubt bench compare`")
     parser.add_argument("--out", type=Path, default=SHARES_FILE, help="the file to write (default: %(default)s)")
     parsed: argparse.Namespace = parser.parse_args(arguments)

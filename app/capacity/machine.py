@@ -66,7 +66,9 @@ def machine_from(values: Mapping[str, Any], where: str) -> Machine:
         is_number = kind in (int, float)
         has_kind = isinstance(value, (int, float) if kind is float else kind)
         if not has_kind or (is_number and (isinstance(value, bool) or not math.isfinite(value) or value <= 0)):
-            wanted = {int: "a positive whole number", float: "a positive number", bool: "true or false"}.get(kind, "text")
+            wanted = {int: "a positive whole number", float: "a positive number", bool: "true or false"}.get(
+                kind, "text"
+            )
             raise CapacityError(f"{where}: {name} is {value!r}, not {wanted}")
     for name, known in (("tier", TIERS), ("vendor", VENDORS)):
         if values[name] not in known:
@@ -74,6 +76,9 @@ def machine_from(values: Mapping[str, Any], where: str) -> Machine:
     return Machine(**values)
 
 
+_WANTED: Final[Mapping[type, str]] = {
+    int: "a positive whole number", float: "a positive number", bool: "true or false", str: "text",
+}  # fmt: skip
 _KINDS: Final[Mapping[str, type]] = {
     "<class 'str'>": str, "<class 'int'>": int, "<class 'float'>": float, "<class 'bool'>": bool,
 }  # fmt: skip

@@ -21,7 +21,7 @@ WORKER_BYTES: Final = 300 << 20
 """Of each worker after the first."""
 _MEMORY_SHARE: Final = 0.9
 """Of the machine's memory; the rest is the system's."""
-MOST_RUNNING: Final = 128
+MOST_RUNNING: Final = 256
 """Requests that a worker computes at a time, at most: the plan says how many its users need."""
 PROMPTS: Final = (512, 4096)
 ANSWERS: Final = (1, 4, 8, 16, 32, 64)
@@ -143,9 +143,14 @@ def load_outcome(
     if memory.kv_tokens_per_worker < longest_request_tokens(traffic):
         return None
     return simulate(
-        step_times(demand, machine, kv_type), traffic, promise, kv_tokens=memory.kv_tokens_per_worker,
-        most_running=MOST_RUNNING, users=-(-users // machine.nodes), requests=requests,
-    )  # fmt: skip
+        step_times(demand, machine, kv_type),
+        traffic,
+        promise,
+        kv_tokens=memory.kv_tokens_per_worker,
+        most_running=MOST_RUNNING,
+        users=-(-users // machine.nodes),
+        requests=requests,
+    )
 
 
 def _most_users(keeps: Callable[[int], bool]) -> int:
@@ -208,9 +213,14 @@ def speeds_of(demand: Demand, machine: Machine, traffic: Traffic, kv_type: str) 
         expected = [times.expected(step) for step in steps]
         speeds.append(
             Speed(
-                "prompt", 1, tokens, tokens / sum(seconds for seconds, _ in best), best[-1][1],
-                tokens / sum(each.seconds for each in expected), expected[-1].limit,
-            )  # fmt: skip
+                "prompt",
+                1,
+                tokens,
+                tokens / sum(seconds for seconds, _ in best),
+                best[-1][1],
+                tokens / sum(each.seconds for each in expected),
+                expected[-1].limit,
+            )
         )
     contexts = [max(1, min(traffic.context_tokens, demand.context_tokens - 1))]
     if contexts[0] * 8 < demand.context_tokens:

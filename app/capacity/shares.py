@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 SHARES_FILE: Final = Path(__file__).with_name("shares.toml")
-_STAND_INS: Final[Mapping[str, str]] = {"avx2-intel": "avx2-amd", "avx_vnni-intel": "avx2-amd", "avx_vnni-amd": "avx2-amd"}
+_STAND_INS: Final[Mapping[str, str]] = {
+    "avx2-intel": "avx2-amd",
+    "avx_vnni-intel": "avx2-amd",
+    "avx_vnni-amd": "avx2-amd",
+}
 """Whose shares are used where nothing was measured."""
 
 

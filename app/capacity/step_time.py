@@ -83,7 +83,7 @@ class StepTimes:
         """The least time of any program with these weights, and what sets it: "read" or "compute"."""
         demand, machine = self._demand, self._machine
         read_bytes = demand.read_bytes + (step.answer_keys + step.prompt_context) * self._kv_bytes
-        macs = (step.answers + step.prompt_tokens) * demand.matrices.layer_weights
+        macs: float = (step.answers + step.prompt_tokens) * demand.matrices.layer_weights
         macs += step.heads * demand.matrices.head_weights
         macs += (step.answer_keys + step.prompt_keys) * demand.attention_macs_per_key
         read_s, compute_s = read_bytes / machine.best_read_bytes_per_s, macs / machine.best_macs_per_s

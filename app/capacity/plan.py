@@ -13,7 +13,7 @@ from app.capacity.processors import most_sockets, processor_names, table_machine
 from app.capacity.shares import shares_of
 from app.capacity.simulation import Outcome, simulate
 from app.capacity.step_time import StepTimes, decode_step, prompt_steps
-from app.capacity.traffic import Promise, Traffic, longest_request_tokens
+from app.capacity.traffic import Promise, Traffic, longest_request_tokens, prompt_quantile
 
 SERVICE_BYTES: Final = 1536 << 20
 """Of the service beside weights and pages (docs/sizing.md)."""
@@ -25,8 +25,8 @@ MOST_RUNNING: Final = 256
 """Requests that a worker computes at a time, at most: the plan says how many its users need."""
 PROMPTS: Final = (512, 4096)
 ANSWERS: Final = (1, 4, 8, 16, 32, 64)
-_TABLE_REQUESTS: Final = 700
-_MOST_USERS: Final = 1_000_000
+_MOST_USERS: Final = 20_000
+"""Of a worker: the search ends there."""
 _SEARCH_STEP: Final = 1.05
 _GAIN: Final = 1.5
 """By how much a rate is raised to see whether it limits."""
@@ -76,6 +76,10 @@ class Users:
     """The most requests at a time in a worker: `worker.max_concurrent_requests` should not be less."""
     history_share: float
     """Of the requests whose history was still in the prefix cache."""
+    long_prompt_tokens: int
+    """The prompt that is longer than those of `Promise.share` of the requests."""
+    long_prompt_s: float
+    """How long its first token takes in an idle worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,7 @@ def step_times(demand: Demand, machine: Machine, kv_type: str | None = None) -> 
 
 
 def load_outcome(
-    demand: Demand, machine: Machine, traffic: Traffic, promise: Promise, kv_type: str, users: int, requests: int = 1500
+    demand: Demand, machine: Machine, traffic: Traffic, promise: Promise, kv_type: str, users: int
 ) -> Outcome | None:
     """What a worker's part of the users comes to; None: not even one request fits into the memory.
 
@@ -149,7 +153,6 @@ def load_outcome(
         kv_tokens=memory.kv_tokens_per_worker,
         most_running=MOST_RUNNING,
         users=-(-users // machine.nodes),
-        requests=requests,
     )
 
 
@@ -169,15 +172,20 @@ def _most_users(keeps: Callable[[int], bool]) -> int:
 def users_of(demand: Demand, machine: Machine, traffic: Traffic, promise: Promise, kv_type: str) -> Users:
     """The most users at the promise, over all workers, and what limits them."""
 
-    def outcome(users: int, trial: Machine, requests: int = 1500) -> Outcome | None:
-        return load_outcome(demand, trial, traffic, promise, kv_type, users * trial.nodes, requests)
+    def outcome(users: int, trial: Machine) -> Outcome | None:
+        return load_outcome(demand, trial, traffic, promise, kv_type, users * trial.nodes)
 
     def keeps(users: int) -> bool:
         result = outcome(users, machine)
         return result is not None and result.kept
 
-    if outcome(1, machine, 1) is None:
-        return Users(0, 0.0, "memory", 0, 0.0)
+    times = step_times(demand, machine, kv_type)
+    long_prompt = prompt_quantile(traffic, promise.share)
+    steps = prompt_steps(long_prompt, traffic.context_tokens)
+    long_prompt_s = sum(times.expected(step).seconds for step in steps)
+    memory = memory_of(demand, machine, traffic, kv_type)
+    if memory.kv_tokens_per_worker < longest_request_tokens(traffic):
+        return Users(0, 0.0, "memory", 0, 0.0, long_prompt, long_prompt_s)
     per_worker = _most_users(keeps)
     at_most = outcome(max(1, per_worker), machine)
     assert at_most is not None
@@ -198,6 +206,8 @@ def users_of(demand: Demand, machine: Machine, traffic: Traffic, promise: Promis
         limit=max(helped, key=lambda name: helped[name]),
         running_per_worker=at_most.running_most,
         history_share=at_most.history_share,
+        long_prompt_tokens=long_prompt,
+        long_prompt_s=long_prompt_s,
     )
 
 
@@ -255,9 +265,8 @@ def candidates_for(
 def _serves(
     demand: Demand, machine: Machine, traffic: Traffic, promise: Promise, users: int, kv_type: str | None
 ) -> bool:
-    outcome = load_outcome(
-        demand, machine, traffic, promise, kv_type or default_kv_type(machine.tier), users, _TABLE_REQUESTS
-    )
+    kind = kv_type or default_kv_type(machine.tier)
+    outcome = load_outcome(demand, machine, traffic, promise, kind, users)
     return outcome is not None and outcome.kept
 
 
@@ -274,10 +283,6 @@ def make_plan(
     promise = promise or Promise()
     kind = kv_type or default_kv_type(machine.tier)
     users = users_of(demand, machine, traffic, promise, kind)
-    serves = None
-    if wanted_users is not None:
-        outcome = load_outcome(demand, machine, traffic, promise, kind, wanted_users)
-        serves = outcome is not None and outcome.kept
     return Plan(
         demand=demand,
         machine=machine,
@@ -289,6 +294,6 @@ def make_plan(
         memory=memory_of(demand, machine, traffic, kind),
         users=users,
         wanted_users=wanted_users,
-        serves_wanted=serves,
+        serves_wanted=None if wanted_users is None else wanted_users <= users.users,
         candidates=() if wanted_users is None else candidates_for(demand, traffic, promise, wanted_users, kv_type),
     )

@@ -72,7 +72,10 @@ class Arrival:
 
 
 def arrivals(traffic: Traffic, users: int, requests: int, seed: int) -> list[Arrival]:
-    """The requests of so many users, in order of time: each user's come at random, at the rate of the traffic."""
+    """The requests of so many users, in order of time: each user's come at random, at the rate of the traffic.
+
+    With another number of users the same draws come faster or slower, so that more users are never less load by chance.
+    """
     generator = random.Random(seed)
     rate_per_s = users / traffic.seconds_between
     prompt_scale = traffic.prompt_tokens / PROMPT_TOKENS
@@ -80,12 +83,17 @@ def arrivals(traffic: Traffic, users: int, requests: int, seed: int) -> list[Arr
     now_s = 0.0
     drawn = []
     for _ in range(requests):
-        now_s += generator.expovariate(rate_per_s)
-        user = generator.randrange(users)
+        now_s += generator.expovariate(1.0) / rate_per_s
+        user = int(generator.random() * users)
         prompt = max(1, round(_quantile(_PROMPT_QUANTILES, generator.random()) * prompt_scale))
         answer = max(1, round(_quantile(_ANSWER_QUANTILES, generator.random()) * answer_scale))
         drawn.append(Arrival(now_s, user, prompt, answer))
     return drawn
+
+
+def prompt_quantile(traffic: Traffic, share: float) -> int:
+    """New tokens of the prompt that is longer than those of this share of the requests."""
+    return max(1, round(_quantile(_PROMPT_QUANTILES, share) * traffic.prompt_tokens / PROMPT_TOKENS))
 
 
 def longest_request_tokens(traffic: Traffic) -> int:

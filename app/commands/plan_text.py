@@ -96,7 +96,10 @@ def _print_users(plan: Plan, console: Console) -> None:
             f" (worker.max_concurrent_requests); {users.history_share:.0%} of histories are still in the cache."
         )
     else:
-        reason = "not even one request fits into it" if not users.running_per_worker else "one alone breaks the promise"
+        reason = f"one alone breaks it; a prompt of {users.long_prompt_tokens} tokens, as 1 of 20 is, takes"
+        reason += f" {users.long_prompt_s:.1f} s in an idle worker"
+        if not users.running_per_worker:
+            reason = "not even one request fits into the memory"
         console.print(f"[bold]No user[/bold] gets that promise: {reason}. What limits: {users.limit}.")
 
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from app.capacity.machine import Machine
 from app.cli import cli
+from app.commands.plan_inputs import read_demand
 from app.workers import machine_rates
 from quant.conversion.convert import convert
 from quant.packed.packed_file import FILE_NAME, PackedFile
@@ -36,9 +37,6 @@ def planned(*arguments: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def hf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_hf_folder(tmp_path_factory.mktemp("models") / "hf", random_tensors(CONFIG))
-
-
-SHORT = [*FAST, "--context-tokens", "64", "--prompt-tokens", "8", "--answer-tokens", "40"]
 
 
 def test_without_a_model_all_shapes_and_machines_are_listed() -> None:
@@ -70,19 +68,18 @@ def test_json_has_what_the_text_has() -> None:
 
 def test_a_checkpoint_and_what_it_is_converted_to_demand_the_same(hf: Path, tmp_path: Path) -> None:
     converted = convert(hf, tmp_path / "int4", method="rtn", progress=False).folder
-    ahead, packed = planned(str(hf), *SHORT)["demand"], planned(str(converted), *SHORT)["demand"]
-    assert ahead["matrices"] == packed["matrices"]
+    ahead, packed = (read_demand(str(folder), None, None).matrices for folder in (hf, converted))
+    assert ahead == packed
     sizes = sum(info.size_bytes for info in PackedFile(converted / FILE_NAME).matrices.values())
-    matrices = packed["matrices"]
-    assert matrices["layer_bytes"] + matrices["head_bytes"] + matrices["other_bytes"] == sizes
+    assert packed.layer_bytes + packed.head_bytes + packed.other_bytes == sizes
 
 
 def test_types_and_a_gguf(hf: Path, tmp_path: Path) -> None:
-    half = planned(str(hf), *SHORT)["demand"]["matrices"]["layer_bytes"]
-    whole = planned(str(hf), *SHORT, "--type", "int8")["demand"]["matrices"]["layer_bytes"]
+    half = read_demand(str(hf), None, None).matrices.layer_bytes
+    whole = read_demand(str(hf), "int8", None).matrices.layer_bytes
     assert whole == pytest.approx(half * 8.25 / 4.25)
     gguf = write_gguf(tmp_path / "model.gguf", random_tensors(CONFIG), kind=GGMLQuantizationType.Q4_0)
-    assert planned(str(gguf), *SHORT)["demand"]["matrices"]["type_name"] == "sym_int4 in groups of 32"
+    assert read_demand(str(gguf), None, None).matrices.type_name == "sym_int4 in groups of 32"
 
 
 def test_a_machine_is_saved_and_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ ANSWERS: Final = (1, 4, 8, 16, 32, 64)
 _MOST_USERS: Final = 20_000
 """Of a worker: the search ends there."""
 _SEARCH_STEP: Final = 1.05
+_BEYOND: Final = 1.15
 _GAIN: Final = 1.5
 """By how much a rate is raised to see whether it limits."""
 
@@ -156,7 +157,7 @@ def load_outcome(
     )
 
 
-def _most_users(keeps: Callable[[int], bool]) -> int:
+def _search(keeps: Callable[[int], bool]) -> int:
     """The most users, to about 5 %, with which `keeps` holds; 0: not with one."""
     if not keeps(1):
         return 0
@@ -169,16 +170,36 @@ def _most_users(keeps: Callable[[int], bool]) -> int:
     return least
 
 
+@dataclass(frozen=True, slots=True)
+class Gains:
+    """By how much a worker's rates and memory are raised, to see what helps."""
+
+    read: float = 1.0
+    compute: float = 1.0
+    memory: float = 1.0
+
+
+def most_users(outcome: Callable[[int, Gains], Outcome]) -> tuple[int, Outcome, str]:
+    """The most users of a worker at the promise, the outcome with them, and what limits: "read", "compute" or "memory".
+
+    outcome: of so many users, with raised rates.
+    """
+    users = _search(lambda count: outcome(count, Gains()).kept)
+    beyond = max(users + 1, int(users * _BEYOND))
+    raised = {
+        "read": Gains(read=_GAIN),
+        "compute": Gains(compute=_GAIN),
+        "memory": Gains(memory=2 * _GAIN),
+    }
+    helped = {}
+    for name, gains in raised.items():
+        result = outcome(beyond, gains)
+        helped[name] = min(result.first_token_share, result.token_share)
+    return users, outcome(max(1, users), Gains()), max(helped, key=lambda name: helped[name])
+
+
 def users_of(demand: Demand, machine: Machine, traffic: Traffic, promise: Promise, kv_type: str) -> Users:
     """The most users at the promise, over all workers, and what limits them."""
-
-    def outcome(users: int, trial: Machine) -> Outcome | None:
-        return load_outcome(demand, trial, traffic, promise, kv_type, users * trial.nodes)
-
-    def keeps(users: int) -> bool:
-        result = outcome(users, machine)
-        return result is not None and result.kept
-
     times = step_times(demand, machine, kv_type)
     long_prompt = prompt_quantile(traffic, promise.share)
     steps = prompt_steps(long_prompt, traffic.context_tokens)
@@ -186,24 +207,19 @@ def users_of(demand: Demand, machine: Machine, traffic: Traffic, promise: Promis
     memory = memory_of(demand, machine, traffic, kv_type)
     if memory.kv_tokens_per_worker < longest_request_tokens(traffic):
         return Users(0, 0.0, "memory", 0, 0.0, long_prompt, long_prompt_s)
-    per_worker = _most_users(keeps)
-    at_most = outcome(max(1, per_worker), machine)
-    assert at_most is not None
-    beyond = max(per_worker + 1, int(per_worker * 1.15))
-    raised = {
-        "read": machine.scaled(read=_GAIN),
-        "compute": machine.scaled(compute=_GAIN),
-        "memory": machine.scaled(memory=2 * _GAIN),
-    }
-    helped = {}
-    for name, trial in raised.items():
-        result = outcome(beyond, trial)
-        helped[name] = 0.0 if result is None else min(result.first_token_share, result.token_share)
+
+    def outcome(users: int, gains: Gains) -> Outcome:
+        trial = machine.scaled(read=gains.read, compute=gains.compute, memory=gains.memory)
+        result = load_outcome(demand, trial, traffic, promise, kv_type, users * trial.nodes)
+        assert result is not None, "no gain takes memory away"
+        return result
+
+    per_worker, at_most, limit = most_users(outcome)
     users = per_worker * machine.nodes
     return Users(
         users=users,
         requests_per_s=users / traffic.seconds_between,
-        limit=max(helped, key=lambda name: helped[name]),
+        limit=limit,
         running_per_worker=at_most.running_most,
         history_share=at_most.history_share,
         long_prompt_tokens=long_prompt,

@@ -7,13 +7,13 @@ from tests.app.capacity.shapes import demand, machine
 
 
 def test_the_users_of_a_plan_get_the_promise_and_many_more_do_not() -> None:
-    model, node = demand(), machine()
-    plan = make_plan(model, node, Traffic(), wanted_users=10_000)
+    model, node, traffic = demand(), machine(), Traffic(prompt_tokens=10)
+    plan = make_plan(model, node, traffic, wanted_users=10_000)
     assert plan.users.users > 1
     assert plan.users.requests_per_s == pytest.approx(plan.users.users / 60)
 
     def kept(users: int) -> bool:
-        outcome = load_outcome(model, node, Traffic(), Promise(), plan.kv_type, users)
+        outcome = load_outcome(model, node, traffic, Promise(), plan.kv_type, users)
         return outcome is not None and outcome.kept
 
     assert kept(plan.users.users)
@@ -24,9 +24,12 @@ def test_the_users_of_a_plan_get_the_promise_and_many_more_do_not() -> None:
 
 
 def test_two_nodes_serve_twice_the_users() -> None:
-    one = make_plan(demand(), machine(), Traffic()).users
-    two = make_plan(demand(), machine(nodes=2, memory_bytes=64 << 30), Traffic()).users
-    assert two.users == 2 * one.users
+    traffic = Traffic(prompt_tokens=10)
+    one = make_plan(demand(), machine(), traffic).users
+    two = make_plan(demand(), machine(nodes=2, memory_bytes=64 << 30), traffic).users
+    # The second worker's processes take a little of the memory.
+    assert two.users == pytest.approx(2 * one.users, rel=0.1)
+    assert one.users > 1
 
 
 def test_what_limits_is_what_helps_when_there_is_more_of_it() -> None:
@@ -41,8 +44,8 @@ def test_what_limits_is_what_helps_when_there_is_more_of_it() -> None:
 
 
 def test_a_model_that_does_not_fit_serves_nobody() -> None:
-    plan = make_plan(demand("llama3.1-70b"), machine(memory_bytes=24 << 30), Traffic(), wanted_users=1)
-    assert (plan.users.users, plan.users.limit, plan.serves_wanted) == (0, "memory", False)
+    plan = make_plan(demand("llama3.1-70b"), machine(memory_bytes=24 << 30), Traffic())
+    assert (plan.users.users, plan.users.limit, plan.serves_wanted) == (0, "memory", None)
     assert plan.memory.kv_bytes_per_worker == 0
 
 

@@ -1,4 +1,5 @@
 import os
+from collections.abc import Sequence
 
 import pytest
 
@@ -13,7 +14,12 @@ needs_avx2 = pytest.mark.skipif(_native.available_tiers() == ["scalar"], reason=
 @needs_avx2
 def test_this_machine_is_one_that_a_plan_can_read() -> None:
     asked: list[tuple[int, str]] = []
-    found = this_machine(lambda cpus, instruction: asked.append((len(cpus), instruction)) or (1e9, 2e9))  # type: ignore[func-returns-value]
+
+    def measure(cpus: Sequence[int], instruction: str) -> tuple[float, float]:
+        asked.append((len(cpus), instruction))
+        return 1e9, 2e9
+
+    found = this_machine(measure)
     assert machine_from(found.to_dict(), "here") == found
     assert asked == [(found.cores_per_node, found.instruction)]
     assert found.nodes * found.cores_per_node <= len(os.sched_getaffinity(0))

@@ -31,7 +31,8 @@ def worker_capacity(
     kv_type = _native.Model.chosen_kv_type(folder, engine.kv_type, engine.compute_type, engine.prompt_compute_type)
     config = read_json(files / "config.json")
     matrices = _matrices(_header(files))
-    head = matrices[_EMBEDDING if config["tie_word_embeddings"] else _HEAD]
+    is_tied = _HEAD not in matrices
+    head = matrices[_EMBEDDING if is_tied else _HEAD]
     layers = [sizes for name, sizes in matrices.items() if name.startswith("model.layers.")]
     heads = config["num_attention_heads"]
     return WorkerCapacity(
@@ -44,7 +45,7 @@ def worker_capacity(
         layer_bytes=sum(size_bytes for _, size_bytes in layers),
         head_weights=head[0],
         head_bytes=head[1],
-        other_bytes=0 if config["tie_word_embeddings"] else matrices[_EMBEDDING][1],
+        other_bytes=0 if is_tied else matrices[_EMBEDDING][1],
         kv_type=kv_type,
         kv_tokens=kv_pages * _native.PAGE_TOKENS,
         vendor="intel" if "intel" in _native.cpu_model().lower() else "amd",

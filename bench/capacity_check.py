@@ -11,6 +11,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from bench.capacity_fit import MODELS, Sample, bench_machine, demand_of_shape
 from bench.common import OneLineParser, at_least, machine, print_result
 from bench.engine import EngineBench
 from bench.rates import Rates, best_rates, rates_json, sample_rates
-from bench.work import Work
+from bench.work import CLOCKS, Work
 from kernels import _native
 from quant.conversion.shapes import SHAPES
 from quant.conversion.synth import synth
@@ -34,15 +35,31 @@ WORKS: Final = (
     Work("decode", 32, 128, 16),
     Work("decode", 1, 2048, 16),
 )
+QUICK_WORKS: Final = (
+    Work("prefill", 1, 256, 0),
+    Work("decode", 1, 64, 8),
+    Work("decode", 8, 64, 8),
+    Work("decode", 1, 1024, 8),
+)
 AIM: Final = 0.15
 
 
-def _measured_s(shape: str, folder: Path, works: Sequence[Work], threads: int, repeats: int) -> tuple[list[float], str]:
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to measure. clock: of `bench.work.CLOCKS`."""
+
+    threads: int
+    repeats: int = 3
+    works: tuple[Work, ...] = WORKS
+    clock: str = "wall"
+
+
+def _measured_s(folder: Path, works: Sequence[Work], options: Options) -> tuple[list[float], str]:
     """Seconds of each work, the median of its repeats after one that does not count; and the type of the pages."""
-    bench = EngineBench(folder, threads=threads, kv_type="auto", works=works, clock="wall")
+    bench = EngineBench(folder, threads=options.threads, kv_type="auto", works=works, clock=options.clock)
     taken: dict[Work, list[float]] = {work: [] for work in works}
     try:
-        for _ in range(repeats + 1):
+        for _ in range(options.repeats + 1):
             for work in works:
                 taken[work].append(bench.measure(work))
     finally:
@@ -50,21 +67,21 @@ def _measured_s(shape: str, folder: Path, works: Sequence[Work], threads: int, r
     return [statistics.median(taken[work][1:]) for work in works], str(bench.runner.model.kv_type)
 
 
-def check_shape(shape: str, place: Path, threads: int, repeats: int) -> dict[str, Any]:
+def check_shape(shape: str, place: Path, options: Options) -> dict[str, Any]:
     """One shape: the model is made, measured and removed. Raises QuantError, EngineError, ValueError, OSError."""
     demand = demand_of_shape(shape)
-    works = [work for work in WORKS if work.context_tokens + work.new_tokens < demand.context_tokens]
+    works = [work for work in options.works if work.context_tokens + work.new_tokens < demand.context_tokens]
     folder = place / shape
     try:
         synth(shape, folder, progress=False)
-        samples: list[Rates] = [sample_rates(threads)]
-        seconds, kv_type = _measured_s(shape, folder, works, threads, repeats)
-        samples.append(sample_rates(threads))
+        samples: list[Rates] = [sample_rates(options.threads)]
+        seconds, kv_type = _measured_s(folder, works, options)
+        samples.append(sample_rates(options.threads))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     limits = best_rates(samples)
     vendor = "intel" if "intel" in _native.cpu_model().lower() else "amd"
-    here = bench_machine("here", _native.default_tier(), vendor, rates_json([limits]), threads)
+    here = bench_machine("here", _native.default_tier(), vendor, rates_json([limits]), options.threads)
     shares, whose = shares_of(here.tier, vendor)
     rows = {}
     for work, taken_s in zip(works, seconds, strict=True):
@@ -88,7 +105,7 @@ def check_shape(shape: str, place: Path, threads: int, repeats: int) -> dict[str
     }
 
 
-def check(shapes: Sequence[str], threads: int, repeats: int, place: Path | None) -> dict[str, Any]:
+def check(shapes: Sequence[str], options: Options, place: Path | None) -> dict[str, Any]:
     """All shapes; the result is ready for JSON. Raises CapacityError for an unknown shape, and as `check_shape`."""
     for shape in shapes:
         if shape not in SHAPES:
@@ -96,7 +113,7 @@ def check(shapes: Sequence[str], threads: int, repeats: int, place: Path | None)
     found = {}
     with tempfile.TemporaryDirectory(dir=place) as folder:
         for shape in shapes:
-            found[shape] = check_shape(shape, Path(folder), threads, repeats)
+            found[shape] = check_shape(shape, Path(folder), options)
             for name, row in found[shape]["works"].items():
                 told = f"{row['predicted_tokens_per_s']:>9} predicted {row['measured_tokens_per_s']:>9} measured"
                 print(f"{shape:<16}{name:<18}{told}  {row['predicted_over_measured']:.2f}", file=sys.stderr)
@@ -104,8 +121,9 @@ def check(shapes: Sequence[str], threads: int, repeats: int, place: Path | None)
     within = [row for row in rows if abs(row["predicted_over_measured"] - 1) <= AIM]
     return {
         **machine(),
-        "threads": threads,
-        "repeats": repeats,
+        "threads": options.threads,
+        "repeats": options.repeats,
+        "clock": options.clock,
         "shapes": found,
         "works": len(rows),
         "works_within_15_percent": len(within),
@@ -120,14 +138,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--shapes", default="tinyllama-1.1b,llama3.2-1b,qwen3-1.7b", help="shapes, with commas (default %(default)s)"
     )
     parser.add_argument("--repeats", type=at_least(1), default=3, help="rounds; medians count (default %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="smaller works, for a busy machine")
+    parser.add_argument(
+        "--clock", choices=tuple(CLOCKS), default="wall", help="cpu: for one thread on a busy machine (default wall)"
+    )
     parser.add_argument("--place", type=Path, help="folder for the models (default: the system's temporary folder)")
     parser.add_argument("--out", type=Path, help="a file for the JSON too")
     parsed: argparse.Namespace = parser.parse_args(arguments)
     errors = (CapacityError, QuantError, EngineError, ValueError, OSError)
     shapes = tuple(parsed.shapes.split(","))
-    return print_result(
-        lambda: check(shapes, parsed.threads, parsed.repeats, parsed.place), errors, indent=1, out=parsed.out
-    )
+    options = Options(parsed.threads, parsed.repeats, QUICK_WORKS if parsed.quick else WORKS, parsed.clock)
+    return print_result(lambda: check(shapes, options, parsed.place), errors, indent=1, out=parsed.out)
 
 
 if __name__ == "__main__":

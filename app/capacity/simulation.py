@@ -52,7 +52,7 @@ class Outcome:
     """Of the requests whose history was still in the prefix cache."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Request:
     arrival: Arrival
     left: int

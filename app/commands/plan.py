@@ -82,10 +82,12 @@ def plan(
             raise CapacityError(f"--memory-gb must be above 0 and below a million, not {memory_gb:g}")
         traffic = Traffic(prompt_tokens, answer_tokens, context_tokens, seconds_between)
         demand = None if model is None else read_demand(model, type_ and type_.value, group_size)
-        if demand is not None and traffic.context_tokens >= demand.context_tokens:
+        tokens = context_tokens + prompt_tokens + answer_tokens
+        if demand is not None and tokens > demand.context_tokens:
             raise CapacityError(
-                f"--context-tokens {traffic.context_tokens} leave no room: {demand.name} was trained for"
-                f" {demand.context_tokens} tokens"
+                f"a request of {context_tokens} + {prompt_tokens} + {answer_tokens} tokens is too long:"
+                f" {demand.name} was trained for {demand.context_tokens}; see"
+                " --context-tokens, --prompt-tokens and --answer-tokens"
             )
         found = read_machine(machine, None if memory_gb is None else round(memory_gb * _GIB))
         if save is not None:

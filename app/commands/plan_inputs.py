@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from app.capacity.demand import CapacityError, Demand, Matrices, demand_of, matrices_of
+from app.capacity.demand import CapacityError, Demand, Matrices, demand_of
 from app.capacity.machine import Machine, machine_from
 from app.capacity.processors import processor_names, table_machine
-from quant.conversion.plan import DEFAULT_GROUP_SIZE, check_options, dominant, plan_matrices
+from quant.conversion.plan import DEFAULT_GROUP_SIZE, check_options, default_type, dominant, matrix_info, plan_matrices
 from quant.conversion.shapes import SHAPES
 from quant.files.json_file import read_json_object
 from quant.packed.packed_file import FILE_NAME, PackedFile, is_packed_model
@@ -33,8 +33,14 @@ def read_demand(model: str, qtype: str | None, group_size: int | None) -> Demand
         if model not in SHAPES:
             raise CapacityError(f"{model!r} is no folder, no file, and none of the shapes {', '.join(SHAPES)}")
         config, _ = complete_config(SHAPES[model], model)
-        kind = "sym_int4" if qtype in (None, "auto") else qtype
-        return demand_of(config, matrices_of(config, kind, group_size or DEFAULT_GROUP_SIZE), model)
+        kind = "sym_int4" if qtype in (None, "auto") else str(qtype)
+        tied, group = config["tie_word_embeddings"], group_size or DEFAULT_GROUP_SIZE
+        planned = {
+            name: matrix_info(name, default_type(tensor, tied, kind, None), tensor.shape, group)
+            for name, tensor in expected_tensors(config).items()
+            if tensor.role != "vector"
+        }
+        return demand_of(config, _matrices(planned, config), model)
     if path.is_dir() and is_packed_model(path):
         if qtype is not None or group_size is not None:
             raise CapacityError(f"{model} is converted already: leave --type and --group-size out")

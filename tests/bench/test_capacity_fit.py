@@ -9,7 +9,7 @@ import pytest
 
 from app.capacity.shares import Shares, shares_of
 from app.capacity.step_time import StepTimes, decode_step, prompt_steps
-from bench.capacity_check import check
+from bench.capacity_check import Options, check
 from bench.capacity_fit import bench_machine, demand_of_shape, fit, fitted, main, samples_of
 
 RESULTS = Path(__file__).parents[2] / "bench/results"
@@ -97,4 +97,4 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == f"redoubt: {tmp_path}/a.json is no result of `redoubt bench compare`\n"
     assert main([str(tmp_path / "none.json")]) == 2
     with pytest.raises(ValueError, match="shape 'qwen9' is not one of smollm2-135m"):
-        check(["qwen9"], 1, 1, tmp_path)
+        check(["qwen9"], Options(threads=1), tmp_path)

@@ -40,6 +40,12 @@ def test_a_token_takes_what_the_engine_s_pages_take(kv_type: str, tmp_path: Path
     assert found.kv_bytes_per_token(kv_type) * _native.PAGE_TOKENS == page_bytes
 
 
+@pytest.mark.parametrize("shape", ["smollm2-135m", "qwen3-4b", "llama3.1-8b"])
+@pytest.mark.parametrize(("qtype", "group_size"), [("sym_int4", 64), ("asym_int4", 32), ("int8", 64), ("bf16", 64)])
+def test_computed_matrices_are_those_that_convert_plans(shape: str, qtype: str, group_size: int) -> None:
+    assert demand(shape, qtype, group_size) == read_demand(shape, qtype, group_size)
+
+
 def test_unknown_types_are_named() -> None:
     with pytest.raises(CapacityError, match="'int5' is not one of int16"):
         demand().kv_bytes_per_token("int5")

@@ -115,7 +115,15 @@ def test_a_machine_may_be_written_by_hand_as_toml(tmp_path: Path) -> None:
         (["empty", *FAST], "empty: has no config.json"),
         (["qwen3-4b", *FAST, "--users", "0"], "'--users'"),
         (["qwen3-4b", *FAST, "--users", "x"], "'--users'"),
-        (["qwen3-4b", *FAST, "--context-tokens", "40960"], "qwen3-4b was trained for 40960 tokens"),
+        (
+            ["qwen3-4b", *FAST, "--context-tokens", "40960"],
+            "40960 + 36 + 264 tokens is too long: qwen3-4b was trained for",
+        ),
+        (
+            ["qwen3-4b", *FAST, "--prompt-tokens", "999999999"],
+            "is too long: qwen3-4b was trained for 40960; see --context",
+        ),
+        (["smollm2-135m", *FAST, "--group-size", "128"], "128"),
         (["qwen3-4b", *FAST, "--seconds-between", "0"], "must be above 0, not 0.0"),
         (["qwen3-4b", *FAST, "--seconds-between", "nan"], "must be above 0, not nan"),
         (["qwen3-4b", *FAST, "--memory-gb", "-3"], "--memory-gb must be above 0"),

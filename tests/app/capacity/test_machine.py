@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ from app.capacity.machine import machine_from
 from app.capacity.processors import most_sockets, processor_names, table_machine
 from app.capacity.shares import shares_of
 from tests.app.capacity.shapes import machine
+
+RESULTS = Path(__file__).parents[3] / "bench/results"
 
 
 def test_a_file_gives_back_the_machine() -> None:
@@ -67,3 +70,22 @@ def test_a_tier_without_measurements_takes_another_one_s_shares_and_says_so() ->
     assert shares_of("avx2", "intel") == shares_of("avx2", "amd")
     assert shares_of("avx_vnni", "intel")[1] == "avx2-amd"
     assert shares_of("amx_int8", "amd")[1] == "amx_int8-intel"
+
+
+@pytest.mark.parametrize(
+    ("result", "processor"),
+    [
+        ("compare-1.1b-zen3.json", "epyc-7763"),
+        ("compare-1.1b.json", "epyc-9654"),
+        ("compare-1.1b-zen5.json", "epyc-9755"),
+        ("compare-1.1b-amx.json", "xeon-platinum-8480"),
+    ],
+)
+def test_the_table_s_cores_multiply_as_measured_ones_do(result: str, processor: str) -> None:
+    limits = json.loads((RESULTS / result).read_text())["limits"]
+    found = table_machine(processor)
+    assert limits["instruction"] == found.instruction
+    a_core = limits["macs_per_s"] / 2
+    # Two cores of a shared machine run at a clock between the base and the fastest of the family.
+    assert found.macs_per_s / found.cores_per_node < a_core < 1.1 * found.best_macs_per_s / found.cores_per_node
+    assert limits["read_bytes_per_s"] < found.read_bytes_per_s

@@ -39,7 +39,7 @@ export function Capacity() {
       <h2 id="capacity">Capacity</h2>
       <p class="quiet small">
         How many users the workers serve with a first token under 3 s and 200 ms a token, at 95 %, if each sends a request a minute. Computed from
-        each worker's own warm-up, which takes some seconds.
+        the warm-up of each model's slowest worker; it takes some seconds.
       </p>
       <form class="row" onSubmit={(event) => void ask(event)}>
         <label for="capacity-users">Users</label>

@@ -3,7 +3,8 @@
 Each RESULT is a file of `bench.compare` that has the machine's limits and our figures from the same run. For each tier
 and vendor it finds the shares (`app.capacity.shares.Shares`) with the least sum of |log(predicted / measured)|, so that
 a disturbed run counts as one outlier. Then it leaves each file out in turn, fits the rest and predicts it: that error
-is what a machine outside the fit may expect. Writes `app/capacity/shares.toml`.
+is what a machine outside the fit may expect. The same for each shape, but not for the only narrow one. Writes
+`app/capacity/shares.toml`.
 
 Left out: engines whose answers are of another type than the default, and works of files whose compute limit is of
 another instruction than the tier's.
@@ -19,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from app.capacity.demand import Demand, demand_of, matrices_of
+from app.capacity.demand import NARROW_HIDDEN, Demand, demand_of, matrices_of
 from app.capacity.machine import Machine
 from app.capacity.shares import SHARES_FILE, Shares
 from app.capacity.step_time import StepTimes, decode_step, prompt_steps
@@ -163,6 +164,11 @@ def fit(paths: Sequence[Path], out: Path) -> dict[str, Any]:
         for file in files if len(files) > 1 else []:
             others = fitted([sample for sample in group if sample.file != file])
             left_out += errors(others, [sample for sample in group if sample.file == file])
+        unseen: dict[str, float] = {}
+        for shape in sorted({sample.demand.name for sample in group if sample.demand.hidden >= NARROW_HIDDEN}):
+            others = fitted([sample for sample in group if sample.demand.name != shape])
+            own = errors(others, [sample for sample in group if sample.demand.name == shape])
+            unseen[shape] = round(statistics.median(own), 3)
         inside = errors(tiers[name], group)
         report[name] = {
             "shares": asdict(tiers[name]),
@@ -171,6 +177,7 @@ def fit(paths: Sequence[Path], out: Path) -> dict[str, Any]:
             "median_error": round(statistics.median(inside), 3),
             "median_error_left_out": round(statistics.median(left_out), 3) if left_out else None,
             "worst_error_left_out": round(max(left_out), 3) if left_out else None,
+            "median_error_of_unseen_shape": unseen,
         }
     out.write_text(_toml(tiers, report), encoding="utf-8")
     return {"commit": commit(), "out": str(out), "tiers": report}
@@ -187,7 +194,10 @@ def _toml(tiers: Mapping[str, Shares], report: Mapping[str, Any]) -> str:
         outside = told["median_error_left_out"]
         left_out = "" if outside is None else f", {outside:.0%} for a file that is left out of the fit"
         lines += ["", f"# {told['works']} works of {', '.join(told['files'])}."]
-        lines += [f"# Error of a work, median: {told['median_error']:.0%}{left_out}.", f"[tiers.{name}]"]
+        lines += [f"# Error of a work, median: {told['median_error']:.0%}{left_out}."]
+        for shape, error in told["median_error_of_unseen_shape"].items():
+            lines += [f"# {shape}, predicted by the other shapes alone: {error:.0%}."]
+        lines += [f"[tiers.{name}]"]
         lines += [f"{key} = {value!r}" for key, value in asdict(shares).items()]
     return "\n".join(lines) + "\n"
 

@@ -59,6 +59,7 @@ def test_the_shares_that_made_the_times_are_found(made: list[Path], tmp_path: Pa
     assert report["works"] == 4 * 12
     assert report["median_error"] < 0.02
     assert report["median_error_left_out"] < 0.03
+    assert report["median_error_of_unseen_shape"].keys() == {"tinyllama-1.1b"}
     written = tomllib.loads(out.read_text())["tiers"]["avx512_vnni-amd"]
     assert written == report["shares"]
     assert written["prompt"] == pytest.approx(TRUE.prompt, rel=0.15)

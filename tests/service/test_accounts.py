@@ -61,7 +61,7 @@ def test_a_life_with_accounts(folder: Path, service_model: Path, browser: Browse
         assert "laptop" in done("key", "list", *url, REDOUBT_API_KEY=key)
         session = log_in(site, "ann", ANN_PASSWORD)
         check_overview(site, root, key)
-        check_capacity(site, root, key)
+        check_capacity(site, root)
         check_background(site, root, key)
         check_page(site, browser)
 
@@ -124,10 +124,9 @@ def check_overview(site: RunningService, root: str, key: str) -> None:
     assert {user["name"] for user in users} == {"ann", "root"}
 
 
-def check_capacity(site: RunningService, root: str, key: str) -> None:
+def check_capacity(site: RunningService, root: str) -> None:
     """What the worker has measured of itself becomes a number of users, in a process of its own."""
     url = f"{site.url}/v1/admin/capacity?users=1"
-    assert httpx.get(url, headers={"Authorization": f"Bearer {key}"}).status_code == 403
     answer = httpx.get(url, headers={"Authorization": f"Bearer {root}"}, timeout=100)
     assert answer.status_code == 200, answer.text
     (model,) = answer.json()["data"]

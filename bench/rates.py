@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from bench.testing_kernels import testing
+from kernels import _native
 
 READ_BYTES: Final = 128 << 20
 """Of one sample of the read rate."""
@@ -40,12 +40,12 @@ def time_reads(
 
     Returns the wall seconds of each, and the CPU seconds of its busiest thread.
     """
-    return testing.time_read(size_bytes, repeats, cold_bytes, huge_pages, threads, pinned_cpus(threads))
+    return _native.time_read(size_bytes, repeats, cold_bytes, huge_pages, threads, pinned_cpus(threads))
 
 
 def compute_peaks(threads: int) -> Mapping[str, float]:
     """Multiply-adds a second by instruction ("vnni_macs_per_s", ...); 0 for those that the CPU lacks."""
-    return testing.measure_compute(threads, pinned_cpus(threads))
+    return _native.measure_compute(threads, pinned_cpus(threads))
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,7 @@ class WorkerTable:
             queued_s=report.queued_s,
             saved_bytes=report.saved_bytes,
             max_saved_bytes=entry.facts.max_saved_bytes,
+            capacity=entry.facts.capacity,
         )
 
 

@@ -24,6 +24,7 @@ from app.interface.metrics import Metrics, ObservedModels
 from app.interface.places import BodyDeadline, OpenRequests, Places
 from app.interface.recent_failures import RecentFailures
 from app.interface.reception import Reception
+from app.interface.routes.capacity import CapacityRoutes
 from app.interface.routes.chat import ChatRoutes
 from app.interface.routes.completions import CompletionRoutes
 from app.interface.routes.documents import DocumentRoutes
@@ -69,7 +70,8 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
     if accounts is not None:
         limited = {429: "A limit of the user's, or every worker's queue is full; `Retry-After` says when to try again."}
         operator = OperatorRoutes(service, accounts, places, failures)
-        routes = (*routes, *user_routes(accounts, reception), *operator_routes(operator))
+        capacity = CapacityRoutes(service, accounts)
+        routes = (*routes, *user_routes(accounts, reception), *operator_routes(operator, capacity))
         routes = tuple(
             replace(route, refuses={**route.refuses, **limited}) if route.computes else route for route in routes
         )

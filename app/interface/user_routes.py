@@ -9,6 +9,7 @@ from app.interface.accounts.gate import AccountsGate
 from app.interface.documents.openapi import Route
 from app.interface.reception import Reception
 from app.interface.routes.admin import AdminRoutes
+from app.interface.routes.capacity import CapacityRoutes
 from app.interface.routes.conversations import ConversationRoutes
 from app.interface.routes.memory import MemoryRoutes
 from app.interface.routes.operator import OperatorRoutes
@@ -49,7 +50,7 @@ from app.interface.wire.conversations import (
     ItemsRequest,
 )
 from app.interface.wire.memory import ForgottenMemory, MemoryUse, SavedMemory, WarmedMemory, WarmRequest
-from app.interface.wire.operator import Overview, UserUsageList
+from app.interface.wire.operator import CapacityList, Overview, UserUsageList
 from app.interface.wire.responses import ResponseObject
 
 _NONE = "There is no such thing, or it is another user's."
@@ -253,9 +254,19 @@ def account_routes(accounts: AccountsGate) -> Sequence[Route]:
     )
 
 
-def operator_routes(operator: OperatorRoutes) -> Sequence[Route]:
+def operator_routes(operator: OperatorRoutes, capacity: CapacityRoutes) -> Sequence[Route]:
     """The endpoints about the service as a whole."""
+    users = {"users": "How many to serve; 10 by default."}
     return (
+        Route(
+            "GET",
+            "/v1/admin/capacity",
+            capacity.capacity,
+            "How many users the workers serve, and which machines would.",
+            CapacityList,
+            admin=True,
+            query=users,
+        ),
         Route("GET", "/v1/admin/overview", operator.overview, "How the service does now.", Overview, admin=True),
         Route("GET", "/v1/admin/usage/users", operator.usage, "What each user took.", UserUsageList, admin=True),
     )

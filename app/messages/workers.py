@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
+from app.messages.capacity import WorkerCapacity
 from app.messages.model_card import ModelCard
 
 
@@ -47,6 +48,8 @@ class WorkerFacts:
     """Q: requests that may wait for that."""
     max_saved_bytes: int | None
     """The most that the files of its folder of saved pages take; None: it saves none."""
+    capacity: WorkerCapacity | None = None
+    """For the operator's calculator; None: not known."""
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON types, as Ray Serve requires."""
@@ -65,6 +68,7 @@ class WorkerFacts:
             "max_running": self.max_running,
             "max_waiting": self.max_waiting,
             "max_saved_bytes": self.max_saved_bytes,
+            "capacity": None if self.capacity is None else self.capacity.to_wire(),
         }
 
     @classmethod
@@ -85,6 +89,7 @@ class WorkerFacts:
             max_running=values["max_running"],
             max_waiting=values["max_waiting"],
             max_saved_bytes=values["max_saved_bytes"],
+            capacity=WorkerCapacity.from_wire(values["capacity"]),
         )
 
 
@@ -177,3 +182,5 @@ class WorkerRow:
     """What the files of its folder of saved pages take, of all workers that share it; None: unknown, or it has none."""
     max_saved_bytes: int | None
     """The most that they may take; None: it saves none."""
+    capacity: WorkerCapacity | None = None
+    """What its model demands, and its warm-up's times; None: not known."""

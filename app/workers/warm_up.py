@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from app.engine.engine import Engine
 from app.engine.generation import Event
@@ -15,6 +16,19 @@ from app.messages.failures import EngineError
 from app.messages.requests import GenerateRequest, SamplingParams
 
 _TIMED_PASSES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """What the best timed pass of one request alone took."""
+
+    speed: float
+    """Tokens per second, prompt and output together."""
+    prompt_tokens: int
+    prompt_s: float
+    """From its submission to its first token."""
+    token_s: float
+    """Between two tokens, on average."""
 
 
 def warm_up(
@@ -25,8 +39,8 @@ def warm_up(
     new_tokens: int,
     concurrent: int,
     timeout_s: float = 600.0,
-) -> float:
-    """Returns the engine's speed: tokens per second, prompt and output together, of one request alone.
+) -> WarmUp:
+    """Returns the engine's speed with one request alone.
 
     engine: must be started.
     concurrent: so many requests at once are run too, untimed, to warm up batches; together they have about
@@ -45,8 +59,13 @@ def warm_up(
     _seconds_of(engine, requests(1), timeout_s)
     if concurrent > 1:
         _seconds_of(engine, requests(concurrent), timeout_s)
-    best_s = min(_seconds_of(engine, requests(1), timeout_s) for _ in range(_TIMED_PASSES))
-    return (prompt_tokens + new_tokens) / best_s
+    best_s, first_s = min(_seconds_of(engine, requests(1), timeout_s) for _ in range(_TIMED_PASSES))
+    return WarmUp(
+        speed=(prompt_tokens + new_tokens) / best_s,
+        prompt_tokens=prompt_tokens,
+        prompt_s=first_s,
+        token_s=(best_s - first_s) / max(1, new_tokens - 1),
+    )
 
 
 def _request(rng: random.Random, vocab_size: int, prompt_tokens: int, new_tokens: int) -> GenerateRequest:
@@ -59,13 +78,16 @@ def _request(rng: random.Random, vocab_size: int, prompt_tokens: int, new_tokens
     )
 
 
-def _seconds_of(engine: Engine, requests: Sequence[GenerateRequest], timeout_s: float) -> float:
-    """Runs the requests at once; returns the seconds until all have ended."""
+def _seconds_of(engine: Engine, requests: Sequence[GenerateRequest], timeout_s: float) -> tuple[float, float]:
+    """Runs the requests at once; returns the seconds until all have ended, and until the first token of any."""
     left = {request.request_id for request in requests}
     errors: list[EngineError] = []
+    first_s: list[float] = []
     done = threading.Event()
 
     def deliver(events: Sequence[tuple[object, Event]]) -> None:
+        if not first_s:
+            first_s.append(time.perf_counter())
         for key, event in events:
             if isinstance(event, EngineError):
                 errors.append(event)
@@ -82,4 +104,4 @@ def _seconds_of(engine: Engine, requests: Sequence[GenerateRequest], timeout_s: 
         raise TimeoutError(f"the warm-up did not finish within {timeout_s} s")
     if errors:
         raise errors[0]
-    return time.perf_counter() - start_s
+    return time.perf_counter() - start_s, first_s[0] - start_s

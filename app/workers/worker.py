@@ -31,6 +31,7 @@ from app.ray_internals import keep_on_loopback, own_actor, own_deployment, sessi
 from app.sealing.sealed_model import model_identity, open_model
 from app.settings import ModelApplicationSettings
 from app.workers.admission import Admission
+from app.workers.capacity import worker_capacity
 from app.workers.core_claims import Holder, claim_slot
 from app.workers.load import RunnerFactory, load_model, make_constraints, with_allowed_binding
 from app.workers.machine_memory import available_memory_bytes, check_room_beside
@@ -100,7 +101,7 @@ class Worker:
         self._kv_pages = runner.kv_pages
         note_phase(starts, card.name, StartPhase.WARMING_UP)
         longest_prompt = runner.max_context_tokens - worker.warm_up_new_tokens
-        speed = warm_up(
+        warm = warm_up(
             self._engine,
             vocab_size=runner.vocab_size,
             prompt_tokens=min(worker.warm_up_prompt_tokens, longest_prompt),
@@ -112,7 +113,7 @@ class Worker:
             node=socket.gethostname(),
             pid=os.getpid(),
             model=replace(card, identity=identity),
-            speed=float(f"{speed:.3g}"),
+            speed=float(f"{warm.speed:.3g}"),
             cpus=slot.cpus,
             numa_node=slot.numa_node,
             memory_bound=worker.bind_memory,
@@ -123,6 +124,7 @@ class Worker:
             max_running=worker.max_concurrent_requests,
             max_waiting=worker.max_queued_requests,
             max_saved_bytes=None if self._store is None else settings.memory.bytes,
+            capacity=worker_capacity(files, settings.engine, warm, runner.kv_pages),
         )
 
     async def generate(self, request: GenerateRequest, reader: str) -> AsyncGenerator[Bundle, None]:

@@ -45,6 +45,27 @@ def bind_memory_to_node(node: int) -> None:
 def interleave_memory(nodes: Sequence[int]) -> None:
     """Sets the calling process' memory policy to MPOL_INTERLEAVE over NUMA nodes. Raises OSError."""
 
+# --- what the machine can do at most ------------------------------------------------------------------
+
+def measure_compute(threads: int, cpus: Sequence[int]) -> dict[str, float]:
+    """Peak rates of the pinned threads together, operands in registers; 0.0 where the instruction is missing.
+
+    maddubs_macs_per_s, vnni_macs_per_s, amx_int8_macs_per_s, amx_bf16_macs_per_s, fma_fp32_macs_per_s.
+    """
+
+def time_read(
+    bytes: int,  # noqa: A002
+    repeats: int,
+    cold_bytes: int,
+    huge_pages: bool,
+    threads: int,
+    cpus: Sequence[int],
+) -> list[tuple[float, float]]:
+    """Streaming reads of `bytes` by pinned threads, going round through cold_bytes of memory.
+
+    Returns for each pass its wall seconds and the CPU seconds of the thread that took most.
+    """
+
 # --- packing: used by quant.packed only --------------------------------------------------------------
 
 def packed_bytes(weight_type: str, rows: int, cols: int, group: int) -> int:

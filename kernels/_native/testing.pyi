@@ -121,25 +121,6 @@ def linear_fp32(
 ) -> None:
     """As linear_int8, of x [batch, cols] in fp32, rows at any distance, and for weights of every type."""
 
-def measure_compute(threads: int, cpus: Sequence[int]) -> dict[str, float]:
-    """Peak rates of the pinned threads together, operands in registers; 0.0 where the instruction is missing.
-
-    maddubs_macs_per_s, vnni_macs_per_s, amx_int8_macs_per_s, amx_bf16_macs_per_s, fma_fp32_macs_per_s.
-    """
-
-def time_read(
-    bytes: int,  # noqa: A002
-    repeats: int,
-    cold_bytes: int,
-    huge_pages: bool,
-    threads: int,
-    cpus: Sequence[int],
-) -> list[tuple[float, float]]:
-    """Streaming reads of `bytes` by pinned threads, going round through cold_bytes of memory.
-
-    Returns for each pass its wall seconds and the CPU seconds of the thread that took most.
-    """
-
 def time_linear(
     matrix: PackedMatrix,
     activations: str,

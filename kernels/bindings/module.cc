@@ -62,6 +62,7 @@ NB_MODULE(_native, module) {
   module.def("may_bind_memory", &may_bind_memory);
   module.def("bind_memory_to_node", &bind_memory_to_node, nb::arg("node"));
   module.def("interleave_memory", &interleave_memory, nb::arg("nodes"));
+  bind_rates(module);
   bind_linear(module);
   bind_sampling(module);
   bind_model(module);

@@ -256,38 +256,10 @@ void linear_fp32_array(const BoundMatrix& packed, const Strided<const float>& x,
   table.linear_fp32(matrix, in, out, tiles.begin, tiles.end);
 }
 
-nb::dict measure_compute_dict(int threads, const std::vector<int>& cpus) {
-  ComputeLimits limits;
-  {
-    nb::gil_scoped_release unlocked;
-    ThreadPool pool(threads, cpus);
-    limits = measure_compute(pool);
-  }
-  nb::dict result;
-  result["maddubs_macs_per_s"] = limits.maddubs_macs_per_s;
-  result["vnni_macs_per_s"] = limits.vnni_macs_per_s;
-  result["amx_int8_macs_per_s"] = limits.amx_int8_macs_per_s;
-  result["amx_bf16_macs_per_s"] = limits.amx_bf16_macs_per_s;
-  result["fma_fp32_macs_per_s"] = limits.fma_fp32_macs_per_s;
-  return result;
-}
-
 nb::list pass_times(const std::vector<PassTime>& times) {
   nb::list result;
   for (const PassTime& time : times) result.append(nb::make_tuple(time.wall_s, time.cpu_s));
   return result;
-}
-
-nb::list time_read_list(size_t bytes, int repeats, size_t cold_bytes, bool huge_pages, int threads,
-                        const std::vector<int>& cpus) {
-  if (bytes < 1 || repeats < 1) reject("bytes, repeats: less than 1");
-  std::vector<PassTime> times;
-  {
-    nb::gil_scoped_release unlocked;
-    ThreadPool pool(threads, cpus);
-    times = time_read(pool, bytes, repeats, cold_bytes, huge_pages);
-  }
-  return pass_times(times);
 }
 
 nb::list time_linear_list(const BoundMatrix& packed, const std::string& activations, int batch, int repeats,
@@ -330,9 +302,6 @@ void bind_linear_kernels(nb::module_& testing) {
   testing.def("linear_fp32", &linear_fp32_array, arg("matrix"), arg("x"), arg("y"), arg("tier"),
               nb::kw_only(), arg("bias") = nb::none(), arg("accumulate") = false, arg("tile_begin") = 0,
               arg("tile_end") = nb::none());
-  testing.def("measure_compute", &measure_compute_dict, arg("threads"), arg("cpus"));
-  testing.def("time_read", &time_read_list, arg("bytes"), arg("repeats"), arg("cold_bytes"),
-              arg("huge_pages"), arg("threads"), arg("cpus"));
   testing.def("time_linear", &time_linear_list, arg("matrix"), arg("activations"), arg("batch"),
               arg("repeats"), arg("cold_bytes"), arg("huge_pages"), arg("threads"), arg("cpus"), arg("tier"));
 }

@@ -61,6 +61,7 @@ def test_a_life_with_accounts(folder: Path, service_model: Path, browser: Browse
         assert "laptop" in done("key", "list", *url, REDOUBT_API_KEY=key)
         session = log_in(site, "ann", ANN_PASSWORD)
         check_overview(site, root, key)
+        check_capacity(site, root)
         check_background(site, root, key)
         check_page(site, browser)
 
@@ -121,6 +122,18 @@ def check_overview(site: RunningService, root: str, key: str) -> None:
     assert overview["models"][0]["workers"] == 1
     users = httpx.get(f"{site.url}/v1/admin/usage/users", headers={"Authorization": f"Bearer {root}"}).json()["data"]
     assert {user["name"] for user in users} == {"ann", "root"}
+
+
+def check_capacity(site: RunningService, root: str) -> None:
+    """What the worker has measured of itself becomes a number of users, in a process of its own."""
+    url = f"{site.url}/v1/admin/capacity?users=1"
+    answer = httpx.get(url, headers={"Authorization": f"Bearer {root}"}, timeout=100)
+    assert answer.status_code == 200, answer.text
+    (model,) = answer.json()["data"]
+    assert (model["name"], model["workers"]) == (site.model, 1)
+    assert 1 < model["answer_tokens_per_s"] < 1e5
+    assert model["serves"] == (model["users"] >= 1)
+    assert any(machine["serves"] for machine in model["candidates"])
 
 
 def check_background(site: RunningService, root: str, key: str) -> None:

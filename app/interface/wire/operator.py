@@ -1,4 +1,4 @@
-"""`/v1/admin/overview` and `/v1/admin/usage/users`: what administrators read of the service. Times are Unix seconds."""
+"""`/v1/admin/overview`, `.../capacity` and `.../usage/users`: what administrators read. Times are Unix seconds."""
 
 from typing import Literal
 
@@ -76,3 +76,43 @@ class UserUsageList(BaseModel):
 
     object: Literal["list"] = "list"
     data: list[UserUsageObject]
+
+
+class CandidateObject(BaseModel):
+    """A machine of the calculator's table."""
+
+    name: str
+    """As `redoubt plan --machine` takes it."""
+    title: str
+    serves: bool
+    """Whether it alone is expected to serve the users."""
+
+
+class CapacityObject(BaseModel):
+    """What a model's workers are expected to do, by the measurement of their warm-up."""
+
+    name: str
+    workers: int
+    """Those that are up."""
+    prompt_tokens_per_s: float
+    """Of one worker, a prompt of 512 tokens alone."""
+    answer_tokens_per_s: float
+    """Of one worker, one answer alone."""
+    kv_tokens: int
+    """That one worker's pages hold."""
+    users: int
+    """The most users at the promise: first token under 3 s, 200 ms a token, at 95 %."""
+    serves: bool
+    """Whether those that were asked for are not more."""
+    limit: Literal["read", "compute", "memory"]
+    """What more users would need first."""
+    candidates: list[CandidateObject]
+
+
+class CapacityList(BaseModel):
+    """`GET /v1/admin/capacity`."""
+
+    object: Literal["list"] = "list"
+    users: int
+    """Those that were asked for."""
+    data: list[CapacityObject]

@@ -18,6 +18,7 @@ ROUTES: list[tuple[str, str, Any]] = [
     ("GET", "/v1/admin/usage", None),
     ("GET", "/v1/admin/usage/users", None),
     ("GET", "/v1/admin/overview", None),
+    ("GET", "/v1/admin/capacity", None),
     ("GET", "/v1/admin/audit", None),
 ]
 

@@ -16,6 +16,7 @@ from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerRow
 from tests.app.fake_worker import FakeWorker, deltas
 from tests.app.interface.accounts.here import CHAT, PASSWORD, Site
+from tests.app.interface.accounts.test_capacity import CAPACITY
 from tests.app.service import WORKER, http_app, loopback_server
 from tests.browser import Watch, serious_violations
 
@@ -179,6 +180,31 @@ def test_several_ingresses_that_answer_in_turn_are_shown_together(browser: Brows
     page.get_by_label("Refusals too").uncheck()
     assert {values(page, "Errors", place)[4] for place in (0, 1)} == {"i1", "i2"}
     assert serious_violations(page) == []
+    page.close()
+
+
+def test_capacity_is_computed_when_it_is_asked_for(browser: Browser, url: str, operated: Operated) -> None:
+    page = opened(browser, url)
+    watch = Watch(url)
+    watch.attach(page)
+    capacity = page.get_by_role("region", name="Capacity")
+    capacity.get_by_role("button", name="Compute").click()
+    expect(capacity.get_by_text("No worker that is up has measured itself.")).to_be_visible()
+    before = operated.rows
+    operated.rows = (replace(BUSY, tier="avx512_vnni", max_context_tokens=4096, max_running=64, capacity=CAPACITY),)
+    capacity.get_by_label("Users").fill("15")
+    capacity.get_by_role("button", name="Compute").click()
+    expect(capacity.get_by_role("columnheader", name="Serves 15")).to_be_visible(timeout=60_000)
+    model, workers, *_, users, serves, limit = values(page, "Capacity")
+    assert (model, workers, serves) == ("tiny", "1", "yes")
+    assert int(users) >= 15
+    assert limit in ("reading from memory", "multiply-adds", "memory of the KV cache")
+    capacity.get_by_text("machines of the table would serve 15 users of tiny").click()
+    expect(capacity.get_by_text("AMD EPYC 9354")).to_be_visible()
+    assert not is_too_wide(page)
+    assert serious_violations(page) == []
+    assert (watch.complaints, watch.outside) == ([], [])
+    operated.rows = before
     page.close()
 
 

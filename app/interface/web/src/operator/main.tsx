@@ -1,10 +1,11 @@
-// The page /operator: workers, load, queue, pages, errors by id and usage by user, for administrators.
+// The page /operator: workers, load, queue, pages, capacity, errors by id and usage by user, for administrators.
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
 import "../common/style.css";
 import "./style.css";
 import { ApiFailure, call } from "../common/api";
+import { Capacity } from "./capacity";
 import { Failures } from "./failures";
 import { failuresOf, heardWith, moment, type Heard, type Overview, type UserUsage } from "./overview";
 import { poll, type Seen } from "./poll";
@@ -68,6 +69,7 @@ function Sections({ heard }: { heard: Heard }) {
       <Service heard={heard} />
       <Workers workers={workers} at={at} />
       <Models models={models} />
+      <Capacity />
       <Failures failures={failuresOf(heard)} names={names} hasIngresses={ingress.replicas > 1} />
       {users && <Users users={users} />}
     </>

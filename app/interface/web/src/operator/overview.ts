@@ -1,4 +1,4 @@
-// What /v1/admin/overview and /v1/admin/usage/users answer, and what is worked out from it. Times are Unix seconds.
+// What /v1/admin/overview, .../capacity and .../usage/users answer, and what is worked out from it. Times are Unix seconds.
 
 export interface Ingress {
   id: string;
@@ -71,6 +71,18 @@ export interface UserUsage {
   today: Counts;
   days_7: Counts;
   days_30: Counts;
+}
+
+export interface ModelCapacity {
+  name: string;
+  workers: number;
+  prompt_tokens_per_s: number;
+  answer_tokens_per_s: number;
+  kv_tokens: number;
+  users: number;
+  serves: boolean;
+  limit: "read" | "compute" | "memory";
+  candidates: { name: string; title: string; serves: boolean }[];
 }
 
 /** The last overview of each ingress that has answered lately, the newest first. */

@@ -1,0 +1,130 @@
+"""What a model demands of a machine: bytes to read, multiply-adds to make, bytes to keep.
+
+From a completed config.json and the type of the matrices; the same numbers as a packed file's. Does not know machines,
+nor how fast anything is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+TILE_ROWS: Final = 32
+"""Rows of a packed matrix are padded to a multiple of this."""
+_KV_NUMBER_BYTES: Final[Mapping[str, int]] = {"int16": 2, "bf16": 2, "int8": 1, "fp32": 4}
+_KV_SCALE_BYTES: Final = 4
+"""Of a token and head, for the types whose numbers are integers."""
+_CODE_BITS: Final[Mapping[str, float]] = {
+    "sym_int4": 4, "asym_int4": 4, "nf4": 4, "lut4": 4, "int8": 8, "bf16": 16, "fp32": 32,
+}  # fmt: skip
+MATRIX_TYPES: Final = tuple(_CODE_BITS)
+KV_TYPES: Final = tuple(_KV_NUMBER_BYTES)
+NARROW_HIDDEN: Final = 1024
+"""Models narrower than this compute a second int8 term."""
+
+
+class CapacityError(ValueError):
+    """A plan that cannot be made; the message names what is wrong and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """Elements and bytes of a model's packed matrices."""
+
+    layer_weights: int
+    """Elements of all layers' matrices: the multiply-adds of a token, without the head and attention."""
+    layer_bytes: int
+    head_weights: int
+    head_bytes: int
+    other_bytes: int
+    """An embedding that is not the head too: kept in memory, of which a step reads a few rows."""
+    type_name: str
+    """Such as "sym_int4 in groups of 64"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a model demands."""
+
+    name: str
+    matrices: Matrices
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    context_tokens: int
+    """The longest context that the model was trained for."""
+
+    @property
+    def weights(self) -> int:
+        """Elements that a token is multiplied with: layers and head."""
+        return self.matrices.layer_weights + self.matrices.head_weights
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of the matrices that each step reads."""
+        return self.matrices.layer_bytes + self.matrices.head_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all matrices."""
+        return self.read_bytes + self.matrices.other_bytes
+
+    @property
+    def attention_macs_per_key(self) -> int:
+        """Multiply-adds of one query token with one key and its value, over all layers."""
+        return 2 * self.heads * self.head_dim * self.layers
+
+    def kv_bytes_per_token(self, kv_type: str) -> int:
+        """Bytes of a token's keys and values, over all layers. Raises CapacityError for an unknown type."""
+        if kv_type not in _KV_NUMBER_BYTES:
+            raise CapacityError(f"the type of keys and values {kv_type!r} is not one of {', '.join(KV_TYPES)}")
+        scale_bytes = _KV_SCALE_BYTES if kv_type in ("int16", "int8") else 0
+        return self.layers * self.kv_heads * (2 * self.head_dim * _KV_NUMBER_BYTES[kv_type] + scale_bytes)
+
+
+def demand_of(config: Mapping[str, Any], matrices: Matrices, name: str) -> Demand:
+    """The demand of a model with a completed config.json."""
+    return Demand(
+        name=name,
+        matrices=matrices,
+        layers=config["num_hidden_layers"],
+        hidden=config["hidden_size"],
+        heads=config["num_attention_heads"],
+        kv_heads=config["num_key_value_heads"],
+        head_dim=config["head_dim"],
+        context_tokens=config["max_position_embeddings"],
+    )
+
+
+def matrices_of(config: Mapping[str, Any], qtype: str, group_size: int) -> Matrices:
+    """The matrices of a model that is converted as a whole to one type, as `redoubt convert` chooses types.
+
+    group_size: weights that share a scale; of no meaning for bf16 and fp32. Raises CapacityError for an unknown type.
+    """
+    if qtype not in _CODE_BITS:
+        raise CapacityError(f"type {qtype!r} is not one of {', '.join(MATRIX_TYPES)}")
+    hidden, inner, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    queries = config["num_attention_heads"] * config["head_dim"]
+    keys = config["num_key_value_heads"] * config["head_dim"]
+    shapes = [(queries, hidden), (keys, hidden), (keys, hidden), (hidden, queries)]
+    shapes += [(inner, hidden), (inner, hidden), (hidden, inner)]
+    layers = config["num_hidden_layers"]
+    is_tied = config["tie_word_embeddings"]
+    embedding_type = "int8" if _CODE_BITS[qtype] == 4 else qtype
+    embedding_bytes = _matrix_bytes(vocab, hidden, embedding_type, group_size)
+    is_float = qtype in ("bf16", "fp32")
+    return Matrices(
+        layer_weights=layers * sum(rows * cols for rows, cols in shapes),
+        layer_bytes=layers * sum(_matrix_bytes(rows, cols, qtype, group_size) for rows, cols in shapes),
+        head_weights=vocab * hidden,
+        head_bytes=embedding_bytes if is_tied else _matrix_bytes(vocab, hidden, qtype, group_size),
+        other_bytes=0 if is_tied else embedding_bytes,
+        type_name=qtype if is_float else f"{qtype} in groups of {group_size}",
+    )
+
+
+def _matrix_bytes(rows: int, cols: int, qtype: str, group_size: int) -> int:
+    padded_rows = -(-rows // TILE_ROWS) * TILE_ROWS
+    scale_bits = 0.0 if qtype in ("bf16", "fp32") else (32 if qtype == "asym_int4" else 16) / group_size
+    return round(padded_rows * cols * (_CODE_BITS[qtype] + scale_bits) / 8)

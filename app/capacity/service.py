@@ -1,0 +1,143 @@
+"""What running workers are expected to do, by their own measurement: for the operator's page.
+
+A worker reports what one request alone took in its warm-up. The two rates of its node are then chosen so that the
+expected times of such a request are those: they count everything that slows a worker down there, and so say more of it
+than the shares of a table. Does not know who asks, nor how workers report.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from app.capacity.demand import CapacityError, Demand, Matrices
+from app.capacity.machine import Machine
+from app.capacity.plan import MOST_RUNNING, Candidate, Gains, candidates_for, most_users
+from app.capacity.shares import shares_of
+from app.capacity.simulation import Outcome, simulate
+from app.capacity.step_time import StepTimes, decode_step, prompt_steps
+from app.capacity.traffic import Promise, Traffic, longest_request_tokens
+
+_ROUNDS: Final = 60
+_MOST_OVERHEAD_SHARE: Final = 0.5
+"""Of a step's measured time: a machine may be faster than those whose overhead was fitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One model's workers."""
+
+    name: str
+    workers: int
+    tier: str
+    cores: int
+    max_running: int
+    context_tokens: int
+    model: Mapping[str, Any]
+    """The fields of `app.messages.capacity.WorkerCapacity`, of the slowest of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceCapacity:
+    """What they do."""
+
+    name: str
+    workers: int
+    prompt_tokens_per_s: float
+    """Of one worker, a prompt of 512 tokens alone, as expected."""
+    answer_tokens_per_s: float
+    """Of one worker, one answer alone at the traffic's context, as expected."""
+    kv_tokens: int
+    """Of one worker's pages."""
+    users: int
+    """The most at the promise, over all workers."""
+    serves: bool
+    """Whether those that were asked for are not more."""
+    limit: str
+    """What more users would need first: "read", "compute" or "memory"."""
+    candidates: tuple[Candidate, ...]
+
+
+def demand_of_measurement(measured: Measurement) -> Demand:
+    """The demand of a worker's model."""
+    model = measured.model
+    sizes = ("layer_weights", "layer_bytes", "head_weights", "head_bytes", "other_bytes")
+    return Demand(
+        name=measured.name,
+        matrices=Matrices(**{name: model[name] for name in sizes}, type_name="as it runs"),
+        **{name: model[name] for name in ("layers", "hidden", "heads", "kv_heads", "head_dim")},
+        context_tokens=measured.context_tokens,
+    )
+
+
+def measured_times(measured: Measurement) -> tuple[StepTimes, StepTimes, StepTimes]:
+    """The worker's step times as measured; and with a higher read rate, and with more multiply-adds.
+
+    Raises CapacityError where the times are none.
+    """
+    demand, model = demand_of_measurement(measured), measured.model
+    prompt_s, token_s, tokens = model["prompt_s"], model["token_s"], model["prompt_tokens"]
+    if not (prompt_s > 0 and token_s > 0 and tokens > 0):
+        raise CapacityError(f"the workers of {measured.name} have not measured themselves")
+    tier = measured.tier if measured.tier != "scalar" else "avx2"
+    shares, _ = shares_of(tier, model["vendor"])
+    most_s = _MOST_OVERHEAD_SHARE * min(token_s, prompt_s) / demand.layers
+    shares = replace(shares, overhead_s=min(shares.overhead_s, most_s))
+    machine = Machine(
+        measured.name, tier, model["vendor"], 1, measured.cores, 1, 50e9, 4e11, 50e9, 4e11, "vnni", True, "its warm-up"
+    )
+    answer, prompt = decode_step(1, tokens + 8), prompt_steps(tokens)
+    for _ in range(_ROUNDS):  # each rate by the time that depends on it most
+        times = StepTimes(demand, machine, shares, model["kv_type"])
+        read = times.expected(answer).seconds / token_s
+        compute = sum(times.expected(step).seconds for step in prompt) / prompt_s
+        machine = machine.scaled(read=read, compute=compute)
+
+    def raised(trial: Machine) -> StepTimes:
+        return StepTimes(demand, trial, shares, model["kv_type"])
+
+    return raised(machine), raised(machine.scaled(read=1.5)), raised(machine.scaled(compute=1.5))
+
+
+def service_capacity(
+    measured: Measurement, users: int, traffic: Traffic | None = None, promise: Promise | None = None
+) -> ServiceCapacity:
+    """What the model's workers do together, each with its part of the users. Raises CapacityError."""
+    promise = promise or Promise()
+    traffic = traffic or Traffic()
+    # A short context, of a small model, has room for what it was trained for only.
+    traffic = replace(traffic, context_tokens=min(traffic.context_tokens, measured.context_tokens // 4))
+    times, faster_reads, faster_compute = measured_times(measured)
+    kv_tokens = measured.model["kv_tokens"]
+
+    def outcome(count: int, gains: Gains) -> Outcome:
+        chosen = faster_reads if gains.read > 1 else faster_compute if gains.compute > 1 else times
+        return simulate(
+            chosen,
+            traffic,
+            promise,
+            kv_tokens=max(int(kv_tokens * gains.memory), longest_request_tokens(traffic)),
+            most_running=min(MOST_RUNNING, measured.max_running),
+            users=count,
+        )
+
+    per_worker, _, limit = most_users(outcome)
+    demand = demand_of_measurement(measured)
+    total = per_worker * measured.workers
+    prompt_s = sum(times.expected(step).seconds for step in prompt_steps(512))
+    return ServiceCapacity(
+        name=measured.name,
+        workers=measured.workers,
+        prompt_tokens_per_s=512 / prompt_s,
+        answer_tokens_per_s=1 / times.expected(decode_step(1, traffic.context_tokens)).seconds,
+        kv_tokens=kv_tokens,
+        users=total,
+        serves=users <= total,
+        limit=limit,
+        candidates=candidates_for(demand, traffic, promise, users, None),
+    )
+
+
+def answer(question: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What `python -m app.capacity` answers. Raises CapacityError, KeyError, TypeError for no such question."""
+    measurements = [Measurement(**values) for values in question["models"]]
+    return [asdict(service_capacity(measured, question["users"])) for measured in measurements]

@@ -1,0 +1,241 @@
+"""One worker under load, step by step: who waits, who decodes, and how long each request takes.
+
+Follows the engine's scheduler: every answer gets its token in each step; prompts get chunks that are bounded by
+`prompt_pause_s` while somebody decodes, half of a chunk for the oldest prompt and half for the shortest rest; a user's
+history is in the prefix cache until newer pages displace it, else it is computed again. Simpler than the scheduler:
+requests begin in the order of their arrival, and nobody is preempted, because a request begins only if its pages fit.
+While nothing arrives and no prompt is read, many equal steps are counted at once.
+"""
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from app.capacity.step_time import STEP_TOKENS, Step, StepTimes
+from app.capacity.traffic import Arrival, Promise, Traffic, arrivals, share_at
+
+PROMPT_CHUNK_TOKENS: Final = 256
+"""`engine.prompt_chunk_tokens`."""
+PROMPT_PAUSE_S: Final = 0.2
+"""`engine.prompt_pause_s`."""
+_PAUSES_ALONE: Final = 2.5
+_LEAST_CHUNK: Final = 8
+_LEAST_ALONE: Final = 128
+SERVICE_SHARE: Final = 0.93
+"""Of the engine's speed that a service reaches through HTTP (docs/benchmark-details.md: 0.92 to 0.96 at 16 streams)."""
+SERVICE_LATENCY_S: Final = 0.01
+"""What HTTP adds to a first token (the same table: 7 to 12 ms)."""
+_MOST_WAITING: Final = 400
+"""With so many in the queue the load is above what the worker can do, and the run ends."""
+_WARM_UP_SHARE: Final = 0.2
+_MOST_STEPS_AT_ONCE: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a load came to."""
+
+    kept: bool
+    """Whether the promise was kept."""
+    first_token_share: float
+    """Of the requests, whose first token came in time."""
+    token_share: float
+    """Of the requests, whose tokens came in time."""
+    running_most: int
+    """Requests that were computed at the same time, at most."""
+    busy_share: float
+    """Of the time in which the worker computed."""
+    read_share: float
+    """Of the computing time in which reading took longer than multiplying."""
+    history_share: float
+    """Of the requests whose history was still in the prefix cache."""
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    arrival: Arrival
+    left: int
+    """Tokens of the prompt that are not computed yet."""
+    known: int
+    """Tokens in its pages."""
+    total: int
+    """Tokens that its pages will hold at the end."""
+    made: int = 0
+    first_s: float = 0.0
+
+
+class Simulation:
+    """A worker's run over a list of requests."""
+
+    def __init__(self, times: StepTimes, traffic: Traffic, *, kv_tokens: int, most_running: int, users: int) -> None:
+        """kv_tokens: that the worker's pages hold. most_running: `worker.max_concurrent_requests`."""
+        self._times = times
+        self._traffic = traffic
+        self._kv_tokens = kv_tokens
+        self._most_running = most_running
+        self._now_s = 0.0
+        self._waiting: deque[_Request] = deque()
+        self._prompts: list[_Request] = []
+        self._answers: list[_Request] = []
+        self._held_tokens = 0
+        self._users: Counter[int] = Counter()  # with a request that runs
+        self._cached: OrderedDict[int, int] = OrderedDict()
+        self._cached_tokens = 0
+        for user in range(users):  # as if each had asked before, in this order
+            if self._cached_tokens + traffic.context_tokens > kv_tokens:
+                break
+            self._keep(user, traffic.context_tokens)
+        one = times.expected(Step(prompt_tokens=STEP_TOKENS)).compute_s / STEP_TOKENS
+        self._chunk = min(PROMPT_CHUNK_TOKENS, max(_LEAST_CHUNK, int(PROMPT_PAUSE_S / one)))
+        self._chunk_alone = min(STEP_TOKENS, max(_LEAST_ALONE, int(_PAUSES_ALONE * PROMPT_PAUSE_S / one)))
+        self._hits: list[bool] = []
+        self._busy_s = self._read_s = 0.0
+        self._running_most = 0
+        self._done: list[tuple[float, float]] = []
+
+    def run(self, requests: Sequence[Arrival], promise: Promise) -> Outcome:
+        """Computes them all, or stops when the queue only grows."""
+        index, skipped = 0, int(len(requests) * _WARM_UP_SHARE)
+        overloaded = False
+        while index < len(requests) or self._waiting or self._prompts or self._answers:
+            idle = not (self._waiting or self._prompts or self._answers)
+            if idle:
+                self._now_s = max(self._now_s, requests[index].at_s)
+            while index < len(requests) and requests[index].at_s <= self._now_s:
+                self._arrive(requests[index])
+                index += 1
+            if len(self._waiting) > _MOST_WAITING:
+                overloaded = True
+                break
+            self._admit()
+            self._step(requests[index].at_s if index < len(requests) else None)
+        counted = self._done[skipped:] or self._done
+        first = share_at([each[0] for each in counted], promise.first_token_s)
+        token = share_at([each[1] for each in counted], promise.token_s)
+        return Outcome(
+            kept=not overloaded and first >= promise.share and token >= promise.share,
+            first_token_share=0.0 if overloaded else first,
+            token_share=token,
+            running_most=self._running_most,
+            busy_share=min(1.0, self._busy_s / self._now_s) if self._now_s else 0.0,
+            read_share=self._read_s / self._busy_s if self._busy_s else 0.0,
+            history_share=sum(self._hits) / len(self._hits) if self._hits else 1.0,
+        )
+
+    def _arrive(self, arrival: Arrival) -> None:
+        total = self._traffic.context_tokens + arrival.prompt_tokens + arrival.answer_tokens
+        self._waiting.append(_Request(arrival, 0, 0, total))
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._prompts) + len(self._answers) < self._most_running:
+            request = self._waiting[0]
+            if self._held_tokens + request.total > self._kv_tokens:
+                return
+            self._waiting.popleft()
+            history = self._traffic.context_tokens
+            user = request.arrival.user
+            kept = self._cached.pop(user, None)
+            self._cached_tokens -= kept or 0
+            hit = kept is not None or self._users[user] > 0  # pages of a request that runs are shared
+            self._users[user] += 1
+            self._hits.append(hit)
+            request.known = history if hit else 0
+            request.left = request.arrival.prompt_tokens + (0 if hit else history)
+            self._held_tokens += request.total
+            self._displace()
+            self._prompts.append(request)
+        self._running_most = max(self._running_most, len(self._prompts) + len(self._answers))
+
+    def _step(self, next_arrival_s: float | None) -> None:
+        answers = self._answers
+        keys = sum(request.known for request in answers)
+        planned = self._plan()
+        prompt_keys = prompt_context = 0.0
+        for request, tokens in planned:
+            prompt_keys += tokens * request.known + tokens * (tokens + 1) / 2
+            prompt_context += request.known + tokens
+        ending = sum(request.left == tokens for request, tokens in planned)
+        step = Step(
+            answers=len(answers), answer_keys=keys + len(answers), prompt_tokens=sum(count for _, count in planned),
+            prompt_keys=prompt_keys, prompt_context=prompt_context, heads=len(answers) + ending,
+        )  # fmt: skip
+        time = self._times.expected(step)
+        step_s = time.seconds / SERVICE_SHARE
+        count = 1
+        if not planned and answers:
+            count = min(request.arrival.answer_tokens - request.made for request in answers)
+            count = min(count, _MOST_STEPS_AT_ONCE)
+            if next_arrival_s is not None:
+                count = min(count, max(1, int((next_arrival_s - self._now_s) / step_s) + 1))
+        self._now_s += count * step_s
+        self._busy_s += count * step_s
+        self._read_s += count * step_s if time.limit == "read" else 0.0
+        self._advance(planned, count)
+
+    def _plan(self) -> list[tuple[_Request, int]]:
+        """The step's prompt tokens: half for the oldest prompt, the rest for those with the least left."""
+        if not self._prompts:
+            return []
+        budget = self._chunk if self._answers else self._chunk_alone
+        budget = max(1, min(budget, STEP_TOKENS - len(self._answers)))
+        oldest = self._prompts[0]
+        planned = {0: min(oldest.left, max(1, budget // 2))}
+        budget -= planned[0]
+        for place in sorted(range(len(self._prompts)), key=lambda place: self._prompts[place].left):
+            if budget <= 0:
+                break
+            tokens = min(self._prompts[place].left - planned.get(place, 0), budget)
+            if tokens:
+                planned[place] = planned.get(place, 0) + tokens
+                budget -= tokens
+        return [(self._prompts[place], tokens) for place, tokens in planned.items()]
+
+    def _advance(self, planned: Sequence[tuple[_Request, int]], count: int) -> None:
+        ended = []
+        for request in self._answers:
+            request.known += count
+            request.made += count
+            if request.made >= request.arrival.answer_tokens:
+                ended.append(request)
+        for request, tokens in planned:
+            request.known += tokens
+            request.left -= tokens
+            if request.left == 0:
+                request.made, request.first_s = 1, self._now_s
+                self._prompts.remove(request)
+                if request.arrival.answer_tokens > 1:
+                    self._answers.append(request)
+                else:
+                    ended.append(request)
+        for request in ended:
+            if request in self._answers:
+                self._answers.remove(request)
+            self._end(request)
+
+    def _end(self, request: _Request) -> None:
+        arrival = request.arrival
+        self._held_tokens -= request.total
+        self._users[arrival.user] -= 1
+        token_s = (self._now_s - request.first_s) / max(1, arrival.answer_tokens - 1)
+        self._done.append((request.first_s - arrival.at_s + SERVICE_LATENCY_S, token_s))
+        # The history stays as long as the traffic says: a chat that grows without end is not what is asked here.
+        self._keep(arrival.user, self._traffic.context_tokens)
+        self._displace()
+
+    def _keep(self, user: int, tokens: int) -> None:
+        self._cached_tokens += tokens - self._cached.pop(user, 0)
+        self._cached[user] = tokens
+
+    def _displace(self) -> None:
+        while self._cached and self._held_tokens + self._cached_tokens > self._kv_tokens:
+            self._cached_tokens -= self._cached.popitem(last=False)[1]
+
+
+def simulate(
+    times: StepTimes, traffic: Traffic, promise: Promise, *, kv_tokens: int, most_running: int, users: int,
+    requests: int = 1500, seed: int = 1,
+) -> Outcome:  # fmt: skip
+    """One worker with so many users. The same arguments give the same outcome."""
+    run = Simulation(times, traffic, kv_tokens=kv_tokens, most_running=most_running, users=users)
+    return run.run(arrivals(traffic, users, requests, seed), promise)

@@ -1,0 +1,115 @@
+"""Who asks how much: the requests of users, as the simulation draws them. Does not know machines.
+
+The lengths follow 1,024 conversations of the PPL.LLM sample (ShareGPT), first question and answer, tokenized by the
+embedded model's tokenizer, a question with 8 tokens of the chat template: medians of 36 and 264 tokens. Other medians
+scale all quantiles.
+"""
+
+import math
+import random
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from app.capacity.demand import CapacityError
+
+PROMPT_TOKENS: Final = 36
+ANSWER_TOKENS: Final = 264
+CONTEXT_TOKENS: Final = 1024
+"""Assumed: three turns of the median conversation. The sample's have one turn each."""
+SECONDS_BETWEEN: Final = 60.0
+"""Assumed: who reads an answer of 264 tokens and writes the next question takes about a minute."""
+# The minimum, 5 %, 10 % ... 95 %, and the maximum.
+_PROMPT_QUANTILES: Final = (
+    10, 14, 17, 18, 20, 22, 24, 27, 29, 32, 36, 42, 50, 61, 80, 105, 142, 205, 343, 578, 1059,
+)  # fmt: skip
+_ANSWER_QUANTILES: Final = (
+    5, 22, 39, 70, 95, 119, 151, 183, 210, 234, 264, 285, 316, 344, 371, 404, 454, 514, 632, 755, 952,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a user does."""
+
+    prompt_tokens: int = PROMPT_TOKENS
+    """New tokens of a request, median."""
+    answer_tokens: int = ANSWER_TOKENS
+    """Median."""
+    context_tokens: int = CONTEXT_TOKENS
+    """Tokens of the chat before the request, which the prefix cache has as far as pages suffice."""
+    seconds_between: float = SECONDS_BETWEEN
+    """From one request of a user to the next, on average."""
+
+    def __post_init__(self) -> None:
+        """Raises CapacityError for numbers of which no traffic can be made."""
+        for name, least in (("prompt_tokens", 1), ("answer_tokens", 1), ("context_tokens", 0)):
+            if getattr(self, name) < least:
+                raise CapacityError(f"{name.replace('_', ' ')} must be at least {least}, not {getattr(self, name)}")
+        if not (math.isfinite(self.seconds_between) and self.seconds_between > 0):
+            raise CapacityError(f"the seconds between a user's requests must be above 0, not {self.seconds_between}")
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What a service promises: both hold for this share of the requests."""
+
+    first_token_s: float = 3.0
+    token_s: float = 0.2
+    """A request's mean time per token after its first."""
+    share: float = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One request."""
+
+    at_s: float
+    user: int
+    prompt_tokens: int
+    answer_tokens: int
+
+
+def arrivals(traffic: Traffic, users: int, requests: int, seed: int) -> list[Arrival]:
+    """The requests of so many users, in order of time: each user's come at random, at the rate of the traffic.
+
+    With another number of users the same draws come faster or slower, so that more users are never less load by chance.
+    """
+    generator = random.Random(seed)
+    rate_per_s = users / traffic.seconds_between
+    prompt_scale = traffic.prompt_tokens / PROMPT_TOKENS
+    answer_scale = traffic.answer_tokens / ANSWER_TOKENS
+    now_s = 0.0
+    drawn = []
+    for _ in range(requests):
+        now_s += generator.expovariate(1.0) / rate_per_s
+        user = int(generator.random() * users)
+        prompt = max(1, round(_quantile(_PROMPT_QUANTILES, generator.random()) * prompt_scale))
+        answer = max(1, round(_quantile(_ANSWER_QUANTILES, generator.random()) * answer_scale))
+        drawn.append(Arrival(now_s, user, prompt, answer))
+    return drawn
+
+
+def prompt_quantile(traffic: Traffic, share: float) -> int:
+    """New tokens of the prompt that is longer than those of this share of the requests."""
+    return max(1, round(_quantile(_PROMPT_QUANTILES, share) * traffic.prompt_tokens / PROMPT_TOKENS))
+
+
+def longest_request_tokens(traffic: Traffic) -> int:
+    """Tokens of the longest request that is drawn, with its history."""
+    prompt = _PROMPT_QUANTILES[-1] * traffic.prompt_tokens / PROMPT_TOKENS
+    answer = _ANSWER_QUANTILES[-1] * traffic.answer_tokens / ANSWER_TOKENS
+    return math.ceil(traffic.context_tokens + prompt + answer)
+
+
+def share_at(values: Sequence[float], bound: float) -> float:
+    """Which share of the values is at most `bound`."""
+    return bisect_right(sorted(values), bound) / len(values) if values else 0.0
+
+
+def _quantile(quantiles: Sequence[int], place: float) -> float:
+    """Linear between the quantiles, which are at equal distances. place: in 0 .. 1."""
+    position = place * (len(quantiles) - 1)
+    below = min(int(position), len(quantiles) - 2)
+    return quantiles[below] + (position - below) * (quantiles[below + 1] - quantiles[below])

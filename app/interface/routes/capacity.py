@@ -1,0 +1,85 @@
+"""`/v1/admin/capacity`: how many users the workers serve, by their own measurement, and which machines would.
+
+The calculation runs in a process of its own, one at a time. Knows what workers report, and not how it is computed.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from app.interface import errors
+from app.interface.accounts.checks import refuse_others
+from app.interface.accounts.gate import AccountsGate
+from app.interface.callers import caller_of
+from app.interface.guard import json_response
+from app.interface.service import Service
+from app.interface.wire.operator import CapacityList, CapacityObject
+from app.messages.workers import WorkerRow
+
+_MOST_USERS: Final = 1_000_000
+_TIMEOUT_S: Final = 120.0
+
+
+class CapacityRoutes:
+    """The route, over one ingress."""
+
+    def __init__(self, service: Service, gate: AccountsGate) -> None:
+        """gate: who may ask."""
+        self._service = service
+        self._accounts = gate.accounts
+        self._turn = asyncio.Lock()
+
+    async def capacity(self, request: Request) -> Response:
+        """`GET /v1/admin/capacity`."""
+        refuse_others(await self._accounts.identify(caller_of(request).secret))
+        users = _users(request)
+        rows = [row for row in self._service.workers() if row.check_heart_beat and row.capacity is not None]
+        models = [
+            _question(name, rows) for name in self._service.models if any(name in row.model_names for row in rows)
+        ]
+        async with self._turn:
+            answers = await asyncio.to_thread(_computed, {"models": models, "users": users}) if models else []
+        body = CapacityList(users=users, data=[CapacityObject(**each) for each in answers])
+        return json_response(body.model_dump(), headers={"Cache-Control": "no-store"})
+
+
+def _users(request: Request) -> int:
+    text = request.query_params.get("users", "10")
+    if not (text.isascii() and text.isdecimal() and len(text) <= 7 and 1 <= int(text) <= _MOST_USERS):
+        raise errors.invalid(f"'users' is no whole number from 1 to {_MOST_USERS}.", "users", "invalid_value")
+    return int(text)
+
+
+def _question(name: str, rows: Sequence[WorkerRow]) -> dict[str, Any]:
+    """One model's workers, with the measurement of the slowest."""
+    own = [row for row in rows if name in row.model_names]
+    slowest = min(own, key=lambda row: row.speed)
+    assert slowest.capacity is not None
+    return {
+        "name": name,
+        "workers": len(own),
+        "tier": slowest.tier,
+        "cores": max(1, len(slowest.cpus)),
+        "max_running": slowest.max_running,
+        "context_tokens": slowest.max_context_tokens,
+        "model": slowest.capacity.to_wire(),
+    }
+
+
+def _computed(question: dict[str, Any]) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "app.capacity"],
+        input=json.dumps(question),
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=True,
+    )
+    answers: list[dict[str, Any]] = json.loads(done.stdout)
+    return answers

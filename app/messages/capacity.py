@@ -1,0 +1,43 @@
+"""What a worker tells of itself for the operator's calculator: what its model demands, and how fast its warm-up was."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCapacity:
+    """Sizes of the model as it is packed, and the times of one request alone."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    layer_weights: int
+    """Elements of all layers' matrices."""
+    layer_bytes: int
+    head_weights: int
+    head_bytes: int
+    other_bytes: int
+    """Of an embedding that is not the head too."""
+    kv_type: str
+    kv_tokens: int
+    """That its pages hold."""
+    vendor: str
+    """The processor's: "amd" or "intel"."""
+    prompt_tokens: int
+    """Of the warm-up's request."""
+    prompt_s: float
+    """From its submission to its first token."""
+    token_s: float
+    """Between two of its tokens."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON types."""
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, values: Mapping[str, Any] | None) -> Self | None:
+        """None where there is none. Raises TypeError if a field is missing or unknown."""
+        return None if values is None else cls(**values)

@@ -1,0 +1,68 @@
+import pytest
+
+from app.capacity.plan import candidates_for, load_outcome, make_plan, memory_of
+from app.capacity.processors import table_machine
+from app.capacity.traffic import Promise, Traffic
+from tests.app.capacity.shapes import demand, machine
+
+
+def test_the_users_of_a_plan_get_the_promise_and_many_more_do_not() -> None:
+    model, node, traffic = demand(), machine(), Traffic(prompt_tokens=10)
+    plan = make_plan(model, node, traffic, wanted_users=10_000)
+    assert plan.users.users > 1
+    assert plan.users.requests_per_s == pytest.approx(plan.users.users / 60)
+
+    def kept(users: int) -> bool:
+        outcome = load_outcome(model, node, traffic, Promise(), plan.kv_type, users)
+        return outcome is not None and outcome.kept
+
+    assert kept(plan.users.users)
+    assert not kept(plan.users.users * 2)
+    assert plan.serves_wanted is False
+    assert {speed.work for speed in plan.speeds} == {"prompt", "decode"}
+    assert all(speed.expected_tokens_per_s < speed.best_tokens_per_s for speed in plan.speeds)
+
+
+def test_two_nodes_serve_twice_the_users() -> None:
+    traffic = Traffic(prompt_tokens=10)
+    one = make_plan(demand(), machine(), traffic).users
+    two = make_plan(demand(), machine(nodes=2, memory_bytes=64 << 30), traffic).users
+    # The second worker's processes take a little of the memory.
+    assert two.users == pytest.approx(2 * one.users, rel=0.1)
+    assert one.users > 1
+
+
+def test_what_limits_is_what_helps_when_there_is_more_of_it() -> None:
+    slow_read = machine(read_bytes_per_s=5e9, macs_per_s=4e12)
+    slow_compute = machine(read_bytes_per_s=500e9, macs_per_s=50e9)
+    little_memory = machine(memory_bytes=4_100_000_000)
+    small = demand("tinyllama-1.1b")
+    assert make_plan(small, slow_read, Traffic()).users.limit == "read"
+    assert make_plan(small, slow_compute, Traffic()).users.limit == "compute"
+    traffic = Traffic(prompt_tokens=10, answer_tokens=50, seconds_between=600)
+    assert make_plan(small, little_memory, traffic).users.limit == "memory"
+
+
+def test_a_model_that_does_not_fit_serves_nobody() -> None:
+    plan = make_plan(demand("llama3.1-70b"), machine(memory_bytes=24 << 30), Traffic())
+    assert (plan.users.users, plan.users.limit, plan.serves_wanted) == (0, "memory", None)
+    assert plan.memory.kv_bytes_per_worker == 0
+
+
+def test_memory_adds_up() -> None:
+    node = machine(nodes=2, memory_bytes=64 << 30)
+    memory = memory_of(demand(), node, Traffic(), "int8")
+    assert memory.weight_bytes == 2 * demand().weight_bytes
+    used = memory.weight_bytes + memory.service_bytes + 2 * memory.kv_bytes_per_worker
+    assert used == pytest.approx(0.9 * node.memory_bytes, abs=2)
+    assert memory.kv_tokens_per_worker == memory.kv_bytes_per_worker // demand().kv_bytes_per_token("int8")
+
+
+def test_a_second_socket_is_proposed_where_one_is_not_enough() -> None:
+    names = ("epyc-9354", "ryzen-9-5950x")
+    alone = make_plan(demand("llama3.1-8b"), table_machine("epyc-9354"), Traffic()).users.users
+    few = candidates_for(demand("llama3.1-8b"), Traffic(), Promise(), 1, None, names)
+    assert few[0].name == "epyc-9354"
+    assert few[0].serves
+    many = candidates_for(demand("llama3.1-8b"), Traffic(), Promise(), int(alone * 1.6), None, names)
+    assert [(each.name, each.serves) for each in many] == [("2x-epyc-9354", True), ("ryzen-9-5950x", False)]

@@ -1,0 +1,61 @@
+from dataclasses import asdict, replace
+
+import pytest
+
+from app.capacity.demand import CapacityError
+from app.capacity.plan import step_times
+from app.capacity.service import Measurement, measured_times, service_capacity
+from app.capacity.step_time import decode_step, prompt_steps
+from tests.app.capacity.shapes import demand, machine
+
+
+def measured(shape: str = "tinyllama-1.1b", factor: float = 1.0, kv_tokens: int = 100_000) -> Measurement:
+    """Workers that take `factor` times what is expected of the machine of the tests."""
+    model = demand(shape)
+    times = step_times(model, machine())
+    sizes = asdict(model.matrices)
+    del sizes["type_name"]
+    values = {
+        **sizes,
+        **{name: getattr(model, name) for name in ("layers", "hidden", "heads", "kv_heads", "head_dim")},
+        "kv_type": "int16",
+        "kv_tokens": kv_tokens,
+        "vendor": "amd",
+        "prompt_tokens": 128,
+        "prompt_s": factor * sum(times.expected(step).seconds for step in prompt_steps(128)),
+        "token_s": factor * times.expected(decode_step(1, 136)).seconds,
+    }
+    return Measurement("m", 1, "avx512_vnni", 2, 32, model.context_tokens, values)
+
+
+@pytest.mark.parametrize("factor", [0.05, 1.0, 7.0])
+def test_the_rates_are_chosen_so_that_the_warm_up_took_what_it_took(factor: float) -> None:
+    workers = measured(factor=factor)
+    times, faster_reads, faster_compute = measured_times(workers)
+    answer, (prompt,) = decode_step(1, 136), prompt_steps(128)
+    assert times.expected(answer).seconds == pytest.approx(workers.model["token_s"], rel=1e-3)
+    assert times.expected(prompt).seconds == pytest.approx(workers.model["prompt_s"], rel=1e-3)
+    assert faster_reads.expected(answer).seconds < times.expected(answer).seconds
+    assert faster_compute.expected(prompt).seconds < times.expected(prompt).seconds
+
+
+def test_a_worker_as_expected_does_what_the_plan_expects_elsewhere_too() -> None:
+    times, _, _ = measured_times(measured())
+    expected = step_times(demand(), machine())
+    for step in (decode_step(16, 900), prompt_steps(512)[0]):
+        assert times.expected(step).seconds == pytest.approx(expected.expected(step).seconds, rel=0.05)
+
+
+def test_twice_the_workers_serve_twice_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.capacity.service.candidates_for", lambda *_: ())
+    one = service_capacity(measured(factor=0.1), 5)
+    two = service_capacity(replace(measured(factor=0.1), workers=2), 5)
+    assert two.users == 2 * one.users > 0
+    assert one.serves
+    assert not service_capacity(measured(factor=9.0), 5).serves
+
+
+def test_times_that_are_none_are_refused() -> None:
+    workers = measured()
+    with pytest.raises(CapacityError, match="the workers of m have not measured themselves"):
+        service_capacity(replace(workers, model={**workers.model, "token_s": 0.0}), 1)

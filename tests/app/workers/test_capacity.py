@@ -1,0 +1,53 @@
+"""What a worker reports of its model is what the packed file has, whether it is a folder or sealed."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from app.commands.plan_inputs import read_demand
+from app.messages.capacity import WorkerCapacity
+from app.sealing.seal import seal
+from app.sealing.sealed_model import SealedModel
+from app.settings import EngineSettings
+from app.workers.capacity import worker_capacity
+from app.workers.warm_up import WarmUp
+from tests.app.sealing.conftest import KEY
+from tests.kernels.tiny_model import write_random_model
+
+WARM = WarmUp(speed=100.0, prompt_tokens=64, prompt_s=0.5, token_s=0.02)
+
+
+@pytest.mark.parametrize("kind", ["sym_int4", "int8", "fp32"])
+def test_the_sizes_are_the_packed_file_s(tmp_path: Path, kind: str) -> None:
+    folder = write_random_model(tmp_path / "model", kind=kind)  # type: ignore[arg-type]
+    found = worker_capacity(folder, EngineSettings(kv_type="int8"), WARM, kv_pages=7)
+    assert found is not None
+    wanted = read_demand(str(folder), None, None)
+    sizes = asdict(wanted.matrices)
+    del sizes["type_name"]
+    assert {name: getattr(found, name) for name in sizes} == sizes
+    shape = ("layers", "hidden", "heads", "kv_heads", "head_dim")
+    assert [getattr(found, name) for name in shape] == [getattr(wanted, name) for name in shape]
+    assert (found.kv_type, found.kv_tokens) == ("int8", 7 * 32)
+    assert (found.prompt_tokens, found.prompt_s, found.token_s) == (64, 0.5, 0.02)
+    assert WorkerCapacity.from_wire(found.to_wire()) == found
+
+
+def test_a_sealed_model_reports_the_same(tmp_path: Path) -> None:
+    folder = write_random_model(tmp_path / "model")
+    seal(folder, tmp_path / "sealed", KEY, progress=False)
+    plain, sealed = (
+        worker_capacity(files, EngineSettings(), WARM, kv_pages=7)
+        for files in (folder, SealedModel(tmp_path / "sealed", KEY))
+    )
+    assert plain is not None
+    assert sealed == plain
+
+
+def test_without_weights_or_times_there_is_nothing_to_report(tmp_path: Path) -> None:
+    assert worker_capacity(tmp_path, EngineSettings(), WARM, kv_pages=7) is None
+    folder = write_random_model(tmp_path / "model")
+    no_tokens = WarmUp(speed=1.0, prompt_tokens=64, prompt_s=0.5, token_s=0.0)
+    assert worker_capacity(folder, EngineSettings(), no_tokens, kv_pages=7) is None
+    assert WorkerCapacity.from_wire(None) is None

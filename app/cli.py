@@ -35,7 +35,10 @@ cli.command()(accounts.audit)
 for command in (models.convert, models.export, models.seal, models.synth):
     cli.command()(command)
 # For commands whose options are read by who does the work.
-_BENCHES = "engine, kernels, structured, serving, faults, overload, soak, memory, cluster, confidential or compare"
+_BENCHES = (
+    "engine, kernels, structured, serving, conversations, faults, overload, soak, memory, cluster, confidential "
+    "or compare"
+)
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -253,6 +256,8 @@ def bench(
         from bench.structured import main as measure
     elif what == "serving":
         from bench.serving import main as measure
+    elif what == "conversations":
+        from bench.conversations.command import main as measure
     elif what == "faults":
         from bench.faults.measure import main as measure
     elif what == "overload":

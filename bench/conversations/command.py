@@ -201,8 +201,12 @@ def all_launches(
     )
     launches: list[Launch] = []
     missing: dict[str, str] = {}
+    variants = options.variants
+    if not own.guesses and "no_guesses" in variants:
+        missing[f"{OURS}_no_guesses"] = f"{OURS} itself has no guesses in this run"
+        variants = tuple(name for name in variants if name != "no_guesses")
     if OURS in options.servers:
-        launches += own_launches(packed, own, options.variants, sizes, folder)
+        launches += own_launches(packed, own, variants, sizes, folder)
     for name in options.servers:
         if name != OURS and model is not None:
             try:

@@ -5,6 +5,7 @@ which says which instruction sets its build uses. Standard library only at impor
 """
 
 import argparse
+import os
 import signal
 import threading
 from importlib import import_module
@@ -64,10 +65,11 @@ def main() -> None:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options.threads
     params.n_threads_http = options.slots + 8  # a connection holds one while it streams
     params.verbosity = 1
-    server = library.Server(params)
+    server = library.Server(params)  # serves as long as it is referenced
+    assert server.listening_address
     announce(build=library.get_system_info().strip(" |"), kv=options.kv, cache_ram_mib=options.cache_ram_mib)
     ended.wait()
-    del server
+    os._exit(0)  # its destructor waits for requests that run
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from bench.peers.http_server import HttpPeer, Sizes, round_up
 OURS: Final = "redoubt"
 PEERS: Final[Mapping[str, str]] = {
     "llama_cpp": "llama_server",
+    "llama_cpp_native": "llama_server_native",
     "vllm_cpu": "vllm_server",
     "openvino_genai": "openvino_server",
 }

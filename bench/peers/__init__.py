@@ -28,6 +28,8 @@ class Environment:
     name: str
     steps: tuple[tuple[str, ...], ...]
     """Arguments of successive calls of `pip install`, with pinned versions."""
+    builds: tuple[tuple[str, ...], ...] = ()
+    """Commands after these, each run in the environment's folder."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of the installation."""
 
@@ -39,7 +41,7 @@ class Environment:
         """Installs it into `environments`/name unless that was done. Raises InstallError."""
         folder = (environments / self.name).resolve()
         done, log = folder / "installed.txt", environments / f"{self.name}-install.log"
-        wanted = "\n".join(" ".join(step) for step in self.steps)
+        wanted = "\n".join(" ".join(step) for step in (*self.steps, *self.builds))
         if done.exists() and done.read_text() == wanted:
             return
         shutil.rmtree(folder, ignore_errors=True)
@@ -58,6 +60,8 @@ class Environment:
             run([sys.executable, "-m", "venv", str(folder)])
             for step in self.steps:
                 run([str(folder / "bin" / "python"), "-m", "pip", "install", *step])
+            for build in self.builds:
+                run(build)
         except OSError as error:
             raise InstallError(str(error)) from error
         done.write_text(wanted)

@@ -8,10 +8,11 @@ from bench.conversations.command import has_words, main, make_plan, parse
 from bench.conversations.data import DataError, read_conversations
 from bench.conversations.launches import PEERS, VARIANTS, OwnSettings, own_kv_bytes, own_launches
 from bench.conversations.rounds import WARM_UP
-from bench.peers import llama_server, openvino_server, vllm_server
+from bench.peers import Environment, InstallError, llama_server, llama_server_native, openvino_server, vllm_server
 from bench.peers.http_server import HttpPeer, Sizes, announce, announced
 from quant.conversion.synth import synth
 
+MODULES = (llama_server, llama_server_native, openvino_server, vllm_server)
 SIZES = Sizes(threads=2, slots=16, context_tokens=1000)
 
 
@@ -104,7 +105,7 @@ def test_memory_for_keys_and_values_holds_all_slots(packed: Path) -> None:
     assert own_kv_bytes(packed, SIZES) == 1 << 30
 
 
-@pytest.mark.parametrize("peer", [llama_server.PEER, openvino_server.PEER, vllm_server.PEER])
+@pytest.mark.parametrize("peer", [module.PEER for module in MODULES])
 def test_peers_get_threads_slots_and_port(peer: HttpPeer) -> None:
     start = peer.start(Path("python"), Path("model"), 4711, SIZES)
     assert "4711" in start.command
@@ -113,8 +114,25 @@ def test_peers_get_threads_slots_and_port(peer: HttpPeer) -> None:
 
 
 def test_every_peer_has_its_file() -> None:
-    files = {Path(module.__file__ or "").stem for module in (llama_server, openvino_server, vllm_server)}
+    files = {Path(module.__file__ or "").stem for module in MODULES}
     assert set(PEERS.values()) == files
+
+
+def test_an_environment_is_built_once_and_again_when_its_commands_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", "/bin/true")  # makes no virtual environment
+
+    def made(*commands: tuple[str, ...]) -> str:
+        Environment(name="one", steps=(), builds=commands).install(tmp_path)
+        return (tmp_path / "one" / "out").read_text()
+
+    append = ("sh", "-c", "printf x >> out")
+    assert made(append) == "x"
+    assert made(append) == "x"
+    assert made(append, append) == "xx"
+    with pytest.raises(InstallError, match="ended with 3"):
+        made(("sh", "-c", "exit 3"))
 
 
 def test_what_a_server_says_of_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -206,11 +206,11 @@ def all_launches(
         missing[f"{OURS}_no_guesses"] = f"{OURS} itself has no guesses in this run"
         variants = tuple(name for name in variants if name != "no_guesses")
     if OURS in options.servers:
-        launches += own_launches(packed, own, variants, sizes, folder)
+        launches += own_launches(packed, own, variants, sizes, folder, options.environments)
     for name in options.servers:
         if name != OURS and model is not None:
             try:
-                launches.append(peer_launch(name, model, sizes, options.environments, folder))
+                launches.append(peer_launch(name, model, sizes, options.environments))
             except (InstallError, OSError, ImportError, QuantError) as error:
                 missing[name] = str(error)
     return launches, missing

@@ -60,14 +60,14 @@ VARIANTS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def own_launches(
-    packed: Path, settings: OwnSettings, variants: Sequence[str], sizes: Sizes, folder: Path
+    packed: Path, settings: OwnSettings, variants: Sequence[str], sizes: Sizes, folder: Path, logs: Path
 ) -> list[Launch]:
-    """Our service, and one more for each variant."""
+    """Our service, and one more for each variant. folder: for their configurations."""
     kinds = {OURS: settings} | {f"{OURS}_{name}": replace(settings, **VARIANTS[name]) for name in variants}
-    return [_own_launch(name, packed, own, sizes, folder) for name, own in kinds.items()]
+    return [_own_launch(name, packed, own, sizes, folder, logs) for name, own in kinds.items()]
 
 
-def _own_launch(name: str, packed: Path, own: OwnSettings, sizes: Sizes, folder: Path) -> Launch:
+def _own_launch(name: str, packed: Path, own: OwnSettings, sizes: Sizes, folder: Path, logs: Path) -> Launch:
     values = yaml.safe_load((ROOT / "ray_configs/local.yaml").read_text(encoding="utf-8"))
     arguments = values["applications"][0]["args"]
     kv_bytes = own_kv_bytes(packed, sizes)
@@ -99,7 +99,7 @@ def _own_launch(name: str, packed: Path, own: OwnSettings, sizes: Sizes, folder:
             *("--port", str(port), "--model", str(packed)),
         ),
         folder=ROOT,
-        log=folder / f"{name}.log",
+        log=logs / f"conversations-{name}.log",
         port=port,
         environment=dict(os.environ),
         workers=own.workers,
@@ -118,7 +118,7 @@ def own_kv_bytes(packed: Path, sizes: Sizes) -> int:
     return max(_LEAST_KV_BYTES, int(sizes.slots * round_up(sizes.context_tokens) * token_bytes))
 
 
-def peer_launch(name: str, model: BenchModel, sizes: Sizes, environments: Path, folder: Path) -> Launch:
+def peer_launch(name: str, model: BenchModel, sizes: Sizes, environments: Path) -> Launch:
     """Installs a peer and makes its form of the model. Raises InstallError and what making the model raises."""
     peer: HttpPeer = import_module(f"bench.peers.{PEERS[name]}").PEER
     peer.install(environments)
@@ -132,7 +132,7 @@ def peer_launch(name: str, model: BenchModel, sizes: Sizes, environments: Path, 
         settings=f"{sizes.threads} threads, {start.settings}",
         command=("setpriv", "--pdeathsig", "KILL", *start.command),
         folder=ROOT if "bench.peers" in " ".join(start.command) else environments,
-        log=folder / f"{name}.log",
+        log=environments / f"conversations-{name}.log",
         port=port,
         environment=own_variables | dict(start.environment),
         may_be_stopped=True,

@@ -81,7 +81,7 @@ def test_random_weights_are_sent_token_ids(data: Path, packed: Path, tmp_path: P
 
 
 def test_our_service_and_its_variants(packed: Path, tmp_path: Path) -> None:
-    launches = own_launches(packed, OwnSettings(workers=2), tuple(VARIANTS), SIZES, tmp_path)
+    launches = own_launches(packed, OwnSettings(workers=2), tuple(VARIANTS), SIZES, tmp_path, tmp_path)
     names = [launch.name for launch in launches]
     assert names == ["redoubt", "redoubt_no_guesses", "redoubt_no_prefix_cache", "redoubt_kv_int8"]
     normal, *variants = (

@@ -14,6 +14,8 @@ def table(result: Mapping[str, Any]) -> str:
     lines = [*_found_rates(result), *_rounds(result)]
     load, data, promise = result["load"], result["data"], result["promise"]
     arrivals = f"{load['rate']} arrive a second at random" if load["rate"] else f"{load['at_once']} at once"
+    if result.get("found_rates"):
+        load, arrivals = {**load, "rounds": 1}, f"{load['at_once']} at once in the closed loop, then at random"
     lines += [
         "",
         f"{result['model']}: {load['conversations']} conversations a round, {load['rounds']} rounds, {arrivals}; "

@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from bench.conversations.command import has_words, main, make_plan, parse
+from bench.conversations.command import has_words, main, make_plan
 from bench.conversations.data import DataError, read_conversations
 from bench.conversations.launches import PEERS, VARIANTS, OwnSettings, own_kv_bytes, own_launches
+from bench.conversations.options import parse
 from bench.conversations.rounds import WARM_UP
 from bench.peers import Environment, InstallError, llama_server, llama_server_native, openvino_server, vllm_server
 from bench.peers.http_server import HttpPeer, Sizes, announce, announced

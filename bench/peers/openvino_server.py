@@ -9,7 +9,7 @@ import asyncio
 import json
 import queue
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -73,7 +73,7 @@ class Engine(threading.Thread):
         properties = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": precision}
         self._pipeline: Any = genai.ContinuousBatchingPipeline(model, scheduler, "CPU", properties)
         self._tokenizer: Any = self._pipeline.get_tokenizer()
-        self.texts = token_texts(self._tokenizer.get_vocab_vector())
+        self.texts = token_texts(self._tokenizer.get_vocab())
         self.loop = asyncio.get_running_loop()
         self.jobs: queue.SimpleQueue[tuple[int, Job]] = queue.SimpleQueue()
 
@@ -105,20 +105,12 @@ class Engine(threading.Thread):
         return self._tokenizer.encode(text, add_special_tokens=False).input_ids
 
 
-def token_texts(vocabulary: Sequence[str | bytes]) -> list[str]:
-    """Each token's text, of a byte-level vocabulary; bytes that are no text alone are replaced."""
-    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    moved = [byte for byte in range(256) if byte not in kept]
-    byte_of = {chr(byte): byte for byte in kept} | {chr(256 + number): byte for number, byte in enumerate(moved)}
-
-    def text(token: str | bytes) -> str:
-        if isinstance(token, bytes):
-            token = token.decode(errors="replace")
-        if not all(character in byte_of for character in token):
-            return token
-        return bytes(byte_of[character] for character in token).decode(errors="replace")
-
-    return [text(token) or "\N{REPLACEMENT CHARACTER}" for token in vocabulary]
+def token_texts(vocabulary: Mapping[bytes, int]) -> list[str]:
+    """Each token's text by its id; bytes that are no text alone are replaced, and what has no text too."""
+    texts = ["\N{REPLACEMENT CHARACTER}"] * (1 + max(vocabulary.values()))
+    for token, number in vocabulary.items():
+        texts[number] = token.decode(errors="replace") or texts[number]
+    return texts
 
 
 class Server:

@@ -141,15 +141,3 @@ def test_what_a_server_says_of_itself(tmp_path: Path, capsys: pytest.CaptureFixt
     log = tmp_path / "log"
     log.write_text("noise\n" + capsys.readouterr().out + "more\n")
     assert announced(log) == {"build": "AVX2", "kv": "split"}
-
-
-def test_token_texts_of_a_byte_level_vocabulary() -> None:
-    assert openvino_server.token_texts(["Ġa", "Ċ", "Ã©", "Ã", b"x", "<|im_end|>", ""]) == [
-        " a",
-        "\n",
-        "é",
-        "\N{REPLACEMENT CHARACTER}",
-        "x",
-        "<|im_end|>",
-        "\N{REPLACEMENT CHARACTER}",
-    ]

@@ -9,7 +9,7 @@ from typing import Any, cast
 from bench.conversations.client import Client
 from bench.conversations.load import body
 from bench.conversations.plan import TurnRequest
-from bench.peers.openvino_server import Engine, Job, Server
+from bench.peers.openvino_server import Engine, Job, Server, token_texts
 
 
 class Prompt:
@@ -56,3 +56,9 @@ def test_both_routes_stream_what_was_ordered() -> None:
         assert (ids.error, ids.tokens, ids.prompt_tokens, len(ids.event_times_s)) == ("", 2, 3, 1)
 
     asyncio.run(run())
+
+
+def test_token_texts() -> None:
+    vocabulary = {b"a": 0, "\u00e9".encode(): 1, b"\xc3": 2, b"": 3, b" b": 5}
+    lost = "\N{REPLACEMENT CHARACTER}"
+    assert token_texts(vocabulary) == ["a", "\u00e9", lost, lost, lost, " b"]

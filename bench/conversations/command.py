@@ -160,7 +160,7 @@ def measure_fleet(options: argparse.Namespace, data: Conversations, folder: Path
     plan = make_plan(options, data, packed)
     result = first_result(options, plan, data, packed.name if model is None else model.name)
     launches, missing = all_launches(options, model, packed, plan, folder)
-    together = not options.variants and fit_together(launches)
+    together = not options.variants and not options.in_turn and fit_together(launches)
     fleet = Fleet(launches, warm_up(plan), together=together)
     fleet.missing |= missing
     result["together"] = together

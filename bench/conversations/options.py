@@ -71,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
     add("--no-prefix-cache", action="store_true", help="ours without it")
     add("--kv-type", choices=("auto", *_native.KV_TYPES), default="auto", help="ours")
     add("--variants", type=names_of(tuple(VARIANTS)), default=(), help=f"ours also with: {','.join(VARIANTS)}")
+    add("--in-turn", action="store_true", help="start each server for its turn, so that no other one is loaded")
     add("--out", type=Path, help="a file for the result as JSON")
     add("--models", type=Path, default=ROOT / "models", help="(default: the repository's)")
     add("--environments", type=Path, default=ROOT / "build" / "peers", help="(default: build/peers)")

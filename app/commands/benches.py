@@ -10,6 +10,7 @@ from typing import Final, cast
 BENCHES: Final[Mapping[str, tuple[str, str]]] = {
     "engine": ("bench.engine", "the engine itself: prompts, answers, loading"),
     "serving": ("bench.serving", "the service over the bare engine"),
+    "conversations": ("bench.conversations.command", "real conversations that arrive at random, also at other servers"),
     "kernels": ("bench.kernels", "each kernel against the machine's memory and peak"),
     "structured": ("bench.structured", "masks of schemas and grammars"),
     "memory": ("bench.memory", "saved pages: first tokens after a restart"),
@@ -33,5 +34,5 @@ def load(name: str) -> Callable[[Sequence[str]], int]:
 
 def usage() -> str:
     """What `redoubt bench --help` prints."""
-    lines = [f"  {name:14}{about}" for name, (_, about) in BENCHES.items()]
+    lines = [f"  {name:15}{about}" for name, (_, about) in BENCHES.items()]
     return "\n".join(["Usage: redoubt bench WHAT [OPTIONS]", "", *lines, "", "Each has its own --help."])

@@ -1,0 +1,252 @@
+"""`redoubt bench conversations`: requests a second on real conversations, ours beside the peers' HTTP servers.
+
+    redoubt bench conversations --model embedded --data FILE --threads 2 --at-once 16 --out X.json
+    redoubt bench conversations MODEL --data FILE --threads 2 --find-rate
+    redoubt bench conversations --url https://chat.example.com --data FILE --rate 2
+
+Conversations of the data are sent as users would: streamed, arriving at random or from `--at-once` clients in a closed
+loop, each with its own prompt and as many tokens of answer as the data's. Every server gets the same requests at the
+same times, other ones in each round. A model with random weights gets token ids of the same lengths. Without a URL all
+servers are started here, and take turns. The JSON is written after every round.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from bench.common import machine
+from bench.conversations.data import Conversations, DataError, read_conversations
+from bench.conversations.figures import Promise
+from bench.conversations.fleet import Fleet, RunningService, fit_together
+from bench.conversations.launches import OURS, OwnSettings, own_launches, peer_launch
+from bench.conversations.options import parse
+from bench.conversations.plan import Bounds, Tokenize, select
+from bench.conversations.rounds import LEAST_PROBE, WARM_UP, Plan, medians, play, ratios, run_once, search, warm_up
+from bench.conversations.server import Launch, ServerError
+from bench.conversations.table import table
+from bench.models import EMBEDDED_NAME, BenchModel, bench_model
+from bench.peers import InstallError
+from bench.peers.http_server import Sizes
+from quant.errors import QuantError
+
+_SAMPLE = "The quick brown fox jumps over the lazy dog, and nobody minds."
+SLACK_TOKENS = 64
+"""Of a request's context, for what a chat template adds."""
+
+
+def tokenizer_of(folder: Path) -> Tokenize:
+    """What counts tokens. Raises DataError if the folder has no tokenizer."""
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        raise DataError(f"{path} is not there; `make model` fetches the embedded model, whose tokenizer counts tokens")
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_truncation()
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def has_words(folder: Path) -> bool:
+    """Whether a model's tokenizer has words; one of random weights has bytes only."""
+    return len(tokenizer_of(folder)(_SAMPLE)) < len(_SAMPLE) // 2
+
+
+def vocab_size_of(folder: Path) -> int:
+    """Of a packed model."""
+    return int(json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"])
+
+
+def wanted_conversations(options: argparse.Namespace) -> int:
+    """How many different ones a run uses."""
+    if options.find_rate:
+        return 1 << 30  # as many as there are: how many its probes need is not known before
+    return WARM_UP + int(options.conversations) * int(options.rounds)
+
+
+def make_plan(options: argparse.Namespace, data: Conversations, packed: Path | None) -> Plan:
+    """What is sent. packed: our form of the model; None for a service at a URL.
+
+    Raises DataError if there are too few conversations.
+    """
+    words = packed is None or has_words(packed)
+    counting = packed if packed is not None and words else options.models / EMBEDDED_NAME
+    bounds = Bounds(options.turns, options.max_prompt_tokens, options.max_answer_tokens)
+    vocab_size = None if words or packed is None else vocab_size_of(packed)
+    wanted = wanted_conversations(options)
+    selection = select(data.usable, wanted, bounds, tokenizer_of(counting), vocab_size=vocab_size, seed=options.seed)
+    there = len(selection.conversations)
+    needed = WARM_UP + options.conversations + LEAST_PROBE if options.find_rate else wanted
+    if there < needed:
+        raise DataError(
+            f"{options.data} has {there} conversations within the bounds, and {needed} are needed, different ones for "
+            "each round; ask for fewer --conversations or --rounds"
+        )
+    return Plan(
+        selection=selection,
+        conversations=options.conversations,
+        rounds=options.rounds,
+        at_once=options.at_once or options.slots,
+        rate=options.rate,
+        promise=Promise(options.first_token_s, options.token_s),
+        run_s=options.run_s,
+        probe_s=options.probe_s,
+        seed=options.seed,
+    )
+
+
+def first_result(options: argparse.Namespace, plan: Plan, data: Conversations, model: str) -> dict[str, Any]:
+    """What a result says of what is measured."""
+    return {
+        "model": model,
+        **machine(),
+        "command": shlex.join(["redoubt", "bench", "conversations", *options.arguments]),
+        "threads": options.threads,
+        "load_average_before": os.getloadavg()[0],
+        "data": {
+            "file": options.data.name,
+            "conversations_in_file": len(data.usable),
+            "unanswered_in_file": data.unanswered,
+            "sent_as": "token ids" if plan.selection.conversations[0].requests[0].token_ids else "messages",
+            **plan.selection.about(),
+        },
+        "load": {
+            "conversations": plan.conversations,
+            "turns": options.turns,
+            "rounds": plan.rounds,
+            "at_once": None if plan.rate else plan.at_once,
+            "rate": plan.rate,
+            "seed": plan.seed,
+            "max_prompt_tokens": options.max_prompt_tokens,
+            "max_answer_tokens": options.max_answer_tokens,
+        },
+        "promise": {"first_token_s": plan.promise.first_token_s, "token_s": plan.promise.token_s, "share": 0.95},
+        "servers": {},
+        "missing": {},
+        "rounds": {},
+        "medians": {},
+        "ratios": {},
+        "found_rates": {},
+    }
+
+
+def measure_running(options: argparse.Namespace, data: Conversations) -> dict[str, Any]:
+    """Measures the service at the URL. Raises DataError, ServerError, RuntimeError."""
+    service = RunningService(options.url)
+    plan = make_plan(options, data, options.model_folder)
+    result = first_result(options, plan, data, service.model) | {"servers": {service.name: service.about()}}
+    warm_up(plan)(service)
+    if options.find_rate:
+        result["found_rates"] = {service.name: search(service, plan)}
+        return result
+    for number in range(plan.rounds):
+        _put_rounds(result, {service.name: [*result["rounds"].get(service.name, []), run_once(service, plan, number)]})
+        write(result, options.out)
+    return result
+
+
+def measure_fleet(options: argparse.Namespace, data: Conversations, folder: Path) -> dict[str, Any]:
+    """Starts the servers and measures them. Raises DataError, ServerError, RuntimeError, OSError, QuantError."""
+    model = (
+        None if options.model is None else bench_model(options.model, options.models, options.environments / "models")
+    )
+    packed: Path = options.model_folder if model is None else model.make_packed()
+    plan = make_plan(options, data, packed)
+    result = first_result(options, plan, data, packed.name if model is None else model.name)
+    launches, missing = all_launches(options, model, packed, plan, folder)
+    together = not options.variants and not options.in_turn and fit_together(launches)
+    fleet = Fleet(launches, warm_up(plan), together=together)
+    fleet.missing |= missing
+    result["together"] = together
+
+    def done(rounds: dict[str, list[dict[str, Any]]]) -> None:
+        result["servers"], result["missing"] = fleet.about(), fleet.missing
+        _put_rounds(result, rounds)
+        write(result, options.out)
+
+    with fleet.running():
+        if options.find_rate:
+            for name in list(fleet.names):
+                with fleet.turn(name) as server:
+                    if server is not None:
+                        result["found_rates"][name] = search(server, plan)
+                done({})
+        else:
+            play(fleet, plan, done)
+    done(result["rounds"])
+    if OURS in fleet.missing:
+        raise ServerError(f"our service did not start: {fleet.missing[OURS]}")
+    return result
+
+
+def all_launches(
+    options: argparse.Namespace, model: BenchModel | None, packed: Path, plan: Plan, folder: Path
+) -> tuple[list[Launch], dict[str, str]]:
+    """The servers to start, and those that can't be, with the reason."""
+    sizes = Sizes(
+        threads=options.threads, slots=options.slots, context_tokens=plan.selection.context_tokens + SLACK_TOKENS
+    )
+    own = OwnSettings(
+        workers=options.workers,
+        # What random weights write repeats itself, so that guesses would dominate the result.
+        guesses=not options.no_guesses and not plan.selection.conversations[0].requests[0].token_ids,
+        prefix_cache=not options.no_prefix_cache,
+        kv_type=options.kv_type,
+    )
+    launches: list[Launch] = []
+    missing: dict[str, str] = {}
+    variants = options.variants
+    if not own.guesses and "no_guesses" in variants:
+        missing[f"{OURS}_no_guesses"] = f"{OURS} itself has no guesses in this run"
+        variants = tuple(name for name in variants if name != "no_guesses")
+    if OURS in options.servers:
+        launches += own_launches(packed, own, variants, sizes, folder, options.environments)
+    for name in options.servers:
+        if name != OURS and model is not None:
+            try:
+                launches.append(peer_launch(name, model, sizes, options.environments))
+            except (InstallError, OSError, ImportError, QuantError) as error:
+                missing[name] = str(error)
+    return launches, missing
+
+
+def _put_rounds(result: dict[str, Any], rounds: dict[str, list[dict[str, Any]]]) -> None:
+    result["rounds"] = rounds
+    result["medians"] = {name: medians(some) for name, some in rounds.items()}
+    result["ratios"] = ratios(rounds)
+
+
+def write(result: dict[str, Any], out: Path | None) -> None:
+    """The JSON."""
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status: 1 if a server is missing from the result."""
+    options = parse(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end too
+    try:
+        data = read_conversations(options.data)
+        if options.url is not None:
+            result = measure_running(options, data)
+        else:
+            with tempfile.TemporaryDirectory(prefix="redoubt-bench-") as folder:
+                result = measure_fleet(options, data, Path(folder))
+        write(result, options.out)
+    except (DataError, ServerError, RuntimeError, OSError, QuantError) as error:
+        print(f"redoubt: {error}", file=sys.stderr)
+        return 2
+    print(table(result))
+    return 1 if result["missing"] else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,119 @@
+"""The servers of a run: which are there, and whose turn it is. Knows nothing of requests.
+
+All stay loaded and take turns, so that load from outside affects all alike. Where they do not fit the memory together,
+or there are variants of our service (each with a Ray of its own), each is started for its turn.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from bench.common import available_memory_bytes
+from bench.conversations.server import Launch, Server, ServerError, first_model
+
+
+class Target(Protocol):
+    """What is measured: something that serves a model at an address."""
+
+    name: str
+    url: str
+    model: str
+
+    def about(self) -> dict[str, Any]:
+        """What a result says of it."""
+        ...
+
+
+class RunningService:
+    """A service that runs already, and that this bench neither starts nor ends."""
+
+    def __init__(self, url: str) -> None:
+        """Raises ServerError if it lists no model. The API key is REDOUBT_API_KEY."""
+        key = os.environ.get("REDOUBT_API_KEY")
+        self.name, self.url = "service", url.rstrip("/")
+        self.model = first_model(self.url, {"Authorization": f"Bearer {key}"} if key else None)
+        if not self.model:
+            raise ServerError(f"{self.url}/v1/models lists no model; is it an OpenAI API, and REDOUBT_API_KEY set?")
+
+    def about(self) -> dict[str, Any]:
+        """What a result says of it."""
+        return {"url": self.url, "model": self.model}
+
+
+class Fleet:
+    """Servers that this bench starts and ends."""
+
+    def __init__(self, launches: Sequence[Launch], warm_up: Callable[[Target], None], *, together: bool) -> None:
+        """warm_up: done to each server once after each start. together: whether all stay loaded."""
+        self.together = together
+        self.missing: dict[str, str] = {}
+        self._servers = {launch.name: Server(launch) for launch in launches}
+        self._warm_up = warm_up
+
+    @property
+    def names(self) -> list[str]:
+        """Servers that have not failed to start."""
+        return [name for name in self._servers if name not in self.missing]
+
+    def about(self) -> dict[str, Mapping[str, Any]]:
+        """What a result says of the servers."""
+        return {name: self._servers[name].about() for name in self.names}
+
+    def order(self, number: int) -> list[str]:
+        """The servers in the order of a round: another one is first each time."""
+        names = self.names
+        first = number % len(names) if names else 0
+        return names[first:] + names[:first]
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator["Fleet"]:
+        """All of them are ended with the block."""
+        try:
+            if self.together:
+                for name in list(self._servers):
+                    self._start(name)
+            yield self
+        finally:
+            for server in self._servers.values():
+                server.end()
+
+    @contextlib.contextmanager
+    def turn(self, name: str) -> Iterator[Server | None]:
+        """The server, warm, within the block; None if it does not start."""
+        server = self._servers[name]
+        if not server.runs:
+            self._start(name)
+        if name in self.missing:
+            yield None
+            return
+        with server.turn():
+            yield server
+        if not self.together:
+            server.end()
+
+    def others_cpu_s(self, name: str) -> float:
+        """Processor time that all servers but this one have taken so far."""
+        return sum(server.cpu_s() for other, server in self._servers.items() if other != name)
+
+    def _start(self, name: str) -> None:
+        """Starts it, warms it up and lets it rest; if that fails it is missing."""
+        server = self._servers[name]
+        print(f"starting {name}", file=sys.stderr, flush=True)
+        needed, available = server.launch.needed_bytes, available_memory_bytes()
+        try:
+            if needed > available:
+                raise ServerError(f"needs about {needed / 1e9:.1f} GB of memory, {available / 1e9:.1f} GB are free")
+            server.start()
+            with server.turn():
+                self._warm_up(server)
+        except (ServerError, RuntimeError) as error:
+            self.missing[name] = str(error)
+            print(f"{name} is missing: {error}", file=sys.stderr, flush=True)
+            server.end()
+
+
+def fit_together(launches: Sequence[Launch]) -> bool:
+    """Whether all have room in the memory that is available now."""
+    return sum(launch.needed_bytes for launch in launches) < available_memory_bytes()

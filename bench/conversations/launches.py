@@ -1,0 +1,145 @@
+"""How each server of a run is started: ours as users start it, and the peers' with their best settings.
+
+Starts nothing. Knows the servers' options, and nothing of requests.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import yaml  # type: ignore[import-untyped]
+
+from bench.common import ROOT
+from bench.conversations.server import Launch, free_port
+from bench.models import BenchModel
+from bench.peers.http_server import HttpPeer, Sizes, round_up
+
+OURS: Final = "redoubt"
+PEERS: Final[Mapping[str, str]] = {
+    "llama_cpp": "llama_server",
+    "llama_cpp_native": "llama_server_native",
+    "vllm_cpu": "vllm_server",
+    "openvino_genai": "openvino_server",
+}
+"""Servers by name, and their files below bench.peers."""
+SERVICE_BYTES: Final = 2 << 30
+"""What our service takes besides weights and pages, about: Ray, and the processes in it."""
+PEER_BYTES: Final = 3 << 30
+"""What a peer's server takes besides its weights, about: keys and values, and its libraries."""
+_LEAST_KV_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnSettings:
+    """How our service is set up where it differs from its defaults."""
+
+    workers: int = 1
+    guesses: bool = True
+    prefix_cache: bool = True
+    kv_type: str = "auto"
+
+    def in_words(self) -> str:
+        """For the result."""
+        return (
+            f"{self.workers} worker{'s' if self.workers > 1 else ''}, guesses {'on' if self.guesses else 'off'}, "
+            f"prefix cache {'on' if self.prefix_cache else 'off'}, KV {self.kv_type}"
+        )
+
+
+VARIANTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "no_guesses": {"guesses": False},
+    "no_prefix_cache": {"prefix_cache": False},
+    "kv_int8": {"kv_type": "int8"},
+}
+"""Our service with one setting switched: what it is worth."""
+
+
+def own_launches(
+    packed: Path, settings: OwnSettings, variants: Sequence[str], sizes: Sizes, folder: Path, logs: Path
+) -> list[Launch]:
+    """Our service, and one more for each variant. folder: for their configurations."""
+    kinds = {OURS: settings} | {f"{OURS}_{name}": replace(settings, **VARIANTS[name]) for name in variants}
+    return [_own_launch(name, packed, own, sizes, folder, logs) for name, own in kinds.items()]
+
+
+def _own_launch(name: str, packed: Path, own: OwnSettings, sizes: Sizes, folder: Path, logs: Path) -> Launch:
+    values = yaml.safe_load((ROOT / "ray_configs/local.yaml").read_text(encoding="utf-8"))
+    arguments = values["applications"][0]["args"]
+    kv_bytes = own_kv_bytes(packed, sizes)
+    arguments["worker"] |= {
+        "count": own.workers,
+        "threads": max(1, sizes.threads // own.workers),
+        "max_concurrent_requests": -(-sizes.slots // own.workers),
+        "max_queued_requests": 4096,
+        "ray_num_cpus": 0.1,
+    }
+    if own.workers > 1:
+        arguments["worker"]["cpus_per_worker"] = max(1, (os.cpu_count() or 1) // own.workers)
+    arguments["engine"] |= {
+        "kv_memory_bytes": kv_bytes // own.workers,
+        "kv_type": own.kv_type,
+        "prefix_cache": own.prefix_cache,
+        **({} if own.guesses else {"guess_tokens": 0}),
+    }
+    config = folder / f"{name}.yaml"
+    config.write_text(yaml.safe_dump(values), encoding="utf-8")
+    port = free_port()
+    weights_bytes = sum(file.stat().st_size for file in packed.glob("*.safetensors"))
+    return Launch(
+        name=name,
+        version="this commit",
+        settings=f"redoubt serve, {sizes.slots} at once, {own.in_words()}, {kv_bytes / 2**30:.1f} GiB KV",
+        command=(
+            *(sys.executable, "-m", "app.cli", "serve", "--config", str(config)),
+            *("--port", str(port), "--model", str(packed)),
+        ),
+        folder=ROOT,
+        log=logs / f"conversations-{name}.log",
+        port=port,
+        environment=dict(os.environ),
+        workers=own.workers,
+        may_be_stopped=False,
+        needed_bytes=weights_bytes * (1 + own.workers) + kv_bytes + SERVICE_BYTES,
+    )
+
+
+def own_kv_bytes(packed: Path, sizes: Sizes) -> int:
+    """Memory for the keys and values of all slots at once, and never less than the service's default."""
+    config = json.loads((packed / "config.json").read_text(encoding="utf-8"))
+    heads = config["num_attention_heads"]
+    head_size = config.get("head_dim") or config["hidden_size"] // heads
+    value_bytes = 2.1  # 16 bits, and the scales
+    token_bytes = 2 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads) * head_size * value_bytes
+    return max(_LEAST_KV_BYTES, int(sizes.slots * round_up(sizes.context_tokens) * token_bytes))
+
+
+def peer_launch(name: str, model: BenchModel, sizes: Sizes, environments: Path) -> Launch:
+    """Installs a peer and makes its form of the model. Raises InstallError and what making the model raises."""
+    peer: HttpPeer = import_module(f"bench.peers.{PEERS[name]}").PEER
+    peer.install(environments)
+    path = model.make_gguf() if peer.reads == "gguf" else model.make_hf()
+    port = free_port()
+    start = peer.start(peer.python(environments).absolute(), path.absolute(), port, sizes)
+    own_variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return Launch(
+        name=name,
+        version=peer.version,
+        settings=f"{sizes.threads} threads, {start.settings}",
+        command=("setpriv", "--pdeathsig", "KILL", *start.command),
+        folder=ROOT if "bench.peers" in " ".join(start.command) else environments,
+        log=environments / f"conversations-{name}.log",
+        port=port,
+        environment=own_variables | dict(start.environment),
+        may_be_stopped=True,
+        needed_bytes=int(peer.memory_per_weight_bytes * weight_count(model.packed)) + PEER_BYTES,
+    )
+
+
+def weight_count(packed: Path) -> int:
+    """About the number of a packed model's weights: about 4.5 bits are stored for each."""
+    return int(sum(file.stat().st_size for file in packed.glob("*.safetensors")) * 8 / 4.5)

@@ -1,0 +1,106 @@
+"""The command line of `redoubt bench conversations`, checked. Opens no file and starts nothing."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.common import ROOT, OneLineParser, at_least
+from bench.conversations.find_rate import MOST_PROBES
+from bench.conversations.launches import OURS, PEERS, VARIANTS
+from bench.models import NAMES
+from kernels import _native
+
+
+def names_of(known: Sequence[str]) -> Any:
+    """Different ones of these names with commas, for argparse."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        names = tuple(dict.fromkeys(name for name in text.split(",") if name))
+        if not names or not set(names) <= set(known):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a list of {', '.join(known)}")
+        return names
+
+    return parse
+
+
+def positive(text: str) -> float:
+    """A number above 0, for argparse."""
+    if not 0 < float(text) < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
+    return float(text)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = OneLineParser(
+        prog="redoubt bench conversations", description="Requests a second on real conversations, beside the peers."
+    )
+    add = made.add_argument
+    add("model_folder", type=Path, nargs="?", metavar="MODEL", help="folder of a converted model: ours alone")
+    add("--model", choices=NAMES, help="a model that peers have too; all but embedded have random weights")
+    add("--url", help="a service that runs; the API key is REDOUBT_API_KEY. MODEL is then where its tokenizer is")
+    add("--data", type=Path, required=True, help="conversations: ShareGPT's JSON, or OpenAI messages as JSON lines")
+    servers = (OURS, *PEERS)
+    add("--servers", type=names_of(servers), help=f"with commas (default with --model: {','.join(servers)})")
+    arrivals = made.add_mutually_exclusive_group()
+    arrivals.add_argument("--at-once", type=at_least(1), help="clients in a closed loop (default 16)")
+    arrivals.add_argument("--rate", type=positive, help="conversations that arrive in a second, at random")
+    arrivals.add_argument("--find-rate", action="store_true", help="the highest rate that keeps the promise")
+    add("--conversations", type=at_least(1), default=48, help="of a round (default %(default)s)")
+    add("--turns", type=at_least(1), default=1, help="of each conversation at most (default %(default)s)")
+    add("--rounds", type=at_least(1), default=3, help="medians count (default %(default)s)")
+    add("--max-prompt-tokens", type=at_least(1), default=1024, help="longer prompts are left out (default %(default)s)")
+    add("--max-answer-tokens", type=at_least(2), default=256, help="longer answers are cut (default %(default)s)")
+    add("--first-token-s", type=positive, default=3.0, help="the promise (default %(default)s)")
+    add("--token-s", type=positive, default=0.2, help="the promise, for each token (default %(default)s)")
+    add(
+        "--probe-s",
+        type=positive,
+        default=60.0,
+        help=f"of arrivals at each of {MOST_PROBES} rates (default %(default)s)",
+    )
+    add("--run-s", type=positive, default=1800.0, help="the most that a round takes (default %(default)s)")
+    add("--seed", type=int, default=7, help="of the choice and the arrivals (default %(default)s)")
+    add("--slots", type=at_least(1), help="requests that a server computes at once (default: as --at-once, or 16)")
+    add("--workers", type=at_least(1), default=1, help="ours (default %(default)s)")
+    add("--threads", type=at_least(1), help="compute threads of every server (default: the cores)")
+    add("--no-guesses", action="store_true", help="ours without speculation")
+    add("--no-prefix-cache", action="store_true", help="ours without it")
+    add("--kv-type", choices=("auto", *_native.KV_TYPES), default="auto", help="ours")
+    add("--variants", type=names_of(tuple(VARIANTS)), default=(), help=f"ours also with: {','.join(VARIANTS)}")
+    add("--in-turn", action="store_true", help="start each server for its turn, so that no other one is loaded")
+    add("--out", type=Path, help="a file for the result as JSON")
+    add("--models", type=Path, default=ROOT / "models", help="(default: the repository's)")
+    add("--environments", type=Path, default=ROOT / "build" / "peers", help="(default: build/peers)")
+    return made
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options; ends the process with one line about what is wrong."""
+    made = parser()
+    options = made.parse_args(arguments)
+    options.arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if (options.url is None) == (options.model is None and options.model_folder is None):
+        made.error("needs --model, MODEL or --url (with --url, MODEL is where the tokenizer is)")
+    if options.model is not None and options.model_folder is not None:
+        made.error("either MODEL or --model")
+    if options.model_folder is not None and not (options.model_folder / "tokenizer.json").exists():
+        made.error(f"{options.model_folder} is no folder of a converted model")
+    if options.model is None and options.servers not in (None, (OURS,)):
+        made.error("--servers needs --model: peers read other forms of a model than a converted folder")
+    if options.url is not None and (options.servers or options.variants):
+        made.error("--url measures that service alone, without --servers and --variants")
+    if options.variants and OURS not in (options.servers or (OURS,)):
+        made.error(f"--variants are of {OURS}, which is not among --servers")
+    options.servers = options.servers or ((OURS, *PEERS) if options.model else (OURS,))
+    options.slots = options.slots or options.at_once or 16
+    options.at_once = options.at_once or 16
+    options.threads = options.threads or len(os.sched_getaffinity(0))
+    options.environments = options.environments.absolute()
+    if options.model_folder is not None:
+        options.model_folder = options.model_folder.absolute()
+    options.environments.mkdir(parents=True, exist_ok=True)
+    return options

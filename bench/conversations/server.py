@@ -1,0 +1,194 @@
+"""One server under test: a process on a free port of loopback, started, asked until it is ready, and ended for sure.
+
+Between its turns a peer's process is stopped (SIGSTOP), because threads that wait for work may spin. Our service is
+not: its processes watch each other. Knows nothing of requests.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from bench.faults.service import descendants, left_of
+from bench.peers.http_server import announced
+
+START_TIMEOUT_S: Final = 600.0
+END_TIMEOUT_S: Final = 60.0
+LAST_WORDS_CHARACTERS: Final = 1500
+
+
+class ServerError(Exception):
+    """A server did not start, or has ended; the message has its last output."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How to start a server."""
+
+    name: str
+    version: str
+    settings: str
+    command: Sequence[str]
+    folder: Path
+    """Where it runs."""
+    log: Path
+    port: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """All of its variables."""
+    workers: int = 0
+    """How many of our workers must be up; 0 for a peer."""
+    may_be_stopped: bool
+    """Between its turns."""
+    needed_bytes: int
+    """Memory that must be available, about."""
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+
+class Server:
+    """A server's process."""
+
+    def __init__(self, launch: Launch) -> None:
+        """Starts nothing."""
+        self.launch = launch
+        self.name = launch.name
+        self.url = launch.url
+        self.model = ""
+        self.started_s = 0.0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts it and waits until it serves a model. Raises ServerError."""
+        launch, began_s = self.launch, time.monotonic()
+        with launch.log.open("wb") as log:
+            try:
+                self._process = subprocess.Popen(
+                    launch.command, cwd=launch.folder, env=dict(launch.environment), stdout=log, stderr=log,
+                    stdin=subprocess.DEVNULL, start_new_session=True,
+                )  # fmt: skip
+            except OSError as error:
+                raise ServerError(f"does not start: {error}") from error
+        while not (name := self._ready_model()):
+            if self._process.poll() is not None:
+                raise ServerError(f"ended with status {self._process.returncode}: {self.last_words()}")
+            if time.monotonic() - began_s > START_TIMEOUT_S:
+                raise ServerError(f"was not ready after {START_TIMEOUT_S:.0f} s: {self.last_words()}")
+            time.sleep(0.3)
+        self.model, self.started_s = name, time.monotonic() - began_s
+
+    def _ready_model(self) -> str:
+        """The name of the model that it serves; empty until all is up."""
+        name = first_model(self.url)
+        if not name or not self.launch.workers:
+            return name
+        rows = (get_json(self.url, "/v1/workers") or {}).get("data", [])
+        return name if sum(row["state"] == "alive" for row in rows) == self.launch.workers else ""
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has been started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def about(self) -> dict[str, Any]:
+        """What a result says of it."""
+        said = announced(self.launch.log) if self.launch.log.exists() else {}
+        version, settings = self.launch.version, self.launch.settings
+        return {"version": version, "settings": settings, **said, "start_s": round(self.started_s, 1)}
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """It runs within the block; after it, it is stopped if it may be."""
+        self._signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self._signal(signal.SIGSTOP)
+
+    def rest(self) -> None:
+        """Until its turn."""
+        self._signal(signal.SIGSTOP)
+
+    def cpu_s(self) -> float:
+        """Processor time that its processes have taken so far."""
+        if self._process is None:
+            return 0.0
+        return sum(_cpu_s(pid) for pid in descendants(self._process.pid))
+
+    def end(self) -> None:
+        """Ends it and all of its processes."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        family = descendants(process.pid)
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGCONT)
+            process.terminate()
+            try:
+                process.wait(END_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        left_of(family - {process.pid})
+
+    def last_words(self) -> str:
+        """The end of its output."""
+        return self.launch.log.read_text(errors="replace").strip()[-LAST_WORDS_CHARACTERS:]
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.launch.may_be_stopped and self.runs:
+            assert self._process is not None
+            for pid in descendants(self._process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+
+def first_model(url: str, headers: Mapping[str, str] | None = None) -> str:
+    """The name of the first model that the server at `url` lists; empty if it is not ready."""
+    try:
+        return str((get_json(url, "/v1/models", headers) or {})["data"][0]["id"])
+    except (LookupError, TypeError):
+        return ""
+
+
+def get_json(url: str, path: str, headers: Mapping[str, str] | None = None) -> dict[str, Any] | None:
+    """What a server answers to GET; None if it is no JSON object, or there is no answer."""
+    place = urlsplit(url)
+    kind = http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
+    connection = kind(place.hostname or "", place.port, timeout=5)
+    try:
+        connection.request("GET", f"{place.path.rstrip('/')}{path}", headers=dict(headers or {}))
+        answer = connection.getresponse()
+        body = json.loads(answer.read())
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    finally:
+        connection.close()
+    return body if answer.status == 200 and isinstance(body, dict) else None
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _cpu_s(pid: int) -> float:
+    """User and system time of a process; 0 if it has ended."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        parts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0

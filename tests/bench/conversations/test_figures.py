@@ -1,0 +1,65 @@
+import pytest
+
+from bench.conversations.client import Receipt
+from bench.conversations.figures import Promise, figures
+from bench.conversations.plan import PlannedConversation, Selection, TurnRequest
+
+REQUEST = TurnRequest((("user", "a"),), (), 5, 3)
+
+
+def selection(*requests: int) -> Selection:
+    chosen = tuple(PlannedConversation(str(i), (REQUEST,) * count) for i, count in enumerate(requests))
+    return Selection(chosen, 0, 0)
+
+
+def receipt(
+    conversation: int, *, due_s: float = 0.0, first_s: float = 1.0, token_s: float = 0.1, **change: object
+) -> Receipt:
+    times_s = [due_s + first_s + token_s * number for number in range(3)]
+    values = {"event_times_s": times_s, "end_s": times_s[-1], "prompt_tokens": 5, "cached_tokens": 2, "tokens": 3}
+    return Receipt(**{"conversation": conversation, "turn": 0, "due_s": due_s, "sent_s": due_s} | values | change)  # type: ignore[arg-type]
+
+
+def test_rates_and_times() -> None:
+    found = figures([receipt(0), receipt(1, due_s=2.0, first_s=1.8, token_s=0.05)], selection(1, 1), Promise())
+    assert found["took_s"] == 3.9
+    assert found["requests_per_s"] == pytest.approx(2 / 3.9, abs=1e-4)
+    assert found["tokens_per_s"] == pytest.approx(6 / 3.9, abs=1e-2)
+    assert found["first_token_s"]["p50"] == pytest.approx(1.4)
+    assert found["token_s"]["p50"] == pytest.approx(0.075)
+    assert found["event_gap_p99_s"] == pytest.approx(0.1, abs=1e-3)
+    assert (found["prompt_tokens"], found["cached_prompt_tokens"], found["errors"]) == (10, 4, {})
+
+
+def test_an_event_of_several_tokens_has_their_time() -> None:
+    one = receipt(0, event_times_s=[1.0, 1.4])
+    assert figures([one], selection(1), Promise())["token_s"]["p50"] == pytest.approx(0.2)
+
+
+def test_an_answer_of_another_length_has_failed() -> None:
+    found = figures([receipt(0, tokens=2), receipt(1)], selection(1, 1), Promise())
+    assert found["errors"] == {"not the ordered number of tokens": 1}
+    assert found["completed"] == 1
+    assert found["answer_tokens"] == 3
+
+
+def test_failures_are_counted_by_kind_and_break_the_promise() -> None:
+    failed = receipt(0, error="status 429", event_times_s=[], tokens=0)
+    found = figures([failed, receipt(1)], selection(2, 1), Promise())
+    assert found["errors"] == {"status 429": 1}
+    assert (found["requests"], found["not_sent"]) == (3, 1)
+    assert found["promise"]["kept_share"] == pytest.approx(1 / 3, abs=1e-3)
+    assert not found["promise"]["kept"]
+
+
+@pytest.mark.parametrize(("first_s", "token_s", "kept"), [(2.9, 0.19, True), (3.1, 0.1, False), (1.0, 0.21, False)])
+def test_the_promise_is_of_both_times(first_s: float, token_s: float, kept: bool) -> None:
+    found = figures([receipt(0, first_s=first_s, token_s=token_s)], selection(1), Promise())
+    assert found["promise"]["kept"] is kept
+
+
+def test_one_of_twenty_may_be_slow() -> None:
+    some = [receipt(number, first_s=9.0 if number == 0 else 1.0) for number in range(20)]
+    assert figures(some, selection(*[1] * 20), Promise())["promise"]["kept"]
+    some[1] = receipt(1, first_s=9.0)
+    assert not figures(some, selection(*[1] * 20), Promise())["promise"]["kept"]

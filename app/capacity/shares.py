@@ -54,6 +54,11 @@ def shares_of(tier: str, vendor: str) -> tuple[Shares, str]:
     return Shares(**tiers[name]), name
 
 
+def measured_types() -> tuple[str, ...]:
+    """The types of weights that the shares were fitted to."""
+    return tuple(_table()["measured_types"])
+
+
 def measured_on() -> str:
     """What the shares were fitted to, in one sentence."""
     return str(_table()["measured_on"])

@@ -95,7 +95,8 @@ def _print_users(plan: Plan, console: Console) -> None:
     console.print(
         f"A user sends a request every {traffic.seconds_between:g} s: {traffic.prompt_tokens} new tokens,"
         f" {traffic.context_tokens:,} of history, an answer of {traffic.answer_tokens} (medians). Promise: first token"
-        f" under {promise.first_token_s:g} s and {promise.token_s * 1e3:g} ms a token, for {promise.share:.0%}."
+        f" under {promise.first_token_s:g} s and {promise.token_s * 1e3:g} ms a token, both for"
+        f" {promise.share:.0%} of requests."
     )
     limit = _LIMITS.get(users.limit, users.limit)
     if not users.users:

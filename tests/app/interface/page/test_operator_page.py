@@ -198,7 +198,7 @@ def test_capacity_is_computed_when_it_is_asked_for(browser: Browser, url: str, o
     model, workers, *_, users, serves, limit = values(page, "Capacity")
     assert (model, workers, serves) == ("tiny", "1", "yes")
     assert int(users) >= 15
-    assert limit in ("reading from memory", "multiply-adds", "memory of the KV cache")
+    assert limit in ("reading from memory", "multiply-adds", "memory of the KV cache", "worker.max_concurrent_requests")
     capacity.get_by_text("machines of the table would serve 15 users of tiny").click()
     expect(capacity.get_by_text("AMD EPYC 9354")).to_be_visible()
     assert not is_too_wide(page)

@@ -31,8 +31,8 @@ class Shares:
     """Of the multiply-adds, in the rows of tokens that decode."""
     prompt: float
     """Of the multiply-adds, in the rows of prompts."""
-    prompt_attention: float
-    """Of the multiply-adds, in prompts' attention."""
+    attention: float
+    """Of the multiply-adds, in attention."""
     narrow: float
     """How many times as much a model below NARROW_HIDDEN multiplies: its second int8 term, and its small groups."""
     overhead_s: float

@@ -66,8 +66,7 @@ class StepTimes:
         self._answer_s = layer_macs / (macs * shares.decode)
         self._prompt_s = layer_macs / (macs * shares.prompt)
         self._head_s = demand.matrices.head_weights / (macs * shares.decode)
-        self._prompt_key_s = demand.attention_macs_per_key / (macs * shares.prompt_attention)
-        self._answer_key_s = demand.attention_macs_per_key / (macs * shares.decode)
+        self._key_macs_s = demand.attention_macs_per_key / (macs * shares.attention)
         self._overhead_s = demand.layers * shares.overhead_s
         self._overlap = shares.overlap
 
@@ -75,8 +74,7 @@ class StepTimes:
         """The step's time with our shares."""
         read_s = self._weights_s + (step.answer_keys + step.prompt_context) * self._key_s
         compute_s = step.answers * self._answer_s + step.prompt_tokens * self._prompt_s
-        compute_s += step.heads * self._head_s + step.prompt_keys * self._prompt_key_s
-        compute_s += step.answer_keys * self._answer_key_s
+        compute_s += step.heads * self._head_s + (step.answer_keys + step.prompt_keys) * self._key_macs_s
         p = self._overlap
         # Scaled by the longer one, so that no power overflows.
         longer, shorter = max(read_s, compute_s), min(read_s, compute_s)

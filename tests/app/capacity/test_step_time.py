@@ -61,3 +61,12 @@ def test_a_prompt_s_steps_attend_to_every_key_before_them_once() -> None:
     assert sum(step.prompt_keys for step in steps) == sum(50 + n for n in range(1, 1101))
     assert [step.heads for step in steps] == [0, 0, 1]
     assert steps[-1].prompt_context == 1150
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+@pytest.mark.parametrize("tier", TIERS)
+def test_no_share_is_more_than_the_machine_has(tier: str, vendor: str) -> None:
+    shares, _ = shares_of(tier, vendor)
+    of_rates = (shares.read, shares.kv_read, shares.decode, shares.prompt, shares.attention)
+    assert max(of_rates) <= 1
+    assert shares.narrow >= 1

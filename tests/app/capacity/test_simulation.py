@@ -53,7 +53,14 @@ def test_everything_is_given_back_at_the_end() -> None:
 
 def test_counting_equal_steps_at_once_changes_no_more_than_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     times, traffic = step_times(demand(), machine()), Traffic()
-    options = {"kv_tokens": 200_000, "most_running": 32, "users": 20, "requests": 300, "context_tokens": 9000}
+    options = {
+        "kv_tokens": 200_000,
+        "most_running": 32,
+        "users": 20,
+        "requests": 300,
+        "context_tokens": 9000,
+        "seed": 1,
+    }
     coarse = simulate(times, traffic, Promise(), **options)
     monkeypatch.setattr("app.capacity.simulation._MOST_STEPS_AT_ONCE", 1)
     fine = simulate(times, traffic, Promise(), **options)
@@ -131,9 +138,9 @@ def test_where_the_median_request_does_not_fit_nothing_runs(kv_tokens: int, cont
 def test_an_overload_is_the_worse_the_fewer_are_served_in_time() -> None:
     times = step_times(demand(), machine())
     options = {"kv_tokens": 300_000, "most_running": 32, "context_tokens": 9000}
-    shares = [simulate(times, Traffic(), Promise(), users=users, **options).kept_share for users in (20, 30, 40)]
+    shares = [simulate(times, Traffic(), Promise(), users=users, **options).kept_share for users in (22, 24, 26, 30)]
     assert shares == sorted(shares, reverse=True)
-    assert shares[0] > shares[1] > 0
+    assert shares[0] > shares[1] > shares[2] > 0
 
 
 @pytest.mark.parametrize("changes", [

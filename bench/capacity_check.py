@@ -80,7 +80,7 @@ def check_shape(shape: str, place: Path, options: Options) -> dict[str, Any]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     limits = best_rates(samples)
-    vendor = "intel" if "intel" in _native.cpu_model().lower() else "amd"
+    vendor = "intel" if _native.is_intel_cpu() else "amd"
     here = bench_machine("here", _native.default_tier(), vendor, rates_json([limits]), options.threads)
     shares, whose = shares_of(here.tier, vendor)
     rows = {}

@@ -38,7 +38,7 @@ MODELS: Final[Mapping[str, tuple[str, str, int]]] = {
 INSTRUCTIONS: Final = {"avx2": "maddubs", "avx_vnni": "maddubs", "avx512_vnni": "vnni", "amx_int8": "amx_bf16"}
 _START: Final = Shares(0.8, 0.7, 0.65, 0.7, 0.4, 1.5, 2e-5, 2.0)
 _LEAST: Final = Shares(0.2, 0.2, 0.1, 0.1, 0.05, 1.0, 1e-6, 1.0)
-_MOST: Final = Shares(1.2, 1.2, 1.0, 1.0, 1.0, 4.0, 2e-4, 8.0)
+_MOST: Final = Shares(1.0, 1.0, 1.0, 1.0, 1.0, 4.0, 2e-4, 8.0)
 _PULL: Final = 0.02
 """How much a share's distance from where it starts counts, so that what no work measures stays there."""
 
@@ -187,6 +187,7 @@ def _toml(tiers: Mapping[str, Shares], report: Mapping[str, Any]) -> str:
     lines = [
         "# Written by `python -m bench.capacity_fit`. What each share means: app/capacity/shares.py.",
         "",
+        f"measured_types = {json.dumps(sorted({qtype for _, qtype, _ in MODELS.values()}))}",
         'measured_on = "two threads on two cores of shared machines; no machine with many cores was measured"',
     ]
     for name, shares in tiers.items():

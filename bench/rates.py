@@ -44,7 +44,11 @@ def time_reads(
 
 
 def compute_peaks(threads: int) -> Mapping[str, float]:
-    """Multiply-adds a second by instruction ("vnni_macs_per_s", ...); 0 for those that the CPU lacks."""
+    """Multiply-adds a second by instruction ("vnni_macs_per_s", ...); 0 for those that the CPU lacks.
+
+    Bursts of some tens of milliseconds, of which the best counts: a limit. Under load that lasts a processor with many
+    cores may be slower; `redoubt plan --machine this` measures that.
+    """
     return _native.measure_compute(threads, pinned_cpus(threads))
 
 

@@ -40,6 +40,11 @@ class Matrices:
     type_name: str
     """Such as "sym_int4 in groups of 64"."""
 
+    @property
+    def weight_type(self) -> str:
+        """Such as "sym_int4"."""
+        return self.type_name.partition(" ")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:

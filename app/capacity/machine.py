@@ -28,10 +28,11 @@ class Machine:
     read_bytes_per_s: float
     """Streaming reads that last, of all cores of a node together."""
     macs_per_s: float
-    """Multiply-adds that last, of `instruction`."""
+    """Multiply-adds that last, of `instruction`: with all cores at work for a while, so at no short burst's clock."""
     best_read_bytes_per_s: float
     """What no program exceeds. The same as above where it was measured."""
     best_macs_per_s: float
+    """What no program exceeds with `instruction`. Measured: in a short burst."""
     instruction: str
     """Whose rate macs_per_s is: "amx_bf16", "vnni" or "maddubs"."""
     is_measured: bool
@@ -76,9 +77,6 @@ def machine_from(values: Mapping[str, Any], where: str) -> Machine:
     return Machine(**values)
 
 
-_WANTED: Final[Mapping[type, str]] = {
-    int: "a positive whole number", float: "a positive number", bool: "true or false", str: "text",
-}  # fmt: skip
 _KINDS: Final[Mapping[str, type]] = {
     "<class 'str'>": str, "<class 'int'>": int, "<class 'float'>": float, "<class 'bool'>": bool,
 }  # fmt: skip

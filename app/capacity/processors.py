@@ -51,7 +51,7 @@ def table_machine(name: str, memory_bytes: int | None = None) -> Machine:
     core = table["cores"][row["core"]]
     theoretical = row["channels"] * row["megatransfers_per_s"] * 1e6 * _BYTES_PER_TRANSFER
     macs_per_ghz = row["cores"] * core["macs_per_cycle"] * 1e9
-    assumed = [table["assumed"]["read_share"], table["assumed"]["clock"], *row.get("assumed", [])]
+    assumed = [*table["assumed"].values(), *row.get("assumed", [])]
     return Machine(
         name=f"{sockets} x {row['title']}" if sockets > 1 else row["title"],
         tier=core["tier"],

@@ -11,15 +11,20 @@ from typing import Any, Final
 
 from app.capacity.demand import CapacityError, Demand, Matrices
 from app.capacity.machine import Machine
-from app.capacity.plan import MOST_RUNNING, Candidate, Gains, candidates_for, most_users
+from app.capacity.plan import Candidate, candidates_for
 from app.capacity.shares import shares_of
 from app.capacity.simulation import Outcome, simulate
 from app.capacity.step_time import StepTimes, decode_step, prompt_steps
-from app.capacity.traffic import Promise, Traffic, longest_request_tokens
+from app.capacity.traffic import Promise, Traffic, bounded
+from app.capacity.users import GAIN, MEMORY_GAIN, PLACES_GAIN, most_users
 
 _ROUNDS: Final = 60
 _MOST_OVERHEAD_SHARE: Final = 0.5
 """Of a step's measured time: a machine may be faster than those whose overhead was fitted."""
+_MOST_PLANNED_BITS: Final = 10.0
+"""Of a weight: larger ones are bf16 or fp32, for which the table's machines have no shares."""
+_FREE_SHARE: Final = 0.9
+"""Of the memory that is left, that pages may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,8 @@ class Measurement:
     cores: int
     max_running: int
     context_tokens: int
+    workers_there: int
+    """Workers on the machine of the slowest, which share its memory."""
     model: Mapping[str, Any]
     """The fields of `app.messages.capacity.WorkerCapacity`, of the slowest of them."""
 
@@ -53,8 +60,10 @@ class ServiceCapacity:
     serves: bool
     """Whether those that were asked for are not more."""
     limit: str
-    """What more users would need first: "read", "compute" or "memory"."""
-    candidates: tuple[Candidate, ...]
+    """What more users would need first: "read", "compute", "memory"; or a setting: "places"
+    (worker.max_concurrent_requests), "kv_memory" (engine.kv_memory_bytes, for which the machine has memory)."""
+    candidates: tuple[Candidate, ...] | None
+    """Machines of the table, each with the settings that it needs; None: nobody knows, for this type of weights."""
 
 
 def demand_of_measurement(measured: Measurement) -> Demand:
@@ -95,7 +104,7 @@ def measured_times(measured: Measurement) -> tuple[StepTimes, StepTimes, StepTim
     def raised(trial: Machine) -> StepTimes:
         return StepTimes(demand, trial, shares, model["kv_type"])
 
-    return raised(machine), raised(machine.scaled(read=1.5)), raised(machine.scaled(compute=1.5))
+    return raised(machine), raised(machine.scaled(read=GAIN)), raised(machine.scaled(compute=GAIN))
 
 
 def service_capacity(
@@ -104,26 +113,29 @@ def service_capacity(
     """What the model's workers do together, each with its part of the users. Raises CapacityError."""
     promise = promise or Promise()
     traffic = traffic or Traffic()
-    # A short context, of a small model, has room for what it was trained for only.
-    traffic = replace(traffic, context_tokens=min(traffic.context_tokens, measured.context_tokens // 4))
-    times, faster_reads, faster_compute = measured_times(measured)
+    traffic = bounded(traffic, measured.context_tokens)
+    demand = demand_of_measurement(measured)
     kv_tokens = measured.model["kv_tokens"]
+    possible_kv_tokens = _possible_kv_tokens(measured, demand)
+    times, faster_reads, faster_compute = measured_times(measured)
 
-    def outcome(count: int, gains: Gains) -> Outcome:
-        chosen = faster_reads if gains.read > 1 else faster_compute if gains.compute > 1 else times
+    def outcome(count: int, raised: str) -> Outcome:
+        tokens = {"memory": int(kv_tokens * MEMORY_GAIN), "kv_memory": possible_kv_tokens}.get(raised, kv_tokens)
         return simulate(
-            chosen,
+            {"read": faster_reads, "compute": faster_compute}.get(raised, times),
             traffic,
             promise,
-            kv_tokens=max(int(kv_tokens * gains.memory), longest_request_tokens(traffic)),
-            most_running=min(MOST_RUNNING, measured.max_running),
+            kv_tokens=tokens,
+            most_running=measured.max_running * (PLACES_GAIN if raised == "places" else 1),
             users=count,
+            context_tokens=measured.context_tokens,
         )
 
-    per_worker, _, limit = most_users(outcome)
-    demand = demand_of_measurement(measured)
+    settings = ("places", "kv_memory") if possible_kv_tokens > kv_tokens else ("places",)
+    per_worker, _, limit = most_users(outcome, ("read", "compute", "memory"), settings)
     total = per_worker * measured.workers
     prompt_s = sum(times.expected(step).seconds for step in prompt_steps(512))
+    is_planned = 8 * demand.matrices.layer_bytes <= _MOST_PLANNED_BITS * demand.matrices.layer_weights
     return ServiceCapacity(
         name=measured.name,
         workers=measured.workers,
@@ -133,8 +145,14 @@ def service_capacity(
         users=total,
         serves=users <= total,
         limit=limit,
-        candidates=candidates_for(demand, traffic, promise, users, None),
+        candidates=candidates_for(demand, traffic, promise, users, None) if is_planned else None,
     )
+
+
+def _possible_kv_tokens(measured: Measurement, demand: Demand) -> int:
+    """Tokens that a worker's pages could hold in the memory that is left, where most of its own pages are not yet."""
+    share_bytes = _FREE_SHARE * measured.model["memory_left_bytes"] / measured.workers_there
+    return int(share_bytes / demand.kv_bytes_per_token(measured.model["kv_type"]))
 
 
 def answer(question: Mapping[str, Any]) -> list[dict[str, Any]]:

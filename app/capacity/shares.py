@@ -31,8 +31,8 @@ class Shares:
     """Of the multiply-adds, in the rows of tokens that decode."""
     prompt: float
     """Of the multiply-adds, in the rows of prompts."""
-    prompt_attention: float
-    """Of the multiply-adds, in prompts' attention."""
+    attention: float
+    """Of the multiply-adds, in attention."""
     narrow: float
     """How many times as much a model below NARROW_HIDDEN multiplies: its second int8 term, and its small groups."""
     overhead_s: float
@@ -52,6 +52,11 @@ def shares_of(tier: str, vendor: str) -> tuple[Shares, str]:
     tiers = _table()["tiers"]
     name = name if name in tiers else _STAND_INS.get(name, f"{tier}-intel" if vendor == "amd" else f"{tier}-amd")
     return Shares(**tiers[name]), name
+
+
+def measured_types() -> tuple[str, ...]:
+    """The types of weights that the shares were fitted to."""
+    return tuple(_table()["measured_types"])
 
 
 def measured_on() -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.capacity.step_time import STEP_TOKENS, Step, StepTimes
-from app.capacity.traffic import Arrival, Promise, Traffic, arrivals, share_at
+from app.capacity.traffic import Arrival, Promise, Traffic, arrivals, median_request_tokens
 
 PROMPT_CHUNK_TOKENS: Final = 256
 """`engine.prompt_chunk_tokens`."""
@@ -30,6 +30,9 @@ _MOST_WAITING: Final = 400
 """With so many in the queue the load is above what the worker can do, and the run ends."""
 _WARM_UP_SHARE: Final = 0.2
 _MOST_STEPS_AT_ONCE: Final = 64
+_SEEDS: Final = (1, 2, 3)
+_CLEAR: Final = 0.02
+"""So far from the promise's share one seed decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +41,12 @@ class Outcome:
 
     kept: bool
     """Whether the promise was kept."""
-    first_token_share: float
-    """Of the requests, whose first token came in time."""
-    token_share: float
-    """Of the requests, whose tokens came in time."""
+    kept_share: float
+    """Of the requests, that kept both parts of it. With an overload those that were never computed count as broken."""
     running_most: int
     """Requests that were computed at the same time, at most."""
+    kv_tokens_most: int
+    """Tokens in pages at the same time, at most: of requests and of histories."""
     busy_share: float
     """Of the time in which the worker computed."""
     read_share: float
@@ -92,6 +95,7 @@ class Simulation:
         self._hits: list[bool] = []
         self._busy_s = self._read_s = 0.0
         self._running_most = 0
+        self._kv_most = self._cached_tokens
         self._done: list[tuple[float, float]] = []
 
     def run(self, requests: Sequence[Arrival], promise: Promise) -> Outcome:
@@ -110,14 +114,16 @@ class Simulation:
                 break
             self._admit()
             self._step(requests[index].at_s if index < len(requests) else None)
-        counted = self._done[skipped:] or self._done
-        first = share_at([each[0] for each in counted], promise.first_token_s)
-        token = share_at([each[1] for each in counted], promise.token_s)
+        if overloaded or skipped >= len(self._done):
+            counted, of = self._done, len(requests)
+        else:
+            counted, of = self._done[skipped:], len(self._done) - skipped
+        kept = sum(promise.kept_by(*times_s) for times_s in counted) / of
         return Outcome(
-            kept=not overloaded and first >= promise.share and token >= promise.share,
-            first_token_share=0.0 if overloaded else first,
-            token_share=token,
+            kept=not overloaded and kept >= promise.share,
+            kept_share=kept,
             running_most=self._running_most,
+            kv_tokens_most=self._kv_most,
             busy_share=min(1.0, self._busy_s / self._now_s) if self._now_s else 0.0,
             read_share=self._read_s / self._busy_s if self._busy_s else 0.0,
             history_share=sum(self._hits) / len(self._hits) if self._hits else 1.0,
@@ -230,12 +236,29 @@ class Simulation:
     def _displace(self) -> None:
         while self._cached and self._held_tokens + self._cached_tokens > self._kv_tokens:
             self._cached_tokens -= self._cached.popitem(last=False)[1]
+        self._kv_most = max(self._kv_most, self._held_tokens + self._cached_tokens)
 
 
 def simulate(
     times: StepTimes, traffic: Traffic, promise: Promise, *, kv_tokens: int, most_running: int, users: int,
-    requests: int = 1500, seed: int = 1,
+    context_tokens: int, requests: int = 1500, seed: int | None = None,
 ) -> Outcome:  # fmt: skip
-    """One worker with so many users. The same arguments give the same outcome."""
-    run = Simulation(times, traffic, kv_tokens=kv_tokens, most_running=most_running, users=users)
-    return run.run(arrivals(traffic, users, requests, seed), promise)
+    """One worker with so many users. The same arguments give the same outcome.
+
+    context_tokens: of the longest request, which is also bounded by `kv_tokens`: longer ones are cut, and if not even
+    one of the medians fits, nothing runs and the promise is not kept. seed: None: the first of three, and
+    near the promise's share the median of them.
+    """
+    longest = min(context_tokens, kv_tokens)
+    if longest < median_request_tokens(traffic):
+        return Outcome(False, 0.0, 0, 0, 0.0, 0.0, 0.0)
+
+    def outcome(seed: int) -> Outcome:
+        run = Simulation(times, traffic, kv_tokens=kv_tokens, most_running=most_running, users=users)
+        return run.run(arrivals(traffic, users, requests, seed, longest), promise)
+
+    first = outcome(_SEEDS[0] if seed is None else seed)
+    if seed is not None or abs(first.kept_share - promise.share) > _CLEAR:
+        return first
+    found = [first, *(outcome(other) for other in _SEEDS[1:])]
+    return sorted(found, key=lambda each: each.kept_share)[len(found) // 2]

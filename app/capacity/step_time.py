@@ -1,7 +1,8 @@
 """How long a step takes at best and as expected: bytes over a rate, multiply-adds over another.
 
-At best the longer of the two counts: no program is faster. As expected each rate is reached in part (`shares.py`), and
-reading and multiplying overlap in part: t = (read^p + compute^p)^(1/p) + layers x overhead, with p = `Shares.overlap`.
+At best the longer of the two counts: no program is faster with these bytes and this instruction. As expected each rate
+is reached in part (`shares.py`), and reading and multiplying overlap in part:
+t = (read^p + compute^p)^(1/p) + layers x overhead, with p = `Shares.overlap`.
 """
 
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ class StepTimes:
         self._answer_s = layer_macs / (macs * shares.decode)
         self._prompt_s = layer_macs / (macs * shares.prompt)
         self._head_s = demand.matrices.head_weights / (macs * shares.decode)
-        self._prompt_key_s = demand.attention_macs_per_key / (macs * shares.prompt_attention)
+        self._key_macs_s = demand.attention_macs_per_key / (macs * shares.attention)
         self._overhead_s = demand.layers * shares.overhead_s
         self._overlap = shares.overlap
 
@@ -73,14 +74,14 @@ class StepTimes:
         """The step's time with our shares."""
         read_s = self._weights_s + (step.answer_keys + step.prompt_context) * self._key_s
         compute_s = step.answers * self._answer_s + step.prompt_tokens * self._prompt_s
-        compute_s += step.heads * self._head_s + step.prompt_keys * self._prompt_key_s
+        compute_s += step.heads * self._head_s + (step.answer_keys + step.prompt_keys) * self._key_macs_s
         p = self._overlap
         # Scaled by the longer one, so that no power overflows.
         longer, shorter = max(read_s, compute_s), min(read_s, compute_s)
         return StepTime(longer * (1 + (shorter / longer) ** p) ** (1 / p) + self._overhead_s, read_s, compute_s)
 
     def best_s(self, step: Step) -> tuple[float, str]:
-        """The least time of any program with these weights, and what sets it: "read" or "compute"."""
+        """The least time with these weights and the machine's instruction, and what sets it: "read" or "compute"."""
         demand, machine = self._demand, self._machine
         read_bytes = demand.read_bytes + (step.answer_keys + step.prompt_context) * self._kv_bytes
         macs: float = (step.answers + step.prompt_tokens) * demand.matrices.layer_weights

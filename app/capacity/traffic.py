@@ -7,9 +7,8 @@ scale all quantiles.
 
 import math
 import random
-from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from app.capacity.demand import CapacityError
@@ -53,12 +52,16 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What a service promises: both hold for this share of the requests."""
+    """What a service promises: this share of the requests keep both."""
 
     first_token_s: float = 3.0
     token_s: float = 0.2
     """A request's mean time per token after its first."""
     share: float = 0.95
+
+    def kept_by(self, first_token_s: float, token_s: float) -> bool:
+        """Whether a request with these times is as promised."""
+        return first_token_s <= self.first_token_s and token_s <= self.token_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,11 @@ class Arrival:
     answer_tokens: int
 
 
-def arrivals(traffic: Traffic, users: int, requests: int, seed: int) -> list[Arrival]:
+def arrivals(traffic: Traffic, users: int, requests: int, seed: int, request_tokens: int) -> list[Arrival]:
     """The requests of so many users, in order of time: each user's come at random, at the rate of the traffic.
 
+    request_tokens: what a request may have at most, with its history: longer ones are cut, first the answer, as a
+    service refuses them. More than the history and two.
     With another number of users the same draws come faster or slower, so that more users are never less load by chance.
     """
     generator = random.Random(seed)
@@ -87,6 +92,8 @@ def arrivals(traffic: Traffic, users: int, requests: int, seed: int) -> list[Arr
         user = int(generator.random() * users)
         prompt = max(1, round(_quantile(_PROMPT_QUANTILES, generator.random()) * prompt_scale))
         answer = max(1, round(_quantile(_ANSWER_QUANTILES, generator.random()) * answer_scale))
+        prompt = min(prompt, request_tokens - traffic.context_tokens - 1)
+        answer = min(answer, request_tokens - traffic.context_tokens - prompt)
         drawn.append(Arrival(now_s, user, prompt, answer))
     return drawn
 
@@ -96,16 +103,19 @@ def prompt_quantile(traffic: Traffic, share: float) -> int:
     return max(1, round(_quantile(_PROMPT_QUANTILES, share) * traffic.prompt_tokens / PROMPT_TOKENS))
 
 
-def longest_request_tokens(traffic: Traffic) -> int:
-    """Tokens of the longest request that is drawn, with its history."""
-    prompt = _PROMPT_QUANTILES[-1] * traffic.prompt_tokens / PROMPT_TOKENS
-    answer = _ANSWER_QUANTILES[-1] * traffic.answer_tokens / ANSWER_TOKENS
-    return math.ceil(traffic.context_tokens + prompt + answer)
+def bounded(traffic: Traffic, context_tokens: int) -> Traffic:
+    """The traffic with a model whose context is this: at most a quarter is history, and half is an answer."""
+    return replace(
+        traffic,
+        context_tokens=min(traffic.context_tokens, context_tokens // 4),
+        prompt_tokens=min(traffic.prompt_tokens, max(1, context_tokens // 4)),
+        answer_tokens=min(traffic.answer_tokens, max(1, context_tokens // 2)),
+    )
 
 
-def share_at(values: Sequence[float], bound: float) -> float:
-    """Which share of the values is at most `bound`."""
-    return bisect_right(sorted(values), bound) / len(values) if values else 0.0
+def median_request_tokens(traffic: Traffic) -> int:
+    """Tokens of a request of the medians, with its history."""
+    return traffic.context_tokens + traffic.prompt_tokens + traffic.answer_tokens
 
 
 def _quantile(quantiles: Sequence[int], place: float) -> float:

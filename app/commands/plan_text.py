@@ -1,14 +1,20 @@
 """A plan as text for a terminal: short tables, and a sentence for what they do not say."""
 
 from collections.abc import Iterable
+from typing import Final
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from app.capacity.demand import Demand
 from app.capacity.machine import Machine
 from app.capacity.plan import Plan, Speed
-from app.capacity.shares import measured_on
+from app.capacity.shares import measured_on, measured_types
+from app.capacity.traffic import Promise
+from app.capacity.users import MOST_RUNNING, Users
+
+_LIMITS: Final = {"places": f"places, as no worker is planned with more than {MOST_RUNNING} answers at once"}
 
 
 def rate(value: float) -> str:
@@ -29,11 +35,11 @@ def print_plan(plan: Plan, console: Console) -> None:
     demand, machine, memory = plan.demand, plan.machine, plan.memory
     many = f"{machine.nodes} workers (NUMA nodes)" if machine.nodes > 1 else "1 worker (NUMA node)"
     console.print(
-        f"{demand.name}: {demand.weights / 1e9:.2f} B weights in a step, {demand.matrices.type_name},"
+        f"{escape(demand.name)}: {demand.weights / 1e9:.2f} B weights in a step, {demand.matrices.type_name},"
         f" {size(demand.weight_bytes)}; a token of KV cache takes {size(memory.kv_bytes_per_token)} ({plan.kv_type})"
     )
     console.print(
-        f"{machine.name}: {many} of {machine.cores_per_node} cores, {machine.tier}; each reads"
+        f"{escape(machine.name)}: {many} of {machine.cores_per_node} cores, {machine.tier}; each reads"
         f" {machine.read_bytes_per_s / 1e9:.0f} GB/s and makes {machine.macs_per_s / 1e12:.2f} T multiply-adds/s"
         f" ({'measured' if machine.is_measured else 'computed from the table'})"
     )
@@ -47,10 +53,13 @@ def print_plan(plan: Plan, console: Console) -> None:
     _print_users(plan, console)
     if plan.wanted_users is not None:
         _print_candidates(plan, console)
+    unmeasured = "" if plan.is_type_measured else f" {demand.matrices.weight_type} weights were not: this is a guess."
     console.print(
-        f"\nExpected: our shares of the machine's rates on {plan.shares_of}, measured on {measured_on()}.", style="dim"
+        f"\nExpected: our shares of the machine's rates on {plan.shares_of}, measured with"
+        f" {' and '.join(measured_types())} weights on {measured_on()}.{unmeasured}",
+        style="dim",
     )
-    console.print(f"Rates: {machine.source}.", style="dim")
+    console.print(f"Rates: {escape(machine.source)}.", style="dim")
 
 
 def _print_speeds(speeds: Iterable[Speed], nodes: int, console: Console) -> None:
@@ -86,21 +95,37 @@ def _print_users(plan: Plan, console: Console) -> None:
     console.print(
         f"A user sends a request every {traffic.seconds_between:g} s: {traffic.prompt_tokens} new tokens,"
         f" {traffic.context_tokens:,} of history, an answer of {traffic.answer_tokens} (medians). Promise: first token"
-        f" under {promise.first_token_s:g} s and {promise.token_s * 1e3:g} ms a token, for {promise.share:.0%}."
+        f" under {promise.first_token_s:g} s and {promise.token_s * 1e3:g} ms a token, both for"
+        f" {promise.share:.0%} of requests."
     )
-    if users.users:
-        workers = f", in {plan.machine.nodes} workers" if plan.machine.nodes > 1 else ""
-        console.print(
-            f"[bold]{users.users:,} users[/bold]{workers} ({users.requests_per_s:.2g} requests/s). What limits:"
-            f" {users.limit}. Up to {users.running_per_worker} answers at once in a worker"
-            f" (worker.max_concurrent_requests); {users.history_share:.0%} of histories are still in the cache."
+    limit = _LIMITS.get(users.limit, users.limit)
+    if not users.users:
+        console.print(f"[bold]No user[/bold] gets that promise: {_why_nobody(users, promise)}. What limits: {limit}.")
+        return
+    workers = f", in {plan.machine.nodes} workers" if plan.machine.nodes > 1 else ""
+    more = "more than " if users.is_more else ""
+    console.print(
+        f"[bold]{more}{users.users:,} users[/bold]{workers} ({users.requests_per_s:.2g} requests/s). What limits:"
+        f" {limit}. Up to {users.running_per_worker} answers at once in a worker; {users.history_share:.0%} of"
+        " histories are still in the cache."
+    )
+    settings = ", ".join(f"{name} {value}" for name, value in users.settings.items())
+    together = "; and memory.folder, so that users stay with their worker" if plan.machine.nodes > 1 else ""
+    console.print(f"They need these settings: {settings} (a worker's){together}.")
+
+
+def _why_nobody(users: Users, promise: Promise) -> str:
+    """What of the promise one user alone breaks."""
+    if not users.running_per_worker:
+        return "not even one request fits into the memory"
+    if users.long_prompt_s > promise.first_token_s:
+        return (
+            f"one alone breaks it; a prompt of {users.long_prompt_tokens} tokens, as 1 of 20 is, takes"
+            f" {users.long_prompt_s:.1f} s in an idle worker"
         )
-    else:
-        reason = f"one alone breaks it; a prompt of {users.long_prompt_tokens} tokens, as 1 of 20 is, takes"
-        reason += f" {users.long_prompt_s:.1f} s in an idle worker"
-        if not users.running_per_worker:
-            reason = "not even one request fits into the memory"
-        console.print(f"[bold]No user[/bold] gets that promise: {reason}. What limits: {users.limit}.")
+    if users.token_s > promise.token_s:
+        return f"one alone breaks it; a token of one answer alone takes {users.token_s * 1e3:.0f} ms"
+    return "one alone breaks it, because its requests come faster than they are answered"
 
 
 def _print_candidates(plan: Plan, console: Console) -> None:
@@ -111,7 +136,7 @@ def _print_candidates(plan: Plan, console: Console) -> None:
     if not yes:
         console.print(f"None of the {no} machines of the table does: take a smaller model, or several machines.")
         return
-    console.print(f"{len(yes)} machines of the table do ({no} do not): {', '.join(yes)}.")
+    console.print(f"{len(yes)} machines of the table do ({no} do not): {escape(', '.join(yes))}.")
 
 
 def print_known(

@@ -27,7 +27,7 @@ from app.launch.attested_front import AttestedFront, attested_front, check, mode
 from app.launch.config_file import HttpOptions, ServiceConfig, checked_config, core_share, variable_of, with_digests
 from app.launch.front import Front, listening_socket
 from app.launch.held_ports import PortPool
-from app.launch.preflight import check_start, machine_memory_bytes, memory_beside_bytes
+from app.launch.preflight import check_start, memory_beside_bytes
 from app.launch.private_folder import PrivateFolder
 from app.launch.ray_environment import LOOPBACK
 from app.launch.service_manager import ServiceManager
@@ -35,7 +35,7 @@ from app.launch.serving import Change, Job
 from app.launch.serving_process import ServingProcess, uses_haproxy
 from app.launch.watched_config import ConfigChange, WatchedConfig
 from app.settings import ATTESTED_FRONT, SettingsError
-from app.workers.machine_memory import available_memory_bytes
+from app.workers.machine_memory import available_memory_bytes, machine_memory_bytes
 from app.workers.numa import numa_nodes
 
 _PORTS_TRIED = 100

@@ -6,7 +6,6 @@ themselves, the settings have said before.
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from app.workers.numa import Slot, spanning_slot, worker_slots
 
 _HEADER_BYTES = 64 << 20
 """More than a packed file's header takes."""
-_CGROUP_MEMORY = Path("/sys/fs/cgroup/memory.max")
 _RAY_BYTES = 2 << 30
 """Of a Ray's processes, the ingress and the workers without weights and cache."""
 
@@ -62,15 +60,6 @@ def ray_cpus(config: ServiceConfig, cores: int) -> int:
     ingress = config.application.args.ingress
     reserved = ingress.count * ingress.ray_num_cpus + sum(_most(worker) * worker.ray_num_cpus for worker in workers)
     return max(cores, math.ceil(reserved))
-
-
-def machine_memory_bytes(limit: Path = _CGROUP_MEMORY) -> int:
-    """The machine's memory, or the container's limit if that is less."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        return min(machine, int(limit.read_text()))
-    except (OSError, ValueError):  # there is no limit
-        return machine
 
 
 def memory_beside_bytes(config: ServiceConfig) -> int:

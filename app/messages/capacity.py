@@ -31,7 +31,9 @@ class WorkerCapacity:
     prompt_s: float
     """From its submission to its first token."""
     token_s: float
-    """Between two of its tokens."""
+    """Of a step that decodes it."""
+    memory_left_bytes: int
+    """That the machine had left after the warm-up, for all its workers."""
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON types."""

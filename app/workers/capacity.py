@@ -12,6 +12,7 @@ from app.messages.capacity import WorkerCapacity
 from app.model_folder import WEIGHTS, read_json
 from app.sealing.sealed_model import SealedModel
 from app.settings import EngineSettings
+from app.workers.machine_memory import available_memory_bytes
 from app.workers.warm_up import WarmUp
 
 _LENGTH_BYTES = 8
@@ -48,10 +49,11 @@ def worker_capacity(
         other_bytes=0 if is_tied else matrices[_EMBEDDING][1],
         kv_type=kv_type,
         kv_tokens=kv_pages * _native.PAGE_TOKENS,
-        vendor="intel" if "intel" in _native.cpu_model().lower() else "amd",
+        vendor="intel" if _native.is_intel_cpu() else "amd",
         prompt_tokens=warm.prompt_tokens,
         prompt_s=warm.prompt_s,
         token_s=warm.token_s,
+        memory_left_bytes=available_memory_bytes(),
     )
 
 

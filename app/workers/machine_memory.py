@@ -1,5 +1,6 @@
-"""How much memory a worker may still take, and whether another one fits beside those that run."""
+"""The machine's memory as this process may use it: all of it, what is left, and whether another worker fits in."""
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -8,6 +9,7 @@ from app.sealing.sealed_model import SealedModel
 
 _CGROUP: Final = Path("/sys/fs/cgroup")
 _MEMORY: Final = Path("/proc/meminfo")
+_OWN_CGROUP: Final = Path("/proc/self/cgroup")
 _PROCESS_BYTES: Final = 512 << 20
 """Of a worker beside weights and cache: its libraries, and the activations of a step."""
 
@@ -16,21 +18,43 @@ class NoRoomError(RuntimeError):
     """There is not enough memory for a second worker."""
 
 
-def available_memory_bytes(meminfo: Path = _MEMORY, cgroup: Path = _CGROUP) -> int:
-    """Memory that the kernel says is available without swapping, or what is left of the container's limit.
+def machine_memory_bytes(cgroup: Path = _CGROUP, own: Path = _OWN_CGROUP) -> int:
+    """The machine's memory, or the least limit of this process' cgroups if that is less."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for folder in _cgroups(cgroup, own):
+        try:
+            limits.append(int((folder / "memory.max").read_text()))
+        except (OSError, ValueError):  # there is no limit
+            continue
+    return min(limits)
+
+
+def available_memory_bytes(meminfo: Path = _MEMORY, cgroup: Path = _CGROUP, own: Path = _OWN_CGROUP) -> int:
+    """Memory that the kernel says is available without swapping, or what is left of the process' cgroups' limits.
 
     Pages of files count as available, as the kernel gives them back.
     """
     lines = meminfo.read_text().splitlines()
-    available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    left = [next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))]
+    for folder in _cgroups(cgroup, own):
+        try:
+            limit = int((folder / "memory.max").read_text())
+            used = int((folder / "memory.current").read_text())
+            statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            left.append(max(0, limit - used + int(statistics["active_file"]) + int(statistics["inactive_file"])))
+        except (OSError, ValueError, KeyError):  # there is no limit
+            continue
+    return min(left)
+
+
+def _cgroups(root: Path, own: Path) -> list[Path]:
+    """The folders of the process' cgroup (v2) and of those around it; each may have a limit."""
     try:
-        limit = int((cgroup / "memory.max").read_text())
-        used = int((cgroup / "memory.current").read_text())
-        statistics = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
-        cached = int(statistics["active_file"]) + int(statistics["inactive_file"])
-    except (OSError, ValueError, KeyError):  # there is no limit
-        return available
-    return min(available, limit - used + cached)
+        paths = [line.removeprefix("0::").strip("/") for line in own.read_text().splitlines() if line.startswith("0::")]
+    except OSError:
+        paths = []
+    inner = Path(paths[0] if paths else "")
+    return [root / folder for folder in (inner, *inner.parents)]
 
 
 def check_room_beside(model: Path | SealedModel, kv_bytes: int, available_bytes: int) -> None:

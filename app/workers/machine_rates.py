@@ -1,84 +1,117 @@
-"""Measures this machine for a plan: reads and multiply-adds of one NUMA node's cores, and the memory.
+"""Measures this machine for a plan: reads and multiply-adds of one worker's cores, and the memory.
 
-Takes about a second, and for that time all cores of the node. Knows no model and no engine.
+Takes about two seconds, and for that time all cores of a worker. Knows no model and no engine.
 """
 
 import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Final
 
 from app.capacity.demand import CapacityError
 from app.capacity.machine import Machine
-from app.workers.numa import Slot, numa_nodes
+from app.workers.machine_memory import available_memory_bytes, machine_memory_bytes
+from app.workers.numa import Slot, cpu_quota, numa_nodes
 from kernels import _native
 
 _INSTRUCTIONS: Final[Mapping[str, str]] = {
     "avx2": "maddubs", "avx_vnni": "maddubs", "avx512_vnni": "vnni", "amx_int8": "amx_bf16",
 }  # fmt: skip
 """Whose rate counts, by tier: what the shares were fitted to."""
-_READ_BYTES_PER_CORE: Final = 32 << 20
-_LEAST_READ_BYTES: Final = 128 << 20
-_COLD_FACTOR: Final = 4
+_COLD_BYTES_PER_CORE: Final = 128 << 20
+_LEAST_COLD_BYTES: Final = 512 << 20
 """The memory that is gone through: several times the last-level cache, of which a core has up to 12 MB."""
+_COLD_SHARE: Final = 0.25
+"""Of the available memory, at most."""
+_CACHE_BYTES_PER_CORE: Final = 24 << 20
+_LEAST_CACHE_BYTES: Final = 128 << 20
+"""With less memory than this, reads come from caches in part."""
 _READS: Final = 9
+_READS_OF_COLD: Final = 4
+"""Parts of the memory: each read takes the next one."""
+_COMPUTE_S: Final = 0.5
 
-Rates = tuple[float, float]
-"""Bytes read, and multiply-adds made, in a second."""
+
+@dataclass(frozen=True, slots=True)
+class NodeRates:
+    """Of one worker's cores together."""
+
+    read_bytes_per_s: float
+    macs_per_s: float
+    """Multiply-adds that last."""
+    best_macs_per_s: float
+    """In a short burst, at a higher clock."""
 
 
-def this_machine(measure: Callable[[Sequence[int], str], Rates] | None = None) -> Machine:
-    """This machine, measured on its first NUMA node; the others count as equal.
+def this_machine(
+    measure: Callable[[Sequence[int], str], NodeRates] | None = None,
+    nodes: Sequence[Slot] | None = None,
+    quota: int | None = None,
+) -> Machine:
+    """This machine, measured with the threads that a worker has on the first NUMA node; other nodes count as equal.
 
-    measure: of (CPUs, instruction). Raises CapacityError where no rates can be had, OSError.
+    measure: of (CPUs, instruction). nodes, quota: None: this machine's, and the container's CPUs.
+    Raises CapacityError where no rates can be had, OSError.
     """
     tier = _native.default_tier()
     if tier not in _INSTRUCTIONS:
         raise CapacityError(f"this machine cannot be measured: it needs AVX2, and the kernels use {tier!r}")
-    nodes = numa_nodes(sorted(os.sched_getaffinity(0)))
-    read, macs = (measure or measured_rates)(nodes[0].cpus, _INSTRUCTIONS[tier])
-    processor = _native.cpu_model()
+    nodes = nodes or numa_nodes(sorted(os.sched_getaffinity(0)))
+    quota = quota or cpu_quota()
+    workers = min(len(nodes), quota or len(nodes))
+    cores = min(min(len(node.cpus) for node in nodes), (quota or 1 << 30) // workers)
+    rates = (measure or measured_rates)(nodes[0].cpus[:cores], _INSTRUCTIONS[tier])
+    within = f", for the container's CPU quota is {quota}" if quota and quota < sum(len(n.cpus) for n in nodes) else ""
     return Machine(
-        name=f"{socket.gethostname()} ({processor})",
+        name=_native.cpu_model(),
         tier=tier,
-        vendor="intel" if "intel" in processor.lower() else "amd",
-        nodes=len(nodes),
-        cores_per_node=_cores(nodes),
-        memory_bytes=_memory_bytes(),
-        read_bytes_per_s=read,
-        macs_per_s=macs,
-        best_read_bytes_per_s=read,
-        best_macs_per_s=macs,
+        vendor=this_vendor(),
+        nodes=workers,
+        cores_per_node=cores,
+        memory_bytes=machine_memory_bytes(),
+        read_bytes_per_s=rates.read_bytes_per_s,
+        macs_per_s=rates.macs_per_s,
+        best_read_bytes_per_s=rates.read_bytes_per_s,
+        best_macs_per_s=max(rates.macs_per_s, rates.best_macs_per_s),
         instruction=_INSTRUCTIONS[tier],
         is_measured=True,
-        source=f"measured here with {len(nodes[0].cpus)} threads on node {nodes[0].numa_node}",
+        source=f"measured here with {cores} threads on node {nodes[0].numa_node}{within}; multiply-adds for"
+        f" {_COMPUTE_S:g} s, and the best possible in a burst",
     )
 
 
-def measured_rates(cpus: Sequence[int], instruction: str) -> Rates:
-    """The best of several short samples: other programs only slow them down."""
+def this_vendor() -> str:
+    """The processor's: one of `app.capacity.machine.VENDORS`. What is not Intel's has AMD's shares."""
+    return "intel" if _native.is_intel_cpu() else "amd"
+
+
+def cold_bytes(threads: int, available_bytes: int) -> int:
+    """The memory that reads go through, so that they come from memory and not from caches.
+
+    Raises CapacityError if the machine has too little left for that.
+    """
+    wanted = max(_LEAST_COLD_BYTES, threads * _COLD_BYTES_PER_CORE)
+    allowed = int(available_bytes * _COLD_SHARE)
+    least = max(_LEAST_CACHE_BYTES, threads * _CACHE_BYTES_PER_CORE)
+    if allowed < least:
+        raise CapacityError(
+            f"too little memory is left to measure reads: {available_bytes / 1e9:.1f} GB are available, and"
+            f" {least / _COLD_SHARE / 1e9:.1f} GB must be, to go beyond the caches with a quarter of them; free memory,"
+            " or name a machine of the table (--machine)"
+        )
+    return min(wanted, allowed)
+
+
+def measured_rates(cpus: Sequence[int], instruction: str) -> NodeRates:
+    """The best of several reads, as other programs only slow them down, and multiply-adds over half a second."""
     threads = len(cpus)
-    read_bytes = max(_LEAST_READ_BYTES, threads * _READ_BYTES_PER_CORE)
+    read_bytes = cold_bytes(threads, available_memory_bytes()) // _READS_OF_COLD
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cpus)  # so that the memory which is read lies on the node
+    os.sched_setaffinity(0, cpus)
     try:
-        times = _native.time_read(read_bytes, _READS, _COLD_FACTOR * read_bytes, True, threads, cpus)
-        peaks = _native.measure_compute(threads, cpus)
+        times = _native.time_read(read_bytes, _READS, _READS_OF_COLD * read_bytes, True, threads, cpus)
+        burst = _native.measure_compute(threads, cpus)[f"{instruction}_macs_per_s"]
+        lasting = _native.sustained_macs_per_s(instruction, _COMPUTE_S, threads, cpus)
     finally:
         os.sched_setaffinity(0, before)
-    return read_bytes / min(cpu_s for _, cpu_s in times), peaks[f"{instruction}_macs_per_s"]
-
-
-def _cores(nodes: Sequence[Slot]) -> int:
-    return min(len(node.cpus) for node in nodes)
-
-
-def _memory_bytes(meminfo: Path = Path("/proc/meminfo"), limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
-    """All of it, or the container's limit if that is less."""
-    lines = meminfo.read_text().splitlines()
-    total = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:"))
-    try:
-        return min(total, int(limit.read_text()))
-    except (OSError, ValueError):  # there is no limit
-        return total
+    return NodeRates(read_bytes / min(cpu_s for _, cpu_s in times), lasting, burst)

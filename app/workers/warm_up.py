@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from app.engine.engine import Engine
 from app.engine.generation import Event
 from app.messages.failures import EngineError
+from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest, SamplingParams
 
 _TIMED_PASSES = 2
@@ -28,7 +29,7 @@ class WarmUp:
     prompt_s: float
     """From its submission to its first token."""
     token_s: float
-    """Between two tokens, on average."""
+    """Between two steps, on average: a step may accept guessed tokens, and then makes several."""
 
 
 def warm_up(
@@ -59,12 +60,12 @@ def warm_up(
     _seconds_of(engine, requests(1), timeout_s)
     if concurrent > 1:
         _seconds_of(engine, requests(concurrent), timeout_s)
-    best_s, first_s = min(_seconds_of(engine, requests(1), timeout_s) for _ in range(_TIMED_PASSES))
+    best_s, first_s, steps = min(_seconds_of(engine, requests(1), timeout_s) for _ in range(_TIMED_PASSES))
     return WarmUp(
         speed=(prompt_tokens + new_tokens) / best_s,
         prompt_tokens=prompt_tokens,
         prompt_s=first_s,
-        token_s=(best_s - first_s) / max(1, new_tokens - 1),
+        token_s=(best_s - first_s) / max(1, steps - 1),
     )
 
 
@@ -78,16 +79,19 @@ def _request(rng: random.Random, vocab_size: int, prompt_tokens: int, new_tokens
     )
 
 
-def _seconds_of(engine: Engine, requests: Sequence[GenerateRequest], timeout_s: float) -> tuple[float, float]:
-    """Runs the requests at once; returns the seconds until all have ended, and until the first token of any."""
+def _seconds_of(engine: Engine, requests: Sequence[GenerateRequest], timeout_s: float) -> tuple[float, float, int]:
+    """Runs the requests at once.
+
+    Returns the seconds until all have ended, those until the first token of any, and the steps that made tokens.
+    """
     left = {request.request_id for request in requests}
     errors: list[EngineError] = []
-    first_s: list[float] = []
+    token_times_s: list[float] = []
     done = threading.Event()
 
     def deliver(events: Sequence[tuple[object, Event]]) -> None:
-        if not first_s:
-            first_s.append(time.perf_counter())
+        if any(isinstance(event, TokenDelta) and event.token_ids for _, event in events):
+            token_times_s.append(time.perf_counter())
         for key, event in events:
             if isinstance(event, EngineError):
                 errors.append(event)
@@ -104,4 +108,6 @@ def _seconds_of(engine: Engine, requests: Sequence[GenerateRequest], timeout_s: 
         raise TimeoutError(f"the warm-up did not finish within {timeout_s} s")
     if errors:
         raise errors[0]
-    return time.perf_counter() - start_s, first_s[0] - start_s
+    end_s = time.perf_counter()
+    first_s = token_times_s[0] if token_times_s else end_s
+    return end_s - start_s, first_s - start_s, len(token_times_s)

@@ -36,6 +36,9 @@ def default_tier() -> str:
 def cpu_model() -> str:
     """The processor's name, as CPUID gives it."""
 
+def is_intel_cpu() -> bool:
+    """Whether CPUID names Intel as the processor's vendor."""
+
 def may_bind_memory() -> bool:
     """Whether the system calls that bind memory to NUMA nodes are allowed: containers often refuse them."""
 
@@ -48,9 +51,16 @@ def interleave_memory(nodes: Sequence[int]) -> None:
 # --- what the machine can do at most ------------------------------------------------------------------
 
 def measure_compute(threads: int, cpus: Sequence[int]) -> dict[str, float]:
-    """Peak rates of the pinned threads together, operands in registers; 0.0 where the instruction is missing.
+    """Peak rates of the pinned threads together, the best of short bursts, operands in registers.
 
+    0.0 where the instruction is missing.
     maddubs_macs_per_s, vnni_macs_per_s, amx_int8_macs_per_s, amx_bf16_macs_per_s, fma_fp32_macs_per_s.
+    """
+
+def sustained_macs_per_s(instruction: str, duration_s: float, threads: int, cpus: Sequence[int]) -> float:
+    """The rate that lasts: the median of the second half of about `duration_s`.
+
+    instruction: a name of measure_compute's without "_macs_per_s". Raises ValueError if the CPU lacks it.
     """
 
 def time_read(

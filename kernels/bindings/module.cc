@@ -59,6 +59,7 @@ NB_MODULE(_native, module) {
   module.def("available_tiers", &available_tier_names);
   module.def("default_tier", [] { return std::string(tier_name(default_tier())); });
   module.def("cpu_model", &cpu_model);
+  module.def("is_intel_cpu", &is_intel_cpu);
   module.def("may_bind_memory", &may_bind_memory);
   module.def("bind_memory_to_node", &bind_memory_to_node, nb::arg("node"));
   module.def("interleave_memory", &interleave_memory, nb::arg("nodes"));

@@ -1,8 +1,10 @@
 // Python's view of the machine's rates: checks, releases the GIL, calls.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "bindings/module.h"
@@ -30,6 +32,13 @@ nb::dict measure_compute_dict(int threads, const std::vector<int>& cpus) {
   return result;
 }
 
+double sustained(const std::string& instruction, double duration_s, int threads,
+                 const std::vector<int>& cpus) {
+  nb::gil_scoped_release unlocked;
+  ThreadPool pool(threads, cpus);
+  return sustained_macs_per_s(pool, instruction, duration_s);
+}
+
 nb::list pass_times(const std::vector<PassTime>& times) {
   nb::list result;
   for (const PassTime& time : times) result.append(nb::make_tuple(time.wall_s, time.cpu_s));
@@ -53,6 +62,8 @@ nb::list time_read_list(size_t bytes, int repeats, size_t cold_bytes, bool huge_
 void bind_rates(nb::module_& module) {
   using nb::arg;
   module.def("measure_compute", &measure_compute_dict, arg("threads"), arg("cpus"));
+  module.def("sustained_macs_per_s", &sustained, arg("instruction"), arg("duration_s"), arg("threads"),
+             arg("cpus"));
   module.def("time_read", &time_read_list, arg("bytes"), arg("repeats"), arg("cold_bytes"), arg("huge_pages"),
              arg("threads"), arg("cpus"));
 }

@@ -5,9 +5,12 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 
 #include "linear/weight_stream.h"
 #include "machine/cpu.h"
@@ -188,45 +191,68 @@ namespace {
 constexpr int kPasses = 100;
 constexpr int64_t kIterations = 50'000;  // of a pass: so short that many passes are not interrupted
 
+// One instruction in a loop. The multiply-adds are those of one thread in a pass.
+struct Loop {
+  std::string_view name;
+  bool is_here;
+  double macs;
+  void (*multiply_add)(int64_t iterations);
+  double ComputeLimits::* limit;
+};
+
+std::vector<Loop> loops() {
+  const CpuFeatures cpu = detect_cpu_features();
+  const bool has_tiles = cpu.amx && request_amx_permission();
+  const double avx2_lanes = double(kIterations) * avx2::kAccumulators * 8;
+  const double avx512_lanes = double(kIterations) * avx512_vnni::kAccumulators * 16;
+  const double tiles =
+      double(kIterations) * double(amx::kAccumulators * amx::kDotMacs);  // of int8: twice bf16's
+  using L = ComputeLimits;
+  return {
+      {"maddubs", cpu.avx2, avx2_lanes * 4, avx2::multiply_add_int8, &L::maddubs_macs_per_s},
+      {"vnni", cpu.avx512_vnni, avx512_lanes * 4, avx512_vnni::multiply_add_int8, &L::vnni_macs_per_s},
+      {"fma_fp32", cpu.avx512_vnni, avx512_lanes, avx512_vnni::multiply_add_fp32, &L::fma_fp32_macs_per_s},
+      {"fma_fp32", cpu.avx2 && !cpu.avx512_vnni, avx2_lanes, avx2::multiply_add_fp32,
+       &L::fma_fp32_macs_per_s},
+      {"amx_int8", has_tiles, tiles, amx::multiply_add_int8, &L::amx_int8_macs_per_s},
+      {"amx_bf16", has_tiles, tiles / 2, amx::multiply_add_bf16, &L::amx_bf16_macs_per_s},
+  };
+}
+
+std::vector<PassTime> time_loop(ThreadPool& pool, const Loop& loop, int passes) {
+  return time_passes(pool, passes, [&](int, int) { loop.multiply_add(kIterations); });
+}
+
 double best_cpu_s(const std::vector<PassTime>& times) {
   double best = times.front().cpu_s;
   for (const PassTime& time : times) best = std::min(best, time.cpu_s);
   return best;
 }
 
-double passes_per_s(ThreadPool& pool, const std::function<void(int, int)>& work) {
-  return 1.0 / best_cpu_s(time_passes(pool, kPasses, work));
-}
-
 }  // namespace
 
 ComputeLimits measure_compute(ThreadPool& pool) {
-  const CpuFeatures cpu = detect_cpu_features();
-  const double iterations = double(pool.threads()) * double(kIterations);
   ComputeLimits limits;
-  const double avx2_lanes = iterations * avx2::kAccumulators * 8;
-  if (cpu.avx2) {
-    limits.maddubs_macs_per_s =
-        avx2_lanes * 4 * passes_per_s(pool, [](int, int) { avx2::multiply_add_int8(kIterations); });
-  }
-  if (cpu.avx512_vnni) {
-    const double lanes = iterations * avx512_vnni::kAccumulators * 16;
-    limits.vnni_macs_per_s =
-        lanes * 4 * passes_per_s(pool, [](int, int) { avx512_vnni::multiply_add_int8(kIterations); });
-    limits.fma_fp32_macs_per_s =
-        lanes * passes_per_s(pool, [](int, int) { avx512_vnni::multiply_add_fp32(kIterations); });
-  } else if (cpu.avx2) {
-    limits.fma_fp32_macs_per_s =
-        avx2_lanes * passes_per_s(pool, [](int, int) { avx2::multiply_add_fp32(kIterations); });
-  }
-  if (cpu.amx && request_amx_permission()) {
-    const double macs = iterations * double(amx::kAccumulators * amx::kDotMacs);  // of int8: twice bf16's
-    limits.amx_int8_macs_per_s =
-        macs * passes_per_s(pool, [](int, int) { amx::multiply_add_int8(kIterations); });
-    limits.amx_bf16_macs_per_s =
-        macs / 2 * passes_per_s(pool, [](int, int) { amx::multiply_add_bf16(kIterations); });
+  for (const Loop& loop : loops()) {
+    if (!loop.is_here) continue;
+    limits.*loop.limit = double(pool.threads()) * loop.macs / best_cpu_s(time_loop(pool, loop, kPasses));
   }
   return limits;
+}
+
+double sustained_macs_per_s(ThreadPool& pool, std::string_view instruction, double duration_s) {
+  for (const Loop& loop : loops()) {
+    if (!loop.is_here || loop.name != instruction) continue;
+    const double pass_s = best_cpu_s(time_loop(pool, loop, 10));
+    std::vector<PassTime> times = time_loop(pool, loop, std::max(2, int(duration_s / pass_s)));
+    // In the first half the clock may still be that of an idle processor.
+    const auto by_cpu_s = [](const PassTime& a, const PassTime& b) { return a.cpu_s < b.cpu_s; };
+    const auto half = times.begin() + std::ptrdiff_t(times.size() / 2);
+    const auto middle = half + (times.end() - half) / 2;
+    std::nth_element(half, middle, times.end(), by_cpu_s);
+    return double(pool.threads()) * loop.macs / middle->cpu_s;
+  }
+  throw std::invalid_argument("this processor has no " + std::string(instruction));
 }
 
 std::vector<PassTime> time_read(ThreadPool& pool, size_t bytes, int repeats, size_t cold_bytes,
@@ -235,7 +261,11 @@ std::vector<PassTime> time_read(ThreadPool& pool, size_t bytes, int repeats, siz
   const size_t copies = std::max<size_t>(1, (cold_bytes + bytes - 1) / bytes);
   const size_t part = bytes / size_t(pool.threads()) / 64 * 64;
   const MeasuredPages memory(copies * bytes, huge_pages);
-  std::memset(memory.as<uint8_t>(), 1, copies * bytes);
+  pool.run([&](int thread) {  // each thread its own parts, which then lie on its node
+    for (size_t copy = 0; copy < copies; ++copy) {
+      std::memset(memory.as<uint8_t>() + bytes * copy + part * size_t(thread), 1, part);
+    }
+  });
   return time_passes(pool, repeats, [&](int thread, int pass) {
     const uint8_t* begin = memory.as<uint8_t>() + bytes * (size_t(pass) % copies) + part * size_t(thread);
     switch (pass % 3) {  // which is fastest depends on the machine

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <new>
+#include <string_view>
 #include <vector>
 
 #include "machine/thread_pool.h"
@@ -23,8 +24,8 @@ struct PassTime {
 // `repeats` passes of work(thread, pass) on all threads of the pool, which start each pass together.
 std::vector<PassTime> time_passes(ThreadPool& pool, int repeats, const std::function<void(int, int)>& work);
 
-// Peak rates of the pool's threads together, with operands in registers; 0 where the CPU lacks the
-// instruction.
+// Peak rates of the pool's threads together, with operands in registers: the best of bursts of some tens of
+// milliseconds. 0 where the CPU lacks the instruction.
 struct ComputeLimits {
   double maddubs_macs_per_s = 0;   // int8 multiply-adds of vpmaddubsw and vpaddw, on 256 bits
   double vnni_macs_per_s = 0;      // int8 multiply-adds of vpdpbusd on 512 bits
@@ -34,8 +35,12 @@ struct ComputeLimits {
 };
 ComputeLimits measure_compute(ThreadPool& pool);
 
-// Streaming reads of `bytes` (a share for each thread), going round through `cold_bytes` of memory: what a
-// kernel that reads as many bytes can reach at most. Needs AVX2.
+// The rate that lasts: the median of the second half of about `duration_s`. instruction: a name of
+// ComputeLimits without "_macs_per_s". Throws std::invalid_argument if the CPU lacks it.
+double sustained_macs_per_s(ThreadPool& pool, std::string_view instruction, double duration_s);
+
+// Streaming reads of `bytes` (a share for each thread, which touched it first), going round through
+// `cold_bytes` of memory: what a kernel that reads as many bytes can reach at most. Needs AVX2.
 std::vector<PassTime> time_read(ThreadPool& pool, size_t bytes, int repeats, size_t cold_bytes,
                                 bool huge_pages);
 

@@ -5,7 +5,7 @@ The calculation runs in a process of its own, one at a time. Knows what workers 
 
 import asyncio
 import json
-import subprocess
+import logging
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -24,6 +24,12 @@ from app.messages.workers import WorkerRow
 
 _MOST_USERS: Final = 1_000_000
 _TIMEOUT_S: Final = 120.0
+_RETRY_AFTER_S: Final = 60
+_COMMAND: Final = (sys.executable, "-m", "app.capacity")
+_TOO_BUSY: Final = "The machine is too busy to compute this; use `redoubt plan`."
+_FAILED: Final = "The calculation failed, and the ingress' log says why; use `redoubt plan`."
+
+logger = logging.getLogger(__name__)
 
 
 class CapacityRoutes:
@@ -44,7 +50,7 @@ class CapacityRoutes:
             _question(name, rows) for name in self._service.models if any(name in row.model_names for row in rows)
         ]
         async with self._turn:
-            answers = await asyncio.to_thread(_computed, {"models": models, "users": users}) if models else []
+            answers = await _computed({"models": models, "users": users}) if models else []
         body = CapacityList(users=users, data=[CapacityObject(**each) for each in answers])
         return json_response(body.model_dump(), headers={"Cache-Control": "no-store"})
 
@@ -68,18 +74,30 @@ def _question(name: str, rows: Sequence[WorkerRow]) -> dict[str, Any]:
         "cores": max(1, len(slowest.cpus)),
         "max_running": slowest.max_running,
         "context_tokens": slowest.max_context_tokens,
+        "workers_there": sum(row.node == slowest.node for row in rows),
         "model": slowest.capacity.to_wire(),
     }
 
 
-def _computed(question: dict[str, Any]) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "app.capacity"],
-        input=json.dumps(question),
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_S,
-        check=True,
+async def _computed(
+    question: dict[str, Any], command: Sequence[str] = _COMMAND, timeout_s: float = _TIMEOUT_S
+) -> list[dict[str, Any]]:
+    """Asks the other process, which never outlives this call. Raises ApiError (503) if no answer comes of it."""
+    child = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    answers: list[dict[str, Any]] = json.loads(done.stdout)
+    try:
+        async with asyncio.timeout(timeout_s):
+            output, complaints = await child.communicate(json.dumps(question).encode())
+    except TimeoutError as error:
+        logger.warning("the calculation of the capacity took more than %g s", timeout_s)
+        raise errors.unavailable(_RETRY_AFTER_S, _TOO_BUSY) from error
+    finally:  # also if the request is cancelled
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    if child.returncode != 0:
+        logger.error("the calculation of the capacity failed: %s", complaints.decode(errors="replace").strip())
+        raise errors.unavailable(_RETRY_AFTER_S, _FAILED)
+    answers: list[dict[str, Any]] = json.loads(output)
     return answers

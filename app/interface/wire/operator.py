@@ -104,9 +104,11 @@ class CapacityObject(BaseModel):
     """The most users at the promise: first token under 3 s, 200 ms a token, at 95 %."""
     serves: bool
     """Whether those that were asked for are not more."""
-    limit: Literal["read", "compute", "memory"]
-    """What more users would need first."""
-    candidates: list[CandidateObject]
+    limit: Literal["read", "compute", "memory", "places", "kv_memory"]
+    """What more users would need first: faster reads, more multiply-adds, more memory than there is, or a setting:
+    worker.max_concurrent_requests, engine.kv_memory_bytes."""
+    candidates: list[CandidateObject] | None
+    """Each with the settings that the users need. None: nobody has measured weights of this type."""
 
 
 class CapacityList(BaseModel):

@@ -1,8 +1,13 @@
 import pytest
 
-from app.capacity.plan import candidates_for, load_outcome, make_plan, memory_of
+from app.capacity import users
+from app.capacity.demand import CapacityError
+from app.capacity.memory import memory_of
+from app.capacity.plan import candidates_for, make_plan
 from app.capacity.processors import table_machine
+from app.capacity.simulation import simulate
 from app.capacity.traffic import Promise, Traffic
+from app.capacity.users import load_outcome, step_times
 from tests.app.capacity.shapes import demand, machine
 
 
@@ -13,8 +18,7 @@ def test_the_users_of_a_plan_get_the_promise_and_many_more_do_not() -> None:
     assert plan.users.requests_per_s == pytest.approx(plan.users.users / 60)
 
     def kept(users: int) -> bool:
-        outcome = load_outcome(model, node, traffic, Promise(), plan.kv_type, users)
-        return outcome is not None and outcome.kept
+        return load_outcome(model, node, traffic, Promise(), plan.kv_type, users).kept
 
     assert kept(plan.users.users)
     assert not kept(plan.users.users * 2)
@@ -47,6 +51,43 @@ def test_a_model_that_does_not_fit_serves_nobody() -> None:
     plan = make_plan(demand("llama3.1-70b"), machine(memory_bytes=24 << 30), Traffic())
     assert (plan.users.users, plan.users.limit, plan.serves_wanted) == (0, "memory", None)
     assert plan.memory.kv_bytes_per_worker == 0
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_settings_are_enough_for_the_users(nodes: int) -> None:
+    model, node, traffic = demand(), machine(nodes=nodes), Traffic(prompt_tokens=10, context_tokens=300)
+    plan = make_plan(model, node, traffic)
+    settings = plan.users.settings
+    kv_bytes = settings["engine.kv_memory_bytes"]
+    assert settings["worker.count"] == nodes
+    assert kv_bytes < plan.memory.kv_bytes_per_worker
+    outcome = simulate(
+        step_times(model, node), traffic, Promise(), kv_tokens=kv_bytes // plan.memory.kv_bytes_per_token,
+        most_running=settings["worker.max_concurrent_requests"], users=plan.users.users // nodes, context_tokens=2048,
+    )  # fmt: skip
+    assert outcome.kept
+    assert outcome.history_share == 1.0
+
+
+def test_a_search_that_ends_says_that_there_may_be_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users, "MOST_USERS", 5)
+    found = make_plan(demand(), machine(), Traffic(prompt_tokens=10)).users
+    assert (found.users, found.is_more) == (5, True)
+
+
+def test_too_few_places_limit() -> None:
+    huge = machine(read_bytes_per_s=4e12, macs_per_s=4e14, memory_bytes=2 << 40)
+    patient = Promise(token_s=60.0, first_token_s=60.0)
+    slow = Traffic(prompt_tokens=4, answer_tokens=900, context_tokens=0)
+    found = make_plan(demand(), huge, slow, promise=patient).users
+    assert found.running_per_worker == users.MOST_RUNNING
+    assert found.limit == "places"
+
+
+@pytest.mark.parametrize("qtype", ["bf16", "fp32"])
+def test_types_that_nobody_measured_are_refused(qtype: str) -> None:
+    with pytest.raises(CapacityError, match=f"with {qtype} weights is not measured"):
+        make_plan(demand(qtype=qtype), machine(), Traffic())
 
 
 def test_memory_adds_up() -> None:

@@ -3,9 +3,9 @@ from dataclasses import asdict, replace
 import pytest
 
 from app.capacity.demand import CapacityError
-from app.capacity.plan import step_times
 from app.capacity.service import Measurement, measured_times, service_capacity
 from app.capacity.step_time import decode_step, prompt_steps
+from app.capacity.users import step_times
 from tests.app.capacity.shapes import demand, machine
 
 
@@ -24,8 +24,9 @@ def measured(shape: str = "tinyllama-1.1b", factor: float = 1.0, kv_tokens: int 
         "prompt_tokens": 128,
         "prompt_s": factor * sum(times.expected(step).seconds for step in prompt_steps(128)),
         "token_s": factor * times.expected(decode_step(1, 136)).seconds,
+        "memory_left_bytes": 0,
     }
-    return Measurement("m", 1, "avx512_vnni", 2, 32, model.context_tokens, values)
+    return Measurement("m", 1, "avx512_vnni", 2, 32, model.context_tokens, 1, values)
 
 
 @pytest.mark.parametrize("factor", [0.05, 1.0, 7.0])
@@ -59,3 +60,33 @@ def test_times_that_are_none_are_refused() -> None:
     workers = measured()
     with pytest.raises(CapacityError, match="the workers of m have not measured themselves"):
         service_capacity(replace(workers, model={**workers.model, "token_s": 0.0}), 1)
+
+
+@pytest.fixture
+def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.capacity.service.candidates_for", lambda *_: ())
+
+
+@pytest.mark.usefixtures("no_table")
+def test_a_setting_that_limits_is_named() -> None:
+    fast = measured(factor=0.02)
+    few_places = replace(fast, max_running=2)
+    assert service_capacity(few_places, 5).limit == "places"
+    assert service_capacity(replace(few_places, max_running=4), 5).users > service_capacity(few_places, 5).users
+    little = measured(factor=0.3, kv_tokens=3000)
+    assert service_capacity(replace(little, max_running=256), 5).limit == "memory"
+    roomy = replace(little, max_running=256, model={**little.model, "memory_left_bytes": 8 << 30})
+    assert service_capacity(roomy, 5).limit == "kv_memory"
+    assert service_capacity(replace(roomy, workers_there=1000), 5).limit == "memory"
+
+
+@pytest.mark.usefixtures("no_table")
+def test_a_cache_that_holds_no_request_serves_nobody() -> None:
+    found = service_capacity(measured(kv_tokens=200), 1)
+    assert (found.users, found.limit, found.serves) == (0, "memory", False)
+
+
+def test_of_float_weights_no_other_machine_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = measured()
+    wide = replace(workers, model={**workers.model, "layer_bytes": 2 * workers.model["layer_weights"]})
+    assert service_capacity(wide, 5).candidates is None

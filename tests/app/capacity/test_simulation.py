@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from app.capacity.demand import CapacityError
-from app.capacity.plan import step_times
 from app.capacity.simulation import SERVICE_LATENCY_S, SERVICE_SHARE, Simulation, simulate
 from app.capacity.step_time import decode_step, prompt_steps
 from app.capacity.traffic import Arrival, Promise, Traffic, arrivals
+from app.capacity.users import step_times
 from tests.app.capacity.shapes import demand, machine
 
 TRAFFIC = Traffic(context_tokens=512)
@@ -53,11 +53,18 @@ def test_everything_is_given_back_at_the_end() -> None:
 
 def test_counting_equal_steps_at_once_changes_no_more_than_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     times, traffic = step_times(demand(), machine()), Traffic()
-    options = {"kv_tokens": 200_000, "most_running": 32, "users": 20, "requests": 300}
+    options = {
+        "kv_tokens": 200_000,
+        "most_running": 32,
+        "users": 20,
+        "requests": 300,
+        "context_tokens": 9000,
+        "seed": 1,
+    }
     coarse = simulate(times, traffic, Promise(), **options)
     monkeypatch.setattr("app.capacity.simulation._MOST_STEPS_AT_ONCE", 1)
     fine = simulate(times, traffic, Promise(), **options)
-    assert coarse.first_token_share == pytest.approx(fine.first_token_share, abs=0.02)
+    assert coarse.kept_share == pytest.approx(fine.kept_share, abs=0.02)
     assert coarse.busy_share == pytest.approx(fine.busy_share, rel=0.03)
 
 
@@ -66,7 +73,8 @@ def test_the_same_arguments_give_the_same_outcome_and_more_users_a_busier_worker
 
     def outcome(users: int):  # type: ignore[no-untyped-def]
         traffic = Traffic(prompt_tokens=10)
-        return simulate(times, traffic, Promise(), kv_tokens=300_000, most_running=32, users=users, requests=300)
+        options = {"kv_tokens": 300_000, "most_running": 32, "context_tokens": 9000, "requests": 300}
+        return simulate(times, traffic, Promise(), users=users, **options)
 
     assert outcome(5) == outcome(5)
     busy = [outcome(users).busy_share for users in (2, 8, 30)]
@@ -76,12 +84,63 @@ def test_the_same_arguments_give_the_same_outcome_and_more_users_a_busier_worker
 
 
 def test_arrivals_have_the_rate_and_the_medians_of_the_traffic() -> None:
-    drawn = arrivals(Traffic(prompt_tokens=72, answer_tokens=132, seconds_between=10), 50, 4000, seed=3)
+    drawn = arrivals(Traffic(prompt_tokens=72, answer_tokens=132, seconds_between=10), 50, 4000, 3, 90_000)
     assert 4000 / drawn[-1].at_s == pytest.approx(5, rel=0.05)
     prompts, answers = (sorted(getattr(each, name) for each in drawn) for name in ("prompt_tokens", "answer_tokens"))
     assert prompts[2000] == pytest.approx(72, rel=0.1)
     assert answers[2000] == pytest.approx(132, rel=0.1)
     assert [each.at_s for each in drawn] == sorted(each.at_s for each in drawn)
+
+
+def test_a_request_must_keep_both_parts_of_the_promise() -> None:
+    late = [Arrival(10.0 * n, n, 400 if n % 2 else 20, 1 if n % 2 else 40) for n in range(200)]
+    times = step_times(demand(), machine())
+    first_s = sum(times.expected(step).seconds for step in prompt_steps(400, 512))
+    token_s = times.expected(decode_step(1, 512)).seconds
+    # Those with the long prompt break one part, those with the answer the other: no request keeps both.
+    promise = Promise(first_token_s=0.9 * first_s, token_s=0.9 * token_s, share=0.3)
+    simulation = Simulation(times, TRAFFIC, kv_tokens=200_000, most_running=8, users=200)
+    outcome = simulation.run(late, promise)
+    assert outcome.kept_share == 0.0
+    assert not outcome.kept
+    for easier in (replace(promise, first_token_s=99.0), replace(promise, token_s=99.0)):
+        again = Simulation(times, TRAFFIC, kv_tokens=200_000, most_running=8, users=200)
+        assert again.run(late, easier).kept_share == pytest.approx(0.5, abs=0.01)
+
+
+def test_near_the_promise_s_share_three_seeds_decide() -> None:
+    times, traffic = step_times(demand(), machine()), Traffic(prompt_tokens=10)
+    options = {"kv_tokens": 300_000, "most_running": 32, "users": 12, "context_tokens": 9000, "requests": 300}
+    shares = sorted(simulate(times, traffic, Promise(), seed=seed, **options).kept_share for seed in (1, 2, 3))
+    near = Promise(share=simulate(times, traffic, Promise(), seed=1, **options).kept_share)
+    assert simulate(times, traffic, near, **options).kept_share == shares[1]
+    far = Promise(share=near.share - 0.1)
+    assert simulate(times, traffic, far, **options).kept_share == near.share
+
+
+def test_longer_requests_than_the_context_are_cut_to_it() -> None:
+    traffic = Traffic(context_tokens=100)
+    drawn = arrivals(traffic, 5, 2000, 1, 500)
+    assert max(100 + each.prompt_tokens + each.answer_tokens for each in drawn) == 500
+    assert min(each.answer_tokens for each in drawn) >= 1
+    assert min(each.prompt_tokens for each in drawn) >= 1
+
+
+@pytest.mark.parametrize(("kv_tokens", "context_tokens"), [(1000, 9000), (90_000, 1000)])
+def test_where_the_median_request_does_not_fit_nothing_runs(kv_tokens: int, context_tokens: int) -> None:
+    times = step_times(demand(), machine())
+    outcome = simulate(
+        times, Traffic(), Promise(), kv_tokens=kv_tokens, most_running=4, users=1, context_tokens=context_tokens
+    )
+    assert (outcome.kept, outcome.running_most) == (False, 0)
+
+
+def test_an_overload_is_the_worse_the_fewer_are_served_in_time() -> None:
+    times = step_times(demand(), machine())
+    options = {"kv_tokens": 300_000, "most_running": 32, "context_tokens": 9000}
+    shares = [simulate(times, Traffic(), Promise(), users=users, **options).kept_share for users in (22, 24, 26, 30)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > shares[1] > shares[2] > 0
 
 
 @pytest.mark.parametrize("changes", [

@@ -54,8 +54,32 @@ def test_the_text_has_speeds_memory_users_and_sources() -> None:
     assert status == 0, output
     words = " ".join(output.split())
     for expected in ("prompt of 512", "32 answers at 1,024", "best possible", "Memory of 412.3 GB", "What limits:",
-                     "This machine serves 20 users.", "machines of the table do", "Assumed:"):  # fmt: skip
+                     "This machine serves 20 users.", "machines of the table do", "Assumed:", "one NUMA node a socket",
+                     "worker.count 1, worker.max_concurrent_requests ", "asym_int4 and sym_int4 weights"):  # fmt: skip
         assert expected in words
+
+
+def test_weights_that_no_share_was_fitted_to_are_a_guess() -> None:
+    words = " ".join(run("qwen3-1.7b", *FAST, "--type", "int8")[1].split())
+    assert "int8 weights were not: this is a guess." in words
+    assert planned("qwen3-1.7b", *FAST, "--type", "int8")["is_type_measured"] is False
+    assert planned("qwen3-1.7b", *FAST)["is_type_measured"] is True
+
+
+@pytest.mark.parametrize(
+    ("rates", "reason"),
+    [
+        ({"macs_per_s": 40e9}, "a prompt of 578 tokens, as 1 of 20 is, takes"),
+        ({"read_bytes_per_s": 2e9}, "a token of one answer alone takes"),
+        ({"memory_bytes": 2_400_000_000}, "not even one request fits into the memory"),
+    ],
+)
+def test_what_of_the_promise_nobody_gets_is_named(rates: dict[str, float], reason: str, tmp_path: Path) -> None:
+    file = tmp_path / "slow.json"
+    file.write_text(json.dumps(machine(**rates, name="[slow]").to_dict()))
+    words = " ".join(run("tinyllama-1.1b", "--machine", str(file))[1].split())
+    assert f"No user gets that promise: {'' if 'memory_bytes' in rates else 'one alone breaks it; '}{reason}" in words
+    assert "[slow]: 1 worker" in words
 
 
 def test_json_has_what_the_text_has() -> None:
@@ -83,11 +107,12 @@ def test_types_and_a_gguf(hf: Path, tmp_path: Path) -> None:
 
 
 def test_a_machine_is_saved_and_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_rates, "measured_rates", lambda cpus, instruction: (40e9, 300e9))
+    monkeypatch.setattr(machine_rates, "measured_rates", lambda *_: machine_rates.NodeRates(40e9, 300e9, 350e9))
     file = tmp_path / "here.json"
     assert run("--save", str(file)) == (0, "")
     saved = Machine(**json.loads(file.read_text()))
     assert (saved.read_bytes_per_s, saved.macs_per_s, saved.is_measured) == (40e9, 300e9, True)
+    assert saved.best_macs_per_s == 350e9
     plan = planned("smollm2-135m", "--machine", str(file), "--memory-gb", "8")
     assert plan["machine"]["memory_bytes"] == 8 << 30
     assert plan["machine"]["macs_per_s"] == 300e9
@@ -130,6 +155,14 @@ def test_a_machine_may_be_written_by_hand_as_toml(tmp_path: Path) -> None:
         (["qwen3-4b", *FAST, "--memory-gb", "nan"], "--memory-gb must be above 0"),
         (["qwen3-4b", *FAST, "--kv-type", "int5"], "'int5' is not one of int16"),
         (["qwen3-4b", *FAST, "--type", "int5"], "'--type'"),
+        (
+            ["qwen3-4b", *FAST, "--type", "bf16"],
+            "qwen3-4b with bf16 weights is not measured: the plan knows int4 and int8",
+        ),
+        (
+            ["hf", *FAST, "--type", "fp32", "--context-tokens", "8", "--answer-tokens", "8"],
+            "fp32 weights is not measured",
+        ),
         (["qwen3-4b", *FAST, "--group-size", "7"], "group size 7 is not one of 32, 64, 128"),
         (["int4", *FAST, "--type", "int8"], "int4 is converted already: leave --type and --group-size out"),
     ],
@@ -146,7 +179,7 @@ def test_mistakes_are_one_line(
     (tmp_path / "mamba/config.json").write_text(json.dumps({**CONFIG, "model_type": "mamba"}))
     if arguments[0] == "int4":
         convert(hf, tmp_path / "int4", method="rtn", progress=False)
-    status, output = run(*arguments)
+    status, output = run(*(str(hf) if each == "hf" else each for each in arguments))
     assert status == 2
     assert message in output
     assert output.startswith("redoubt: ") or "see redoubt" in output

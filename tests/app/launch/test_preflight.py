@@ -6,7 +6,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from app.launch.config_file import ServiceConfig, parse_config
-from app.launch.preflight import check_start, machine_memory_bytes, ray_cpus
+from app.launch.preflight import check_start, ray_cpus
 from app.settings import SettingsError
 from app.workers.numa import Slot
 from tests.app.tiny_model import write_model, write_weights
@@ -86,12 +86,3 @@ def test_more_memory_than_the_machine_has(model: Path) -> None:
 def test_every_replica_finds_a_place_in_a_ray_of_our_own(model: Path) -> None:
     assert ray_cpus(service(model), 2) == 2
     assert ray_cpus(service(model, worker={"count": 2, "cpus_per_worker": 1}), 2) == 3
-
-
-def test_a_containers_memory_is_its_limit(tmp_path: Path) -> None:
-    limit = tmp_path / "memory.max"
-    machine = machine_memory_bytes(limit)
-    limit.write_text("max\n")
-    assert machine_memory_bytes(limit) == machine
-    limit.write_text("1000000\n")
-    assert machine_memory_bytes(limit) == 1_000_000

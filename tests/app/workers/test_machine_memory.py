@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from app.workers.machine_memory import NoRoomError, available_memory_bytes, check_room_beside
+from app.workers.machine_memory import NoRoomError, available_memory_bytes, check_room_beside, machine_memory_bytes
 
 GB = 10**9
 
@@ -21,6 +21,30 @@ def test_what_is_left_of_a_containers_limit(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("90000000\n")
     assert available_memory_bytes(meminfo, tmp_path) == 8000 << 10
     assert available_memory_bytes() > 0
+
+
+def test_a_containers_memory_is_its_limit(tmp_path: Path) -> None:
+    machine = machine_memory_bytes(tmp_path)
+    (tmp_path / "memory.max").write_text("max\n")
+    assert machine_memory_bytes(tmp_path) == machine
+    (tmp_path / "memory.max").write_text("1000000\n")
+    assert machine_memory_bytes(tmp_path) == 1_000_000
+
+
+def test_the_limits_of_the_own_cgroup_and_of_those_around_it_count(tmp_path: Path) -> None:
+    own, meminfo, group = tmp_path / "own", tmp_path / "meminfo", tmp_path / "system.slice/redoubt.service"
+    own.write_text("0::/system.slice/redoubt.service\n")
+    meminfo.write_text("MemAvailable: 8000000 kB\n")
+    group.mkdir(parents=True)
+    for folder, limit in ((group, "5000000"), (group.parent, "4000000")):
+        (folder / "memory.max").write_text(limit)
+        (folder / "memory.current").write_text("1000000")
+        (folder / "memory.stat").write_text("active_file 0\ninactive_file 500000\n")
+    assert machine_memory_bytes(tmp_path, own) == 4_000_000
+    assert available_memory_bytes(meminfo, tmp_path, own) == 3_500_000
+    (group / "memory.max").write_text("2000000")
+    assert machine_memory_bytes(tmp_path, own) == 2_000_000
+    assert available_memory_bytes(meminfo, tmp_path, own) == 1_500_000
 
 
 def test_a_second_worker_needs_weights_and_cache_once_more(tmp_path: Path) -> None:

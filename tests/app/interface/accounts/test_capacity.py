@@ -1,11 +1,16 @@
 """`/v1/admin/capacity`: the calculator over what workers report, for administrators only."""
 
+import asyncio
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.interface.errors import ApiError
+from app.interface.routes.capacity import _computed
 from app.messages.capacity import WorkerCapacity
 from app.messages.workers import WorkerRow
 from tests.app.fake_worker import FakeWorker, deltas
@@ -29,6 +34,7 @@ CAPACITY = WorkerCapacity(
     prompt_tokens=128,
     prompt_s=0.02,
     token_s=0.003,
+    memory_left_bytes=8 << 30,
 )
 FAST = replace(WORKER, max_context_tokens=4096, tier="avx512_vnni", max_running=64, capacity=CAPACITY)
 SLOW = replace(FAST, worker_id="w2", speed=1.0, capacity=replace(CAPACITY, prompt_s=0.8, token_s=0.1))
@@ -74,6 +80,31 @@ async def test_workers_that_are_silent_or_have_not_measured_do_not_count(asking:
 async def test_nonsense_users_are_refused(asking: Callable[..., Any], users: str) -> None:
     answer = await asking((FAST,), f"?users={users}")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "users")
+
+
+async def test_a_calculation_that_takes_too_long_or_fails_is_503_and_ends(caplog: pytest.LogCaptureFixture) -> None:
+    sleep = (sys.executable, "-c", "import time; time.sleep(60)")
+    with pytest.raises(ApiError) as caught:
+        await _computed({}, sleep, timeout_s=0.2)
+    assert (caught.value.status, caught.value.message) == (
+        503, "The machine is too busy to compute this; use `redoubt plan`."
+    )  # fmt: skip
+    with pytest.raises(ApiError) as caught:
+        await _computed({}, (sys.executable, "-c", "raise SystemExit('no such share')"))
+    assert caught.value.status == 503
+    assert "no such share" in caplog.text
+
+
+async def test_a_request_that_is_given_up_leaves_no_process(tmp_path: Path) -> None:
+    started = tmp_path / "pid"
+    program = f"import os, time; open({str(started)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    asked = asyncio.create_task(_computed({}, (sys.executable, "-c", program)))
+    while not (started.exists() and started.read_text()):
+        await asyncio.sleep(0.01)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    assert not Path(f"/proc/{started.read_text()}").exists()
 
 
 async def test_only_administrators_may_ask(asking: Callable[..., Any]) -> None:

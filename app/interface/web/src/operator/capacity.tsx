@@ -11,6 +11,8 @@ const LIMITS = {
   read: "reading from memory",
   compute: "multiply-adds",
   memory: "memory of the KV cache",
+  places: "worker.max_concurrent_requests",
+  kv_memory: "engine.kv_memory_bytes",
 } as const;
 
 export function Capacity() {
@@ -39,7 +41,7 @@ export function Capacity() {
       <h2 id="capacity">Capacity</h2>
       <p class="quiet small">
         How many users the workers serve with a first token under 3 s and 200 ms a token, at 95 %, if each sends a request a minute. Computed from
-        the warm-up of each model's slowest worker; it takes some seconds.
+        the warm-up of each model's slowest worker, with its settings; it takes some seconds. If a setting limits, its name is there.
       </p>
       <form class="row" onSubmit={(event) => void ask(event)}>
         <label for="capacity-users">Users</label>
@@ -86,13 +88,14 @@ function Models({ users, models }: { users: number; models: ModelCapacity[] }) {
 }
 
 function Machines({ model, users }: { model: ModelCapacity; users: number }) {
+  if (model.candidates === null) return <p class="small">Nobody has measured weights of the type of {model.name} on other machines.</p>;
   const titles = model.candidates.filter((each) => each.serves).map((each) => each.title);
   const who = `${users.toLocaleString("en")} users of ${model.name}`;
   if (titles.length === 0) return <p class="small">No single machine of the table would serve {who}.</p>;
   return (
     <details>
       <summary>{titles.length} machines of the table would serve {who}</summary>
-      <p class="small">{titles.join(", ")}. Expected from what vendors publish and our measurements with two cores; <code>redoubt plan</code> has the details.</p>
+      <p class="small">{titles.join(", ")}. Each with one worker a socket, and places and KV cache as these users need them. Expected from what vendors publish and our measurements with two cores; <code>redoubt plan</code> has the details.</p>
     </details>
   );
 }

@@ -81,8 +81,8 @@ export interface ModelCapacity {
   kv_tokens: number;
   users: number;
   serves: boolean;
-  limit: "read" | "compute" | "memory";
-  candidates: { name: string; title: string; serves: boolean }[];
+  limit: "read" | "compute" | "memory" | "places" | "kv_memory";
+  candidates: { name: string; title: string; serves: boolean }[] | null;
 }
 
 /** The last overview of each ingress that has answered lately, the newest first. */

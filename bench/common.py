@@ -30,14 +30,20 @@ def commit() -> str:
     git = ["git", "-C", str(ROOT)]
     excluded = [f":(exclude){folder}" for folder in NO_CODE]
     try:
+        if Path(_output_of([*git, "rev-parse", "--show-toplevel"])) != ROOT.resolve():
+            return _version()  # installed below another repository, whose commits say nothing of this code
         name = _output_of([*git, "describe", "--always", "--abbrev=12", "--match="])
         changed = _output_of([*git, "status", "--porcelain", "--untracked-files=no", "--", ".", *excluded])
         return f"{name}-dirty" if changed else name
     except (OSError, subprocess.CalledProcessError):
-        try:
-            return version("redoubt")
-        except PackageNotFoundError:
-            return "unknown"
+        return _version()
+
+
+def _version() -> str:
+    try:
+        return version("redoubt")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def _output_of(command: Sequence[str]) -> str:

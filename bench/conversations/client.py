@@ -48,7 +48,10 @@ class Client:
     """Sends the conversations of one job."""
 
     def __init__(self, job: dict[str, Any]) -> None:
-        """job: url, conversations (lists of {"path", "body"}), arrivals_s or at_once, timeout_s, end_by_s."""
+        """job: url, conversations (lists of {"path", "body"}), arrivals_s or at_once, timeout_s, end_by_s.
+
+        begin_within_s, if it is there: in a closed loop no conversation begins later.
+        """
         place = urlsplit(job["url"])
         self._secure = place.scheme == "https"
         self._host, self._port = place.hostname or "", place.port or (443 if self._secure else 80)
@@ -58,6 +61,7 @@ class Client:
         self._at_once: int = job["at_once"]
         self._timeout_s: float = job["timeout_s"]
         self._end_by_s: float = job["end_by_s"]
+        self._begin_within_s: float | None = job.get("begin_within_s")
         self._start_s = 0.0
 
     async def run(self) -> list[Receipt]:
@@ -76,6 +80,8 @@ class Client:
         """One client of a closed loop: the next conversation as soon as its last one has ended."""
         receipts: list[Receipt] = []
         for number in numbers:
+            if self._begin_within_s is not None and self._now_s() > self._begin_within_s:
+                break
             receipts += await self._conversation(number, self._now_s())
         return receipts
 
@@ -98,7 +104,7 @@ class Client:
             async with asyncio.timeout(max(0.0, allowed_s)):
                 await self._stream(request, events)
         except TimeoutError:
-            error = "timeout" if allowed_s == self._timeout_s else "not done when the run was ended"
+            error = "timeout" if self._timeout_s < self._end_by_s - sent_s else "not done when the run was ended"
         except RequestError as failure:
             error = str(failure)
         except (OSError, asyncio.IncompleteReadError, ValueError) as failure:

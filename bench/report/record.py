@@ -4,20 +4,15 @@ A report belongs to one model, one machine and one set of options, which its `id
 host name or path in it. Does not know what sections measure.
 """
 
-import getpass
 import hashlib
 import json
-import os
-import re
-import socket
 from pathlib import Path
 from typing import Any, Final
 
+from bench.places import without_places
+
 FILE_NAME: Final = "report.json"
 FORMAT: Final = "redoubt-report-1"
-_PATH = re.compile(r"(?<![\w.:/<])/(?:[^\s/'\",:;()]+/)+")
-_LONGEST_REASON: Final = 400
-_OF_EVERYONE: Final = ("root", "localhost")
 
 
 class RecordError(Exception):
@@ -72,19 +67,3 @@ class Record:
         if format_there != FORMAT or digest_there != digest:
             raise RecordError(f"{self.path} is of another model, other options or another version of Redoubt: {advice}")
         return sections
-
-
-def without_places(text: str) -> str:
-    """A reason for the page, without the folders of paths and the user's and the host's name, and not too long."""
-    text = _PATH.sub("", " ".join(text.split()))
-    for private, stands_for in ((socket.gethostname(), "HOST"), (_user(), "USER")):
-        if len(private) > 2 and private not in _OF_EVERYONE:
-            text = re.sub(rf"\b{re.escape(private)}\b", stands_for, text)
-    return text if len(text) <= _LONGEST_REASON else f"... {text[-_LONGEST_REASON:]}"
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user id without a name
-        return os.environ.get("USER", "")

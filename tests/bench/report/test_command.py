@@ -1,7 +1,6 @@
 """The command with sections of the tests' own: going on after an interruption, what a failure leaves, bad options."""
 
 import json
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 
 from bench.report import command
 from bench.report.command import PAGE_NAME, chosen_sections, main, measure_report, shown_command
-from bench.report.record import Record, RecordError, without_places
+from bench.report.record import Record, RecordError
 from bench.report.section import NotMeasuredError, ReportOptions, Section, Setup
 from bench.report.view import Lines, Table, View
 from tests.kernels.tiny_model import LLAMA, write_random_model
@@ -208,13 +207,3 @@ def test_the_shown_command_has_names_and_no_places(tmp_path: Path) -> None:
 
 def test_chosen_sections_keep_the_pages_order() -> None:
     assert [section.name for section in chosen_sections(["overhead", "machine"], [])] == ["machine", "overhead"]
-
-
-def test_reasons_have_no_places_and_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "gethostname", lambda: "secret-host")
-    monkeypatch.setattr("getpass.getuser", lambda: "alice")
-    found = without_places(
-        "secret-host: /home/alice/models/x.gguf: of alice,\n '/a/b c/d' and http://127.0.0.1:8000/v1/x"
-    )
-    assert found == "HOST: x.gguf: of USER, 'b c/d' and http://127.0.0.1:8000/v1/x"
-    assert len(without_places("x" * 5000)) < 500

@@ -32,7 +32,8 @@ def start(python: Path, model: Path, port: int, sizes: Sizes) -> Start:
             *("--kv-gib", str(sizes.kv_gib)),
         ),
         settings=f"ContinuousBatchingPipeline behind an HTTP server of this bench; the GGUF's weights, {precision}, "
-        f"{STEP_TOKENS} tokens a step, split and fused prompts, {sizes.slots} sequences, prefix cache, {sizes.kv_gib} GiB KV",
+        f"{STEP_TOKENS} tokens a step, split and fused prompts, {sizes.slots} sequences, prefix cache, "
+        f"{sizes.kv_gib} GiB KV",
     )
 
 

@@ -136,7 +136,8 @@ class Comparison:
         except NotSupportedError as error:
             self._refusals[one.name, work] = without_places(str(error))
         except CrashError as error:
-            self.crashes.append({"engine": one.name, "work": work.name, "variant": variant, "reason": without_places(str(error))})
+            reason = without_places(str(error))
+            self.crashes.append({"engine": one.name, "work": work.name, "variant": variant, "reason": reason})
             self._refusals[one.name, work] = "crashed"
         return rates
 

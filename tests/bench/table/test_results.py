@@ -80,6 +80,18 @@ def test_a_figure_without_a_peer_replaces_none_with_one(tmp_path: Path) -> None:
     assert column["1.1b", ONE].ours_tokens_per_s == 70.0  # neither has a peer
 
 
+def test_a_comparison_with_fewer_peers_names_those_it_lacks(tmp_path: Path) -> None:
+    rates = {"redoubt": {ONE: 60.0}, "a": {ONE: 20.0}, "b": {ONE: 30.0}}
+    write(tmp_path, "x", comparison(rates))
+    later = {"measured_at": "2026-02-04T00:00:00+00:00"}
+    write(tmp_path, "y", comparison({name: rates[name] for name in ("redoubt", "a")}, **later))
+    cell = columns(read_results(tmp_path).comparisons)[Machine("Zen 4", 2)]["1.1b", ONE]
+    assert (cell.source.file, cell.without) == ("compare-y", ("b",))
+    crashed = {**rates, "b": {ONE: "crashed"}}  # that is a result, which the details have
+    write(tmp_path, "z", comparison(crashed, measured_at="2026-02-05T00:00:00+00:00"))
+    assert columns(read_results(tmp_path).comparisons)[Machine("Zen 4", 2)]["1.1b", ONE].without == ()
+
+
 def test_a_machine_without_figures_is_no_column(tmp_path: Path) -> None:
     write(tmp_path, "a", comparison({"redoubt": {ONE: "crashed"}, "a": {ONE: 1.0}}))
     assert columns(read_results(tmp_path).comparisons) == {}

@@ -5,6 +5,7 @@ Knows no engine and no model, and not what the machine can do at most (`bench.ra
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -66,6 +67,12 @@ def process_resident_bytes() -> int:
 def available_memory_bytes() -> int:
     """Memory that the kernel says is available without swapping."""
     return memory_bytes("/proc/meminfo", "MemAvailable")
+
+
+def exit_on_end_signals() -> None:
+    """Lets SIGTERM and SIGHUP raise SystemExit, so that what a bench has started is ended, and written what it has."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
 
 
 class OneLineParser(argparse.ArgumentParser):

@@ -15,7 +15,6 @@ status is 1 if a peer is missing.
 import argparse
 import json
 import os
-import signal
 import statistics
 import sys
 import time
@@ -29,7 +28,7 @@ from typing import Any
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from bench.code_age import last_engine_change
-from bench.common import ROOT, OneLineParser, at_least, machine, number_list
+from bench.common import ROOT, OneLineParser, at_least, exit_on_end_signals, machine, number_list
 from bench.compare_table import table
 from bench.limits import Demand
 from bench.models import NAMES, bench_model
@@ -373,7 +372,7 @@ def types_of(text: str, known: Sequence[str]) -> tuple[str, ...]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status: 1 if a peer is missing from the result."""
     options = parse(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the engines end too
+    exit_on_end_signals()
     todo = works(options.prompt, options.decode_context, options.generate, options.batch, options.context)
     try:
         result = compare(options, todo)

@@ -14,7 +14,6 @@ JSON is written after every round, without folders and names of this machine.
 import argparse
 import json
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from bench.common import machine
+from bench.common import exit_on_end_signals, machine
 from bench.conversations.data import Conversations, DataError, read_conversations
 from bench.conversations.figures import Promise, pooled, without_samples
 from bench.conversations.fleet import Fleet, RunningService, fit_together
@@ -285,8 +284,7 @@ def write(result: dict[str, Any], out: Path | None) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status: 1 if a server is missing from the result."""
     options = parse(arguments)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # so that the servers end too
-        signal.signal(number, lambda received, _: sys.exit(128 + received))
+    exit_on_end_signals()
     try:
         data = read_conversations(options.data)
         if options.url is not None:

@@ -9,7 +9,6 @@ import argparse
 import json
 import re
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from typing import Any, Final
 
 from bench import compare
 from bench.code_age import last_engine_change
-from bench.common import ROOT, OneLineParser, at_least, available_memory_bytes, commit
+from bench.common import ROOT, OneLineParser, at_least, available_memory_bytes, commit, exit_on_end_signals
 from bench.cores import default_threads
 from bench.models import bench_model, weights_of
 from bench.peers import Peer
@@ -122,7 +121,7 @@ def measure_and_render(options: argparse.Namespace, compare_one: Compare) -> int
         )
     threads = options.threads or default_threads()
     machine = Machine(options.machine or this_processor().name, threads)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the engines end too
+    exit_on_end_signals()
     status = 0
     runs, left_out = runs_to_do(options, machine)
     if runs:

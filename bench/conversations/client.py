@@ -18,6 +18,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 LINE_LIMIT_BYTES = 1 << 20
+TIMEOUT, CUT = "timeout", "not done when the run was ended"
+"""What a receipt says of a request that took too long itself, or that was open when the run ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class Client:
             async with asyncio.timeout(max(0.0, allowed_s)):
                 await self._stream(request, events)
         except TimeoutError:
-            error = "timeout" if self._timeout_s < self._end_by_s - sent_s else "not done when the run was ended"
+            error = TIMEOUT if self._timeout_s < self._end_by_s - sent_s else CUT
         except RequestError as failure:
             error = str(failure)
         except (OSError, asyncio.IncompleteReadError, ValueError) as failure:

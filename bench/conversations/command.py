@@ -159,7 +159,9 @@ def measure_running(options: argparse.Namespace, data: Conversations) -> dict[st
     """Measures the service at the URL. Raises DataError, ServerError, RuntimeError."""
     service = RunningService(options.url)
     plan = make_plan(options, data, options.model_folder)
-    result = first_result(options, plan, data, service.model) | {"servers": {service.name: service.about()}}
+    result = first_result(options, plan, data, without_places(service.model)) | {
+        "servers": {service.name: service.about()}
+    }
     warm_up(plan)(service)
     if options.find_rate:
         result["found_rates"] = {service.name: Search(service, plan).run()}

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from bench.common import available_memory_bytes
 from bench.conversations.server import Launch, Server, ServerError, first_model, undisturbed
-from bench.places import shown_url
+from bench.places import shown_url, without_places
 
 
 class Target(Protocol):
@@ -41,7 +41,7 @@ class RunningService:
 
     def about(self) -> dict[str, Any]:
         """What a result says of it."""
-        return {"url": shown_url(self.url), "model": self.model}
+        return {"url": shown_url(self.url), "model": without_places(self.model)}
 
 
 class Fleet:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from bench.conversations.client import Receipt
+from bench.conversations.client import CUT, Receipt
 from bench.conversations.figures import Promise, pooled
 from bench.conversations.fleet import Fleet
 from bench.conversations.load import Load, body
@@ -125,7 +125,8 @@ def test_a_server_that_fails_takes_no_further_part(
         return good(self, url, model, selection)
 
     monkeypatch.setattr(Load, "send", send)
-    fleet, rounds = Servers(), {}
+    fleet = Servers()
+    rounds: dict[str, list[dict[str, Any]]] = {}
     play(cast("Fleet", fleet), replace(PLAN, rounds=4), rounds.update)
     assert {name: len(some) for name, some in rounds.items()} == {"redoubt": 4, "slow": 1}
     assert fleet.missing == {"slow": "round 2: the client did not end within 90 s"}
@@ -155,6 +156,18 @@ def test_a_search_ends_at_once_where_one_client_alone_waits_too_long(
     assert len(sent) == 1
     assert found["conversations_per_s"] == 0
     assert found["not_reached"] == "one client alone breaks the promise already"
+
+
+def test_a_search_fails_where_no_request_succeeds_but_not_where_all_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(error: str) -> None:
+        failed = [Receipt(0, 0, 0.0, 0.0, 600.0, [], 0, 0, 0, error)]
+        monkeypatch.setattr(Load, "send", lambda *_: failed)
+
+    failing("status 500")
+    with pytest.raises(RuntimeError, match="no request succeeds: {'status 500': 1}"):
+        Search(Server("redoubt"), PLAN).run()
+    failing(CUT)
+    assert Search(Server("redoubt"), PLAN).run()["conversations_per_s"] == 0
 
 
 def test_a_search_has_an_end(sent: list[tuple[str, list[str], float | None]]) -> None:

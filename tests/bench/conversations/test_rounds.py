@@ -165,7 +165,7 @@ def test_a_search_fails_where_no_request_succeeds_but_not_where_all_are_slow(mon
         monkeypatch.setattr(Load, "send", lambda *_: failed)
 
     failing("status 500")
-    with pytest.raises(RuntimeError, match="no request succeeds: .*status 500"):
+    with pytest.raises(RuntimeError, match=r"no request succeeds: .*status 500"):
         Search(Server("redoubt"), PLAN).run()
     failing(CUT)
     assert Search(Server("redoubt"), PLAN).run()["conversations_per_s"] == 0
@@ -201,8 +201,8 @@ def test_a_round_without_answers_has_no_medians_and_no_ratios() -> None:
 def test_a_request_is_cut_by_its_run_alone_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs: list[dict[str, Any]] = []
 
-    def run(command: list[str], *, input: str, **_: object) -> subprocess.CompletedProcess[str]:
-        jobs.append(json.loads(input))
+    def run(command: list[str], **given: Any) -> subprocess.CompletedProcess[str]:
+        jobs.append(json.loads(given["input"]))
         return subprocess.CompletedProcess(command, 0, "[]", "")
 
     monkeypatch.setattr(subprocess, "run", run)

@@ -56,7 +56,7 @@ class Record:
 
     def is_settled(self, name: str) -> bool:
         """Whether a section needs no measuring: it has a result. What could not be measured is tried again."""
-        return self.sections.get(name, {}).get("status") == "measured"
+        return name in self.sections and bool(self.sections[name]["status"] == "measured")
 
     def put(self, name: str, status: str, took_s: float, *, result: object = None, reason: str = "") -> None:
         """Records a section, and writes the file."""

@@ -25,9 +25,15 @@ class EngineChange:
 
 
 def last_engine_change(root: Path = ROOT, revision: str = "HEAD") -> EngineChange | None:
-    """The last change up to a revision; None where there is no repository or the revision is not in it."""
+    """The last change up to a revision; None where there is no repository or the revision is not in it.
+
+    Neither is it known in a shallow clone: there the oldest commit that was fetched seems to have changed everything.
+    """
+    shallow = ["git", "-C", str(root), "rev-parse", "--is-shallow-repository"]
     command = ["git", "-C", str(root), "log", "-1", "--format=%cI %h", "--abbrev=10", revision, "--", *ENGINE_FOLDERS]
     try:
+        if subprocess.run(shallow, check=True, capture_output=True, text=True).stdout.strip() != "false":
+            return None
         printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     except (OSError, subprocess.CalledProcessError):
         return None

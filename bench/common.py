@@ -5,6 +5,7 @@ Knows no engine and no model, and not what the machine can do at most (`bench.ra
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -30,14 +31,20 @@ def commit() -> str:
     git = ["git", "-C", str(ROOT)]
     excluded = [f":(exclude){folder}" for folder in NO_CODE]
     try:
+        if Path(_output_of([*git, "rev-parse", "--show-toplevel"])) != ROOT.resolve():
+            return _version()  # installed below another repository, whose commits say nothing of this code
         name = _output_of([*git, "describe", "--always", "--abbrev=12", "--match="])
         changed = _output_of([*git, "status", "--porcelain", "--untracked-files=no", "--", ".", *excluded])
         return f"{name}-dirty" if changed else name
     except (OSError, subprocess.CalledProcessError):
-        try:
-            return version("redoubt")
-        except PackageNotFoundError:
-            return "unknown"
+        return _version()
+
+
+def _version() -> str:
+    try:
+        return version("redoubt")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def _output_of(command: Sequence[str]) -> str:
@@ -60,6 +67,12 @@ def process_resident_bytes() -> int:
 def available_memory_bytes() -> int:
     """Memory that the kernel says is available without swapping."""
     return memory_bytes("/proc/meminfo", "MemAvailable")
+
+
+def exit_on_end_signals() -> None:
+    """Lets SIGTERM and SIGHUP raise SystemExit, so that what a bench has started is ended, and written what it has."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
 
 
 class OneLineParser(argparse.ArgumentParser):

@@ -15,8 +15,6 @@ status is 1 if a peer is missing.
 import argparse
 import json
 import os
-import shlex
-import signal
 import statistics
 import sys
 import time
@@ -30,11 +28,12 @@ from typing import Any
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from bench.code_age import last_engine_change
-from bench.common import ROOT, OneLineParser, at_least, machine, number_list
+from bench.common import ROOT, OneLineParser, at_least, exit_on_end_signals, machine, number_list
 from bench.compare_table import table
 from bench.limits import Demand
 from bench.models import NAMES, bench_model
 from bench.peers import InstallError, Peer
+from bench.places import shown_command, without_places
 from bench.process import Contender, CrashError
 from bench.processor import machine_facts, this_processor
 from bench.rates import Rates, best_rates, rates_json, sample_rates
@@ -134,9 +133,10 @@ class Comparison:
             while not rates or (time.monotonic() < end_s and len(rates) < MOST_TIMES):
                 rates.append(work.tokens / one.measure(work, variant))
         except NotSupportedError as error:
-            self._refusals[one.name, work] = str(error)
+            self._refusals[one.name, work] = without_places(str(error))
         except CrashError as error:
-            self.crashes.append({"engine": one.name, "work": work.name, "variant": variant, "reason": str(error)})
+            reason = without_places(str(error))
+            self.crashes.append({"engine": one.name, "work": work.name, "variant": variant, "reason": reason})
             self._refusals[one.name, work] = "crashed"
         return rates
 
@@ -263,7 +263,7 @@ def compare(options: argparse.Namespace, todo: Sequence[Work]) -> dict[str, Any]
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "code_at": None if changed is None else changed.at.isoformat(),
         "threads": options.threads,
-        "command": shlex.join(["redoubt", "bench", "compare", *options.arguments]),
+        "command": shown_command(["redoubt", "bench", "compare", *options.arguments]),
         "load_average_before": os.getloadavg()[0],
         "kv_type": options.kv_type,
         "compute_type": options.compute_type,
@@ -280,7 +280,7 @@ def compare(options: argparse.Namespace, todo: Sequence[Work]) -> dict[str, Any]
                 peer: Peer = import_module(f"bench.peers.{name}").PEER
                 contenders.append(start_peer(peer, setting, contenders))
             except (InstallError, CrashError, MemoryError, OSError, ImportError) as error:
-                missing[name] = str(error)
+                missing[name] = without_places(str(error))
                 tqdm.write(f"{name} is missing: {error}", file=sys.stderr)
         comparison = Comparison(contenders, todo, options.repeats, options.tuning_tokens)
         samples = [sample_rates(options.threads)]
@@ -372,7 +372,7 @@ def types_of(text: str, known: Sequence[str]) -> tuple[str, ...]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status: 1 if a peer is missing from the result."""
     options = parse(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the engines end too
+    exit_on_end_signals()
     todo = works(options.prompt, options.decode_context, options.generate, options.batch, options.context)
     try:
         result = compare(options, todo)

@@ -23,8 +23,9 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from bench.common import OneLineParser, machine, number_list
+from bench.cores import pinned_cpus
 from bench.kernel_cases import MODEL_CASES, ODD_CASES, LinearCase, make_weights, matrix_of
-from bench.rates import best_cpu_s, compute_peaks, pinned_cpus, time_reads
+from bench.rates import best_cpu_s, compute_peaks, time_reads
 from bench.testing_kernels import testing
 from kernels import _native
 

@@ -17,7 +17,6 @@ saved. All answers must be the same.
 
 import argparse
 import random
-import shlex
 import statistics
 import sys
 import time
@@ -38,6 +37,7 @@ from bench.memory_rig import Rig, rig
 from bench.peers import InstallError
 from bench.peers.llama_cpp import PEER as LLAMA_CPP
 from bench.peers.llama_cpp_state import command as llama_cpp_command
+from bench.places import shown_command
 from bench.plots import draw
 from bench.process import Contender, CrashError
 from kernels import _native
@@ -282,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = MemoryBenchOptions(**parsed)
 
     def measure() -> dict[str, Any]:
-        result = measure_memory(options, shlex.join(["redoubt", "bench", "memory", *words]))
+        result = measure_memory(options, shown_command(["redoubt", "bench", "memory", *words]))
         if plots is not None:
             draw(result, plots)
         return result

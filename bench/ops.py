@@ -16,7 +16,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from bench.common import machine
-from bench.rates import READ_BYTES, best_cpu_s, compute_peaks, pinned_cpus, time_reads
+from bench.cores import pinned_cpus
+from bench.rates import READ_BYTES, best_cpu_s, compute_peaks, time_reads
 from bench.testing_kernels import testing
 from kernels import _native
 from kernels._native import Sampler

@@ -4,11 +4,11 @@ On a shared machine they drift, so they are sampled again and again during a run
 engine and no model.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from bench.cores import pinned_cpus
 from kernels import _native
 
 READ_BYTES: Final = 128 << 20
@@ -16,11 +16,6 @@ READ_BYTES: Final = 128 << 20
 COLD_BYTES: Final = 512 << 20
 """Memory that a sample goes through: several times any last-level cache, so that reads come from memory."""
 READS: Final = 8
-
-
-def pinned_cpus(threads: int) -> tuple[int, ...]:
-    """The CPUs that as many pinned threads run on: the first ones that this process may use."""
-    return tuple(sorted(os.sched_getaffinity(0)))[:threads]
 
 
 def best_cpu_s(times: Sequence[tuple[float, float]]) -> float:

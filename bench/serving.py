@@ -40,6 +40,7 @@ from app.messages.failures import EngineError
 from app.messages.requests import GenerateRequest, SamplingParams
 from app.settings import EngineSettings
 from bench.common import ROOT, OneLineParser, machine, number_list, print_result
+from bench.kv_memory import kv_memory_bytes
 from bench.serving_client import Order, Receipt
 from kernels import _native
 
@@ -95,12 +96,13 @@ def running_service(
         worker |= {"threads": options.threads, "max_concurrent_requests": max(options.streams)}
         worker |= worker_settings or {}
         # Random tokens and their continuations repeat themselves, so that guesses would dominate the result.
-        values["applications"][0]["args"]["engine"]["guess_tokens"] = 0
+        values["applications"][0]["args"]["engine"] |= {"guess_tokens": 0, "kv_memory_bytes": kv_bytes(options)}
         tls_port = None if evidence == "none" else _free_port()
         values["applications"][0]["args"]["attestation"] = {"evidence": evidence, "tls_port": tls_port or 8443}
         config.write_text(yaml.safe_dump(values), encoding="utf-8")
         port = _free_port()
-        command = [sys.executable, "-m", "app.cli", "serve", "--config", str(config)]
+        command = ["setpriv", "--pdeathsig", "TERM"]  # then it ends whole, also when this bench is killed
+        command += [sys.executable, "-m", "app.cli", "serve", "--config", str(config)]
         command += ["--port", str(port), "--model", str(options.model)]
         environment = os.environ | ({ALLOW_SOFT: "1"} if evidence == "soft" else {})
         began_s = time.monotonic()
@@ -114,6 +116,11 @@ def running_service(
             finally:
                 process.terminate()
                 process.wait(60)
+
+
+def kv_bytes(options: ServingBenchOptions) -> int:
+    """Memory for the keys and values of all streams at once, and never less than the service's default."""
+    return kv_memory_bytes(options.model, max(options.streams), options.prompt + options.generate)
 
 
 class HttpSide:
@@ -151,7 +158,7 @@ class EngineSide:
             compute_type=settings.compute_type,
             prompt_compute_type=settings.prompt_compute_type,
             kv_type=kv_type,
-            kv_pages=kv_pages_within(str(options.model), kv_type, 1 << 30),
+            kv_pages=kv_pages_within(str(options.model), kv_type, kv_bytes(options)),
             max_sequences=max(options.streams),
             max_step_tokens=512,
             max_context_tokens=options.prompt + options.generate,

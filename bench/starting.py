@@ -7,11 +7,15 @@ may yet take, as when they repack their weights. Measures nothing.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from bench.common import ROOT, available_memory_bytes
 from bench.models import BenchModel
 from bench.peers import Peer
 from bench.process import Contender, CrashError
+
+NO_ROOM: Final = "GB of memory"
+"""Is in the reason why a peer is missing that does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ def start_peer(peer: Peer, setting: Setting, others: Sequence[Contender]) -> Con
     if needed > free - growth:
         others_take = f", of which engines before it may yet take {growth / 1e9:.1f} GB" if growth else ""
         raise MemoryError(
-            f"needs about {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free{others_take}: not run"
+            f"needs about {needed / 1e9:.1f} {NO_ROOM}, {free / 1e9:.1f} GB are free{others_take}: not run"
         )
     path = setting.model.make_gguf() if peer.reads == "gguf" else setting.model.make_hf()
     command = peer.command(

@@ -18,6 +18,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 LINE_LIMIT_BYTES = 1 << 20
+TIMEOUT, CUT = "timeout", "not done when the run was ended"
+"""What a receipt says of a request that took too long itself, or that was open when the run ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,10 @@ class Client:
     """Sends the conversations of one job."""
 
     def __init__(self, job: dict[str, Any]) -> None:
-        """job: url, conversations (lists of {"path", "body"}), arrivals_s or at_once, timeout_s, end_by_s."""
+        """job: url, conversations (lists of {"path", "body"}), arrivals_s or at_once, timeout_s, end_by_s.
+
+        begin_within_s, if it is there: in a closed loop no conversation begins later.
+        """
         place = urlsplit(job["url"])
         self._secure = place.scheme == "https"
         self._host, self._port = place.hostname or "", place.port or (443 if self._secure else 80)
@@ -58,6 +63,7 @@ class Client:
         self._at_once: int = job["at_once"]
         self._timeout_s: float = job["timeout_s"]
         self._end_by_s: float = job["end_by_s"]
+        self._begin_within_s: float | None = job.get("begin_within_s")
         self._start_s = 0.0
 
     async def run(self) -> list[Receipt]:
@@ -76,6 +82,8 @@ class Client:
         """One client of a closed loop: the next conversation as soon as its last one has ended."""
         receipts: list[Receipt] = []
         for number in numbers:
+            if self._begin_within_s is not None and self._now_s() > self._begin_within_s:
+                break
             receipts += await self._conversation(number, self._now_s())
         return receipts
 
@@ -98,7 +106,7 @@ class Client:
             async with asyncio.timeout(max(0.0, allowed_s)):
                 await self._stream(request, events)
         except TimeoutError:
-            error = "timeout" if allowed_s == self._timeout_s else "not done when the run was ended"
+            error = TIMEOUT if self._timeout_s < self._end_by_s - sent_s else CUT
         except RequestError as failure:
             error = str(failure)
         except (OSError, asyncio.IncompleteReadError, ValueError) as failure:

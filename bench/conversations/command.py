@@ -7,14 +7,13 @@
 Conversations of the data are sent as users would: streamed, arriving at random or from `--at-once` clients in a closed
 loop, each with its own prompt and as many tokens of answer as the data's. Every server gets the same requests at the
 same times, other ones in each round. A model with random weights gets token ids of the same lengths. Without a URL all
-servers are started here, and take turns. The JSON is written after every round.
+servers are started here, and take turns. One that fails is in the result with its reason, and the others go on. The
+JSON is written after every round, without folders and names of this machine.
 """
 
 import argparse
 import json
 import os
-import shlex
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -23,22 +22,27 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from bench.common import machine
+from bench.common import exit_on_end_signals, machine
 from bench.conversations.data import Conversations, DataError, read_conversations
-from bench.conversations.figures import Promise
+from bench.conversations.figures import Promise, pooled, without_samples
 from bench.conversations.fleet import Fleet, RunningService, fit_together
 from bench.conversations.launches import OURS, OwnSettings, own_launches, peer_launch
 from bench.conversations.options import parse
 from bench.conversations.plan import Bounds, Tokenize, select
-from bench.conversations.rounds import LEAST_PROBE, WARM_UP, Plan, medians, play, ratios, run_once, search, warm_up
+from bench.conversations.rounds import WARM_UP, Plan, medians, play, ratios, run_once, warm_up
+from bench.conversations.search import LEAST_PROBE, Search
 from bench.conversations.server import Launch, ServerError
 from bench.conversations.table import table
+from bench.kv_memory import kv_memory_bytes
 from bench.models import EMBEDDED_NAME, BenchModel, bench_model
 from bench.peers import InstallError
 from bench.peers.http_server import Sizes
+from bench.places import reasons_without_places, shown_command, without_places
 from quant.errors import QuantError
 
 _SAMPLE = "The quick brown fox jumps over the lazy dog, and nobody minds."
+FULL_LOOPS = 8
+"""Conversations for each client of a closed loop, below which its beginning and end count too much."""
 SLACK_TOKENS = 64
 """Of a request's context, for what a chat template adds."""
 
@@ -97,17 +101,20 @@ def make_plan(options: argparse.Namespace, data: Conversations, packed: Path | N
         promise=Promise(options.first_token_s, options.token_s),
         run_s=options.run_s,
         probe_s=options.probe_s,
+        search_s=options.search_s,
+        request_s=options.request_s,
         seed=options.seed,
     )
 
 
 def first_result(options: argparse.Namespace, plan: Plan, data: Conversations, model: str) -> dict[str, Any]:
-    """What a result says of what is measured."""
+    """What a result says of what is measured. Of a service at a URL neither the machine nor the code is known."""
+    here = machine()
+    about = {"client_cpu": here["cpu"]} if options.url is not None else {**here, "threads": options.threads}
     return {
         "model": model,
-        **machine(),
-        "command": shlex.join(["redoubt", "bench", "conversations", *options.arguments]),
-        "threads": options.threads,
+        **about,
+        "command": shown_command(["redoubt", "bench", "conversations", *options.arguments]),
         "load_average_before": os.getloadavg()[0],
         "data": {
             "file": options.data.name,
@@ -127,26 +134,48 @@ def first_result(options: argparse.Namespace, plan: Plan, data: Conversations, m
             "max_answer_tokens": options.max_answer_tokens,
         },
         "promise": {"first_token_s": plan.promise.first_token_s, "token_s": plan.promise.token_s, "share": 0.95},
+        "notes": notes(options, plan),
         "servers": {},
         "missing": {},
         "rounds": {},
         "medians": {},
+        "all_rounds": {},
         "ratios": {},
         "found_rates": {},
     }
+
+
+def notes(options: argparse.Namespace, plan: Plan) -> list[str]:
+    """What is to be known of the figures."""
+    if plan.rate is None and not options.find_rate and plan.conversations < FULL_LOOPS * plan.at_once:
+        return [
+            f"a round has {plan.conversations} conversations for {plan.at_once} clients: with fewer than {FULL_LOOPS} "
+            "each, the round's beginning and end, when fewer are computed at once, weigh on its rates"
+        ]
+    return []
 
 
 def measure_running(options: argparse.Namespace, data: Conversations) -> dict[str, Any]:
     """Measures the service at the URL. Raises DataError, ServerError, RuntimeError."""
     service = RunningService(options.url)
     plan = make_plan(options, data, options.model_folder)
-    result = first_result(options, plan, data, service.model) | {"servers": {service.name: service.about()}}
+    result = first_result(options, plan, data, without_places(service.model)) | {
+        "servers": {service.name: service.about()}
+    }
     warm_up(plan)(service)
     if options.find_rate:
-        result["found_rates"] = {service.name: search(service, plan)}
+        result["found_rates"] = {service.name: Search(service, plan).run()}
         return result
+    rounds: list[dict[str, Any]] = []
     for number in range(plan.rounds):
-        _put_rounds(result, {service.name: [*result["rounds"].get(service.name, []), run_once(service, plan, number)]})
+        try:
+            rounds.append(run_once(service, plan, number))
+        except RuntimeError as error:
+            if not rounds:
+                raise
+            result["missing"] = {service.name: without_places(f"round {number + 1}: {error}")}
+            break
+        _put_rounds(result, {service.name: rounds})
         write(result, options.out)
     return result
 
@@ -160,13 +189,13 @@ def measure_fleet(options: argparse.Namespace, data: Conversations, folder: Path
     plan = make_plan(options, data, packed)
     result = first_result(options, plan, data, packed.name if model is None else model.name)
     launches, missing = all_launches(options, model, packed, plan, folder)
-    together = not options.variants and not options.in_turn and fit_together(launches)
+    together = stay_loaded(options, launches)
     fleet = Fleet(launches, warm_up(plan), together=together)
     fleet.missing |= missing
     result["together"] = together
 
     def done(rounds: dict[str, list[dict[str, Any]]]) -> None:
-        result["servers"], result["missing"] = fleet.about(), fleet.missing
+        result["servers"], result["missing"] = fleet.about(), reasons_without_places(fleet.missing)
         _put_rounds(result, rounds)
         write(result, options.out)
 
@@ -175,22 +204,46 @@ def measure_fleet(options: argparse.Namespace, data: Conversations, folder: Path
             for name in list(fleet.names):
                 with fleet.turn(name) as server:
                     if server is not None:
-                        result["found_rates"][name] = search(server, plan)
+                        with fleet.share_of_others(name) as cores:
+                            try:
+                                found = Search(server, plan).run()
+                            except RuntimeError as error:
+                                fleet.fails(name, f"the search: {error}")
+                                continue
+                        result["found_rates"][name] = found | {"cores_of_other_servers": cores()}
                 done({})
         else:
             play(fleet, plan, done)
-    done(result["rounds"])
-    if OURS in fleet.missing:
-        raise ServerError(f"our service did not start: {fleet.missing[OURS]}")
+    result["missing"] = reasons_without_places(fleet.missing)
+    write(result, options.out)
+    if not result["rounds"] and not result["found_rates"]:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in fleet.missing.items())
+        raise ServerError(f"no server could be measured: {reasons}")
     return result
+
+
+def stay_loaded(options: argparse.Namespace, launches: Sequence[Launch]) -> bool:
+    """Whether all servers stay loaded, rather than each being started for its turn.
+
+    Ours is started for its turn where peers stand beside it: idle it takes a share of their cores. So are variants of
+    it, each of which has a Ray of its own.
+    """
+    if len(launches) < 2:
+        return True
+    beside_ours = any(launch.workers for launch in launches) and not options.side_by_side
+    return not (options.in_turn or options.variants or beside_ours) and fit_together(launches)
 
 
 def all_launches(
     options: argparse.Namespace, model: BenchModel | None, packed: Path, plan: Plan, folder: Path
 ) -> tuple[list[Launch], dict[str, str]]:
     """The servers to start, and those that can't be, with the reason."""
+    context_tokens = plan.selection.context_tokens + SLACK_TOKENS
     sizes = Sizes(
-        threads=options.threads, slots=options.slots, context_tokens=plan.selection.context_tokens + SLACK_TOKENS
+        threads=options.threads,
+        slots=options.slots,
+        context_tokens=context_tokens,
+        kv_bytes=kv_memory_bytes(packed, options.slots, context_tokens),
     )
     own = OwnSettings(
         workers=options.workers,
@@ -217,8 +270,9 @@ def all_launches(
 
 
 def _put_rounds(result: dict[str, Any], rounds: dict[str, list[dict[str, Any]]]) -> None:
-    result["rounds"] = rounds
+    result["rounds"] = {name: [without_samples(one) for one in some] for name, some in rounds.items()}
     result["medians"] = {name: medians(some) for name, some in rounds.items()}
+    result["all_rounds"] = {name: pooled(some) for name, some in rounds.items()}
     result["ratios"] = ratios(rounds)
 
 
@@ -232,7 +286,7 @@ def write(result: dict[str, Any], out: Path | None) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status: 1 if a server is missing from the result."""
     options = parse(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end too
+    exit_on_end_signals()
     try:
         data = read_conversations(options.data)
         if options.url is not None:
@@ -244,6 +298,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (DataError, ServerError, RuntimeError, OSError, QuantError) as error:
         print(f"redoubt: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("redoubt: interrupted; all servers are ended", file=sys.stderr)
+        return 130
     print(table(result))
     return 1 if result["missing"] else 0
 

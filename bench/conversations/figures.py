@@ -1,15 +1,18 @@
 """Figures of one run: rates, waiting times, errors, and whether the promise was kept. Sends nothing."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from bench.conversations.client import Receipt
 from bench.conversations.plan import Selection
+
+SAMPLES: Final = "samples"
+"""Where figures have the times of single requests, so that rounds can be pooled; not in the JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +62,49 @@ def figures(receipts: Sequence[Receipt], selection: Selection, promise: Promise)
     end_s = max((one.end_s for one in receipts), default=0.0)
     took_s = end_s - min((one.due_s for one in receipts), default=0.0)
     kept = sum(one.keeps(promise) for one in times) / ordered
+    begun_s = sorted(one.sent_s for one in receipts if one.turn == 0)
+    samples = {
+        "first_token_s": [round(one.first_s, 5) for one in times],
+        "token_s": [round(one.token_s, 5) for one in times if one.token_s is not None],
+        "event_gap_s": [round(gap_s, 5) for gap_s in gaps_s],
+    }
     return {
         "requests": ordered,
         "completed": len(good),
         "errors": dict(Counter(error for _, error in results if error)),
         "not_sent": ordered - len(results),
         "took_s": round(took_s, 3),
+        "conversations_begun_per_s": _rate(begun_s),
         "requests_per_s": round(len(good) / took_s, 4) if took_s else 0.0,
         "tokens_per_s": round(sum(one.tokens for one in good) / took_s, 2) if took_s else 0.0,
         "prompt_tokens": sum(one.prompt_tokens for one in good),
         "cached_prompt_tokens": sum(one.cached_tokens for one in good),
         "answer_tokens": sum(one.tokens for one in good),
-        "first_token_s": _quantiles([one.first_s for one in times]),
-        "token_s": _quantiles([one.token_s for one in times if one.token_s is not None]),
-        "event_gap_p99_s": _quantiles(gaps_s).get("p99"),
+        "first_token_s": quantiles(samples["first_token_s"]),
+        "token_s": quantiles(samples["token_s"]),
+        "event_gap_p99_s": quantiles(samples["event_gap_s"]).get("p99"),
         "sent_late_most_s": round(max((one.sent_s - one.due_s for one in receipts), default=0.0), 4),
         "promise": {**asdict(promise), "kept_share": round(kept, 4), "kept": kept >= promise.share},
+        SAMPLES: samples,
     }
+
+
+def without_samples(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures for the JSON, which has no single request."""
+    return {name: value for name, value in found.items() if name != SAMPLES}
+
+
+def pooled(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Percentiles over the requests of all rounds together; None where there is no request."""
+    pools = {
+        name: [value for one in rounds for value in one[SAMPLES][name]]
+        for name in ("first_token_s", "token_s", "event_gap_s")
+    }
+    result: dict[str, float | None] = {}
+    for name in ("first_token", "token"):
+        found = quantiles(pools[f"{name}_s"])
+        result |= {f"{name}_{p}_s": found.get(p) for p in ("p50", "p95", "p99")}
+    return result | {"event_gap_p99_s": quantiles(pools["event_gap_s"]).get("p99")}
 
 
 def request_times(one: Receipt) -> RequestTimes:
@@ -84,7 +113,14 @@ def request_times(one: Receipt) -> RequestTimes:
     return RequestTimes(first_s - one.due_s, (last_s - first_s) / (one.tokens - 1) if one.tokens > 1 else None)
 
 
-def _quantiles(seconds: Sequence[float]) -> dict[str, float]:
+def quantiles(seconds: Sequence[float]) -> dict[str, float]:
+    """The median, 95 % and 99 %; empty without values."""
     if not seconds:
         return {}
     return {f"p{percent}": round(float(np.percentile(seconds, percent)), 5) for percent in (50, 95, 99)}
+
+
+def _rate(times_s: Sequence[float]) -> float | None:
+    """Of events at these times, in order, from the first to the last."""
+    took_s = times_s[-1] - times_s[0] if times_s else 0.0
+    return round((len(times_s) - 1) / took_s, 4) if took_s else None

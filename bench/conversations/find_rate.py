@@ -25,38 +25,54 @@ class FoundRate:
     """The result of a search."""
 
     rate: float
-    """The highest rate that kept the promise; 0 if none did."""
+    """The highest rate that kept the promise; that of one client alone if no probe did."""
     broken_rate: float | None
     """The lowest rate above it that did not; None if none was found."""
     probes: tuple[Probe, ...]
+    not_reached: str
+    """Empty, or why the result is not within CLOSE."""
 
 
 def find_rate(
-    probe: Callable[[float], dict[str, Any]], first_rate: float, *, most_probes: int = MOST_PROBES
+    probe: Callable[[float], dict[str, Any] | None],
+    first_rate: float,
+    *,
+    kept_rate: float,
+    most_probes: int = MOST_PROBES,
 ) -> FoundRate:
-    """Searches from `first_rate` on. probe: the figures of a run at a rate, with `promise.kept`."""
+    """Searches from `first_rate` on, above `kept_rate`, which keeps the promise: that of one client alone.
+
+    probe: the figures of a run at a rate, with `promise.kept`; None if there is no time left for it.
+    """
     probes: list[Probe] = []
-    rate = first_rate
-    while len(probes) < most_probes:
-        found = probe(rate)
-        probes.append(Probe(rate, bool(found["promise"]["kept"]), found))
-        kept, broken = bracket(probes)
-        if kept and broken is not None and broken <= kept * CLOSE:
+    rate = max(first_rate, kept_rate * CLOSE)
+    not_reached = ""
+    while True:
+        kept, broken = bracket(probes, kept_rate)
+        if broken is not None and broken <= kept * CLOSE:
             break
-        rate = next_rate(kept, broken)
-    kept, broken = bracket(probes)
-    return FoundRate(kept, broken, tuple(probes))
+        if len(probes) == most_probes:
+            not_reached = f"{most_probes} probes were not enough"
+            break
+        rate = next_rate(kept, broken) if probes else rate
+        found = probe(rate)
+        if found is None:
+            not_reached = f"no time was left for a probe at {rate:.3g} a second"
+            break
+        probes.append(Probe(rate, bool(found["promise"]["kept"]), found))
+    return FoundRate(kept, broken, tuple(probes), not_reached)
 
 
-def bracket(probes: Sequence[Probe]) -> tuple[float, float | None]:
-    """The highest rate below all that broke the promise and that kept it (0 without one), and the lowest that broke."""
+def bracket(probes: Sequence[Probe], kept_rate: float) -> tuple[float, float | None]:
+    """The highest rate below all that broke the promise and that kept it, and the lowest that broke.
+
+    kept_rate: is below all probes and keeps it.
+    """
     broken = min((one.rate for one in probes if not one.kept), default=None)
-    kept = max((one.rate for one in probes if one.kept and (broken is None or one.rate < broken)), default=0.0)
-    return kept, broken
+    kept = [one.rate for one in probes if one.kept and (broken is None or one.rate < broken)]
+    return max([kept_rate, *kept]), broken
 
 
 def next_rate(kept: float, broken: float | None) -> float:
     """The rate to try next: the geometric middle of the bracket, or a step out of it."""
-    if broken is None:
-        return kept * STEP
-    return broken / STEP if not kept else (kept * broken) ** 0.5
+    return kept * STEP if broken is None else (kept * broken) ** 0.5

@@ -1,17 +1,19 @@
 """The servers of a run: which are there, and whose turn it is. Knows nothing of requests.
 
-All stay loaded and take turns, so that load from outside affects all alike. Where they do not fit the memory together,
-or there are variants of our service (each with a Ray of its own), each is started for its turn.
+Each is started for its turn and ended after it, for an idle service of ours takes a share of the cores from the others.
+Or all stay loaded and take turns.
 """
 
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from bench.common import available_memory_bytes
-from bench.conversations.server import Launch, Server, ServerError, first_model
+from bench.conversations.server import Launch, Server, ServerError, first_model, undisturbed
+from bench.places import shown_url, without_places
 
 
 class Target(Protocol):
@@ -39,7 +41,7 @@ class RunningService:
 
     def about(self) -> dict[str, Any]:
         """What a result says of it."""
-        return {"url": self.url, "model": self.model}
+        return {"url": shown_url(self.url), "model": without_places(self.model)}
 
 
 class Fleet:
@@ -58,8 +60,8 @@ class Fleet:
         return [name for name in self._servers if name not in self.missing]
 
     def about(self) -> dict[str, Mapping[str, Any]]:
-        """What a result says of the servers."""
-        return {name: self._servers[name].about() for name in self.names}
+        """What a result says of the servers that have been started."""
+        return {name: server.about() for name, server in self._servers.items() if server.was_ready}
 
     def order(self, number: int) -> list[str]:
         """The servers in the order of a round: another one is first each time."""
@@ -76,22 +78,34 @@ class Fleet:
                     self._start(name)
             yield self
         finally:
-            for server in self._servers.values():
-                server.end()
+            with undisturbed():
+                for server in self._servers.values():
+                    server.end()
 
     @contextlib.contextmanager
     def turn(self, name: str) -> Iterator[Server | None]:
         """The server, warm, within the block; None if it does not start."""
         server = self._servers[name]
-        if not server.runs:
+        if name not in self.missing and not server.runs:
             self._start(name)
         if name in self.missing:
             yield None
             return
         with server.turn():
             yield server
-        if not self.together:
+        if not self.together or name in self.missing:
             server.end()
+
+    def fails(self, name: str, reason: str) -> None:
+        """It takes no further part, and the result has the reason; the others go on."""
+        self.missing[name] = reason
+        print(f"{name} takes no further part: {reason}", file=sys.stderr, flush=True)
+
+    @contextlib.contextmanager
+    def share_of_others(self, name: str) -> Iterator[Callable[[], float]]:
+        """Within the block another server is measured; what it gives says then how many cores the others took."""
+        before_s, began_s = self.others_cpu_s(name), time.monotonic()
+        yield lambda: round((self.others_cpu_s(name) - before_s) / (time.monotonic() - began_s), 3)
 
     def others_cpu_s(self, name: str) -> float:
         """Processor time that all servers but this one have taken so far."""

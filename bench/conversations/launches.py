@@ -3,7 +3,6 @@
 Starts nothing. Knows the servers' options, and nothing of requests.
 """
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ import yaml  # type: ignore[import-untyped]
 from bench.common import ROOT
 from bench.conversations.server import Launch, free_port
 from bench.models import BenchModel
-from bench.peers.http_server import HttpPeer, Sizes, round_up
+from bench.peers.http_server import HttpPeer, Sizes
 
 OURS: Final = "redoubt"
 PEERS: Final[Mapping[str, str]] = {
@@ -29,9 +28,8 @@ PEERS: Final[Mapping[str, str]] = {
 """Servers by name, and their files below bench.peers."""
 SERVICE_BYTES: Final = 2 << 30
 """What our service takes besides weights and pages, about: Ray, and the processes in it."""
-PEER_BYTES: Final = 3 << 30
-"""What a peer's server takes besides its weights, about: keys and values, and its libraries."""
-_LEAST_KV_BYTES = 1 << 30
+PEER_BYTES: Final = 1 << 30
+"""What a peer's server takes besides its weights, keys and values, about: its libraries, and activations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,18 +68,18 @@ def own_launches(
 def _own_launch(name: str, packed: Path, own: OwnSettings, sizes: Sizes, folder: Path, logs: Path) -> Launch:
     values = yaml.safe_load((ROOT / "ray_configs/local.yaml").read_text(encoding="utf-8"))
     arguments = values["applications"][0]["args"]
-    kv_bytes = own_kv_bytes(packed, sizes)
+    threads = max(1, sizes.threads // own.workers)
     arguments["worker"] |= {
         "count": own.workers,
-        "threads": max(1, sizes.threads // own.workers),
+        "threads": threads,
         "max_concurrent_requests": -(-sizes.slots // own.workers),
         "max_queued_requests": 4096,
         "ray_num_cpus": 0.1,
     }
     if own.workers > 1:
-        arguments["worker"]["cpus_per_worker"] = max(1, (os.cpu_count() or 1) // own.workers)
+        arguments["worker"]["cpus_per_worker"] = threads
     arguments["engine"] |= {
-        "kv_memory_bytes": kv_bytes // own.workers,
+        "kv_memory_bytes": sizes.kv_bytes // own.workers,
         "kv_type": own.kv_type,
         "prefix_cache": own.prefix_cache,
         **({} if own.guesses else {"guess_tokens": 0}),
@@ -93,8 +91,9 @@ def _own_launch(name: str, packed: Path, own: OwnSettings, sizes: Sizes, folder:
     return Launch(
         name=name,
         version="this commit",
-        settings=f"redoubt serve, {sizes.slots} at once, {own.in_words()}, {kv_bytes / 2**30:.1f} GiB KV",
+        settings=f"redoubt serve, {sizes.slots} at once, {own.in_words()}, {sizes.kv_bytes / 2**30:.1f} GiB KV",
         command=(
+            *("setpriv", "--pdeathsig", "TERM"),  # then it ends whole, also when this bench is killed
             *(sys.executable, "-m", "app.cli", "serve", "--config", str(config)),
             *("--port", str(port), "--model", str(packed)),
         ),
@@ -104,18 +103,8 @@ def _own_launch(name: str, packed: Path, own: OwnSettings, sizes: Sizes, folder:
         environment=dict(os.environ),
         workers=own.workers,
         may_be_stopped=False,
-        needed_bytes=weights_bytes * (1 + own.workers) + kv_bytes + SERVICE_BYTES,
+        needed_bytes=weights_bytes * (1 + own.workers) + sizes.kv_bytes + SERVICE_BYTES,
     )
-
-
-def own_kv_bytes(packed: Path, sizes: Sizes) -> int:
-    """Memory for the keys and values of all slots at once, and never less than the service's default."""
-    config = json.loads((packed / "config.json").read_text(encoding="utf-8"))
-    heads = config["num_attention_heads"]
-    head_size = config.get("head_dim") or config["hidden_size"] // heads
-    value_bytes = 2.1  # 16 bits, and the scales
-    token_bytes = 2 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads) * head_size * value_bytes
-    return max(_LEAST_KV_BYTES, int(sizes.slots * round_up(sizes.context_tokens) * token_bytes))
 
 
 def peer_launch(name: str, model: BenchModel, sizes: Sizes, environments: Path) -> Launch:
@@ -136,7 +125,7 @@ def peer_launch(name: str, model: BenchModel, sizes: Sizes, environments: Path) 
         port=port,
         environment=own_variables | dict(start.environment),
         may_be_stopped=True,
-        needed_bytes=int(peer.memory_per_weight_bytes * weight_count(model.packed)) + PEER_BYTES,
+        needed_bytes=int(peer.memory_per_weight_bytes * weight_count(model.packed)) + (sizes.kv_gib << 30) + PEER_BYTES,
     )
 
 

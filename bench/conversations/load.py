@@ -11,7 +11,6 @@ from bench.common import ROOT
 from bench.conversations.client import Receipt
 from bench.conversations.plan import Selection, TurnRequest, arrival_times_s
 
-REQUEST_TIMEOUT_S = 300.0
 _START_S = 30.0
 """The most that the client's process takes before and after the run."""
 
@@ -26,6 +25,10 @@ class Load:
     seed: int
     run_s: float
     """The most that a run takes, from its start; requests that are open then have failed."""
+    request_s: float | None = None
+    """The most that a request takes; None: as long as the run."""
+    begin_within_s: float | None = None
+    """In a closed loop: no conversation begins later. None: all begin."""
 
     def send(self, url: str, model: str, selection: Selection) -> list[Receipt]:
         """Sends all and waits. Raises RuntimeError if the client's process fails."""
@@ -34,7 +37,8 @@ class Load:
             "conversations": [[body(model, request) for request in one.requests] for one in selection.conversations],
             "arrivals_s": self._arrivals_s(len(selection.conversations)),
             "at_once": self.at_once,
-            "timeout_s": REQUEST_TIMEOUT_S,
+            "timeout_s": self.run_s if self.request_s is None else self.request_s,
+            "begin_within_s": self.begin_within_s,
             "end_by_s": self.run_s,
         }
         try:

@@ -1,7 +1,6 @@
 """The command line of `redoubt bench conversations`, checked. Opens no file and starts nothing."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 from bench.common import ROOT, OneLineParser, at_least
 from bench.conversations.find_rate import MOST_PROBES
 from bench.conversations.launches import OURS, PEERS, VARIANTS
+from bench.cores import default_threads
 from bench.models import NAMES
 from kernels import _native
 
@@ -62,16 +62,20 @@ def parser() -> argparse.ArgumentParser:
         default=60.0,
         help=f"of arrivals at each of {MOST_PROBES} rates (default %(default)s)",
     )
+    add("--search-s", type=positive, default=600.0, help="the most that a server's search takes (default %(default)s)")
     add("--run-s", type=positive, default=1800.0, help="the most that a round takes (default %(default)s)")
+    add("--request-s", type=positive, help="the most that a request takes (default: what is left of the round)")
     add("--seed", type=int, default=7, help="of the choice and the arrivals (default %(default)s)")
     add("--slots", type=at_least(1), help="requests that a server computes at once (default: as --at-once, or 16)")
     add("--workers", type=at_least(1), default=1, help="ours (default %(default)s)")
-    add("--threads", type=at_least(1), help="compute threads of every server (default: the cores)")
+    add("--threads", type=at_least(1), help="compute threads of every server (default: the first NUMA node's cores)")
     add("--no-guesses", action="store_true", help="ours without speculation")
     add("--no-prefix-cache", action="store_true", help="ours without it")
     add("--kv-type", choices=("auto", *_native.KV_TYPES), default="auto", help="ours")
     add("--variants", type=names_of(tuple(VARIANTS)), default=(), help=f"ours also with: {','.join(VARIANTS)}")
-    add("--in-turn", action="store_true", help="start each server for its turn, so that no other one is loaded")
+    beside = made.add_mutually_exclusive_group()
+    beside.add_argument("--in-turn", action="store_true", help="start each for its turn (default beside peers)")
+    beside.add_argument("--side-by-side", action="store_true", help="all stay loaded: quicker; ours idle takes cores")
     add("--out", type=Path, help="a file for the result as JSON")
     add("--models", type=Path, default=ROOT / "models", help="(default: the repository's)")
     add("--environments", type=Path, default=ROOT / "build" / "peers", help="(default: build/peers)")
@@ -83,8 +87,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     made = parser()
     options = made.parse_args(arguments)
     options.arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if (options.url is None) == (options.model is None and options.model_folder is None):
+    if options.url is None and options.model is None and options.model_folder is None:
         made.error("needs --model, MODEL or --url (with --url, MODEL is where the tokenizer is)")
+    if options.url is not None and options.model is not None:
+        made.error("either --url or --model: with --url, MODEL is where the tokenizer is")
     if options.model is not None and options.model_folder is not None:
         made.error("either MODEL or --model")
     if options.model_folder is not None and not (options.model_folder / "tokenizer.json").exists():
@@ -98,7 +104,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.servers = options.servers or ((OURS, *PEERS) if options.model else (OURS,))
     options.slots = options.slots or options.at_once or 16
     options.at_once = options.at_once or 16
-    options.threads = options.threads or len(os.sched_getaffinity(0))
+    if options.url is not None and options.threads is not None:
+        made.error("--threads is of servers that this bench starts, not of one at --url")
+    if options.workers > 1 and options.threads is not None and options.threads < options.workers:
+        made.error(f"--threads {options.threads} are too few for {options.workers} workers")
+    options.threads = None if options.url is not None else options.threads or default_threads()
     options.environments = options.environments.absolute()
     if options.model_folder is not None:
         options.model_folder = options.model_folder.absolute()

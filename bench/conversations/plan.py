@@ -9,6 +9,7 @@ import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from bench.conversations.data import Conversation
@@ -84,9 +85,13 @@ class Selection:
         return max(request.prompt_tokens + request.answer_tokens for request in requests)
 
     def part(self, first: int, count: int) -> "Selection":
-        """`count` conversations from number `first` on; after the last one comes the first again."""
+        """`count` conversations from number `first` on; after the last one comes the first again (`repeated`)."""
         size = len(self.conversations)
         return Selection(tuple(self.conversations[(first + i) % size] for i in range(count)), 0, 0)
+
+    def repeated(self, count: int) -> int:
+        """How many of the first `count` conversations were there before; servers may keep those prompts."""
+        return max(0, count - len(self.conversations))
 
 
 def select(
@@ -145,10 +150,12 @@ def mapped_id(token: int, vocab_size: int) -> int:
 
 
 def arrival_times_s(count: int, rate: float, seed: int) -> list[float]:
-    """When conversations arrive, in seconds from the first one: a Poisson process of `rate` a second."""
+    """When conversations arrive, in seconds from the first one: random gaps as of a Poisson process.
+
+    They are scaled to a mean of exactly 1 / rate, because few random gaps are far from it: the load is as was asked
+    for, and bursts remain.
+    """
     rng = random.Random(seed)
-    times_s, now_s = [], 0.0
-    for _ in range(count):
-        times_s.append(now_s)
-        now_s += rng.expovariate(1.0) / rate
-    return times_s
+    gaps = [rng.expovariate(1.0) for _ in range(count - 1)]
+    scale = len(gaps) / rate / sum(gaps) if gaps else 0.0
+    return list(accumulate((gap * scale for gap in gaps), initial=0.0))

@@ -24,6 +24,7 @@ from bench.peers.http_server import announced
 START_TIMEOUT_S: Final = 600.0
 END_TIMEOUT_S: Final = 60.0
 LAST_WORDS_CHARACTERS: Final = 1500
+END_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ServerError(Exception):
@@ -97,6 +98,11 @@ class Server:
         return name if sum(row["state"] == "alive" for row in rows) == self.launch.workers else ""
 
     @property
+    def was_ready(self) -> bool:
+        """Whether it has served a model."""
+        return bool(self.model)
+
+    @property
     def runs(self) -> bool:
         """Whether it has been started and has not ended."""
         return self._process is not None and self._process.poll() is None
@@ -153,6 +159,17 @@ class Server:
             for pid in descendants(self._process.pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Within the block no signal to end is heard, so that servers are ended for sure. Only of the main thread."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in END_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def first_model(url: str, headers: Mapping[str, str] | None = None) -> str:

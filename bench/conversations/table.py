@@ -20,12 +20,13 @@ def table(result: Mapping[str, Any]) -> str:
         "",
         f"{result['model']}: {load['conversations']} conversations a round, {load['rounds']} rounds, {arrivals}; "
         f"prompts of {data['prompt_tokens_median']:.0f} and answers of {data['answer_tokens_median']:.0f} tokens "
-        f"(medians). {result['cpu']}, {result['threads']} threads, commit {result['commit']}.",
+        f"(medians). {_where(result)}.",
         f"Promise: the first token within {promise['first_token_s']:g} s and a token each "
         f"{1000 * promise['token_s']:g} ms, for {promise['share']:.0%} of the requests.",
         f"`{result['command']}`",
         "",
     ]
+    lines += [f"- Note: {note}." for note in result.get("notes", ())]
     lines += [
         f"- {name}: {about.get('version', about.get('url'))}; {about.get('settings', about.get('model'))}"
         f"{'; ' + about['build'] if 'build' in about else ''}"
@@ -35,12 +36,19 @@ def table(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _where(result: Mapping[str, Any]) -> str:
+    """The machine and the code; of a service at a URL the client's machine alone."""
+    if "client_cpu" in result:
+        return f"The client ran on {result['client_cpu']}; the service's machine is not known here"
+    return f"{result['cpu']}, {result['threads']} threads, commit {result['commit']}"
+
+
 def _rounds(result: Mapping[str, Any]) -> list[str]:
     if not result["rounds"]:
         return []
     lines = [f"| {' | '.join([*_COLUMNS, 'our requests/s over its'])} |", f"|{' --- |' * (len(_COLUMNS) + 1)}"]
     for name, rounds in result["rounds"].items():
-        found = result["medians"][name]
+        found = result["medians"][name] | result["all_rounds"][name]
         ratio = (result["ratios"].get(name) or {}).get("requests_per_s")
         cells = [
             name,
@@ -62,15 +70,24 @@ def _found_rates(result: Mapping[str, Any]) -> list[str]:
     if not found:
         return []
     lines = [
-        "| server | conversations/s that keep the promise | broken at | closed loop, requests/s | probes |",
-        "| --- | --- | --- | --- | --- |",
+        "| server | conversations/s that keep the promise | broken at | one at a time, requests/s "
+        "| closed loop, requests/s | probes |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for name, one in found.items():
         probes = ", ".join(f"{p['rate']:.2f} {'kept' if p['kept'] else 'broken'}" for p in one["probes"])
-        closed = one["closed_loop"]["requests_per_s"]
-        lines.append(
-            f"| {name} | {one['conversations_per_s']:.2f} | {one['broken_at'] or '-'} | {closed:.2f} | {probes} |"
-        )
+        loops = [one[loop]["requests_per_s"] if loop in one else None for loop in ("one_at_a_time", "closed_loop")]
+        alone, closed = (_number(rate, 1, "{:.2f}") for rate in loops)
+        broken = _number(one["broken_at"], 1, "{:.2f}")
+        lines.append(f"| {name} | {one['conversations_per_s']:.2f} | {broken} | {alone} | {closed} | {probes or '-'} |")
+    lines.append("")
+    for name, one in found.items():
+        if one["not_reached"]:
+            lines.append(f"- {name}: {one['not_reached']}.")
+        if one["conversations_repeated"]:
+            lines.append(
+                f"- {name}: {one['conversations_repeated']} conversations were sent again, for lack of others."
+            )
     return lines
 
 

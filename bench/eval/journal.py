@@ -42,6 +42,14 @@ class Journal:
                 file.write(json.dumps([key, result]) + "\n")
         return self._results[key]
 
+    def forget(self, prefix: str) -> None:
+        """Removes the results whose keys begin so."""
+        self._results = {key: result for key, result in self._results.items() if not key.startswith(prefix)}
+        lines = [json.dumps([key, result]) + "\n" for key, result in self._results.items()]
+        partial = self._path.with_suffix(".partial")
+        partial.write_text("".join(lines), encoding="utf-8")
+        partial.replace(self._path)
+
     def complete(self) -> None:
         """Removes the results, because the run is complete."""
         self._path.unlink(missing_ok=True)

@@ -29,7 +29,7 @@ class Environment:
 
     name: str
     steps: tuple[tuple[str, ...], ...]
-    """Arguments of successive calls of `pip install`, with pinned versions."""
+    """Arguments of successive calls of `pip install`, with pinned versions; empty: it is laid there by hand."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of the installation."""
 
@@ -43,9 +43,9 @@ class Environment:
         return done.exists() and done.read_text() == self._wanted()
 
     def install(self, environments: Path) -> None:
-        """Installs it into `environments`/name unless that was done. Raises InstallError."""
-        if self.is_installed(environments):
-            return
+        """Installs it into `environments`/name unless that was done or there are no steps. Raises InstallError."""
+        if not self.steps or self.is_installed(environments):
+            return  # without steps somebody lays it there by hand, and nothing of that may be removed
         folder = (environments / self.name).resolve()
         log = environments / f"{self.name}-install.log"
         shutil.rmtree(folder, ignore_errors=True)

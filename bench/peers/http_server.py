@@ -21,6 +21,13 @@ class Sizes:
     """Requests that are computed at the same time."""
     context_tokens: int
     """Of one request: prompt and answer."""
+    kv_bytes: int
+    """For the keys and values of all slots at once."""
+
+    @property
+    def kv_gib(self) -> int:
+        """The same in whole GiB, rounded up, for servers that take no other size."""
+        return -(-self.kv_bytes // (1 << 30))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +51,6 @@ class HttpPeer(Environment):
     reads: Literal["gguf", "hf"]
     memory_per_weight_bytes: float
     """The approximate memory for a weight; the server is not started if so much is not available."""
-
-
-def round_up(tokens: int, multiple: int = 256) -> int:
-    """The next multiple."""
-    return -(-tokens // multiple) * multiple
 
 
 def announce(**about: object) -> None:

@@ -12,7 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from bench.peers.http_server import HttpPeer, Sizes, Start, announce, round_up
+from bench.kv_memory import round_up
+from bench.peers.http_server import HttpPeer, Sizes, Start, announce
 
 VERSION = "2026.10.11549"
 BATCH_TOKENS = 2048

@@ -6,8 +6,9 @@ Nothing here builds it; where it is not, it is missing from the result. Standard
 import subprocess
 from pathlib import Path
 
+from bench.kv_memory import round_up
 from bench.peers import InstallError
-from bench.peers.http_server import HttpPeer, Sizes, Start, round_up
+from bench.peers.http_server import HttpPeer, Sizes, Start
 from bench.peers.llama_server import BATCH_TOKENS
 
 NAME = "llama_server_native"

@@ -20,19 +20,20 @@ from bench.peers.openvino_genai import PEER as ENGINE
 from bench.peers.openvino_genai import precisions
 
 STEP_TOKENS = 2048
-KV_GIB = 2
 
 
 def start(python: Path, model: Path, port: int, sizes: Sizes) -> Start:
     """The server's command."""
-    precision = precisions()[-1]
+    precision = precisions()[0]  # the faster one
     return Start(
         command=(
             *(str(python), "-m", "bench.peers.openvino_server", str(model), "--port", str(port)),
             *("--threads", str(sizes.threads), "--slots", str(sizes.slots), "--precision", precision),
+            *("--kv-gib", str(sizes.kv_gib)),
         ),
         settings=f"ContinuousBatchingPipeline behind an HTTP server of this bench; the GGUF's weights, {precision}, "
-        f"{STEP_TOKENS} tokens a step, split and fused prompts, {sizes.slots} sequences, prefix cache, {KV_GIB} GiB KV",
+        f"{STEP_TOKENS} tokens a step, split and fused prompts, {sizes.slots} sequences, prefix cache, "
+        f"{sizes.kv_gib} GiB KV",
     )
 
 
@@ -60,14 +61,14 @@ class Job:
 class Engine(threading.Thread):
     """Adds requests and makes steps."""
 
-    def __init__(self, model: str, threads: int, slots: int, precision: str) -> None:
-        """Loads the model."""
+    def __init__(self, model: str, threads: int, slots: int, precision: str, kv_gib: int) -> None:
+        """Loads the model. kv_gib: memory for keys and values."""
         super().__init__(daemon=True)
         genai: Any = import_module("openvino_genai")  # in the peer's environment only
         self._genai, self._np = genai, import_module("numpy")
         self._tensor: Any = import_module("openvino").Tensor
         scheduler = genai.SchedulerConfig()
-        scheduler.cache_size, scheduler.max_num_seqs = KV_GIB, slots
+        scheduler.cache_size, scheduler.max_num_seqs = kv_gib, slots
         scheduler.max_num_batched_tokens, scheduler.dynamic_split_fuse = STEP_TOKENS, True
         scheduler.enable_prefix_caching = True
         properties = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": precision}
@@ -163,7 +164,7 @@ class Server:
 
 async def serve(options: argparse.Namespace) -> None:
     """Until the process ends."""
-    engine = Engine(options.model, options.threads, options.slots, options.precision)
+    engine = Engine(options.model, options.threads, options.slots, options.precision, options.kv_gib)
     engine.start()
     server = await asyncio.start_server(Server(engine).answer, "127.0.0.1", options.port)
     announce(precision=options.precision)
@@ -175,7 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("--precision", default="f32")
-    for name in ("port", "threads", "slots"):
+    for name in ("port", "threads", "slots", "kv-gib"):
         parser.add_argument(f"--{name}", type=int, required=True)
     asyncio.run(serve(parser.parse_args()))
 

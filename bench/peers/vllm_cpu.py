@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
+from bench.cores import pinned_cpus
 from bench.peers import Peer, parse_process_options
 from bench.work import CLOCKS, About, NotSupportedError, Work, serve, take_stdout
 
@@ -45,8 +46,7 @@ class VllmCpu:
 
     def __init__(self, model: str, threads: int, clock: str, context_tokens: int) -> None:
         """Loads the folder."""
-        cpus = sorted(os.sched_getaffinity(0))[:threads]
-        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cpus))
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, pinned_cpus(threads)))
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = "2"
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ["VLLM_NO_USAGE_STATS"] = "1"

@@ -1,18 +1,15 @@
 """vLLM's OpenAI server on its CPU build, in the environment of `bench.peers.vllm_cpu`. Standard library only."""
 
-import os
 from pathlib import Path
 
+from bench.cores import pinned_cpus
 from bench.peers.http_server import HttpPeer, Sizes, Start
 from bench.peers.vllm_cpu import PEER as ENGINE
 from bench.peers.vllm_cpu import STEP_TOKENS
 
-KV_GIB = 2
-
 
 def start(python: Path, model: Path, port: int, sizes: Sizes) -> Start:
     """The server's command."""
-    cpus = sorted(os.sched_getaffinity(0))[: sizes.threads]
     return Start(
         command=(
             *(str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)),
@@ -21,14 +18,14 @@ def start(python: Path, model: Path, port: int, sizes: Sizes) -> Start:
             *("--max-num-batched-tokens", str(STEP_TOKENS), "--uvicorn-log-level", "warning"),
         ),
         environment={
-            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cpus)),
-            "VLLM_CPU_KVCACHE_SPACE": str(KV_GIB),
+            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, pinned_cpus(sizes.threads))),
+            "VLLM_CPU_KVCACHE_SPACE": str(sizes.kv_gib),
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": str(sizes.threads),
         },
         settings=f"bf16 weights and KV, compiled, {STEP_TOKENS} tokens a step, {sizes.slots} sequences, prefix cache, "
-        f"{KV_GIB} GiB KV",
+        f"{sizes.kv_gib} GiB KV",
     )
 
 

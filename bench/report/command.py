@@ -11,7 +11,6 @@ import argparse
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -23,8 +22,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from app.workers.numa import Slot, cpu_quota, numa_nodes
-from bench.common import OneLineParser, at_least, commit
+from app.workers.numa import Slot, numa_nodes
+from bench.common import OneLineParser, at_least, commit, exit_on_end_signals
+from bench.cores import default_threads, node_cores
 from bench.eval.journal import Journal
 from bench.report.pace import Pace
 from bench.report.page import page
@@ -45,17 +45,18 @@ _NAMES: Final = tuple(section.name for section in SECTIONS)
 def measure_report(options: ReportOptions, chosen: Sequence[Section], *, fresh: bool = False) -> int:
     """Measures the sections that have no result yet, and writes JSON and page. Returns 1 if one failed, else 0.
 
+    fresh: the chosen sections are measured anew; the others keep what they have.
     Raises RecordError, QuantError, OSError for what can't begin; KeyboardInterrupt with all that was measured written.
     """
     subject = Subject.read(options.model, options.out / "models")
     options.out.mkdir(parents=True, exist_ok=True)
     nodes = tuple(_nodes())
     identity = _identity(options)
-    record = Record(options.out, _about(options, subject), identity, fresh=fresh)
+    again = [section.name for section in chosen] if fresh else None
+    record = Record(options.out, _about(options, subject), identity, forget=again)
     journal = Journal(identity, options.out / "parts")
-    if fresh:
-        journal.complete()
-        journal = Journal(identity, options.out / "parts")
+    for name in again or ():
+        journal.forget(f"{name}/")
     setup = Setup(options=options, subject=subject, nodes=nodes, journal=journal, pace=_pace(subject, options.threads),
                   tell=_tell)  # fmt: skip
     try:
@@ -198,13 +199,15 @@ def _parser() -> OneLineParser:
     parser.add_argument("--only", type=names, default=[], metavar="NAME,...", help=f"measure only these of: {listed}")
     parser.add_argument("--skip", type=names, default=[], metavar="NAME,...", help="measure all but these")
     parser.add_argument("--keep", action="store_true", help="keep a checkpoint's conversions in FOLDER/models")
-    parser.add_argument("--fresh", action="store_true", help="measure anew what FOLDER has already")
+    parser.add_argument(
+        "--fresh", action="store_true", help="measure the chosen sections anew, also those that FOLDER has"
+    )
     parser.add_argument("--policy", type=Path, metavar="FILE", help="in a trust domain: what clients demand of it")
     return parser
 
 
 def _options(parser: OneLineParser, parsed: argparse.Namespace) -> ReportOptions:
-    cores = len(_nodes()[0].cpus)
+    cores = node_cores()
     if parsed.threads is not None and parsed.threads > cores:
         parser.error(f"--threads {parsed.threads}: the first NUMA node has {cores} cores that this process may use")
     for name, path in (("--text", parsed.text), ("--policy", parsed.policy)):
@@ -217,7 +220,7 @@ def _options(parser: OneLineParser, parsed: argparse.Namespace) -> ReportOptions
         out=parsed.out,
         text=parsed.text,
         windows=parsed.windows or (_QUICK_WINDOWS if parsed.quick else _WINDOWS),
-        threads=parsed.threads or min(cores, cpu_quota() or cores),
+        threads=parsed.threads or default_threads(),
         quick=parsed.quick,
         keep=parsed.keep,
         policy=parsed.policy,
@@ -233,7 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(f"{error}")
     options = _options(parser, parsed)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was measured is written
+    exit_on_end_signals()  # so that what was measured is written
     try:
         status = measure_report(options, chosen, fresh=parsed.fresh)
     except (RecordError, QuantError, OSError, subprocess.SubprocessError) as error:

@@ -24,6 +24,8 @@ class _Shown:
     about: str
     status: str
     reason: str
+    measured_at: str
+    """Empty in old reports, and where nothing was measured."""
     view: View
     charts: Sequence[tuple[str, bool]]
     """SVG, drawn by us from numbers, and whether it is as wide as the page."""
@@ -42,16 +44,13 @@ def page(report: Mapping[str, Any], sections: Sequence[Section]) -> str:
 
 def _shown(section: Section, found: Mapping[str, Any] | None) -> _Shown:
     if found is None:
-        status, reason, view = (
-            "not measured",
-            "it was not asked for (`--only`, `--skip`), or its turn has not come",
-            View(),
-        )
+        status, view, measured_at = "not measured", View(), ""
+        reason = "it was not asked for (`--only`, `--skip`), or its turn has not come"
     else:
-        status, reason = found["status"], found.get("reason", "")
+        status, reason, measured_at = found["status"], found.get("reason", ""), found.get("measured_at", "")
         view = section.view(found["result"]) if status == "measured" else View()
     charts = [(svg(chart), is_wide(chart)) for chart in view.charts]
-    return _Shown(section.name, section.title, section.about, status, reason, view, charts)
+    return _Shown(section.name, section.title, section.about, status, reason, measured_at, view, charts)
 
 
 def _facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:

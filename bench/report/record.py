@@ -4,20 +4,17 @@ A report belongs to one model, one machine and one set of options, which its `id
 host name or path in it. Does not know what sections measure.
 """
 
-import getpass
 import hashlib
 import json
-import os
-import re
-import socket
+from collections.abc import Collection
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from bench.places import without_places
+
 FILE_NAME: Final = "report.json"
 FORMAT: Final = "redoubt-report-1"
-_PATH = re.compile(r"(?<![\w.:/<])/(?:[^\s/'\",:;()]+/)+")
-_LONGEST_REASON: Final = 400
-_OF_EVERYONE: Final = ("root", "localhost")
 
 
 class RecordError(Exception):
@@ -27,13 +24,24 @@ class RecordError(Exception):
 class Record:
     """The JSON of one report in its folder."""
 
-    def __init__(self, folder: Path, about: dict[str, Any], identity: object, *, fresh: bool = False) -> None:
-        """Goes on with the report that is there, unless `fresh`. Raises RecordError for another one's, OSError."""
+    def __init__(
+        self, folder: Path, about: dict[str, Any], identity: object, *, forget: Collection[str] | None = None
+    ) -> None:
+        """Goes on with the report that is there. Raises RecordError for another one's, OSError.
+
+        forget: sections to measure anew; then another one's report is replaced.
+        """
         self.path = folder / FILE_NAME
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
         self._report: dict[str, Any] = {"format": FORMAT, "identity": digest, "about": about, "sections": {}}
-        if not fresh and self.path.exists():
-            self._report["sections"] = self._sections_so_far(digest)
+        if self.path.exists():
+            try:
+                found = self._sections_so_far(digest)
+            except RecordError:
+                if forget is None:
+                    raise
+                found = {}
+            self._report["sections"] = {name: entry for name, entry in found.items() if name not in (forget or ())}
 
     @property
     def report(self) -> dict[str, Any]:
@@ -42,17 +50,18 @@ class Record:
 
     @property
     def sections(self) -> dict[str, Any]:
-        """By name: `status`, and `result` or `reason`."""
+        """By name: `status`, when that was, and `result` or `reason`."""
         sections: dict[str, Any] = self._report["sections"]
         return sections
 
     def is_settled(self, name: str) -> bool:
-        """Whether a section needs no measuring: it has a result, or there is nothing to measure."""
-        return self.sections.get(name, {}).get("status") in ("measured", "not measured")
+        """Whether a section needs no measuring: it has a result. What could not be measured is tried again."""
+        return name in self.sections and bool(self.sections[name]["status"] == "measured")
 
     def put(self, name: str, status: str, took_s: float, *, result: object = None, reason: str = "") -> None:
         """Records a section, and writes the file."""
-        entry: dict[str, Any] = {"status": status, "took_s": round(took_s, 1)}
+        now = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+        entry: dict[str, Any] = {"status": status, "measured_at": now, "took_s": round(took_s, 1)}
         self.sections[name] = entry | ({"reason": without_places(reason)} if reason else {"result": result})
         self.write()
 
@@ -72,19 +81,3 @@ class Record:
         if format_there != FORMAT or digest_there != digest:
             raise RecordError(f"{self.path} is of another model, other options or another version of Redoubt: {advice}")
         return sections
-
-
-def without_places(text: str) -> str:
-    """A reason for the page, without the folders of paths and the user's and the host's name, and not too long."""
-    text = _PATH.sub("", " ".join(text.split()))
-    for private, stands_for in ((socket.gethostname(), "HOST"), (_user(), "USER")):
-        if len(private) > 2 and private not in _OF_EVERYONE:
-            text = re.sub(rf"\b{re.escape(private)}\b", stands_for, text)
-    return text if len(text) <= _LONGEST_REASON else f"... {text[-_LONGEST_REASON:]}"
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user id without a name
-        return os.environ.get("USER", "")

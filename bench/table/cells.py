@@ -5,12 +5,12 @@ Knows comparisons as they were read, and no Markdown.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from bench.code_age import EngineChange
 from bench.compare_table import OURS, best_peer
-from bench.table.results import Comparison, Machine
+from bench.table.results import PEERS_BEFORE, Comparison, Machine
 
 MODELS: Final[Mapping[str, str]] = {"8b": "8B", "7b": "7B", "1.1b": "1.1B", "embedded": "135M"}
 """What tables call the models, in their order."""
@@ -68,6 +68,8 @@ class Cell:
     lowest: float
     highest: float
     rounds: int
+    without: tuple[str, ...] = ()
+    """Peers that were compared with before on this machine, and that this comparison lacks."""
 
     @property
     def share(self) -> float:
@@ -86,7 +88,8 @@ Column = Mapping[tuple[str, str], Cell]
 def columns(comparisons: Sequence[Comparison]) -> dict[Machine, Column]:
     """The newest cell of each machine, model and work; machines in the order of columns.
 
-    One without a peer does not replace one with a peer, because there is nothing to compare.
+    One without a peer does not replace one with a peer, because there is nothing to compare. One with fewer peers says
+    which it lacks.
     """
     found: dict[Machine, dict[tuple[str, str], Cell]] = {}
     for comparison in sorted(comparisons, key=lambda one: (one.measured_at, one.file)):
@@ -95,7 +98,7 @@ def columns(comparisons: Sequence[Comparison]) -> dict[Machine, Column]:
             column = found.setdefault(comparison.machine, {})
             before = column.get((comparison.model, work))
             if cell is not None and (cell.peer or before is None or before.peer is None):
-                column[comparison.model, work] = cell
+                column[comparison.model, work] = replace(cell, without=_without(cell, before))
     return {machine: found[machine] for machine in sorted(found, key=_place) if found[machine]}
 
 
@@ -118,6 +121,14 @@ def cell_of(comparison: Comparison, work: str) -> Cell | None:
         highest=ratio.get("highest", 0.0),
         rounds=len(ours["rounds"]),
     )
+
+
+def _without(cell: Cell, before: Cell | None) -> tuple[str, ...]:
+    """The peers that a cell lacks and that its file's predecessor or the cell before had."""
+    result = cell.source.result
+    earlier = {*result.get(PEERS_BEFORE, ()), *(before.source.result["engines"] if before else ())}
+    earlier |= set(before.without) if before else set()
+    return tuple(sorted(name for name in earlier - set(result["engines"]) if not name.startswith(OURS)))
 
 
 def works_of(table: Mapping[Machine, Column]) -> list[tuple[str, WorkName]]:

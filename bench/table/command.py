@@ -2,14 +2,13 @@
 
 Says first what it will measure, install and make, and how long that takes. An interrupted run keeps the rounds that
 were finished, and the same command goes on with what is not. With --render it measures nothing. The exit status is 1 if
-a peer or a model is missing from the result, 2 if something could not be done.
+a peer or a model is missing from the results, also of earlier runs, 2 if something could not be done.
 """
 
 import argparse
 import json
 import re
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,21 +20,23 @@ from typing import Any, Final
 
 from bench import compare
 from bench.code_age import last_engine_change
-from bench.common import ROOT, OneLineParser, at_least, available_memory_bytes, commit
+from bench.common import ROOT, OneLineParser, at_least, available_memory_bytes, commit, exit_on_end_signals
+from bench.cores import default_threads
 from bench.models import bench_model, weights_of
 from bench.peers import Peer
 from bench.process import CrashError
-from bench.processor import cores, this_processor
+from bench.processor import this_processor
 from bench.rates import Rates, sample_rates
 from bench.table.pages import Pages, recorded_change, short_table, written
 from bench.table.pictures import draw_pictures
-from bench.table.results import Machine, ResultsError, read_results
+from bench.table.results import PEERS_BEFORE, Machine, ResultsError, read_results
 from bench.table.runs import (
     INSTALLING,
     Run,
     chosen_runs,
     estimated_s,
     is_finished,
+    missing_peers,
     our_memory_bytes,
     peers_that_fit,
     unmade_bytes,
@@ -56,7 +57,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = OneLineParser(prog="redoubt bench table", description="Measure beside the peers; write the tables anew.")
     parser.add_argument("--render", action="store_true", help="only write the tables anew from what is measured")
-    parser.add_argument("--threads", type=at_least(1), help="of every engine (default: all cores)")
+    parser.add_argument("--threads", type=at_least(1), help="of every engine (default: the first NUMA node's cores)")
     parser.add_argument("--models", default=",".join(DEFAULT_MODELS), help=f"of {','.join(KNOWN_MODELS)} (%(default)s)")
     parser.add_argument("--peers", help=f"of {','.join(compare.PEER_NAMES)} (default: those that are fast enough)")
     parser.add_argument("--quick", action="store_true", help="one round of each")
@@ -118,9 +119,9 @@ def measure_and_render(options: argparse.Namespace, compare_one: Compare) -> int
         raise ResultsError(
             f"the package {absent[0]} is missing: install the extra `bench`, as pip install -e '.[bench]'"
         )
-    threads = options.threads or cores()
+    threads = options.threads or default_threads()
     machine = Machine(options.machine or this_processor().name, threads)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the engines end too
+    exit_on_end_signals()
     status = 0
     runs, left_out = runs_to_do(options, machine)
     if runs:
@@ -137,7 +138,10 @@ def measure_and_render(options: argparse.Namespace, compare_one: Compare) -> int
 
 
 def runs_to_do(options: argparse.Namespace, machine: Machine) -> tuple[list[Run], bool]:
-    """The runs that are not finished and fit this machine, and whether one does not fit; says what is left out."""
+    """The runs that are not finished and fit this machine, and whether a model or a peer is missing without them.
+
+    Says what is left out.
+    """
     now, change = commit(), last_engine_change()
     code_at = None if change is None else change.at.isoformat()
     todo: list[Run] = []
@@ -145,7 +149,10 @@ def runs_to_do(options: argparse.Namespace, machine: Machine) -> tuple[list[Run]
     for run in chosen_runs(options.models, options.peers, quick=options.quick):
         adopt(working(options) / run.file(machine), options.results / run.file(machine))
         if not options.again and is_finished(options.results / run.file(machine), run, now, code_at):
-            say(f"{run.name}: is measured with this code already (--again measures it anew)")
+            absent = missing_peers(options.results / run.file(machine))
+            without = f", without {', '.join(absent)}" if absent else ""
+            say(f"{run.name}: is measured with this code already{without} (--again measures it anew)")
+            left_out |= bool(absent)
             continue
         weights = weights_of(run.model)
         needed, free = our_memory_bytes(weights), available_memory_bytes()
@@ -210,8 +217,6 @@ def measure(options: argparse.Namespace, machine: Machine, run: Run, compare_one
 def run_compare(arguments: Sequence[str]) -> dict[str, Any]:
     """`redoubt bench compare`, without its table. Raises what `bench.compare.compare` raises."""
     options = compare.parse(arguments)
-    # The JSON has the command, and is published: without this machine's folders.
-    options.arguments = [Path(word).name if word.startswith("/") else word for word in arguments]
     todo = works(options.prompt, options.decode_context, options.generate, options.batch, options.context)
     return compare.compare(options, todo)
 
@@ -234,7 +239,19 @@ def adopt(partial: Path, path: Path) -> None:
         partial.unlink()
         return
     path.parent.mkdir(parents=True, exist_ok=True)
+    gone = sorted(peers_before(path) - set(new["engines"]))
+    if gone:  # so that the tables say what is not compared any more
+        partial.write_text(json.dumps(new | {PEERS_BEFORE: gone}, indent=1) + "\n", encoding="utf-8")
     shutil.move(partial, path)
+
+
+def peers_before(path: Path) -> set[str]:
+    """The engines of the JSON that a new one replaces, with those of the ones before it; none if there is none."""
+    try:
+        old = json.loads(path.read_text(encoding="utf-8"))
+        return {*old["engines"], *old.get(PEERS_BEFORE, ())}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
 
 
 def _has_more(path: Path, new: dict[str, Any]) -> bool:

@@ -237,14 +237,20 @@ def _age(table: Mapping[Machine, Column], change: EngineChange | None) -> str:
 def _ratio(cell: Cell | None, change: EngineChange | None) -> str:
     if cell is None:
         return ""
-    return (f"{cell.ratio:.2f}" if cell.peer else "no peer") + (f" {_OLDER}" if cell.is_older_than(change) else "")
+    shown = f"{cell.ratio:.2f}{_without(cell)}" if cell.peer else "no peer"
+    return shown + (f" {_OLDER}" if cell.is_older_than(change) else "")
+
+
+def _without(cell: Cell) -> str:
+    """The peers that the cell lacks, because a ratio to the best of fewer is another one."""
+    return f", without {', '.join(PEERS.get(name, name) for name in cell.without)}" if cell.without else ""
 
 
 def _spread(cell: Cell | None, aim: float | None, change: EngineChange | None) -> str:
     if cell is None or cell.peer is None:
         return _ratio(cell, change)
     shown = f"{cell.ratio:.2f} ({cell.lowest:.2f} to {cell.highest:.2f})" if cell.rounds > 1 else f"{cell.ratio:.2f}"
-    shown = f"**{shown}**" if aim is not None and cell.ratio < aim else shown
+    shown = (f"**{shown}**" if aim is not None and cell.ratio < aim else shown) + _without(cell)
     return f"{shown} {_OLDER}" if cell.is_older_than(change) else shown
 
 

@@ -17,6 +17,8 @@ from bench.compare_table import OURS
 
 DESCRIPTIONS: Final = "machines.toml"
 PREFIX: Final = "compare-"
+PEERS_BEFORE: Final = "peers_before"
+"""In a JSON: peers that it has not, and that the one had which it replaced."""
 
 
 class ResultsError(Exception):

@@ -13,6 +13,7 @@ from typing import Any, Final
 from bench.compare import OURS, TURN_S, shortened
 from bench.models import BenchModel
 from bench.rates import Rates
+from bench.starting import NO_ROOM
 from bench.table.results import PREFIX, Machine
 from bench.work import Work, works
 
@@ -109,10 +110,14 @@ def chosen_runs(models: Sequence[str], peers: Sequence[str] | None, *, quick: bo
 
 
 def is_finished(path: Path, run: Run, commit: str, code_at: str | None) -> bool:
-    """Whether a JSON has all of a run, of today's engine without uncommitted changes."""
+    """Whether a JSON has all of a run, of today's engine without uncommitted changes.
+
+    Of the peers too, but for those that have no room in this machine's memory: that will not change.
+    """
     try:
         result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        measured = set(result["engines"]) | set(result["missing"])
+        lasting = {name for name, reason in result["missing"].items() if NO_ROOM in reason}
+        measured = set(result["engines"]) | lasting
         same_code = result["commit"] == commit or (code_at is not None and result.get("code_at") == code_at)
         return (
             same_code
@@ -124,6 +129,11 @@ def is_finished(path: Path, run: Run, commit: str, code_at: str | None) -> bool:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return False
+
+
+def missing_peers(path: Path) -> list[str]:
+    """The peers that a finished run's JSON lacks."""
+    return sorted(json.loads(path.read_text(encoding="utf-8"))["missing"])
 
 
 def estimated_s(run: Run, weights: int, rates: Rates) -> float:

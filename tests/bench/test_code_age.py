@@ -30,6 +30,9 @@ def test_the_engine_changes_where_its_folders_do(tmp_path: Path) -> None:
     assert later.at == datetime(2026, 1, 2, 11, 30, tzinfo=UTC)
     assert last_engine_change(tmp_path, found.commit) == found
     assert last_engine_change(tmp_path, "0123456789") is None
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", "--depth", "1", f"file://{tmp_path}", clone], check=True)
+    assert last_engine_change(clone) is None  # its only commit seems to have changed everything
 
 
 def test_a_time_needs_its_offset() -> None:

@@ -32,5 +32,7 @@ def test_conversations_in_two_turns(
     rounds = result["rounds"]["service"]
     assert [(one["requests"], one["completed"], one["errors"]) for one in rounds] == [(6, 6, {})] * 2
     assert all(one["prompt_tokens"] > 0 for one in rounds)
-    assert result["medians"]["service"]["first_token_p50_s"] > 0
+    assert result["medians"]["service"]["requests_per_s"] > 0
+    assert result["all_rounds"]["service"]["first_token_p50_s"] > 0
+    assert not {"commit", "threads"} & set(result)
     assert "| service |" in printed

@@ -1,20 +1,24 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from bench.conversations.command import has_words, main, make_plan
+from bench.conversations.command import first_result, has_words, main, make_plan, notes, stay_loaded
 from bench.conversations.data import DataError, read_conversations
-from bench.conversations.launches import PEERS, VARIANTS, OwnSettings, own_kv_bytes, own_launches
+from bench.conversations.launches import PEERS, VARIANTS, OwnSettings, own_launches, peer_launch
 from bench.conversations.options import parse
 from bench.conversations.rounds import WARM_UP
+from bench.conversations.server import Launch
+from bench.cores import default_threads
+from bench.models import BenchModel
 from bench.peers import InstallError, llama_server, llama_server_native, openvino_server, vllm_server
 from bench.peers.http_server import HttpPeer, Sizes, announce, announced
 from quant.conversion.synth import synth
 
 MODULES = (llama_server, llama_server_native, openvino_server, vllm_server)
-SIZES = Sizes(threads=2, slots=16, context_tokens=1000)
+SIZES = Sizes(threads=2, slots=16, context_tokens=1000, kv_bytes=(5 << 29) + 1)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +40,10 @@ def data(tmp_path: Path) -> Path:
     ("arguments", "named"),
     [
         ([], "needs --model, MODEL or --url"),
-        (["--model", "embedded", "--url", "http://a"], "needs --model, MODEL or --url"),
+        (["--model", "embedded", "--url", "http://a"], "either --url or --model"),
+        (["--url", "http://a", "--threads", "2"], "--threads is of servers that this bench starts"),
+        (["--model", "embedded", "--threads", "2", "--workers", "3"], "too few for 3 workers"),
+        (["--model", "embedded", "--in-turn", "--side-by-side"], "not allowed with"),
         (["nowhere"], "nowhere is no folder of a converted model"),
         (["--model", "embedded", "--servers", "redoubt,none"], "'redoubt,none' is not a list of redoubt, llama_cpp"),
         (["--model", "embedded", "--rate", "0"], "must be above 0"),
@@ -89,21 +96,70 @@ def test_our_service_and_its_variants(packed: Path, tmp_path: Path) -> None:
         yaml.safe_load((tmp_path / f"{name}.yaml").read_text())["applications"][0]["args"] for name in names
     )
     assert normal["worker"]["count"] == 2
-    assert normal["worker"]["threads"] == 1
+    assert normal["worker"]["threads"] == normal["worker"]["cpus_per_worker"] == 1
+    assert normal["engine"]["kv_memory_bytes"] == SIZES.kv_bytes // 2
     assert normal["worker"]["max_concurrent_requests"] == 8
     assert "guess_tokens" not in normal["engine"]
     assert variants[0]["engine"] == normal["engine"] | {"guess_tokens": 0}
     assert variants[1]["engine"] == normal["engine"] | {"prefix_cache": False}
     assert variants[2]["engine"] == normal["engine"] | {"kv_type": "int8"}
-    assert launches[0].needed_bytes > own_kv_bytes(packed, SIZES)
+    assert launches[0].needed_bytes > SIZES.kv_bytes
+    assert launches[0].command[:3] == ("setpriv", "--pdeathsig", "TERM")
 
 
-def test_memory_for_keys_and_values_holds_all_slots(packed: Path) -> None:
-    config = json.loads((packed / "config.json").read_text())
-    token_bytes = 4 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
-    many = Sizes(threads=2, slots=64, context_tokens=4000)
-    assert own_kv_bytes(packed, many) >= 64 * 4000 * token_bytes
-    assert own_kv_bytes(packed, SIZES) == 1 << 30
+def test_workers_have_the_cores_of_their_threads(packed: Path, tmp_path: Path) -> None:
+    eight = replace(SIZES, threads=8)
+    own_launches(packed, OwnSettings(workers=2), (), eight, tmp_path, tmp_path)
+    worker = yaml.safe_load((tmp_path / "redoubt.yaml").read_text())["applications"][0]["args"]["worker"]
+    assert worker["threads"] == worker["cpus_per_worker"] == 4
+
+
+def test_a_url_with_a_model_s_folder_is_measured(data: Path, packed: Path) -> None:
+    options = parse(["--data", str(data), "--url", "https://chat.example.com", str(packed), "--conversations", "3"])
+    assert (options.model_folder, options.threads) == (packed, None)
+    words = options.models = packed.parent / "words"
+    (words / "smollm2-135m-instruct").mkdir(parents=True, exist_ok=True)
+    (words / "smollm2-135m-instruct" / "tokenizer.json").write_bytes((packed / "tokenizer.json").read_bytes())
+    plan = make_plan(options, read_conversations(data), packed)
+    result = first_result(options, plan, read_conversations(data), "model")
+    assert not {"cpu", "commit", "threads"} & set(result)
+    assert result["client_cpu"]
+    assert "chat.example.com" not in json.dumps(result)
+    assert str(data.parent) not in json.dumps(result)
+
+
+def test_threads_are_one_nodes_cores_unless_told(data: Path) -> None:
+    assert parse(["--data", str(data), "--model", "embedded"]).threads == default_threads()
+    assert parse(["--data", str(data), "--model", "embedded", "--threads", "7"]).threads == 7
+
+
+def test_ours_beside_peers_is_started_for_its_turn(data: Path, packed: Path, tmp_path: Path) -> None:
+    ours = own_launches(packed, OwnSettings(), (), SIZES, tmp_path, tmp_path)
+    ours = [replace(ours[0], needed_bytes=0)]
+    peer = replace(ours[0], name="llama_cpp", workers=0, may_be_stopped=True)
+
+    def stays(launches: list[Launch], *more: str) -> bool:
+        return stay_loaded(parse(["--data", str(data), "--model", "embedded", *more]), launches)
+
+    assert stays(ours)
+    assert not stays([*ours, peer])
+    assert stays([*ours, peer], "--side-by-side")
+    assert stays([peer, peer])
+    assert not stays([peer, peer], "--in-turn")
+    assert not stays([*ours, replace(peer, needed_bytes=1 << 60)], "--side-by-side")
+
+
+def test_short_rounds_are_noted(data: Path, packed: Path) -> None:
+    def noted(*more: str) -> list[str]:
+        options = parse(["--data", str(data), str(packed), "--models", str(packed.parent / "words"), *more])
+        return notes(options, make_plan(options, read_conversations(data), packed))
+
+    words = packed.parent / "words" / "smollm2-135m-instruct"
+    words.mkdir(parents=True, exist_ok=True)
+    (words / "tokenizer.json").write_bytes((packed / "tokenizer.json").read_bytes())
+    few = ["--conversations", "15", "--rounds", "1"]
+    assert "15 conversations for 2 clients" in noted("--at-once", "2", *few)[0]
+    assert noted("--at-once", "1", *few) == noted("--rate", "1", *few) == []
 
 
 @pytest.mark.parametrize("peer", [module.PEER for module in MODULES])
@@ -113,9 +169,33 @@ def test_peers_get_threads_slots_and_port(peer: HttpPeer, tmp_path: Path) -> Non
     built.write_text("#!/bin/sh\necho version: 1")
     built.chmod(0o755)
     start = peer.start(tmp_path / "bin" / "python", Path("model"), 4711, SIZES)
+    if peer.name in ("vllm_cpu", "openvino_genai"):  # the others' is slots times their tokens
+        assert "3" in (start.environment.get("VLLM_CPU_KVCACHE_SPACE"), start.command[-1])
     assert "4711" in start.command
     assert "16" in start.command
     assert "2" in start.command or start.environment["OMP_NUM_THREADS"] == "2"
+
+
+def test_openvino_computes_in_the_faster_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for there in (("bf16", "f32"), ("f32",)):
+        monkeypatch.setattr(openvino_server, "precisions", lambda there=there: there)
+        start = openvino_server.PEER.start(tmp_path / "python", Path("model"), 4711, SIZES)
+        assert start.command[start.command.index("--precision") + 1] == there[0]
+        assert f"weights, {there[0]}," in start.settings
+
+
+def test_a_server_that_was_laid_there_by_hand_is_not_removed(tmp_path: Path) -> None:
+    gguf = tmp_path / "model.gguf"
+    gguf.touch()
+    model = BenchModel("1.1b", tmp_path / "packed", gguf, tmp_path / "hf")
+    binary = tmp_path / llama_server_native.NAME / "native" / "llama-server"
+    binary.parent.mkdir(parents=True)
+    binary.write_text("#!/bin/sh\necho version: 1")
+    binary.chmod(0o755)
+    launch = peer_launch("llama_cpp_native", model, SIZES, tmp_path)
+    assert binary.exists()
+    assert str(binary) in launch.command
+    assert launch.needed_bytes >= SIZES.kv_bytes
 
 
 def test_every_peer_has_its_file() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from bench.conversations.client import Receipt
-from bench.conversations.figures import Promise, figures
+from bench.conversations.figures import Promise, figures, pooled, without_samples
 from bench.conversations.plan import PlannedConversation, Selection, TurnRequest
 
 REQUEST = TurnRequest((("user", "a"),), (), 5, 3)
@@ -63,3 +63,19 @@ def test_one_of_twenty_may_be_slow() -> None:
     assert figures(some, selection(*[1] * 20), Promise())["promise"]["kept"]
     some[1] = receipt(1, first_s=9.0)
     assert not figures(some, selection(*[1] * 20), Promise())["promise"]["kept"]
+
+
+def test_the_rate_of_conversations_that_began_is_told() -> None:
+    some = [receipt(number, due_s=2.0 * number) for number in range(5)]
+    assert figures(some, selection(*[1] * 5), Promise())["conversations_begun_per_s"] == 0.5
+    assert figures([receipt(0)], selection(1), Promise())["conversations_begun_per_s"] is None
+
+
+def test_percentiles_are_of_the_requests_of_all_rounds() -> None:
+    slow = figures([receipt(0, first_s=5.0), *(receipt(i) for i in range(1, 50))], selection(*[1] * 50), Promise())
+    fast = figures([receipt(number) for number in range(50)], selection(*[1] * 50), Promise())
+    assert slow["first_token_s"]["p99"] > 2
+    assert pooled([slow, fast, fast])["first_token_p99_s"] == 1.0
+    assert pooled([slow, fast, fast])["event_gap_p99_s"] == pytest.approx(0.1)
+    assert pooled([figures([], selection(1), Promise())])["token_p50_s"] is None
+    assert set(slow) - set(without_samples(slow)) == {"samples"}

@@ -1,6 +1,8 @@
 import statistics
 from itertools import pairwise
 
+import pytest
+
 from bench.conversations.data import Conversation, Turn
 from bench.conversations.plan import Bounds, arrival_times_s, mapped_id, select
 
@@ -64,7 +66,27 @@ def test_arrivals_are_a_poisson_process_of_the_rate() -> None:
     times_s = arrival_times_s(4001, 5.0, seed=3)
     gaps_s = [after - before for before, after in pairwise(times_s)]
     assert times_s[0] == 0
-    assert abs(statistics.mean(gaps_s) - 0.2) < 0.02
     assert abs(statistics.pstdev(gaps_s) - 0.2) < 0.03
     slower_s = arrival_times_s(4001, 2.5, seed=3)
     assert all(abs(slow - 2 * fast) < 1e-6 for slow, fast in zip(slower_s, times_s, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("count", [2, 20, 48, 100, 200])
+def test_few_arrivals_have_the_rate_that_was_asked_for_too(count: int, seed: int) -> None:
+    times_s = arrival_times_s(count, 0.7, seed)
+    assert len(times_s) == count
+    assert times_s == sorted(times_s)
+    assert (count - 1) / times_s[-1] == pytest.approx(0.7)
+
+
+def test_each_seed_has_other_arrivals() -> None:
+    begins = {tuple(arrival_times_s(20, 1.0, seed)[1:4]) for seed in range(10)}
+    assert len(begins) == 10
+    assert arrival_times_s(1, 1.0, 0) == [0.0]
+
+
+def test_conversations_that_come_again_are_counted() -> None:
+    some = [conversation(str(number), ("a", "b")) for number in range(5)]
+    chosen = select(some, 5, BOUNDS, words, vocab_size=None, seed=1)
+    assert [chosen.repeated(count) for count in (4, 5, 7)] == [0, 0, 2]

@@ -1,17 +1,21 @@
 """Rounds on servers that answer at once: which conversations each gets, and what becomes of the figures."""
 
-from collections.abc import Iterator
+import json
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
-from bench.conversations.client import Receipt
-from bench.conversations.figures import Promise
+from bench.conversations.client import CUT, Receipt
+from bench.conversations.figures import Promise, pooled
 from bench.conversations.fleet import Fleet
 from bench.conversations.load import Load, body
 from bench.conversations.plan import PlannedConversation, Selection, TurnRequest
-from bench.conversations.rounds import WARM_UP, Plan, medians, play, ratios, run_once, search
+from bench.conversations.rounds import WARM_UP, Plan, medians, play, ratios, run_once
+from bench.conversations.search import LEAST_PROBE, Search
 from bench.conversations.table import table
 
 
@@ -27,14 +31,21 @@ class Servers:
     """In the place of a fleet: "lame" does not start."""
 
     def order(self, number: int) -> list[str]:
-        return ["redoubt", "slow", "lame"]
+        return [name for name in ("redoubt", "slow", "lame") if name not in self.missing]
 
     @contextmanager
     def turn(self, name: str) -> Iterator[Server | None]:
         yield None if name == "lame" else Server(name)
 
-    def others_cpu_s(self, name: str) -> float:
-        return 0.0
+    def __init__(self) -> None:
+        self.missing: dict[str, str] = {}
+
+    @contextmanager
+    def share_of_others(self, name: str) -> Iterator[Callable[[], float]]:
+        yield lambda: 0.25
+
+    def fails(self, name: str, reason: str) -> None:
+        self.missing[name] = reason
 
 
 SELECTION = Selection(
@@ -49,6 +60,7 @@ PLAN = Plan(
     promise=Promise(),
     run_s=60,
     probe_s=10,
+    search_s=600,
     seed=1,
 )
 
@@ -61,10 +73,13 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], float | 
     def send(self: Load, url: str, model: str, selection: Selection) -> list[Receipt]:
         found.append((model, [one.id for one in selection.conversations], self.rate))
         first_s = 10.0 if (self.rate or 0) > 3 else 1.0 if model == "redoubt" else 2.0
+        apart_s = first_s + 0.2 if self.at_once == 1 else 0.0
+        begins_s = [apart_s * number for number in range(len(selection.conversations))]
         return [
-            Receipt(number, 0, 0.0, 0.0, first_s + 0.2, [first_s, first_s + 0.2], 5, 0, 3)
-            for number in range(len(selection.conversations))
-        ]
+            Receipt(number, 0, begin_s, begin_s, begin_s + first_s + 0.2,
+                    [begin_s + first_s, begin_s + first_s + 0.2], 5, 0, 3)
+            for number, begin_s in enumerate(begins_s)
+        ]  # fmt: skip
 
     monkeypatch.setattr(Load, "send", send)
     return found
@@ -84,26 +99,119 @@ def test_servers_of_a_round_get_the_same_and_each_round_others(
     found = ratios(done[-1])["slow"]
     assert found["requests_per_s"] == {"median": 1.83, "lowest": 1.83, "highest": 1.83}
     assert found["first_token_p99"]["median"] == 2.0
-    assert medians(done[-1]["redoubt"])["first_token_p50_s"] == 1.0
+    assert pooled(done[-1]["redoubt"])["first_token_p50_s"] == 1.0
+    assert done[-1]["slow"][0]["cores_of_other_servers"] == 0.25
+
+
+def test_every_server_of_a_round_has_the_same_arrivals_and_each_round_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrivals: list[tuple[str, list[float]]] = []
+
+    def send(self: Load, url: str, model: str, selection: Selection) -> list[Receipt]:
+        arrivals.append((model, list(self._arrivals_s(20) or ())))
+        return []
+
+    monkeypatch.setattr(Load, "send", send)
+    play(cast("Fleet", Servers()), replace(PLAN, rate=2.0), lambda rounds: None)
+    assert arrivals[0][1] == arrivals[1][1] != arrivals[2][1] == arrivals[3][1]
+
+
+def test_a_server_that_fails_takes_no_further_part(
+    sent: list[tuple[str, list[str], float | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = Load.send
+
+    def send(self: Load, url: str, model: str, selection: Selection) -> list[Receipt]:
+        if model == "slow" and len(sent) > 2:
+            raise RuntimeError("the client did not end within 90 s")
+        return good(self, url, model, selection)
+
+    monkeypatch.setattr(Load, "send", send)
+    fleet = Servers()
+    rounds: dict[str, list[dict[str, Any]]] = {}
+    play(cast("Fleet", fleet), replace(PLAN, rounds=4), rounds.update)
+    assert {name: len(some) for name, some in rounds.items()} == {"redoubt": 4, "slow": 1}
+    assert fleet.missing == {"slow": "round 2: the client did not end within 90 s"}
 
 
 def test_a_search_finds_the_rate_and_uses_other_conversations_each_time(
     sent: list[tuple[str, list[str], float | None]],
 ) -> None:
-    found = search(Server("redoubt"), PLAN)
+    found = Search(Server("redoubt"), PLAN).run()
     assert found["conversations_per_s"] <= 3 < found["broken_at"] <= found["conversations_per_s"] * 1.1 + 1e-3
-    assert sent[0][2] is None  # the closed loop, which says where to begin
-    assert sent[1][1][0] == str(WARM_UP + 4)
-    assert sent[2][1] != sent[1][1]
-    assert len(sent[1][1]) >= 20
+    assert [rate for _, _, rate in sent[:2]] == [None, None]  # alone, and the closed loop, which says where to begin
+    assert sent[1][1][0] == str(WARM_UP + LEAST_PROBE)
+    assert sent[2][1][0] == str(WARM_UP + LEAST_PROBE + 4)
+    assert sent[3][1] != sent[2][1]
+    assert len(sent[2][1]) >= LEAST_PROBE
+    assert found["conversations_used"] == sum(len(ids) for _, ids, _ in sent)
+    assert found["conversations_repeated"] == found["conversations_used"] + WARM_UP - 60
+    assert (found["not_reached"], found["one_at_a_time"]["requests"]) == ("", LEAST_PROBE)
+    assert json.dumps(found)
+    assert "samples" not in json.dumps(found)
+
+
+def test_a_search_ends_at_once_where_one_client_alone_waits_too_long(
+    sent: list[tuple[str, list[str], float | None]],
+) -> None:
+    found = Search(Server("slow"), replace(PLAN, promise=Promise(first_token_s=1.5))).run()
+    assert len(sent) == 1
+    assert found["conversations_per_s"] == 0
+    assert found["not_reached"] == "one client alone breaks the promise already"
+
+
+def test_a_search_fails_where_no_request_succeeds_but_not_where_all_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(error: str) -> None:
+        failed = [Receipt(0, 0, 0.0, 0.0, 600.0, [], 0, 0, 0, error)]
+        monkeypatch.setattr(Load, "send", lambda *_: failed)
+
+    failing("status 500")
+    with pytest.raises(RuntimeError, match=r"no request succeeds: .*status 500"):
+        Search(Server("redoubt"), PLAN).run()
+    failing(CUT)
+    assert Search(Server("redoubt"), PLAN).run()["conversations_per_s"] == 0
+
+
+def test_a_search_has_an_end(sent: list[tuple[str, list[str], float | None]]) -> None:
+    clock = iter([0.0, *(100.0 * step for step in range(100))])
+    found = Search(Server("redoubt"), PLAN, lambda: next(clock)).run()
+    assert len(sent) == 6  # of which each took 100 s
+    assert found["not_reached"].startswith("no time was left for a probe at")
+
+
+def test_conversations_that_had_no_time_to_begin_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    def send(self: Load, url: str, model: str, selection: Selection) -> list[Receipt]:
+        assert self.begin_within_s is not None
+        return [Receipt(number, 0, 0.0, 0.0, 9.2, [9.0, 9.2], 5, 0, 3) for number in range(3)]
+
+    monkeypatch.setattr(Load, "send", send)
+    found = Search(Server("redoubt"), PLAN).run()
+    assert (found["one_at_a_time"]["requests"], found["one_at_a_time"]["not_sent"]) == (3, 0)
+    assert found["conversations_used"] == 3
 
 
 def test_a_round_without_answers_has_no_medians_and_no_ratios() -> None:
     empty: dict[str, Any] = {"requests_per_s": 0.0, "tokens_per_s": 0.0, "first_token_s": {}, "token_s": {}}
-    assert medians([empty])["first_token_p99_s"] is None
+    assert medians([empty]) == {"requests_per_s": 0.0, "tokens_per_s": 0.0}
+    assert medians([{}])["requests_per_s"] is None
     assert ratios({"redoubt": [empty], "slow": [empty]})["slow"] == dict.fromkeys(
         ("requests_per_s", "tokens_per_s", "first_token_p99", "token_p50")
     )
+
+
+def test_a_request_is_cut_by_its_run_alone_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[dict[str, Any]] = []
+
+    def run(command: list[str], **given: Any) -> subprocess.CompletedProcess[str]:
+        jobs.append(json.loads(given["input"]))
+        return subprocess.CompletedProcess(command, 0, "[]", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    Load(at_once=2, seed=1, run_s=1800.0).send("http://a", "m", SELECTION)
+    Load(at_once=2, seed=1, run_s=1800.0, request_s=20.0, begin_within_s=9.0).send("http://a", "m", SELECTION)
+    assert [(job["timeout_s"], job["end_by_s"], job["begin_within_s"]) for job in jobs] == [
+        (1800.0, 1800.0, None),
+        (20.0, 1800.0, 9.0),
+    ]
 
 
 def test_requests_are_as_long_as_ordered() -> None:
@@ -126,13 +234,24 @@ def test_the_table(sent: list[tuple[str, list[str], float | None]]) -> None:
         "missing": {"lame": "does not start\nat all"},
         "rounds": rounds,
         "medians": {name: medians(some) for name, some in rounds.items()},
+        "all_rounds": {name: pooled(some) for name, some in rounds.items()},
         "ratios": ratios(rounds),
+        "notes": ["a round is short"],
     }
     text = table(result)
     assert "| redoubt | 3.33 | 10.0 | 1.00, 1.00, 1.00 | 100, 100, 100 | 200 | 0 | 1 of 1 rounds |  |" in text
     assert "| slow | 1.82 |" in text
     assert "1.83 (1.83 to 1.83)" in text
     assert "- lame is missing: does not start" in text.splitlines()
-    found = search(Server("redoubt"), PLAN)
+    assert "- Note: a round is short." in text.splitlines()
+    found = Search(Server("redoubt"), PLAN).run()
     text = table(result | {"rounds": {}, "found_rates": {"redoubt": found}})
     assert f"| redoubt | {found['conversations_per_s']:.2f} |" in text
+    assert "conversations were sent again" in text
+    alone = Search(Server("slow"), replace(PLAN, promise=Promise(first_token_s=1.5))).run()
+    text = table(result | {"rounds": {}, "found_rates": {"slow": alone}})
+    assert "| slow | 0.00 | - | 0.45 | - | - |" in text
+    assert "- slow: one client alone breaks the promise already." in text
+    remote = {name: value for name, value in result.items() if name not in ("cpu", "threads", "commit")}
+    text = table(remote | {"client_cpu": "a laptop"})
+    assert "The client ran on a laptop; the service's machine is not known here." in text

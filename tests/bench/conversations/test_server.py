@@ -1,6 +1,8 @@
 """Servers as processes: small ones that list a model, die, or do not want to end."""
 
 import os
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.conversations.fleet import Fleet, RunningService, Target, fit_together
-from bench.conversations.server import Launch, Server, ServerError, free_port
+from bench.conversations.server import END_SIGNALS, Launch, Server, ServerError, free_port, undisturbed
 
 SERVER = """
 import http.server, json, signal, sys
@@ -119,3 +121,50 @@ def test_a_server_that_fails_its_warm_up_is_missing(tmp_path: Path) -> None:
 
     with Fleet([launch("good", tmp_path)], warm_up, together=True).running() as fleet:
         assert fleet.missing == {"good": "requests fail: status 400"}
+
+
+def test_no_signal_disturbs_the_end() -> None:
+    before = [signal.getsignal(number) for number in END_SIGNALS]
+    with undisturbed():
+        for number in END_SIGNALS:
+            os.kill(os.getpid(), number)
+    assert [signal.getsignal(number) for number in END_SIGNALS] == before
+
+
+def test_a_server_gets_its_signal_when_the_bench_is_killed(tmp_path: Path) -> None:
+    script = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:]).pid, flush=True); sys.stdin.read()"
+    server = ("setpriv", "--pdeathsig", "TERM", sys.executable, "-c", SERVER, str(free_port()), "good")
+    bench = subprocess.Popen(
+        [sys.executable, "-c", script, *server],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[3],
+    )
+    assert bench.stdin is not None
+    assert bench.stdout is not None
+    pid = int(bench.stdout.readline())
+    deadline_s = time.monotonic() + 10
+    while "setpriv" in Path(f"/proc/{pid}/cmdline").read_text():
+        assert time.monotonic() < deadline_s
+    bench.kill()
+    bench.wait()
+    bench.stdin.close()
+    bench.stdout.close()
+    while (
+        Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    ):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def test_one_that_fails_later_is_ended_and_the_result_still_has_it(tmp_path: Path) -> None:
+    with Fleet([launch("good", tmp_path)], lambda _: None, together=True).running() as fleet:
+        with fleet.turn("good") as server, fleet.share_of_others("good") as cores:
+            assert server is not None
+            fleet.fails("good", "round 2: the client ended")
+        assert cores() == 0
+        assert fleet.names == []
+        assert fleet.about()["good"]["build"] == "AVX2"
+        assert not fleet._servers["good"].runs
+        with fleet.turn("good") as server:
+            assert server is None

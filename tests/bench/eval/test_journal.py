@@ -31,3 +31,15 @@ def test_a_complete_run_leaves_nothing(tmp_path: Path) -> None:
     journal.get("a", lambda: 1)
     journal.complete()
     assert not list(tmp_path.iterdir())
+
+
+def test_some_results_can_be_forgotten(tmp_path: Path) -> None:
+    journal = Journal("run", tmp_path)
+    for key in ("types/a", "types/b", "other"):
+        journal.get(key, lambda: 1)
+    journal.forget("types/")
+    assert journal.get("types/a", lambda: 2) == 2
+    again = Journal("run", tmp_path)
+    assert "other" in again
+    assert "types/b" not in again
+    assert again.get("types/a", lambda: 3) == 2

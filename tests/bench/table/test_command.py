@@ -10,6 +10,7 @@ import pytest
 
 from bench import compare
 from bench.common import ROOT
+from bench.places import shown_command
 from bench.process import CrashError
 from bench.rates import Rates
 from bench.table import command
@@ -162,6 +163,36 @@ def test_peers_without_memory_are_said_before(
     assert "8b: 1 round beside llama_cpp (no memory for ik_llama_cpp, openvino_genai): about" in said
 
 
+def test_a_missing_peer_is_status_1_as_long_as_it_is_missing(
+    folders: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run,) = chosen_runs(["8b"], None, quick=False)
+    rates = {work.name: 10.0 for work in run.works}
+    engines = {"redoubt": rates, **dict.fromkeys(run.peers[:-1], rates)}
+
+    def left(reason: str) -> None:
+        missing = {run.peers[-1]: reason}
+        result = comparison(engines, model="8b", commit="aaaaaaaaaaaa", missing=missing)
+        write(tmp_path / "results", "8b-zen4-2-threads", result)
+
+    left("needs about 9.9 GB of memory, 5.0 GB are free: not run")
+    assert table(folders, measuring := Measuring(), "--models", "8b") == 1
+    assert measuring.names == []
+    assert f"measured with this code already, without {run.peers[-1]}" in capsys.readouterr().err
+    left("pip ended with 1")
+    assert table(folders, measuring := Measuring(), "--models", "8b") == 0
+    assert len(measuring.names) == 1
+
+
+def test_a_run_with_fewer_peers_says_which_it_lacks(folders: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert table(folders, Measuring(), "--models", "8b") == 0
+    for _ in range(2):
+        assert table(folders, Measuring(), "--models", "8b", "--again", "--peers", "llama_cpp,ik_llama_cpp") == 0
+        assert "| 8B, prompt of 512 | 1.00, without OpenVINO GenAI |" in capsys.readouterr().out
+    assert table(folders, Measuring(), "--models", "8b", "--again") == 0
+    assert "| 8B, prompt of 512 | 1.00 |" in capsys.readouterr().out
+
+
 def test_rendering_measures_nothing(folders: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "results", "a", comparison({"redoubt": {ONE: 60.0}, "llama_cpp": {ONE: 30.0}}))
     assert command.main([*folders, "--render"]) == 0
@@ -211,8 +242,8 @@ def test_what_is_published_has_no_folders_of_this_machine(tmp_path: Path, monkey
     arguments = [*run.arguments(2, tmp_path / "x.json"), "--environments", str(tmp_path / "peers")]
     result = command.run_compare(arguments)
     assert result["works"] == run.works
-    assert result["command"][:2] == ["--model", "8b"]
-    assert result["command"][-3:] == ["x.json", "--environments", "peers"]
+    assert str(tmp_path) not in shown_command(result["command"])
+    assert shown_command(result["command"]).endswith("--out x.json --environments peers")
 
 
 def test_the_packages_of_the_extra_are_needed(

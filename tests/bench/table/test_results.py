@@ -5,7 +5,7 @@ import pytest
 
 from bench.table.cells import columns, work_name, works_of
 from bench.table.results import Machine, ResultsError, read_results
-from tests.bench.table.samples import ONE, PROMPT, comparison, write
+from tests.bench.table.samples import ONE, PROMPT, TokenRates, comparison, write
 
 FAST = comparison({"redoubt": {PROMPT: 200.0, ONE: 60.0}, "a": {PROMPT: 100.0, ONE: "crashed"}})
 OLD = {key: value for key, value in FAST.items() if key not in ("machine", "measured_at", "code_at")}
@@ -78,6 +78,18 @@ def test_a_figure_without_a_peer_replaces_none_with_one(tmp_path: Path) -> None:
     column = columns(read_results(tmp_path).comparisons)[Machine("Zen 4", 2)]
     assert column["1.1b", PROMPT].ours_tokens_per_s == 200.0
     assert column["1.1b", ONE].ours_tokens_per_s == 70.0  # neither has a peer
+
+
+def test_a_comparison_with_fewer_peers_names_those_it_lacks(tmp_path: Path) -> None:
+    rates: TokenRates = {"redoubt": {ONE: 60.0}, "a": {ONE: 20.0}, "b": {ONE: 30.0}}
+    write(tmp_path, "x", comparison(rates))
+    later = {"measured_at": "2026-02-04T00:00:00+00:00"}
+    write(tmp_path, "y", comparison({name: rates[name] for name in ("redoubt", "a")}, **later))
+    cell = columns(read_results(tmp_path).comparisons)[Machine("Zen 4", 2)]["1.1b", ONE]
+    assert (cell.source.file, cell.without) == ("compare-y", ("b",))
+    rates["b"] = {ONE: "crashed"}  # that is a result, which the details have
+    write(tmp_path, "z", comparison(rates, measured_at="2026-02-05T00:00:00+00:00"))
+    assert columns(read_results(tmp_path).comparisons)[Machine("Zen 4", 2)]["1.1b", ONE].without == ()
 
 
 def test_a_machine_without_figures_is_no_column(tmp_path: Path) -> None:

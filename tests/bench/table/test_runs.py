@@ -55,7 +55,8 @@ def test_runs_are_chosen_by_model() -> None:
 
 def finished(tmp_path: Path, commit: str = "now", code_at: str | None = "t1", **changes: Any) -> bool:
     rates = {"redoubt": {PROMPT: 2.0, ONE: 1.0}, "a": {PROMPT: 1.0}}
-    result = comparison(rates, missing={"b": "no wheel"}, code_at="t1", commit="then", **changes)
+    lasting = {"missing": {"b": "needs about 9.0 GB of memory, 5.0 GB are free: not run"}}
+    result = comparison(rates, **{**lasting, "code_at": "t1", "commit": "then", **changes})
     (tmp_path / "x.json").write_text(json.dumps(result))
     return is_finished(tmp_path / "x.json", RUN, commit, code_at)
 
@@ -68,6 +69,8 @@ def test_what_todays_engine_measured_is_finished(tmp_path: Path) -> None:
     assert not finished(tmp_path, commit="now-dirty")
     assert not finished(tmp_path, rounds_finished=1)
     assert not finished(tmp_path, works={ONE: {}})
+    assert not finished(tmp_path, missing={"b": "pip ended with 1: no network"})
+    assert not finished(tmp_path, missing={})
     assert not finished(tmp_path, engines={})
     assert not is_finished(tmp_path / "nothing", RUN, "now", "t1")
     (tmp_path / "x.json").write_text("{")

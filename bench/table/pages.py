@@ -55,6 +55,7 @@ PEERS: Final[Mapping[str, str]] = {
     "ipex_llm": "IPEX-LLM",
 }
 _OLDER = "†"
+_FEWER: Final = "‡"
 _RECORDED = re.compile(r"last change \(`(\w+)`, ([\d-]+ [\d:]+) UTC\)")
 
 
@@ -221,9 +222,11 @@ def _mark(column: Column, change: EngineChange | None) -> EngineChange | None:
 
 
 def _age(table: Mapping[Machine, Column], change: EngineChange | None) -> str:
-    """The note on old code."""
+    """The note on threads, missing peers and old code."""
     threads = {machine.threads for machine in table}
     each = f"Every engine had {threads.pop()} threads. " if len(threads) == 1 else ""
+    if any(cell.without for column in table.values() for cell in column.values()):
+        each += f"{_FEWER} beside fewer peers than an earlier comparison had: the details name them. "
     if change is None:
         return f"{each}When the engine last changed is not known here."
     last = f"the engine's last change (`{change.commit}`, {change.at:%Y-%m-%d %H:%M} UTC)"
@@ -237,7 +240,7 @@ def _age(table: Mapping[Machine, Column], change: EngineChange | None) -> str:
 def _ratio(cell: Cell | None, change: EngineChange | None) -> str:
     if cell is None:
         return ""
-    shown = f"{cell.ratio:.2f}{_without(cell)}" if cell.peer else "no peer"
+    shown = f"{cell.ratio:.2f}{f' {_FEWER}' if cell.without else ''}" if cell.peer else "no peer"
     return shown + (f" {_OLDER}" if cell.is_older_than(change) else "")
 
 

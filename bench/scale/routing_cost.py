@@ -45,7 +45,8 @@ async def _costs(policy: str, count: int) -> dict[str, float]:
         handle_source=DeploymentHandleSource.REPLICA,
         use_replica_queue_len_cache=True,
     )
-    router.initialize_state(**router_kwargs(policy=policy, expiration_s=10, forget_after_s=60, seed=1))
+    kwargs = router_kwargs(policy=policy, expiration_s=10, forget_after_s=60, report_period_s=1, seed=1)
+    router.initialize_state(**kwargs)
     beat = 0.0
 
     def broadcast() -> None:

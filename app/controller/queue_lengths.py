@@ -44,8 +44,7 @@ class QueueLengths:
         return lengths
 
     def unseen(self, worker_ids: Iterable[str]) -> float:
-        """How many requests other routers send to these workers between two reports, by those that began between the
-        last two.
+        """How many requests other routers send to these workers between two reports: what began between the last two.
 
         By reports alone: an answer's count may hold a request of this router whose end it has seen before the worker.
         """

@@ -15,7 +15,7 @@ from ray.serve.exceptions import BackPressureError, RequestCancelledError
 
 from app.controller import worker_client
 from app.controller.unfinished import ENOUGH_TOKENS, MOST_LOSSES
-from app.controller.worker_client import Arrivals, WorkerClient, _Patience
+from app.controller.worker_client import Arrivals, WorkerClient
 from app.engine.engine import Engine
 from app.engine.stream import AsyncEngine
 from app.messages.bundle import Bundle
@@ -289,15 +289,17 @@ async def test_while_no_worker_is_up_requests_wait_for_a_time(
     assert await waiting == workers.runner.expected_tokens(request())
 
 
-async def test_the_time_in_which_a_router_finds_no_worker_counts_too() -> None:
+async def test_the_time_in_which_the_router_finds_no_worker_counts_too(workers: Workers) -> None:
     """A router that can reach none says so only after seconds; the wait does not begin then."""
-    patience = _Patience(0.2)
-    patience.begin()
-    await asyncio.sleep(0.25)
+
+    def search(asked: GenerateRequest) -> tuple[int, Fault]:
+        time.sleep(0.3)
+        return 0, lambda: NoWorkerError("none")
+
+    workers.next_fault = search
     with pytest.raises(NoWorkerError):
-        await patience.wait(NoWorkerError("none"), has_begun=False)
-    patience.restart()
-    await patience.wait(NoWorkerError("none"), has_begun=False)
+        await read(client_of(workers, 0.2).generate(request()))
+    assert len(workers.asked) == 1
 
 
 @pytest.mark.parametrize("messages", [0, 12])

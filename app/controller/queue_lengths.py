@@ -119,8 +119,8 @@ class QueueLengths:
         self._others[worker_id] = self._others_reported[worker_id] = others
         self._most_own[worker_id] = own, max(own, most)
         last, last_s = self._admitted.get(worker_id, (admitted, heart_beat_s))
-        arrived, interval_s = max(0, admitted - last), heart_beat_s - last_s
-        if interval_s > self._longest_interval_s:
+        arrived: float = max(0, admitted - last)
+        if (interval_s := heart_beat_s - last_s) > self._longest_interval_s:
             arrived *= self._longest_interval_s / interval_s
         self._arrived[worker_id] = arrived
         self._admitted[worker_id] = admitted, heart_beat_s

@@ -114,7 +114,7 @@ class Simulation:
             router.update(self._said, 0.0)
         self._at(_TICK_S, self._tick)
         self._at(self._arrivals.expovariate(self._per_s), self._arrive)
-        self._at(scenario.warm_up_s, self._look)
+        self._at(scenario.warm_up_s, self._begin)
         if scenario.lose_at_s is not None:
             self._at(scenario.lose_at_s, self._lose)
         while self._events:
@@ -191,6 +191,12 @@ class Simulation:
             for router in self._routers:
                 router.update(self._said, now_s)
         self._at(now_s + _TICK_S * self._rng.uniform(1.0, _LONGEST_STEP), self._tick)
+
+    def _begin(self, now_s: float) -> None:
+        """The warm-up is over."""
+        for router in self._routers:
+            router.asked = router.rejected = 0
+        self._look(now_s)
 
     def _look(self, now_s: float) -> None:
         """How unequal the workers are, once a second."""

@@ -115,8 +115,8 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         super().update_replicas(replicas)
         reported = self._state.update({_worker_id(r): self._parsed(r) for r in replicas}, monotonic())
         for replica in replicas:
-            if _worker_id(replica) in reported:
-                self._correct(replica)
+            if (length := reported.get(_worker_id(replica))) is not None:
+                self._correct(replica, length)
         self._refuse_all_if_empty()
 
     def on_send_request(self, replica_id: ReplicaID) -> None:
@@ -228,13 +228,12 @@ class WorkerRouter(FIFOMixin, RequestRouter):
             report = WorkerReport.from_wire(stats)
         return facts, report
 
-    def _correct(self, replica: RunningReplica) -> None:
+    def _correct(self, replica: RunningReplica, length: int) -> None:
         """Brings Serve's own count in line with a report: a probe's answer may be old, and other routers send too.
 
         A worker that is full by Serve's count is asked first; otherwise it would get a request that it sends back.
         """
         known = self.replica_queue_len_cache.get(replica.replica_id)
-        length = self._queues.of(_worker_id(replica), monotonic())
         if known is not None and length != known:
             self.replica_queue_len_cache.update(replica.replica_id, length)
 

@@ -29,15 +29,20 @@ class RouterState:
         self.table = table
         self.queues = QueueLengths(report_period_s)
 
-    def update(self, workers: Mapping[str, tuple[WorkerFacts, WorkerReport | None]], now_s: float) -> set[str]:
-        """Takes the present list of workers. Returns the ids of those that have reported since the last call."""
-        reported = self.table.update(workers, now_s)
+    def update(self, workers: Mapping[str, tuple[WorkerFacts, WorkerReport | None]], now_s: float) -> dict[str, int]:
+        """Takes the present list of workers. Returns the most requests that each may have which has reported since.
+
+        That may be more than its queue length: one that has reported that it is full is to be asked before it gets a
+        request, also where requests of this router have ended there since, as others may have taken the places.
+        """
+        most: dict[str, int] = {}
         self.queues.keep(workers)
-        for worker_id in reported:
+        for worker_id in self.table.update(workers, now_s):
             _, report = workers[worker_id]
             if report is not None:
                 self.queues.reported(worker_id, report.running + report.waiting, report.admitted, report.heart_beat)
-        return reported
+                most[worker_id] = max(self.queues.of(worker_id, now_s), report.running + report.waiting)
+        return most
 
     def candidates(
         self,

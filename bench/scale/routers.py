@@ -51,10 +51,9 @@ class SimulatedRouter:
 
     def update(self, workers: Mapping[str, tuple[WorkerFacts, WorkerReport | None]], now_s: float) -> None:
         """Hears Serve's broadcast; new workers are asked."""
-        queues = self._state.queues
-        for worker_id in self._state.update(workers, now_s):
+        for worker_id, length in self._state.update(workers, now_s).items():
             if worker_id in self._counts:
-                self._counts[worker_id] = queues.of(worker_id, now_s)
+                self._counts[worker_id] = length
         for worker_id in workers:
             if worker_id not in self._counts:
                 self._heard(self._workers[worker_id], now_s)

@@ -249,6 +249,22 @@ async def test_workers_that_send_requests_back_are_full(make_router: MakeRouter)
     assert len({await send(router) for _ in range(60)}) == 60
 
 
+async def test_a_worker_that_reports_that_it_is_full_is_asked_first(make_router: MakeRouter) -> None:
+    """Its report may be older than the end of a request of this router, or others may have taken that place."""
+    replica = FakeReplica("a", 10.0, max_ongoing_requests=3)
+    router = make_router(replica)
+    for _ in range(2):
+        await send(router)
+    complete(router, replica)
+    replica.queue_length = 3  # of other routers, two
+    replica.report(1.0, running=3)
+    router.update_replicas([replica])  # type: ignore[list-item]
+    with pytest.raises(QueueFullError):
+        await send(router)
+    replica.queue_length = 2
+    assert await send(router) == "a"
+
+
 async def test_what_serve_asks_workers_itself_counts_too(
     make_router: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

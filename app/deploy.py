@@ -78,7 +78,10 @@ def worker_deployment(settings: ModelApplicationSettings) -> Deployment:
     routing: dict[str, Any] = {
         "request_router_class": "app.controller.router.WorkerRouter",
         "request_router_kwargs": router_kwargs(
-            policy=router.policy, expiration_s=router.expiration_s, forget_after_s=router.forget_after_s
+            policy=router.policy,
+            expiration_s=router.expiration_s,
+            forget_after_s=router.forget_after_s,
+            report_period_s=worker.heartbeat_period_s,
         ),
         "request_routing_stats_period_s": worker.heartbeat_period_s,
         "request_routing_stats_timeout_s": router.expiration_s,

@@ -243,7 +243,7 @@ class RouterSettings(Knobs):
 
     policy: Literal["LOTTERY", "SHORTEST_QUEUE"] = "SHORTEST_QUEUE"
     """LOTTERY: a random worker, with probability speed / sum(speed). SHORTEST_QUEUE: the one with the smallest
-    queue_length / speed."""
+    queue_length / speed; where several ingresses send to the same workers, it is drawn from those near the smallest."""
     expiration_s: float = Field(default=10.0, gt=0)
     """EXPIRATION: a worker that has not reported for this time gets no requests until it reports again."""
     forget_after_s: float = Field(default=60.0, ge=0)

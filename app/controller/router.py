@@ -18,6 +18,9 @@ This file has every use of Serve's public router API (alpha in 2.60, which is pi
   of those that may have it, which is another one's only where several wait: then the order of arrival counts more than
   whose home it is.
 - An exception set on `pending_request.future` reaches the caller, and a non-empty answer then ends the pass.
+- A request that a worker sends back is sent, counted and completed. One that it accepts has its place in Serve's count
+  until `decrement_queue_len_cache`, and `_probe_queue_lens` is how Serve itself asks workers. A worker is full if it is
+  by that count, here too.
 - FIFOMixin: the choices of one HTTP request share an internal request id. The base class would match it to one of them
   only and leave the others waiting for ever.
 
@@ -45,6 +48,8 @@ from app.ray_internals import actor_of_replica, forget_request, router_of, take_
 
 # Generous: a worker answers a probe within milliseconds, as its event loop does no computing.
 _PROBE_TIMEOUT_S = 0.5
+_LONGEST_SEARCH_S = 5.0
+"""So long a request is offered to workers that report but neither take it nor are full: they can't be reached."""
 
 
 class WorkerRouter(FIFOMixin, RequestRouter):
@@ -54,10 +59,12 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         """Takes `router_kwargs(...)`; Serve calls it once."""
         self._table = WorkerTable(expiration_s=kwargs["expiration_s"], forget_after_s=kwargs["forget_after_s"])
         rng = random.Random(kwargs["seed"])
-        self._state = RouterState(policy=kwargs["policy"], table=self._table, rng=rng)
+        self._state = RouterState(
+            policy=kwargs["policy"], table=self._table, rng=rng, report_period_s=kwargs["report_period_s"]
+        )
         self._queues = self._state.queues
         self._probing: dict[str, asyncio.Task[None]] = {}
-        self._tried: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
+        self._tried_s: weakref.WeakKeyDictionary[asyncio.Future[Any], float] = weakref.WeakKeyDictionary()
 
     def rows(self) -> list[WorkerRow]:
         """The worker table; from any thread."""
@@ -70,8 +77,8 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         return self._table.cards(monotonic())
 
     def places(self) -> int:
-        """How many requests the live workers may have; from any thread."""
-        return self._table.places(monotonic())
+        """How many requests the workers may have; from any thread."""
+        return self._table.places()
 
     def has_workers(self) -> bool:
         """Whether there may be a worker to take a request: those that are silent are asked. From any thread."""
@@ -90,20 +97,26 @@ class WorkerRouter(FIFOMixin, RequestRouter):
             if not live:
                 self._refuse(pending_request, self._no_worker(request))
                 return [candidate_replicas]
-            if pending_request.future in self._tried and all(self._is_full(r) for r in live):
+            since_s = self._tried_s.get(pending_request.future)
+            if since_s is not None and all(self._is_full(r) for r in live):
                 self._refuse(pending_request, QueueFullError("All workers' queues are full. Try again later."))
                 return [live]
-            self._tried.add(pending_request.future)
-        worker_ids, places = [_worker_id(r) for r in live], [r.max_ongoing_requests for r in live]
-        return self._reserving(live[i] for i in self._state.candidates(worker_ids, places, request, monotonic()))
+            if since_s is not None and monotonic() - since_s >= _LONGEST_SEARCH_S:
+                self._refuse(pending_request, self._no_worker(request))
+                return [live]
+            self._tried_s.setdefault(pending_request.future, monotonic())
+        order = self._state.candidates(
+            [_worker_id(r) for r in live], lambda i: self._is_full(live[i]), request, monotonic()
+        )
+        return self._reserving(live[i] for i in order)
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Takes Serve's list of the running workers, with their facts and last reports."""
         super().update_replicas(replicas)
         reported = self._state.update({_worker_id(r): self._parsed(r) for r in replicas}, monotonic())
         for replica in replicas:
-            if _worker_id(replica) in reported:
-                self._correct(replica)
+            if (length := reported.get(_worker_id(replica))) is not None:
+                self._correct(replica, length)
         self._refuse_all_if_empty()
 
     def on_send_request(self, replica_id: ReplicaID) -> None:
@@ -112,9 +125,14 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         self._queues.sent(replica_id.unique_id)
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
-        """Counts the request as ended, however it ended."""
+        """The request is over, however it ended, or the worker has sent it back."""
         super().on_request_completed(replica_id, internal_request_id)
-        self._queues.ended(replica_id.unique_id)
+        self._queues.completed(replica_id.unique_id)
+
+    def decrement_queue_len_cache(self, replica_id: ReplicaID) -> None:
+        """A request that the worker had accepted is over."""
+        super().decrement_queue_len_cache(replica_id)
+        self._queues.freed(replica_id.unique_id)
 
     def on_new_queue_len_info(self, replica_id: ReplicaID, num_ongoing_requests: int) -> None:
         """The worker answered, with its true queue length."""
@@ -143,7 +161,7 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         live, stale = self._split(replicas)
         if stale and live:
             for replica in stale:
-                asyncio.get_running_loop().create_task(self._probe(replica))
+                self._start_probe(replica)
         elif stale:
             # No worker has reported: all are lost, or only the controller is, which passes their reports on.
             await asyncio.gather(*(self._probe(replica) for replica in stale))
@@ -160,16 +178,29 @@ class WorkerRouter(FIFOMixin, RequestRouter):
 
     async def _probe(self, replica: RunningReplica) -> None:
         """Asks a worker for its queue length, or waits for the answer if it is asked already."""
+        await asyncio.shield(self._start_probe(replica))
+
+    def _start_probe(self, replica: RunningReplica) -> asyncio.Task[None]:
         worker_id = _worker_id(replica)
         if (task := self._probing.get(worker_id)) is None:
             task = self._probing[worker_id] = asyncio.create_task(self._ask(replica))
             task.add_done_callback(lambda _: self._probing.pop(worker_id, None))
-        await asyncio.shield(task)
+        return task
 
     async def _ask(self, replica: RunningReplica) -> None:
         with suppress(Exception):  # for whatever reason, it did not answer
             answer = replica.get_queue_len(deadline_s=_PROBE_TIMEOUT_S)
             self.on_new_queue_len_info(replica.replica_id, await asyncio.wait_for(answer, _PROBE_TIMEOUT_S))
+
+    async def _probe_queue_lens(
+        self, replicas: list[RunningReplica], backoff_index: int
+    ) -> list[tuple[RunningReplica, int | None]]:
+        """Serve's: asks new workers, and full ones before it passes them over."""
+        answers = await super()._probe_queue_lens(replicas, backoff_index)
+        for replica, length in answers:
+            if length is not None:
+                self.on_new_queue_len_info(replica.replica_id, length)
+        return answers
 
     def _fulfill_next_pending_request(self, replica: RunningReplica, request_metadata: Any = None) -> None:
         """Serve's: gives a place to the request that has waited longest, of those that may have it."""
@@ -197,13 +228,12 @@ class WorkerRouter(FIFOMixin, RequestRouter):
             report = WorkerReport.from_wire(stats)
         return facts, report
 
-    def _correct(self, replica: RunningReplica) -> None:
+    def _correct(self, replica: RunningReplica, length: int) -> None:
         """Brings Serve's own count in line with a report: a probe's answer may be old, and other routers send too.
 
         A worker that is full by Serve's count is asked first; otherwise it would get a request that it sends back.
         """
         known = self.replica_queue_len_cache.get(replica.replica_id)
-        length = self._queues.of(_worker_id(replica), monotonic())
         if known is not None and length != known:
             self.replica_queue_len_cache.update(replica.replica_id, length)
 
@@ -215,11 +245,14 @@ class WorkerRouter(FIFOMixin, RequestRouter):
         return known >= replica.max_ongoing_requests
 
     def _reserving(self, replicas: Iterable[RunningReplica]) -> Iterator[list[RunningReplica]]:
+        began_s = monotonic()
         for replica in replicas:
             worker_id = _worker_id(replica)
             self._queues.reserve(worker_id, monotonic())
             yield [replica]
             self._queues.release(worker_id)  # Serve asks for the next worker because this one had no place
+            if monotonic() - began_s >= _LONGEST_SEARCH_S:
+                return
 
     def _refuse_all_if_empty(self) -> None:
         if not self.curr_replicas:
@@ -234,10 +267,16 @@ class WorkerRouter(FIFOMixin, RequestRouter):
 
 
 def router_kwargs(
-    *, policy: str, expiration_s: float, forget_after_s: float, seed: int | None = None
+    *, policy: str, expiration_s: float, forget_after_s: float, report_period_s: float, seed: int | None = None
 ) -> dict[str, Any]:
     """The router's knobs as JSON types, for Serve's `request_router_kwargs`."""
-    return {"policy": policy, "expiration_s": expiration_s, "forget_after_s": forget_after_s, "seed": seed}
+    return {
+        "policy": policy,
+        "expiration_s": expiration_s,
+        "forget_after_s": forget_after_s,
+        "report_period_s": report_period_s,
+        "seed": seed,
+    }
 
 
 def worker_rows(handle: DeploymentHandle[Any]) -> list[WorkerRow]:
@@ -253,7 +292,7 @@ def worker_cards(handle: DeploymentHandle[Any]) -> list[ModelCard]:
 
 
 def worker_places(handle: DeploymentHandle[Any]) -> int:
-    """How many requests the handle's live workers may have, as its router in this process knows them. Any thread."""
+    """How many requests the handle's workers may have, as its router in this process knows them. Any thread."""
     request_router = router_of(handle)
     return request_router.places() if request_router is not None else 0
 

@@ -5,7 +5,7 @@ simulation of many routers (`bench.scale`) runs this very code.
 """
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from app.controller.policies import home_first, home_of, lottery_order, shortest_queue_order, spread
@@ -22,33 +22,43 @@ otherwise ask each of them, one after another, before it is refused."""
 class RouterState:
     """One router's table, queue lengths and policy."""
 
-    def __init__(self, *, policy: str, table: WorkerTable, rng: random.Random) -> None:
-        """policy: LOTTERY or SHORTEST_QUEUE."""
+    def __init__(self, *, policy: str, table: WorkerTable, rng: random.Random, report_period_s: float = 1.0) -> None:
+        """policy: LOTTERY or SHORTEST_QUEUE. report_period_s: how often a worker reports."""
         self._is_lottery = policy == "LOTTERY"
         self._rng = rng
         self.table = table
-        self.queues = QueueLengths()
+        self.queues = QueueLengths(report_period_s)
 
-    def update(self, workers: Mapping[str, tuple[WorkerFacts, WorkerReport | None]], now_s: float) -> set[str]:
-        """Takes the present list of workers. Returns the ids of those that have reported since the last call."""
-        reported = self.table.update(workers, now_s)
+    def update(self, workers: Mapping[str, tuple[WorkerFacts, WorkerReport | None]], now_s: float) -> dict[str, int]:
+        """Takes the present list of workers. Returns the most requests that each may have which has reported since.
+
+        That may be more than its queue length: one that has reported that it is full is to be asked before it gets a
+        request, also where requests of this router have ended there since, as others may have taken the places.
+        """
+        most: dict[str, int] = {}
         self.queues.keep(workers)
-        for worker_id in reported:
+        for worker_id in self.table.update(workers, now_s):
             _, report = workers[worker_id]
-            admitted = report.admitted if report is not None else 0
-            self.queues.reported(worker_id, self.table.reported_queue_length(worker_id), admitted)
-        return reported
+            if report is not None:
+                self.queues.reported(worker_id, report.running + report.waiting, report.admitted, report.heart_beat)
+                most[worker_id] = max(self.queues.of(worker_id, now_s), report.running + report.waiting)
+        return most
 
     def candidates(
-        self, worker_ids: Sequence[str], places: Sequence[int], request: GenerateRequest | None, now_s: float
+        self,
+        worker_ids: Sequence[str],
+        is_full: Callable[[int], bool],
+        request: GenerateRequest | None,
+        now_s: float,
     ) -> Iterator[int]:
         """Indices of live workers in the order in which they should be asked for a place.
 
-        places: how many requests each may have. request: None if it is no call that generates.
+        is_full: whether the worker of an index is, by what is known when its turn comes. request: None if it is no
+        call that generates.
         """
         asked = 0
         for index in self.order(worker_ids, request, now_s):
-            if self.queues.of(worker_ids[index], now_s) >= places[index]:
+            if is_full(index):
                 asked += 1
                 if asked > MOST_ASKED:
                     continue
@@ -64,7 +74,7 @@ class RouterState:
             order = lottery_order(speeds, self._rng)
         else:
             order = shortest_queue_order(lengths, speeds)
-            order = spread(order, lengths, speeds, self.queues.unseen(), self._rng)
+            order = spread(order, lengths, speeds, self.queues.unseen(worker_ids), self._rng)
         if request is None:
             return order
         if request.memory is not None:

@@ -128,7 +128,7 @@ class WorkerClient:
         return has_workers(self._handle)
 
     def places(self) -> int:
-        """How many requests the live workers may have, running and waiting; 0 before the first worker. Any thread."""
+        """How many requests the workers may have, running and waiting; 0 before the first worker. Any thread."""
         return worker_places(self._handle)
 
     async def call_each(self, method: MemoryMethod, *arguments: object) -> list[Any]:
@@ -220,6 +220,7 @@ class WorkerClient:
         Serve asks `router.WorkerRouter` for a replica and calls `app.workers.worker.Worker.generate` there (see
         `app.deploy`). Raises EngineError: WorkerLostError, or what the worker raised.
         """
+        patience.begin()
         while not self.has_workers():
             await patience.wait(NoWorkerError(_NO_WORKER), has_begun=output.has_begun)
         request = output.rest()
@@ -308,10 +309,15 @@ class _Patience:
         """A worker has the request."""
         self._since_s = None
 
-    async def wait(self, error: EngineError, *, has_begun: bool) -> None:
-        """Waits a moment. Raises `error` if the time is over."""
+    def begin(self) -> None:
+        """The request asks for a worker, or still does."""
         if self._since_s is None:
             self._since_s = monotonic()
+
+    async def wait(self, error: EngineError, *, has_begun: bool) -> None:
+        """Waits a moment. Raises `error` if the time is over."""
+        self.begin()
+        assert self._since_s is not None
         if monotonic() - self._since_s >= self._limit_s * (_PATIENCE_OF_BEGUN if has_begun else 1):
             raise error
         await asyncio.sleep(random.uniform(0.05, _LOOK_S))  # not all at once

@@ -79,10 +79,13 @@ class WorkerTable:
         entries = list(self._entries.items())
         return [entry.facts.model for worker_id, entry in entries if self.is_alive(worker_id, now_s)]
 
-    def places(self, now_s: float) -> int:
-        """How many requests the live workers may have, running and waiting."""
-        live = [entry.facts for worker_id, entry in list(self._entries.items()) if self.is_alive(worker_id, now_s)]
-        return sum(facts.max_running + facts.max_waiting for facts in live)
+    def places(self) -> int:
+        """How many requests the workers that Serve lists may have, running and waiting.
+
+        Those that are silent too: maybe only their reports are lost, and the router asks them.
+        """
+        present = [entry.facts for entry in list(self._entries.values()) if entry.present]
+        return sum(facts.max_running + facts.max_waiting for facts in present)
 
     def has_present(self) -> bool:
         """Whether there is a worker that Serve lists and whose process is not known to have died, silent or not."""
@@ -117,11 +120,6 @@ class WorkerTable:
         """Tokens per second; 1.0 for a worker that is not known (all such are equal)."""
         entry = self._entries.get(worker_id)
         return entry.facts.speed if entry is not None else 1.0
-
-    def reported_queue_length(self, worker_id: str) -> int:
-        """Requests running and waiting by the last report; 0 if there was none."""
-        entry = self._entries.get(worker_id)
-        return entry.report.running + entry.report.waiting if entry is not None and entry.report else 0
 
     def rows(self, queue_lengths: Mapping[str, int], now_s: float) -> list[WorkerRow]:
         """The table, alive workers first. A worker that is gone stays for `forget_after_s`."""

@@ -53,9 +53,10 @@ def ingress_costs(options: IngressOptions) -> dict[str, Any]:
     )
     with running_service(serving) as service:
         side = HttpSide("127.0.0.1", service.port, options.model.name)
-        _round(side, options, _FEW_TOKENS, service.pid)  # not counted: warms up
-        few = [_round(side, options, _FEW_TOKENS, service.pid) for _ in range(options.rounds)]
-        many = [_round(side, options, options.generate, service.pid) for _ in range(options.rounds)]
+        rng = random.Random(1)  # of all prompts: one that came before would be in the workers' prefix cache
+        _round(side, options, _FEW_TOKENS, service.pid, rng)  # not counted: warms up
+        few = [_round(side, options, _FEW_TOKENS, service.pid, rng) for _ in range(options.rounds)]
+        many = [_round(side, options, options.generate, service.pid, rng) for _ in range(options.rounds)]
     return {
         "model": options.model.name,
         "streams": options.streams,
@@ -78,8 +79,7 @@ def _costs(part: str, few: list[_Round], many: list[_Round], options: IngressOpt
     }
 
 
-def _round(side: HttpSide, options: IngressOptions, tokens: int, service: int) -> _Round:
-    rng = random.Random(tokens)
+def _round(side: HttpSide, options: IngressOptions, tokens: int, service: int, rng: random.Random) -> _Round:
     orders = [
         Order(0.0, tuple(rng.randrange(_VOCABULARY) for _ in range(options.prompt)), tokens)
         for _ in range(options.streams)

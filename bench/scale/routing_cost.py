@@ -2,7 +2,8 @@
 
 `app.controller.router.WorkerRouter` as Serve makes it, over objects that stand for replicas: no process, no message.
 Serve's own share of a broadcast is measured apart, with its own class of a replica's description: its controller makes
-all descriptions and pickles them, each router unpickles them. Processor time, so other programs count little.
+all descriptions and pickles them, each router unpickles them. A description's parts come from different messages, so
+that pickle finds no object twice. Processor time, so other programs count little.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -18,6 +20,7 @@ from ray.serve._private.common import DeploymentHandleSource, DeploymentID, Requ
 from ray.serve.request_router import PendingRequest, ReplicaID
 
 from app.controller.router import WorkerRouter, router_kwargs
+from app.messages.capacity import WorkerCapacity
 from app.messages.memory import MemoryGrant
 from app.messages.requests import GenerateRequest
 from app.messages.workers import WorkerReport
@@ -25,8 +28,28 @@ from bench.scale.fleet import SimulatedWorker
 
 _DEPLOYMENT: Final = DeploymentID(name="Worker", app_name="simulated")
 _SAMPLES: Final = 30
-_CHANGED: Final = 0.1
-"""Serve broadcasts ten times a second, and a worker reports once."""
+_CHANGED: Final = 0.5
+"""Serve's controller broadcasts every half second here, and a worker reports once a second."""
+_CORES: Final = 24
+_CAPACITY: Final = WorkerCapacity(
+    layers=22,
+    hidden=2048,
+    heads=32,
+    kv_heads=4,
+    head_dim=64,
+    layer_weights=968_884_224,
+    layer_bytes=544_997_376,
+    head_weights=65_536_000,
+    head_bytes=36_864_000,
+    other_bytes=0,
+    kv_type="bf16",
+    kv_tokens=65_536,
+    vendor="amd",
+    prompt_tokens=512,
+    prompt_s=1.5,
+    token_s=0.013,
+)
+"""The 1.1B shape's, about; a message's size is what counts."""
 
 
 def routing_costs(counts: Sequence[int]) -> dict[str, dict[str, dict[str, float]]]:
@@ -45,7 +68,8 @@ async def _costs(policy: str, count: int) -> dict[str, float]:
         handle_source=DeploymentHandleSource.REPLICA,
         use_replica_queue_len_cache=True,
     )
-    router.initialize_state(**router_kwargs(policy=policy, expiration_s=10, forget_after_s=60, seed=1))
+    kwargs = router_kwargs(policy=policy, expiration_s=10, forget_after_s=60, report_period_s=1, seed=1)
+    router.initialize_state(**kwargs)
     beat = 0.0
 
     def broadcast() -> None:
@@ -100,23 +124,33 @@ def _replica(name: str, rng: random.Random) -> Any:
         return 0
 
     facts = SimulatedWorker(name, rng.uniform(50, 100), [0.0] * 33, waiting_places=64).facts
+    first = rng.randrange(8) * _CORES
+    facts = replace(facts, cpus=tuple(range(first, first + _CORES)), capacity=_CAPACITY)
     return SimpleNamespace(
         replica_id=ReplicaID(unique_id=name, deployment_id=_DEPLOYMENT),
         max_ongoing_requests=96,
-        replica_metadata=facts.to_wire(),
+        node_id=f"{rng.getrandbits(224):056x}",
+        replica_metadata=_received(facts.to_wire()),
         routing_stats={},
         get_queue_len=get_queue_len,
     )
 
 
 def _stats(heart_beat: float, rng: random.Random) -> dict[str, Any]:
-    return WorkerReport(heart_beat, rng.randrange(32), 0, 100, 50, admitted=rng.randrange(1_000_000)).to_wire()
+    report = WorkerReport(heart_beat, rng.randrange(32), 0, 100, 50, admitted=rng.randrange(1_000_000))
+    return _received(report.to_wire())
+
+
+def _received(message: dict[str, Any]) -> dict[str, Any]:
+    """As it comes from another process: its objects are of no other message."""
+    received: dict[str, Any] = pickle.loads(pickle.dumps(message))
+    return received
 
 
 def _description(replica: Any) -> RunningReplicaInfo:
     return RunningReplicaInfo(
         replica_id=replica.replica_id,
-        node_id="n" * 56,
+        node_id=replica.node_id,
         node_ip="10.0.0.1",
         availability_zone=None,
         actor_name=f"SERVE_REPLICA::simulated#Worker#{replica.replica_id.unique_id}",

@@ -1,6 +1,8 @@
 """One simulated service: requests arrive at random, routers place them, workers compute, reports arrive late.
 
-Events in the order of their time, from one seed: the same scenario gives the same figures. What is not simulated: the
+Events in the order of their time, from one seed: the same scenario gives the same figures. Arrivals have random numbers
+of their own, so that all policies get the same requests. Serve's controller asks a worker at a tick of its loop, once
+its report is due, and hears and broadcasts the answer at the next tick, as Ray 2.60 does. What is not simulated: the
 network, prompts apart from answers, the fair queue of the engine, and the processor time of routers.
 """
 
@@ -21,7 +23,10 @@ from bench.scale.workload import Lengths, requests_per_s, step_times_s
 
 SPEEDS: Final = ("equal", "two", "wide")
 """All alike within 2 %; half of them twice as fast; from a quarter to four times."""
-_BROADCASTS_PER_PERIOD: Final = 4
+_TICK_S: Final = 0.5
+"""RAY_SERVE_CONTROL_LOOP_INTERVAL_S, as `app.launch.ray_environment` sets it."""
+_LONGEST_STEP: Final = 1.1
+"""A tick comes later by what the controller's work takes, up to a tenth here."""
 _JITTER: Final = 0.1
 
 
@@ -35,7 +40,7 @@ class Scenario:
     load: float = 0.8
     """Of what all workers can serve."""
     report_period_s: float = 1.0
-    """A worker reports once in that time; routers hear of it up to a quarter of it later."""
+    """A worker's report is due after that time."""
     speeds: str = "equal"
     slots: int = 32
     waiting_places: int = 64
@@ -43,7 +48,7 @@ class Scenario:
     """With saved pages, so that each has a home; 0: none has."""
     lose_at_s: float | None = None
     """One worker dies then."""
-    warm_up_s: float = 40.0
+    warm_up_s: float = 200.0
     measured_s: float = 60.0
     seed: int = 1
 
@@ -68,6 +73,7 @@ class Simulation:
         self._scenario = scenario
         self._lengths = lengths
         self._rng = Random(scenario.seed)
+        self._arrivals = Random(f"arrivals {scenario.seed}")
         step_s = step_times_s(lengths, scenario.slots)
         speeds = _speeds(scenario, self._rng)
         names = [f"{self._rng.getrandbits(64):016x}" for _ in speeds]
@@ -80,6 +86,9 @@ class Simulation:
         self._said: dict[str, tuple[WorkerFacts, WorkerReport | None]] = {
             name: (worker.facts, worker.report(0.0)) for name, worker in self._fleet.items()
         }
+        self._due_s = {name: self._rng.random() * scenario.report_period_s for name in names}
+        self._answers: dict[str, WorkerReport] = {}
+        """What workers answered that were asked at the last tick."""
         expiration_s = max(10.0, 3 * scenario.report_period_s)
         self._routers = [
             SimulatedRouter(
@@ -87,6 +96,7 @@ class Simulation:
                 list(self._fleet.values()),
                 seed=self._rng.getrandbits(32),
                 expiration_s=expiration_s,
+                report_period_s=scenario.report_period_s,
             )
             for _ in range(scenario.routers)
         ]
@@ -100,14 +110,11 @@ class Simulation:
     def run(self) -> dict[str, Any]:
         """The figures, of the requests that arrived after the warm-up."""
         scenario = self._scenario
-        period_s = scenario.report_period_s
         for router in self._routers:
             router.update(self._said, 0.0)
-            self._at(self._rng.random() * period_s / _BROADCASTS_PER_PERIOD, self._broadcast, router)
-        for name in self._fleet:
-            self._at(self._rng.random() * period_s, self._report, name)
-        self._at(self._rng.expovariate(self._per_s), self._arrive)
-        self._at(scenario.warm_up_s, self._look)
+        self._at(_TICK_S, self._tick)
+        self._at(self._arrivals.expovariate(self._per_s), self._arrive)
+        self._at(scenario.warm_up_s, self._begin)
         if scenario.lose_at_s is not None:
             self._at(scenario.lose_at_s, self._lose)
         while self._events:
@@ -122,11 +129,12 @@ class Simulation:
         return now_s < self._until_s or any(worker.length() for worker in self._fleet.values())
 
     def _arrive(self, now_s: float) -> None:
-        _, tokens = self._rng.choice(self._lengths.pairs)
-        owner = self._rng.choice(self._owners) if self._owners else None
-        job = Job(next(self._numbers), self._rng.randrange(len(self._routers)), owner, tokens, now_s, tokens)
+        rng = self._arrivals
+        _, tokens = rng.choice(self._lengths.pairs)
+        owner = rng.choice(self._owners) if self._owners else None
+        job = Job(next(self._numbers), rng.randrange(len(self._routers)), owner, tokens, now_s, tokens)
         self._place(job, now_s)
-        following_s = now_s + self._rng.expovariate(self._per_s)
+        following_s = now_s + rng.expovariate(self._per_s)
         if following_s < self._until_s:
             self._at(following_s, self._arrive)
 
@@ -168,17 +176,27 @@ class Simulation:
             counts.waits_s.append(job.started_s - job.arrived_s)
             counts.token_s.append((now_s - job.arrived_s) / job.all_tokens)
 
-    def _report(self, now_s: float, name: str) -> None:
-        if name in self._said and self._goes_on(now_s):
-            worker = self._fleet[name]
-            self._said[name] = (worker.facts, worker.report(now_s))
-            period_s = self._scenario.report_period_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
-            self._at(now_s + period_s, self._report, name)
+    def _tick(self, now_s: float) -> None:
+        """Serve's controller takes the answers, asks whose reports are due, and broadcasts what is new."""
+        if not self._goes_on(now_s):
+            return
+        heard = {name: report for name, report in self._answers.items() if name in self._said}
+        for name, report in heard.items():
+            self._said[name] = (self._fleet[name].facts, report)
+        due = [name for name in self._said if self._due_s[name] <= now_s]
+        self._answers = {name: self._fleet[name].report(now_s) for name in due}
+        for name in due:
+            self._due_s[name] = now_s + self._scenario.report_period_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
+        if heard:
+            for router in self._routers:
+                router.update(self._said, now_s)
+        self._at(now_s + _TICK_S * self._rng.uniform(1.0, _LONGEST_STEP), self._tick)
 
-    def _broadcast(self, now_s: float, router: SimulatedRouter) -> None:
-        if self._goes_on(now_s):
-            router.update(self._said, now_s)
-            self._at(now_s + self._scenario.report_period_s / _BROADCASTS_PER_PERIOD, self._broadcast, router)
+    def _begin(self, now_s: float) -> None:
+        """The warm-up is over."""
+        for router in self._routers:
+            router.asked = router.rejected = 0
+        self._look(now_s)
 
     def _look(self, now_s: float) -> None:
         """How unequal the workers are, once a second."""

@@ -72,7 +72,8 @@ def new_router(*replicas: FakeReplica, policy: str = "SHORTEST_QUEUE") -> Worker
         initial_backoff_s=0.001,
         max_backoff_s=0.002,
     )
-    router.initialize_state(**router_kwargs(policy=policy, expiration_s=10, forget_after_s=60, seed=3))
+    kwargs = router_kwargs(policy=policy, expiration_s=10, forget_after_s=60, report_period_s=1, seed=3)
+    router.initialize_state(**kwargs)
     for replica in replicas:
         router.on_new_queue_len_info(replica.replica_id, replica.queue_length)
     router.update_replicas(list(replicas))  # type: ignore[arg-type]

@@ -223,6 +223,100 @@ async def test_workers_that_others_have_filled_are_asked_and_sent_nothing(make_r
     assert sum(replica.probes for replica in replicas) - probes == 32
 
 
+def reject(router: WorkerRouter, replica: FakeReplica) -> None:
+    """A worker sends a request back, as Serve tells the router of it. (`send` is its first part.)"""
+    router.on_send_request(replica.replica_id)
+    router.on_new_queue_len_info(replica.replica_id, replica.queue_length)
+    router.on_request_completed(replica.replica_id, "r")
+
+
+async def test_workers_that_send_requests_back_are_full(make_router: MakeRouter) -> None:
+    replicas = [FakeReplica(f"{i:03}", 10.0, max_ongoing_requests=6) for i in range(60)]
+    router = make_router(*replicas)
+    await asyncio.sleep(0.05)  # Serve asks each of its new replicas, once
+    for replica in replicas:
+        replica.queue_length = 6  # of other routers
+        reject(router, replica)
+        assert router._queues.of(replica.replica_id.unique_id, time.monotonic()) == 6
+    probes = sum(replica.probes for replica in replicas)
+    with pytest.raises(QueueFullError):
+        await send(router)
+    assert sum(replica.probes for replica in replicas) - probes == 32
+    for replica in replicas:
+        replica.queue_length = 5
+        replica.report(1.0, running=5)
+    router.update_replicas(replicas)  # type: ignore[arg-type]
+    assert len({await send(router) for _ in range(60)}) == 60
+
+
+async def test_a_worker_that_reports_that_it_is_full_is_asked_first(make_router: MakeRouter) -> None:
+    """Its report may be older than the end of a request of this router, or others may have taken that place."""
+    replica = FakeReplica("a", 10.0, max_ongoing_requests=3)
+    router = make_router(replica)
+    for _ in range(2):
+        await send(router)
+    complete(router, replica)
+    replica.queue_length = 3  # of other routers, two
+    replica.report(1.0, running=3)
+    router.update_replicas([replica])  # type: ignore[list-item]
+    with pytest.raises(QueueFullError):
+        await send(router)
+    replica.queue_length = 2
+    assert await send(router) == "a"
+
+
+async def test_what_serve_asks_workers_itself_counts_too(
+    make_router: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    replica = FakeReplica("a", 10.0, max_ongoing_requests=3)
+    replica.queue_length = 2  # of other routers
+    router = make_router(replica)
+    await send(router)
+    clock.now_s += 9
+    replica.queue_length = 2  # one of them has ended
+    assert await send(router) == "a"  # which was full by what was known
+    assert router.rows()[0].queue_length == 3
+    clock.now_s += 9
+    assert router.rows()[0].state == "alive", "it has answered nine seconds ago"
+
+
+async def test_a_request_whose_workers_report_but_cannot_be_reached_does_not_wait_for_ever(
+    make_router: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.controller.router._LONGEST_SEARCH_S", 0.3)
+    replicas = [FakeReplica(name, 10.0) for name in "abc"]
+    for replica in replicas:
+        replica.answers = False
+    router = make_router(*replicas)
+    router.max_queue_len_response_deadline_s = 0.1
+    for replica in replicas:
+        router.on_replica_actor_unavailable(replica.replica_id)  # so that they are asked first
+    began_s = time.monotonic()
+    with pytest.raises(NoWorkerError):
+        await send(router)
+    assert 0.3 <= time.monotonic() - began_s < 3
+
+
+async def test_a_silent_worker_is_asked_once_at_a_time(
+    make_router: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    silent, other = FakeReplica("silent", 10.0), FakeReplica("other", 10.0)
+    router = make_router(silent, other)
+    await asyncio.sleep(0.05)  # Serve asks each of its new replicas, once
+    probes = silent.probes
+    silent.answers = False
+    clock.now_s += 11
+    router.on_new_queue_len_info(other.replica_id, 0)
+    tasks = len(asyncio.all_tasks())
+    for _ in range(20):
+        await router.choose_replicas([silent, other], None)  # type: ignore[list-item]
+    assert len(asyncio.all_tasks()) == tasks + 1
+    await asyncio.sleep(0.01)
+    assert silent.probes == probes + 1
+
+
 async def test_a_report_of_more_requests_counts_while_this_router_has_some_there(make_router: MakeRouter) -> None:
     one, two = FakeReplica("a", 10.0), FakeReplica("b", 10.0)
     router = make_router(one, two)

@@ -48,6 +48,6 @@ def test_workers_with_room_are_candidates_and_some_that_are_full() -> None:
     router = state()
     names = [f"{number}" for number in range(100)]
     router.update({name: (FACTS, WorkerReport(1.0, 6 if name != "70" else 5, 0, 8, 8)) for name in names}, 0.0)
-    candidates = list(router.candidates(names, [6] * 100, None, 0.0))
+    candidates = list(router.candidates(names, lambda i: router.queues.of(names[i], 0.0) >= 6, None, 0.0))
     assert candidates[0] == 70
     assert len(candidates) == 1 + MOST_ASKED

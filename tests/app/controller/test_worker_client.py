@@ -289,6 +289,19 @@ async def test_while_no_worker_is_up_requests_wait_for_a_time(
     assert await waiting == workers.runner.expected_tokens(request())
 
 
+async def test_the_time_in_which_the_router_finds_no_worker_counts_too(workers: Workers) -> None:
+    """A router that can reach none says so only after seconds; the wait does not begin then."""
+
+    def search(asked: GenerateRequest) -> tuple[int, Fault]:
+        time.sleep(0.3)
+        return 0, lambda: NoWorkerError("none")
+
+    workers.next_fault = search
+    with pytest.raises(NoWorkerError):
+        await read(client_of(workers, 0.2).generate(request()))
+    assert len(workers.asked) == 1
+
+
 @pytest.mark.parametrize("messages", [0, 12])
 async def test_an_answer_of_a_model_that_was_replaced_ends_at_once(workers: Workers, messages: int) -> None:
     """With the router's error, or the worker's, before the answer has begun and after that."""

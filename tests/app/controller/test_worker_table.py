@@ -91,19 +91,16 @@ def test_what_routing_asks() -> None:
     workers = table()
     workers.update({"w": (replace(FACTS, speed=42.0), report(1.0, running=2, waiting=3))}, 0.0)
     assert workers.speed("w") == 42.0
-    assert workers.reported_queue_length("w") == 5
-    assert workers.reported_queue_length("unknown") == 0
 
 
-def test_places_are_those_of_live_workers() -> None:
+def test_places_are_those_of_workers_that_may_be_alive() -> None:
     workers = table()
-    assert (workers.places(0.0), workers.has_present()) == (0, False)
+    assert (workers.places(), workers.has_present()) == (0, False)
     workers.update({"w": (FACTS, report(1.0)), "v": (replace(FACTS, max_waiting=0), report(1.0))}, 0.0)
-    assert workers.places(1.0) == 8
+    assert workers.places() == 8
     workers.update({"w": (FACTS, report(2.0)), "v": (replace(FACTS, max_waiting=0), report(1.0))}, 9.0)
-    assert workers.places(11.0) == 6
-    assert workers.places(20.0) == 0
-    assert workers.has_present()  # they are silent, and may answer if they are asked
+    assert not workers.is_alive("v", 20.0)
+    assert (workers.places(), workers.has_present()) == (8, True), "they are silent, and may answer if they are asked"
     workers.update({}, 21.0)
     assert not workers.has_present()
 

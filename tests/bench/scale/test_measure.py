@@ -9,11 +9,15 @@ from bench.scale.workload import Lengths
 
 def test_one_policy_of_one_worker_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "scale.json"
-    assert main(["--workers", "1", "--policy", "TWO_CHOICES", "--out", str(out)]) == 0
+    arguments = ["--workers", "1", "--policy", "TWO_CHOICES", "--seeds", "3", "--seconds", "300", "--out", str(out)]
+    assert main(arguments) == 0
     result = json.loads(capsys.readouterr().out)
     assert result == json.loads(out.read_text())
     assert {row["scenario"]["policy"] for row in result["scenarios"]} == {"TWO_CHOICES"}
     assert {row["scenario"]["routers"] for row in result["scenarios"]} == {1, 4, 16, 64}
+    for row in result["scenarios"]:
+        median, least, most = row["token_s"]["p95"]
+        assert 0 < least < median < most, "the seeds differ"
 
 
 @pytest.mark.parametrize(

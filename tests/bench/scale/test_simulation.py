@@ -38,6 +38,11 @@ def test_one_router_with_old_reports_is_as_good_as_fresh_counts() -> None:
     assert run(one)["token_s"] == run(replace(one, policy="FRESH_COUNTS"))["token_s"]
 
 
+def test_all_policies_get_the_same_requests() -> None:
+    figures = [run(replace(SMALL, policy=policy))["requests"] for policy in POLICIES]
+    assert len(set(figures)) == 1
+
+
 def test_many_routers_do_not_send_all_to_the_same_worker() -> None:
     """Without `policies.spread` the slowest twentieth takes two and a half times as long as with fresh counts."""
     many = Scenario(policy="SHORTEST_QUEUE", workers=100, routers=16, warm_up_s=30.0, measured_s=20.0)

@@ -44,6 +44,7 @@ _CAPACITY: Final = WorkerCapacity(
     other_bytes=0,
     kv_type="bf16",
     kv_tokens=65_536,
+    memory_left_bytes=64 << 30,
     vendor="amd",
     prompt_tokens=512,
     prompt_s=1.5,

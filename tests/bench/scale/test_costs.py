@@ -8,7 +8,7 @@ import pytest
 
 from bench.scale import ingress_cost
 from bench.scale.accounts_cost import accounts_costs
-from bench.scale.ingress_cost import IngressOptions, _costs, _Round, ingress_costs
+from bench.scale.ingress_cost import IngressOptions, _costs, _Round
 from bench.scale.routing_cost import routing_costs
 
 
@@ -47,12 +47,3 @@ def test_processor_time_is_that_of_each_process_by_its_command_line(monkeypatch:
     while time.process_time() < end_s:
         pass
     assert ingress_cost._cpu_s(os.getpid())["ingress"][os.getpid()] >= before_s["ingress"][os.getpid()] + 0.05
-
-
-@pytest.mark.service
-def test_an_ingress_of_a_real_service() -> None:
-    model = Path(__file__).parents[3] / "models" / "smollm2-135m-instruct"
-    costs = ingress_costs(IngressOptions(model=model, streams=4, rounds=1, generate=60))
-    assert costs["tokens_per_s"] > 1
-    assert costs["parts"]["ingress"]["share_of_a_core"] > 0
-    assert costs["parts"]["worker"]["share_of_a_core"] > costs["parts"]["ingress"]["share_of_a_core"]

@@ -16,7 +16,6 @@ a trust domain; a run of the same machine outside of it is its comparison.
 Soft evidence costs a client what a processor's does; the quote itself is the server's time, and is quicker to make.
 """
 
-import os
 import re
 import statistics
 import time
@@ -30,6 +29,7 @@ from typing import Any
 import httpx2
 
 from bench.common import OneLineParser, machine, number_list, print_result
+from bench.processes import cpu_s
 from bench.sealed import measure_sealed
 from bench.serving import HttpSide, Rounds, RunningService, ServingBenchOptions, running_service
 from redoubt_verify import client as verifying_client
@@ -72,9 +72,9 @@ def measure_confidential(options: ConfidentialBenchOptions) -> dict[str, object]
         }
         rounds = Rounds(sides, options, vocab_size=_VOCABULARY)
         front = _front(service)
-        before_s = _cpu_s(front)
+        before_s = cpu_s(front)
         rounds.run()
-        front_s = _cpu_s(front) - before_s
+        front_s = cpu_s(front) - before_s
         requests = _requests(service, options)
     return {
         "model": options.model.name,
@@ -144,12 +144,6 @@ def _front(service: RunningService) -> int:
     children = Path(f"/proc/{service.pid}/task/{service.pid}/children").read_text(encoding="utf-8").split()
     (front,) = [pid for pid in children if b"front.cfg" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     return int(front)
-
-
-def _cpu_s(pid: int) -> float:
-    """CPU seconds that a process has used."""
-    after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,7 +16,6 @@ import http.client
 import json
 import os
 import random
-import socket
 import statistics
 import subprocess
 import sys
@@ -41,6 +40,7 @@ from app.messages.requests import GenerateRequest, SamplingParams
 from app.settings import EngineSettings
 from bench.common import ROOT, OneLineParser, machine, number_list, print_result
 from bench.kv_memory import kv_memory_bytes
+from bench.processes import free_port
 from bench.serving_client import Order, Receipt
 from kernels import _native
 
@@ -97,10 +97,10 @@ def running_service(
         worker |= worker_settings or {}
         # Random tokens and their continuations repeat themselves, so that guesses would dominate the result.
         values["applications"][0]["args"]["engine"] |= {"guess_tokens": 0, "kv_memory_bytes": kv_bytes(options)}
-        tls_port = None if evidence == "none" else _free_port()
+        tls_port = None if evidence == "none" else free_port()
         values["applications"][0]["args"]["attestation"] = {"evidence": evidence, "tls_port": tls_port or 8443}
         config.write_text(yaml.safe_dump(values), encoding="utf-8")
-        port = _free_port()
+        port = free_port()
         command = ["setpriv", "--pdeathsig", "TERM"]  # then it ends whole, also when this bench is killed
         command += [sys.executable, "-m", "app.cli", "serve", "--config", str(config)]
         command += ["--port", str(port), "--model", str(options.model)]
@@ -310,12 +310,6 @@ def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) ->
             connection.close()
         time.sleep(0.5)
     raise RuntimeError(f"the service did not start: {log.read_text(encoding='utf-8')[-2000:]}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,9 +14,10 @@ from typing import Any, Final
 import yaml  # type: ignore[import-untyped]
 
 from bench.common import ROOT
-from bench.conversations.server import Launch, free_port
+from bench.conversations.server import Launch
 from bench.models import BenchModel
 from bench.peers.http_server import HttpPeer, Sizes
+from bench.processes import free_port
 
 OURS: Final = "redoubt"
 PEERS: Final[Mapping[str, str]] = {

@@ -9,7 +9,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from bench.faults.service import descendants, left_of
 from bench.peers.http_server import announced
+from bench.processes import cpu_s, descendants, left_of
 
 START_TIMEOUT_S: Final = 600.0
 END_TIMEOUT_S: Final = 60.0
@@ -130,7 +129,11 @@ class Server:
         """Processor time that its processes have taken so far."""
         if self._process is None:
             return 0.0
-        return sum(_cpu_s(pid) for pid in descendants(self._process.pid))
+        taken_s = 0.0
+        for pid in descendants(self._process.pid):
+            with contextlib.suppress(OSError):  # it has ended since
+                taken_s += cpu_s(pid)
+        return taken_s
 
     def end(self) -> None:
         """Ends it and all of its processes."""
@@ -194,18 +197,3 @@ def get_json(url: str, path: str, headers: Mapping[str, str] | None = None) -> d
     finally:
         connection.close()
     return body if answer.status == 200 and isinstance(body, dict) else None
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _cpu_s(pid: int) -> float:
-    """User and system time of a process; 0 if it has ended."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        parts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
-    return 0.0

@@ -30,7 +30,8 @@ import yaml  # type: ignore[import-untyped]
 
 from bench.common import OneLineParser, at_least, machine, print_result
 from bench.faults.load import Load
-from bench.faults.service import Service, descendants, left_of, service_of
+from bench.faults.service import Service, service_of
+from bench.processes import descendants, left_of
 
 _BEFORE_S, _AFTER_S = 3.0, 3.0
 _LONGEST_ROW_S = 150.0

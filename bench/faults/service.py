@@ -6,7 +6,6 @@ Knows nothing of requests and of what is measured.
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import httpx
 import yaml  # type: ignore[import-untyped]
 
 from bench.common import ROOT
+from bench.processes import descendants, free_port, left_of
 
 START_TIMEOUT_S: Final = 300.0
 _END_TIMEOUT_S = 60.0
@@ -42,7 +42,7 @@ class Service:
         """Starts nothing. model: a folder to serve instead of the file's."""
         self.config = config
         self.log = log
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.starts = 0
         self._model = model
@@ -114,39 +114,6 @@ class Service:
         return left_of(family)
 
 
-def left_of(family: set[int], within_s: float = 10.0) -> list[str]:
-    """The names of those of a service's processes that run on after this time, which it then kills."""
-    deadline_s = time.monotonic() + within_s
-    while (names := [name for pid in family if (name := _name_of(pid))]) and time.monotonic() < deadline_s:
-        time.sleep(0.1)
-    for pid in family:
-        if _name_of(pid):
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-    return names
-
-
-def _name_of(pid: int) -> str:
-    """Of a process that runs; empty if it has ended."""
-    try:
-        is_zombie = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-        return "" if is_zombie else Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]
-    except OSError:
-        return ""
-
-
-def descendants(pid: int) -> set[int]:
-    """The processes below `pid`, and itself."""
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-    found = {pid}
-    while grown := {child for child, parent in parents.items() if parent in found} - found:
-        found |= grown
-    return found
-
-
 @contextlib.contextmanager
 def service_of(
     config: Path | None, folder: Path, change: Callable[[dict[str, Any]], None] = lambda values: None
@@ -170,9 +137,3 @@ def service_of(
         yield service
     finally:
         service.end()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

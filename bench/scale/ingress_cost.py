@@ -5,7 +5,6 @@ each, then many. From the processor time of each process (/proc) over both follo
 so how many tokens a second one core of an ingress passes on. Uses the service through HTTP only.
 """
 
-import os
 import random
 import statistics
 import time
@@ -16,7 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.common import machine
-from bench.faults.service import PROCESSES, descendants
+from bench.faults.service import PROCESSES
+from bench.processes import cpu_s, descendants
 from bench.serving import HttpSide, ServingBenchOptions, running_service
 from bench.serving_client import Order
 
@@ -99,8 +99,7 @@ def _cpu_s(service: int) -> dict[str, dict[int, float]]:
     for pid in descendants(service):
         with suppress(OSError):  # it has ended since
             line = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
-            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             for part in _PARTS:
                 if PROCESSES[part] in line:
-                    parts[part][pid] = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+                    parts[part][pid] = cpu_s(pid)
     return parts

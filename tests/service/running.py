@@ -19,6 +19,9 @@ from typing import Any
 import httpx
 import yaml  # type: ignore[import-untyped]
 
+from bench.processes import descendants as descendants
+from bench.processes import free_port as free_port
+
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 240.0
 
@@ -126,23 +129,3 @@ def running_service(config: Path, model: Path, log: Path, workers: int) -> Itera
     with started_service(config, log, model.name, "--model", str(model)) as running:
         wait_until(lambda: len(running.alive()) == workers, f"{workers} workers", START_TIMEOUT_S)
         yield running
-
-
-def descendants(pid: int) -> set[int]:
-    """The processes below `pid`, and itself."""
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            continue
-    found = {pid}
-    while grown := {child for child, parent in parents.items() if parent in found} - found:
-        found |= grown
-    return found
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from bench.conversations.fleet import Fleet, RunningService, Target, fit_together
-from bench.conversations.server import END_SIGNALS, Launch, Server, ServerError, free_port, undisturbed
+from bench.conversations.server import END_SIGNALS, Launch, Server, ServerError, undisturbed
+from bench.processes import free_port
 
 SERVER = """
 import http.server, json, signal, sys

@@ -1,0 +1,57 @@
+"""Processes that benches start, and what is below them: which they are, what they took, and that none is left.
+
+Reads /proc. Kills nothing that it was not given.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+
+def left_of(family: set[int], within_s: float = 10.0) -> list[str]:
+    """The names of those of a service's processes that run on after this time, which it then kills."""
+    deadline_s = time.monotonic() + within_s
+    while (names := [name for pid in family if (name := _name_of(pid))]) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    for pid in family:
+        if _name_of(pid):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+    return names
+
+
+def _name_of(pid: int) -> str:
+    """Of a process that runs; empty if it has ended."""
+    try:
+        is_zombie = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return "" if is_zombie else Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]
+    except OSError:
+        return ""
+
+
+def descendants(pid: int) -> set[int]:
+    """The processes below `pid`, and itself."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found = {pid}
+    while grown := {child for child, parent in parents.items() if parent in found} - found:
+        found |= grown
+    return found
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of a process. Raises OSError if it has ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from app.capacity.demand import CapacityError
 from app.capacity.shares import shares_of
+from app.commands.plan_inputs import read_demand
 from app.messages.failures import EngineError
-from bench.capacity_fit import MODELS, Sample, bench_machine, demand_of_shape
+from bench.capacity_fit import MODELS, Sample, bench_machine
 from bench.common import OneLineParser, at_least, machine, print_result
 from bench.engine import EngineBench
 from bench.rates import Rates, best_rates, rates_json, sample_rates
@@ -69,7 +70,7 @@ def _measured_s(folder: Path, works: Sequence[Work], options: Options) -> tuple[
 
 def check_shape(shape: str, place: Path, options: Options) -> dict[str, Any]:
     """One shape: the model is made, measured and removed. Raises QuantError, EngineError, ValueError, OSError."""
-    demand = demand_of_shape(shape)
+    demand = read_demand(shape, None, None)
     works = [work for work in options.works if work.context_tokens + work.new_tokens < demand.context_tokens]
     folder = place / shape
     try:

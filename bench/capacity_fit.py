@@ -20,13 +20,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from app.capacity.demand import NARROW_HIDDEN, Demand, demand_of, matrices_of
+from app.capacity.demand import NARROW_HIDDEN, Demand
 from app.capacity.machine import Machine
 from app.capacity.shares import SHARES_FILE, Shares
 from app.capacity.step_time import StepTimes, decode_step, prompt_steps
+from app.commands.plan_inputs import read_demand
 from bench.common import OneLineParser, commit, print_result
-from quant.conversion.shapes import SHAPES
-from quant.sources.model_config import complete_config
 
 MODELS: Final[Mapping[str, tuple[str, str, int]]] = {
     "embedded": ("smollm2-135m", "asym_int4", 32),
@@ -66,12 +65,6 @@ class Sample:
         return sum(times.expected(step).seconds for step in prompt_steps(round(self.context_tokens)))
 
 
-def demand_of_shape(shape: str, qtype: str = "sym_int4", group_size: int = 64) -> Demand:
-    """The demand of a known shape."""
-    config, _ = complete_config(SHAPES[shape], shape)
-    return demand_of(config, matrices_of(config, qtype, group_size), shape)
-
-
 def bench_machine(name: str, tier: str, vendor: str, limits: Mapping[str, Any], threads: int) -> Machine:
     """The machine of a bench, as far as step times need it."""
     read, macs = limits["read_bytes_per_s"], limits["macs_per_s"]
@@ -87,7 +80,7 @@ def samples_of(path: Path) -> list[Sample]:
         raise ValueError(f"{path} is no result of `redoubt bench compare`")
     if result["model"] not in MODELS:
         return []
-    demand = demand_of_shape(*MODELS[result["model"]])
+    demand = read_demand(*MODELS[result["model"]])
     samples = []
     for name, engine in result["engines"].items():
         tier = re.search(r"tier (\w+)", engine["settings"])

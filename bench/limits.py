@@ -9,11 +9,10 @@ the rates that a machine reaches are those of `bench.rates`.
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.commands.plan_inputs import read_demand
 from bench.rates import Rates
 from bench.work import Work
 from kernels import _native
-from quant.files.json_file import read_json_object
-from quant.packed.packed_file import FILE_NAME, PackedFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +30,14 @@ class Demand:
 
     @classmethod
     def of(cls, folder: Path, kv_type: str) -> "Demand":
-        """Reads a packed model's header and config. Raises SourceError, OSError."""
-        config = read_json_object(folder / "config.json")
-        matrices = PackedFile(folder / FILE_NAME).matrices
-        head_name = "model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"
-        head = matrices[head_name]
-        layers = [info for name, info in matrices.items() if name.startswith("model.layers.")]
-        heads, head_dim = config["num_attention_heads"], config["head_dim"]
+        """Reads a packed model's header and config. Raises QuantError, OSError."""
+        demand = read_demand(str(folder), None, None)
         return cls(
-            layer_weights=sum(info.rows * info.cols for info in layers),
-            head_weights=head.rows * head.cols,
-            read_bytes=sum(info.size_bytes for info in layers) + head.size_bytes,
+            layer_weights=demand.matrices.layer_weights,
+            head_weights=demand.matrices.head_weights,
+            read_bytes=demand.read_bytes,
             kv_bytes_per_token=_native.Model.kv_page_bytes(str(folder), kv_type) / _native.PAGE_TOKENS,
-            attention_macs_per_key=2 * heads * head_dim * config["num_hidden_layers"],
+            attention_macs_per_key=demand.attention_macs_per_key,
         )
 
     def bytes_and_macs(self, work: Work) -> tuple[float, float]:

@@ -1,22 +1,16 @@
 """What a model demands of a machine: bytes to read, multiply-adds to make, bytes to keep.
 
-From a completed config.json and the type of the matrices; the same numbers as a packed file's. Does not know machines,
-nor how fast anything is.
+From a completed config.json and the sizes of the matrices. Does not know machines, nor how fast anything is, nor how
+matrices are packed.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-TILE_ROWS: Final = 32
-"""Rows of a packed matrix are padded to a multiple of this."""
 _KV_NUMBER_BYTES: Final[Mapping[str, int]] = {"int16": 2, "bf16": 2, "int8": 1, "fp32": 4}
 _KV_SCALE_BYTES: Final = 4
 """Of a token and head, for the types whose numbers are integers."""
-_CODE_BITS: Final[Mapping[str, float]] = {
-    "sym_int4": 4, "asym_int4": 4, "nf4": 4, "lut4": 4, "int8": 8, "bf16": 16, "fp32": 32,
-}  # fmt: skip
-MATRIX_TYPES: Final = tuple(_CODE_BITS)
 KV_TYPES: Final = tuple(_KV_NUMBER_BYTES)
 NARROW_HIDDEN: Final = 1024
 """Models narrower than this compute a second int8 term."""
@@ -100,36 +94,3 @@ def demand_of(config: Mapping[str, Any], matrices: Matrices, name: str) -> Deman
         head_dim=config["head_dim"],
         context_tokens=config["max_position_embeddings"],
     )
-
-
-def matrices_of(config: Mapping[str, Any], qtype: str, group_size: int) -> Matrices:
-    """The matrices of a model that is converted as a whole to one type, as `redoubt convert` chooses types.
-
-    group_size: weights that share a scale; of no meaning for bf16 and fp32. Raises CapacityError for an unknown type.
-    """
-    if qtype not in _CODE_BITS:
-        raise CapacityError(f"type {qtype!r} is not one of {', '.join(MATRIX_TYPES)}")
-    hidden, inner, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    queries = config["num_attention_heads"] * config["head_dim"]
-    keys = config["num_key_value_heads"] * config["head_dim"]
-    shapes = [(queries, hidden), (keys, hidden), (keys, hidden), (hidden, queries)]
-    shapes += [(inner, hidden), (inner, hidden), (hidden, inner)]
-    layers = config["num_hidden_layers"]
-    is_tied = config["tie_word_embeddings"]
-    embedding_type = "int8" if _CODE_BITS[qtype] == 4 else qtype
-    embedding_bytes = _matrix_bytes(vocab, hidden, embedding_type, group_size)
-    is_float = qtype in ("bf16", "fp32")
-    return Matrices(
-        layer_weights=layers * sum(rows * cols for rows, cols in shapes),
-        layer_bytes=layers * sum(_matrix_bytes(rows, cols, qtype, group_size) for rows, cols in shapes),
-        head_weights=vocab * hidden,
-        head_bytes=embedding_bytes if is_tied else _matrix_bytes(vocab, hidden, qtype, group_size),
-        other_bytes=0 if is_tied else embedding_bytes,
-        type_name=qtype if is_float else f"{qtype} in groups of {group_size}",
-    )
-
-
-def _matrix_bytes(rows: int, cols: int, qtype: str, group_size: int) -> int:
-    padded_rows = -(-rows // TILE_ROWS) * TILE_ROWS
-    scale_bits = 0.0 if qtype in ("bf16", "fp32") else (32 if qtype == "asym_int4" else 16) / group_size
-    return round(padded_rows * cols * (_CODE_BITS[qtype] + scale_bits) / 8)

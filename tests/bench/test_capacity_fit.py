@@ -9,8 +9,9 @@ import pytest
 
 from app.capacity.shares import Shares, shares_of
 from app.capacity.step_time import StepTimes, decode_step, prompt_steps
+from app.commands.plan_inputs import read_demand
 from bench.capacity_check import Options, check
-from bench.capacity_fit import bench_machine, demand_of_shape, fit, fitted, main, samples_of
+from bench.capacity_fit import bench_machine, fit, fitted, main, samples_of
 
 RESULTS = Path(__file__).parents[2] / "bench/results"
 TRUE = Shares(0.7, 0.5, 0.5, 0.6, 0.3, 1.8, 4e-5, 1.5)
@@ -20,7 +21,7 @@ RATES = {"read_bytes_per_s": 40e9, "macs_per_s": 500e9, "instruction": "vnni"}
 def made_result(model: str, shape: tuple[str, str, int], factor: float = 1.0) -> dict[str, Any]:
     """A comparison of an engine that is exactly as the shares say."""
     here = bench_machine("AMD", "avx512_vnni", "amd", RATES, 2)
-    times = StepTimes(demand_of_shape(*shape), here, TRUE, "int16")
+    times = StepTimes(read_demand(*shape), here, TRUE, "int16")
     works: dict[str, Any] = {}
     results = {}
     for streams in (1, 4, 8, 16, 32):

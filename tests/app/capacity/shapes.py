@@ -1,12 +1,10 @@
-from app.capacity.demand import Demand, demand_of, matrices_of
+from app.capacity.demand import Demand
 from app.capacity.machine import Machine
-from quant.conversion.shapes import SHAPES
-from quant.sources.model_config import complete_config
+from app.commands.plan_inputs import read_demand
 
 
 def demand(shape: str = "tinyllama-1.1b", qtype: str = "sym_int4", group_size: int = 64) -> Demand:
-    config, _ = complete_config(SHAPES[shape], shape)
-    return demand_of(config, matrices_of(config, qtype, group_size), shape)
+    return read_demand(shape, qtype, group_size)
 
 
 def machine(**changes: object) -> Machine:

@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from app.capacity import simulation
 from app.capacity.demand import CapacityError
 from app.capacity.simulation import SERVICE_LATENCY_S, SERVICE_SHARE, Simulation, simulate
 from app.capacity.step_time import decode_step, prompt_steps
 from app.capacity.traffic import Arrival, Promise, Traffic, arrivals
 from app.capacity.users import step_times
+from app.engine.scheduling import pace
+from app.settings import EngineSettings
 from tests.app.capacity.shapes import demand, machine
 
 TRAFFIC = Traffic(context_tokens=512)
@@ -150,3 +153,11 @@ def test_an_overload_is_the_worse_the_fewer_are_served_in_time() -> None:
 def test_nonsense_traffic_is_refused(changes: dict[str, float]) -> None:
     with pytest.raises(CapacityError, match=r"must be (at least|above)"):
         replace(Traffic(), **changes)  # type: ignore[arg-type]
+
+
+def test_it_paces_prompts_as_the_scheduler_does() -> None:
+    settings = EngineSettings()
+    assert settings.prompt_chunk_tokens == simulation.PROMPT_CHUNK_TOKENS
+    assert settings.prompt_pause_s == simulation.PROMPT_PAUSE_S
+    for name in ("_PAUSES_ALONE", "_LEAST_CHUNK", "_LEAST_ALONE"):
+        assert getattr(simulation, name) == getattr(pace, name)

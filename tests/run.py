@@ -26,6 +26,8 @@ ALONE = (
     "tests/verify/test_proxy_page.py",
 )
 PYTEST = (sys.executable, "-m", "pytest")
+SLOWEST = "--durations=20"
+"""Shown at the end of a whole run."""
 LOG = ROOT / "build" / "tests-beside.log"
 GROUPED = ("--dist=loadscope", "--no-loadscope-reorder")
 """tests/groups.py has the groups, and their order."""
@@ -47,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
         beside = subprocess.Popen(
             _beside(), cwd=ROOT, env=environment | _one_thread(), stdout=log, stderr=subprocess.STDOUT
         )
-    alone = subprocess.Popen([*PYTEST, *ALONE], cwd=ROOT, env=environment)
+    alone = subprocess.Popen([*PYTEST, SLOWEST, *ALONE], cwd=ROOT, env=environment)
     try:  # Ctrl-C reaches both of them too
         alone.wait()
     finally:
@@ -59,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
 def _beside() -> list[str]:
     workers = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
     ignored = [f"--ignore={path}" for path in ALONE]
-    return ["nice", "-n", LOWEST_PRIORITY, *PYTEST, f"--numprocesses={workers}", *GROUPED, *ignored]
+    return ["nice", "-n", LOWEST_PRIORITY, *PYTEST, SLOWEST, f"--numprocesses={workers}", *GROUPED, *ignored]
 
 
 def _one_thread() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
     redoubt bench conversations --model embedded --data FILE --threads 2 --at-once 16 --out X.json
     redoubt bench conversations MODEL --data FILE --threads 2 --find-rate
+    redoubt bench conversations MODEL --also MODEL2 --data FILE
     redoubt bench conversations --url https://chat.example.com --data FILE --rate 2
 
 Conversations of the data are sent as users would: streamed, arriving at random or from `--at-once` clients in a closed
@@ -17,6 +18,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ from bench.models import EMBEDDED_NAME, BenchModel, bench_model
 from bench.peers import InstallError
 from bench.peers.http_server import Sizes
 from bench.places import reasons_without_places, shown_command, without_places
+from bench.processor import machine_facts, this_processor
 from quant.errors import QuantError
 
 _SAMPLE = "The quick brown fox jumps over the lazy dog, and nobody minds."
@@ -110,10 +113,14 @@ def make_plan(options: argparse.Namespace, data: Conversations, packed: Path | N
 def first_result(options: argparse.Namespace, plan: Plan, data: Conversations, model: str) -> dict[str, Any]:
     """What a result says of what is measured. Of a service at a URL neither the machine nor the code is known."""
     here = machine()
-    about = {"client_cpu": here["cpu"]} if options.url is not None else {**here, "threads": options.threads}
+    if options.url is not None:
+        about = {"client_cpu": here["cpu"]}
+    else:
+        about = {**here, "machine": machine_facts(this_processor()), "threads": options.threads}
     return {
         "model": model,
         **about,
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shown_command(["redoubt", "bench", "conversations", *options.arguments]),
         "load_average_before": os.getloadavg()[0],
         "data": {
@@ -159,7 +166,7 @@ def measure_running(options: argparse.Namespace, data: Conversations) -> dict[st
     """Measures the service at the URL. Raises DataError, ServerError, RuntimeError."""
     service = RunningService(options.url)
     plan = make_plan(options, data, options.model_folder)
-    result = first_result(options, plan, data, without_places(service.model)) | {
+    result = first_result(options, plan, data, without_places(service.models[0])) | {
         "servers": {service.name: service.about()}
     }
     warm_up(plan)(service)
@@ -187,7 +194,8 @@ def measure_fleet(options: argparse.Namespace, data: Conversations, folder: Path
     )
     packed: Path = options.model_folder if model is None else model.make_packed()
     plan = make_plan(options, data, packed)
-    result = first_result(options, plan, data, packed.name if model is None else model.name)
+    names = [packed.name if model is None else model.name, *(folder.name for folder in options.also)]
+    result = first_result(options, plan, data, " and ".join(names))
     launches, missing = all_launches(options, model, packed, plan, folder)
     together = stay_loaded(options, launches)
     fleet = Fleet(launches, warm_up(plan), together=together)
@@ -259,7 +267,7 @@ def all_launches(
         missing[f"{OURS}_no_guesses"] = f"{OURS} itself has no guesses in this run"
         variants = tuple(name for name in variants if name != "no_guesses")
     if OURS in options.servers:
-        launches += own_launches(packed, own, variants, sizes, folder, options.environments)
+        launches += own_launches([packed, *options.also], own, variants, sizes, folder, options.environments)
     for name in options.servers:
         if name != OURS and model is not None:
             try:

@@ -52,8 +52,13 @@ def checked(receipts: Sequence[Receipt], selection: Selection) -> list[tuple[Rec
     return result
 
 
-def figures(receipts: Sequence[Receipt], selection: Selection, promise: Promise) -> dict[str, Any]:
-    """The figures of a run, ready for JSON. Requests that failed count for the promise, and for no time."""
+def figures(
+    receipts: Sequence[Receipt], selection: Selection, promise: Promise, models: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The figures of a run, ready for JSON. Requests that failed count for the promise, and for no time.
+
+    models: those that conversations went to, in turn; with several each has its own times besides.
+    """
     results = checked(receipts, selection)
     good = [one for one, error in results if not error]
     ordered = sum(len(one.requests) for one in selection.conversations)
@@ -85,8 +90,21 @@ def figures(receipts: Sequence[Receipt], selection: Selection, promise: Promise)
         "event_gap_p99_s": quantiles(samples["event_gap_s"]).get("p99"),
         "sent_late_most_s": round(max((one.sent_s - one.due_s for one in receipts), default=0.0), 4),
         "promise": {**asdict(promise), "kept_share": round(kept, 4), "kept": kept >= promise.share},
+        **({"by_model": _by_model(good, models)} if len(models) > 1 else {}),
         SAMPLES: samples,
     }
+
+
+def _by_model(good: Sequence[Receipt], models: Sequence[str]) -> dict[str, dict[str, Any]]:
+    result: dict[str, dict[str, Any]] = {}
+    for place, model in enumerate(models):
+        times = [request_times(one) for one in good if one.conversation % len(models) == place]
+        result[model] = {
+            "completed": len(times),
+            "first_token_s": quantiles([one.first_s for one in times]),
+            "token_s": quantiles([one.token_s for one in times if one.token_s is not None]),
+        }
+    return result
 
 
 def without_samples(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,16 +12,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from bench.common import available_memory_bytes
-from bench.conversations.server import Launch, Server, ServerError, first_model, undisturbed
+from bench.conversations.server import Launch, Server, ServerError, listed_models, undisturbed
 from bench.places import shown_url, without_places
 
 
 class Target(Protocol):
-    """What is measured: something that serves a model at an address."""
+    """What is measured: something that serves models at an address."""
 
     name: str
     url: str
-    model: str
+    models: tuple[str, ...]
+    """Those that conversations go to, in turn."""
 
     def about(self) -> dict[str, Any]:
         """What a result says of it."""
@@ -35,13 +36,13 @@ class RunningService:
         """Raises ServerError if it lists no model. The API key is REDOUBT_API_KEY."""
         key = os.environ.get("REDOUBT_API_KEY")
         self.name, self.url = "service", url.rstrip("/")
-        self.model = first_model(self.url, {"Authorization": f"Bearer {key}"} if key else None)
-        if not self.model:
+        self.models = listed_models(self.url, {"Authorization": f"Bearer {key}"} if key else None)[:1]
+        if not self.models:
             raise ServerError(f"{self.url}/v1/models lists no model; is it an OpenAI API, and REDOUBT_API_KEY set?")
 
     def about(self) -> dict[str, Any]:
         """What a result says of it."""
-        return {"url": shown_url(self.url), "model": without_places(self.model)}
+        return {"url": shown_url(self.url), "model": without_places(self.models[0])}
 
 
 class Fleet:

@@ -59,28 +59,29 @@ VARIANTS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def own_launches(
-    packed: Path, settings: OwnSettings, variants: Sequence[str], sizes: Sizes, folder: Path, logs: Path
+    packed: Sequence[Path], settings: OwnSettings, variants: Sequence[str], sizes: Sizes, folder: Path, logs: Path
 ) -> list[Launch]:
-    """Our service, and one more for each variant. folder: for their configurations."""
+    """Our service, and one more for each variant. packed: the models. folder: for their configurations."""
     kinds = {OURS: settings} | {f"{OURS}_{name}": replace(settings, **VARIANTS[name]) for name in variants}
     return [_own_launch(name, packed, own, sizes, folder, logs) for name, own in kinds.items()]
 
 
-def _own_launch(name: str, packed: Path, own: OwnSettings, sizes: Sizes, folder: Path, logs: Path) -> Launch:
+def _own_launch(name: str, packed: Sequence[Path], own: OwnSettings, sizes: Sizes, folder: Path, logs: Path) -> Launch:
     values = yaml.safe_load((ROOT / "ray_configs/local.yaml").read_text(encoding="utf-8"))
     arguments = values["applications"][0]["args"]
-    threads = max(1, sizes.threads // own.workers)
+    workers = own.workers * len(packed)
+    threads = max(1, sizes.threads // workers)
     arguments["worker"] |= {
         "count": own.workers,
         "threads": threads,
-        "max_concurrent_requests": -(-sizes.slots // own.workers),
+        "max_concurrent_requests": -(-sizes.slots // workers),
         "max_queued_requests": 4096,
         "ray_num_cpus": 0.1,
     }
-    if own.workers > 1:
+    if workers > 1:
         arguments["worker"]["cpus_per_worker"] = threads
     arguments["engine"] |= {
-        "kv_memory_bytes": sizes.kv_bytes // own.workers,
+        "kv_memory_bytes": sizes.kv_bytes // workers,
         "kv_type": own.kv_type,
         "prefix_cache": own.prefix_cache,
         **({} if own.guesses else {"guess_tokens": 0}),
@@ -88,7 +89,7 @@ def _own_launch(name: str, packed: Path, own: OwnSettings, sizes: Sizes, folder:
     config = folder / f"{name}.yaml"
     config.write_text(yaml.safe_dump(values), encoding="utf-8")
     port = free_port()
-    weights_bytes = sum(file.stat().st_size for file in packed.glob("*.safetensors"))
+    weights_bytes = sum(file.stat().st_size for one in packed for file in one.glob("*.safetensors"))
     return Launch(
         name=name,
         version="this commit",
@@ -96,13 +97,15 @@ def _own_launch(name: str, packed: Path, own: OwnSettings, sizes: Sizes, folder:
         command=(
             *("setpriv", "--pdeathsig", "TERM"),  # then it ends whole, also when this bench is killed
             *(sys.executable, "-m", "app.cli", "serve", "--config", str(config)),
-            *("--port", str(port), "--model", str(packed)),
+            *("--port", str(port)),
+            *(word for one in packed for word in ("--model", str(one))),
         ),
         folder=ROOT,
         log=logs / f"conversations-{name}.log",
         port=port,
         environment=dict(os.environ),
-        workers=own.workers,
+        workers=workers,
+        models=len(packed),
         may_be_stopped=False,
         needed_bytes=weights_bytes * (1 + own.workers) + sizes.kv_bytes + SERVICE_BYTES,
     )

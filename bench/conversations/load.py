@@ -30,11 +30,14 @@ class Load:
     begin_within_s: float | None = None
     """In a closed loop: no conversation begins later. None: all begin."""
 
-    def send(self, url: str, model: str, selection: Selection) -> list[Receipt]:
-        """Sends all and waits. Raises RuntimeError if the client's process fails."""
+    def send(self, url: str, models: Sequence[str], selection: Selection) -> list[Receipt]:
+        """Sends all, to one model after the other, and waits. Raises RuntimeError if the client's process fails."""
         job = {
             "url": url,
-            "conversations": [[body(model, request) for request in one.requests] for one in selection.conversations],
+            "conversations": [
+                [body(models[number % len(models)], request) for request in one.requests]
+                for number, one in enumerate(selection.conversations)
+            ],
             "arrivals_s": self._arrivals_s(len(selection.conversations)),
             "at_once": self.at_once,
             "timeout_s": self.run_s if self.request_s is None else self.request_s,

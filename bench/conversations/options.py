@@ -41,6 +41,14 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("model_folder", type=Path, nargs="?", metavar="MODEL", help="folder of a converted model: ours alone")
     add("--model", choices=NAMES, help="a model that peers have too; all but embedded have random weights")
+    add(
+        "--also",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="MODEL",
+        help="ours alone: a further converted model, served beside the first; conversations go to each in turn",
+    )
     add("--url", help="a service that runs; the API key is REDOUBT_API_KEY. MODEL is then where its tokenizer is")
     add("--data", type=Path, required=True, help="conversations: ShareGPT's JSON, or OpenAI messages as JSON lines")
     servers = (OURS, *PEERS)
@@ -93,8 +101,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         made.error("either --url or --model: with --url, MODEL is where the tokenizer is")
     if options.model is not None and options.model_folder is not None:
         made.error("either MODEL or --model")
-    if options.model_folder is not None and not (options.model_folder / "tokenizer.json").exists():
-        made.error(f"{options.model_folder} is no folder of a converted model")
+    for folder in (*filter(None, [options.model_folder]), *options.also):
+        if not (folder / "tokenizer.json").exists():
+            made.error(f"{folder} is no folder of a converted model")
     if options.model is None and options.servers not in (None, (OURS,)):
         made.error("--servers needs --model: peers read other forms of a model than a converted folder")
     if options.url is not None and (options.servers or options.variants):
@@ -102,15 +111,19 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.variants and OURS not in (options.servers or (OURS,)):
         made.error(f"--variants are of {OURS}, which is not among --servers")
     options.servers = options.servers or ((OURS, *PEERS) if options.model else (OURS,))
+    if options.also and (options.url is not None or options.servers != (OURS,)):
+        made.error("--also measures our service alone: name MODEL, or --model with --servers redoubt")
     options.slots = options.slots or options.at_once or 16
     options.at_once = options.at_once or 16
     if options.url is not None and options.threads is not None:
         made.error("--threads is of servers that this bench starts, not of one at --url")
-    if options.workers > 1 and options.threads is not None and options.threads < options.workers:
-        made.error(f"--threads {options.threads} are too few for {options.workers} workers")
+    workers = options.workers * (1 + len(options.also))
+    if workers > 1 and options.threads is not None and options.threads < workers:
+        made.error(f"--threads {options.threads} are too few for {workers} workers")
     options.threads = None if options.url is not None else options.threads or default_threads()
     options.environments = options.environments.absolute()
     if options.model_folder is not None:
         options.model_folder = options.model_folder.absolute()
+    options.also = [folder.absolute() for folder in options.also]
     options.environments.mkdir(parents=True, exist_ok=True)
     return options

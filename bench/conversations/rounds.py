@@ -59,7 +59,7 @@ def warm_up(plan: Plan) -> Callable[[Target], None]:
     def send(target: Target) -> None:
         some = plan.selection.part(0, WARM_UP)
         load = Load(at_once=2, seed=plan.seed, run_s=plan.run_s, request_s=plan.request_s)
-        found = figures(load.send(target.url, target.model, some), some, plan.promise)
+        found = figures(load.send(target.url, target.models, some), some, plan.promise)
         if found["errors"]:
             raise RuntimeError(f"requests fail: {found['errors']}")
 
@@ -69,7 +69,7 @@ def warm_up(plan: Plan) -> Callable[[Target], None]:
 def run_once(target: Target, plan: Plan, number: int) -> dict[str, Any]:
     """One round on one server."""
     some = plan.part(number * plan.conversations, plan.conversations)
-    return figures(plan.load(number).send(target.url, target.model, some), some, plan.promise)
+    return figures(plan.load(number).send(target.url, target.models, some), some, plan.promise, target.models)
 
 
 def play(fleet: Fleet, plan: Plan, done: Callable[[dict[str, list[dict[str, Any]]]], None]) -> None:

@@ -86,7 +86,7 @@ class Search:
         )
 
     def _send(self, load: Load, some: Selection) -> dict[str, Any]:
-        receipts = load.send(self._target.url, self._target.model, some)
+        receipts = load.send(self._target.url, self._target.models, some)
         if load.begin_within_s is not None:  # those that had no time to begin are not part of it
             some = some.part(0, max((one.conversation for one in receipts), default=0) + 1)
         return figures(receipts, some, self._plan.promise) | {"conversations": len(some.conversations)}

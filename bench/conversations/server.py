@@ -46,6 +46,8 @@ class Launch:
     """All of its variables."""
     workers: int = 0
     """How many of our workers must be up; 0 for a peer."""
+    models: int = 1
+    """How many models it serves."""
     may_be_stopped: bool
     """Between its turns."""
     needed_bytes: int
@@ -65,12 +67,12 @@ class Server:
         self.launch = launch
         self.name = launch.name
         self.url = launch.url
-        self.model = ""
+        self.models: tuple[str, ...] = ()
         self.started_s = 0.0
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts it and waits until it serves a model. Raises ServerError."""
+        """Starts it and waits until it serves its models. Raises ServerError."""
         launch, began_s = self.launch, time.monotonic()
         with launch.log.open("wb") as log:
             try:
@@ -80,26 +82,28 @@ class Server:
                 )  # fmt: skip
             except OSError as error:
                 raise ServerError(f"does not start: {error}") from error
-        while not (name := self._ready_model()):
+        while not (names := self._ready_models()):
             if self._process.poll() is not None:
                 raise ServerError(f"ended with status {self._process.returncode}: {self.last_words()}")
             if time.monotonic() - began_s > START_TIMEOUT_S:
                 raise ServerError(f"was not ready after {START_TIMEOUT_S:.0f} s: {self.last_words()}")
             time.sleep(0.3)
-        self.model, self.started_s = name, time.monotonic() - began_s
+        self.models, self.started_s = names, time.monotonic() - began_s
 
-    def _ready_model(self) -> str:
-        """The name of the model that it serves; empty until all is up."""
-        name = first_model(self.url)
-        if not name or not self.launch.workers:
-            return name
+    def _ready_models(self) -> tuple[str, ...]:
+        """The names of the models that it serves; none until all is up."""
+        names = listed_models(self.url)[: self.launch.models]
+        if len(names) < self.launch.models:
+            return ()
+        if not self.launch.workers:
+            return names
         rows = (get_json(self.url, "/v1/workers") or {}).get("data", [])
-        return name if sum(row["state"] == "alive" for row in rows) == self.launch.workers else ""
+        return names if sum(row["state"] == "alive" for row in rows) == self.launch.workers else ()
 
     @property
     def was_ready(self) -> bool:
         """Whether it has served a model."""
-        return bool(self.model)
+        return bool(self.models)
 
     @property
     def runs(self) -> bool:
@@ -175,12 +179,12 @@ def undisturbed() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def first_model(url: str, headers: Mapping[str, str] | None = None) -> str:
-    """The name of the first model that the server at `url` lists; empty if it is not ready."""
+def listed_models(url: str, headers: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The names of the models that the server at `url` lists; none if it is not ready."""
     try:
-        return str((get_json(url, "/v1/models", headers) or {})["data"][0]["id"])
+        return tuple(str(model["id"]) for model in (get_json(url, "/v1/models", headers) or {})["data"])
     except (LookupError, TypeError):
-        return ""
+        return ()
 
 
 def get_json(url: str, path: str, headers: Mapping[str, str] | None = None) -> dict[str, Any] | None:

@@ -137,6 +137,8 @@ class Load:
             response.raise_for_status()
             heard_s = time.monotonic()
             async for line in response.aiter_lines():
+                if not line.startswith("data: "):  # a comment is no news
+                    continue
                 now_s = time.monotonic()
                 self.outcomes.longest_pause_s = max(self.outcomes.longest_pause_s, now_s - heard_s)
                 heard_s = now_s

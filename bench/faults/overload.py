@@ -69,6 +69,7 @@ async def _first_token_s(client: httpx.AsyncClient, model: str) -> float:
     async with client.stream("POST", "/v1/completions", json=body) as answer:
         answer.raise_for_status()
         async for line in answer.aiter_lines():
+            assert not line.startswith('data: {"error"'), line
             if first_s is None and line.startswith("data: "):
                 first_s = time.monotonic() - began_s
     assert first_s is not None

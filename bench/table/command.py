@@ -27,6 +27,7 @@ from bench.peers import Peer
 from bench.process import CrashError
 from bench.processor import this_processor
 from bench.rates import Rates, sample_rates
+from bench.table.conversations import read_conversations
 from bench.table.pages import Pages, recorded_change, short_table, written
 from bench.table.pictures import draw_pictures
 from bench.table.results import PEERS_BEFORE, Machine, ResultsError, read_results
@@ -100,7 +101,7 @@ def render(options: argparse.Namespace) -> int:
         print(short_table(results, change))
         return 0
     change = change or recorded_change(pages.short.read_text(encoding="utf-8"))
-    texts = written(results, pages, change)
+    texts = written(results, read_conversations(options.results), pages, change)
     for path, text in texts.items():
         if path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")

@@ -5,18 +5,22 @@ records it, so that a test can write the same table again.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from bench.code_age import EngineChange, in_minutes
 from bench.compare_table import OURS
+from bench.table import conversations
 from bench.table.cells import MODELS, Cell, Column, columns, work_name, works_of
+from bench.table.conversations import Conversations
+from bench.table.markdown import heading, row
 from bench.table.results import Comparison, Machine, Results, ResultsError, day
 
-BEGIN: Final = "<!-- comparisons: begin (written by `redoubt bench table --render`) -->"
-END: Final = "<!-- comparisons: end -->"
+COMPARISONS: Final = "comparisons"
+CONVERSATIONS: Final = "conversations"
+"""Names of blocks, which markers in a page begin and end."""
 SHORT: Final[Mapping[str, tuple[str, ...]]] = {
     "8b": ("prefill 512", "decode 1 at 128"),
     "7b": ("prefill 512", "decode 1 at 512"),
@@ -73,23 +77,39 @@ class Pages:
         return cls(docs / "benchmarks.md", docs / "benchmark-details.md", results / "README.md")
 
 
-def written(results: Results, pages: Pages, change: EngineChange | None) -> dict[Path, str]:
-    """Each page's text with its table written anew. Raises ResultsError for a page without markers, OSError."""
+def written(
+    results: Results, served: Sequence[Conversations], pages: Pages, change: EngineChange | None
+) -> dict[Path, str]:
+    """Each page's text with its tables written anew. Raises ResultsError for a page without markers, OSError."""
     tables = {
-        pages.short: short_table(results, change),
-        pages.details: details(results, change),
-        pages.files: file_table(results),
+        pages.short: {COMPARISONS: short_table(results, change), CONVERSATIONS: conversations.short_table(served)},
+        pages.details: {COMPARISONS: details(results, change), CONVERSATIONS: conversations.details(served)},
+        pages.files: {COMPARISONS: file_table(results)},
     }
-    return {path: with_block(path, table) for path, table in tables.items()}
+    return {path: with_blocks(path, blocks) for path, blocks in tables.items()}
 
 
-def with_block(path: Path, block: str) -> str:
-    """A page with `block` between its markers. Raises ResultsError, OSError."""
-    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ResultsError(f"{path} has no lines {BEGIN} and {END} to write the table between: add them")
-    return f"{before}{BEGIN}\n\n{block}\n\n{END}{after}"
+def with_blocks(path: Path, blocks: Mapping[str, str]) -> str:
+    """A page with each block between the markers of its name. Raises ResultsError, OSError."""
+    text = path.read_text(encoding="utf-8")
+    for name, block in blocks.items():
+        first, last = begin(name), end(name)
+        before, found, rest = text.partition(first)
+        _, closed, after = rest.partition(last)
+        if not (found and closed):
+            raise ResultsError(f"{path} has no lines {first} and {last} to write the table between: add them")
+        text = f"{before}{first}\n\n{block}\n\n{last}{after}"
+    return text
+
+
+def begin(name: str) -> str:
+    """The line before a block."""
+    return f"<!-- {name}: begin (written by `redoubt bench table --render`) -->"
+
+
+def end(name: str) -> str:
+    """The line after it."""
+    return f"<!-- {name}: end -->"
 
 
 def recorded_change(page: str) -> EngineChange | None:
@@ -101,26 +121,26 @@ def recorded_change(page: str) -> EngineChange | None:
 def short_table(results: Results, change: EngineChange | None) -> str:
     """The ratios of the rows that matter, and how old their code is."""
     table = columns(results.comparisons)
-    lines = _heading(["", *_titles(table, change)])
+    lines = heading(["", *_titles(table, change)])
     for model, works in SHORT.items():
         for work in works:
             cells = [_ratio(column.get((model, work)), _mark(column, change)) for column in table.values()]
             if any(cells):
-                lines.append(_row([f"{MODELS[model]}, {work_name(work).title}", *cells]))
+                lines.append(row([f"{MODELS[model]}, {work_name(work).title}", *cells]))
     dates = [day(max(cell.source.code_at for cell in column.values())) for column in table.values()]
-    lines.append(_row(["newest code", *dates]))
+    lines.append(row(["newest code", *dates]))
     return "\n".join([*lines, "", _age(table, change)])
 
 
 def details(results: Results, change: EngineChange | None) -> str:
     """Every ratio with its spread and aim; then of each machine the tokens a second, limits, versions and files."""
     table = columns(results.comparisons)
-    lines = _heading(["", "aim", *_titles(table, change)], left=1)
+    lines = heading(["", "aim", *_titles(table, change)], left=1)
     for model, work in works_of(table):
         aim = AIMS.get((model, work.text))
-        row = [f"{MODELS.get(model, model)}, {work.title}", "" if aim is None else f"{aim:g}"]
-        row += [_spread(column.get((model, work.text)), aim, _mark(column, change)) for column in table.values()]
-        lines.append(_row(row))
+        cells = [f"{MODELS.get(model, model)}, {work.title}", "" if aim is None else f"{aim:g}"]
+        cells += [_spread(column.get((model, work.text)), aim, _mark(column, change)) for column in table.values()]
+        lines.append(row(cells))
     parts = ["\n".join([*lines, "", _age(table, change)]), "## Machines"]
     parts += [_machine_part(machine, column, results.about) for machine, column in table.items()]
     return "\n\n".join(parts)
@@ -128,13 +148,13 @@ def details(results: Results, change: EngineChange | None) -> str:
 
 def file_table(results: Results) -> str:
     """Every file, with what it is."""
-    lines = _heading(["file", "machine", "measured", "commit", "pages", "peers", "rounds", "notes"], left=8)
+    lines = heading(["file", "machine", "measured", "commit", "pages", "peers", "rounds", "notes"], left=8)
     for one in results.comparisons:
         result = one.result
         rounds, planned = result["rounds_finished"], result["repeats"]
         there = [PEERS.get(name, name) for name in result["engines"] if not name.startswith(OURS)]
         lines.append(
-            _row(
+            row(
                 [
                     *(one.file, one.machine.title, day(one.measured_at), _commit(one), ", ".join(result["kv_type"])),
                     *(", ".join(there), f"{rounds}" if rounds == planned else f"{rounds} of {planned}", one.note),
@@ -151,14 +171,14 @@ def _machine_part(machine: Machine, column: Column, about: Mapping[str, str]) ->
     peers = [name for name in PEERS if any(name in one.result["engines"] for one in files.values())]
     known = " ".join(filter(None, [_facts(newest), about.get(machine.name, "")]))
     lines = [f"### {machine.title}", "", *([known, ""] if known else [])]
-    lines += _heading(["tokens/s", "Redoubt", "of the limit", *(PEERS[name] for name in peers), "file"])
+    lines += heading(["tokens/s", "Redoubt", "of the limit", *(PEERS[name] for name in peers), "file"])
     for model, work in works_of({machine: column}):
         cell = column[model, work.text]
         engines = cell.source.result["engines"]
         theirs = [_figure(engines.get(name, {}).get("results", {}).get(work.text, {}), cell, name) for name in peers]
         ours = f"{_rate(cell.ours_tokens_per_s)}"
         share = f"{cell.share:.0%} ({cell.limited_by})"
-        lines.append(_row([f"{MODELS.get(model, model)}, {work.title}", ours, share, *theirs, cell.source.file]))
+        lines.append(row([f"{MODELS.get(model, model)}, {work.title}", ours, share, *theirs, cell.source.file]))
     return "\n".join([*lines, "", *(_file_line(one) for _, one in sorted(files.items()))])
 
 
@@ -271,12 +291,3 @@ def _rate(tokens_per_s: float) -> str:
 def _commit(one: Comparison) -> str:
     name, _, dirty = str(one.result["commit"]).partition("-")
     return f"{name[:7]}{'+' if dirty else ''}"
-
-
-def _heading(cells: list[str], *, left: int = 0) -> list[str]:
-    """A head; columns after the first are aligned right unless `left` more are not."""
-    return [_row(cells), _row(["---" if index <= left else "---:" for index in range(len(cells))])]
-
-
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -89,7 +89,7 @@ def test_random_weights_are_sent_token_ids(data: Path, packed: Path, tmp_path: P
 
 
 def test_our_service_and_its_variants(packed: Path, tmp_path: Path) -> None:
-    launches = own_launches(packed, OwnSettings(workers=2), tuple(VARIANTS), SIZES, tmp_path, tmp_path)
+    launches = own_launches([packed], OwnSettings(workers=2), tuple(VARIANTS), SIZES, tmp_path, tmp_path)
     names = [launch.name for launch in launches]
     assert names == ["redoubt", "redoubt_no_guesses", "redoubt_no_prefix_cache", "redoubt_kv_int8"]
     normal, *variants = (
@@ -109,9 +109,26 @@ def test_our_service_and_its_variants(packed: Path, tmp_path: Path) -> None:
 
 def test_workers_have_the_cores_of_their_threads(packed: Path, tmp_path: Path) -> None:
     eight = replace(SIZES, threads=8)
-    own_launches(packed, OwnSettings(workers=2), (), eight, tmp_path, tmp_path)
+    own_launches([packed], OwnSettings(workers=2), (), eight, tmp_path, tmp_path)
     worker = yaml.safe_load((tmp_path / "redoubt.yaml").read_text())["applications"][0]["args"]["worker"]
     assert worker["threads"] == worker["cpus_per_worker"] == 4
+
+
+def test_models_served_together_share_threads_and_memory(packed: Path, tmp_path: Path) -> None:
+    (launch,) = own_launches([packed, packed], OwnSettings(), (), SIZES, tmp_path, tmp_path)
+    arguments = yaml.safe_load((tmp_path / "redoubt.yaml").read_text())["applications"][0]["args"]
+    assert (arguments["worker"]["count"], arguments["worker"]["threads"]) == (1, 1)
+    assert arguments["engine"]["kv_memory_bytes"] == SIZES.kv_bytes // 2
+    assert (launch.models, launch.workers, list(launch.command).count("--model")) == (2, 2, 2)
+
+
+def test_further_models_are_of_our_service_alone(data: Path, packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = parse(["--data", str(data), str(packed), "--also", str(packed), "--threads", "2"])
+    assert options.also == [packed]
+    for more in (["--model", "embedded"], ["--url", "http://a", str(packed)], [str(packed), "--threads", "1"]):
+        with pytest.raises(SystemExit):
+            parse(["--data", str(data), "--also", str(packed), *more])
+    assert "--threads 1 are too few for 2 workers" in capsys.readouterr().err
 
 
 def test_a_url_with_a_model_s_folder_is_measured(data: Path, packed: Path) -> None:
@@ -134,7 +151,7 @@ def test_threads_are_one_nodes_cores_unless_told(data: Path) -> None:
 
 
 def test_ours_beside_peers_is_started_for_its_turn(data: Path, packed: Path, tmp_path: Path) -> None:
-    ours = own_launches(packed, OwnSettings(), (), SIZES, tmp_path, tmp_path)
+    ours = own_launches([packed], OwnSettings(), (), SIZES, tmp_path, tmp_path)
     ours = [replace(ours[0], needed_bytes=0)]
     peer = replace(ours[0], name="llama_cpp", workers=0, may_be_stopped=True)
 

@@ -36,6 +36,19 @@ def test_an_event_of_several_tokens_has_their_time() -> None:
     assert figures([one], selection(1), Promise())["token_s"]["p50"] == pytest.approx(0.2)
 
 
+def test_models_that_are_served_together_have_their_own_times() -> None:
+    receipts = [
+        receipt(0),
+        receipt(1, first_s=2.0),
+        receipt(2),
+        receipt(3, error="timeout", event_times_s=[], tokens=0),
+    ]
+    found = figures(receipts, selection(1, 1, 1, 1), Promise(), ["a", "b"])
+    assert {name: one["completed"] for name, one in found["by_model"].items()} == {"a": 2, "b": 1}
+    assert found["by_model"]["b"]["first_token_s"]["p50"] == pytest.approx(2.0)
+    assert "by_model" not in figures(receipts, selection(1, 1, 1, 1), Promise(), ["a"])
+
+
 def test_an_answer_of_another_length_has_failed() -> None:
     found = figures([receipt(0, tokens=2), receipt(1)], selection(1, 1), Promise())
     assert found["errors"] == {"not the ordered number of tokens": 1}

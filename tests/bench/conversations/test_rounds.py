@@ -21,7 +21,8 @@ from bench.conversations.table import table
 
 class Server:
     def __init__(self, name: str) -> None:
-        self.name, self.url, self.model = name, f"http://{name}", name
+        self.name, self.url = name, f"http://{name}"
+        self.models: tuple[str, ...] = (name,)
 
     def about(self) -> dict[str, Any]:
         return {"version": "1", "settings": "none"}
@@ -70,7 +71,8 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], float | 
     """What each server was sent; "redoubt" needs a second for an answer, others two, and at a rate above 3, ten."""
     found: list[tuple[str, list[str], float | None]] = []
 
-    def send(self: Load, url: str, model: str, selection: Selection) -> list[Receipt]:
+    def send(self: Load, url: str, models: tuple[str, ...], selection: Selection) -> list[Receipt]:
+        (model,) = models
         found.append((model, [one.id for one in selection.conversations], self.rate))
         first_s = 10.0 if (self.rate or 0) > 3 else 1.0 if model == "redoubt" else 2.0
         apart_s = first_s + 0.2 if self.at_once == 1 else 0.0
@@ -106,7 +108,8 @@ def test_servers_of_a_round_get_the_same_and_each_round_others(
 def test_every_server_of_a_round_has_the_same_arrivals_and_each_round_others(monkeypatch: pytest.MonkeyPatch) -> None:
     arrivals: list[tuple[str, list[float]]] = []
 
-    def send(self: Load, url: str, model: str, selection: Selection) -> list[Receipt]:
+    def send(self: Load, url: str, models: tuple[str, ...], selection: Selection) -> list[Receipt]:
+        (model,) = models
         arrivals.append((model, list(self._arrivals_s(20) or ())))
         return []
 
@@ -120,10 +123,11 @@ def test_a_server_that_fails_takes_no_further_part(
 ) -> None:
     good = Load.send
 
-    def send(self: Load, url: str, model: str, selection: Selection) -> list[Receipt]:
+    def send(self: Load, url: str, models: tuple[str, ...], selection: Selection) -> list[Receipt]:
+        (model,) = models
         if model == "slow" and len(sent) > 2:
             raise RuntimeError("the client did not end within 90 s")
-        return good(self, url, model, selection)
+        return good(self, url, models, selection)
 
     monkeypatch.setattr(Load, "send", send)
     fleet = Servers()
@@ -179,7 +183,7 @@ def test_a_search_has_an_end(sent: list[tuple[str, list[str], float | None]]) ->
 
 
 def test_conversations_that_had_no_time_to_begin_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    def send(self: Load, url: str, model: str, selection: Selection) -> list[Receipt]:
+    def send(self: Load, url: str, models: tuple[str, ...], selection: Selection) -> list[Receipt]:
         assert self.begin_within_s is not None
         return [Receipt(number, 0, 0.0, 0.0, 9.2, [9.0, 9.2], 5, 0, 3) for number in range(3)]
 
@@ -206,12 +210,26 @@ def test_a_request_is_cut_by_its_run_alone_unless_told(monkeypatch: pytest.Monke
         return subprocess.CompletedProcess(command, 0, "[]", "")
 
     monkeypatch.setattr(subprocess, "run", run)
-    Load(at_once=2, seed=1, run_s=1800.0).send("http://a", "m", SELECTION)
-    Load(at_once=2, seed=1, run_s=1800.0, request_s=20.0, begin_within_s=9.0).send("http://a", "m", SELECTION)
+    Load(at_once=2, seed=1, run_s=1800.0).send("http://a", ["m"], SELECTION)
+    Load(at_once=2, seed=1, run_s=1800.0, request_s=20.0, begin_within_s=9.0).send("http://a", ["m"], SELECTION)
     assert [(job["timeout_s"], job["end_by_s"], job["begin_within_s"]) for job in jobs] == [
         (1800.0, 1800.0, None),
         (20.0, 1800.0, 9.0),
     ]
+
+
+def test_conversations_go_to_the_models_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[dict[str, Any]] = []
+
+    def run(command: list[str], **given: Any) -> subprocess.CompletedProcess[str]:
+        jobs.append(json.loads(given["input"]))
+        return subprocess.CompletedProcess(command, 0, "[]", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    Load(at_once=2, seed=1, run_s=1800.0).send("http://a", ["m", "n"], SELECTION)
+    asked = [one[0]["body"]["model"] for one in jobs[0]["conversations"]]
+    assert asked == [("m", "n")[number % 2] for number in range(len(asked))]
+    assert len(asked) > 1
 
 
 def test_requests_are_as_long_as_ordered() -> None:

@@ -57,7 +57,7 @@ def test_a_server_starts_rests_and_ends(tmp_path: Path) -> None:
     server = Server(launch("good", tmp_path))
     try:
         server.start()
-        assert server.model == "model of nobody"
+        assert server.models == ("model of nobody",)
         assert server.about()["build"] == "AVX2"
         assert server.cpu_s() > 0
         server.rest()
@@ -65,7 +65,7 @@ def test_a_server_starts_rests_and_ends(tmp_path: Path) -> None:
         while state(server) != "T":
             assert time.monotonic() < deadline_s
         with server.turn():
-            assert RunningService(server.url).model == "model of nobody"
+            assert RunningService(server.url).models == ("model of nobody",)
     finally:
         server.end()
     assert not server.runs
@@ -78,7 +78,7 @@ def test_the_key_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     try:
         server.start()
         monkeypatch.setenv("REDOUBT_API_KEY", "secret")
-        assert RunningService(server.url + "/").model == "model of Bearer secret"
+        assert RunningService(server.url + "/").models == ("model of Bearer secret",)
     finally:
         server.end()
 

@@ -14,7 +14,7 @@ from bench.places import shown_command
 from bench.process import CrashError
 from bench.rates import Rates
 from bench.table import command
-from bench.table.pages import BEGIN, END
+from bench.table.pages import COMPARISONS, CONVERSATIONS, begin, end
 from bench.table.runs import chosen_runs
 from tests.bench.table.samples import FACTS, ONE, PROMPT, comparison, write
 
@@ -27,7 +27,8 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     (tmp_path / "docs").mkdir()
     (tmp_path / "results").mkdir()
     for page in ("docs/benchmarks.md", "docs/benchmark-details.md", "results/README.md"):
-        (tmp_path / page).write_text(f"{BEGIN}\n{END}\n")
+        blocks = (f"{begin(name)}\n{end(name)}\n" for name in (COMPARISONS, CONVERSATIONS))
+        (tmp_path / page).write_text("".join(blocks))
     monkeypatch.setattr(command, "commit", lambda: "aaaaaaaaaaaa")
     monkeypatch.setattr(command, "last_engine_change", lambda: None)
     monkeypatch.setattr(command, "PACKAGES", ())

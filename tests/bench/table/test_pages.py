@@ -6,7 +6,20 @@ import pytest
 
 from bench.code_age import EngineChange
 from bench.common import ROOT
-from bench.table.pages import BEGIN, END, Pages, details, file_table, recorded_change, short_table, with_block, written
+from bench.table.conversations import read_conversations
+from bench.table.pages import (
+    COMPARISONS,
+    CONVERSATIONS,
+    Pages,
+    begin,
+    details,
+    end,
+    file_table,
+    recorded_change,
+    short_table,
+    with_blocks,
+    written,
+)  # fmt: skip
 from bench.table.pictures import draw_pictures, merged, pictured_machine
 from bench.table.results import Machine, ResultsError, read_results
 from tests.bench.table.samples import FACTS, ONE, PROMPT, TokenRates, comparison, write
@@ -25,7 +38,7 @@ def test_the_pages_have_the_tables_of_the_results() -> None:
     pages = Pages.of(DOCS, RESULTS)
     change = recorded_change(pages.short.read_text(encoding="utf-8"))
     assert change is not None
-    for path, text in written(read_results(RESULTS), pages, change).items():
+    for path, text in written(read_results(RESULTS), read_conversations(RESULTS), pages, change).items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `redoubt bench table --render`"
 
 
@@ -117,11 +130,15 @@ def test_without_peers_there_are_no_ratios(tmp_path: Path) -> None:
 
 def test_a_page_keeps_what_is_around_the_table(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    assert with_block(page, "new") == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter\n"
-    page.write_text(f"before\n{BEGIN}\n")
+    first, last = begin(COMPARISONS), end(COMPARISONS)
+    page.write_text(f"before\n{first}\nold\n{last}\nafter\n")
+    assert with_blocks(page, {COMPARISONS: "new"}) == f"before\n{first}\n\nnew\n\n{last}\nafter\n"
+    page.write_text(f"before\n{first}\n")
     with pytest.raises(ResultsError, match="add them"):
-        with_block(page, "new")
+        with_blocks(page, {COMPARISONS: "new"})
+    page.write_text(f"{first}\n{last}\n")
+    with pytest.raises(ResultsError, match=begin(CONVERSATIONS)[:20]):
+        with_blocks(page, {COMPARISONS: "new", CONVERSATIONS: "too"})
 
 
 def test_pictures_are_of_the_machine_that_was_measured_last(tmp_path: Path) -> None:

@@ -1,0 +1,168 @@
+"""The tables of `redoubt bench conversations`, from its JSONs in a folder: one line a run, and every server's figures.
+
+Measures nothing. `bench.table.pages` puts the tables into the pages.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench.compare_table import OURS
+from bench.table.cells import MODELS
+from bench.table.markdown import heading, row
+from bench.table.results import Machine, ResultsError
+
+PREFIX: Final = "conversations-"
+SERVERS: Final[Mapping[str, str]] = {
+    "redoubt": "Redoubt",
+    "redoubt_no_guesses": "Redoubt without guesses",
+    "redoubt_no_prefix_cache": "Redoubt without its prefix cache",
+    "redoubt_kv_int8": "Redoubt with int8 pages",
+    "llama_cpp": "llama.cpp, PyPI's build",
+    "llama_cpp_native": "llama.cpp, built for the processor",
+    "vllm_cpu": "vLLM",
+    "openvino_genai": "OpenVINO GenAI",
+}
+OTHERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "llama.cpp": ("llama_cpp", "llama_cpp_native"),
+    "vLLM": ("vllm_cpu",),
+    "OpenVINO GenAI": ("openvino_genai",),
+}
+"""The short table's columns: of several builds the faster one counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversations:
+    """One JSON."""
+
+    file: str
+    machine: Machine
+    result: Mapping[str, Any]
+
+    @property
+    def title(self) -> str:
+        """What was measured."""
+        load = self.result["load"]
+        arrivals = f"{load['rate']} arriving a second" if load["rate"] else f"{load['at_once']} at once"
+        return f"{MODELS.get(self.result['model'], self.result['model'])}, {arrivals}"
+
+
+def read_conversations(folder: Path) -> tuple[Conversations, ...]:
+    """All of a folder. Raises ResultsError, OSError."""
+    return tuple(_read(path) for path in sorted(folder.glob(f"{PREFIX}*.json")))
+
+
+def _read(path: Path) -> Conversations:
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        machine = Machine(result["machine"]["name"], int(result["threads"]))
+        return Conversations(path.stem, machine, result)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ResultsError(
+            f"{path} is no result of `redoubt bench conversations` ({error!r}): measure it again"
+        ) from error
+
+
+def short_table(runs: Sequence[Conversations]) -> str:
+    """Of each run beside peers our requests a second, and how many times theirs that is."""
+    lines = heading(
+        ["", "requests/s", "first token p99 (s)", *(f"over {name}" for name in OTHERS), "llama.cpp's first token p99"]
+    )
+    for run in runs:
+        ratios = {name: one for name, one in run.result["ratios"].items() if not name.startswith(OURS)}
+        if not ratios:
+            continue
+        cells = [_best(ratios, names, "requests_per_s") for names in OTHERS.values()]
+        wait = _best(ratios, OTHERS["llama.cpp"], "first_token_p99")
+        lines.append(
+            row(
+                [
+                    f"{run.title} ({run.machine.title}; `{run.file}`)",
+                    _number(run.result["medians"][OURS]["requests_per_s"], 2),
+                    _number(run.result["all_rounds"][OURS]["first_token_p99_s"], 2),
+                    *cells,
+                    f"{wait} of ours" if wait else "",
+                ]
+            )
+        )
+    return "\n".join(lines)
+
+
+def details(runs: Sequence[Conversations]) -> str:
+    """Every server's figures, and the rates that were found."""
+    lines = heading(
+        [
+            *("file", "", "server", "requests/s", "tokens/s", "first token p50, p95, p99 (s)"),
+            *("time per token p50, p95, p99 (ms)", "our requests/s over its"),
+        ],
+        left=2,
+    )
+    for run in runs:
+        for name, found in run.result["medians"].items():
+            times = run.result["all_rounds"][name]
+            lines.append(
+                row(
+                    [
+                        *(run.file, run.title, SERVERS.get(name, name)),
+                        *(_number(found["requests_per_s"], 2), _number(found["tokens_per_s"], 0)),
+                        *(_three(times, "first_token", 1, 2), _three(times, "token", 1000, 0)),
+                        _spread((run.result["ratios"].get(name) or {}).get("requests_per_s")),
+                    ]
+                )
+            )
+    rates = _rates(runs)
+    return "\n\n".join(["\n".join(lines), *([rates] if rates else []), "\n".join(map(_file_line, runs))])
+
+
+def _rates(runs: Sequence[Conversations]) -> str:
+    rows = [
+        row(
+            [
+                run.file,
+                SERVERS.get(name, name),
+                _number(found["conversations_per_s"], 2),
+                _number(found["broken_at"], 2),
+            ]
+        )
+        for run in runs
+        for name, found in run.result["found_rates"].items()
+    ]
+    head = heading(["file", "server", "conversations/s that keep the promise", "broken at"], left=1)
+    return "\n".join([*head, *rows]) if rows else ""
+
+
+def _file_line(run: Conversations) -> str:
+    result = run.result
+    data, load = result["data"], result["load"]
+    missing = [f"{SERVERS.get(name, name)} is missing ({reason})" for name, reason in result["missing"].items()]
+    parts = [
+        f"`{run.file}`: {run.machine.title}, {str(result['measured_at'])[:10]}, commit {result['commit'][:7]}",
+        f"{load['rounds']} rounds of {load['conversations']} conversations",
+        f"prompts of {data['prompt_tokens_median']:.0f} tokens, answers of {data['answer_tokens_median']:.0f}",
+        *(
+            f"{SERVERS.get(name, name)}: {about['version']}, {about['settings']}"
+            for name, about in result["servers"].items()
+        ),
+        *missing,
+    ]
+    return f"- {'; '.join(parts)}."
+
+
+def _best(ratios: Mapping[str, Any], names: Sequence[str], figure: str) -> str:
+    """The least of our ratios over these servers; empty where none of them was measured."""
+    found = [ratios[name][figure]["median"] for name in names if (ratios.get(name) or {}).get(figure)]
+    return f"{min(found):.2f}" if found else ""
+
+
+def _spread(ratio: Mapping[str, float] | None) -> str:
+    return "" if ratio is None else f"{ratio['median']:.2f} ({ratio['lowest']:.2f} to {ratio['highest']:.2f})"
+
+
+def _three(times: Mapping[str, float | None], name: str, factor: float, digits: int) -> str:
+    return ", ".join(_number(times[f"{name}_{p}_s"], digits, factor) for p in ("p50", "p95", "p99"))
+
+
+def _number(value: float | None, digits: int, factor: float = 1) -> str:
+    return "-" if value is None else f"{factor * value:.{digits}f}"

@@ -259,6 +259,14 @@ def _host_name(text: str) -> str:
     return text
 
 
+def _origin(text: str) -> str:
+    """As browsers write it. Raises ValueError."""
+    if re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", text) is None:
+        raise ValueError("this is no origin: it has a scheme, small letters and no path, as in https://app.example.com")
+    default = {"http": ":80", "https": ":443"}.get(text.partition(":")[0])
+    return text if default is None else text.removesuffix(default)
+
+
 class IngressSettings(Knobs):
     """The HTTP interface: its replicas, its limits, and defaults of requests."""
 
@@ -295,6 +303,12 @@ class IngressSettings(Knobs):
     the service off as itself. "*.example.com": all names below that one; "*": all names. Addresses, `localhost`, names
     without a dot and the machine's own need not be listed. none: all names where every request needs a key or a user,
     otherwise only those."""
+    allowed_origins: list[Annotated[str, AfterValidator(_origin)]] = Field(default_factory=list)
+    """Web sites whose pages may use the API from a browser (CORS), such as "https://app.example.com"; "*": all sites,
+    which then reach a service without keys too. Cookies are never accepted from them."""
+    keep_alive_comment_s: float = Field(default=15.0, ge=0, le=3600)
+    """A stream without news for this time gets a comment, so that proxies and clients do not give it up. If its first
+    token takes longer, the answer begins with status 200, and what fails later is an event. 0: never."""
 
     traces_endpoint: str | None = Field(default=None, pattern="^https?://[^/]+/?$")
     """An OpenTelemetry collector (OTLP over HTTP), such as "http://127.0.0.1:4318", which gets a trace of each request:
@@ -302,9 +316,9 @@ class IngressSettings(Knobs):
 
     def at_absolute_paths(self) -> Self:
         """The same for a process that runs in another folder."""
-        if self.access_log_folder is None:
-            return self
-        return self.model_copy(update={"access_log_folder": str(Path(self.access_log_folder).absolute())})
+        given = {"access_log_folder": self.access_log_folder, "api_key_file": self.api_key_file}
+        changes = {name: str(Path(path).absolute()) for name, path in given.items() if path is not None}
+        return self.model_copy(update=changes)
 
 
 class AttestationSettings(Knobs):

@@ -5,6 +5,7 @@ verify. Attestation requests go to their own service. The HAProxy is Debian's: t
 TLS library.
 """
 
+import json
 import os
 import shutil
 import socket
@@ -34,6 +35,7 @@ defaults
     option http-buffer-request
     option abortonclose
     option http-no-delay
+{errors}
 frontend tls
     bind {bind} ssl crt {key} alpn http/1.1
     stick-table type ipv6 size 100k expire 60s store conn_cur
@@ -50,6 +52,20 @@ backend service
     option http-server-close
     server local 127.0.0.1:{port}
 """
+
+
+_ERRORS = (
+    (408, "The request did not arrive in time.", "request_timeout"),
+    *((status, "The service is not there for the moment. Try again.", None) for status in (502, 503, 504)),
+)
+"""What HAProxy answers by itself: status, message and code, in the shape of the API."""
+
+
+def _error(status: int, message: str, code: str | None) -> str:
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
+    again = " hdr Retry-After 1" if status >= 500 else ""
+    return f"    http-error status {status} content-type application/json string '{body}'{again}"
 
 
 def haproxy() -> str:
@@ -82,6 +98,7 @@ def configuration(
         socket=attestation_socket,
         port=service_port,
         idle_timeout_s=idle_timeout_s,
+        errors="\n".join(_error(*each) for each in _ERRORS),
     )
 
 

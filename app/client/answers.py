@@ -11,8 +11,7 @@ import httpx
 from openai import APIConnectionError, APIError, APIStatusError, Omit, OpenAIError, Stream, omit
 from openai.types.chat import ChatCompletionChunk
 
-from app.client.thought import CLOSE, OPEN
-from app.client.turns import Asking, Ended, Message, Pieces, Usage
+from app.client.turns import Asking, Ended, Message, Pieces, Thought, Usage
 
 Event = TypeVar("Event")
 Value = TypeVar("Value")
@@ -44,7 +43,7 @@ def completed(asking: Asking, said: Sequence[Message], *, cache_key: str | None 
         seed=_or_omit(knobs.seed),
         prompt_cache_key=_or_omit(cache_key),
     ) as chunks:
-        finish_reason, usage, is_thinking = None, None, False
+        finish_reason, usage = None, None
         for chunk in _read(chunks):
             if chunk.usage is not None:
                 details = chunk.usage.prompt_tokens_details
@@ -52,9 +51,7 @@ def completed(asking: Asking, said: Sequence[Message], *, cache_key: str | None 
                 usage = Usage(chunk.usage.prompt_tokens, remembered_tokens, chunk.usage.completion_tokens)
             if not chunk.choices:
                 continue
-            text, is_thinking = _text_of(chunk, is_thinking)
-            if text:
-                yield text
+            yield from _pieces_of(chunk)
             finish_reason = chunk.choices[0].finish_reason or finish_reason
         if finish_reason is None:
             raise AnswerError(_BROKEN_OFF, None, _request_id(chunks))
@@ -85,6 +82,8 @@ def responded(asking: Asking, conversation_id: str, question: str, parent: str |
         for event in _read(events):
             if event.type == "response.output_text.delta":
                 yield event.delta
+            elif event.type == "response.reasoning_text.delta":
+                yield Thought(event.delta)
             elif event.type == "response.failed":
                 failed = event.response.error
                 message = "The answer has failed." if failed is None else failed.message
@@ -96,17 +95,12 @@ def responded(asking: Asking, conversation_id: str, question: str, parent: str |
         yield end
 
 
-def _text_of(chunk: ChatCompletionChunk, is_thinking: bool) -> tuple[str, bool]:
-    """What the chunk adds, with marks around what other services send as thoughts; and whether it is thinking then."""
+def _pieces_of(chunk: ChatCompletionChunk) -> Iterator[Thought | str]:
     delta = chunk.choices[0].delta
-    thought, text = (delta.model_extra or {}).get("reasoning_content") or "", delta.content or ""
-    if thought and not is_thinking:
-        thought = OPEN + thought
-        is_thinking = True
-    if text and is_thinking:
-        text = CLOSE + text
-        is_thinking = False
-    return thought + text, is_thinking
+    if thought := (delta.model_extra or {}).get("reasoning_content"):
+        yield Thought(thought)
+    if delta.content:
+        yield delta.content
 
 
 def _end_of(response: Any) -> Ended:

@@ -10,7 +10,6 @@ from typing import Protocol
 from openai import OpenAI
 
 from app.client import answers, kept_chat
-from app.client.thought import spoken, without_marks
 from app.client.turns import Asking, Message, Pieces
 
 _GO_ON = "Go on exactly where your last answer stopped. Repeat nothing of it."
@@ -63,7 +62,7 @@ class OwnConversation:
         """See Conversation."""
         if instead_of is not None:
             self.said = self._before(instead_of)
-        if spoken(answer):
+        if answer.strip():
             self.said += [Message("user", question), Message("assistant", answer)]
 
     def answer_instead(self, asking: Asking, old_question: str, question: str) -> Pieces:
@@ -149,10 +148,10 @@ class KeptConversation:
 
 
 def _sent(said: Sequence[Message]) -> list[Message]:
-    """Without what was thought before answers."""
-    return [Message(one.role, spoken(one.text)) if one.role == "assistant" else one for one in said]
+    """Answers without white space around them."""
+    return [Message(one.role, one.text.strip()) if one.role == "assistant" else one for one in said]
 
 
 def _to_go_on(before: Sequence[Message], question: str, answer: str) -> list[Message]:
-    so_far = [Message("user", question), Message("assistant", without_marks(answer))]
+    so_far = [Message("user", question), Message("assistant", answer)]
     return [*_sent(before), *so_far, Message("user", _GO_ON)]

@@ -13,7 +13,6 @@ import httpx
 from openai import APIError, OpenAI, OpenAIError
 
 from app.client import answers
-from app.client.thought import spoken
 from app.client.turns import Asking, Message, Pieces
 
 _MOST_NEW_ITEMS = 20
@@ -133,12 +132,14 @@ def settle(client: OpenAI, conversation_id: str, wanted: Sequence[Message]) -> N
 
     def settled() -> None:
         stored = _items(client, conversation_id)
-        alike = 0
-        for item, message in zip(stored, wanted, strict=False):
-            if not _agree(item, message):
+        alike = last = 0  # of the messages; and what comes after the last of them
+        # Thoughts and calls stand between the messages.
+        places = [place for place, item in enumerate(stored) if _message(item) is not None]
+        for place, message in zip(places, wanted, strict=False):
+            if not _agree(stored[place], message):
                 break
-            alike += 1
-        _add(client, conversation_id, wanted[alike:], _before(stored, alike))
+            alike, last = alike + 1, place + 1
+        _add(client, conversation_id, wanted[alike:], _before(stored, last))
 
     _when_closed(settled)
 
@@ -227,11 +228,7 @@ def _text(item: dict[str, Any]) -> str:
 
 def _agree(item: dict[str, Any], message: Message) -> bool:
     stored = _message(item)
-    if stored is None or stored.role != message.role:
-        return False
-    if stored.role == "assistant":
-        return spoken(stored.text) == spoken(message.text)
-    return stored.text.strip() == message.text.strip()
+    return stored is not None and stored.role == message.role and stored.text.strip() == message.text.strip()
 
 
 def _path(conversation_id: str) -> str:

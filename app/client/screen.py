@@ -13,7 +13,6 @@ from typing import Protocol, TextIO
 
 from rich.cells import cell_len
 
-from app.client import thought
 from app.client.live_area import LiveArea
 from app.client.markdown import GrowingMarkdown, Line
 
@@ -28,7 +27,11 @@ class AnswerView(Protocol):
     """An answer while it is written."""
 
     def add(self, text: str) -> None:
-        """Shows what has come."""
+        """Shows what has come of the answer."""
+        ...
+
+    def add_thought(self, text: str) -> None:
+        """Shows what has come of the thought before it."""
         ...
 
     def close(self) -> None:
@@ -74,26 +77,23 @@ class PlainScreen:
 
     def answer(self, before: str = "") -> AnswerView:
         """See Screen."""
-        return _PlainView(self._out, before)
+        return _PlainView(self._out)
 
 
 class _PlainView:
-    def __init__(self, out: TextIO, before: str) -> None:
+    def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._before = before
-        self._text = before
-        self._shown = thought.parts(before).answer
+        self._has_text = False
 
     def add(self, text: str) -> None:
-        self._text += text
-        answer = thought.parts(self._text).answer
-        if not answer.startswith(self._shown):  # what was shown has turned out to be a thought
-            self._shown = ""
-        print(harmless(answer[len(self._shown) :]), end="", file=self._out, flush=True)
-        self._shown = answer
+        self._has_text = self._has_text or bool(text)
+        print(harmless(text), end="", file=self._out, flush=True)
+
+    def add_thought(self, text: str) -> None:
+        """Only answers are shown."""
 
     def close(self) -> None:
-        if self._text != self._before:
+        if self._has_text:
             print(file=self._out, flush=True)
 
 
@@ -131,48 +131,55 @@ class _LiveView:
         self._columns = size().columns
         self._markdown = GrowingMarkdown()
         self._text = harmless(before)
-        self._taken = ""
-        self._is_folded = bool(thought.parts(before).thought)
+        self._taken = 0
+        """Characters of the text that are Markdown already."""
+        self._thought = ""
+        self._has_answer = self._is_folded = False
         self._begun_s = time.monotonic()
         self._draw_from_s = 0.0
         if before:
-            self._taken = thought.parts(self._text).answer
-            self._markdown.take(self._taken, self._columns)  # it is on the screen already, but for the open block
+            self._taken = len(self._text)
+            self._markdown.take(self._text, self._columns)  # it is on the screen already, but for the open block
         self._area.update([], [_dim("…")])
 
     def add(self, text: str) -> None:
+        self._has_answer = self._has_answer or bool(text)
         self._text += harmless(text)
+        self._draw_soon()
+
+    def add_thought(self, text: str) -> None:
+        self._thought += harmless(text)
+        self._draw_soon()
+
+    def close(self) -> None:
+        self._draw(is_over=True)
+
+    def _draw_soon(self) -> None:
         now_s = time.monotonic()
         if now_s >= self._draw_from_s:
             self._draw(is_over=False)
             took_s = time.monotonic() - now_s
             self._draw_from_s = now_s + max(_DRAW_AGAIN_S, _REST * took_s)
 
-    def close(self) -> None:
-        self._draw(is_over=True)
-
     def _draw(self, *, is_over: bool) -> None:
         self._columns = self._size().columns
-        parts = thought.parts(self._text)
         done: list[Line] = []
-        if parts.thought and not parts.is_thinking and not self._is_folded:
-            done += self._folded(parts)
-        if parts.is_thinking and not is_over:
-            self._area.update(done, self._thinking(parts.thought))
-            return
-        if parts.is_thinking:
-            done += self._folded(parts)
-        new, self._taken = parts.answer[len(self._taken) :], parts.answer
+        if self._thought and not self._is_folded:
+            if not self._has_answer and not is_over:
+                self._area.update(done, self._thinking(self._thought))
+                return
+            done += self._folded()
+        new, self._taken = self._text[self._taken :], len(self._text)
         stays, may_change = self._markdown.take(new, self._columns, is_over=is_over)
         done += stays
         self._area.update(done, [] if is_over else may_change or [_dim("…")])
 
-    def _folded(self, parts: thought.Parts) -> list[Line]:
-        """The thought's own lines go; if it was taken for an answer, that stays above."""
+    def _folded(self) -> list[Line]:
+        """The thought's own lines go; an answer that it goes on with stays above."""
         above: list[Line] = []
         if self._taken:
             above, _ = self._markdown.take("", self._columns, is_over=True)
-            self._markdown, self._taken = GrowingMarkdown(), ""
+            self._markdown = GrowingMarkdown()
         self._is_folded = True
         return [*above, _dim(f"Thought for {time.monotonic() - self._begun_s:.0f} s"), Line("", 0)]
 

@@ -18,7 +18,7 @@ from app.client.conversation import Conversation, KeptConversation, OwnConversat
 from app.client.reader import Reader
 from app.client.screen import Screen
 from app.client.stop import stoppable
-from app.client.turns import Asking, Ended, Knobs, Pieces, Usage
+from app.client.turns import Asking, Ended, Knobs, Pieces, Thought, Usage
 
 _SHOWN_TURNS = 4
 _SHOWN_CHARS = 300
@@ -265,8 +265,11 @@ class Talk:
                     for piece in stoppable(pieces):
                         if isinstance(piece, Ended):
                             end = piece
+                            continue
+                        first_s = first_s or time.monotonic()
+                        if isinstance(piece, Thought):
+                            view.add_thought(piece.text)
                         else:
-                            first_s = first_s or time.monotonic()
                             text += piece
                             view.add(piece)
         except KeyboardInterrupt:
@@ -316,7 +319,8 @@ class Talk:
             self.usage = written.end.usage
             if written.end.is_cut:
                 tokens = f" at {self.usage.answer_tokens:,} tokens" if self.usage is not None else ""
-                self.screen.say(f"Cut{tokens}. /continue goes on.")
+                goes_on = "/continue goes on" if written.text else "It was still thinking: /set max_tokens, then /retry"
+                self.screen.say(f"Cut{tokens}. {goes_on}.")
             if self.screen.is_terminal and self.usage is not None:
                 self.screen.say(numbers(self.usage, self.model, written.seconds))
         if written.is_stopped:

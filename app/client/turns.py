@@ -11,7 +11,7 @@ from openai import OpenAI
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What one of the two has said; an answer with what was thought before it."""
+    """What one of the two has said."""
 
     role: str
     text: str
@@ -56,5 +56,12 @@ class Ended:
     usage: Usage | None
 
 
-Pieces = Generator[str | Ended, None, None]
-"""An answer as it is made: text, and at last its end. Closing it early ends the work at the service."""
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """A piece of what a model thinks before its answer."""
+
+    text: str
+
+
+Pieces = Generator[Thought | str | Ended, None, None]
+"""An answer as it is made: thoughts, text, and at last its end. Closing it early ends the work at the service."""

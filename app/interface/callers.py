@@ -118,5 +118,8 @@ def read_api_keys(file: Path) -> tuple[str, ...]:
     if not keys:
         raise SettingsError(f"ingress.api_key_file {file}: there is no key in it")
     if any(len(key) < MIN_API_KEY_CHARACTERS for key in keys):
-        raise SettingsError(f"ingress.api_key_file {file}: a key is shorter than {MIN_API_KEY_CHARACTERS} characters")
+        raise SettingsError(
+            f"ingress.api_key_file {file}: a key is shorter than {MIN_API_KEY_CHARACTERS} characters;"
+            " `openssl rand -hex 24` makes one"
+        )
     return keys

@@ -72,9 +72,10 @@ def no_such_model(name: str) -> ApiError:
     return ApiError(404, f"The model '{_shortened(name)}' is not served here.", param="model", code=MODEL_NOT_FOUND)
 
 
-def no_such_route(method: str, path: str) -> ApiError:
-    """404: this API has no such path."""
-    return ApiError(404, f"Unknown request URL: {method} {_shortened(path)}.", code="unknown_url")
+def no_such_route(method: str, path: str, hint: str = "") -> ApiError:
+    """404: this API has no such path. hint: a sentence on what may be meant."""
+    message = f"Unknown request URL: {method} {_shortened(path)}. {hint}".rstrip()
+    return ApiError(404, message, code="unknown_url")
 
 
 def wrong_method(method: str, allowed: str) -> ApiError:
@@ -95,6 +96,17 @@ def body_too_slow() -> ApiError:
 def wrong_content_type() -> ApiError:
     """415: the body does not say that it is JSON. Browsers may send such bodies across sites without asking."""
     return ApiError(415, "The request needs the header 'Content-Type: application/json'.")
+
+
+def wrong_content_encoding() -> ApiError:
+    """415: the body is compressed in another way than we know."""
+    headers = {"Accept-Encoding": "gzip"}
+    return ApiError(415, "'Content-Encoding' may be gzip, or left out.", headers=headers)
+
+
+def not_gzip() -> ApiError:
+    """400: a body that says that it is gzip, and is not, or not whole."""
+    return invalid("'Content-Encoding' says gzip, but the body is not one whole gzip stream.", code="invalid_value")
 
 
 def context_length_exceeded(

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.interface import errors
 from app.interface.errors import ApiError
 from app.interface.metrics import Metrics
+from app.interface.paths import hint_of
 from app.interface.recent_failures import RecentFailures, request_id_of
 from app.interface.request_record import record_of
 from app.interface.streaming import ClientGoneError
@@ -132,9 +133,11 @@ async def refuse(scope: Scope, receive: Receive, send: Send, error: ApiError) ->
     await error_response(error)(scope, receive, send)
 
 
-async def http_error(_: Request, error: Exception) -> Response:
+async def http_error(request: Request, error: Exception) -> Response:
     """The answer to a request that the web framework itself refuses, such as a path that no route has."""
     assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return error_response(errors.no_such_route(request.method, request.url.path, hint_of(request)))
     return error_response(errors.of_framework(error.status_code, str(error.detail)))
 
 

@@ -21,6 +21,8 @@ from app.interface.documents.openapi import Route, document
 from app.interface.guard import Guarded, LingeringClose, http_error
 from app.interface.hosts import ANY, AllowedHosts, HostCheck
 from app.interface.metrics import Metrics, ObservedModels
+from app.interface.origins import AllowedOrigins
+from app.interface.paths import VersionlessPaths, hint_of
 from app.interface.places import BodyDeadline, OpenRequests, Places
 from app.interface.recent_failures import RecentFailures
 from app.interface.reception import Reception
@@ -49,7 +51,7 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
-    """The application without the chat page. There is no CORS: pages of other sites may not use it.
+    """The application without the chat page. Pages of other sites may not use it, but for those of allowed origins.
 
     lifespan: what runs from before the first request until after the last.
     """
@@ -93,7 +95,7 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
         if route.admin:
             further.append(Depends(check_admin))
         router = unguarded if route.open else guarded
-        router.add_api_route(route.path, route.endpoint, methods=[route.method], dependencies=further)
+        router.add_api_route(route.path, route.endpoint, methods=_methods(route), dependencies=further)
     # The chat page is mounted behind these routes. They refuse the methods and paths that they do not have, or else the
     # page would answer them.
     unknown = _unknown(routes)
@@ -104,13 +106,17 @@ def build_http_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) 
     app.include_router(unguarded)
     app.include_router(guarded)
     app.add_exception_handler(HTTPException, http_error)
+    app.state.paths = tuple(dict.fromkeys(route.shown_path for route in routes))  # for hints, the page's too
     settings = service.settings
     # The last one added is the outermost.
     app.add_middleware(
         BodyDeadline, slow_limit=max(1, settings.max_open_requests // 4), retry_after_s=settings.retry_after_s
     )
     app.add_middleware(OpenRequests, places=places, retry_after_s=settings.retry_after_s)
+    if settings.allowed_origins:
+        app.add_middleware(AllowedOrigins, origins=settings.allowed_origins)
     app.add_middleware(HostCheck, hosts=AllowedHosts(_further_hosts(service)))
+    app.add_middleware(VersionlessPaths)
     app.add_middleware(WatchedRequests, metrics=metrics, log=service.access_log, traces=service.traces)
     app.add_middleware(LingeringClose)
     return app
@@ -203,15 +209,20 @@ def page_routes(pages: PageFiles, *, has_accounts: bool) -> Sequence[Route]:
     )
 
 
+def _methods(route: Route) -> list[str]:
+    return [route.method, "HEAD"] if route.method == "GET" else [route.method]
+
+
 def _unknown(routes: Sequence[Route]) -> Callable[[Request], Any]:
     """The endpoint of any other path under `/v1`, and of any other method."""
-    paths = [(compile_path(route.path)[0], route.method) for route in routes]
+    paths = [(compile_path(route.path)[0], _methods(route)) for route in routes]
 
     async def unknown(request: Request) -> Response:
         path = request.url.path
-        allowed = list(dict.fromkeys(method for pattern, method in paths if pattern.match(path)))
+        found = (method for pattern, methods in paths if pattern.match(path) for method in methods)
+        allowed = list(dict.fromkeys(found))
         if allowed:
             raise errors.wrong_method(request.method, ", ".join(allowed))
-        raise errors.no_such_route(request.method, path)
+        raise errors.no_such_route(request.method, path, hint_of(request))
 
     return unknown

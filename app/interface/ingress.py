@@ -26,6 +26,7 @@ from app.interface.access_log import AccessLog
 from app.interface.accounts.gate import AccountsGate
 from app.interface.accounts.user_pages import UserPages
 from app.interface.callers import read_api_keys
+from app.interface.closing_ends import end_by_closing
 from app.interface.http_api import build_http_app
 from app.interface.model_directory import ModelDirectory
 from app.interface.planning.limits import Limits
@@ -54,6 +55,7 @@ class Ingress:
         """Opens the model's tokenizer, not its weights. Raises ChatModelError or SealedModelError."""
         leave_no_core_files()
         keep_on_loopback()
+        end_by_closing()
         if os.environ.get(HELD_PORTS) == "1":
             share_held_port()
         ingress = settings.ingress
@@ -97,6 +99,8 @@ class Ingress:
                 api_keys=() if ingress.api_key_file is None else read_api_keys(Path(ingress.api_key_file)),
                 max_open_requests=ingress.max_ongoing_requests,
                 allowed_hosts=None if ingress.allowed_hosts is None else tuple(ingress.allowed_hosts),
+                allowed_origins=tuple(ingress.allowed_origins),
+                keep_alive_comment_s=ingress.keep_alive_comment_s,
             ),
             ingress=IngressFacts(
                 id=replica.replica_id.unique_id,

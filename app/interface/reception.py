@@ -3,23 +3,42 @@
 It knows no path and no family of endpoints. Long bodies are parsed, rendered and tokenized off the event loop.
 """
 
+import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
 from fastapi import Request
 from fastapi.responses import Response
 from pydantic import BaseModel
+from starlette.types import Receive
 
 from app.interface import errors
-from app.interface.answers.answer import Answer, DetachedAnswer, WholeAnswer, events
+from app.interface.answers.answer import (
+    Answer,
+    DetachedAnswer,
+    EventWriter,
+    Running,
+    StreamedAnswer,
+    WholeAnswer,
+    events,
+)
 from app.interface.callers import Caller, caller_of
 from app.interface.errors import ApiError
 from app.interface.preparation import LONG_BODY_BYTES, Preparation
 from app.interface.recent_failures import RecentFailures, request_id_of
+from app.interface.request_body import read_body
 from app.interface.request_record import record_of
 from app.interface.service import Service
-from app.interface.streaming import ClientGoneError, EventStream, first_of, until_disconnect
+from app.interface.streaming import (
+    ClientGoneError,
+    EventStream,
+    LateStream,
+    abandoned,
+    first_of,
+    until_disconnect,
+)
 from app.interface.wire.parse import parse
 from app.messages.failures import ModelReplacedError
 
@@ -28,23 +47,6 @@ Planned = TypeVar("Planned")
 
 _MOST_PLANS: Final = 3
 """A model may be replaced while a request for it is planned again."""
-
-
-async def read_body(request: Request, limit_bytes: int) -> bytes:
-    """The body, if it says that it is JSON and is not too large. Raises ApiError (413, 415)."""
-    content_type = request.headers.get("content-type", "").partition(";")[0]
-    if content_type.strip().lower() != "application/json":
-        # A browser sends other types across sites to a local address without asking that address first.
-        raise errors.wrong_content_type()
-    declared = request.headers.get("content-length", "0")
-    if declared.isdecimal() and (len(declared) > 18 or int(declared) > limit_bytes):
-        raise errors.body_too_large(limit_bytes)
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit_bytes:
-            raise errors.body_too_large(limit_bytes)
-    return bytes(body)
 
 
 def unchanged(error: ApiError) -> ApiError:
@@ -80,7 +82,8 @@ class Reception:
     ) -> tuple[Body, int]:
         """The request's body, and how many bytes it had. See `take`."""
         limit_bytes = self.service.settings.max_body_bytes
-        raw = await read_body(request, limit_bytes if max_bytes is None else min(limit_bytes, max_bytes))
+        limit_bytes = limit_bytes if max_bytes is None else min(limit_bytes, max_bytes)
+        raw = await read_body(request, limit_bytes, self.in_thread)
         return await self._preparation.run(len(raw), lambda: parse(body_type, raw)), len(raw)
 
     async def answer(
@@ -114,53 +117,99 @@ class Reception:
             record_of(request).failed(failure)
             return failure
 
-        try:
-            caller = caller_of(request)
-            body, size_bytes = await self._received(request, body_type)
-            asked = body if prepare is None else await prepare(body, caller, answer_id)
-            if asked is not body:  # how long another one is nobody knows: what was stored may come before it
-                size_bytes = max(size_bytes, LONG_BODY_BYTES)
+        async def begun() -> Response:
+            """Plans it, and again if its model is replaced before the answer begins."""
             for _ in range(_MOST_PLANS - 1):
                 try:
                     answer = await self._preparation.run(size_bytes, lambda: plan(asked, caller, answer_id))
-                    return await self._begun(request, answer, broken_off)
+                    return await self._begun(answer, opening)
                 except (ModelReplacedError, ApiError) as error:
                     is_of_model = isinstance(error, ModelReplacedError) or error.code == errors.MODEL_NOT_FOUND
                     if not is_of_model or not may_plan_again():
                         raise
                 await self.service.follow_models()
             answer = await self._preparation.run(size_bytes, lambda: plan(asked, caller, answer_id))
-            return await self._begun(request, answer, broken_off)
+            return await self._begun(answer, opening)
+
+        try:
+            caller = caller_of(request)
+            body, size_bytes = await self._received(request, body_type)
+            asked = body if prepare is None else await prepare(body, caller, answer_id)
+            if asked is not body:  # how long another one is nobody knows: what was stored may come before it
+                size_bytes = max(size_bytes, LONG_BODY_BYTES)
+            opening = _Opening(broken_off, self.service.settings.keep_alive_comment_s)
+            return await opening.response(request.receive, begun())
         except (ApiError, ClientGoneError):
             raise
         except Exception as error:
             raise as_api_error(error) from None
 
-    async def _begun(self, request: Request, answer: Answer, broken_off: Callable[[Exception], ApiError]) -> Response:
+    async def _begun(self, answer: Answer, opening: "_Opening") -> Response:
         """The response to a planned request, when it is complete, or its first events have come.
 
-        Events begin only after the worker has begun: until then a failure still has an HTTP status. Raises ApiError,
-        ClientGoneError, and what the worker raises.
+        Raises what the worker raises, and what storing the answer raises.
         """
+        keep_alive_s = self.service.settings.keep_alive_comment_s
         if isinstance(answer, DetachedAnswer):
-            return await self._detached(request, answer, broken_off)
+            running = await answer.start(opening.broken_off)
+            if not answer.is_streamed:
+                return Response(running.body(), media_type="application/json")
+            opening.running = running
+            await running.begun()
+            return EventStream(running.events(), keep_alive_s=keep_alive_s)
         if isinstance(answer, WholeAnswer):
-            content = await until_disconnect(request.receive, answer.body())
-            return Response(content, media_type="application/json")
-        first = await first_of(request.receive, answer.deltas)
+            return Response(await answer.body(), media_type="application/json")
+        opening.answer = answer
+        first = await first_of(answer.deltas)
         leave = None if answer.keeper is None else answer.keeper.leave
-        return EventStream(events(answer, first, broken_off), answer.deltas, leave)
-
-    async def _detached(
-        self, request: Request, answer: DetachedAnswer, as_api_error: Callable[[Exception], ApiError]
-    ) -> Response:
-        """Starts an answer that goes on without its client, and sends what comes of it while the client listens."""
-        running = await answer.start(as_api_error)
-        if not answer.is_streamed:
-            return Response(running.body(), media_type="application/json")
-        await until_disconnect(request.receive, running.begun())
-        return EventStream(running.events())
+        written = events(answer, first, opening.broken_off)
+        return EventStream(written, answer.deltas, leave, keep_alive_s=keep_alive_s)
 
     async def in_thread(self, work: Callable[[], Planned]) -> Planned:
         """Runs `work` off the event loop, so that other streams go on."""
         return await self._preparation.run(LONG_BODY_BYTES, work)
+
+
+@dataclass(slots=True)
+class _Opening:
+    """What is known of one request's answer before it begins."""
+
+    broken_off: Callable[[Exception], ApiError]
+    """A failure after which the answer has no status any more."""
+    keep_alive_s: float
+    """How long a stream may wait until it answers without knowing what; 0: as long as it takes."""
+    answer: StreamedAnswer[EventWriter] | None = None
+    """A planned stream."""
+    running: Running | None = None
+    """A stream of an answer that goes on without its client."""
+
+    async def response(self, receive: Receive, begun: Coroutine[Any, Any, Response]) -> Response:
+        """What `begun` gives or raises; of a stream that takes longer, one that tells so meanwhile.
+
+        Raises ClientGoneError too.
+        """
+        beginning = asyncio.create_task(begun)
+        try:
+            while not beginning.done():
+                await until_disconnect(receive, asyncio.wait({beginning}, timeout=self.keep_alive_s or None))
+                if not beginning.done() and (late := self._late(beginning)) is not None:
+                    return late
+        except BaseException:
+            await abandoned(beginning)
+            raise
+        return beginning.result()
+
+    def _late(self, beginning: "asyncio.Task[Any]") -> Response | None:
+        """None: it is no stream, or not planned yet."""
+        if self.running is not None:  # its events tell everything, also that it waits
+            beginning.cancel()
+            return EventStream(self.running.events(), keep_alive_s=self.keep_alive_s)
+        answer = self.answer
+        if answer is None:
+            return None
+
+        def failed(error: Exception) -> bytes:
+            return answer.writer.begin() + answer.writer.fail(self.broken_off(error))
+
+        leave = None if answer.keeper is None else answer.keeper.leave
+        return LateStream(beginning, failed, leave, keep_alive_s=self.keep_alive_s)

@@ -38,6 +38,10 @@ class HttpSettings:
     allowed_hosts: tuple[str, ...] | None = None
     """Names by which clients may reach the service, besides those of `app.interface.hosts`. None: all of them where
     every request needs a key or a user, otherwise no further ones."""
+    allowed_origins: tuple[str, ...] = ()
+    """Web sites whose pages may use the service; see `app.interface.origins`."""
+    keep_alive_comment_s: float = 15.0
+    """After so long without an event a stream has a comment, also before its first event; 0: never."""
 
 
 @dataclass(frozen=True, slots=True)

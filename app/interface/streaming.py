@@ -5,12 +5,15 @@ It knows nothing of what the events say, nor of tokens, models or Ray.
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 Result = TypeVar("Result")
+
+KEEP_ALIVE: Final = b": keep-alive\n\n"
+"""A comment between events. Clients ignore it, and it shows proxies and clients that the connection lives."""
 
 
 class ClientGoneError(Exception):
@@ -27,20 +30,13 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) 
             raise ClientGoneError
         return task.result()
     finally:
-        await _cancelled(task, watcher)
+        await cancelled(task, watcher)
 
 
-async def first_of(receive: Receive, items: AsyncGenerator[Result, None]) -> Result:
-    """The first item. Closes the generator on an error, and if the client disconnects before.
-
-    Raises ClientGoneError, and what the generator raises.
-    """
-
-    async def first() -> Result:
-        return await anext(items)
-
+async def first_of(items: AsyncGenerator[Result, None]) -> Result:
+    """The first item. Closes the generator on an error. Raises what the generator raises."""
     try:
-        return await until_disconnect(receive, first())
+        return await anext(items)
     except BaseException:
         await items.aclose()
         raise
@@ -54,32 +50,133 @@ class EventStream(StreamingResponse):
         events: AsyncGenerator[bytes, None],
         source: AsyncGenerator[Any, None] | None = None,
         ended: Callable[[], None] | None = None,
+        *,
+        keep_alive_s: float = 0.0,
     ) -> None:
         """source: what `events` reads; closed too, because a generator that was never begun does not close it.
 
-        ended: called after that.
+        ended: called after that. keep_alive_s: a comment is sent whenever nothing else was for so long; 0: never.
         """
         # no-transform and X-Accel-Buffering: proxies must neither compress nor collect the events.
         headers = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
         super().__init__(events, headers=headers, media_type="text/event-stream")
-        self._events = events
+        self.events = events
         self._source = source
         self._ended = ended
+        self._keep_alive_s = keep_alive_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the events until they end or the client disconnects."""
         try:
-            await until_disconnect(receive, self.stream_response(send))
+            if scope.get("method") != "HEAD":
+                await until_disconnect(receive, self._sent(send))
+            else:
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
         except (ClientGoneError, OSError):
             pass
         finally:
-            try:
-                await self._events.aclose()
-                if self._source is not None:
-                    await self._source.aclose()
-            finally:  # also if closing fails, or is cancelled
-                if self._ended is not None:
-                    self._ended()
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes what it reads, and tells that it has ended."""
+        try:
+            await self.events.aclose()
+            if self._source is not None:
+                await self._source.aclose()
+        finally:  # also if closing fails, or is cancelled
+            if self._ended is not None:
+                self._ended()
+
+    async def _sent(self, send: Send) -> None:
+        if not self._keep_alive_s:
+            await self.stream_response(send)
+            return
+        kept = _KeptAlive(send, self._keep_alive_s)
+        keeping = asyncio.create_task(kept.keep())
+        try:
+            await self.stream_response(kept.send)
+        finally:
+            await cancelled(keeping)
+
+
+class LateStream(EventStream):
+    """Answers before it is known what: sends comments until another stream begins, and then that one's events."""
+
+    def __init__(
+        self,
+        beginning: "asyncio.Task[EventStream]",
+        failed: Callable[[Exception], bytes],
+        ended: Callable[[], None] | None,
+        *,
+        keep_alive_s: float,
+    ) -> None:
+        """beginning: gives the other stream; cancelled when the client disconnects.
+
+        failed: from what it raises to the events that are sent then. ended: called at the end if it gives no stream.
+        """
+        super().__init__(_late(beginning, failed), None, ended, keep_alive_s=keep_alive_s)
+        self._beginning = beginning
+
+    async def aclose(self) -> None:
+        """Closes the other stream, or cancels what it waits for."""
+        is_given = await abandoned(self._beginning)
+        try:
+            await self.events.aclose()
+        finally:
+            if not is_given and self._ended is not None:
+                self._ended()
+
+
+async def abandoned(beginning: asyncio.Task[Any]) -> bool:
+    """Cancels the task, or closes the stream that it has given; says whether it has given one."""
+    await cancelled(beginning)
+    if beginning.cancelled() or beginning.exception() is not None:
+        return False
+    stream = beginning.result()
+    if not isinstance(stream, EventStream):
+        return False
+    await stream.aclose()
+    return True
+
+
+async def _late(
+    beginning: "asyncio.Task[EventStream]", failed: Callable[[Exception], bytes]
+) -> AsyncGenerator[bytes, None]:
+    yield KEEP_ALIVE
+    try:
+        stream = await beginning
+    except Exception as error:
+        yield failed(error)
+        return
+    async for piece in stream.events:
+        yield piece
+
+
+class _KeptAlive:
+    """An ASGI `send` that also sends a comment whenever nothing else was sent for a time."""
+
+    def __init__(self, send: Send, period_s: float) -> None:
+        self._send = send
+        self._period_s = period_s
+        self._sending = asyncio.Lock()
+        self._now_s = asyncio.get_running_loop().time
+        self._sent_s = self._now_s()
+
+    async def send(self, message: Message) -> None:
+        """Sends the message."""
+        async with self._sending:
+            await self._send(message)
+            self._sent_s = self._now_s()
+
+    async def keep(self) -> None:
+        """Sends comments until it is cancelled. While the client takes nothing there is at most one."""
+        while True:
+            await asyncio.sleep(self._sent_s + self._period_s - self._now_s())
+            async with self._sending:  # and so never after the last message, which has moved the time
+                if self._now_s() >= self._sent_s + self._period_s:
+                    await self._send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+                    self._sent_s = self._now_s()
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -93,7 +190,8 @@ async def _disconnected(receive: Receive) -> None:
             return
 
 
-async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
+async def cancelled(*tasks: asyncio.Task[Any]) -> None:
+    """Cancels the tasks and waits for their ends. Raises nothing of theirs."""
     for task in tasks:
         task.cancel()
     ended: Awaitable[Any] = asyncio.gather(*tasks, return_exceptions=True)

@@ -77,7 +77,8 @@ def user_routes(accounts: AccountsGate, reception: Reception) -> Sequence[Route]
 def conversation_routes(accounts: AccountsGate, reception: Reception) -> Sequence[Route]:
     """The endpoints about stored conversations and responses."""
     texts = ConversationRoutes(accounts, reception.service.settings.max_body_bytes)
-    responses, warm = StoredResponseRoutes(accounts), WarmRoute(reception, accounts)
+    responses = StoredResponseRoutes(accounts, reception.service.settings.keep_alive_comment_s)
+    warm = WarmRoute(reception, accounts)
     every, one, one_response = "/v1/conversations", "/v1/conversations/{id}", "/v1/responses/{id}"
     searched = {**_LIST, "q": "What titles or texts have in them."}
     form = {"format": "json (the default) or md."}

@@ -33,7 +33,7 @@ _BIND = "REDOUBT_PROXY_BIND"
 _FRONT = "REDOUBT_PROXY_FRONT"
 _RAY = "REDOUBT_PROXY_RAY"
 _BINARY = "REDOUBT_PROXY_BINARY"
-_ERRORS = "REDOUBT_PROXY_ERROR_FILE"
+_ERRORS = "REDOUBT_PROXY_ERROR_FOLDER"
 _OWN_ADDRESS = "REDOUBT_PROXY_NODE_ADDRESS"
 _ATTESTED = "REDOUBT_ATTESTED_FRONT"
 _STAY_ON_NODE = "REDOUBT_PROXY_STAY_ON_NODE"
@@ -47,12 +47,22 @@ _MOST_OF_ONE_ADDRESS = 0.75
 # pipes of `splice-response`. `_SPARE_FILES` descriptors are for everything else.
 _FILES_OF_A_CONNECTION = 2.5
 _SPARE_FILES = 256
-# The error of a 503 while there is no ingress, or when one is lost before it has answered.
-_UNAVAILABLE = {
-    "message": "The service is not there for the moment. Try again.",
-    "type": "server_error",
-    "param": None,
-    "code": None,
+# What HAProxy answers by itself, in the shape of the API: first line, further headers, message, type and code. 503:
+# while there is no ingress, or when one is lost before it has answered. What HAProxy 2.8 can't read as HTTP, such as a
+# head that is longer than its buffer, it answers with a page of its own whatever is configured.
+_ERROR_FILES = {
+    408: (
+        "408 Request Timeout",
+        "",
+        "The request did not arrive in time.",
+        ("invalid_request_error", "request_timeout"),
+    ),
+    503: (
+        "503 Service Unavailable",
+        "Retry-After: 1\r\n",
+        "The service is not there for the moment. Try again.",
+        ("server_error", None),
+    ),
 }
 _REPEATABLE = "/v1/chat/completions /v1/completions /v1/embeddings /tokenize /detokenize"
 _UUID = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
@@ -114,12 +124,7 @@ def cluster_proxy_environment(
 
 
 def _environment(folder: Path, environment: Mapping[str, str], binary: Path) -> dict[str, str]:
-    body = json.dumps({"error": _UNAVAILABLE})
-    unavailable = folder / "unavailable.http"
-    unavailable.write_bytes(
-        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
-    )
+    write_error_files(folder)
     launcher = folder / "haproxy"
     command = shlex.join([sys.executable, "-I", str(Path(__file__).resolve())])
     launcher.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
@@ -144,7 +149,7 @@ def _environment(folder: Path, environment: Mapping[str, str], binary: Path) -> 
     }
     return {name: environment.get(name, value) for name, value in defaults.items()} | {
         _BINARY: str(binary),
-        _ERRORS: str(unavailable),
+        _ERRORS: str(folder),
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(launcher),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
@@ -158,10 +163,18 @@ def _environment(folder: Path, environment: Mapping[str, str], binary: Path) -> 
     }
 
 
+def write_error_files(folder: Path) -> None:
+    """Writes the whole HTTP responses that HAProxy gives by itself; `confined` names them. Raises OSError."""
+    for status, (line, headers, message, (kind, code)) in _ERROR_FILES.items():
+        body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
+        head = f"HTTP/1.1 {line}\r\nContent-Type: application/json\r\n{headers}Content-Length: {len(body)}\r\n\r\n"
+        (folder / f"{status}.http").write_bytes((head + body).encode())
+
+
 def confined(
     configuration: str,
     bind: str | None,
-    error_file: str,
+    error_folder: str,
     own_address: str | None = None,
     *,
     stay_on_node: bool = False,
@@ -172,7 +185,7 @@ def confined(
     Args:
         configuration: Serve's.
         bind: that address, with its port; None: Serve's.
-        error_file: the file with the whole HTTP response for the case that no ingress can answer.
+        error_folder: where `write_error_files` has written.
         own_address: of this node of a cluster: its ingress gets the requests, the others stand by.
         stay_on_node: the others do not even stand by.
         is_behind_front: clients reach it through an attested front on this machine, which knows their addresses.
@@ -219,7 +232,8 @@ def confined(
         "timeout client",
         f"{_LONGEST_SILENCE_S}s\n    timeout http-request {_LONGEST_HEAD_S}s\n    option http-buffer-request",
     )
-    result = _with(result, r"errorfile \d+", error_file)
+    result = _with(result, r"errorfile \d+", f"{error_folder}/503.http")  # 502 and 504 are the same to clients
+    result = re.sub(r"(?m)^defaults$", f"defaults\n    errorfile 408 {error_folder}/408.http", result)
     if not re.search(r"(?m)^\s*use_backend ", result):  # Serve does not know an ingress yet
         result = _with(result, "http-request return status(?= 404 )", "503 default-errorfiles")
     if len(re.findall(r"(?m)^\s*bind\b", result)) != 1:

@@ -97,8 +97,11 @@ class Constraints:
     def _blame_definition(self, schema: str) -> None:
         """Raises ConstraintError naming the first of several definitions that by itself can't be compiled."""
         if schema.startswith(HEADER):
-            self._blame_schema(schema)
-            return
+            schemas = schemas_of(schema)
+            if len(schemas) != 1:
+                self._blame_schema(schema)
+                return
+            (schema,) = schemas  # after a thought
         value = json.loads(schema)
         definitions = value.get("$defs") if isinstance(value, dict) else None
         if not isinstance(definitions, dict) or len(definitions) < 2:

@@ -7,6 +7,7 @@ nor of other workers.
 """
 
 import asyncio
+import logging
 import os
 import socket
 import time
@@ -36,6 +37,7 @@ from app.workers.core_claims import Holder, claim_slot
 from app.workers.load import RunnerFactory, load_model, make_constraints, with_allowed_binding
 from app.workers.machine_memory import available_memory_bytes, check_room_beside
 from app.workers.numa import cpu_quota, numa_nodes, pin_this_thread, spanning_slot, worker_slots
+from app.workers.refusals import log_no_refusals
 from app.workers.saved_pages import StoreFactory, memory_options, open_store, save_what_is_left
 from app.workers.warm_up import warm_up
 
@@ -58,6 +60,7 @@ class Worker:
         `make_store` raise.
         """
         leave_no_core_files()
+        log_no_refusals(logging.getLogger("ray.serve"))
         keep_on_loopback()
         mark_crashes(session_folder(CRASHES_FOLDER), own_actor())
         settings = with_allowed_binding(settings)

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import logging
 import re
 import socket
 import subprocess
@@ -29,6 +30,8 @@ from starlette.responses import PlainTextResponse
 from app import ray_internals
 from app.launch.held_ports import HeldPorts
 from app.launch.ray_environment import haproxy_environment, ray_environment
+from app.messages.failures import ConstraintError
+from app.workers.refusals import log_no_refusals
 
 LOCAL_RAY = """
 import os, signal, sys, threading, time
@@ -132,6 +135,36 @@ async def test_a_replica_listens_on_a_port_that_is_held(monkeypatch: pytest.Monk
         await task
     finally:
         held.close()
+
+
+def test_a_replica_logs_what_it_raises_where_a_worker_keeps_refusals_out() -> None:
+    """Serve logs with a traceback what a method raises, by the logger that `app.workers.refusals` is given."""
+    kept: list[logging.LogRecord] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            kept.append(record)
+
+    logger, handler = logging.getLogger("ray.serve"), Handler()
+    filters = list(logger.filters)
+    logger.addHandler(handler)
+
+    def fail(error: Exception) -> list[type[BaseException] | None]:
+        metadata = Mock(is_direct_ingress=False)
+        with pytest.raises(type(error)), replica.Replica._handle_errors_and_metrics(Mock(), metadata):
+            raise error
+        kinds = [record.exc_info[0] for record in kept if record.exc_info]
+        kept.clear()
+        return kinds
+
+    try:
+        assert fail(ConstraintError("no")) == [ConstraintError]
+        log_no_refusals(logger)
+        assert fail(ConstraintError("no")) == []
+        assert fail(ValueError("no")) == [ValueError]
+    finally:
+        logger.removeHandler(handler)
+        logger.filters[:] = filters
 
 
 def test_applications_and_handles(monkeypatch: pytest.MonkeyPatch) -> None:

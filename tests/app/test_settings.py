@@ -69,6 +69,18 @@ def test_our_own_configs_are_accepted(name: str) -> None:
             "ingress.allowed_hosts.0: this is no host name",
         ),
         ({"ingress": {"allowed_hosts": ["a..b"]}}, "ingress.allowed_hosts.0: this is no host name"),
+        *(
+            ({"ingress": {"allowed_origins": [origin]}}, "ingress.allowed_origins.0: this is no origin")
+            for origin in (
+                "app.example.com",
+                "https://a.example/",
+                "https://a.example/b",
+                "https://A.example",
+                "null",
+                "",
+            )
+        ),
+        ({"ingress": {"keep_alive_comment_s": -1.0}}, "ingress.keep_alive_comment_s: "),
         ({"router": {"expiration_s": 2.0}}, "router.expiration_s is less than three times"),
     ],
 )
@@ -219,3 +231,18 @@ def test_a_file_without_good_keys_is_refused_by_name(tmp_path: Path, content: st
         file.write_text(content, encoding="utf-8")
     with pytest.raises(SettingsError, match=f"api_key_file {file}: .*{reason}"):
         read_api_keys(file)
+
+
+def test_origins_are_as_browsers_write_them() -> None:
+    given = ["https://a.example:443", "http://a.example:80", "http://[::1]:3000", "app://obsidian.md", "*"]
+    settings = parse_settings({"model": {"folder": "m"}, "ingress": {"allowed_origins": given}})
+    assert settings.ingress.allowed_origins == ["https://a.example", "http://a.example", *given[2:]]
+    assert parse_settings({"model": {"folder": "m"}}).ingress.allowed_origins == []
+
+
+def test_the_keys_file_is_the_one_that_was_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ingress runs in another folder than the command."""
+    monkeypatch.chdir(tmp_path)
+    ingress = parse_settings({"model": {"folder": "m"}, "ingress": {"api_key_file": "keys"}}).ingress
+    assert ingress.at_absolute_paths().api_key_file == str(tmp_path / "keys")
+    assert ingress.at_absolute_paths().access_log_folder is None

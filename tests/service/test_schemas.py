@@ -4,6 +4,7 @@ That a mask lets through only what a schema allows is in `tests/app/workers/test
 """
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -101,3 +102,14 @@ def test_whole_outputs_are_valid(service: RunningService, way: str) -> None:
     with ThreadPoolExecutor(2) as threads:
         whole = list(threads.map(ask, [(name, draw) for name in names for draw in DRAWS]))
     assert sum(whole) > len(whole) / 2
+
+
+def test_a_schema_that_can_not_be_followed_is_the_clients_matter_and_not_the_logs(service: RunningService) -> None:
+    before = len(service.log.read_text())
+    body = form_of({"type": "string", "pattern": "(?=a)b"}) | {"model": service.model}
+    answer = httpx.post(f"{service.url}/v1/chat/completions", json=body, timeout=60)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "response_format.json_schema.schema")
+    time.sleep(3)  # workers' lines come through Ray
+    said = service.log.read_text()[before:]
+    assert "Traceback" not in said
+    assert "ConstraintError" not in said

@@ -1,4 +1,6 @@
+import gzip
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,24 @@ def test_health_and_models(service: RunningService) -> None:
     for probe in ("/health", "/livez", "/readyz"):
         assert httpx.get(f"{service.url}{probe}").status_code == 200
     assert httpx.get(f"{service.url}/v1/models").json()["data"][0]["id"] == service.model
+
+
+def test_clients_ask_as_they_do(service: RunningService) -> None:
+    """Without `/v1`, compressed, with HEAD, or in HTTP/1.0."""
+    body = {"model": service.model, "prompt": "The sea is", "max_tokens": 4}
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    content = gzip.compress(json.dumps(body).encode())
+    assert httpx.post(f"{service.url}/completions", content=content, headers=headers).status_code == 200
+    for path in ("/health", "/v1/models"):
+        assert httpx.head(f"{service.url}{path}").status_code == 200
+    assert "base URL" in httpx.get(f"{service.url}/api/tags").json()["error"]["message"]
+    streamed = json.dumps(body | {"stream": True}).encode()
+    head = f"POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {len(streamed)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", int(service.url.rpartition(":")[2])), 30) as old:
+        old.sendall(head.encode() + streamed)
+        answer = b"".join(iter(lambda: old.recv(65536), b""))
+    assert b"transfer-encoding" not in answer.lower()
+    assert answer.endswith(b"\n\ndata: [DONE]\n\n")
 
 
 def test_responses_say_what_chat_says(client: openai.OpenAI, service: RunningService) -> None:

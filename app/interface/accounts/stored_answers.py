@@ -22,12 +22,22 @@ from app.interface.answers.running import RunningAnswer
 from app.interface.callers import Caller
 from app.interface.errors import ApiError
 from app.interface.wire.fields import MAX_MESSAGES
-from app.interface.wire.responses import InputItem, ResponseObject, ResponseRequest
+from app.interface.wire.response_items import HostedCallItem, InputItem
+from app.interface.wire.responses import ResponseObject, ResponseRequest
 from app.messages.accounts import AccountsError
 from app.messages.outputs import Generate, TokenDelta
 from app.messages.requests import GenerateRequest
 
-_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco"}
+_PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "reasoning": "rs",
+}
+_KEPT = ("type", "call_id", "name", "namespace", "arguments", "input", "output", "summary", "content")
+"""Fields of items that are no messages; what only an answer has is not stored."""
 _INPUT = TypeAdapter(list[InputItem])
 _NO_ROOM = ("insufficient_quota", "service_unavailable")
 _TRY_AGAIN_S = (0.2, 1.0, 5.0, 25.0)
@@ -175,7 +185,7 @@ class StoredAnswer:
             self._gate.in_background(_end_turn(self._texts, self.conversation))
 
     def _record(self, response: ResponseObject) -> NewResponse:
-        is_text = [item.type for item in response.output] == ["message"]
+        is_text = [item.type for item in response.output] == ["message"]  # a thought's tokens would not spell the text
         return NewResponse(
             id=self.response_id,
             body=response.model_dump(),
@@ -355,7 +365,8 @@ def items_of(given: str | Sequence[InputItem]) -> list[Item]:
     """A request's items as they are stored and shown, with new ids."""
     if isinstance(given, str):
         return [_message("user", [{"type": "input_text", "text": given}])]
-    return [_item(item.model_dump(exclude_none=True, by_alias=True)) for item in given]
+    kept = [item for item in given if not isinstance(item, HostedCallItem)]
+    return [_item(item.model_dump(exclude_none=True, by_alias=True)) for item in kept]
 
 
 def _with_history(
@@ -379,11 +390,17 @@ def _item(values: dict[str, Any]) -> Item:
             text = "output_text" if values["role"] == "assistant" else "input_text"
             content = [{"type": text, "text": content}]
         return _message(values["role"], content)
-    return {**values, "id": _new_id(kind), "status": "completed"}
+    said = {name: values[name] for name in _KEPT if name in values}
+    if kind == "reasoning":
+        said = {"summary": []} | said
+    elif kind.endswith("_output"):
+        said = {name: value for name, value in said.items() if name not in ("name", "namespace")}
+    return {**said, "id": _new_id(kind), "status": "completed"}
 
 
 def _message(role: str, content: list[dict[str, Any]]) -> Item:
-    parts = [{**part, "annotations": []} if part["type"] == "output_text" else part for part in content]
+    kept = [{name: part[name] for name in ("type", "text", "logprobs") if name in part} for part in content]
+    parts = [{**part, "annotations": []} if part["type"] == "output_text" else part for part in kept]
     return {"id": _new_id("message"), "type": "message", "role": role, "status": "completed", "content": parts}
 
 

@@ -364,19 +364,23 @@ def first_words(items: Sequence[Item]) -> str:
 
 
 def text_of(item: Item) -> str:
-    """The text of a message; of a function call its arguments, of a function's result that."""
-    content: Any = item.get("content", item.get("output", item.get("arguments", "")))
+    """The text of a message; of a call its arguments, of a tool's result that, of a thought its text."""
+    content = _said(item)
     return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
 
 
 def size_of(items: Iterable[Item]) -> int:
     """Characters of these items' texts, roughly; quick."""
-    return sum(_length(item.get("content", item.get("output", item.get("arguments", "")))) for item in items)
+    return sum(_length(_said(item)) for item in items)
 
 
 async def off_loop(size: int, work: Callable[[], Made]) -> Made:
     """Works on texts of `size` bytes; on long ones in a thread, so that streams go on."""
     return work() if size < _LONG_BYTES else await asyncio.to_thread(work)
+
+
+def _said(item: Item) -> Any:
+    return next((item[name] for name in ("content", "output", "arguments", "input") if item.get(name) is not None), "")
 
 
 def _length(content: Any) -> int:

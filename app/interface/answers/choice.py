@@ -1,4 +1,7 @@
-"""One choice of an answer: from its tokens to text, calls and log-probabilities, piece by piece."""
+"""One choice of an answer: from its tokens to thought, text, calls and log-probabilities, piece by piece.
+
+A thought is told apart first: stop strings end answers only, and calls in a thought are none.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,6 +12,7 @@ from app.interface.functions.call_parser import CallParser, ForcedCall, ToolCall
 from app.interface.planning.job import Job
 from app.interface.text.chat_model import ChatModel
 from app.interface.text.detokenizer import StopStrings
+from app.interface.thinking.splitter import ThoughtSplitter
 from app.interface.wire.generation import FinishReason
 from app.messages.outputs import PromptProgress, TokenDelta, TokenScores
 
@@ -30,6 +34,10 @@ class ChoiceDelta:
     calls: tuple[ToolCallDelta, ...] = ()
     progress: PromptProgress | None = None
     """News of the prompt, older than the rest."""
+    thought: str = ""
+    """What the model has thought; it comes before all text."""
+    thought_tokens: int = 0
+    """Of `tokens`, those of the thought and its marks."""
 
 
 class Choice:
@@ -42,12 +50,14 @@ class Choice:
         self._calls = _call_parser(job)
         self._content_scores = None if self._calls is None or job.scores is None else _ContentScores()
         self._echo = job.echoes[index // job.choices] if job.echoes else ""
+        self._undecided_scores: list[dict[str, Any]] = []
 
     def feed(self, delta: TokenDelta) -> ChoiceDelta:
         """What these tokens add to the choice. Nothing may be fed after a finish reason."""
-        if self._calls is None or delta.scores is None or len(delta.token_ids) < 2:
+        needs_singles = self._calls is not None or self._text.may_think
+        if not needs_singles or delta.scores is None or len(delta.token_ids) < 2:
             return self._feed(delta)
-        # One token at a time, to know which tokens' scores belong to a call.
+        # One token at a time, to know which tokens' scores belong to a call or to a thought.
         joined: ChoiceDelta | None = None
         for one in _singles(delta):
             new = self._feed(one)
@@ -58,10 +68,11 @@ class Choice:
         return joined
 
     def _feed(self, delta: TokenDelta) -> ChoiceDelta:
-        new_text, tokens, stopped = self._text.feed(delta)
-        scores = self._scored.lists(delta, tokens)
+        piece = self._text.feed(delta)
+        new_text, tokens = piece.text, piece.tokens
+        scores = self._without_thought(self._scored.lists(delta, tokens), piece)
         whole_text = new_text
-        finish_reason: FinishReason | None = "stop" if stopped else delta.finish_reason
+        finish_reason: FinishReason | None = "stop" if piece.is_stopped else delta.finish_reason
         found: list[ToolCallDelta] = []
         if self._calls is not None:
             new_text, found = self._calls.feed(new_text)
@@ -87,7 +98,20 @@ class Choice:
             scores,
             0.0 if delta.scores is None else float(delta.scores.logprobs[:tokens].sum()),
             tuple(found),
+            thought=piece.thought,
+            thought_tokens=piece.thought_tokens,
         )
+
+    def _without_thought(
+        self, scores: Mapping[str, list[Any]] | None, piece: "_Piece"
+    ) -> Mapping[str, list[Any]] | None:
+        """The scores of the answer's tokens; those of tokens that may become a thought wait."""
+        if not (self._undecided_scores or piece.is_undecided or piece.thought_tokens):
+            return scores
+        entries = [*self._undecided_scores, *(scores or {}).get("content", [])]
+        self._undecided_scores = entries if piece.is_undecided else []
+        kept = [] if piece.is_undecided or piece.thought_tokens else entries
+        return {"content": kept} if scores is not None or kept else None
 
 
 def merged(first: ChoiceDelta, second: ChoiceDelta) -> ChoiceDelta:
@@ -102,6 +126,8 @@ def merged(first: ChoiceDelta, second: ChoiceDelta) -> ChoiceDelta:
         first.logprob + second.logprob,
         first.calls + second.calls,
         second.progress or first.progress,
+        first.thought + second.thought,
+        first.thought_tokens + second.thought_tokens,
     )
 
 
@@ -199,28 +225,81 @@ class _ContentScores:
         return self._unread
 
 
+@dataclass(slots=True)
+class _Piece:
+    """What some tokens add to a choice's texts."""
+
+    text: str = ""
+    thought: str = ""
+    tokens: int = 0
+    """Without those after a stop string."""
+    thought_tokens: int = 0
+    is_undecided: bool = False
+    """Whether they may turn out to begin a thought."""
+    is_stopped: bool = False
+    """Whether a stop string has ended the choice."""
+
+
 class _ChoiceText:
-    """Turns one choice's tokens into text, up to a stop string."""
+    """Turns one choice's tokens into thought and text, up to a stop string in the text."""
 
     def __init__(self, model: ChatModel, job: Job) -> None:
-        self._detokenizer = model.detokenizer(starts_text=job.starts_text, shows_calls=job.functions is not None)
+        self._detokenizer = model.detokenizer(
+            starts_text=job.starts_text,
+            shows_calls=job.functions is not None,
+            shows_thoughts=job.thought is not None,
+        )
+        self._thoughts = None if job.thought is None else ThoughtSplitter(job.thought)
+        self._undecided_tokens = 0
         self._stops = StopStrings(job.stops)
         self._has_stops = bool(job.stops)
 
-    def feed(self, delta: TokenDelta) -> tuple[str, int, bool]:
-        """The new text, the number of its tokens, and whether a stop string ended it; later tokens do not count."""
+    @property
+    def may_think(self) -> bool:
+        """Whether more of a thought may come."""
+        return self._thoughts is not None and not self._thoughts.is_over
+
+    def feed(self, delta: TokenDelta) -> _Piece:
+        """What the delta's tokens add, up to a stop string."""
         finished = delta.finish_reason is not None
-        if not self._has_stops:
+        if not self._has_stops and not self.may_think:
             text = self._detokenizer.feed(delta.token_ids)
-            return text + self._detokenizer.finish() if finished else text, len(delta.token_ids), False
-        shown = []
-        for count, token in enumerate(delta.token_ids, start=1):
-            text, stopped = self._stops.feed(self._detokenizer.feed((token,)))
-            shown.append(text)
-            if stopped:
-                return "".join(shown), count, True
-        stopped = False
+            return _Piece(text + self._rest(delta) if finished else text, tokens=len(delta.token_ids))
+        piece = _Piece()
+        for token in delta.token_ids:
+            piece.tokens += 1
+            self._add(piece, self._detokenizer.feed((token,)), tokens=1)
+            if piece.is_stopped:
+                return piece
         if finished:
-            text, stopped = self._stops.feed(self._detokenizer.finish())
-            shown.append(text if stopped else text + self._stops.finish())
-        return "".join(shown), len(delta.token_ids), stopped
+            self._add(piece, self._rest(delta), is_last=True)
+        return piece
+
+    def _add(self, piece: _Piece, text: str, *, tokens: int = 0, is_last: bool = False) -> None:
+        """Adds text that `tokens` tokens have made. is_last: with what is held back."""
+        if self._thoughts is not None and self.may_think:
+            text = self._without_thought(self._thoughts, piece, text, tokens=tokens, is_last=is_last)
+        shown, piece.is_stopped = self._stops.feed(text)
+        piece.text += shown if piece.is_stopped or not is_last else shown + self._stops.finish()
+
+    def _without_thought(
+        self, thoughts: ThoughtSplitter, piece: _Piece, text: str, *, tokens: int, is_last: bool
+    ) -> str:
+        """Adds the thought in the text, and gives what is answer in it."""
+        was_before_answer = thoughts.is_undecided or thoughts.is_thinking
+        thought, text = thoughts.feed(text)
+        if is_last:
+            more, rest = thoughts.finish()
+            thought, text = thought + more, text + rest
+        piece.thought += thought
+        self._undecided_tokens += tokens
+        piece.is_undecided = thoughts.is_undecided
+        if not thoughts.is_undecided:
+            if was_before_answer and thoughts.has_thought:
+                piece.thought_tokens += self._undecided_tokens
+            self._undecided_tokens = 0
+        return text
+
+    def _rest(self, last: TokenDelta) -> str:
+        """What the last token leaves undecided. A character that the limit cut in two is not shown at all."""
+        return "" if last.finish_reason == "length" else self._detokenizer.finish()

@@ -75,11 +75,14 @@ class ChunkWriter:
         finish_reason: str | None,
         logprobs: Mapping[str, Any] | None = None,
         calls: Sequence[ToolCallDelta] = (),
+        thought: str = "",
     ) -> bytes:
-        """The chunks of new text, scores and calls, and of the choice's end; there may be none or several."""
+        """The chunks of thought, new text, scores and calls, and of the choice's end; there may be none or several."""
         chunks = b""
+        if thought:
+            chunks += self._chunk(index, b'"delta":{"reasoning_content":%b}' % event_json(thought), None)
         if text or (logprobs is not None and any(logprobs.values())):
-            chunks = self._chunk(index, self._shape.text % event_json(text), None, logprobs)
+            chunks += self._chunk(index, self._shape.text % event_json(text), None, logprobs)
         for call in calls:
             if call.name is None and not call.arguments:
                 continue  # the call's end, which chunks do not mention
@@ -143,7 +146,9 @@ class ChunkEvents:
         return error_event(error)
 
     def _chunks(self, delta: ChoiceDelta) -> bytes:
-        chunks = self._writer.delta(delta.index, delta.text, delta.finish_reason, delta.logprobs, delta.calls)
+        chunks = self._writer.delta(
+            delta.index, delta.text, delta.finish_reason, delta.logprobs, delta.calls, delta.thought
+        )
         if delta.progress is None:
             return chunks
         return self._writer.progress(delta.index, delta.progress) + chunks

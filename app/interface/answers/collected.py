@@ -33,12 +33,14 @@ class CollectedChoice:
     """OpenAI's lists by name; empty where no scores were asked for."""
     calls: list[CollectedCall] = field(default_factory=list)
     _texts: list[str] = field(default_factory=list)
+    _thoughts: list[str] = field(default_factory=list)
     _logprob: float = 0.0
     _tokens: int = 0
 
     def add(self, delta: ChoiceDelta) -> None:
         """Takes the choice's next delta."""
         self._texts.append(delta.text)
+        self._thoughts.append(delta.thought)
         self.finish_reason = delta.finish_reason or self.finish_reason
         self._logprob += delta.logprob
         self._tokens += delta.tokens
@@ -53,6 +55,11 @@ class CollectedChoice:
     def text(self) -> str:
         """The choice's whole text."""
         return "".join(self._texts)
+
+    @property
+    def thought(self) -> str:
+        """What the model thought before; may be empty."""
+        return "".join(self._thoughts)
 
     @property
     def mean_logprob(self) -> float:

@@ -13,12 +13,14 @@ class TokenCount:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._completion_tokens = 0
+        self._reasoning_tokens = 0
         self._cached_tokens = [0] * job.outputs
 
     def add(self, deltas: Sequence[ChoiceDelta]) -> None:
         """Takes what has come since the last call."""
         for delta in deltas:
             self._completion_tokens += delta.tokens
+            self._reasoning_tokens += delta.thought_tokens
             self._cached_tokens[delta.index] += delta.cached_tokens
 
     def usage(self) -> Usage:
@@ -33,4 +35,5 @@ class TokenCount:
             prompt_tokens=self._job.prompt_tokens,
             completion_tokens=self._completion_tokens,
             cached_tokens=sum(cached),
+            reasoning_tokens=self._reasoning_tokens,
         )

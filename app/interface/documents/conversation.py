@@ -18,6 +18,11 @@ def as_markdown(title: str, created: int, items: Sequence[dict[str, Any]]) -> st
                 parts += [f"## {_SPEAKERS[item['role']]}", text]
             case "function_call":
                 parts += [f"## Call of `{item['name']}`", _fenced(item["arguments"])]
+            case "custom_tool_call":
+                parts += [f"## Call of `{item['name']}`", _fenced(item["input"])]
+            case "reasoning":
+                text = "\n".join(part.get("text", "") for part in item.get("content") or item.get("summary") or ())
+                parts += ["## Thought", text] if text else []
             case _:
                 output = item["output"]
                 text = output if isinstance(output, str) else "\n".join(part.get("text", "") for part in output)

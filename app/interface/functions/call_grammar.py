@@ -1,16 +1,20 @@
 """A grammar for an output that may be any text or call functions: after a call's mark there has to be a call.
 
+Before all of it, and before an answer that follows a schema, there may be a thought, in which anything may stand.
+
 It is llguidance's variant of Lark, as text. What it allows as text, `call_parser` reads as text too. After a call come
-further calls, or the end. It knows no request and no model, only which of the marks are special tokens.
+further calls, or the end. It knows no request and no model, only which of the marks are tokens.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from app.interface.functions.dialects import BARE, DIALECTS, Spelling
+from app.interface.functions.dialects import BARE, DIALECTS, Spelling, in_slashes, quoted
+from app.interface.thinking.marks import Thought
 from app.messages.grammar import HEADER, SPACING
 
 
@@ -24,20 +28,24 @@ class CallableFunction:
 
 def call_grammar(
     functions: Sequence[CallableFunction],
-    special: Mapping[int, str],
+    added: Mapping[int, str],
     *,
     parallel: bool,
     answer: Mapping[str, Any] | None = None,
+    thought: Thought | None = None,
 ) -> str:
-    """special: the vocabulary's special tokens by id. answer: the schema of an output without a call; None: any text.
+    """added: the vocabulary's added tokens by id. answer: the schema of an output without a call; None: any text.
+
+    thought: how the output may begin with one; None: it does not.
 
     With such a schema a call needs a mark: without one it could be an answer.
     """
-    spelling = Spelling(special, parallel)
+    spelling = Spelling(added, parallel)
     names = [function.name for function in functions]
-    without_call = "TEXT | bare" if answer is None else "answer"
+    without_call = "TEXT | bare" if answer is None else "answer" if thought is None else "SPACE? answer"
     rules = [
-        f"start: {without_call} | {' | '.join(dialect.name for dialect in DIALECTS)}",
+        *_beginning(thought, spelling),
+        f"output: {without_call} | {' | '.join(dialect.name for dialect in DIALECTS)}",
         'further: SPACE? ((";" | ",") SPACE?)? call',
         r"SPACE: /[ \t\n\r]{1,4}/",
         *BARE.call_rules(names),
@@ -47,8 +55,48 @@ def call_grammar(
     for dialect in DIALECTS:
         rules += dialect.rules(spelling, names)
         rules += dialect.mark_rules(spelling, allows_text=answer is None)
-    rules.append(BARE.text_rule(names) if answer is None else f"answer: {_json(answer)}")
+    if answer is not None:
+        rules.append(f"answer: {_json(answer)}")
+    elif thought is None or thought.is_open:
+        rules.append(BARE.text_rule(names))
+    else:  # what begins as a thought is one
+        rules.append(rf"{BARE.text_rule(names)} & ~/{_opening(thought)}(.|\n)*/")
     return HEADER + "\n".join(rules) + "\n"
+
+
+def answer_grammar(schema: Mapping[str, Any], added: Mapping[int, str], thought: Thought) -> str:
+    """A grammar for an output that follows a schema after a thought. added: see `call_grammar`."""
+    rules = [
+        *_beginning(thought, Spelling(added, parallel=False)),
+        "output: SPACE? answer",
+        r"SPACE: /[ \t\n\r]{1,4}/",
+        f"answer: {_json(schema)}",
+    ]
+    return HEADER + "\n".join(rules) + "\n"
+
+
+def _beginning(thought: Thought | None, spelling: Spelling) -> list[str]:
+    """The rule `start`, of a thought and the rule `output`, and what only it needs."""
+    if thought is None:
+        return ["start: output"]
+    marks = thought.marks
+    ends = " | ".join(["text_of_thought", *(f"THOUGHT {token}" for token in spelling.tokens(marks.closing))])
+    rules = [f"thought: {ends}", rf"text_of_thought[lazy]: THOUGHT {quoted(marks.closing)}", r"THOUGHT: /(.|\n)*/"]
+    if thought.is_open:  # some models write its token once more
+        again = "".join(f" | {token} thought output" for token in spelling.tokens(marks.opening))
+        return [f"start: thought output{again}", *rules]
+    begins = " | ".join(["OPENING", *(f"SPACE? {token}" for token in spelling.tokens(marks.opening))])
+    return [
+        "start: output | opening thought output",
+        f"opening: {begins}",
+        f"OPENING: /{_opening(thought)}/",
+        *rules,
+    ]
+
+
+def _opening(thought: Thought) -> str:
+    """A pattern of how a thought begins as text."""
+    return r"[ \t\n\r]{0,4}" + in_slashes(re.escape(thought.marks.opening))
 
 
 def _json(schema: Mapping[str, Any]) -> str:

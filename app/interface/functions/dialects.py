@@ -23,17 +23,17 @@ _MAX_NAME_CHARACTERS = 256
 class Spelling:
     """How a grammar spells what all dialects need."""
 
-    special: Mapping[int, str]
-    """The vocabulary's special tokens by id."""
+    added: Mapping[int, str]
+    """The vocabulary's added tokens by id: llguidance takes some of them for special tokens that are none."""
     parallel: bool
     """Whether an output may have several calls."""
 
     def tokens(self, text: str) -> list[str]:
-        """The special tokens of that name; a list of none or one."""
-        return [f"<[{token}]>" for token, name in self.special.items() if name == text]
+        """The added tokens of that name; a list of none or one."""
+        return [f"<[{token}]>" for token, name in self.added.items() if name == text]
 
     def mark(self, text: str) -> str:
-        """The mark as text, or as the special token that it is."""
+        """The mark as text, or as the token that it is."""
         return " | ".join([quoted(text), *self.tokens(text)])
 
     def more(self, rule: str) -> str:
@@ -195,15 +195,16 @@ class Bare:
 
     def text_rule(self, names: Sequence[str]) -> str:
         """The rule `TEXT`: what does not begin as a call."""
-        return rf"TEXT: /(.|\n)*/ & ~/{_in_slashes(self.head(names))}(.|\n)*/"
+        return rf"TEXT: /(.|\n)*/ & ~/{in_slashes(self.head(names))}(.|\n)*/"
 
     def _call(self, rule: str, number: int, head: str) -> str:
         gap = self._gap
         keys = rf'{gap},{gap}"(arguments|parameters)"{gap}:{gap}'
-        return f'{rule}: /{_in_slashes(head)}{keys}/ arguments_{number} SPACE? "}}"'
+        return f'{rule}: /{in_slashes(head)}{keys}/ arguments_{number} SPACE? "}}"'
 
 
-def _in_slashes(pattern: str) -> str:
+def in_slashes(pattern: str) -> str:
+    """The pattern as a grammar writes it between slashes."""
     return pattern.replace("/", r"\/")
 
 

@@ -4,7 +4,7 @@ import json
 from typing import Literal
 
 
-class _Unescaped:
+class Unescaped:
     """Decodes a JSON string, character by character."""
 
     def __init__(self) -> None:
@@ -17,6 +17,7 @@ class _Unescaped:
         return bool(self._escape)
 
     def take(self, character: str) -> str:
+        """The characters that are known now."""
         if not self._escape and character != "\\":
             return self._paired(character)
         self._escape += character
@@ -48,7 +49,7 @@ class _Arguments:
     def __init__(self) -> None:
         self._kind: Literal["unknown", "plain", "string", "unescaped", "closed"] = "unknown"
         self._held = ""  # the value so far, until its kind is known
-        self._string = _Unescaped()
+        self._string = Unescaped()
         self._text = ""  # the decoded string so far
 
     def take(self, character: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from app.interface import errors
-from app.interface.functions.call_grammar import CallableFunction, call_grammar
+from app.interface.functions.call_grammar import CallableFunction, answer_grammar, call_grammar
 from app.interface.functions.schemas import (
     MAX_SCHEMA_BYTES,
     MAX_SCHEMA_LEVELS,
@@ -18,6 +18,7 @@ from app.interface.functions.schemas import (
     moved_definitions,
     nesting_levels,
 )
+from app.interface.thinking.marks import Thought
 from app.interface.wire.chat import ChatCompletionRequest, NamedToolChoice, Tool
 
 MAX_FORCED_CALLS = 16
@@ -82,11 +83,15 @@ def functions_of(request: ChatCompletionRequest) -> Functions | None:
 
 
 def grammar_of(
-    request: ChatCompletionRequest, functions: Functions | None, special: Mapping[int, str] | None = None
+    request: ChatCompletionRequest,
+    functions: Functions | None,
+    added: Mapping[int, str] | None = None,
+    thought: Thought | None = None,
 ) -> Grammar | None:
     """What the output has to follow; None: nothing. Raises ApiError (400) naming the field.
 
-    special: the vocabulary's special tokens by id; marks of calls may be among them.
+    added: the vocabulary's added tokens by id; marks of calls and thoughts may be among them.
+    thought: how the output may begin with one, which follows nothing; None: it does not.
     """
     form = request.response_format
     schema: Any = None
@@ -103,10 +108,12 @@ def grammar_of(
     elif form is not None and form.type == "json_object":
         schema = {"type": "object"}
     elif form is not None and form.json_schema is not None:
+        fields = ("response_format.json_schema.schema",)
         schema = form.json_schema.schema_ if form.json_schema.schema_ is not None else {"type": "object"}
+        bounded_schema(schema, fields[0])
+        schema = closed_schema(schema)
         if not form.json_schema.strict:
             schema = {**schema, "x-guidance": {"lenient": True}}
-        fields = ("response_format.json_schema.schema",)
     has_strict_calls = functions is not None and functions.bare != "any"
     if schema is None and not has_strict_calls:
         return None
@@ -115,10 +122,10 @@ def grammar_of(
             raise errors.invalid(f"'{name}' does not go with an output that has to follow a schema.", name)
     text = "" if schema is None else bounded_schema(schema, fields[0] if len(fields) == 1 else "tools")
     if functions is None or not has_strict_calls:
-        return Grammar(text, fields)
+        return Grammar(text if thought is None else answer_grammar(schema, added or {}, thought), fields)
     tools = request.tools or ()
     callables = [_callable(tool, f"tools[{i}].function.parameters") for i, tool in enumerate(tools)]
-    text = call_grammar(callables, special or {}, parallel=functions.parallel, answer=schema)
+    text = call_grammar(callables, added or {}, parallel=functions.parallel, answer=schema, thought=thought)
     if len(text) > 2 * MAX_SCHEMA_BYTES:
         raise errors.invalid("'tools': the functions' schemas are too large together.", "tools", "invalid_value")
     of_tools = (f"tools[{i}].function.parameters" for i in range(len(tools)))

@@ -8,7 +8,8 @@ from app.interface import errors
 
 MAX_SCHEMA_BYTES = 65536
 MAX_SCHEMA_LEVELS = 64
-_COMBINED = frozenset({"allOf", "not", "if", "then", "else", "$dynamicRef", "dependentSchemas"})
+_COMBINED = frozenset({"not", "if", "then", "else", "$dynamicRef", "dependentSchemas"})
+_BESIDE = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 _OPEN = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"})
 
 
@@ -45,8 +46,9 @@ def closed_schema(schema: Any) -> Any:
 def _combines(value: Any) -> bool:
     """Whether objects follow several schemas at once: one may name a property that another does not."""
     if isinstance(value, dict):
-        beside = value.keys() & {"$ref", "anyOf", "oneOf"}
-        if value.keys() & _COMBINED or (beside and "properties" in value):
+        parts = value.get("allOf")
+        combines = value.keys() & _COMBINED or (isinstance(parts, list) and len(parts) > 1)
+        if combines or (value.keys() & _BESIDE and "properties" in value):
             return True
         value = list(value.values())
     return isinstance(value, list) and any(map(_combines, value))
@@ -56,14 +58,26 @@ def _with_closed_objects(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     closed = dict(schema)
-    for key in ("properties", "$defs", "definitions"):
+    for key in ("properties", "patternProperties", "$defs", "definitions"):
         if isinstance(inner := schema.get(key), dict):
             closed[key] = {name: _with_closed_objects(value) for name, value in inner.items()}
-    if "items" in schema:
-        closed["items"] = _with_closed_objects(schema["items"])
-    if isinstance(schema.get("properties"), dict) and not schema.keys() & _OPEN:
+    for key in ("allOf", "anyOf", "oneOf", "prefixItems"):
+        if isinstance(inner := schema.get(key), list):
+            closed[key] = [_with_closed_objects(value) for value in inner]
+    for key in ("items", "additionalProperties"):
+        if key in schema:
+            closed[key] = _with_closed_objects(schema[key])
+    if not schema.keys() & _OPEN and _names_all(schema):
         closed["additionalProperties"] = False
     return closed
+
+
+def _names_all(schema: dict[str, Any]) -> bool:
+    """Whether an object's schema names properties, and among them all that it requires."""
+    properties, required = schema.get("properties"), schema.get("required", [])
+    if not isinstance(properties, dict) or not isinstance(required, list):
+        return False
+    return all(isinstance(name, str) and name in properties for name in required)
 
 
 def moved_definitions(value: Any, place: str) -> Any:

@@ -19,6 +19,7 @@ from app.interface.accounts.gate import AccountsGate
 from app.interface.errors import ApiError
 from app.interface.guard import error_response
 from app.interface.page_gate.shell import policy, with_surface
+from app.interface.paths import hint_of
 from app.interface.places import Places
 from app.interface.routes.pages import NOT_BUILT, Built
 from app.interface.streaming import ClientGoneError
@@ -67,7 +68,7 @@ class PageGate:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]
         if method not in ("GET", "HEAD"):
-            raise errors.no_such_route(method, path)
+            raise _unknown(scope)
         if named := _CONVERSATION.fullmatch(path):
             # Gradio's document belongs to `/`; the surface takes the address of the conversation again.
             address = f"/?c={named[1]}"
@@ -75,9 +76,23 @@ class PageGate:
         elif path == "/":
             await (await self._page(scope))(scope, receive, send)
         elif path in _FILES or path.startswith(_FOLDERS):
-            await self._gradio(_inner(scope), _NoBody(receive), send)
+            await self._file(scope, receive, send)
         else:
-            raise errors.no_such_route(method, path)
+            raise _unknown(scope)
+
+    async def _file(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One of Gradio's; what Gradio says of one that is not there is not passed on. Raises ApiError (404)."""
+        is_there = True
+
+        async def found(message: Message) -> None:
+            nonlocal is_there
+            is_there = is_there and message.get("status", 200) < 400
+            if is_there:
+                await send(message)
+
+        await self._gradio(_inner(scope), _NoBody(receive), found)
+        if not is_there:
+            raise _unknown(scope)
 
     async def _page(self, scope: Scope) -> Response:
         if await self._must_log_in(Request(scope)):
@@ -108,6 +123,10 @@ class PageGate:
         except AccountsError as error:
             return error.refusal.code in errors.NOT_WHO_THEY_WERE
         return False
+
+
+def _unknown(scope: Scope) -> ApiError:
+    return errors.no_such_route(scope["method"], scope["path"], hint_of(Request(scope)))
 
 
 async def _document(gradio: ASGIApp, scope: Scope) -> bytes:

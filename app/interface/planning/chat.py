@@ -13,6 +13,8 @@ from app.interface.planning.job import Job
 from app.interface.planning.limits import BoundedPrompt, Limits, OutputLimit, within_context, within_window
 from app.interface.planning.searches import search_of
 from app.interface.text.chat_model import ChatModel
+from app.interface.thinking.marks import Thought
+from app.interface.thinking.requested import TemplateOptions
 from app.interface.wire.chat import ChatCompletionRequest
 
 
@@ -20,8 +22,14 @@ def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, 
     """Renders and tokenizes once; takes long for a long conversation. Raises ApiError (400)."""
     options = _options(model, request, limits)
     prompt, shared_tokens = _prompt(model, request, limits, options, saves=caller.grants is not None)
+    thought: Thought | None = model.thought_after(prompt.token_ids)
+    if options.grammar is not None and thought is not None:
+        if thought.is_expected:
+            options = replace(options, grammar=grammar_of(request, options.functions, model.added_tokens, thought))
+        else:  # the grammar leaves no room for one
+            thought = None
     job = make_job(model, request, limits, caller, request_id, options=options, prompts=[prompt], starts_text=True)
-    return replace(job, shared_tokens=shared_tokens)
+    return replace(job, shared_tokens=shared_tokens, thought=thought)
 
 
 def _options(model: ChatModel, request: ChatCompletionRequest, limits: Limits) -> GenerationOptions:
@@ -30,9 +38,14 @@ def _options(model: ChatModel, request: ChatCompletionRequest, limits: Limits) -
     if request.top_logprobs is not None and not request.logprobs:
         raise errors.invalid("'top_logprobs' is allowed only with 'logprobs': true.", "top_logprobs", "invalid_value")
     functions = functions_of(request)
-    grammar = grammar_of(request, functions, model.tokens.special)
+    grammar = grammar_of(request, functions, model.added_tokens)
     search = search_of(request, limits.max_beams)
     return GenerationOptions(search, window_options(model, request, search), functions, grammar)
+
+
+def template_options(request: ChatCompletionRequest) -> TemplateOptions:
+    """What the request says to the template, besides its messages."""
+    return TemplateOptions(request.reasoning_effort, request.enable_thinking, request.chat_template_kwargs or {})
 
 
 def _prompt(
@@ -40,16 +53,17 @@ def _prompt(
 ) -> tuple[BoundedPrompt, int]:
     """The prompt, and how many of its tokens are system prompt and tools: not counted unless pages are saved."""
     tools = (request.tools or ()) if options.functions is not None else ()
+    form, wanted = request.response_format, template_options(request)
     tokens, field = request.output_limit
     limit = OutputLimit(tokens, limits.default_max_tokens, field)
     if options.window is None and not saves:
-        token_ids = model.chat_prompt(request.messages, tools, request.response_format)
+        token_ids = model.chat_prompt(request.messages, tools, form, options=wanted)
         return within_context(token_ids, limit, model.context_tokens, "messages"), 0
     if options.window is None:
-        conversation = model.conversation(request.messages, tools, request.response_format, bounded=True)
+        conversation = model.conversation(request.messages, tools, form, bounded=True, options=wanted)
         bounded = within_context(conversation.token_ids, limit, model.context_tokens, "messages")
         return bounded, conversation.system_tokens
-    conversation = model.conversation(request.messages, tools, request.response_format)
+    conversation = model.conversation(request.messages, tools, form, options=wanted)
     moved = within_window(
         conversation.token_ids,
         limit,

@@ -53,11 +53,11 @@ def plan_window(
             raise errors.invalid(message, "n_keep", "invalid_value")
     discard = options.n_discard
     if discard is None or discard == -1:
-        discard = max((tokens - keep) // 2, 1)
+        discard = max(min((tokens - keep) // 2, tokens - keep - BLOCK_TOKENS), 1)
     # Whole pages round both up, and at least one block of the latest tokens must stay.
     if keep + discard + BLOCK_TOKENS > tokens:
         if options.n_keep is None and options.n_discard is None:
-            raise errors.context_length_exceeded(keep, 2 * BLOCK_TOKENS, tokens, prompt_field)
+            raise errors.context_length_exceeded(keep, BLOCK_TOKENS + 1, tokens, prompt_field)
         field = "n_keep" if options.n_keep is not None else "n_discard"
         message = f"{keep} tokens to keep, {discard} to discard and {BLOCK_TOKENS} to go on are more than {tokens}."
         raise errors.invalid(f"'{field}': {message}", field, "invalid_value")

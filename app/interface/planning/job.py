@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from app.interface.functions.requested import Functions, Grammar
+from app.interface.thinking.marks import Thought
 from app.messages.requests import GenerateRequest
 
 
@@ -32,6 +33,8 @@ class Job:
     grammar: Grammar | None = None
     beams: bool = False
     """Whether each request is a beam search."""
+    thought: Thought | None = None
+    """How outputs may begin with a thought; None: nothing in them is one."""
     shared_tokens: int = 0
     """How many of a prompt's first tokens are system prompt and tools, whatever is said after them."""
 

@@ -16,7 +16,7 @@ from app.interface.accounts.texts import Conversation, Item, Texts, off_loop, si
 from app.interface.accounts.user_pages import AllForgotten
 from app.interface.documents.conversation import as_markdown
 from app.interface.guard import json_response
-from app.interface.reception import read_body
+from app.interface.request_body import read_body
 from app.interface.routes.listing import listed, page_of
 from app.interface.routes.users import texts_of, user_of
 from app.interface.streaming import until_disconnect

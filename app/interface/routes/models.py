@@ -20,7 +20,9 @@ class ModelRoutes:
         return json_response(ModelList(data=[self._model(name) for name in self._service.models]).model_dump())
 
     async def model(self, name: str) -> Response:
-        """`GET /v1/models/{id}`."""
+        """`GET /v1/models/{id}`. Without an id, as some clients ask for the list, it is that."""
+        if not name:
+            return await self.models()
         return json_response(self._model(name).model_dump())
 
     async def workers(self) -> Response:
@@ -51,4 +53,10 @@ class ModelRoutes:
     def _model(self, name: str) -> Model:
         served = self._service.model(name)
         chat = served.chat
-        return Model(id=name, created=served.created, max_context_tokens=chat.context_tokens, sampling=chat.sampling)
+        return Model(
+            id=name,
+            created=served.created,
+            max_context_tokens=chat.context_tokens,
+            max_model_len=chat.context_tokens,
+            sampling=chat.sampling,
+        )

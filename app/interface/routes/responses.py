@@ -55,8 +55,10 @@ class ResponseRoutes:
 class StoredResponseRoutes:
     """The routes for users' stored responses."""
 
-    def __init__(self, gate: AccountsGate) -> None:
+    def __init__(self, gate: AccountsGate, keep_alive_s: float = 0.0) -> None:
+        """keep_alive_s: see `EventStream`."""
         self._gate = gate
+        self._keep_alive_s = keep_alive_s
 
     async def response(self, request: Request) -> Response:
         """`GET /v1/responses/{id}`, with `?stream=true&starting_after=N` as events, from the one after that number."""
@@ -65,7 +67,7 @@ class StoredResponseRoutes:
         if running is not None:
             if after is None:
                 return Response(running.body(), media_type="application/json")
-            return EventStream(running.events(after))
+            return EventStream(running.events(after), keep_alive_s=self._keep_alive_s)
         body = await self._stored(request)
         if after is None:
             return json_response(body)

@@ -9,6 +9,7 @@ from fastapi.responses import Response
 from app.interface import errors
 from app.interface.callers import Caller
 from app.interface.reception import Reception
+from app.interface.thinking.requested import TemplateOptions
 from app.interface.wire.tokenization import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 
 MAX_BODY_BYTES = 4 << 20
@@ -39,11 +40,15 @@ class TokenizationRoutes:
             if body.add_special_tokens:
                 message = "'add_special_tokens' is for a prompt; messages get what their template writes."
                 raise errors.invalid(message, "add_special_tokens", "invalid_value")
-            tokens = model.chat_prompt(body.messages, body.tools or (), bounded=False)
+            options = TemplateOptions(variables=body.chat_template_kwargs or {})
+            tokens = model.chat_prompt(body.messages, body.tools or (), bounded=False, options=options)
         elif body.prompt is None:
             raise errors.invalid("'prompt' is missing, or 'messages'.", "prompt", "missing_required_parameter")
         elif body.tools is not None:
             raise errors.invalid("'tools' is allowed only with 'messages'.", "tools", "invalid_value")
+        elif body.chat_template_kwargs:
+            message = "'chat_template_kwargs' is allowed only with 'messages'."
+            raise errors.invalid(message, "chat_template_kwargs", "invalid_value")
         else:
             starts = body.add_special_tokens is not False
             tokens = model.raw_prompt(body.prompt, bounded=False, starts_text=starts)

@@ -14,7 +14,7 @@ from app.interface.accounts.texts import Texts
 from app.interface.accounts.user_pages import AllSaved
 from app.interface.callers import Caller, caller_of
 from app.interface.guard import json_response
-from app.interface.reception import read_body
+from app.interface.request_body import read_body
 from app.interface.wire.accounts import (
     Done,
     EndedSessions,

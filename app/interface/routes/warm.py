@@ -12,7 +12,8 @@ from app.interface.callers import Caller, caller_of
 from app.interface.guard import json_response
 from app.interface.planning.job import Job
 from app.interface.planning.responses import plan_response
-from app.interface.reception import Reception, read_body
+from app.interface.reception import Reception
+from app.interface.request_body import read_body
 from app.interface.routes.users import texts_of
 from app.interface.service import ServedModel
 from app.interface.streaming import until_disconnect

@@ -19,10 +19,14 @@ from app.interface.text.chat_template import ChatTemplate, is_system
 from app.interface.text.control_tokens import Aliases
 from app.interface.text.detokenizer import Detokenizer, TokenBytes
 from app.interface.text.sampling_defaults import SamplingDefaults
+from app.interface.thinking.marks import Thought, is_known, marks_of, thought_after
+from app.interface.thinking.requested import TemplateOptions
 from app.interface.wire.chat import Message, ResponseFormat, Tool
 from app.messages.requests import OnOverflow
 from app.model_folder import ChatModelError, ModelFolder, end_token_ids, find_template, read_json, token_text
 
+_PROMPT_END_TOKENS = 16
+"""So many of a prompt's last tokens show whether it ends within a thought."""
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -53,7 +57,6 @@ class ChatModel:
         """The contents of a model folder's JSON files. Raises ValueError naming what is wrong."""
         names = tokenizer_config or {}
         self.tokens = TokenBytes.from_json(tokenizer)
-        self._call_tokens = self.tokens.showing(SPECIAL_TOKENS)
         trained_tokens = int(config["max_position_embeddings"])
         self.context_tokens = min(max_context_tokens or trained_tokens, trained_tokens)
         """The longest prompt and output together."""
@@ -66,6 +69,13 @@ class ChatModel:
         special = {name: text for name in _SPECIAL_NAMES if (text := token_text(names.get(name)))}
         added = tokenizer.get("added_tokens") or []
         control = [t["content"] for t in added if t["special"] or (template is not None and t["content"] in template)]
+        self.added_tokens: Mapping[int, str] = {token["id"]: token["content"] for token in added}
+        """Tokens that are no part of a text, or only as a whole, special or not, by their names."""
+        self._marks = marks_of(template, set(self.added_tokens.values()))
+        self._knows_marks = is_known(self._marks, template)
+        self._thought_tokens = self.tokens.showing((self._marks.opening, self._marks.closing))
+        self._call_tokens = self.tokens.showing(SPECIAL_TOKENS)
+        self._thought_and_call_tokens = self._thought_tokens.showing(SPECIAL_TOKENS)
         self._aliases = Aliases(control)
         self._tokenizer = Tokenizer.from_str(json.dumps(self._aliases.in_tokenizer(tokenizer)))
         self._prefix = self._prompt_prefix(names, special)
@@ -122,12 +132,13 @@ class ChatModel:
         form: ResponseFormat | None = None,
         *,
         bounded: bool = True,
+        options: TemplateOptions | None = None,
     ) -> list[int]:
         """The conversation as tokens, up to where the answer begins. Raises ApiError (400).
 
         bounded: refuse what can't fit the context before it is tokenized.
         """
-        text = self._rendered(messages, tools, form)
+        text = self._rendered(messages, tools, form, options=options)
         if bounded:
             self._check_length(text, "messages")
         encoding = self._encode(text)
@@ -140,6 +151,7 @@ class ChatModel:
         form: ResponseFormat | None = None,
         *,
         bounded: bool = False,
+        options: TemplateOptions | None = None,
     ) -> Conversation:
         """The conversation as tokens, as `chat_prompt` makes them, and the length of its system prompt.
 
@@ -147,14 +159,14 @@ class ChatModel:
         """
         leading = list(takewhile(is_system, messages))
         if len(leading) == len(messages):
-            token_ids = self.chat_prompt(messages, tools, form)
+            token_ids = self.chat_prompt(messages, tools, form, options=options)
             return Conversation(token_ids, len(token_ids))
-        text = self._rendered(messages, tools, form, marks_start=True)
+        text = self._rendered(messages, tools, form, marks_start=True, options=options)
         assert self._template is not None
         start = text.find(self._template.start_mark)
         if start < 0:  # the template does not show the first message's text, or changes it
-            token_ids = self.chat_prompt(messages, tools, form, bounded=bounded)
-            return Conversation(token_ids, self._probed_system_tokens(leading, tools, form))
+            token_ids = self.chat_prompt(messages, tools, form, bounded=bounded, options=options)
+            return Conversation(token_ids, self._probed_system_tokens(leading, tools, form, options))
         self._check_length(text if bounded else text[:start], "messages")
         text = text.replace(self._template.start_mark, "")
         encoding = self._encode(text)
@@ -187,11 +199,16 @@ class ChatModel:
         return token_ids + encoding.ids[done:]
 
     def _probed_system_tokens(
-        self, leading: Sequence[Message], tools: Sequence[Tool], form: ResponseFormat | None
+        self,
+        leading: Sequence[Message],
+        tools: Sequence[Tool],
+        form: ResponseFormat | None,
+        options: TemplateOptions | None = None,
     ) -> int:
         """The tokens that two conversations share which differ after their system messages."""
         first, second = (
-            self.chat_prompt([*leading, Message(role="user", content=text)], tools, form) for text in ("a", "b")
+            self.chat_prompt([*leading, Message(role="user", content=text)], tools, form, options=options)
+            for text in ("a", "b")
         )
         return next(i for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
 
@@ -202,6 +219,7 @@ class ChatModel:
         form: ResponseFormat | None,
         *,
         marks_start: bool = False,
+        options: TemplateOptions | None = None,
     ) -> str:
         """The conversation's text, its control tokens under their secret names. Raises ApiError (400).
 
@@ -209,7 +227,7 @@ class ChatModel:
         """
         if self._template is None:
             raise errors.invalid("This model has no chat template; use /v1/completions.", "model")
-        text = self._template.render(messages, tools, form, marks_start=marks_start)
+        text = self._template.render(messages, tools, form, marks_start=marks_start, options=options)
         # The template's control tokens are whole, users' are broken by marks: only the former are renamed.
         return self._aliases.in_text(text).replace(self._template.mark, "")
 
@@ -244,9 +262,18 @@ class ChatModel:
             message = f"'{field}': token {highest} is not in the vocabulary of {self.vocab_size} tokens."
             raise errors.invalid(message, field, "invalid_value")
 
-    def detokenizer(self, *, starts_text: bool, shows_calls: bool = False) -> Detokenizer:
-        """A new detokenizer for one output. shows_calls: whether special tokens that mark function calls are text."""
-        return Detokenizer(self._call_tokens if shows_calls else self.tokens, starts_text=starts_text)
+    def thought_after(self, prompt: Sequence[int]) -> Thought:
+        """How an answer to this prompt of a chat may begin with a thought."""
+        return thought_after(self._marks, self.text(prompt[-_PROMPT_END_TOKENS:]), is_known=self._knows_marks)
+
+    def detokenizer(self, *, starts_text: bool, shows_calls: bool = False, shows_thoughts: bool = False) -> Detokenizer:
+        """A new detokenizer for one output.
+
+        shows_calls, shows_thoughts: whether special tokens that mark function calls, and thoughts, are text.
+        """
+        plain = (self.tokens, self._call_tokens)
+        thinking = (self._thought_tokens, self._thought_and_call_tokens)
+        return Detokenizer((thinking if shows_thoughts else plain)[shows_calls], starts_text=starts_text)
 
     def _check_length(self, text: str, field: str) -> None:
         """Refuses a text that can't fit the context, without tokenizing it. Raises ApiError (400)."""

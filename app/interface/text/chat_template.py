@@ -19,7 +19,10 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from app.interface import errors
+from app.interface.text.earlier_calls import CallForm, call_form, call_value
 from app.interface.text.instructions import definitions, with_calls_as_text, with_format_instructions
+from app.interface.thinking.marks import is_known, marks_of
+from app.interface.thinking.requested import COMMON_EFFORTS, EFFORTS, TemplateOptions, thinking_variables
 from app.interface.wire.chat import Message, ResponseFormat, Tool
 
 _PROBE = "probe"
@@ -50,7 +53,12 @@ class ChatTemplate:
         self._prefixes = {token[:length] for token in tokens for length in range(1, len(token))}
         self._suffixes = {token[length:] for token in tokens for length in range(1, len(token))}
         self._longest = max(map(len, tokens), default=0)
+        self._takes_tools = bool(re.search(r"\btools\b", source))
         self._wants_parts = self._detect_parts()
+        self._efforts = self._detect_efforts()
+        marks = marks_of(source, ())
+        self._thought_marks = marks if is_known(marks, source) else None
+        self._call_form = self._detect_call_form()
 
     def render(
         self,
@@ -59,6 +67,7 @@ class ChatTemplate:
         form: ResponseFormat | None = None,
         *,
         marks_start: bool = False,
+        options: TemplateOptions | None = None,
     ) -> str:
         """The prompt, up to where the answer begins, with marks in it.
 
@@ -66,32 +75,38 @@ class ChatTemplate:
             space or has no text, or where the template does not show it.
         Raises ApiError (400) with the template's message.
         """
-        takes_tools = bool(re.search(r"\btools\b", self._source))
         for i, message in enumerate(messages):
             self._check(i, message)
         messages = with_format_instructions(messages, form)
-        has_calls = "tool_calls" not in self._source and any(message.tool_calls for message in messages)
-        if not takes_tools and (tools or has_calls):
+        has_calls = self._call_form == "none" and any(message.tool_calls for message in messages)
+        if not self._takes_tools and (tools or has_calls):
             messages = with_calls_as_text(messages, tools)
-        marked_tools = self._marked(definitions(tools)) if takes_tools and tools else None
-        values = [self._value(message) for message in messages]
+        marked_tools = self._marked(definitions(tools)) if self._takes_tools and tools else None
+        values = [self._value(message, self._call_form) for message in messages]
         marked = [self._marked(value) | {"role": value["role"]} for value in values]
         if marks_start:
             first = next((i for i, message in enumerate(messages) if not is_system(message)), None)
             if first is not None:
                 marked[first]["content"] = self._with_start_mark(marked[first]["content"])
         try:
-            return self._render(marked, marked_tools)
+            return self._render(marked, marked_tools, self._chosen(options))
         except jinja2.TemplateError as error:
             reason = str(error.message or type(error).__name__).replace(self.mark, "")
         except (TypeError, ValueError, LookupError, ArithmeticError, RecursionError, AttributeError) as error:
             reason = type(error).__name__
         raise errors.invalid(f"The model's chat template refuses these messages: {reason}", "messages")
 
-    def _render(self, messages: list[Any], tools: list[Any] | None = None) -> str:
-        return self._template.render(
-            messages=messages, tools=tools, documents=None, add_generation_prompt=True, **self._variables
-        )
+    def _render(
+        self, messages: list[Any], tools: list[Any] | None = None, chosen: Mapping[str, Any] | None = None
+    ) -> str:
+        """chosen: variables of a request, which can't take the place of the service's own."""
+        own = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": True}
+        return self._template.render({**(chosen or {}), **own, **self._variables})
+
+    def _chosen(self, options: TemplateOptions | None) -> dict[str, Any]:
+        if options is None:
+            return {}
+        return {**thinking_variables(options, self._efforts), **self._marked(dict(options.variables))}
 
     def _detect_parts(self) -> bool:
         """Whether the template shows content only if it is a list of parts; found by rendering both."""
@@ -104,34 +119,61 @@ class ChatTemplate:
 
         return not shows(_PROBE) and shows([{"type": "text", "text": _PROBE}])
 
+    def _detect_efforts(self) -> tuple[str, ...]:
+        """The values of `reasoning_effort` that it knows, from the least on; none: it does not know the variable."""
+        if not re.search(r"\breasoning_effort\b", self._source):
+            return ()
+        content: Any = [{"type": "text", "text": _PROBE}] if self._wants_parts else _PROBE
+
+        def takes(effort: str) -> bool:
+            try:
+                self._render([{"role": "user", "content": content}], None, {"reasoning_effort": effort})
+            except Exception:
+                return False
+            return True
+
+        named = set(re.findall(r"""["'](\w+)["']""", self._source)) | set(COMMON_EFFORTS)
+        return tuple(effort for effort in EFFORTS if effort in named and takes(effort))
+
+    def _detect_call_form(self) -> CallForm:
+        if "tool_calls" not in self._source:
+            return "none"
+        return call_form(lambda messages, form: self._render([self._value(message, form) for message in messages]))
+
     def _check(self, index: int, message: Message) -> None:
         """Raises ApiError (400) with the message's place in the request."""
         where = f"messages[{index}]"
-        if message.content is None and not message.tool_calls:
+        if message.content is None and not message.tool_calls and message.reasoning_content is None:
             raise errors.invalid(f"'{where}.content' is missing.", f"{where}.content", "missing_required_parameter")
-        if message.tool_calls and re.search(r"\btools\b|tool_calls", self._source):
+        if message.tool_calls and self._takes_tools and "tool_calls" not in self._source:
             field = f"{where}.tool_calls"
-            if "tool_calls" not in self._source:
-                raise errors.invalid(f"'{field}': this model's chat template has no place for it.", field)
-            try:
-                for call in message.tool_calls:
-                    json.loads(call.function.arguments)
-            except (ValueError, RecursionError):
-                raise errors.invalid(f"'{field}': a function's arguments are not valid JSON.", field) from None
+            raise errors.invalid(f"'{field}': this model's chat template has no place for it.", field)
 
-    def _value(self, message: Message) -> dict[str, Any]:
-        """The message as templates expect it."""
+    def _value(self, message: Message, form: CallForm) -> dict[str, Any]:
+        """The message as templates expect it. form: of its calls."""
         content = message.content if message.content is not None else ""
         text = content if isinstance(content, str) else "\n".join(part.text for part in content)
         value: dict[str, Any] = {"role": self._role(message.role)}
+        if message.role == "assistant":
+            thought, text = self._thought_and_answer(message.reasoning_content, text)
+            if thought:  # templates call it one or the other
+                value["reasoning_content"] = value["reasoning"] = thought
         value["content"] = [{"type": "text", "text": text}] if self._wants_parts else text
         if message.name is not None:
             value["name"] = message.name
         if message.tool_call_id is not None:
             value["tool_call_id"] = message.tool_call_id
         if message.tool_calls:
-            value["tool_calls"] = [_tool_call(call.model_dump()) for call in message.tool_calls]
+            value["tool_calls"] = [call_value(call, form) for call in message.tool_calls]
         return value
+
+    def _thought_and_answer(self, thought: str | None, text: str) -> tuple[str | None, str]:
+        """An earlier answer's. Clients that do not tell a thought from its answer hand both back as one text."""
+        marks, start = self._thought_marks, text.lstrip()
+        if thought is not None or marks is None or not start.startswith(marks.opening) or marks.closing not in start:
+            return thought, text
+        before, _, after = start.removeprefix(marks.opening).partition(marks.closing)
+        return before.strip(), after.lstrip()
 
     def _role(self, role: str) -> str:
         """The role as the template knows it: most do not know "developer", OpenAI's newer name of the system role."""
@@ -204,9 +246,3 @@ def _raise_exception(message: str) -> None:
 
 def _strftime_now(form: str) -> str:
     return datetime.now().astimezone().strftime(form)
-
-
-def _tool_call(call: dict[str, Any]) -> dict[str, Any]:
-    """Templates write the arguments as JSON themselves, so they get the object."""
-    call["function"]["arguments"] = json.loads(call["function"]["arguments"])
-    return call

@@ -118,7 +118,7 @@ class StopStrings:
         if found:
             self._held = ""
             return text[: min(found)[1]], True
-        safe = min(_possible_start(text, stop) for stop in self._stops)
+        safe = min(possible_start(text, stop) for stop in self._stops)
         self._held = text[safe:]
         return text[:safe], False
 
@@ -128,7 +128,7 @@ class StopStrings:
         return held
 
 
-def _possible_start(text: str, stop: str) -> int:
+def possible_start(text: str, stop: str) -> int:
     """Where the longest end of `text` that begins `stop` starts; the text's length if there is none."""
     start = text.find(stop[0], max(0, len(text) - len(stop) + 1))
     while start >= 0:

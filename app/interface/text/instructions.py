@@ -35,7 +35,7 @@ def with_calls_as_text(messages: Sequence[Message], tools: Sequence[Tool]) -> li
             else:
                 written.append(Message(role="user", content=text))
         elif message.tool_calls:
-            calls = [HERMES.call_text(call.function.name, call.function.arguments) for call in message.tool_calls]
+            calls = [HERMES.call_text(call.function.name, call.function.arguments_text) for call in message.tool_calls]
             written.append(Message(role="assistant", content="\n".join([*filter(None, [_text(message)]), *calls])))
         else:
             written.append(message)

@@ -14,16 +14,20 @@ from app.interface.wire.fields import (
     MAX_MESSAGES,
     MAX_TOKENS,
     MAX_TOOLS,
+    Dropped,
     FunctionName,
     Identifier,
     Metadata,
+    ReasoningEffort,
     Text,
     Unsupported,
+    Verbosity,
     Wire,
     kind_of,
     only,
 )
 from app.interface.wire.generation import FinishReason, GenerationRequest, Usage
+from app.interface.wire.template_variables import TemplateVariables
 
 
 def _only_text(value: object) -> object:
@@ -37,14 +41,22 @@ class TextPart(Wire):
 
     type: Annotated[Literal["text"], BeforeValidator(_only_text)]
     text: Text
+    cache_control: Dropped = None
 
 
 class FunctionCall(Wire):
     """A call that the assistant made, in an earlier turn."""
 
     name: Identifier
-    arguments: Text
-    """JSON, as a string."""
+    arguments: Text | None = None
+    """JSON, as a string. It may be cut, as an answer that reached its limit leaves it."""
+    parsed_arguments: Dropped = None
+    provider_specific_fields: Dropped = None
+
+    @property
+    def arguments_text(self) -> str:
+        """The arguments as they were written; an empty object where nothing was."""
+        return self.arguments if self.arguments and not self.arguments.isspace() else "{}"
 
 
 class ToolCall(Wire):
@@ -53,10 +65,16 @@ class ToolCall(Wire):
     id: Identifier
     type: Annotated[Literal["function"], only("function")] = "function"
     function: FunctionCall
+    index: Dropped = None
+    extra_content: Dropped = None
+    provider_specific_fields: Dropped = None
 
 
 class Message(Wire):
-    """One message of the conversation."""
+    """One message of the conversation.
+
+    Clients hand answers back as they got them, from this service or another, and with fields that they added.
+    """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: (
@@ -72,7 +90,25 @@ class Message(Wire):
     audio: Unsupported = None
     function_call: Unsupported = None
     refusal: Unsupported = None
-    annotations: Annotated[Any, only([])] = None
+    reasoning_content: Text | None = None
+    """The thought before an assistant's answer."""
+    reasoning: Text | None = None
+    """The same by another name; `reasoning_content` has it after validation."""
+    annotations: Dropped = None
+    cache_control: Dropped = None
+    copilot_cache_control: Dropped = None
+    parsed: Dropped = None
+    provider_specific_fields: Dropped = None
+    reasoning_details: Dropped = None
+    reasoning_opaque: Dropped = None
+    reasoning_text: Dropped = None
+    thinking_blocks: Dropped = None
+
+    @model_validator(mode="after")
+    def _has_one_thought(self) -> Self:
+        if self.reasoning_content is None and self.reasoning is not None:
+            object.__setattr__(self, "reasoning_content", self.reasoning)  # the model is frozen
+        return self
 
 
 class JsonSchema(Wire):
@@ -111,6 +147,7 @@ class Tool(Wire):
 
     type: Annotated[Literal["function"], only("function")]
     function: FunctionDefinition
+    cache_control: Dropped = None
 
 
 class NamedFunction(Wire):
@@ -144,7 +181,14 @@ class ChatCompletionRequest(GenerationRequest):
     store: Annotated[bool | None, only(False)] = None
     service_tier: Annotated[str | None, only("auto", "default")] = None
     modalities: Annotated[Any, only(["text"])] = None
-    reasoning_effort: Annotated[str | None, only("none")] = None
+    reasoning_effort: ReasoningEffort | None = None
+    """Without effect where the model does not reason."""
+    verbosity: Verbosity | None = None
+    """Without effect: no model that is served knows it."""
+    enable_thinking: bool | None = None
+    """Extension: whether the model thinks; it wins over `reasoning_effort`."""
+    chat_template_kwargs: TemplateVariables | None = None
+    """Extension: variables of the model's chat template; they win over both."""
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_CHAT_TOP_LOGPROBS)] | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
@@ -157,7 +201,6 @@ class ChatCompletionRequest(GenerationRequest):
     prediction: Unsupported = None
     prompt_cache_options: Unsupported = None
     prompt_cache_retention: Unsupported = None
-    verbosity: Unsupported = None
     web_search_options: Unsupported = None
 
     @property
@@ -178,8 +221,10 @@ class AssistantMessage(BaseModel):
 
     role: Literal["assistant"] = "assistant"
     content: str | None
+    reasoning_content: Annotated[str | None, Field(exclude_if=lambda thought: thought is None)] = None
+    """Extension: what the model thought before; absent where it did not think."""
     refusal: None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: Annotated[list[dict[str, Any]] | None, Field(exclude_if=lambda calls: calls is None)] = None
 
 
 class ChatChoice(BaseModel):

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from app.interface.wire.fields import Identifier, Metadata, Wire
-from app.interface.wire.responses import InputItem
+from app.interface.wire.response_items import InputItem
 
 MOST_NEW_ITEMS = 20
 """As OpenAI allows."""

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
     BaseModel,
@@ -105,6 +105,10 @@ def kind_of(message: str, kinds: dict[type, str]) -> Discriminator:
 
 
 Unsupported = Annotated[Any, only()]
+Dropped = Annotated[Any, Field(description="Accepted in any form, without effect.")]
+"""What clients add to messages, and what answers had that they hand back: nothing that another field does not say."""
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Verbosity = Literal["low", "medium", "high"]
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
     at_most(16),

@@ -38,6 +38,13 @@ class PromptTokensDetails(BaseModel):
     """Of them, those that were not computed: the prefix cache had them."""
 
 
+class CompletionTokensDetails(BaseModel):
+    """What the output's tokens were."""
+
+    reasoning_tokens: int = 0
+    """Of them, those of thoughts, with the marks around them."""
+
+
 class Usage(BaseModel):
     """Tokens of a request, all choices together."""
 
@@ -45,15 +52,17 @@ class Usage(BaseModel):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails = CompletionTokensDetails()
 
     @classmethod
-    def of(cls, *, prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> Self:
+    def of(cls, *, prompt_tokens: int, completion_tokens: int, cached_tokens: int, reasoning_tokens: int = 0) -> Self:
         """The numbers with their sum."""
         return cls(
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
             total_tokens=prompt_tokens + completion_tokens,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=cached_tokens),
+            completion_tokens_details=CompletionTokensDetails(reasoning_tokens=reasoning_tokens),
         )
 
 

@@ -17,6 +17,8 @@ class Model(BaseModel):
     owned_by: str = "redoubt"
     max_context_tokens: int
     """Extension: the longest prompt and output together."""
+    max_model_len: int
+    """Extension: the same, by vLLM's name."""
     sampling: SamplingDefaults
     """Extension: how answers are sampled where a request does not say."""
 

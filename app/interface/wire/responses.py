@@ -5,7 +5,7 @@ It knows no model, no HTTP and not what is stored of whom.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Discriminator, Field, StringConstraints, Tag
+from pydantic import BaseModel, Field, StringConstraints, Tag
 
 from app.interface.wire.fields import (
     MAX_CHAT_TOP_LOGPROBS,
@@ -16,6 +16,7 @@ from app.interface.wire.fields import (
     Identifier,
     Metadata,
     MinP,
+    ReasoningEffort,
     RepetitionPenalty,
     Seed,
     Shallow,
@@ -24,113 +25,17 @@ from app.interface.wire.fields import (
     TopK,
     TopP,
     Unsupported,
+    Verbosity,
     Wire,
+    at_most,
     kind_of,
     only,
 )
+from app.interface.wire.response_items import InputItem
+from app.interface.wire.response_tools import ResponseTool, ToolChoice
+from app.interface.wire.template_variables import TemplateVariables
 
 # --- requests -----------------------------------------------------------------------------------------------
-
-_PARTS = "should be a string or a list of text parts"
-
-
-class InputTextPart(Wire):
-    """A part of a message's content, or of a function's result: the user's text, or the model's own of before."""
-
-    type: Annotated[Literal["input_text", "output_text"], only("input_text", "output_text")]
-    text: Text
-    annotations: Annotated[Any, only([])] = None
-    logprobs: Annotated[Any, Shallow()] = None
-    """Of an answer that is handed back as it was; nothing is done with it."""
-    prompt_cache_breakpoint: Unsupported = None
-
-
-TextOrParts = Annotated[
-    Annotated[Text, Tag("text")] | Annotated[list[InputTextPart], Field(fail_fast=True), Tag("parts")],
-    kind_of(_PARTS, {str: "text", list: "parts"}),
-]
-
-
-class InputMessage(Wire):
-    """A message: a new one, or an answer that is handed back."""
-
-    type: Literal["message"] | None = None
-    role: Literal["system", "developer", "user", "assistant"]
-    content: TextOrParts
-    id: Identifier | None = None
-    status: Literal["in_progress", "completed", "incomplete"] | None = None
-    phase: Unsupported = None
-
-
-class FunctionCallItem(Wire):
-    """A call that the assistant made, in an earlier turn."""
-
-    type: Literal["function_call"]
-    call_id: Identifier
-    name: Identifier
-    arguments: Text
-    id: Identifier | None = None
-    status: Literal["in_progress", "completed", "incomplete"] | None = None
-    namespace: Unsupported = None
-    caller: Unsupported = None
-    async_: Annotated[bool | None, only(False), Field(alias="async")] = None
-
-
-class FunctionCallOutputItem(Wire):
-    """What a function gave."""
-
-    type: Literal["function_call_output"]
-    call_id: Identifier
-    output: TextOrParts
-    id: Identifier | None = None
-    status: Literal["in_progress", "completed", "incomplete"] | None = None
-    caller: Unsupported = None
-
-
-def _item_kind(value: object) -> str | None:
-    kind = value.get("type") if isinstance(value, dict) else 0
-    if kind is None:
-        return "message"
-    return kind if isinstance(kind, str) and kind in ("message", "function_call", "function_call_output") else None
-
-
-InputItem = Annotated[
-    Annotated[InputMessage, Tag("message")]
-    | Annotated[FunctionCallItem, Tag("function_call")]
-    | Annotated[FunctionCallOutputItem, Tag("function_call_output")],
-    Discriminator(
-        _item_kind,
-        custom_error_type="unsupported",
-        custom_error_message="is not supported; only items of type message, function_call and function_call_output are",
-    ),
-]
-
-
-class FunctionTool(Wire):
-    """An entry of `tools`."""
-
-    type: Annotated[Literal["function"], only("function")]
-    name: FunctionName
-    description: Annotated[str, StringConstraints(max_length=65536)] | None = None
-    parameters: Annotated[dict[str, Any] | None, Shallow()] = None
-    strict: bool | None = None
-    defer_loading: Annotated[bool | None, only(False)] = None
-    allowed_callers: Annotated[Any, only(["direct"])] = None
-    output_schema: Unsupported = None
-    async_: Annotated[bool | None, only(False), Field(alias="async")] = None
-
-
-class NamedFunctionChoice(Wire):
-    """`tool_choice` of one function."""
-
-    type: Annotated[Literal["function"], only("function")]
-    name: FunctionName
-
-
-ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("mode")] | Annotated[NamedFunctionChoice, Tag("named")],
-    kind_of('should be "none", "auto", "required" or name a function', {str: "mode", dict: "named"}),
-]
 
 
 class TextFormat(Wire):
@@ -147,17 +52,23 @@ class TextConfig(Wire):
     """`text`."""
 
     format: TextFormat | None = None
-    verbosity: Annotated[str | None, only("medium")] = None
+    verbosity: Verbosity | None = None
+    """Without effect: no model that is served knows it."""
+
+
+_Summary = Literal["auto", "concise", "detailed"]
 
 
 class Reasoning(Wire):
-    """`reasoning`: none is to be had."""
+    """`reasoning`."""
 
-    effort: Annotated[str | None, only("none")] = None
-    summary: Unsupported = None
-    generate_summary: Unsupported = None
-    context: Unsupported = None
-    mode: Unsupported = None
+    effort: ReasoningEffort | None = None
+    """Without effect where the model does not reason."""
+    summary: _Summary | None = None
+    """Without effect, like the next two: thoughts are not summarized, and the template says which ones it shows."""
+    generate_summary: _Summary | None = None
+    context: Literal["auto", "current_turn", "all_turns"] | None = None
+    mode: Annotated[str | None, only("standard")] = None
 
 
 class ResponseStreamOptions(Wire):
@@ -170,7 +81,12 @@ Include = Annotated[
     Literal["message.output_text.logprobs", "reasoning.encrypted_content"],
     only("message.output_text.logprobs", "reasoning.encrypted_content"),
 ]
-"""`reasoning.encrypted_content` has no effect, as there is no reasoning; clients that keep conversations send it."""
+"""`reasoning.encrypted_content` has no effect: thoughts are not encrypted. Clients that keep conversations send it."""
+
+ClientMetadata = Annotated[
+    dict[Annotated[str, Field(max_length=512)], Annotated[str, Field(max_length=65536)]],
+    at_most(64),
+]
 
 
 class ConversationId(Wire):
@@ -201,7 +117,7 @@ class ResponseRequest(Wire):
     temperature: Temperature | None = None
     top_p: TopP | None = None
     text: TextConfig | None = None
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_CHAT_TOP_LOGPROBS)] | None = None
@@ -216,8 +132,12 @@ class ResponseRequest(Wire):
     """Whether a user's response is stored; by default it is. Of others nothing is."""
     background: bool | None = None
     """Whether a user's stored response goes on without its client."""
-    truncation: Annotated[str | None, only("disabled")] = None
-    service_tier: Annotated[str | None, only("auto", "default")] = None
+    truncation: Literal["auto", "disabled"] | None = None
+    """With "auto" the oldest items go where all of them do not fit the context."""
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
+    """Without effect: there is one tier, as the answer says."""
+    client_metadata: ClientMetadata | None = None
+    """Of the program that asks; without effect."""
     reasoning: Reasoning | None = None
     previous_response_id: Identifier | None = None
     """A stored response of the user's: what was said until then comes before the input."""
@@ -230,7 +150,8 @@ class ResponseRequest(Wire):
     ) = None
     """A stored conversation of the user's: its items come before the input, and a stored response adds to it."""
     prompt: Unsupported = None
-    max_tool_calls: Unsupported = None
+    max_tool_calls: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    """Of tools that OpenAI's servers run, of which none is called here."""
     context_management: Unsupported = None
     prompt_cache_options: Unsupported = None
     prompt_cache_retention: Unsupported = None
@@ -242,6 +163,8 @@ class ResponseRequest(Wire):
     top_k: TopK | None = None
     min_p: MinP | None = None
     repetition_penalty: RepetitionPenalty | None = None
+    enable_thinking: bool | None = None
+    chat_template_kwargs: TemplateVariables | None = None
     return_progress: bool | None = None
     """With `stream`: events `response.prompt_progress` come before the first token."""
 
@@ -293,7 +216,39 @@ class OutputCall(BaseModel):
     status: ItemStatus = "in_progress"
     call_id: str
     name: str
+    namespace: Annotated[str | None, Field(exclude_if=lambda name: name is None)] = None
+    """Of the tool `namespace` that the function belongs to."""
     arguments: str = ""
+
+
+class ReasoningText(BaseModel):
+    """The text of a thought."""
+
+    type: Literal["reasoning_text"] = "reasoning_text"
+    text: str = ""
+
+
+class OutputReasoning(BaseModel):
+    """What the model thought before its answer."""
+
+    id: str
+    type: Literal["reasoning"] = "reasoning"
+    status: ItemStatus = "in_progress"
+    summary: list[Any] = []
+    """None is made."""
+    content: list[ReasoningText]
+
+
+class OutputCustomCall(BaseModel):
+    """A custom tool to call, whose input is text."""
+
+    id: str
+    type: Literal["custom_tool_call"] = "custom_tool_call"
+    status: ItemStatus = "in_progress"
+    call_id: str
+    name: str
+    namespace: Annotated[str | None, Field(exclude_if=lambda name: name is None)] = None
+    input: str = ""
 
 
 class InputTokensDetails(BaseModel):
@@ -352,11 +307,11 @@ class ResponseObject(BaseModel):
     instructions: str | None
     max_output_tokens: int | None
     model: str
-    output: list[OutputMessage | OutputCall] = []
+    output: list[OutputReasoning | OutputMessage | OutputCall | OutputCustomCall] = []
     parallel_tool_calls: bool
     previous_response_id: str | None = None
     conversation: ConversationPlace | None = None
-    reasoning: dict[str, None] = {"effort": None, "summary": None}
+    reasoning: dict[str, str | None] = {"effort": None, "summary": None}
     service_tier: Literal["default"] = "default"
     store: bool = False
     temperature: float
@@ -365,7 +320,7 @@ class ResponseObject(BaseModel):
     tools: list[dict[str, Any]]
     top_logprobs: int
     top_p: float
-    truncation: Literal["disabled"] = "disabled"
+    truncation: Literal["auto", "disabled"] = "disabled"
     usage: ResponseUsage | None = None
     user: str | None
     prompt_cache_key: str | None

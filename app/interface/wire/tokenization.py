@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field
 
 from app.interface.wire.chat import Message, Tool
 from app.interface.wire.fields import MAX_MESSAGES, MAX_TOOLS, Identifier, Text, TokenId, Unsupported, Wire, only
+from app.interface.wire.template_variables import TemplateVariables
 
 MAX_TOKEN_IDS = 1 << 20
 
@@ -24,7 +25,8 @@ class TokenizeRequest(Wire):
     add_generation_prompt: Annotated[bool | None, only(True)] = None
     continue_final_message: Annotated[bool | None, only(False)] = None
     chat_template: Unsupported = None
-    chat_template_kwargs: Annotated[Any, only({})] = None
+    chat_template_kwargs: TemplateVariables | None = None
+    """Of messages, as in chat completions."""
     mm_processor_kwargs: Annotated[Any, only({})] = None
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import http.client
+import json
 import shutil
 import socket
 import ssl
@@ -146,6 +147,19 @@ def test_who_says_nothing_does_not_keep_a_place(front: Front) -> None:
 
 def test_the_service_may_take_longer_than_clients(front: Front) -> None:
     assert get(front, "/slow") == "service /slow"
+
+
+def test_what_haproxy_answers_itself_has_the_shape_of_the_api(front: Front) -> None:
+    """Of a request whose body stops coming."""
+    with closing(http.client.HTTPSConnection("127.0.0.1", front.port, timeout=10, context=context())) as connection:
+        connection.putrequest("POST", "/v1/completions")
+        connection.putheader("Content-Length", "9")
+        connection.endheaders(b"half")
+        response = connection.getresponse()
+        body = json.loads(response.read())
+    assert (response.status, response.headers["content-type"]) == (408, "application/json")
+    assert body["error"].keys() == {"message", "type", "param", "code"}
+    assert body["error"]["code"] == "request_timeout"
 
 
 def test_older_tls_is_refused(front: Front) -> None:

@@ -113,21 +113,23 @@ def test_a_question_without_an_answer_is_kept(
     assert [one["content"] for one in fake.asked[-1]["messages"]] == ["first", "Hello from the fake.", "third"]
 
 
-def test_thoughts_are_not_sent_back(fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]) -> None:
-    fake.words = ["<think>", "hm", "</think>", "\n\nYes."]
-    type_in("first", "second", "exit")
-    assert chat(fake.url, capsys) == ["Yes.", "Yes."]
-    assert fake.asked[1]["messages"][1] == {"role": "assistant", "content": "Yes."}
-
-
-def test_thoughts_that_come_apart_from_the_answer(
+def test_thoughts_are_neither_shown_nor_sent_back(
     fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As other services send them."""
     fake.thoughts = ["h", "m"]
     type_in("first", "second", "exit")
     assert chat(fake.url, capsys) == ["Hello from the fake."] * 2
-    assert fake.asked[1]["messages"][1]["content"] == "Hello from the fake."
+    assert fake.asked[1]["messages"][1] == {"role": "assistant", "content": "Hello from the fake."}
+
+
+def test_an_answer_that_is_cut_while_it_thinks_says_what_to_do(
+    fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.thoughts, fake.words, fake.finish_reason = ["h", "m"], [], "length"
+    type_in("first", "/continue", "exit")
+    printed = chat(fake.url, capsys)
+    assert printed[0] == "Cut at 0 tokens. It was still thinking: /set max_tokens, then /retry."
+    assert len(fake.asked) == 1
 
 
 def test_settings(fake: FakeV1, type_in: TypeIn, capsys: pytest.CaptureFixture[str]) -> None:

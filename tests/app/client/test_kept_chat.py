@@ -3,12 +3,13 @@
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from openai import ConflictError
 
 from app.client import kept_chat, v1
 from app.client.kept_chat import newest_branch
+from app.client.turns import Message
 from tests.fake_v1 import FakeV1, running
 
 
@@ -51,3 +52,34 @@ def test_a_change_waits_until_the_last_answer_has_ended(monkeypatch: pytest.Monk
             with pytest.raises(ConflictError):
                 kept_chat.delete(client, "conv_1")
             assert len(came) == 10
+
+
+def test_thoughts_do_not_count_where_what_was_said_is_compared() -> None:
+    added: list[Any] = []
+
+    def item(name: str, role: str, text: str) -> dict[str, Any]:
+        return {"id": name, "type": "message", "role": role, "content": [{"text": text}]}
+
+    def thought(name: str) -> dict[str, Any]:
+        return {"id": name, "type": "reasoning", "content": [{"text": "hm"}]}
+
+    stored = [item("m1", "user", "a"), thought("r1"), item("m2", "assistant", "b")]
+    stored += [item("m3", "user", "c"), thought("r2"), item("m4", "assistant", "cut")]
+
+    def add_routes(app: FastAPI) -> None:
+        @app.get("/v1/conversations/conv_1/items")
+        async def listed() -> JSONResponse:
+            return JSONResponse({"data": stored, "has_more": False})
+
+        @app.post("/v1/conversations/conv_1/items")
+        async def add(request: Request) -> JSONResponse:
+            added.append(await request.json())
+            return JSONResponse({"last_id": "m5"})
+
+    said = [Message("user", "a"), Message("assistant", "b"), Message("user", "c")]
+    said.append(Message("assistant", "cut, and whole"))
+    with running(FakeV1(), add_routes) as fake, v1.connect(fake.url, None) as client:
+        kept_chat.settle(client, "conv_1", said)
+    (change,) = added
+    assert change["parent"] == "m3"
+    assert [one["content"] for one in change["items"]] == ["cut, and whole"]

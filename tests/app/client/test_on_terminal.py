@@ -102,7 +102,7 @@ def test_ctrl_c_stops_and_the_chat_goes_on(chat: tuple[FakeV1, Terminal]) -> Non
 
 def test_a_thought_is_folded(chat: tuple[FakeV1, Terminal]) -> None:
     fake, on = chat
-    fake.words = ["<think>", "Let me", " see.\n", "\x1b]0;title\x07", "Yes.", "</think>", "\n\nIt is **so**."]
+    fake.thoughts, fake.words = ["Let me", " see.\n", "\x1b]0;title\x07", "Yes."], ["It is ", "**so**."]
     fake.pause_s = 0.15
     answers = on.text().count(" remembered")
     on.type("is it?\r")
@@ -112,7 +112,7 @@ def test_a_thought_is_folded(chat: tuple[FakeV1, Terminal]) -> None:
     assert "Thought for 1 s" in on.text()
     assert "Let me see." not in on.text()
     assert b"\x1b]0;" not in on.written
-    fake.pause_s = 0
+    fake.pause_s, fake.thoughts = 0, []
 
 
 def test_ctrl_c_twice_leaves(chat: tuple[FakeV1, Terminal], folder: Path) -> None:
@@ -143,7 +143,7 @@ def test_no_colour_is_plain_text(tmp_path: Path) -> None:
 
 
 def test_a_pipe_gets_the_answers_and_nothing_else(tmp_path: Path) -> None:
-    with running(FakeV1(words=["<think>hm</think>", "It is ", "**so**."])) as fake:
+    with running(FakeV1(words=["It is ", "**so**."], thoughts=["hm"])) as fake:
         done = subprocess.run(
             [sys.executable, "-m", "app.cli", "chat", "--url", fake.url],
             input="is it?\nreally?\n",

@@ -142,15 +142,19 @@ def test_ten_megabytes_elsewhere() -> None:
     assert refusal("completions", COMPLETION | {"model": "a" * 500}, 404)["param"] == "model"
 
 
-@pytest.mark.parametrize(
-    "field", ["chat_template", "chat_template_kwargs", "documents", "add_generation_prompt", "continue_final_message"]
-)
+@pytest.mark.parametrize("field", ["chat_template", "documents", "add_generation_prompt", "continue_final_message"])
 @pytest.mark.parametrize("path", ["chat/completions", "completions", "responses"])
 def test_a_request_cannot_bring_a_template(path: str, field: str) -> None:
     for value in ("{{ ''.__class__.__mro__ }}", {"a": 1}, None):
         error = refusal(path, BODIES[path] | {field: value})
         assert error["param"] == field
         assert field in error["message"]
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "responses"])
+@pytest.mark.parametrize("value", ["{{ ''.__class__.__mro__ }}", {"messages": []}, {"tools": []}, {"a b": 1}])
+def test_a_templates_variables_are_an_object_without_those_of_the_service(path: str, value: Any) -> None:
+    assert refusal(path, BODIES[path] | {"chat_template_kwargs": value})["param"].startswith("chat_template_kwargs")
 
 
 @pytest.mark.parametrize("prompt", ["", [""], ["hi", ""]])

@@ -416,6 +416,7 @@ async def test_usage_counts_what_was_cached_before_each_prompt_came(stream: bool
         "completion_tokens": 8,
         "total_tokens": 19,
         "prompt_tokens_details": {"cached_tokens": 3},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 

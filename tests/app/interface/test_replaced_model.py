@@ -25,11 +25,14 @@ TEMPLATES = [f"{version}: {{{{ messages[0].content }}}}" for version in ("old", 
 class RollingService:
     """Workers run version `runs`; the ingress learns of it when it looks. Their answer is the prompt itself."""
 
-    def __init__(self, runs: int, *, breaks_off_after: int = 0, changes_again: bool = False) -> None:
+    def __init__(
+        self, runs: int, *, breaks_off_after: int = 0, changes_again: bool = False, keep_alive_comment_s: float = 15.0
+    ) -> None:
         self.runs = runs
         self.looks = 0
         self._breaks_off_after = breaks_off_after
         self._changes_again = changes_again
+        self._keep_alive_comment_s = keep_alive_comment_s
         self.asked: list[GenerateRequest] = []
         self._models = [self._version(i) for i in range(len(TEMPLATES))]
         self.models = {"tiny": self._models[0]}
@@ -57,7 +60,9 @@ class RollingService:
             self.runs = (self.runs + 1) % len(TEMPLATES)
 
     def app(self) -> FastAPI:
-        settings = HttpSettings(Limits(64, 4), max_body_bytes=1 << 20, retry_after_s=3)
+        settings = HttpSettings(
+            Limits(64, 4), max_body_bytes=1 << 20, retry_after_s=3, keep_alive_comment_s=self._keep_alive_comment_s
+        )
         return build_http_app(Service(self.models, lambda: [WORKER], settings, INGRESS, follow_models=self.follow))
 
 

@@ -1,6 +1,7 @@
 """The configuration is Serve's own, and HAProxy is real: a new Ray that writes another one is noticed here."""
 
 import http.client
+import json
 import os
 import resource
 import signal
@@ -29,6 +30,7 @@ from app.launch.reverse_proxy import (
     cluster_proxy_environment,
     confined,
     proxy_environment,
+    write_error_files,
 )
 from tests.listening import listening_addresses
 from tests.service.running import wait_until
@@ -346,8 +348,8 @@ print(found["RAY_SERVE_HAPROXY_MAXCONN"])
     asked = subprocess.run([sys.executable, "-c", ask, str(tmp_path)], capture_output=True, text=True, check=True)
     configuration = serves_configuration(tmp_path, 0, 30000)
     written = configuration.read_text().replace(f"maxconn {MOST_CONNECTIONS}", f"maxconn {int(asked.stdout)}")
-    (error_file := tmp_path / "e.http").write_text("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
-    configuration.write_text(confined(written, f"unix@{tmp_path}/f", str(error_file)))
+    write_error_files(tmp_path)
+    configuration.write_text(confined(written, f"unix@{tmp_path}/f", str(tmp_path)))
     command = ["prlimit", f"--nofile={most_files}:{most_files}", str(HAPROXY), "-db", "-f", str(configuration)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         time.sleep(0.5)
@@ -357,11 +359,33 @@ print(found["RAY_SERVE_HAPROXY_MAXCONN"])
 
 
 def test_only_what_stores_nothing_is_sent_again(tmp_path: Path) -> None:
-    kept = confined(serves_configuration(tmp_path, 8000, 30000).read_text(), "127.0.0.1:8000", "/e.http")
+    kept = confined(serves_configuration(tmp_path, 8000, 30000).read_text(), "127.0.0.1:8000", "/errors")
     assert "retry-on conn-failure empty-response" in kept
     (rule,) = (line for line in kept.splitlines() if "disable-l7-retry" in line)
     assert "/v1/completions" in rule
     assert "/v1/responses" not in rule
+
+
+def test_a_request_that_stops_coming_is_an_error_in_the_shape_of_the_api(
+    backend: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.launch.reverse_proxy._LONGEST_HEAD_S", 1)
+    configuration = serves_configuration(tmp_path, 8000, backend)
+    write_error_files(tmp_path)
+    configuration.write_text(confined(configuration.read_text(), f"unix@{tmp_path}/f", str(tmp_path)))
+    with subprocess.Popen([str(HAPROXY), "-db", "-f", str(configuration)]) as process:
+        try:
+            wait_until(lambda: answers(tmp_path / "f"), "HAProxy listens")
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(str(tmp_path / "f"))
+                client.settimeout(10)
+                client.sendall(b"POST / HTTP/1.1\r\nHost: proxy\r\nContent-Length: 9\r\n\r\nhalf")
+                response = http.client.HTTPResponse(client)
+                response.begin()
+                answer = response.read()
+        finally:
+            process.kill()
+    assert (response.status, json.loads(answer)["error"]["code"]) == (408, "request_timeout")
 
 
 def assert_unavailable(response: http.client.HTTPResponse) -> None:
@@ -387,7 +411,7 @@ def test_a_folder_that_allows_no_programs_is_an_error(tmp_path: Path, monkeypatc
 def test_no_log_is_sent(tmp_path: Path) -> None:
     configuration = serves_configuration(tmp_path, 8000, 30000).read_text()
     assert " log 127.0.0.1:514 " in configuration
-    kept = confined(configuration, "127.0.0.1:8000", "/e.http")
+    kept = confined(configuration, "127.0.0.1:8000", "/errors")
     assert "127.0.0.1:514" not in kept
     assert not [line for line in kept.splitlines() if line.split()[:1] == ["log"]]
 
@@ -397,20 +421,20 @@ def test_another_configuration_is_refused(lost: str, tmp_path: Path) -> None:
     configuration = serves_configuration(tmp_path, 8000, 30000).read_text()
     assert lost in configuration
     with pytest.raises(UnknownConfigurationError, match=lost):
-        confined(configuration.replace(lost, "listen others" if " " in lost else "#"), "127.0.0.1:8000", "/e.http")
+        confined(configuration.replace(lost, "listen others" if " " in lost else "#"), "127.0.0.1:8000", "/errors")
 
 
 def test_one_address_more_is_refused(tmp_path: Path) -> None:
     configuration = serves_configuration(tmp_path, 8000, 30000).read_text()
     with pytest.raises(UnknownConfigurationError, match="not one address"):
-        confined(configuration + "frontend more\n    bind *:9999\n", "127.0.0.1:8000", "/e.http")
+        confined(configuration + "frontend more\n    bind *:9999\n", "127.0.0.1:8000", "/errors")
 
 
 class TestOnACluster:
     def servers(self, folder: Path, own_port: int, *, stay_on_node: bool = False) -> list[tuple[str, bool]]:
         """The hosts that HAProxy of node 10.0.0.5 may use, in order, and whether each is a backup."""
         configuration = serves_configuration(folder, 8000, own_port, others=["10.0.0.3", "10.0.0.4"]).read_text()
-        kept = confined(configuration, None, "/e.http", "10.0.0.5", stay_on_node=stay_on_node)
+        kept = confined(configuration, None, "/errors", "10.0.0.5", stay_on_node=stay_on_node)
         lines = [line.split() for line in kept.splitlines() if line.split()[:1] == ["server"]]
         return [(line[2].partition(":")[0], line[-1] == "backup") for line in lines]
 
@@ -427,7 +451,7 @@ class TestOnACluster:
 
     def test_it_listens_where_serve_says(self, tmp_path: Path) -> None:
         configuration = serves_configuration(tmp_path, 8123, 30000).read_text()
-        kept = confined(configuration, None, "/e.http", "10.0.0.5")
+        kept = confined(configuration, None, "/errors", "10.0.0.5")
         assert [line.strip() for line in kept.splitlines() if "bind " in line] == ["bind 127.0.0.1:8123 proto h1"]
 
     def test_the_environment_says_which_node_it_is(self, tmp_path: Path) -> None:

@@ -80,7 +80,14 @@ class Site:
     """An ingress with accounts: its HTTP client, and what administers it from the inside."""
 
     def __init__(
-        self, database: str, worker: FakeWorker, *, guests: bool = False, saves_pages: bool = True, **settings: Any
+        self,
+        database: str,
+        worker: FakeWorker,
+        *,
+        guests: bool = False,
+        saves_pages: bool = True,
+        keep_alive_comment_s: float = 15.0,
+        **settings: Any,
     ) -> None:
         self.settings = AccountsSettings(database=database, key="file:/nowhere", guests=guests, **settings)
         self.worker = worker
@@ -91,7 +98,7 @@ class Site:
         self.gate = AccountsGate(
             self.accounts, self.accounts, guests=guests, revocation_s=self.settings.revocation_s, pages=pages
         )
-        self.app: FastAPI = http_app(worker.generate, accounts=self.gate)
+        self.app: FastAPI = http_app(worker.generate, accounts=self.gate, keep_alive_comment_s=keep_alive_comment_s)
         self.client = http_client(self.app)
 
     def _opened(self) -> AccountsService:

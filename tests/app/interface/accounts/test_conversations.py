@@ -82,6 +82,40 @@ async def texts_of(client: AsyncOpenAI, conversation_id: str) -> list[str]:
     return [item.content[0].text for item in items]
 
 
+async def test_items_of_agents_are_stored_without_what_only_answers_have(ann: AsyncOpenAI) -> None:
+    items: Any = [
+        {"role": "user", "content": "edit", "internal_chat_message_metadata_passthrough": {"turn_id": "t"}},
+        {
+            "type": "reasoning",
+            "id": "rs_1",
+            "content": [{"type": "reasoning_text", "text": "so"}],
+            "status": "completed",
+        },
+        {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "text", "caller": {"type": "direct"}},
+        {"type": "custom_tool_call_output", "call_id": "c", "name": "patch", "output": "done"},
+        {"type": "function_call", "call_id": "d", "name": "f", "namespace": "n", "arguments": "{}"},
+        {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {}},
+        {"type": "function_call_output", "call_id": "d", "output": "done"},
+    ]
+    made = await ann.conversations.create(items=items)
+    stored = [item.to_dict() async for item in await ann.conversations.items.list(made.id, order="asc")]
+    assert [item.pop("type") for item in stored] == [
+        "message",
+        "reasoning",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "function_call",
+        "function_call_output",
+    ]
+    assert not any("caller" in item or "internal_chat_message_metadata_passthrough" in item for item in stored)
+    assert (stored[2]["input"], stored[4]["namespace"]) == ("text", "n")
+    answer = await ann.responses.create(model="tiny", input="go on", conversation=made.id)
+    assert answer.status == "completed"
+    exported = await ann.get(f"/conversations/{made.id}/export?format=md", cast_to=str)
+    assert "## Thought\n\nso" in exported
+    assert "## Call of `patch`" in exported
+
+
 async def test_a_conversation_of_items(ann: AsyncOpenAI) -> None:
     items: Any = [
         {"type": "message", "role": "user", "content": "What is  the\nanswer?"},

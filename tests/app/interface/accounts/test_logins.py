@@ -387,7 +387,7 @@ async def test_account_routes_are_not_there_without_accounts(site: Site) -> None
 async def test_other_methods_name_those_that_are_there(site: Site) -> None:
     site.add("ann")
     answer = await site.ask("PUT", "/v1/keys", await site.log_in("ann"))
-    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, POST")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, POST")
 
 
 async def test_hostile_bodies_are_refused_by_name(site: Site) -> None:

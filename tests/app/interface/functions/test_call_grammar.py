@@ -191,3 +191,25 @@ def test_what_can_not_be_held_is_refused(fields: dict[str, Any], param: str) -> 
     with pytest.raises(ApiError) as caught:
         plan_chat(tiny_model(), chat(**fields), Limits(16, 4), Caller(tenant=b""), "id")
     assert (caught.value.status, caught.value.param) == (400, param)
+
+
+PLAIN: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+NAMED, INVENTED = '{"a": 1}', '{"a": 1, "b": "new"}'
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("form", ["response_format", "tools"])
+def test_no_field_is_made_up_unless_the_schema_says_so(allows: Allows, form: str, strict: bool) -> None:
+    """Of an answer's format, and of a strict function's arguments; such a schema is closed by default."""
+    for schema, invents in ((PLAIN, False), (PLAIN | {"additionalProperties": True}, True)):
+        if form == "tools":
+            function = {"name": "f", "parameters": schema, "strict": True}
+            request = chat(tools=[{"type": "function", "function": function}])
+            outputs = [f'{{"name": "f", "arguments": {arguments}}}' for arguments in (NAMED, INVENTED)]
+        else:
+            format_ = {"name": "x", "schema": schema, "strict": strict}
+            request = chat(response_format={"type": "json_schema", "json_schema": format_})
+            outputs = [NAMED, INVENTED]
+        made = grammar_of(request, functions_of(request))
+        assert made is not None
+        assert [allows(made.schema, output) for output in outputs] == [True, invents]

@@ -87,6 +87,7 @@ def test_schemas_of_forced_calls_keep_their_references() -> None:
 
 BESIDE: dict[str, Any] = {"$ref": "#", "properties": {}}
 ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
+CLOSED = {"additionalProperties": False}
 
 
 @pytest.mark.parametrize(
@@ -106,15 +107,36 @@ ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "int
         # What one part of a combination does not name, another one may.
         (ARGUMENTS | {"allOf": [ARGUMENTS]}, ARGUMENTS | {"allOf": [ARGUMENTS]}),
         (ARGUMENTS | {"items": BESIDE}, ARGUMENTS | {"items": BESIDE}),
-        ({"properties": {"a": {"anyOf": [{"type": "null"}, ARGUMENTS]}}}, None),
+        ({"properties": {"a": {"not": ARGUMENTS}}}, {"properties": {"a": {"not": ARGUMENTS}}}),
+        # One part combines nothing, and of alternatives each is whole.
+        *(
+            (
+                {"properties": {"a": {key: [{"type": "null"}, ARGUMENTS][-count:]}}},
+                {
+                    "properties": {"a": {key: [{"type": "null"}, ARGUMENTS | CLOSED][-count:]}},
+                    "additionalProperties": False,
+                },
+            )
+            for key, count in (("anyOf", 2), ("oneOf", 2), ("allOf", 1), ("prefixItems", 2))
+        ),
+        ({"additionalProperties": ARGUMENTS}, {"additionalProperties": ARGUMENTS | CLOSED}),
+        # It requires what it does not name.
+        (ARGUMENTS | {"required": ["b"]}, ARGUMENTS | {"required": ["b"]}),
+        (ARGUMENTS | {"required": [["a"]]}, ARGUMENTS | {"required": [["a"]]}),
     ],
 )  # fmt: skip
-def test_a_forced_call_makes_up_no_arguments(parameters: Any, followed: Any) -> None:
-    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters, "strict": True}}]
+@pytest.mark.parametrize("strict", [True, False, None])
+def test_objects_that_are_forced_have_no_fields_that_their_schema_does_not_name(
+    parameters: Any, followed: Any, strict: bool | None
+) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters, "strict": strict}}]
+    lenient: dict[str, Any] = {} if strict else {"x-guidance": {"lenient": True}}
     made = grammar(tools=tools, tool_choice={"type": "function", "function": {"name": "f"}})
-    if followed is None:
-        followed = parameters | {"additionalProperties": False}
-    assert json.loads(made or "") == followed
+    assert json.loads(made or "") == followed | lenient
+    if parameters is None:
+        followed = {"type": "object"}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": parameters, "strict": strict}}
+    assert json.loads(grammar(response_format=form) or "") == followed | lenient
 
 
 def nested(levels: int) -> dict[str, Any]:

@@ -298,7 +298,7 @@ def test_the_keyboard_is_enough(browser: Browser) -> None:
         assert [name for name in names if name in expected] == expected
 
 
-RICH = """<think>Hm.</think># Title
+RICH = """# Title
 
 Some `code`, a [link](https://example.com) and $x^2$.
 
@@ -318,7 +318,7 @@ print('a')  # b
 @pytest.mark.parametrize("width", [390, 1440])
 def test_the_page_is_accessible(browser: Browser, colours: Literal["light", "dark"], width: int) -> None:
     axe = (FOLDER.parent / "node_modules/axe-core/axe.min.js").read_text()
-    fake = FakeV1(words=[RICH], finish_reason="length")
+    fake = FakeV1(words=[RICH], thoughts=["Hm."], finish_reason="length")
     with running(fake, mount_page), open_page(browser, fake.url) as (page, watch):
         page.set_viewport_size({"width": width, "height": 800})
         page.emulate_media(color_scheme=colours)

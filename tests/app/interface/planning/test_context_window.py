@@ -2,11 +2,14 @@ from typing import Any
 
 import pytest
 
+from app.engine.scheduling.limits import SchedulerLimits
 from app.interface.errors import ApiError
 from app.interface.planning.context_window import WindowOptions, plan_window, shifts
 from app.messages.requests import ContextWindow
 
 PROMPT = list(range(1000))
+PAGE_TOKENS = 32
+"""The native engine's."""
 
 
 def plan(options: WindowOptions, *, prompt_tokens: int = 100, system_tokens: int = 30, context: int = 1024) -> Any:
@@ -38,6 +41,8 @@ def test_shift_options_are_refused_without_shift(options: WindowOptions, field: 
     [
         (WindowOptions(), ContextWindow(1024, 30, 497)),
         (WindowOptions(context_window=700), ContextWindow(640, 30, 305)),  # whole blocks of 128
+        (WindowOptions(context_window=256), ContextWindow(256, 30, 98)),  # a block stays
+        (WindowOptions(n_keep=800), ContextWindow(1024, 800, 96)),
         (WindowOptions(n_keep=-1), ContextWindow(1024, 100, 462)),
         (WindowOptions(n_keep=60, n_discard=128), ContextWindow(1024, 60, 128)),
         (WindowOptions(n_discard=-1), ContextWindow(1024, 30, 497)),
@@ -52,6 +57,20 @@ def test_windows(options: WindowOptions, window: ContextWindow) -> None:
 
 def test_without_a_system_prompt_a_few_tokens_stay() -> None:
     assert plan(WindowOptions(), system_tokens=0)[1].keep_tokens == 4
+
+
+@pytest.mark.parametrize("system_tokens", [0, 4, 30, 127])
+def test_the_smallest_window_is_one_that_the_engine_takes(system_tokens: int) -> None:
+    prompt, window = plan(WindowOptions(context_window=256), prompt_tokens=1000, system_tokens=system_tokens)
+    engine = SchedulerLimits(
+        step_tokens=64, max_sequences=1, max_context_tokens=1024, page_tokens=PAGE_TOKENS, page_count=1024
+    )
+    engine.check(len(prompt), 1000, engine.window(len(prompt), 1000, window))
+
+
+def test_the_smallest_window_has_no_room_for_a_longer_system_prompt() -> None:
+    with pytest.raises(ApiError, match=r"256 tokens, but 128 in the prompt and 129 for the output"):
+        plan(WindowOptions(context_window=256), system_tokens=128)
 
 
 def test_a_prompt_longer_than_its_window_loses_its_middle() -> None:

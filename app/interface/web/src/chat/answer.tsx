@@ -6,7 +6,6 @@ import type { Chat } from "./chat";
 import { CopyButton } from "./copy";
 import { Icon } from "./icons";
 import { Markdown } from "./text";
-import { parts, spoken } from "./thought";
 import { Versions } from "./thread";
 import type { Progress, Turn } from "./tree";
 
@@ -20,19 +19,18 @@ interface Props {
 }
 
 export const Answer = memo(function Answer({ chat, turn, place, count, isBusy, isLast }: Props) {
-  const { thought, answer, isThinking } = parts(turn.text);
   const isOpen = ["waiting", "reading", "writing"].includes(turn.status);
   return (
     <article class="answer" aria-label="Answer" aria-busy={isOpen} data-status={turn.status}>
-      {thought && <Thought text={thought} turn={turn} isThinking={isThinking && isOpen} />}
+      {turn.thought && <Thought text={turn.thought} turn={turn} isThinking={isOpen && turn.text === ""} />}
       <div class="body">
-        <Markdown text={answer} isGrowing={isOpen} />
+        <Markdown text={turn.text} isGrowing={isOpen} />
       </div>
-      {isOpen && answer === "" && !thought && <Waiting turn={turn} />}
+      {isOpen && turn.text === "" && !turn.thought && <Waiting turn={turn} />}
       <Outcome chat={chat} turn={turn} isBusy={isBusy} isLast={isLast} />
       {!isOpen && (
         <div class="tools">
-          {turn.text && <CopyButton text={() => spoken(turn.text)} />}
+          {turn.text && <CopyButton text={() => turn.text.trim()} />}
           <button class="bare" aria-label="Retry" title="Another answer" disabled={isBusy} onClick={() => void chat.retry(turn.id)}>
             <Icon name="retry" />
           </button>
@@ -99,7 +97,7 @@ function Outcome({ chat, turn, isBusy, isLast }: { chat: Chat; turn: Turn; isBus
       </div>
     );
   }
-  if (turn.status === "stopped" && !spoken(turn.text)) return <div class="card"><p>Stopped before the answer began.</p></div>;
+  if (turn.status === "stopped" && !turn.text.trim()) return <div class="card"><p>Stopped before the answer began.</p></div>;
   if (turn.status === "part") {
     return (
       <div class="card">
@@ -112,7 +110,8 @@ function Outcome({ chat, turn, isBusy, isLast }: { chat: Chat; turn: Turn; isBus
     return (
       <div class="card">
         <p>Cut at the longest answer{turn.usage ? `, ${turn.usage.answerTokens.toLocaleString("en")} tokens` : ""}.</p>
-        {isLast && <button disabled={isBusy} onClick={() => void chat.goOn(turn.id)}>Continue</button>}
+        {!turn.text && retry}
+        {isLast && turn.text && <button disabled={isBusy} onClick={() => void chat.goOn(turn.id)}>Continue</button>}
       </div>
     );
   }

@@ -4,7 +4,6 @@ import { type Shelf, TabShelf } from "./shelf";
 import * as service from "./service";
 import { PLAIN, STORED, type State, type User, idOf, name, newId, newSeed, parsed } from "./state";
 import { StoredShelf, created, ended, placed, questionOf, turnOf } from "./stored";
-import { spoken } from "./thought";
 import { EMPTY, added, changed, history as asSent, path, pathTo, switched, turn, type Said, type Turn } from "./tree";
 
 const GO_ON = "Go on exactly where your last answer stopped. Repeat nothing of it.";
@@ -153,7 +152,7 @@ export class Chat {
   async goOn(id: string): Promise<void> {
     const old = this.state.tree.turns[id];
     if (old === undefined || this.state.writing) return;
-    const said = asSent(pathTo(this.state.tree, id), (each) => each.replace(/<\/?think>/g, ""));
+    const said = asSent(pathTo(this.state.tree, id));
     await this.write(id, old.text, (signal) => this.sent([...said, { role: "user", content: GO_ON }], signal));
     const { storedId } = this;
     if (!storedId || this.state.tree.turns[id] === undefined) return;
@@ -291,7 +290,7 @@ export class Chat {
     const { id } = this.state;
     const begin = this.isStored
       ? (signal: AbortSignal) => this.keptTurn(id, turns, signal)
-      : (signal: AbortSignal) => this.sent(asSent(turns, spoken), signal);
+      : (signal: AbortSignal) => this.sent(asSent(turns), signal);
     await this.write(one.id, "", begin);
   }
 
@@ -322,6 +321,7 @@ export class Chat {
     this.isGoingOn = before !== "";
     const { signal } = running.abort;
     let text = before;
+    let thought = "";
     let drawnAtMs = 0;
     const isStored = this.isStored;
     const isShown = () => this.state.tree.turns[id] !== undefined && this.running === running;
@@ -331,7 +331,9 @@ export class Chat {
     const { [id]: old } = this.state.tree.turns;
     if (old === undefined) return;
     const { failure: _, usage: __, itemId: ___, progress: ____, ...kept } = old;
-    const fresh: Turn = { ...kept, status: "waiting", askedAtMs: Date.now(), firstAtMs: 0, endedAtMs: 0 };
+    const fresh: Turn = { ...kept, status: "waiting", askedAtMs: Date.now(), firstAtMs: 0, thoughtUntilMs: 0, endedAtMs: 0 };
+    const thoughtBefore = old.thought ? `${old.thought}\n\n` : "";
+    const texts = () => ({ text, ...(thought ? { thought: thoughtBefore + thought } : {}) });
     this.set({ writing: id, tree: { ...this.state.tree, turns: { ...this.state.tree.turns, [id]: fresh } } });
     this.save();
     let status: Turn["status"] = "done";
@@ -343,7 +345,7 @@ export class Chat {
       }
       for await (const piece of service.whenThere(begin, signal)) {
         if (piece.kind === "admitted") {
-          if (text === before) update({ status: "reading", model: this.state.model });
+          if (text === before && !thought) update({ status: "reading", model: this.state.model });
           this.set({ isReachable: true });
         } else if (piece.kind === "progress") update({ progress: piece.progress });
         else if (piece.kind === "lost") this.set({ isReachable: false });
@@ -354,22 +356,25 @@ export class Chat {
         else if (piece.kind === "usage") update({ usage: piece.usage });
         else if (piece.kind === "end") status = piece.isStopped ? "stopped" : piece.isCut ? "cut" : "done";
         else {
-          const isFirst = text === before;
-          text = piece.kind === "whole" ? before + piece.text : text + piece.text;
+          const isFirst = text === before && !thought;
           const nowMs = Date.now();
           if (isFirst && !isResumed) update({ firstAtMs: nowMs });
+          if (piece.kind === "text" && text === before && thought && !isResumed) update({ thoughtUntilMs: nowMs });
+          if (piece.kind === "thought") thought += piece.text;
+          else text = piece.kind === "whole" ? before + piece.text : text + piece.text;
+          if (piece.kind === "whole") thought = piece.thought;
           if (nowMs - drawnAtMs < REDRAW_MS) continue;
-          const isThoughtOver = text.includes("</think>") && !this.state.tree.turns[id]?.thoughtUntilMs;
-          update({ text, status: "writing", ...(isThoughtOver ? { thoughtUntilMs: nowMs } : {}) });
+          update({ ...texts(), status: "writing" });
           drawnAtMs = nowMs;
           this.save();
         }
       }
-      update({ text, status, endedAtMs: Date.now() });
+      update({ ...texts(), status, endedAtMs: Date.now() });
       this.set({ isReachable: true });
     } catch (error) {
-      if (signal.aborted) update({ text, status: "stopped", endedAtMs: Date.now() });
-      else this.fail(update, text, error);
+      update(texts());
+      if (signal.aborted) update({ status: "stopped", endedAtMs: Date.now() });
+      else this.fail(update, error);
     } finally {
       const conversation = isShown() ? this.storedId : "";
       if (this.running === running) {
@@ -400,10 +405,10 @@ export class Chat {
     return service.completed(model, said, knobs, knobs.seed ?? newSeed(), signal);
   }
 
-  private fail(update: (values: Partial<Turn>) => void, text: string, error: unknown): void {
+  private fail(update: (values: Partial<Turn>) => void, error: unknown): void {
     const failure = error instanceof service.AnswerFailure ? error : null;
     const message = failure?.message ?? "Something went wrong on this page.";
-    update({ text, status: "failed", endedAtMs: Date.now(), failure: { message, requestId: failure?.requestId ?? "" } });
+    update({ status: "failed", endedAtMs: Date.now(), failure: { message, requestId: failure?.requestId ?? "" } });
     if (failure?.status !== 200) update({ itemId: "" }); // the service has told nothing of what it has
     if (service.isLoggedOut(error)) this.set({ needsKey: true });
     else if (failure === null || failure.status === 200 || failure.status === 0 || failure.status >= 500) void this.look();

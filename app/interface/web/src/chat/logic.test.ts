@@ -5,7 +5,7 @@ import { EventParser } from "./events";
 import { GrowingBlocks, blocks, fragment } from "./markdown";
 import { TabShelf } from "./shelf";
 import { treeOfItems } from "./stored";
-import { parts, spoken } from "./thought";
+import { apart } from "./thought";
 import { asMarkdown, exported, imported } from "./transfer";
 import { EMPTY, type Tree, added, changed, history, path, pathTo, restored, switched, treeOf, turn } from "./tree";
 
@@ -40,13 +40,13 @@ describe("a tree of turns", () => {
   });
 
   test("sends no question without an answer but the last, and no thoughts", () => {
-    const thought = changed(answered, "a1", { text: "<think>hm</think>1" });
+    const thought = changed(answered, "a1", { text: "1", thought: "hm" });
     const stopped = added(
       added(thought, turn({ id: "q2", parent: "a1", role: "user", text: "Two?" })),
-      turn({ id: "a2", parent: "q2", role: "assistant", status: "stopped", text: "<think>not yet" }),
+      turn({ id: "a2", parent: "q2", role: "assistant", status: "stopped", text: "", thought: "not yet" }),
     );
     const next = added(stopped, turn({ id: "q3", parent: "a2", role: "user", text: "Three?" }));
-    expect(history(path(next), spoken)).toEqual([
+    expect(history(path(next))).toEqual([
       { role: "user", content: "One?" },
       { role: "assistant", content: "1" },
       { role: "user", content: "Three?" },
@@ -69,12 +69,35 @@ describe("a tree of turns", () => {
 
 describe("thoughts", () => {
   test.each([
-    ["<think>hm", { thought: "hm", answer: "", isThinking: true }],
-    ["<think>hm</think>\n\nYes", { thought: "hm", answer: "Yes", isThinking: false }],
-    ["hm</think>Yes", { thought: "hm", answer: "Yes", isThinking: false }],
-    ["<thi", { thought: "", answer: "", isThinking: false }],
-    ["a <think> b", { thought: "", answer: "a <think> b", isThinking: false }],
-  ])("of %j", (text, expected) => expect(parts(text)).toEqual(expected));
+    ["<think>hm", { thought: "hm", text: "" }],
+    ["\n<think>\nhm\n</think>\n\nYes, </think> ends it", { thought: "hm", text: "Yes, </think> ends it" }],
+    ["a <think> b", { text: "a <think> b" }],
+  ])("of %j, as they were kept before", (text, expected) => expect(apart(text)).toEqual(expected));
+
+  test("are taken out of what was kept with them in its text", () => {
+    const asked = added(EMPTY, turn({ id: "q", parent: "", role: "user", text: "<think>?" }));
+    const old = added(asked, turn({ id: "a", parent: "q", role: "assistant", text: "<think>hm</think>Yes", status: "done" }));
+    const tree = restored(JSON.parse(JSON.stringify(old)));
+    expect(tree?.turns.a).toMatchObject({ thought: "hm", text: "Yes" });
+    expect(tree?.turns.q?.text).toBe("<think>?");
+  });
+
+  test("that the service keeps belong to the answers after them", () => {
+    let count = 0;
+    const content = [{ type: "reasoning_text", text: "hm" }];
+    const tree = treeOfItems([
+      { id: "m1", type: "message", role: "user", content: "Is it?", parent: "root" },
+      { id: "r1", type: "reasoning", content, parent: "m1" },
+      { id: "m2", type: "message", role: "assistant", content: [{ text: "Yes" }] },
+      { id: "m3", type: "message", role: "user", content: "Really?" },
+      { id: "r2", type: "reasoning", content: null },
+      { id: "m4", type: "message", role: "assistant", content: [{ text: "No" }] },
+    ], () => `n${(count += 1)}`);
+    expect(path(tree).map((one) => [one.text, one.thought])).toEqual([["Is it?", undefined], ["Yes", "hm"], ["Really?", undefined], ["No", undefined]]);
+    const [again] = imported(exported("T", tree), () => `n${(count += 1)}`);
+    expect(path(again?.tree ?? EMPTY).map((one) => [one.text, one.thought])).toEqual(path(tree).map((one) => [one.text, one.thought]));
+    expect(asMarkdown("T", tree)).toContain("## Thought\n\nhm\n\n## Answer\n\nYes");
+  });
 });
 
 describe("Markdown", () => {

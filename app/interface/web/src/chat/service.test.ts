@@ -62,6 +62,34 @@ describe("what comes before the first word", () => {
     expect(asked[0]?.return_progress).toBe(true);
   });
 
+  test("is a thought where the model thinks, in a chat", async () => {
+    const delta = (values: object, finish_reason: string | null = null) => ({ choices: [{ index: 0, delta: values, finish_reason }] });
+    serving([delta({ role: "assistant", content: "" }), delta({ reasoning_content: "h" }), delta({ reasoning_content: "m" }), delta({ content: "Hi" }, "stop"), "[DONE]"]);
+    const pieces = await all(completed("m", [{ role: "user", content: "Hello" }], PLAIN, 1, signal));
+    const thoughts = [{ kind: "thought", text: "h" }, { kind: "thought", text: "m" }];
+    expect(pieces).toEqual([{ kind: "admitted" }, ...thoughts, { kind: "text", text: "Hi" }, END]);
+  });
+
+  test("is a thought where the model thinks, in a stored conversation", async () => {
+    const output = [
+      { id: "rs_1", type: "reasoning", content: [{ type: "reasoning_text", text: "hm" }] },
+      { id: "msg_1", type: "message", content: [{ text: "Hi" }] },
+    ];
+    serving([
+      { type: "response.output_item.added", item: { id: "rs_1", type: "reasoning" } },
+      { type: "response.reasoning_text.delta", delta: "hm" },
+      { type: "response.output_item.added", item: { id: "msg_1", type: "message" } },
+      { type: "response.output_text.delta", delta: "Hi" },
+      { type: "response.completed", response: { status: "completed", output } },
+    ]);
+    const pieces = await all(responded("m", { id: "conv_1", parent: "root" }, "Hello", PLAIN, 1, signal));
+    const item = { kind: "item", id: "msg_1" };
+    expect(pieces).toEqual([
+      { kind: "admitted" }, { kind: "thought", text: "hm" }, item, { kind: "text", text: "Hi" }, item,
+      { kind: "whole", text: "Hi", thought: "hm" }, END,
+    ]);
+  });
+
   test("is put into words", () => {
     const one = (values: Partial<Turn>) => turn({ id: "a", parent: "q", role: "assistant", status: "reading", ...values });
     expect(waits(one({ status: "waiting" }))).toBe("Waiting for a place");
@@ -98,7 +126,7 @@ describe("an answer that the service keeps", () => {
     const pieces = await all(responded("m", place, "Hi", PLAIN, 1, new AbortController().signal));
     vi.useRealTimers();
     expect(pieces.map((one) => one.kind)).toEqual(["admitted", "response", "text", "lost", "admitted", "text", "item", "whole", "end"]);
-    expect(pieces.find((one) => one.kind === "whole")).toEqual({ kind: "whole", text: "Hello" });
+    expect(pieces.find((one) => one.kind === "whole")).toEqual({ kind: "whole", text: "Hello", thought: "" });
     const rest = "/v1/responses/resp_1?stream=true&starting_after=1";
     expect(addresses).toEqual(["/v1/responses", rest, rest]);
   });

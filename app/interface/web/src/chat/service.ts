@@ -21,9 +21,10 @@ export interface Knobs {
 export type Piece =
   | { kind: "admitted" }
   | { kind: "progress"; progress: Progress }
+  | { kind: "thought"; text: string }
   | { kind: "text"; text: string }
-  /** All of the text, in place of what came before. */
-  | { kind: "whole"; text: string }
+  /** All of thought and text, in place of what came before. */
+  | { kind: "whole"; text: string; thought: string }
   /** What the service calls the answer, and the item that it becomes; empty: none. */
   | { kind: "response"; id: string }
   | { kind: "item"; id: string }
@@ -136,7 +137,6 @@ export async function* completed(
   const response = await send("POST", "/v1/chat/completions", body, signal);
   const requestId = response.headers.get("x-request-id") ?? "";
   yield { kind: "admitted" };
-  let isThinking = false;
   let isWhole = false;
   for await (const data of events(response, signal)) {
     if (data === "[DONE]") {
@@ -149,10 +149,8 @@ export async function* completed(
     const choice = chunk.choices?.[0];
     const thought = choice?.delta?.reasoning_content ?? "";
     const text = choice?.delta?.content ?? "";
-    if (thought) yield { kind: "text", text: isThinking ? thought : `<think>${thought}` };
-    if (thought) isThinking = true;
-    if (text) yield { kind: "text", text: isThinking ? `</think>${text}` : text };
-    if (text) isThinking = false;
+    if (thought) yield { kind: "thought", text: thought };
+    if (text) yield { kind: "text", text };
     if (choice?.finish_reason) yield { kind: "end", isCut: choice.finish_reason === "length", isStopped: false };
     if (chunk.usage) {
       const { prompt_tokens, completion_tokens, prompt_tokens_details } = chunk.usage;
@@ -260,10 +258,11 @@ async function* followed(id: string, first: Response, signal: AbortSignal): Asyn
         }
         if (event.prompt_progress) yield progressOf(event.prompt_progress);
         if (event.type === "response.output_item.added" && event.item?.type === "message") yield { kind: "item", id: event.item.id };
+        if (event.type === "response.reasoning_text.delta" && event.delta) yield { kind: "thought", text: event.delta };
         if (event.type === "response.output_text.delta" && event.delta) yield { kind: "text", text: event.delta };
         if (event.error || event.type === "response.failed") {
           const error = event.error ?? event.response?.error;
-          yield { kind: "item", id: messageOf(event.response ?? {})?.id ?? "" };
+          yield { kind: "item", id: outputOf(event.response ?? {}, "message")?.id ?? "" };
           throw new AnswerFailure(error?.message ?? "The answer broke off.", 200, error?.code ?? null, requestId);
         }
         if (event.type === "response.completed" || event.type === "response.incomplete") {
@@ -286,13 +285,14 @@ function progressOf(wire: WireProgress): Piece {
   return { kind: "progress", progress: { ahead: wire.queued_ahead, done: wire.processed, total: wire.total } };
 }
 
-const messageOf = (response: ResponseBody) => response.output?.find((one) => one.type === "message");
+const outputOf = (response: ResponseBody, type: string) => response.output?.find((one) => one.type === type);
+const textOf = (item: { content?: { text?: string }[] } | undefined) => (item?.content ?? []).map((part) => part.text ?? "").join("");
 
 function* endOf(response: ResponseBody): Generator<Piece> {
-  const message = messageOf(response);
-  const text = (message?.content ?? []).map((part) => part.text ?? "").join("");
+  const message = outputOf(response, "message");
+  const [thought, text] = [textOf(outputOf(response, "reasoning")), textOf(message)];
   if (message) yield { kind: "item", id: message.id };
-  if (text) yield { kind: "whole", text };
+  if (text || thought) yield { kind: "whole", text, thought };
   yield {
     kind: "end", isCut: response.incomplete_details?.reason === "max_output_tokens", isStopped: response.status === "cancelled",
   };

@@ -1,6 +1,5 @@
 // Where conversations are kept: in this browser's tab, or in the browser. Knows no page.
 import { path, restored, type Tree } from "./tree";
-import { spoken } from "./thought";
 
 export interface Entry {
   id: string;
@@ -136,6 +135,6 @@ export function titleOf(tree: Tree): string {
 }
 
 function textOf(one: Kept): string {
-  const texts = Object.values(one.tree.turns).map((each) => (each.role === "user" ? each.text : spoken(each.text)));
+  const texts = Object.values(one.tree.turns).map((each) => each.text);
   return [one.title, ...texts].join("\n").toLowerCase();
 }

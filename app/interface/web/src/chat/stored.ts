@@ -3,6 +3,7 @@
 import type { Entry, Shelf } from "./shelf";
 import { AnswerFailure, type Knobs, type Piece, ask, cancelled, responded } from "./service";
 import { newSeed } from "./state";
+import { apart } from "./thought";
 import { EMPTY, type Said, type Tree, type Turn, added, history, turn } from "./tree";
 
 interface Conversation {
@@ -18,7 +19,7 @@ export interface Item {
   id: string;
   type: string;
   role?: string;
-  content?: string | { text?: string }[];
+  content?: string | { text?: string }[] | null;
   status?: string;
   /** The item that it follows, or "root"; absent: the one before it. */
   parent?: string;
@@ -118,7 +119,7 @@ export async function created(metadata: Record<string, string> = {}): Promise<st
 export async function placed(id: string, turns: Turn[]): Promise<string> {
   const known = turns.reduce((last, one, place) => (one.itemId ? place : last), -1);
   const parent = turns[known]?.itemId ?? ROOT;
-  const missing = history([...turns.slice(known + 1), END], (text) => text.trim()).slice(0, -1);
+  const missing = history([...turns.slice(known + 1), END]).slice(0, -1);
   return missing.length ? ((await put(id, missing, parent)).at(-1) ?? parent) : parent;
 }
 
@@ -160,14 +161,19 @@ export async function questionOf(responseId: string): Promise<string> {
 }
 
 /**
- * The tree of stored items. The same question after the same item is one question with several answers; what is no
- * message is left out.
+ * The tree of stored items. The same question after the same item is one question with several answers. A thought is part
+ * of the answer that follows it; what else is no message is left out.
  */
 export function treeOfItems(stored: Item[], newId: () => string): Tree {
   let tree = EMPTY;
   const places = new Map<string, string>();
+  const thoughts = new Map<string, string>();
   let before = "";
+  let last = "";
   for (const item of stored) {
+    const thought = thoughts.get(item.parent ?? last);
+    if (item.type === "reasoning") thoughts.set(item.id, textOf(item));
+    last = item.id;
     const parent = item.parent === undefined ? before : item.parent === ROOT ? "" : (places.get(item.parent) ?? before);
     const said = saidOf(item);
     const same = (tree.children[parent] ?? []).find((id) => said?.role === "user" && tree.turns[id]?.text === said.content);
@@ -178,7 +184,8 @@ export function treeOfItems(stored: Item[], newId: () => string): Tree {
     } else {
       before = newId();
       const status = item.status === "incomplete" ? "part" : "done";
-      tree = added(tree, turn({ id: before, parent, role: said.role, text: said.content, status, itemId: item.id }));
+      const texts = said.role === "user" ? { text: said.content } : thought ? { text: said.content, thought } : apart(said.content);
+      tree = added(tree, turn({ id: before, parent, role: said.role, ...texts, status, itemId: item.id }));
     }
     places.set(item.id, before);
   }
@@ -214,6 +221,9 @@ async function items(owner: string, kind = "items"): Promise<Item[]> {
 /** A message as it was said; null: the item is something else. */
 function saidOf(item: Item): { role: "user" | "assistant"; content: string } | null {
   if (item.type !== "message" || (item.role !== "user" && item.role !== "assistant")) return null;
-  const content = typeof item.content === "string" ? item.content : (item.content ?? []).map((part) => part.text ?? "").join("");
-  return { role: item.role, content };
+  return { role: item.role, content: textOf(item) };
+}
+
+function textOf({ content }: Item): string {
+  return typeof content === "string" ? content : (content ?? []).map((part) => part.text ?? "").join("");
 }

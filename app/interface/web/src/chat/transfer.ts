@@ -1,5 +1,6 @@
 // Conversations as files: ours, and what other chat pages export. Knows no page and no service.
 import { type Item, treeOfItems } from "./stored";
+import { apart } from "./thought";
 import { EMPTY, type Tree, added, path, treeOf, turn } from "./tree";
 
 /** As many as the service keeps of one conversation. */
@@ -12,15 +13,22 @@ export interface Imported {
 
 /** As the service exports those that it keeps. */
 export function exported(title: string, tree: Tree): string {
-  const items = Object.values(tree.turns).map((one) => ({
-    id: one.id, type: "message", role: one.role, content: one.text, parent: one.parent || "root",
-  }));
+  const items = Object.values(tree.turns).flatMap((one): object[] => {
+    const parent = one.parent || "root";
+    const message = { id: one.id, type: "message", role: one.role, content: one.text };
+    if (!one.thought) return [{ ...message, parent }];
+    const id = `rs_${one.id}`;
+    return [{ id, type: "reasoning", content: [{ type: "reasoning_text", text: one.thought }], parent }, { ...message, parent: id }];
+  });
   return JSON.stringify({ object: "conversation.export", title, items }, null, 1);
 }
 
 /** What is shown of it, to be read. */
 export function asMarkdown(title: string, tree: Tree): string {
-  const parts = path(tree).flatMap((one) => [`## ${one.role === "user" ? "You" : "Answer"}`, one.text]);
+  const parts = path(tree).flatMap((one) => {
+    const thought = one.thought ? ["## Thought", one.thought] : [];
+    return [...thought, `## ${one.role === "user" ? "You" : "Answer"}`, one.text];
+  });
   return [`# ${title}`, ...parts].join("\n\n") + "\n";
 }
 
@@ -94,7 +102,8 @@ function treeOfMessages(messages: Message[], newId: () => string): Tree {
     const id = newId();
     const parent = places.get(one.parent ?? "") ?? "";
     if (one.id) places.set(one.id, id);
-    tree = added(tree, turn({ id, parent, role: one.role, text: one.text, status: "done" }));
+    const texts = one.role === "assistant" ? apart(one.text) : { text: one.text };
+    tree = added(tree, turn({ id, parent, role: one.role, ...texts, status: "done" }));
   }
   return tree;
 }

@@ -1,6 +1,8 @@
 // A conversation as a tree: a question that was edited, or an answer that was asked for again, is another branch.
 // Knows no page and no service. Trees are never changed in place, so that a view can compare them.
 
+import { apart } from "./thought";
+
 export type Status = "waiting" | "reading" | "writing" | "done" | "stopped" | "cut" | "part" | "failed";
 
 export interface Failure {
@@ -30,6 +32,8 @@ export interface Turn {
   parent: string;
   role: "user" | "assistant";
   text: string;
+  /** What was thought before an answer; absent or empty: nothing. */
+  thought?: string;
   status: Status;
   /** Unix milliseconds; 0: not yet. */
   askedAtMs: number;
@@ -111,12 +115,12 @@ export function pathTo(tree: Tree, id: string): Turn[] {
  * What is sent to a model of these turns. A question without an answer is left out unless it is the last turn, since
  * many models' templates want question and answer in turn; what was thought before an answer is left out too.
  */
-export function history(turns: Turn[], spoken: (text: string) => string): Said[] {
+export function history(turns: Turn[]): Said[] {
   const said: Said[] = [];
   turns.forEach((one, index) => {
-    const content = one.role === "assistant" ? spoken(one.text) : one.text;
+    const content = one.role === "assistant" ? one.text.trim() : one.text;
     const next = turns[index + 1];
-    const isAnswered = next === undefined || (next.role === "assistant" && spoken(next.text) !== "");
+    const isAnswered = next === undefined || (next.role === "assistant" && next.text.trim() !== "");
     if (content !== "" && (one.role === "assistant" || isAnswered)) said.push({ role: one.role, content });
   });
   return said;
@@ -130,7 +134,8 @@ export function restored(kept: unknown): Tree | null {
   for (const one of Object.values(tree.turns)) {
     if (typeof one.text !== "string" || (one.role !== "user" && one.role !== "assistant")) return null;
     const isOpen = ["waiting", "reading", "writing"].includes(one.status);
-    turns[one.id] = isOpen ? { ...one, status: "stopped" } : one;
+    const parted = one.role === "assistant" && one.thought === undefined ? { ...one, ...apart(one.text) } : one;
+    turns[one.id] = isOpen ? { ...parted, status: "stopped" } : parted;
   }
   return { turns, children: tree.children, chosen: tree.chosen };
 }
@@ -141,7 +146,8 @@ export function treeOf(said: Said[], newId: () => string): Tree {
   let parent = "";
   for (const { role, content } of said) {
     if (role === "system") continue;
-    const one = turn({ id: newId(), parent, role, text: content, status: "done" });
+    const texts = role === "assistant" ? apart(content) : { text: content };
+    const one = turn({ id: newId(), parent, role, ...texts, status: "done" });
     tree = added(tree, one);
     parent = one.id;
   }

@@ -1,0 +1,128 @@
+"""The tools of a response request as functions that a model can call, and what each call is to its client.
+
+A function of a namespace is offered as `namespace__name`; a custom tool as a function with one string, `input`. Tools
+that only OpenAI's servers run are not offered. It knows no dialect and no template.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.interface import errors
+from app.interface.wire.chat import FunctionDefinition, Tool
+from app.interface.wire.fields import MAX_TOOLS
+from app.interface.wire.response_tools import (
+    AllowedTools,
+    CustomTool,
+    FunctionTool,
+    HostedTool,
+    NamedToolChoice,
+    NamespaceTool,
+    ResponseTool,
+    ToolChoice,
+)
+
+_MAX_NAME_CHARS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTool:
+    """One tool."""
+
+    tool: FunctionTool | CustomTool
+    namespace: NamespaceTool | None
+    field: str
+    """Where the request has it: `tools[2]`, or `tools[2].tools[0]`."""
+    begins_namespace: bool = False
+    """Whether the namespace's description stands before its own."""
+
+    @property
+    def alias(self) -> str:
+        """The name by which the model calls it."""
+        return alias_of(self.tool.name, self.namespace.name if self.namespace is not None else None)
+
+    @property
+    def as_function(self) -> Tool:
+        """What the model is shown."""
+        tool = self.tool
+        description = tool.description
+        if self.begins_namespace and self.namespace is not None and self.namespace.description:
+            description = "\n\n".join(filter(None, [self.namespace.description, description]))
+        function = FunctionDefinition(
+            name=self.alias,
+            description=description,
+            parameters=_custom_parameters(tool) if isinstance(tool, CustomTool) else tool.parameters,
+            strict=_has_regex(tool) or None if isinstance(tool, CustomTool) else tool.strict,
+        )
+        return Tool(type="function", function=function)
+
+
+def alias_of(name: str, namespace: str | None) -> str:
+    """The name by which the model calls a tool; the same in every request, for calls of earlier turns have it too."""
+    if not namespace:
+        return name
+    joined = f"{namespace}{name}" if namespace.endswith("__") else f"{namespace}__{name}"
+    if len(joined) <= _MAX_NAME_CHARS:
+        return joined
+    return f"{joined[: _MAX_NAME_CHARS - 9]}_{hashlib.sha256(joined.encode()).hexdigest()[:8]}"
+
+
+def offered_tools(tools: Sequence[ResponseTool] | None, choice: ToolChoice | None = None) -> list[OfferedTool]:
+    """Those that the model may be shown, in the request's order. Raises ApiError (400)."""
+    offered = list(_flattened(tools or ()))
+    if len(offered) > MAX_TOOLS:
+        raise errors.invalid(f"'tools': there are more than {MAX_TOOLS} with those in namespaces.", "tools")
+    if isinstance(choice, AllowedTools):
+        allowed = [_named(offered, one, f"tool_choice.tools[{i}]") for i, one in enumerate(choice.tools)]
+        return [tool for tool in offered if tool in allowed]
+    return offered
+
+
+def chosen(offered: Sequence[OfferedTool], choice: ToolChoice | None) -> Any:
+    """`tool_choice` of the chat request that makes the same answer. Raises ApiError (400)."""
+    if isinstance(choice, AllowedTools):
+        choice = choice.mode
+    if isinstance(choice, NamedToolChoice):
+        return {"type": "function", "function": {"name": _named(offered, choice, "tool_choice").alias}}
+    return None if choice == "auto" and not offered else choice
+
+
+def shown(tools: Iterable[ResponseTool]) -> list[dict[str, Any]]:
+    """The tools as an answer repeats them: those that were left out are not among them."""
+    kept = [tool for tool in tools if not isinstance(tool, HostedTool)]
+    defaults: dict[str, Any] = {"parameters": None, "strict": False}
+    return [
+        (defaults if isinstance(tool, FunctionTool) else {}) | tool.model_dump(by_alias=True, exclude_none=True)
+        for tool in kept
+    ]
+
+
+def _flattened(tools: Sequence[ResponseTool]) -> Iterator[OfferedTool]:
+    for i, tool in enumerate(tools):
+        if isinstance(tool, NamespaceTool):
+            for j, inner in enumerate(tool.tools):
+                yield OfferedTool(inner, tool, f"tools[{i}].tools[{j}]", begins_namespace=j == 0)
+        elif not isinstance(tool, HostedTool):
+            yield OfferedTool(tool, None, f"tools[{i}]")
+
+
+def _named(offered: Sequence[OfferedTool], choice: NamedToolChoice, field: str) -> OfferedTool:
+    for tool in offered:
+        if (tool.tool.type, tool.tool.name) == (choice.type, choice.name):
+            return tool
+    raise errors.invalid(f"'{field}': no such {choice.type} in 'tools'.", field, "invalid_value")
+
+
+def _has_regex(tool: CustomTool) -> bool:
+    return tool.format is not None and tool.format.syntax == "regex"
+
+
+def _custom_parameters(tool: CustomTool) -> dict[str, Any]:
+    """A schema of one string. A regular expression is part of it; a Lark grammar is told in words."""
+    text: dict[str, Any] = {"type": "string"}
+    if tool.format is not None and _has_regex(tool):
+        text["pattern"] = f"^(?:{tool.format.definition})$"
+    elif tool.format is not None and tool.format.syntax == "lark":
+        text["description"] = f"The text follows this Lark grammar:\n{tool.format.definition}"
+    return {"type": "object", "properties": {"input": text}, "required": ["input"], "additionalProperties": False}

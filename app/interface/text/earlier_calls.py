@@ -1,0 +1,60 @@
+"""Calls of earlier turns as a chat template takes them, however badly their arguments ended.
+
+OpenAI's API has arguments as text, most templates want the object, some the text. What a limit has cut is completed,
+so that a conversation goes on after it. It knows no particular template.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from pydantic_core import from_json
+
+from app.interface.wire.chat import FunctionCall, Message, ToolCall
+
+CallForm = Literal["object", "text", "none"]
+"""As what a template shows a call's arguments; "none": it does not show calls."""
+_NAME, _KEY, _VALUE = "probe_name", "probe_key", "probe_value"
+_ID = "probe0000"  # Mistral's template wants nine letters
+_PROBE = (
+    Message(role="user", content="probe"),
+    Message(
+        role="assistant",
+        tool_calls=[ToolCall(id=_ID, function=FunctionCall(name=_NAME, arguments=f'{{"{_KEY}": "{_VALUE}"}}'))],
+    ),
+    Message(role="tool", tool_call_id=_ID, name=_NAME, content="probe"),
+)
+
+
+def call_form(render: Callable[[Sequence[Message], CallForm], str]) -> CallForm:
+    """How a template wants arguments, found by rendering a call. render: raises where the template fails."""
+    forms: tuple[CallForm, ...] = ("object", "text")
+    for form in forms:
+        try:
+            text = render(_PROBE, form)
+        except Exception:  # whatever a template raises for what it does not expect
+            continue
+        # An object that Python wrote, and not the template as JSON, has single quotes.
+        if _NAME in text and _VALUE in text and f"'{_VALUE}'" not in text:
+            return form
+    return "none"
+
+
+def call_value(call: ToolCall, form: CallForm) -> dict[str, Any]:
+    """The call as templates expect it."""
+    text = call.function.arguments_text
+    arguments = text if form == "text" else read_arguments(text)
+    return {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
+
+
+def read_arguments(text: str) -> dict[str, Any]:
+    """The object that the text begins with. One that is cut has what stands before the cut.
+
+    Any other text becomes the one argument `arguments`: the model has to see what it wrote.
+    """
+    try:
+        value = from_json(text, allow_partial="trailing-strings")
+    except ValueError:
+        return {"arguments": text}
+    if value is None:
+        return {}
+    return value if isinstance(value, dict) else {"arguments": text}

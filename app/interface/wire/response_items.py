@@ -1,0 +1,181 @@
+"""The items of a response's `input`, of which a conversation consists, as pydantic models that validate only.
+
+Clients hand answers back as they got them, from this service or another: what only an answer has (ids, states,
+log-probabilities) is accepted without effect. It knows no tools, no model and no HTTP.
+"""
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import ConfigDict, Discriminator, Field, Tag
+
+from app.interface.wire.fields import Dropped, Identifier, Shallow, Text, Unsupported, Wire, kind_of, only
+
+_PARTS = "should be a string or a list of text parts"
+_Status = Literal["in_progress", "completed", "incomplete"]
+
+
+class InputTextPart(Wire):
+    """A part of a message's content, or of a tool's result: the user's text, or the model's own of before."""
+
+    type: Annotated[Literal["input_text", "output_text"], only("input_text", "output_text")]
+    text: Text
+    annotations: Dropped = None
+    logprobs: Annotated[Any, Shallow()] = None
+    """Of an answer that is handed back as it was; nothing is done with it."""
+    parsed: Dropped = None
+    prompt_cache_breakpoint: Unsupported = None
+
+
+TextOrParts = Annotated[
+    Annotated[Text, Tag("text")] | Annotated[list[InputTextPart], Field(fail_fast=True), Tag("parts")],
+    kind_of(_PARTS, {str: "text", list: "parts"}),
+]
+
+
+class _Item(Wire):
+    """What all items have."""
+
+    id: Identifier | None = None
+    status: _Status | None = None
+    created_by: Dropped = None
+    internal_chat_message_metadata_passthrough: Dropped = None
+    """Codex's note of the turn that an item belongs to."""
+
+
+class InputMessage(_Item):
+    """A message: a new one, or an answer that is handed back."""
+
+    type: Literal["message"] | None = None
+    role: Literal["system", "developer", "user", "assistant"]
+    content: TextOrParts
+    phase: Literal["commentary", "final_answer"] | None = None
+    """Of an answer that is handed back; without effect."""
+
+
+class _ToolItem(_Item):
+    """What calls and their results have."""
+
+    call_id: Identifier
+    caller: Dropped = None
+    async_: Annotated[bool | None, only(False), Field(alias="async")] = None
+
+
+class FunctionCallItem(_ToolItem):
+    """A call that the assistant made, in an earlier turn."""
+
+    type: Literal["function_call"]
+    name: Identifier
+    namespace: Identifier | None = None
+    arguments: Text
+    parsed_arguments: Dropped = None
+
+
+class FunctionCallOutputItem(_ToolItem):
+    """What a function gave."""
+
+    type: Literal["function_call_output"]
+    name: Dropped = None
+    namespace: Dropped = None
+    output: TextOrParts
+
+
+class CustomToolCallItem(_ToolItem):
+    """A call of a custom tool, in an earlier turn."""
+
+    type: Literal["custom_tool_call"]
+    name: Identifier
+    namespace: Identifier | None = None
+    input: Text
+
+
+class CustomToolCallOutputItem(_ToolItem):
+    """What a custom tool gave."""
+
+    type: Literal["custom_tool_call_output"]
+    name: Dropped = None
+    namespace: Dropped = None
+    output: TextOrParts
+
+
+class ThoughtPart(Wire):
+    """A part of a thought."""
+
+    type: Literal["reasoning_text", "text"]
+    text: Text
+
+
+class SummaryPart(Wire):
+    """A part of a thought's summary."""
+
+    type: Literal["summary_text"]
+    text: Text
+
+
+class ReasoningItem(_Item):
+    """What the assistant thought before its answer or its calls."""
+
+    type: Literal["reasoning"]
+    summary: Annotated[list[SummaryPart], Field(fail_fast=True)] | None = None
+    content: Annotated[list[ThoughtPart], Field(fail_fast=True)] | None = None
+    encrypted_content: Text | None = None
+    """Of another service, which alone can read it; without effect."""
+
+    @property
+    def thought(self) -> str:
+        """The thought, or else what it was summarized to; empty where only another service can read it."""
+        parts: list[ThoughtPart] | list[SummaryPart] = self.content or self.summary or []
+        return "\n".join(part.text for part in parts)
+
+
+HostedCall = Literal[
+    "web_search_call",
+    "file_search_call",
+    "image_generation_call",
+    "code_interpreter_call",
+    "mcp_list_tools",
+    "mcp_call",
+]
+
+
+class HostedCallItem(Wire):
+    """A record of a tool that another service ran in an earlier turn: it holds nothing that the model could read."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: HostedCall
+
+
+_HOSTED: tuple[str, ...] = get_args(HostedCall)
+_HONOURED = (
+    "message",
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "reasoning",
+)
+
+
+def _item_kind(value: object) -> str | None:
+    kind = value.get("type") if isinstance(value, dict) else 0
+    if kind is None:
+        return "message"
+    if not isinstance(kind, str):
+        return None
+    return "hosted" if kind in _HOSTED else kind if kind in _HONOURED else None
+
+
+InputItem = Annotated[
+    Annotated[InputMessage, Tag("message")]
+    | Annotated[FunctionCallItem, Tag("function_call")]
+    | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
+    | Annotated[CustomToolCallItem, Tag("custom_tool_call")]
+    | Annotated[CustomToolCallOutputItem, Tag("custom_tool_call_output")]
+    | Annotated[ReasoningItem, Tag("reasoning")]
+    | Annotated[HostedCallItem, Tag("hosted")],
+    Discriminator(
+        _item_kind,
+        custom_error_type="unsupported",
+        custom_error_message=f"is not supported; only items of type {', '.join(_HONOURED)} are",
+    ),
+]

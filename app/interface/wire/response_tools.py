@@ -1,0 +1,169 @@
+"""`tools` and `tool_choice` of a response, as pydantic models that validate and do nothing else.
+
+Functions, custom tools (whose input is text) and namespaces of both. Tools that only OpenAI's servers can run are
+accepted and left out, for clients offer them to every service. It knows no model and no HTTP.
+"""
+
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic_core import PydanticCustomError
+
+from app.interface.wire.fields import MAX_TOOLS, FunctionName, Shallow, Unsupported, Wire, only
+
+_Description = Annotated[str, StringConstraints(max_length=65536)]
+
+
+class _Callable(Wire):
+    """What functions and custom tools have."""
+
+    name: FunctionName
+    description: _Description | None = None
+    defer_loading: bool | None = None
+    """Without effect: the model is shown every tool at once."""
+    allowed_callers: Annotated[Any, only(["direct"])] = None
+    async_: Annotated[bool | None, only(False), Field(alias="async")] = None
+
+
+class FunctionTool(_Callable):
+    """A function."""
+
+    type: Literal["function"]
+    parameters: Annotated[dict[str, Any] | None, Shallow()] = None
+    strict: bool | None = None
+    output_schema: Unsupported = None
+
+
+class CustomFormat(Wire):
+    """What a custom tool's input looks like."""
+
+    type: Literal["text", "grammar"]
+    syntax: Literal["lark", "regex"] | None = None
+    definition: _Description | None = None
+
+    @model_validator(mode="after")
+    def _has_its_grammar(self) -> Self:
+        if (self.type == "grammar") != (self.syntax is not None) or (self.syntax is None) != (self.definition is None):
+            raise PydanticCustomError("invalid", "needs 'syntax' and 'definition' where its type is grammar")
+        return self
+
+
+class CustomTool(_Callable):
+    """A tool whose input is text."""
+
+    type: Literal["custom"]
+    format: CustomFormat | None = None
+
+
+def _type_of(value: object) -> object:
+    """Of a request's object, or of the model that it became, when that is written."""
+    return value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+
+
+def _kind(value: object) -> str | None:
+    kind = _type_of(value)
+    return kind if isinstance(kind, str) and kind in ("function", "custom") else None
+
+
+NamespacedTool = Annotated[
+    Annotated[FunctionTool, Tag("function")] | Annotated[CustomTool, Tag("custom")],
+    Discriminator(
+        _kind,
+        custom_error_type="unsupported",
+        custom_error_message="is not supported; only tools of type function and custom are in a namespace",
+    ),
+]
+
+
+class NamespaceTool(Wire):
+    """Tools that belong together."""
+
+    type: Literal["namespace"]
+    name: FunctionName
+    description: _Description | None = None
+    tools: Annotated[list[NamespacedTool], Field(max_length=MAX_TOOLS, fail_fast=True)]
+
+
+HostedType = Literal[
+    "web_search",
+    "web_search_2025_08_26",
+    "web_search_preview",
+    "web_search_preview_2025_03_11",
+    "file_search",
+    "image_generation",
+    "code_interpreter",
+    "mcp",
+    "computer",
+    "computer_use_preview",
+    "programmatic_tool_calling",
+    "tool_search",
+    "local_shell",
+    "shell",
+    "apply_patch",
+]
+"""Run by OpenAI's servers, or by a client in a form that only OpenAI's models were trained on."""
+_HOSTED: tuple[str, ...] = get_args(HostedType)
+
+
+class HostedTool(Wire):
+    """A tool that is left out."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: HostedType
+
+
+def _tool_kind(value: object) -> str | None:
+    kind = _type_of(value)
+    if not isinstance(kind, str):
+        return None
+    return "hosted" if kind in _HOSTED else kind if kind in ("function", "custom", "namespace") else None
+
+
+ResponseTool = Annotated[
+    Annotated[FunctionTool, Tag("function")]
+    | Annotated[CustomTool, Tag("custom")]
+    | Annotated[NamespaceTool, Tag("namespace")]
+    | Annotated[HostedTool, Tag("hosted")],
+    Discriminator(
+        _tool_kind,
+        custom_error_type="unsupported",
+        custom_error_message="is not supported; only tools of type function, custom and namespace are",
+    ),
+]
+
+
+class NamedToolChoice(Wire):
+    """`tool_choice` of one tool, or an entry of `allowed_tools`."""
+
+    type: Literal["function", "custom"]
+    name: FunctionName
+
+
+class AllowedTools(Wire):
+    """`tool_choice` of some of the tools."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedToolChoice], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+
+
+def _choice_kind(value: object) -> str | None:
+    if isinstance(value, str):
+        return "mode"
+    kind = _type_of(value)
+    kinds = {"function": "named", "custom": "named", "allowed_tools": "allowed"}
+    return kinds.get(kind) if isinstance(kind, str) else None
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("mode")]
+    | Annotated[NamedToolChoice, Tag("named")]
+    | Annotated[AllowedTools, Tag("allowed")],
+    Discriminator(
+        _choice_kind,
+        custom_error_type="unsupported",
+        custom_error_message='is not supported; only "none", "auto", "required", a function, a custom tool and '
+        "allowed_tools of those are",
+    ),
+]

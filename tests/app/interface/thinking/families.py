@@ -1,0 +1,64 @@
+"""What matters of thinking models' templates, each in a few lines, and a model of each without weights."""
+
+import re
+from typing import Any, Final
+
+from app.interface.text.chat_model import ChatModel
+from tests.app.tiny_model import EOS_ID, reference_tokenizer, tokenizer_json
+
+_MESSAGES: Final = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{% if message.role == 'assistant' and message.reasoning_content and not loop.first %}"
+    "<think>\n{{ message.reasoning_content }}\n</think>\n\n{% endif %}"
+    "{{ message.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+)
+SWITCHED: Final = _MESSAGES + (
+    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
+)
+"""As Qwen 3: it thinks unless it shall not, and opens the thought itself."""
+OPENING: Final = _MESSAGES + "<think>\n"
+"""As DeepSeek R1: it always thinks, and the prompt opens the thought."""
+OFF: Final = _MESSAGES + (
+    "{% if not thinking is defined %}{% set thinking = false %}{% endif %}{{ '<think>' if thinking else '</think>' }}"
+)
+"""As DeepSeek V3.1: it thinks if it shall."""
+EFFORT: Final = "Reasoning: {{ reasoning_effort | default('medium') }}\n" + _MESSAGES
+"""As gpt-oss, which writes the effort as it is."""
+EITHER: Final = (
+    "{% if reasoning_effort is defined and reasoning_effort not in ['none', 'high'] %}"
+    "{{ raise_exception('no such effort') }}{% endif %}"
+    "{{ '[MODEL_SETTINGS]' + (reasoning_effort | default('none')) }}{{ messages[0].content }}[/INST]{# [THINK] #}"
+)
+"""As Mistral's, which refuses other efforts."""
+MARKS: Final = ("<think>", "</think>")
+MARK_IDS: Final = tuple(len(tokenizer_json()["model"]["vocab"]) + place for place in range(2))
+
+
+def thinking_tokenizer(*, is_special: bool) -> dict[str, Any]:
+    """The tiny tokenizer with the marks as tokens of their own, special ones or not."""
+    tokenizer = tokenizer_json()
+    entry = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": is_special}
+    marks = zip(MARK_IDS, MARKS, strict=True)
+    tokenizer["added_tokens"] += [{"id": number, "content": mark, **entry} for number, mark in marks]
+    return tokenizer
+
+
+def thinking_model(template: str = SWITCHED, *, tokens: bool | None = None) -> ChatModel:
+    """tokens: whether the marks are special tokens or not; None: they are plain text."""
+    sizes = {"vocab_size": MARK_IDS[-1] + 1, "max_position_embeddings": 2048, "hidden_size": 8}
+    return ChatModel(
+        tokenizer=tokenizer_json() if tokens is None else thinking_tokenizer(is_special=tokens),
+        config={**sizes, "eos_token_id": EOS_ID},
+        tokenizer_config={"eos_token": "<|im_end|>"},
+        template=template,
+    )
+
+
+def encoded(text: str, *, has_tokens: bool) -> list[int]:
+    """The text as a model writes it. has_tokens: whether the marks are tokens of their own."""
+    if not has_tokens:
+        return list(reference_tokenizer().encode(text).ids)
+    ids: list[int] = []
+    for part in re.split("(</?think>)", text):
+        ids += [MARK_IDS[MARKS.index(part)]] if part in MARKS else reference_tokenizer().encode(part).ids
+    return ids

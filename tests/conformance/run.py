@@ -23,7 +23,8 @@ from typing import Any
 
 from tests.conformance import lm_eval_task
 from tests.conformance.table import RESULTS, with_table
-from tests.service.running import ROOT, running_service, write_config
+from tests.listening import listens
+from tests.service.running import ROOT, free_port, running_service, wait_until, write_config
 
 HERE = Path(__file__).parent
 BUILD = ROOT / "build" / "conformance"
@@ -39,6 +40,16 @@ class Client:
     packages: tuple[str, ...]
     """The packages whose versions go into the results."""
     pytest_options: tuple[str, ...] = ()
+    node_packages: tuple[str, ...] = ()
+    """The same of npm's; their pinned names are in requirements/CLIENT.npm."""
+    is_agent: bool = False
+    """Whether its tests have a service whose model is a script, in place of the embedded model."""
+
+    @property
+    def requirements(self) -> list[Path]:
+        """The files that say what is installed."""
+        folder = HERE / "requirements"
+        return [folder / f"{self.name}.txt", *([folder / f"{self.name}.npm"] if self.node_packages else [])]
 
 
 LANGCHAIN_OPTIONS = (
@@ -55,6 +66,9 @@ CLIENTS = (
     Client("litellm", ("litellm",)),
     Client("schemathesis", ("schemathesis",)),
     Client("lm_eval", ("lm_eval",)),
+    Client("codex", (), node_packages=("@openai/codex",), is_agent=True),
+    Client("opencode", (), node_packages=("opencode-ai",), is_agent=True),
+    Client("qwen_code", (), node_packages=("@qwen-code/qwen-code",), is_agent=True),
 )
 
 
@@ -63,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     clients = [client for client in CLIENTS if not options.clients or client.name in options.clients]
     pythons = {client.name: _environment(client) for client in clients}
-    with _service(options) as (url, model):
+    with _service(options, is_needed=not all(client.is_agent for client in clients)) as (url, model):
         results = [_run(client, pythons[client.name], url, model) for client in clients]
     if not options.no_write:
         _write(results, model)
@@ -85,24 +99,48 @@ def _parser() -> argparse.ArgumentParser:
 def _environment(client: Client) -> Path:
     """The client's interpreter; installed again when its requirements have changed."""
     folder = BUILD / client.name
-    requirements = HERE / "requirements" / f"{client.name}.txt"
     python = folder / "bin" / "python"
     stamp = folder / "installed"
-    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in client.requirements)).hexdigest()
     if not stamp.exists() or stamp.read_text() != digest:
         print(f"Installing {client.name} into {folder.relative_to(ROOT)}", flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
         # Everything is pinned, so nothing has to be resolved.
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        subprocess.run([*pip, "--requirement", str(requirements)], check=True)
+        subprocess.run([*pip, "--requirement", str(client.requirements[0])], check=True)
+        if client.node_packages:
+            _install_node_packages(folder, client.requirements[1])
         stamp.write_text(digest)
     return python
 
 
+def _install_node_packages(folder: Path, requirements: Path) -> None:
+    npm = ["npm", "install", "--prefix", str(folder / "node"), "--no-audit", "--no-fund", "--loglevel=error"]
+    environment = os.environ | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+    subprocess.run([*npm, *requirements.read_text().split()], env=environment, check=True)
+
+
 @contextmanager
-def _service(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    if options.url:
-        yield options.url, options.model
+def _scripted(client: Client, work: Path) -> Iterator[str]:
+    """The address of a service whose model is a script; empty for a client that needs none."""
+    if not client.is_agent:
+        yield ""
+        return
+    port = free_port()
+    command = [sys.executable, "-m", "tests.conformance.scripted", "--port", str(port), "--work", str(work)]
+    process = subprocess.Popen(command, cwd=ROOT)
+    try:
+        wait_until(lambda: listens("127.0.0.1", port) or process.poll() is not None, "the scripted service", 60)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@contextmanager
+def _service(options: argparse.Namespace, *, is_needed: bool) -> Iterator[tuple[str, str]]:
+    if options.url or not is_needed:
+        yield options.url or "", options.model
         return
     with tempfile.TemporaryDirectory(prefix="redoubt-conformance-") as folder:
         config = write_config(Path(folder) / "service.yaml", {"ingress": {"default_max_tokens": 128}})
@@ -123,14 +161,25 @@ def _run(client: Client, python: Path, url: str, model: str) -> dict[str, Any]:
     environment |= {"REDOUBT_URL": url, "REDOUBT_MODEL": model, "REDOUBT_WORK": str(work)}
     environment["PYTHONDONTWRITEBYTECODE"] = "1"
     print(f"--- {client.name}", flush=True)
-    subprocess.run(command, cwd=HERE / "clients", env=environment, timeout=LONGEST_S, check=False)
+    folder = python.parent.parent
+    programs = [folder / "bin", folder / "node" / "node_modules" / ".bin"] if client.node_packages else []
+    environment["PATH"] = ":".join([*map(str, programs), environment["PATH"]])
+    with _scripted(client, work) as scripted_url:
+        environment["REDOUBT_SCRIPTED_URL"] = scripted_url
+        subprocess.run(command, cwd=HERE / "clients", env=environment, timeout=LONGEST_S, check=False)
     versions = {package: _version(python, package) for package in client.packages}
+    versions |= {package: _node_version(folder, package) for package in client.node_packages}
     return {"client": client.name, "versions": versions} | outcomes(report)
 
 
 def _version(python: Path, package: str) -> str:
     code = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
     return subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _node_version(folder: Path, package: str) -> str:
+    described = json.loads((folder / "node" / "node_modules" / package / "package.json").read_text())
+    return str(described["version"])
 
 
 def outcomes(report: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from agents import Desk
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +26,15 @@ def model() -> str:
 def work() -> Path:
     """What run.py has prepared for this client."""
     return Path(os.environ["REDOUBT_WORK"])
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    """For an agent whose model is a script."""
+    folder, home = tmp_path / "folder", tmp_path / "home"
+    folder.mkdir()
+    home.mkdir()
+    return Desk(os.environ["REDOUBT_SCRIPTED_URL"], folder, home, Path(os.environ["REDOUBT_WORK"]))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,7 +1,9 @@
 import gzip
 import json
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,27 @@ def test_health_and_models(service: RunningService) -> None:
     for probe in ("/health", "/livez", "/readyz"):
         assert httpx.get(f"{service.url}{probe}").status_code == 200
     assert httpx.get(f"{service.url}/v1/models").json()["data"][0]["id"] == service.model
+
+
+def test_streams_that_wait_in_the_queue_are_kept_alive(service: RunningService) -> None:
+    """Through Serve and HAProxy: their answers begin after `ingress.keep_alive_comment_s`, 15 s."""
+    all_have_begun = threading.Barrier(6)
+
+    def first_piece(number: int) -> bytes:
+        body = service.endless(f"Story {number}", max_tokens=7000)
+        with httpx.stream("POST", f"{service.url}/v1/completions", json=body, timeout=60) as stream:
+            assert stream.status_code == 200
+            pieces = stream.iter_raw()  # kept: a forgotten iterator closes its connection
+            piece = next(pieces)
+            all_have_begun.wait(60)
+        return piece
+
+    with ThreadPoolExecutor(6) as clients:
+        pieces = [*clients.map(first_piece, range(6))]
+    waited = [piece for piece in pieces if piece == b": keep-alive\n\n"]
+    assert len(waited) == 2, "four are computed at once"
+    assert all(piece.startswith(b"data: ") for piece in pieces if piece not in waited)
+    service.wait_until_idle()
 
 
 def test_clients_ask_as_they_do(service: RunningService) -> None:

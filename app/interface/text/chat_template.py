@@ -73,7 +73,8 @@ class ChatTemplate:
 
         marks_start: whether `start_mark` is among them. It is not where the first message begins with white
             space or has no text, or where the template does not show it.
-        Raises ApiError (400) with the template's message.
+        Where the template refuses the messages, consecutive ones of the user or the system are tried as one: many
+        want roles that alternate, and agents send several. Raises ApiError (400) with the template's message.
         """
         for i, message in enumerate(messages):
             self._check(i, message)
@@ -88,13 +89,15 @@ class ChatTemplate:
             first = next((i for i, message in enumerate(messages) if not is_system(message)), None)
             if first is not None:
                 marked[first]["content"] = self._with_start_mark(marked[first]["content"])
-        try:
-            return self._render(marked, marked_tools, self._chosen(options))
-        except jinja2.TemplateError as error:
-            reason = str(error.message or type(error).__name__).replace(self.mark, "")
-        except (TypeError, ValueError, LookupError, ArithmeticError, RecursionError, AttributeError) as error:
-            reason = type(error).__name__
-        raise errors.invalid(f"The model's chat template refuses these messages: {reason}", "messages")
+        chosen, reasons, joined = self._chosen(options), list[str](), _joined(marked)
+        for turns in [marked] if len(joined) == len(marked) else [marked, joined]:
+            try:
+                return self._render(turns, marked_tools, chosen)
+            except jinja2.TemplateError as error:
+                reasons.append(str(error.message or type(error).__name__).replace(self.mark, ""))
+            except (TypeError, ValueError, LookupError, ArithmeticError, RecursionError, AttributeError) as error:
+                reasons.append(type(error).__name__)
+        raise errors.invalid(f"The model's chat template refuses these messages: {reasons[0]}", "messages")
 
     def _render(
         self, messages: list[Any], tools: list[Any] | None = None, chosen: Mapping[str, Any] | None = None
@@ -238,6 +241,20 @@ def _to_json(
 ) -> str:
     """Plain JSON; Jinja's own filter escapes for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _joined(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with consecutive ones of the user, and of the system, as one each."""
+    joined: list[dict[str, Any]] = []
+    for message in messages:
+        last = joined[-1] if joined else None
+        if last is None or message["role"] != last["role"] or message["role"] not in ("user", "system", "developer"):
+            joined.append(message)
+        elif isinstance(message["content"], str):
+            joined[-1] = {**last, "content": f"{last['content']}\n\n{message['content']}"}
+        else:
+            joined[-1] = {**last, "content": [*last["content"], *message["content"]]}
+    return joined
 
 
 def _raise_exception(message: str) -> None:

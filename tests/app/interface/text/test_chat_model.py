@@ -23,6 +23,10 @@ from tests.app.tiny_model import (
     tokenizer_json,
 )
 
+ALTERNATING = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}[{{ m.role }}: {{ m.content }}]{% endfor %}"
+)
 LLAMA2_TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'user' %}{{ bos_token + '[INST] ' + m.content.strip() + ' [/INST]' }}"
     "{% else %}{{ ' ' + m.content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}"
@@ -177,6 +181,20 @@ def test_what_a_template_refuses_is_a_400_with_its_words(template: str, reason: 
         tiny_model(template).chat_prompt([user("<|im_end|>")])
     assert (caught.value.status, caught.value.param) == (400, "messages")
     assert "\ue000" not in caught.value.message
+
+
+def test_several_turns_of_the_user_are_one_where_a_template_wants_roles_to_alternate() -> None:
+    turns = [user("a"), user("<|im_end|>b"), Message(role="assistant", content="c"), user("d")]
+
+    def shown(template: str, messages: list[Message]) -> str:
+        return reference_tokenizer().decode(tiny_model(template).chat_prompt(messages), skip_special_tokens=False)
+
+    assert shown(ALTERNATING, turns) == "[user: a\n\n<|im_end|>b][assistant: c][user: d]"
+    assert tiny_model(ALTERNATING).chat_prompt(turns).count(2) == 0, "what users write is text"
+    assert tiny_model(ALTERNATING).conversation(turns).token_ids == tiny_model(ALTERNATING).chat_prompt(turns)
+    assert "[user: a][user: " in shown("{% for m in messages %}[{{ m.role }}: {{ m.content }}]{% endfor %}", turns)
+    with pytest.raises(ApiError, match="roles must alternate"):
+        shown(ALTERNATING, [Message(role="assistant", content="c"), *turns])
 
 
 def test_template_helpers() -> None:

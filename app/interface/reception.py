@@ -161,9 +161,8 @@ class Reception:
             return Response(await answer.body(), media_type="application/json")
         opening.answer = answer
         first = await first_of(answer.deltas)
-        leave = None if answer.keeper is None else answer.keeper.leave
         written = events(answer, first, opening.broken_off)
-        return EventStream(written, answer.deltas, leave, keep_alive_s=keep_alive_s)
+        return EventStream(written, answer.deltas, answer.ended, keep_alive_s=keep_alive_s)
 
     async def in_thread(self, work: Callable[[], Planned]) -> Planned:
         """Runs `work` off the event loop, so that other streams go on."""
@@ -211,5 +210,4 @@ class _Opening:
         def failed(error: Exception) -> bytes:
             return answer.writer.begin() + answer.writer.fail(self.broken_off(error))
 
-        leave = None if answer.keeper is None else answer.keeper.leave
-        return LateStream(beginning, failed, leave, keep_alive_s=self.keep_alive_s)
+        return LateStream(beginning, failed, answer.ended, keep_alive_s=self.keep_alive_s)

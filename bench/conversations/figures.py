@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from bench.conversations.client import Receipt
-from bench.conversations.plan import Selection
+from bench.conversations.plan import Selection, model_of
 
 SAMPLES: Final = "samples"
 """Where figures have the times of single requests, so that rounds can be pooled; not in the JSON."""
@@ -97,8 +97,8 @@ def figures(
 
 def _by_model(good: Sequence[Receipt], models: Sequence[str]) -> dict[str, dict[str, Any]]:
     result: dict[str, dict[str, Any]] = {}
-    for place, model in enumerate(models):
-        times = [request_times(one) for one in good if one.conversation % len(models) == place]
+    for model in models:
+        times = [request_times(one) for one in good if model_of(one.conversation, models) == model]
         result[model] = {
             "completed": len(times),
             "first_token_s": quantiles([one.first_s for one in times]),

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.common import ROOT
 from bench.conversations.client import Receipt
-from bench.conversations.plan import Selection, TurnRequest, arrival_times_s
+from bench.conversations.plan import Selection, TurnRequest, arrival_times_s, model_of
 
 _START_S = 30.0
 """The most that the client's process takes before and after the run."""
@@ -35,7 +35,7 @@ class Load:
         job = {
             "url": url,
             "conversations": [
-                [body(models[number % len(models)], request) for request in one.requests]
+                [body(model_of(number, models), request) for request in one.requests]
                 for number, one in enumerate(selection.conversations)
             ],
             "arrivals_s": self._arrivals_s(len(selection.conversations)),

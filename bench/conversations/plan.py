@@ -22,6 +22,11 @@ FIRST_MAPPED_ID = 512
 Tokenize = Callable[[str], Sequence[int]]
 
 
+def model_of(conversation: int, models: Sequence[str]) -> str:
+    """Which of the models a run's conversation goes to, by its number: each in turn."""
+    return models[conversation % len(models)]
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """What is sent of a conversation."""

@@ -52,11 +52,11 @@ def _rounds(result: Mapping[str, Any]) -> list[str]:
         ratio = (result["ratios"].get(name) or {}).get("requests_per_s")
         cells = [
             name,
-            _number(found["requests_per_s"], 1, "{:.2f}"),
-            _number(found["tokens_per_s"], 1, "{:.1f}"),
-            _three(found, "first_token", 1, "{:.2f}"),
-            _three(found, "token", 1000, "{:.0f}"),
-            _number(found["event_gap_p99_s"], 1000, "{:.0f}"),
+            number(found["requests_per_s"], 1, "{:.2f}"),
+            number(found["tokens_per_s"], 1, "{:.1f}"),
+            three(found, "first_token", 1, "{:.2f}"),
+            three(found, "token", 1000, "{:.0f}"),
+            number(found["event_gap_p99_s"], 1000, "{:.0f}"),
             str(sum(one["requests"] - one["completed"] for one in rounds)),
             f"{sum(one['promise']['kept'] for one in rounds)} of {len(rounds)} rounds",
             "" if ratio is None else f"{ratio['median']} ({ratio['lowest']} to {ratio['highest']})",
@@ -77,8 +77,8 @@ def _found_rates(result: Mapping[str, Any]) -> list[str]:
     for name, one in found.items():
         probes = ", ".join(f"{p['rate']:.2f} {'kept' if p['kept'] else 'broken'}" for p in one["probes"])
         loops = [one[loop]["requests_per_s"] if loop in one else None for loop in ("one_at_a_time", "closed_loop")]
-        alone, closed = (_number(rate, 1, "{:.2f}") for rate in loops)
-        broken = _number(one["broken_at"], 1, "{:.2f}")
+        alone, closed = (number(rate, 1, "{:.2f}") for rate in loops)
+        broken = number(one["broken_at"], 1, "{:.2f}")
         lines.append(f"| {name} | {one['conversations_per_s']:.2f} | {broken} | {alone} | {closed} | {probes or '-'} |")
     lines.append("")
     for name, one in found.items():
@@ -91,9 +91,11 @@ def _found_rates(result: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _three(found: Mapping[str, float | None], name: str, factor: float, form: str) -> str:
-    return ", ".join(_number(found[f"{name}_{p}_s"], factor, form) for p in ("p50", "p95", "p99"))
+def three(found: Mapping[str, float | None], name: str, factor: float, form: str) -> str:
+    """Median, 95 % and 99 % of a time of `figures.pooled`, as `number` writes them."""
+    return ", ".join(number(found[f"{name}_{p}_s"], factor, form) for p in ("p50", "p95", "p99"))
 
 
-def _number(value: float | None, factor: float, form: str) -> str:
+def number(value: float | None, factor: float, form: str) -> str:
+    """factor times the value in this form; "-" where there is none."""
     return "-" if value is None else form.format(factor * value)

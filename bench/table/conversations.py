@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.compare_table import OURS
+from bench.conversations.table import number, three
 from bench.table.cells import MODELS
 from bench.table.markdown import heading, row
 from bench.table.results import Machine, ResultsError
@@ -80,8 +81,8 @@ def short_table(runs: Sequence[Conversations]) -> str:
             row(
                 [
                     f"{run.title} ({run.machine.title}; `{run.file}`)",
-                    _number(run.result["medians"][OURS]["requests_per_s"], 2),
-                    _number(run.result["all_rounds"][OURS]["first_token_p99_s"], 2),
+                    number(run.result["medians"][OURS]["requests_per_s"], 1, "{:.2f}"),
+                    number(run.result["all_rounds"][OURS]["first_token_p99_s"], 1, "{:.2f}"),
                     *cells,
                     f"{wait} of ours" if wait else "",
                 ]
@@ -106,8 +107,8 @@ def details(runs: Sequence[Conversations]) -> str:
                 row(
                     [
                         *(run.file, run.title, SERVERS.get(name, name)),
-                        *(_number(found["requests_per_s"], 2), _number(found["tokens_per_s"], 0)),
-                        *(_three(times, "first_token", 1, 2), _three(times, "token", 1000, 0)),
+                        *(number(found["requests_per_s"], 1, "{:.2f}"), number(found["tokens_per_s"], 1, "{:.0f}")),
+                        *(three(times, "first_token", 1, "{:.2f}"), three(times, "token", 1000, "{:.0f}")),
                         _spread((run.result["ratios"].get(name) or {}).get("requests_per_s")),
                     ]
                 )
@@ -122,8 +123,8 @@ def _rates(runs: Sequence[Conversations]) -> str:
             [
                 run.file,
                 SERVERS.get(name, name),
-                _number(found["conversations_per_s"], 2),
-                _number(found["broken_at"], 2),
+                number(found["conversations_per_s"], 1, "{:.2f}"),
+                number(found["broken_at"], 1, "{:.2f}"),
             ]
         )
         for run in runs
@@ -158,11 +159,3 @@ def _best(ratios: Mapping[str, Any], names: Sequence[str], figure: str) -> str:
 
 def _spread(ratio: Mapping[str, float] | None) -> str:
     return "" if ratio is None else f"{ratio['median']:.2f} ({ratio['lowest']:.2f} to {ratio['highest']:.2f})"
-
-
-def _three(times: Mapping[str, float | None], name: str, factor: float, digits: int) -> str:
-    return ", ".join(_number(times[f"{name}_{p}_s"], digits, factor) for p in ("p50", "p95", "p99"))
-
-
-def _number(value: float | None, digits: int, factor: float = 1) -> str:
-    return "-" if value is None else f"{factor * value:.{digits}f}"

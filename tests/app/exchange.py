@@ -2,10 +2,27 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 _LONGEST_WAIT_S = 20.0
+
+
+def http_scope(method: str, path: str, headers: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:
+    """What a server tells an application of a request from this machine."""
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": headers,
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
 
 
 class Exchange:
@@ -23,19 +40,7 @@ class Exchange:
         self._gone = asyncio.Event()
         self._news = asyncio.Event()
         given = {"host": "localhost", "content-type": "application/json", **(headers or {})}
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": method,
-            "scheme": "http",
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": b"",
-            "headers": [(name.encode(), value.encode()) for name, value in given.items()],
-            "client": ("127.0.0.1", 1),
-            "server": ("127.0.0.1", 80),
-        }
+        scope = http_scope(method, path, [(name.encode(), value.encode()) for name, value in given.items()])
         self._running = asyncio.create_task(app(scope, self._receive, self._send))
 
     async def until(self, has_come: Callable[["Exchange"], bool]) -> None:

@@ -77,7 +77,11 @@ class StreamedAnswer(Generic[Writer]):
     deltas: Deltas
     writer: Writer
     keeper: Keeper | None = None
-    """Its `leave` is called after the stream's end by who sends it."""
+
+    @property
+    def ended(self) -> Callable[[], None] | None:
+        """To be called after the stream's end, by who sends it; None: nobody wants to know."""
+        return None if self.keeper is None else self.keeper.leave
 
 
 class Running(Protocol):

@@ -70,13 +70,18 @@ class FunctionCallItem(_ToolItem):
     parsed_arguments: Dropped = None
 
 
-class FunctionCallOutputItem(_ToolItem):
-    """What a function gave."""
+class _ToolOutputItem(_ToolItem):
+    """What a tool gave."""
 
-    type: Literal["function_call_output"]
     name: Dropped = None
     namespace: Dropped = None
     output: TextOrParts
+
+
+class FunctionCallOutputItem(_ToolOutputItem):
+    """What a function gave."""
+
+    type: Literal["function_call_output"]
 
 
 class CustomToolCallItem(_ToolItem):
@@ -88,13 +93,10 @@ class CustomToolCallItem(_ToolItem):
     input: Text
 
 
-class CustomToolCallOutputItem(_ToolItem):
+class CustomToolCallOutputItem(_ToolOutputItem):
     """What a custom tool gave."""
 
     type: Literal["custom_tool_call_output"]
-    name: Dropped = None
-    namespace: Dropped = None
-    output: TextOrParts
 
 
 class ThoughtPart(Wire):

@@ -5,15 +5,15 @@ import json
 import re
 import socket
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
 import pytest
 
 from app.interface.hosts import AllowedHosts
-from app.interface.page_gate.mount import mount_page
+from tests.app.exchange import http_scope
 from tests.app.fake_worker import FakeWorker, deltas
+from tests.app.interface.with_page import app_with_page
 from tests.app.service import http_app, never
 
 FOREIGN = (
@@ -63,20 +63,7 @@ async def answered(app: Any, path: str, *hosts: str, method: str = "GET", **opti
         messages.append(message)
 
     headers = [(b"host", host.encode("latin-1")) for host in hosts] + options.get("headers", [])
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "headers": headers,
-        "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", 80),
-    }
-    await app(scope, receive, send)
+    await app(http_scope(method, path, headers), receive, send)
     start = messages[0]
     body = b"".join(message.get("body", b"") for message in messages[1:])
     return httpx2.Response(start["status"], headers=start["headers"], content=body)
@@ -111,17 +98,9 @@ def test_listed_names(listed: Sequence[str], allowed: Sequence[str], refused: Se
     assert not any(map(hosts.allows, refused))
 
 
-async def with_page() -> Any:
-    app = http_app(never)
-    mount_page(app)
-    return app
-
-
 @pytest.fixture(scope="module")
 def whole() -> Any:
-    """The application with its page. Gradio makes event loops of its own that it never closes, unless one runs."""
-    with ThreadPoolExecutor(max_workers=1) as thread_of_its_own:
-        return thread_of_its_own.submit(asyncio.run, with_page()).result()
+    return app_with_page(never)
 
 
 PATHS = (

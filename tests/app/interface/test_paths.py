@@ -1,31 +1,21 @@
 """Paths as clients write them: without `/v1`, with a slash at the end, with HEAD, and those that are not there."""
 
-import asyncio
 import json
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from app.interface.page_gate.mount import mount_page
 from tests.app.exchange import Exchange
 from tests.app.fake_worker import FakeWorker, deltas
+from tests.app.interface.with_page import app_with_page
 from tests.app.service import http_app
 
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 
 
-async def with_page() -> Any:
-    app = http_app(FakeWorker(lambda _: deltas([1])).generate)
-    mount_page(app)
-    return app
-
-
 @pytest.fixture(scope="module")
 def whole() -> Any:
-    """The application with its page. Gradio makes event loops of its own that it never closes, unless one runs."""
-    with ThreadPoolExecutor(max_workers=1) as thread_of_its_own:
-        return thread_of_its_own.submit(asyncio.run, with_page()).result()
+    return app_with_page(FakeWorker(lambda _: deltas([1])).generate)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from app.interface.callers import Caller
@@ -18,6 +17,7 @@ from app.interface.planning.limits import Limits
 from app.interface.wire.chat import ChatCompletionRequest
 from app.messages.failures import ConstraintError
 from app.workers.constraints import Constraints
+from tests.app.interface.functions.constrained import lets_through
 from tests.app.tiny_model import EOS_ID, reference_tokenizer, tiny_model, tokenizer_json
 
 SCHEMA: dict[str, Any] = {
@@ -56,15 +56,7 @@ def allows(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         return ids
 
     def allowed(grammar: str, text: str) -> bool:
-        constraint = made.compile(grammar)
-        for token in [*encoded(text), EOS_ID]:
-            mask = np.full(-(-(MARK_ID + 1) // 32), 0xFFFFFFFF, np.uint32)
-            constraint.fill_mask(mask)
-            if not mask[token // 32] >> np.uint32(token % 32) & np.uint32(1):
-                return False
-            constraint.accept(token)
-            assert constraint.error is None
-        return True
+        return lets_through(made, grammar, [*encoded(text), EOS_ID], MARK_ID + 1)
 
     yield allowed
     made.close()

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
 from app.interface.functions.call_grammar import CallableFunction, answer_grammar, call_grammar
@@ -13,6 +12,7 @@ from app.interface.thinking.marks import FAMILIES, Thought
 from app.interface.wire.chat import ChatCompletionRequest
 from app.messages.failures import ConstraintError
 from app.workers.constraints import Constraints
+from tests.app.interface.functions.constrained import lets_through
 from tests.app.interface.thinking.families import MARK_IDS, MARKS, encoded, thinking_tokenizer
 from tests.app.tiny_model import EOS_ID
 
@@ -61,15 +61,8 @@ def allows(made: Constraints, tokens: bool | None) -> Allows:
     """Whether a grammar lets an output through, its end included."""
 
     def allowed(grammar: str, text: str) -> bool:
-        constraint = made.compile(grammar)
-        for token in [*encoded(text, has_tokens=tokens is not None), EOS_ID]:
-            mask = np.full(-(-VOCABULARY // 32), 0xFFFFFFFF, np.uint32)
-            constraint.fill_mask(mask)
-            if not mask[token // 32] >> np.uint32(token % 32) & np.uint32(1):
-                return False
-            constraint.accept(token)
-            assert constraint.error is None
-        return True
+        token_ids = [*encoded(text, has_tokens=tokens is not None), EOS_ID]
+        return lets_through(made, grammar, token_ids, VOCABULARY)
 
     return allowed
 

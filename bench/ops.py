@@ -92,8 +92,16 @@ def attention_shapes() -> list[AttentionShape]:
 ROW_SHAPES = (
     ("rms_norm", 512, 576),
     ("rms_norm", 512, 4096),
-    ("silu_mul", 512, 1536),
-    ("silu_mul", 512, 11_008),
+    ("layer_norm", 512, 4096),
+    ("silu", 512, 1536),
+    ("silu", 512, 11_008),
+    ("gelu_tanh", 512, 11_008),
+    ("gelu_erf", 512, 11_008),
+    ("relu2", 512, 11_008),
+    ("swiglu_oai", 512, 2880),
+    ("add_scaled", 512, 4096),
+    ("scale", 512, 4096),
+    ("softcap", 8, 256_000),
     ("rope", 8192, 64),
     ("rope", 8192, 128),
     ("write_kv", 4096, 64),
@@ -158,7 +166,7 @@ def describe(result: Result) -> str:
     shares = (result.share_of_fma_peak, result.share_of_read_rate, result.share_of_limit)
     columns = "".join("        -" if share is None else f"{share:9.1%}" for share in shares)
     shape = " ".join(f"{name}={value}" for name, value in result.shape.items())
-    return f"{result.op:10}{result.tier:12}{result.seconds * 1e6:12.1f} us{columns}  {shape}"
+    return f"{result.op:12}{result.tier:12}{result.seconds * 1e6:12.1f} us{columns}  {shape}"
 
 
 def main() -> None:
@@ -181,7 +189,7 @@ def main() -> None:
             print(describe(result), flush=True)
 
     if not arguments.json:
-        print(f"{'op':10}{'tier':12}{'time':>15}{'of FMA':>9}{'of read':>9}{'of limit':>9}  shape")
+        print(f"{'op':12}{'tier':12}{'time':>15}{'of FMA':>9}{'of read':>9}{'of limit':>9}  shape")
     for shape in attention_shapes():
         if "attention".startswith(arguments.only):
             report(time_attention(shape, tier, threads, repeats, limits))

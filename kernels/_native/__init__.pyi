@@ -4,7 +4,7 @@ Arrays are C-contiguous NumPy arrays; the GIL is released while they are used.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -293,8 +293,9 @@ class Model:
         max_sequences: int,
         max_step_tokens: int,
         max_context_tokens: int,
+        page_groups: bool = False,
     ) -> None:
-        """Loads `folder` (config.json, model.safetensors).
+        """Loads the model.safetensors of `folder`, whose header describes the model; no other file is read.
 
         Raises PackedFileError, ValueError naming the argument, OSError.
 
@@ -334,11 +335,34 @@ class Model:
     def threads(self) -> int: ...
     @property
     def page_table(self) -> I32:
-        """[max_sequences, ceil(max_context_tokens / PAGE_TOKENS)], written by the caller: a view."""
+        """[max_sequences, ceil(max_context_tokens / PAGE_TOKENS)], written by the caller: a view.
+
+        With page_groups [groups, max_sequences, ...]: a page belongs to one group. Entries before all that a step's
+        tokens see of a group (its window) are not read.
+        """
+
+    @property
+    def group_windows(self) -> list[int]:
+        """[groups]: how many keys a token of the group's layers sees, itself included; 0: all."""
 
     @staticmethod
-    def kv_page_bytes(folder: str | ModelFiles, kv_type: str) -> int:
-        """Bytes of one page over all layers, to size kv_pages before loading. kv_type: not "auto"."""
+    def kv_page_bytes(folder: str | ModelFiles, kv_type: str, grouped_context_tokens: int | None = None) -> int:
+        """Bytes of one page, to size kv_pages before loading. kv_type: not "auto".
+
+        grouped_context_tokens: max_context_tokens of a model with page_groups; None: a page is of all layers.
+        """
+    @staticmethod
+    def page_group_windows(folder: str | ModelFiles, max_context_tokens: int) -> list[int]:
+        """`group_windows` of a model with page_groups, before loading."""
+    @staticmethod
+    def experts(folder: str | ModelFiles) -> tuple[int, int]:
+        """(experts of a layer, how many a token takes), before loading; (0, 0) for a model without any.
+
+        Raises PackedFileError, OSError.
+        """
+    @staticmethod
+    def activation_bytes(folder: str | ModelFiles, *, threads: int, max_sequences: int, max_step_tokens: int) -> int:
+        """Bytes of what a step works in, at most, before loading. Raises PackedFileError, OSError."""
     @staticmethod
     def chosen_kv_type(folder: str | ModelFiles, kv_type: str, compute_type: str, prompt_compute_type: str) -> str:
         """What "auto" stands for: "bf16" where prompt_compute_type makes prompts' attention that, else "int16".
@@ -375,6 +399,19 @@ class Model:
 
     def logits(self, token_ids: I32, positions: I32, slots: I32, query_lengths: I32, context_lengths: I32) -> F32:
         """The same forward pass, all tokens as a prompt's; returns every new token's logits [T, vocab_size]."""
+
+    def layer_activations(
+        self, hidden: F32, positions: I32, slots: I32, query_lengths: I32, wanted: Sequence[str]
+    ) -> dict[str, NDArray[Any]]:
+        """Runs new sequences through all layers and returns activations of the last one, fp32 rows of the T tokens.
+
+        hidden: [T, hidden_size], what the first layer gets. The rest as in `step`. wanted, of which what comes after
+        the last is not computed: "attention_input", "output_input", "attention_output" (the residual stream after
+        attention; or what attention adds to it, before a norm of its own), "mlp_input", "pairs", "down_input",
+        "shared_down_input", "mlp_output" (likewise), "hidden" (after the layer). With experts, "down_input" has a row
+        for each token and expert that it takes, by expert and then by token; "pairs" is that list, int32
+        [T * per_token, 2]: token, expert. Raises ValueError naming the array that does not fit.
+        """
 
     def hidden_states(
         self, token_ids: I32, positions: I32, slots: I32, query_lengths: I32, context_lengths: I32

@@ -142,8 +142,23 @@ def time_linear(
 def rms_norm(x: F32, weight: F32, epsilon: float, tier: str) -> F32:
     """X [rows, n], weight [n] -> [rows, n]."""
 
-def silu_mul(gate: F32, up: F32, tier: str) -> F32:
-    """silu(gate) * up, all [rows, n]."""
+def layer_norm(x: F32, weight: F32, bias: F32 | None, epsilon: float, tier: str) -> F32:
+    """X [rows, n], weight and bias [n] -> [rows, n]."""
+
+def activate(activation: str, gate: F32, up: F32 | None, tier: str) -> F32:
+    """f(gate) * up, or f(gate) for None, all [rows, n].
+
+    activation: "silu", "gelu_tanh", "gelu_erf", "relu2" or "swiglu_oai" (contract/activation.h); else ValueError.
+    """
+
+def add_scaled(x: F32, factor: float, y: F32, tier: str) -> None:
+    """Adds factor * x to y, both [n], in place."""
+
+def scale(x: F32, factor: float, tier: str) -> None:
+    """Multiplies x [n] by factor, in place."""
+
+def softcap(x: F32, cap: float, tier: str) -> None:
+    """Replaces x [n] by cap * tanh(x / cap)."""
 
 def rope(heads: F32, cos_sin: F32, tier: str) -> F32:
     """Heads [rows, head_dim], all rotated by cos_sin [rotary_dim] (cosines, then sines) -> [rows, head_dim]."""
@@ -166,8 +181,14 @@ def attention(
     *,
     by_partitions: bool = False,
     bf16: bool = False,
+    window: int = 0,
+    softcap: float = 0.0,
+    slopes: F32 | None = None,
+    sinks: F32 | None = None,
 ) -> F32:
     """Queries [query_tokens, group_heads, head_dim] over one kv head's pages -> the same shape.
+
+    A query sees the `window` keys up to its own, or all; slopes (ALiBi) and sinks: [group_heads].
 
     by_partitions: through attention_partition and attention_merge rather than attention. bf16: attention_bf16 and its
     partitions, for bf16 and int8 pages and head_dim 32, 64, 96 or 128; the tier may be amx_int8_emulated.
@@ -184,6 +205,8 @@ def time_attention(
     threads: int,
     cpus: Sequence[int],
     tier: str,
+    *,
+    window: int = 0,
 ) -> list[tuple[float, float]]:
     """Runs of attention for `tasks` pairs of sequence and kv head on pinned threads; times as of time_read.
 
@@ -193,7 +216,10 @@ def time_attention(
 def time_rows(
     op: str, rows: int, n: int, repeats: int, threads: int, cpus: Sequence[int], tier: str
 ) -> list[tuple[float, float]]:
-    """Runs of "rms_norm", "silu_mul" or "rope" of `rows` rows of n, or "write_kv" of as many tokens of head_dim n."""
+    """Runs of an operation on `rows` rows of n, or "write_kv" of as many tokens of head_dim n.
+
+    op: "rms_norm", "layer_norm", "rope", "add_scaled", "scale", "softcap" or an activation; else ValueError.
+    """
 
 def philox_4x32_10(counter: Sequence[int], key: Sequence[int]) -> list[int]:
     """One block of the generator behind Sampler: 4 words of counter and 2 of key -> 4 words."""

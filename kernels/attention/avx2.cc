@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "attention/score_modifier.h"
 #include "contract/attention.h"
 #include "contract/float_formats.h"
 #include "contract/kernel_table.h"
@@ -20,6 +21,10 @@ namespace {
 #include "simd/vector_avx2-inl.h"
 
 #include "simd/exp2-inl.h"
+
+#include "simd/tanh-inl.h"
+
+#include "attention/modifier-inl.h"
 
 #include "attention/float-inl.h"
 

@@ -3,8 +3,8 @@
 // Rows are (query token, head) pairs, token by token, in tiles of 16. A partition's keys and values are
 // brought once into the form that tiles take, then pairs of tiles of rows, which share what is loaded of keys
 // and values, take their turns: scores = rows x keys, a softmax per row, outputs = weights x values. Scores
-// of keys past a row's last are computed, perhaps from garbage, but never counted; values past the last that
-// any row sees are zero.
+// of keys that a row doesn't see are computed, perhaps from garbage, but never counted; values that no row
+// sees are zero.
 //
 // The three are apart, because an instruction on tiles slows down vectors for some time after it, and tiles
 // that were idle for longer take some time to be fast again. Measured in docs/tuning.md.
@@ -16,20 +16,15 @@
 
 #include "simd/exp2-inl.h"
 
+#include "simd/tanh-inl.h"
+
+#include "attention/modifier-inl.h"
+
 #include "attention/rows-inl.h"
 
-#include "simd/fold_lanes-inl.h"
+#include "attention/bf16_operands-inl.h"
 
-constexpr int kStep = 32;  // addends of one product
-constexpr int kPartitionPages = kPartitionTokens / kPageTokens;
-constexpr int kBlockTiles = 16;  // of rows that take turns on a partition
-constexpr int kBlockRows = kBlockTiles * kTileRows;
-constexpr int kPairTiles = 2;
-constexpr int kPairRows = kPairTiles * kTileRows;
-constexpr int kPageScores = kTileRows * kPageTokens;
-constexpr int kTileScores = kTileRows * kPartitionTokens;
-constexpr float kCodeScale = 0x1p-16f;  // int8 codes are multiplied as if they were 2^16 times as large
-static_assert(kPageTokens == kStep && kTileRowBytes == 2 * kStep);
+#include "simd/fold_lanes-inl.h"
 
 // The registers: of each tile of a pair the scores of 16 keys, and its queries, one for each kStep of
 // head_dim; then of each tile 32 columns of outputs.
@@ -49,54 +44,6 @@ TileConfig tile_shapes() {
   TileConfig config;
   for (int tile = 0; tile < kTileRegisters; ++tile) config.shape(tile, kTileRows, kTileRowBytes);
   return config;
-}
-
-// Scratch memory: every part is a multiple of 64 bytes.
-struct Scratch {
-  uint16_t* queries;  // [kBlockTiles][head_dim / kStep][kTileRows][kStep]
-  uint16_t* keys;     // [kPartitionPages][head_dim / 2][kPageTokens][2], over int8 pages
-  uint16_t* values;   // [kPartitionPages][kPageTokens / 2][head_dim][2], columns as restore_columns says
-  // [kPairTiles][kPartitionPages][kTileRows][kPageTokens], then the weights as bf16 where a page's scores
-  // begin
-  float* scores;
-  float* outputs;       // [kPairRows][head_dim]
-  float* maxima;        // [kBlockRows]
-  float* sums;          // [kBlockRows]
-  float* key_scales;    // [kPartitionTokens], over int8 pages
-  float* value_scales;  // [kPartitionTokens]
-
-  Scratch(void* memory, int head_dim) {
-    auto* halves = static_cast<uint16_t*>(memory);
-    const auto take = [&](int64_t count) { return std::exchange(halves, halves + count); };
-    queries = take(int64_t(kBlockRows) * head_dim);
-    keys = take(int64_t(kPartitionTokens) * head_dim);
-    values = take(int64_t(kPartitionTokens) * head_dim);
-    auto* floats = reinterpret_cast<float*>(halves);
-    const auto take_floats = [&](int64_t count) { return std::exchange(floats, floats + count); };
-    scores = take_floats(kPairTiles * kTileScores);
-    outputs = take_floats(int64_t(kPairRows) * head_dim);
-    maxima = take_floats(kBlockRows);
-    sums = take_floats(kBlockRows);
-    key_scales = take_floats(kPartitionTokens);
-    value_scales = take_floats(kPartitionTokens);
-  }
-  static size_t bytes(int head_dim) {
-    const size_t halves = size_t(kBlockRows + 2 * kPartitionTokens) * head_dim;
-    const size_t floats =
-        kPairTiles * kTileScores + size_t(kPairRows) * head_dim + 2 * kBlockRows + 2 * kPartitionTokens;
-    return halves * 2 + floats * 4;
-  }
-};
-
-REDOUBT_INLINE __m512i round_to_bf16(F32s low, F32s high) { return __m512i(_mm512_cvtne2ps_pbh(high, low)); }
-
-// 32 int8 codes as bf16, times 2^16.
-REDOUBT_INLINE __m512i widen_codes(const int8_t* codes) {
-  const Bits words = load_int8_pairs(codes);
-  const __m512 even = _mm512_cvtepi32_ps(_mm512_slli_epi32(words, 16));
-  const __m512 odd = _mm512_cvtepi32_ps(_mm512_and_si512(words, _mm512_set1_epi32(int32_t(0xffff0000))));
-  return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(_mm512_castps_si512(even), 16),
-                                 _mm512_castps_si512(odd));
 }
 
 // Over bf16 pages, 32 columns come as the first and the second eight-byte halves of each 16 bytes of a page's
@@ -119,86 +66,11 @@ REDOUBT_INLINE F32s exp2_to_bf16(F32s x) {
   return _mm512_scalef_ps(fma(poly, f, set(1.0f)), x);
 }
 
-// One partition's keys and values as tiles take them.
-struct Partition {
-  const uint16_t* keys[kPartitionPages];  // [head_dim / 2][kPageTokens][2]
-  int pages = 0;
-};
-
-// A page's values; those of tokens from `tokens` on are zero.
-void interleave_values(const uint16_t* values, int tokens, int head_dim, uint16_t* pairs) {
-  for (int t = 0; t < kPageTokens; t += 2, values += 2 * head_dim) {
-    for (int d = 0; d < head_dim; d += kStep, pairs += 2 * kStep) {
-      const __m512i zero = _mm512_setzero_si512();
-      const __m512i first = t < tokens ? _mm512_loadu_si512(values + d) : zero;
-      const __m512i second = t + 1 < tokens ? _mm512_loadu_si512(values + head_dim + d) : zero;
-      _mm512_store_si512(pairs, _mm512_unpacklo_epi16(first, second));
-      _mm512_store_si512(pairs + kStep, _mm512_unpackhi_epi16(first, second));
-    }
-  }
-}
-
-void widen_page(const int8_t* codes, int head_dim, uint16_t* widened) {
-  for (int i = 0; i < head_dim * kPageTokens; i += kStep) {
-    _mm512_store_si512(widened + i, widen_codes(codes + i));
-  }
-}
-
-// Of which rows see `keys` keys at most.
-Partition take_partition(const AttentionTask& task, int p, int keys, const Scratch& scratch) {
-  const int head_dim = task.kv.head_dim;
-  const size_t page_values = size_t(head_dim) * kPageTokens;
-  Partition partition;
-  partition.pages = (keys + kPageTokens - 1) / kPageTokens;
-  for (int page = 0; page < partition.pages; ++page) {
-    const std::byte* const block = page_block(task.kv, p * kPartitionPages + page);
-    const std::byte* const values = block + values_offset_bytes(task.kv.type, head_dim);
-    uint16_t* const pairs = scratch.values + size_t(page) * page_values;
-    if (task.kv.type == KvType::kBf16) {
-      partition.keys[page] = reinterpret_cast<const uint16_t*>(block);
-      interleave_values(reinterpret_cast<const uint16_t*>(values), keys - page * kPageTokens, head_dim,
-                        pairs);
-      continue;
-    }
-    uint16_t* const widened = scratch.keys + size_t(page) * page_values;
-    partition.keys[page] = widened;
-    widen_page(reinterpret_cast<const int8_t*>(block), head_dim, widened);
-    widen_page(reinterpret_cast<const int8_t*>(values), head_dim, pairs);
-    const auto* const scales =
-        reinterpret_cast<const uint16_t*>(block + scales_offset_bytes(KvType::kInt8, head_dim));
-    for (int t = 0; t < kPageTokens; t += kLanes) {
-      store(scratch.key_scales + page * kPageTokens + t, mul(load_bf16(scales + t), set(kCodeScale)));
-      store(scratch.value_scales + page * kPageTokens + t, load_bf16(scales + kPageTokens + t));
-    }
-  }
-  return partition;
-}
-
-// Queries of rows first .. end as tiles have them, the last tile filled up with zeros. Another core may have
-// had them last: those of the next tile are prefetched.
-void pack_queries(const AttentionTask& task, int64_t first, int64_t end, uint16_t* packed) {
-  const F32s factor = set(task.scale * kLog2eHigh);
-  const int head_dim = task.kv.head_dim;
-  for (; first < end; first += kTileRows, packed += kTileRows * head_dim) {
-    for (int r = 0; r < kTileRows; ++r) {
-      const int64_t row = first + r, next = row + kTileRows;
-      const float* const query = row < end ? query_of(task, row) : nullptr;
-      const float* const next_query = next < end ? query_of(task, next) : nullptr;
-      uint16_t* to = packed + r * kStep;
-      for (int d = 0; d < head_dim; d += kStep, to += kTileRows * kStep) {
-        __m512i pairs = _mm512_setzero_si512();
-        if (query != nullptr) {
-          pairs = round_to_bf16(mul(load(query + d), factor), mul(load(query + d + kLanes), factor));
-        }
-        _mm512_store_si512(to, pairs);
-        if (next_query != nullptr) {
-          _mm_prefetch(next_query + d, _MM_HINT_T0);
-          _mm_prefetch(next_query + d + kLanes, _MM_HINT_T0);
-        }
-      }
-    }
-  }
-}
+alignas(64) inline constexpr auto kOnes = [] {
+  std::array<float, kPartitionTokens> ones{};
+  ones.fill(1.0f);
+  return ones;
+}();
 
 template <typename Tiles, int kSteps, bool kInt8>
 class Attention {
@@ -207,7 +79,9 @@ class Attention {
       : tiles_(tile_shapes()),
         task_(task),
         scratch_(memory, kHeadDim),
-        rows_(int64_t(task.query_tokens) * task.group_heads) {}
+        rows_(int64_t(task.query_tokens) * task.group_heads),
+        modifies_(modifies_scores(task)),
+        key_scales_(modifies_ ? kOnes.data() : scratch_.key_scales) {}
 
   void run() {
     for (int64_t first = 0; first < rows_; first += kBlockRows)
@@ -220,7 +94,7 @@ class Attention {
       pack_queries(task_, first, end, scratch_.queries);
       attend_partition(p, first, end, [&](int64_t row, const float* outputs) {
         float* const state = states + row * state_floats(kHeadDim);
-        state[kStateMax] = scratch_.maxima[row - first];
+        state[kStateMax] = scratch_.maxima[row - first];  // -infinity if it sees no key
         state[kStateSum] = scratch_.sums[row - first];
         finish_outputs(outputs, 1.0f, state + kStateOutput);
       });
@@ -234,43 +108,50 @@ class Attention {
   static constexpr int kTogether = 4;
   using Vectors = F32s[kTileRows];
 
-  int keys_of(int64_t row, int p) const { return keys_in_partition(visible_to(task_, row), p); }
+  // What rows first .. end, or some of them, see.
+  KeyRange seen_by_some(int64_t first, int64_t end, int p) const {
+    return {seen_by(task_, first, p).begin, seen_by(task_, end - 1, p).end};
+  }
 
   void attend_block(int64_t first, int64_t end) {
     pack_queries(task_, first, end, scratch_.queries);
     float maxima[kBlockRows], sums[kBlockRows];
-    const int partitions = partitions_of(visible_to(task_, end - 1));
-    for (int p = 0; p < partitions; ++p) {
+    const int first_partition = first_partition_of(task_, first);
+    const int end_partition = partitions_of(visible_to(task_, end - 1));
+    const bool is_only = end_partition == first_partition + 1;
+    for (int p = first_partition; p < end_partition; ++p) {
       attend_partition(p, first, end, [&](int64_t row, const float* outputs) {
         const int64_t at = row - first;
         float* const to = output_of(task_, row);
         const float max = scratch_.maxima[at], sum = scratch_.sums[at];
-        if (partitions == 1) {
-          finish_outputs(outputs, 1.0f / sum, to);
-        } else if (p == 0) {
+        if (is_only) {
+          finish_outputs(outputs, normalizer(task_, row, max, sum), to);
+        } else if (p == first_partition_of(task_, row)) {
           maxima[at] = max;
           sums[at] = sum;
           finish_outputs(outputs, 1.0f, to);
-        } else if (keys_of(row, p) > 0) {
+        } else if (!seen_by(task_, row, p).empty()) {
           alignas(64) float part[kHeadDim];
           finish_outputs(outputs, 1.0f, part);
           merge_row(&maxima[at], &sums[at], to, max, sum, part, kHeadDim);
         }
       });
     }
-    if (partitions == 1) return;
-    for (int64_t row = first; row < end; ++row)
-      normalize_row(sums[row - first], output_of(task_, row), kHeadDim);
+    if (is_only) return;
+    for (int64_t row = first; row < end; ++row) {
+      const int64_t at = row - first;
+      scale_row(normalizer(task_, row, maxima[at], sums[at]), output_of(task_, row), kHeadDim);
+    }
   }
 
   // Rows first .. end, a block's: their states go to maxima and sums; finish(row, its outputs) is called for
   // each.
   template <typename Finish>
   void attend_partition(int p, int64_t first, int64_t end, const Finish& finish) {
-    const Partition partition = take_partition(task_, p, keys_of(end - 1, p), scratch_);
+    const Partition partition = take_partition(task_, p, seen_by_some(first, end, p), scratch_);
     for (int64_t row = first; row < end; row += kPairRows) {
       const int64_t last = std::min(row + kPairRows, end);
-      const int pages = (keys_of(last - 1, p) + kPageTokens - 1) / kPageTokens;
+      const PageRange pages(seen_by_some(row, last, p));
       if (last - row > kTileRows) {
         attend_tiles<2>(partition, p, pages, first, row, last);
       } else {
@@ -281,7 +162,8 @@ class Attention {
   }
 
   template <int kTiles>
-  void attend_tiles(const Partition& partition, int p, int pages, int64_t first, int64_t row, int64_t last) {
+  void attend_tiles(const Partition& partition, int p, PageRange pages, int64_t first, int64_t row,
+                    int64_t last) {
     const uint16_t* const queries = scratch_.queries + (row - first) * kHeadDim;
     if constexpr (kTiles * kSteps <= kTileRegisters - kQueries) {
       score<kTiles>(partition, pages, queries, scratch_.scores);
@@ -290,21 +172,22 @@ class Attention {
         score<1>(partition, pages, queries + tile * kTileQueries, scratch_.scores + tile * kTileScores);
     }
     for (int tile = 0; tile < kTiles; ++tile) {
-      int keys[kTileRows];
-      for (int r = 0; r < kTileRows; ++r) {
-        keys[r] = keys_of(std::min(row + tile * kTileRows + r, last - 1), p);
-      }
-      const int64_t at = row - first + tile * kTileRows;
-      weigh_tile(scratch_.scores + tile * kTileScores, keys, pages, scratch_.maxima + at, scratch_.sums + at);
+      const int64_t tile_row = row + tile * kTileRows, at = tile_row - first;
+      float* const scores = scratch_.scores + tile * kTileScores;
+      if (modifies_) modify_tile(scores, p, pages, tile_row, last);
+      SeenRows seen;
+      for (int r = 0; r < kTileRows; ++r) seen.take(r, seen_by(task_, std::min(tile_row + r, last - 1), p));
+      weigh_tile(scores, seen, pages, scratch_.maxima + at, scratch_.sums + at);
     }
     for (int column = 0; column < kHeadDim; column += 2 * kLanes) add_values<kTiles>(pages, column);
   }
 
-  // Scores of a tile of rows, or two, and all keys of `pages` pages. The queries stay in their registers.
+  // Scores of a tile of rows, or two, and all keys of the pages. The queries stay in their registers.
   template <int kTiles>
-  void score(const Partition& partition, int pages, const uint16_t* queries, float* scores) {
+  void score(const Partition& partition, PageRange pages, const uint16_t* queries, float* scores) {
     load_queries<kTiles * kSteps>(queries);
-    for (int page = 0; page < pages; ++page, scores += kPageScores) {
+    scores += pages.begin * kPageScores;
+    for (int page = pages.begin; page < pages.end; ++page, scores += kPageScores) {
       score_keys<kTiles>(partition.keys[page], scores);
       score_keys<kTiles>(partition.keys[page] + kStep, scores + kTileRows);
     }
@@ -334,25 +217,54 @@ class Attention {
     }
   }
 
-  // Scores become weights. keys: how many each row sees, in ascending order.
-  void weigh_tile(float* scores, const int (&keys)[kTileRows], int pages, float* maxima, float* sums) const {
-    const int whole = keys[0] / kPageTokens;  // pages that all rows see all of
+  // Scores of the rows from `row` to `last` as they go into the maximum; over int8 pages times their key's
+  // scale.
+  void modify_tile(float* scores, int p, PageRange pages, int64_t row, int64_t last) const {
+    for (int r = 0; r < kTileRows && row + r < last; ++r) {
+      const ScoreModifier modifier = modifier_of(task_, row + r);
+      const int distance = distance_to(task_, row + r, p);
+      for (int t = pages.begin * kPageTokens; t < pages.end * kPageTokens; t += kLanes) {
+        float* const at = scores + t / kPageTokens * kPageScores + r * kPageTokens + t % kPageTokens;
+        F32s score = load(at);
+        if constexpr (kInt8) score = mul(score, load(scratch_.key_scales + t));
+        store(at, modified(score, modifier, distance + t));
+      }
+    }
+  }
+
+  // The keys that each row of a tile sees. Both ends ascend.
+  struct SeenRows {
+    int begins[kTileRows];
+    int ends[kTileRows];
+    void take(int r, KeyRange seen) { begins[r] = seen.begin, ends[r] = seen.end; }
+  };
+
+  // Scores become weights.
+  void weigh_tile(float* scores, const SeenRows& seen, PageRange pages, float* maxima, float* sums) const {
+    // Pages that all rows see all of, which may be none.
+    const int whole = std::min((seen.begins[kTileRows - 1] + kPageTokens - 1) / kPageTokens, pages.end);
+    const int end_whole = std::max(whole, seen.ends[0] / kPageTokens);
     Vectors vectors;
 #pragma GCC unroll 16
     for (F32s& vector : vectors) vector = set(-std::numeric_limits<float>::infinity());
-    for (int page = 0; page < whole; ++page) find_maxima<false>(scores, page, keys, vectors);
-    for (int page = whole; page < pages; ++page) find_maxima<true>(scores, page, keys, vectors);
+    for (int page = pages.begin; page < whole; ++page) find_maxima<true>(scores, page, seen, vectors);
+    for (int page = whole; page < end_whole; ++page) find_maxima<false>(scores, page, seen, vectors);
+    for (int page = end_whole; page < pages.end; ++page) find_maxima<true>(scores, page, seen, vectors);
     store(maxima, fold_lanes(vectors, max_of));
 #pragma GCC unroll 16
     for (F32s& vector : vectors) vector = set(0.0f);
-    for (int page = 0; page < whole; ++page) weigh<false>(scores, page, keys, maxima, vectors);
-    for (int page = whole; page < pages; ++page) weigh<true>(scores, page, keys, maxima, vectors);
+    for (int page = pages.begin; page < whole; ++page) weigh<true>(scores, page, seen, maxima, vectors);
+    for (int page = whole; page < end_whole; ++page) weigh<false>(scores, page, seen, maxima, vectors);
+    for (int page = end_whole; page < pages.end; ++page) weigh<true>(scores, page, seen, maxima, vectors);
     store(sums, fold_lanes(vectors, add));
   }
 
   // Of 16 keys from the i-th half of a page on, those that a row sees.
-  REDOUBT_INLINE static __mmask16 seen(int keys, int page, int i) {
-    const int count = keys - page * kPageTokens - i * kLanes;
+  REDOUBT_INLINE static __mmask16 seen_lanes(const SeenRows& seen, int row, int page, int i) {
+    const int first_key = page * kPageTokens + i * kLanes;
+    return lanes_before(seen.ends[row] - first_key) & ~lanes_before(seen.begins[row] - first_key);
+  }
+  REDOUBT_INLINE static __mmask16 lanes_before(int count) {
     return count >= kLanes ? __mmask16(0xffff) : count > 0 ? first(count) : __mmask16(0);
   }
   // Over int8 pages the scales of a page's keys, or values.
@@ -361,16 +273,16 @@ class Attention {
   }
 
   template <bool kMasked>
-  REDOUBT_INLINE void find_maxima(const float* scores, int page, const int (&keys)[kTileRows],
+  REDOUBT_INLINE void find_maxima(const float* scores, int page, const SeenRows& seen,
                                   Vectors& maxima) const {
     scores += page * kPageScores;
-    const F32s scales[] = {scale_of(scratch_.key_scales, page, 0), scale_of(scratch_.key_scales, page, 1)};
+    const F32s scales[] = {scale_of(key_scales_, page, 0), scale_of(key_scales_, page, 1)};
 #pragma GCC unroll 32
     for (int i = 0; i < 2 * kTileRows; ++i) {
       F32s& most = maxima[i / 2];
       F32s score = load(scores + i * kLanes);
       if constexpr (kInt8) score = mul(score, scales[i % 2]);
-      most = kMasked ? _mm512_mask_max_ps(most, seen(keys[i / 2], page, i % 2), score, most)
+      most = kMasked ? _mm512_mask_max_ps(most, seen_lanes(seen, i / 2, page, i % 2), score, most)
                      : max_of(score, most);
     }
   }
@@ -379,12 +291,11 @@ class Attention {
   // rounded. This goes in steps, as the processor does not look far enough ahead to overlap the work on one
   // vector with that on another.
   template <bool kMasked>
-  REDOUBT_INLINE void weigh(float* scores, int page, const int (&keys)[kTileRows], const float* maxima,
+  REDOUBT_INLINE void weigh(float* scores, int page, const SeenRows& seen, const float* maxima,
                             Vectors& sums) const {
     scores += page * kPageScores;
     auto* const rounded = reinterpret_cast<uint16_t*>(scores);
-    const F32s key_scales[] = {scale_of(scratch_.key_scales, page, 0),
-                               scale_of(scratch_.key_scales, page, 1)};
+    const F32s key_scales[] = {scale_of(key_scales_, page, 0), scale_of(key_scales_, page, 1)};
     const F32s value_scales[] = {scale_of(scratch_.value_scales, page, 0),
                                  scale_of(scratch_.value_scales, page, 1)};
 #pragma GCC unroll 16
@@ -400,12 +311,12 @@ class Attention {
       });
       each([&](F32s& weight, int r, int i) __attribute__((always_inline)) {
         weight = exp2_to_bf16(weight);
-        if constexpr (kMasked) weight = _mm512_maskz_mov_ps(seen(keys[r], page, i), weight);
+        if constexpr (kMasked) weight = _mm512_maskz_mov_ps(seen_lanes(seen, r, page, i), weight);
         sums[r] = add(sums[r], weight);
       });
       if constexpr (kInt8) {
         each([&](F32s& weight, int r, int i) __attribute__((always_inline)) {
-          weight = kMasked ? _mm512_maskz_mul_ps(seen(keys[r], page, i), weight, value_scales[i])
+          weight = kMasked ? _mm512_maskz_mul_ps(seen_lanes(seen, r, page, i), weight, value_scales[i])
                            : mul(weight, value_scales[i]);
         });
       }
@@ -418,16 +329,17 @@ class Attention {
 
   // 32 columns of the outputs of a tile of rows, or two.
   template <int kTiles>
-  void add_values(int pages, int column) {
+  void add_values(PageRange pages, int column) {
     tiles_.template zero<kOutputs00>();
     tiles_.template zero<kOutputs01>();
     if constexpr (kTiles == 2) {
       tiles_.template zero<kOutputs10>();
       tiles_.template zero<kOutputs11>();
     }
-    const float* weights = scratch_.scores;
-    const uint16_t* values = scratch_.values + column * 2;
-    for (int page = 0; page < pages; ++page, weights += kPageScores, values += kPageTokens * kHeadDim) {
+    const float* weights = scratch_.scores + pages.begin * kPageScores;
+    const uint16_t* values = scratch_.values + pages.begin * kPageTokens * kHeadDim + column * 2;
+    for (int page = pages.begin; page < pages.end;
+         ++page, weights += kPageScores, values += kPageTokens * kHeadDim) {
       tiles_.template load<kWeights0>(weights, kTileRowBytes);
       tiles_.template load_streamed<kValues0>(values, kHeadDim * 4);
       tiles_.template dot_product_bf16<kOutputs00, kWeights0, kValues0>();
@@ -469,6 +381,8 @@ class Attention {
   const AttentionTask& task_;
   const Scratch scratch_;
   const int64_t rows_;
+  const bool modifies_;
+  const float* const key_scales_;  // what is yet to be multiplied with scores, over int8 pages
 };
 
 template <typename Tiles, int kSteps, typename Run>

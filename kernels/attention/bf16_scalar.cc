@@ -4,10 +4,10 @@
 // As in attention/scalar.cc, but q = bf16(query * (scale * log2(e))), and sums are those of tiles (Intel SDM
 // volume 2, "TDPBF16PS"): for each 32 addends in ascending order
 //   even = fma of those with even index, odd = fma of the others, both from 0;  sum = sum + (even + odd)
-// with 0 for every subnormal number. Of int8 pages, keys and values are their codes times 2^16, s_t is the
-// sum times (the key's scale * 2^-16). p_t = 2^x, x = s_t - m but not less than kExp2SmallestScaled, by
-// kExp2ToBf16, where f is rounded down. Weights of values are bf16(p_t), over int8 pages bf16(p_t * the
-// value's scale); there the output is the sum times 2^-16.
+// with 0 for every subnormal number; keys that the row doesn't see are addends of 0. Of int8 pages, keys and
+// values are their codes times 2^16, s_t is the sum times (the key's scale * 2^-16). p_t = 2^x, x = s_t - m
+// but not less than kExp2SmallestScaled, by kExp2ToBf16, where f is rounded down. Weights of values are
+// bf16(p_t), over int8 pages bf16(p_t * the value's scale); there the output is the sum times 2^-16.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -54,13 +54,13 @@ class Page {
 
 float round_to_bf16(float x) { return bf16_to_float(float_to_bf16(flush_subnormal(x))); }
 
-// The sum of addends [0, count), x(i) * y(i), as tiles add them.
+// The sum of addends [begin, end), x(i) * y(i), as tiles add them.
 template <typename X, typename Y>
-float sum_of_products(int count, const X& x, const Y& y) {
+float sum_of_products(int begin, int end, const X& x, const Y& y) {
   float sum = 0.0f;
-  for (int first = 0; first < count; first += kStep) {
+  for (int first = begin / kStep * kStep; first < end; first += kStep) {
     float sums[2] = {};
-    for (int i = first; i < std::min(first + kStep, count); ++i) {
+    for (int i = std::max(first, begin); i < std::min(first + kStep, end); ++i) {
       sums[i % 2] = flush_subnormal(std::fma(x(i), y(i), sums[i % 2]));
     }
     sum = flush_subnormal(sum + flush_subnormal(sums[0] + sums[1]));
@@ -81,29 +81,32 @@ float exp2_to_bf16(float x) {
 
 }  // namespace
 
-void attention_row_bf16(const KvView& kv, const float* query, float scale_log2e, int first, int keys,
-                        float* state) {
+void attention_row_bf16(const PartitionRow& row, float* state) {
+  const KvView& kv = row.kv;
+  const int begin = row.seen.begin, end = row.seen.end;
   const bool is_int8 = kv.type == KvType::kInt8;
   float scores[kPartitionTokens], max = -std::numeric_limits<float>::infinity();
-  for (int t = 0; t < keys; ++t) {
-    const Page page(kv, first + t);
+  for (int t = begin; t < end; ++t) {
+    const Page page(kv, row.first + t);
     scores[t] = sum_of_products(
-        kv.head_dim, [&](int d) { return round_to_bf16(query[d] * scale_log2e); },
+        0, kv.head_dim, [&](int d) { return round_to_bf16(row.query[d] * row.scale_log2e); },
         [&](int d) { return page.key(d); });
     if (is_int8) scores[t] *= page.key_scale() * 0x1p-16f;
+    scores[t] = row.modified(scores[t], t);
     max = scores[t] > max ? scores[t] : max;
   }
   float weights[kPartitionTokens], lanes[kSoftmaxLanes] = {};
-  for (int t = 0; t < keys; ++t) {
+  for (int t = begin; t < end; ++t) {
     const float weight = exp2_to_bf16(scores[t] - max);
     lanes[t % kSoftmaxLanes] += weight;
-    weights[t] = round_to_bf16(is_int8 ? weight * Page(kv, first + t).value_scale() : weight);
+    weights[t] = round_to_bf16(is_int8 ? weight * Page(kv, row.first + t).value_scale() : weight);
   }
   state[kStateMax] = max;
   state[kStateSum] = sum_lanes(lanes);
   for (int d = 0; d < kv.head_dim; ++d) {
     const float sum = sum_of_products(
-        keys, [&](int t) { return weights[t]; }, [&](int t) { return Page(kv, first + t).value(d); });
+        begin, end, [&](int t) { return weights[t]; },
+        [&](int t) { return Page(kv, row.first + t).value(d); });
     state[kStateOutput + d] = is_int8 ? sum * 0x1p-16f : sum;
   }
 }

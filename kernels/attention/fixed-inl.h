@@ -105,17 +105,17 @@ struct FixedWeights {
 // Scores become weights times their value's scale.
 template <KvType kType>
 REDOUBT_INLINE void weigh_fixed_row(float* scores, const float* value_scales, float maximum,
-                                    float query_scale, int keys, FixedWeights& weights) {
+                                    float query_scale, KeyRange seen, FixedWeights& weights) {
   const F32s max = set(maximum), scale = set(query_scale);
   constexpr int kVectors = kSoftmaxLanes / kLanes;
   F32s sums[kVectors], scaled_sums[kVectors];  // here, not in `weights`, so that they stay in registers
   for (int j = 0; j < kVectors; ++j) sums[j] = scaled_sums[j] = set(0.0f);
   Bits largest = zero_bits();
-  for_vectors(keys, [&](int t, int n, int j) __attribute__((always_inline)) {
-    const F32s score = n < kLanes ? load_first(scores + t, n, max) : load(scores + t);
+  for_vectors(seen, [&](int t, int skip, int n, int j) __attribute__((always_inline)) {
+    const F32s score = load_seen(scores + t, skip, n, max);
     F32s weight = exp2_nonpositive<kExp2ToFixed>(mul(sub(score, max), scale), kExp2SmallestScaled);
     F32s scaled = mul(weight, load(value_scales + t));
-    if (n < kLanes) weight = keep_first(weight, n), scaled = keep_first(scaled, n);
+    weight = keep_seen(weight, skip, n), scaled = keep_seen(scaled, skip, n);
     sums[j] = add(sums[j], weight);
     if constexpr (kType == KvType::kInt16) scaled_sums[j] = add(scaled_sums[j], scaled);
     largest = max_bits(largest, bits_of(scaled));
@@ -125,51 +125,61 @@ REDOUBT_INLINE void weigh_fixed_row(float* scores, const float* value_scales, fl
   weights.largest = largest;
 }
 
-// Scaled weights become fixed point, as int16, in the row's place; 0 from its last key to `end`.
-REDOUBT_INLINE void fix_row(float* scaled, FixedPoint fixed, int keys, int end) {
+// Scaled weights become fixed point, as int16, in the row's place; 0 for keys of `all` that it doesn't see.
+REDOUBT_INLINE void fix_row(float* scaled, FixedPoint fixed, KeyRange seen, KeyRange all) {
   auto* codes = reinterpret_cast<int16_t*>(scaled);
-  int t = 0;
+  // The weights before the first seen key's lanes are not set, and those in them are 0.
+  int t = seen.begin / kSoftmaxLanes * kSoftmaxLanes;
+  if (t > all.begin) std::memset(codes + all.begin, 0, size_t(t - all.begin) * sizeof(int16_t));
   if (fixed.inverse != 0.0f) {
     const F32s inverse = set(fixed.inverse);
-    for (; t < keys; t += kLanes) store_integers(codes + t, mul(load(scaled + t), inverse));
+    for (; t < seen.end; t += kLanes) store_integers(codes + t, mul(load(scaled + t), inverse));
   }
-  if (t < end) std::memset(codes + t, 0, size_t(end - t) * sizeof(int16_t));
+  if (t < all.end) std::memset(codes + t, 0, size_t(all.end - t) * sizeof(int16_t));
 }
 
-// Scores become weights times their value's scale, in fixed point as int16, in their rows' places; 0 from a
-// row's last key to `end`. Writes the rows' maxima and sums, and the weights' scales. Each pass is done for
-// all rows before the next one, because a row's passes depend on one another.
+// Scores become weights times their value's scale, in fixed point as int16, in their rows' places; 0 for keys
+// of `all` that a row doesn't see. Writes the rows' maxima and sums, and the weights' scales. Each pass is
+// done for all rows before the next one, because a row's passes depend on one another.
 template <KvType kType>
-void fixed_softmax(Tile& tile, int rows, int end, float* scales) {
-  float maxima[kMaxTileRows];
+void fixed_softmax(Tile& tile, int rows, KeyRange all, float* scales) {
+  float maxima[kMaxTileRows], score_scales[kMaxTileRows];
   FixedWeights weights[kMaxTileRows];
   FixedPoint fixed[kMaxTileRows];
-  for (int r = 0; r < rows; ++r) maxima[r] = max_score(tile.scores + r * kScoreStride, tile.keys[r]);
   for (int r = 0; r < rows; ++r) {
-    weigh_fixed_row<kType>(tile.scores + r * kScoreStride, tile.value_scales, maxima[r], tile.query_scales[r],
-                           tile.keys[r], weights[r]);
+    float* const scores = tile.scores + r * kScoreStride;
+    score_scales[r] = tile.query_scales[r];
+    if (tile.modifies && tile.modifiers[r].modifies()) {
+      modify_row(scores, tile.seen[r], tile.modifiers[r], tile.distances[r], score_scales[r]);
+      score_scales[r] = 1.0f;
+    }
+    maxima[r] = max_score(scores, tile.seen[r]);
   }
   for (int r = 0; r < rows; ++r) {
-    tile.maxima[r] = maxima[r] * tile.query_scales[r];
+    weigh_fixed_row<kType>(tile.scores + r * kScoreStride, tile.value_scales, maxima[r], score_scales[r],
+                           tile.seen[r], weights[r]);
+  }
+  for (int r = 0; r < rows; ++r) {
+    tile.maxima[r] = maxima[r] * score_scales[r];
     tile.sums[r] = sum_of_lanes(weights[r].sums);
     fixed[r] = factors_fixed_point(kType, max_bits_of_lanes(weights[r].largest),
                                    sum_of_lanes(weights[r].scaled_sums), kPartitionTokens);
     scales[r] = fixed[r].scale;
   }
-  for (int r = 0; r < rows; ++r) fix_row(tile.scores + r * kScoreStride, fixed[r], tile.keys[r], end);
+  for (int r = 0; r < rows; ++r) fix_row(tile.scores + r * kScoreStride, fixed[r], tile.seen[r], all);
 }
 
-// outputs[r][column ...] = weights[r][t] * values[t][column ...] for t in 0 .. pages * kPageTokens.
+// outputs[r][column ...] = weights[r][t] * values[t][column ...] for t in all keys of pages first .. end.
 template <KvType kType, int kRows, int kVectors>
-REDOUBT_INLINE void fixed_value_vectors(const Tile& tile, const float (&scales)[kRows], int pages,
+REDOUBT_INLINE void fixed_value_vectors(const Tile& tile, const float (&scales)[kRows], int first, int end,
                                         int column) {
   constexpr int kVectorBytes = kPairBytes<kType> * kLanes;
   constexpr int kLines = (kVectors * kVectorBytes + 63) / 64;
   const int64_t row_bytes = int64_t(kPairBytes<kType>) * tile.head_dim;
   Bits sums[kRows][kVectors];
   clear(sums);
-  const auto* weights = reinterpret_cast<const int32_t*>(tile.scores);
-  for (int page = 0; page < pages; ++page) {
+  const auto* weights = reinterpret_cast<const int32_t*>(tile.scores) + first * (kPageTokens / 2);
+  for (int page = first; page < end; ++page) {
     const int at = column * kPairBytes<kType>;
     const std::byte* values = tile.blocks[page] + tile.values_offset + at;
     // Prefetches as much of the next keys, so that memory is read at the same rate throughout.
@@ -196,22 +206,24 @@ REDOUBT_INLINE void fixed_value_vectors(const Tile& tile, const float (&scales)[
 }
 
 template <KvType kType, int kRows, int kVectors = most_vectors(kRows)>
-REDOUBT_INLINE void fixed_value_all(const Tile& tile, const float (&scales)[kRows], int pages, int column) {
+REDOUBT_INLINE void fixed_value_all(const Tile& tile, const float (&scales)[kRows], int first, int end,
+                                    int column) {
   for (; column + kVectors * kLanes <= tile.head_dim; column += kVectors * kLanes) {
-    fixed_value_vectors<kType, kRows, kVectors>(tile, scales, pages, column);
+    fixed_value_vectors<kType, kRows, kVectors>(tile, scales, first, end, column);
   }
   if constexpr (kVectors > 1) {
-    if (column < tile.head_dim) fixed_value_all<kType, kRows, kVectors / 2>(tile, scales, pages, column);
+    if (column < tile.head_dim) fixed_value_all<kType, kRows, kVectors / 2>(tile, scales, first, end, column);
   }
 }
 
 template <KvType kType, int kRows>
 void fixed_partition_tile(Tile& tile) {
-  const int pages = (tile.keys[kRows - 1] + kPageTokens - 1) / kPageTokens;
-  fixed_score_all<kType, kRows>(tile, 0, pages * kPageVectors);
+  const int first = tile.seen[0].begin / kPageTokens;
+  const int end = (tile.seen[kRows - 1].end + kPageTokens - 1) / kPageTokens;
+  fixed_score_all<kType, kRows>(tile, first * kPageVectors, end * kPageVectors);
   float scales[kRows];
-  fixed_softmax<kType>(tile, kRows, pages * kPageTokens, scales);
-  fixed_value_all<kType, kRows>(tile, scales, pages, 0);
+  fixed_softmax<kType>(tile, kRows, {first * kPageTokens, end * kPageTokens}, scales);
+  fixed_value_all<kType, kRows>(tile, scales, first, end, 0);
 }
 
 // One row's query in fixed point: code d to packed[d / 2 * stride * 2 + d % 2]. Returns its scale.

@@ -5,13 +5,14 @@
 // partition:
 //   q = d_q i_q[d];  s_t = float(sum over d of i_q[d] k_t[d]) * d_k[t];  m = max s_t
 //   p_t = 2^((s_t - m) * d_q) by kExp2ToFixed, 0 below 2^kExp2SmallestScaled
-//   sum = p_t over kSoftmaxLanes lanes
+//   sum = p_t over kSoftmaxLanes lanes (t % kSoftmaxLanes)
 //   w_t = p_t d_v[t] = d_w i_w[t];  o[d] = float(sum over t of i_w[t] v_t[d]) * d_w
-// where d_q and d_w are factors_fixed_point's, of sums over kSoftmaxLanes lanes; and the state's maximum is
-// m * d_q. Over int8 pages, whose numbers are off by 2^-8 of a token's largest, queries are off by 2^-16 of
-// their largest element and weights by 2^-16 of the partition's largest and 2^-18 of themselves. Over int16
-// pages, whose numbers are off by 2^-13, queries and weights are off by that or by 2^-20 of the sum of all,
-// whichever is more.
+// A soft cap or ALiBi (attention/scalar.cc) takes s_t * d_q, and d_q is 1 in what follows. Only keys that the
+// row sees count. d_q and d_w are factors_fixed_point's, of sums over kSoftmaxLanes lanes; and the state's
+// maximum is m * d_q. Over int8 pages, whose numbers are off by 2^-8 of a token's largest, queries are off by
+// 2^-16 of their largest element and weights by 2^-16 of the partition's largest and 2^-18 of themselves.
+// Over int16 pages, whose numbers are off by 2^-13, queries and weights are off by that or by 2^-20 of the
+// sum of all, whichever is more.
 #include <algorithm>
 #include <limits>
 
@@ -54,11 +55,10 @@ struct Token {
 struct Magnitudes {
   uint32_t largest = 0;
   float lanes[kSoftmaxLanes] = {};
-  int count = 0;
-  void take(float x) {
+  void take(float x, int lane) {
     const uint32_t magnitude = std::bit_cast<uint32_t>(x) & kMagnitudeBits;
     largest = std::max(largest, magnitude);
-    lanes[count++ % kSoftmaxLanes] += std::bit_cast<float>(magnitude);
+    lanes[lane % kSoftmaxLanes] += std::bit_cast<float>(magnitude);
   }
 };
 
@@ -68,45 +68,48 @@ int32_t code_of(float x, FixedPoint fixed) {
 
 }  // namespace
 
-void attention_row_fixed(const KvView& kv, const float* query, float scale_log2e, int first, int keys,
-                         float* state) {
-  const int head_dim = kv.head_dim;
+void attention_row_fixed(const PartitionRow& row, float* state) {
+  const KvView& kv = row.kv;
+  const int head_dim = kv.head_dim, begin = row.seen.begin, end = row.seen.end;
   Magnitudes queries;
-  for (int d = 0; d < head_dim; ++d) queries.take(query[d] * scale_log2e);
+  for (int d = 0; d < head_dim; ++d) queries.take(row.query[d] * row.scale_log2e, d);
   const FixedPoint of_query =
       factors_fixed_point(kv.type, queries.largest, sum_lanes(queries.lanes), head_dim);
 
   int32_t codes[std::max(kMaxHeadDim, kPartitionTokens)];
-  for (int d = 0; d < head_dim; ++d) codes[d] = code_of(query[d] * scale_log2e, of_query);
+  for (int d = 0; d < head_dim; ++d) codes[d] = code_of(row.query[d] * row.scale_log2e, of_query);
 
+  const bool modifies = row.modifier.modifies();
+  const float score_scale = modifies ? 1.0f : of_query.scale;
   float weights[kPartitionTokens];
   float max = -std::numeric_limits<float>::infinity();
-  for (int t = 0; t < keys; ++t) {
-    const Token token(kv, first + t);
+  for (int t = begin; t < end; ++t) {
+    const Token token(kv, row.first + t);
     int32_t dot = 0;
     for (int d = 0; d < head_dim; ++d) dot += codes[d] * token.key(d);
     weights[t] = float(dot) * token.key_scale();
+    if (modifies) weights[t] = row.modified(weights[t] * of_query.scale, t);
     max = weights[t] > max ? weights[t] : max;
   }
 
   float lanes[kSoftmaxLanes] = {};
   Magnitudes scaled;
-  for (int t = 0; t < keys; ++t) {
+  for (int t = begin; t < end; ++t) {
     const float weight =
-        exp2_nonpositive<kExp2ToFixed>((weights[t] - max) * of_query.scale, kExp2SmallestScaled);
+        exp2_nonpositive<kExp2ToFixed>((weights[t] - max) * score_scale, kExp2SmallestScaled);
     lanes[t % kSoftmaxLanes] += weight;
-    weights[t] = weight * Token(kv, first + t).value_scale();
-    scaled.take(weights[t]);
+    weights[t] = weight * Token(kv, row.first + t).value_scale();
+    scaled.take(weights[t], t);
   }
-  state[kStateMax] = max * of_query.scale;
+  state[kStateMax] = max * score_scale;
   state[kStateSum] = sum_lanes(lanes);
 
   const FixedPoint of_weights =
       factors_fixed_point(kv.type, scaled.largest, sum_lanes(scaled.lanes), kPartitionTokens);
-  for (int t = 0; t < keys; ++t) codes[t] = code_of(weights[t], of_weights);
+  for (int t = begin; t < end; ++t) codes[t] = code_of(weights[t], of_weights);
   for (int d = 0; d < head_dim; ++d) {
     int32_t sum = 0;
-    for (int t = 0; t < keys; ++t) sum += codes[t] * Token(kv, first + t).value(d);
+    for (int t = begin; t < end; ++t) sum += codes[t] * Token(kv, row.first + t).value(d);
     state[kStateOutput + d] = float(sum) * of_weights.scale;
   }
 }

@@ -7,8 +7,8 @@
 // of keys at a time in two products whose accumulators stay in registers: scores = rows x keys (a vector
 // holds keys, head_dim is summed over), output = rows x head_dim (a vector holds outputs, keys are summed
 // over). Between them is one softmax per row. Each loaded (and, for bf16, widened) vector of keys or values
-// serves all rows of the tile. Scores of keys past a row's last are computed, perhaps from garbage, but never
-// read.
+// serves all rows of the tile. Scores of keys that a row doesn't see are computed where another row or the
+// same page needs it, perhaps from garbage, but never read.
 
 // Scores of a row are this far apart: not a power of two, so that rows do not fall in the same cache sets.
 inline constexpr int kScoreStride = kPartitionTokens + 16;
@@ -19,7 +19,7 @@ inline constexpr int kMaxVectors = 8;  // of keys or outputs at once
 inline constexpr int kBlockTiles = 8;
 inline constexpr int kBlockRows = kBlockTiles * kMaxTileRows;
 
-// One tile of rows and one partition. Rows are in the order of their tokens, so `keys` ascends.
+// One tile of rows and one partition. Rows are in the order of their tokens, so both ends of `seen` ascend.
 struct Tile {
   // [head_dim][rows], times scale * log2(e); over pages of integers fixed point, pairs of int16
   // [head_dim / 2][rows].
@@ -27,12 +27,15 @@ struct Tile {
   float* scores;  // [rows][kScoreStride]
   int head_dim;
   size_t values_offset;  // bytes, in a block
-  // Of this partition, then of what comes next.
+  // Of this partition, then of what comes next. Those before the first seen key are not read.
   const std::byte* blocks[2 * kPartitionPages];
-  int keys[kMaxTileRows];        // that a row sees of this partition
+  KeyRange seen[kMaxTileRows];
   float* outputs[kMaxTileRows];  // unnormalized
   float maxima[kMaxTileRows];
   float sums[kMaxTileRows];
+  bool modifies;  // scores, and then for each row:
+  ScoreModifier modifiers[kMaxTileRows];
+  int distances[kMaxTileRows];  // from the query's position to the partition's first key's
   // Over pages of integers.
   const float* query_scales;  // [rows]
   float* value_scales;        // [kPartitionTokens]
@@ -215,58 +218,106 @@ REDOUBT_INLINE void value_all(const Tile& tile, int first_row, int begin, int en
   }
 }
 
-float max_score(const float* scores, int keys) {
+// Keys skip .. n of a vector of scores; the other lanes are `fill`.
+REDOUBT_INLINE F32s load_seen(const float* scores, int skip, int n, F32s fill) {
+  const F32s x = n < kLanes ? load_first(scores, n, fill) : load(scores);
+  return skip > 0 ? replace_first(x, skip, fill) : x;
+}
+// The same lanes of x; the others are 0.
+REDOUBT_INLINE F32s keep_seen(F32s x, int skip, int n) {
+  if (n < kLanes) x = keep_first(x, n);
+  return skip > 0 ? replace_first(x, skip, set(0.0f)) : x;
+}
+
+float max_score(const float* scores, KeyRange seen) {
   const F32s lowest = set(-std::numeric_limits<float>::infinity());
   F32s maxima[2] = {lowest, lowest};
-  int t = 0;
-  for (; t + 2 * kLanes <= keys; t += 2 * kLanes) {
+  int t = seen.begin / kLanes * kLanes;
+  if (t < seen.begin && !seen.empty()) {
+    maxima[0] = load_seen(scores + t, seen.begin - t, seen.end - t, lowest);
+    // A NaN is not a maximum.
+    maxima[0] = max_of(maxima[0], lowest);
+    t += kLanes;
+  }
+  for (; t + 2 * kLanes <= seen.end; t += 2 * kLanes) {
     maxima[0] = max_of(load(scores + t), maxima[0]);
     maxima[1] = max_of(load(scores + t + kLanes), maxima[1]);
   }
-  for (; t + kLanes <= keys; t += kLanes) maxima[0] = max_of(load(scores + t), maxima[0]);
-  if (t < keys) maxima[1] = max_of(load_first(scores + t, keys - t, lowest), maxima[1]);
+  for (; t + kLanes <= seen.end; t += kLanes) maxima[0] = max_of(load(scores + t), maxima[0]);
+  if (t < seen.end) maxima[1] = max_of(load_first(scores + t, seen.end - t, lowest), maxima[1]);
   return max_of_lanes(max_of(maxima[0], maxima[1]));
 }
 
-// Calls weigh(t, n, j) for vectors of n <= kLanes keys from t on, all `keys`; j: the vector of the lanes of a
-// sum. The last vector may have fewer keys.
+// Calls weigh(t, skip, n, j) for vectors of keys skip .. n <= kLanes from t on, all that are seen; j: the
+// vector of the lanes of a sum. Only the first vectors may have a `skip`, and only the last ones fewer keys.
 template <typename Weigh>
-REDOUBT_INLINE void for_vectors(int keys, const Weigh& weigh) {
+REDOUBT_INLINE void for_vectors(KeyRange seen, const Weigh& weigh) {
   constexpr int kVectors = kSoftmaxLanes / kLanes;
-  int t = 0;
-  for (; t + kSoftmaxLanes <= keys; t += kSoftmaxLanes) {
-#pragma GCC unroll 2
-    for (int j = 0; j < kVectors; ++j) weigh(t + j * kLanes, kLanes, j);
+  int t = seen.begin / kSoftmaxLanes * kSoftmaxLanes;
+  const auto keys_left = [&] { return seen.end - t < kLanes ? seen.end - t : kLanes; };
+  if (t < seen.begin) {
+    for (int j = 0; j < kVectors && t < seen.end; ++j, t += kLanes) {
+      const int skip = seen.begin - t;
+      weigh(t, skip < 0 ? 0 : skip > kLanes ? kLanes : skip, keys_left(), j);
+    }
   }
-  for (int j = 0; t < keys; t += kLanes, ++j) weigh(t, keys - t < kLanes ? keys - t : kLanes, j);
+  for (; t + kSoftmaxLanes <= seen.end; t += kSoftmaxLanes) {
+#pragma GCC unroll 2
+    for (int j = 0; j < kVectors; ++j) weigh(t + j * kLanes, 0, kLanes, j);
+  }
+  for (int j = 0; t < seen.end; t += kLanes, ++j) weigh(t, 0, keys_left(), j);
 }
 
-// Scores become weights 2^(score - maximum), up to the row's last key.
-void softmax_row(float* scores, int keys, float* maximum, float* sum) {
-  *maximum = max_score(scores, keys);
+// Scores, which are yet to be multiplied with `scale`, as they go into the maximum. distance: from the
+// query's position to key 0's.
+void modify_row(float* scores, KeyRange seen, const ScoreModifier& modifier, int distance, float scale) {
+  for (int t = seen.begin / kLanes * kLanes; t < seen.end; t += kLanes) {
+    store(scores + t, modified(mul(load(scores + t), set(scale)), modifier, distance + t));
+  }
+}
+
+// Scores become weights 2^(score - maximum) of the keys that the row sees.
+void softmax_row(float* scores, KeyRange seen, float* maximum, float* sum) {
+  *maximum = max_score(scores, seen);
   const F32s max = set(*maximum), lowest = set(-std::numeric_limits<float>::infinity());
   F32s sums[kSoftmaxLanes / kLanes];
   for (F32s& lanes : sums) lanes = set(0.0f);
-  for_vectors(keys, [&](int t, int n, int j) __attribute__((always_inline)) {
-    const F32s score = n < kLanes ? load_first(scores + t, n, lowest) : load(scores + t);
-    const F32s weight = exp2_nonpositive(sub(score, max));
+  for_vectors(seen, [&](int t, int skip, int n, int j) __attribute__((always_inline)) {
+    const F32s weight = exp2_nonpositive(sub(load_seen(scores + t, skip, n, lowest), max));
     store(scores + t, weight);
-    // If the maximum is -infinity the difference is NaN, so lanes past the last key must not be counted.
-    sums[j] = add(sums[j], n < kLanes ? keep_first(weight, n) : weight);
+    // If the maximum is -infinity the difference is NaN, so lanes that are not seen must not be counted.
+    sums[j] = add(sums[j], keep_seen(weight, skip, n));
   });
   *sum = sum_of_lanes(sums);
 }
 
+// Outputs of row r from keys begin .. end alone.
+template <KvType kType>
+void value_row(const Tile& tile, int r, int begin, int end, bool accumulate) {
+  value_all<kType, 1>(tile, r, begin, end, 0, accumulate);
+}
+
 template <KvType kType, int kRows>
 void partition_tile(Tile& tile) {
-  const int fewest = tile.keys[0], most = tile.keys[kRows - 1];
-  const int pages = (most + kPageTokens - 1) / kPageTokens;
-  score_all<kType, kRows>(tile, 0, pages * kPageVectors);
+  const int first_page = tile.seen[0].begin / kPageTokens;
+  const int pages = (tile.seen[kRows - 1].end + kPageTokens - 1) / kPageTokens;
+  score_all<kType, kRows>(tile, first_page * kPageVectors, pages * kPageVectors);
   for (int r = 0; r < kRows; ++r) {
-    softmax_row(tile.scores + r * kScoreStride, tile.keys[r], &tile.maxima[r], &tile.sums[r]);
+    float* const scores = tile.scores + r * kScoreStride;
+    if (tile.modifies) modify_row(scores, tile.seen[r], tile.modifiers[r], tile.distances[r], 1.0f);
+    softmax_row(scores, tile.seen[r], &tile.maxima[r], &tile.sums[r]);
   }
-  value_all<kType, kRows>(tile, 0, 0, fewest, 0, false);
+  // Each row's keys in ascending order: those before what all rows see, if any, that, and those after it.
+  const KeyRange common{tile.seen[kRows - 1].begin, tile.seen[0].end};
+  const bool has_heads = tile.seen[0].begin < common.begin, is_apart = common.end < common.begin;
+  if (has_heads) {
+    for (int r = 0; r < kRows; ++r) {
+      value_row<kType>(tile, r, tile.seen[r].begin, is_apart ? tile.seen[r].end : common.begin, false);
+    }
+    if (is_apart) return;
+  }
+  value_all<kType, kRows>(tile, 0, common.begin, common.end, 0, has_heads);
   for (int r = 0; r < kRows; ++r) {
-    if (tile.keys[r] > fewest) value_all<kType, 1>(tile, r, fewest, tile.keys[r], 0, true);
+    if (tile.seen[r].end > common.end) value_row<kType>(tile, r, common.end, tile.seen[r].end, true);
   }
 }

@@ -2,20 +2,41 @@
 // for the baseline and without vectorization.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/score_modifier.h"
 #include "contract/attention.h"
+#include "simd/scalar.h"
 
 namespace redoubt::scalar {
 
+// One (query token, head) and the keys that it sees of one partition.
+struct PartitionRow {
+  const KvView& kv;
+  const float* query;
+  float scale_log2e;
+  int position;  // the query's
+  int first;     // the partition's first key
+  KeyRange seen;
+  ScoreModifier modifier;
+
+  // A score as it goes into the maximum. t: the key, in the partition. An infinite score becomes NaN.
+  float modified(float score, int t) const {
+    if (modifier.cap != 0.0f) {
+      score = modifier.cap * tanh(score * modifier.inverse_cap) + (score - score);
+    }
+    if (modifier.slope == 0.0f) return score;
+    return std::fma(modifier.slope, float(first + t - position), score);
+  }
+};
+
 void attention(const AttentionTask& task, void* scratch);
-// The state (contract/attention.h) of one row over `keys` keys from `first` on, in pages of integers.
-void attention_row_fixed(const KvView& kv, const float* query, float scale_log2e, int first, int keys,
-                         float* state);
+// The state (contract/attention.h) of a row, in pages of integers.
+void attention_row_fixed(const PartitionRow& row, float* state);
 // The same with bf16 products, in bf16 and int8 pages.
-void attention_row_bf16(const KvView& kv, const float* query, float scale_log2e, int first, int keys,
-                        float* state);
+void attention_row_bf16(const PartitionRow& row, float* state);
 void attention_bf16(const AttentionTask& task, void* scratch);
 void attention_bf16_partition(const AttentionTask& task, int p, float* states, void* scratch);
 void attention_partition(const AttentionTask& task, int p, float* states, void* scratch);

@@ -55,7 +55,8 @@ void pack_queries(const AttentionTask& task, int64_t first, int64_t end, float* 
   }
 }
 
-Tile empty_tile(const KvView& kv, const Scratch& scratch) {
+Tile empty_tile(const AttentionTask& task, const Scratch& scratch) {
+  const KvView& kv = task.kv;
   Tile tile{};
   tile.queries = scratch.queries;
   tile.scores = scratch.scores;
@@ -63,14 +64,29 @@ Tile empty_tile(const KvView& kv, const Scratch& scratch) {
   tile.value_scales = scratch.value_scales;
   tile.head_dim = kv.head_dim;
   tile.values_offset = values_offset_bytes(kv.type, kv.head_dim);
+  tile.modifies = modifies_scores(task);
   return tile;
 }
 
-// The pages of partition p up to the sequence's first `keys` keys, and the pages after them, which are
+// Of rows row .. row + rows what they see of partition p and, where scores are modified, how.
+void describe_rows(const AttentionTask& task, int64_t row, int64_t rows, int p, Tile& tile) {
+  for (int64_t r = 0; r < rows; ++r) tile.seen[r] = seen_by(task, row + r, p);
+  if (!tile.modifies) return;
+  for (int64_t r = 0; r < rows; ++r) {
+    tile.modifiers[r] = modifier_of(task, row + r);
+    tile.distances[r] = distance_to(task, row + r, p);
+  }
+}
+
+// The pages of partition p that hold the sequence's keys `seen`, and the pages after them, which are
 // prefetched: the next partition's, or the task's upcoming ones.
-void find_blocks(const AttentionTask& task, int p, int keys, Tile& tile) {
-  const int pages = (keys + kPageTokens - 1) / kPageTokens, first = p * kPartitionPages;
-  const auto own = [&](int page) { return page_block(task.kv, page < pages ? page : pages - 1); };
+void find_blocks(const AttentionTask& task, int p, KeyRange seen, Tile& tile) {
+  const int seen_page = seen.begin / kPageTokens, pages = (seen.end + kPageTokens - 1) / kPageTokens;
+  const int first = p * kPartitionPages, skipped = seen_page > first ? seen_page - first : 0;
+  const auto own = [&](int page) {
+    if (page >= pages) page = pages - 1;
+    return page_block(task.kv, page < seen_page ? seen_page : page);
+  };
   const auto later = [&](int i) {
     const KvPages& next = task.upcoming;
     if (next.count == 0) return own(first + kPartitionPages + i);
@@ -79,11 +95,37 @@ void find_blocks(const AttentionTask& task, int p, int keys, Tile& tile) {
   const bool is_last = pages <= first + kPartitionPages;
   for (int i = 0; i < kPartitionPages; ++i) {
     tile.blocks[i] = first + i < pages ? own(first + i) : later(first + i - pages);
-    tile.blocks[kPartitionPages + i] = is_last ? later(i) : own(first + kPartitionPages + i);
+    tile.blocks[kPartitionPages + i] =
+        is_last ? later(i > skipped ? i - skipped : 0) : own(first + kPartitionPages + i);
   }
 }
 
-// Rows of one block. The first partition writes to the task's output directly.
+// Rows row .. row + rows, of which the first is the at-th of its block, and partition p.
+void attend_tile(const AttentionTask& task, int p, int64_t row, int64_t rows, int64_t at,
+                 const Scratch& scratch, Tile& tile) {
+  const int head_dim = task.kv.head_dim;
+  describe_rows(task, row, rows, p, tile);
+  if (tile.seen[0].begin == tile.seen[rows - 1].end) return;  // nobody sees a key
+  tile.queries = scratch.queries + at * head_dim;
+  tile.query_scales = scratch.query_scales + at;
+  bool is_first[kMaxTileRows];
+  for (int64_t r = 0; r < rows; ++r) {
+    is_first[r] = first_partition_of(task, row + r) == p;
+    tile.outputs[r] = is_first[r] ? output_of(task, row + r) : scratch.outputs + r * head_dim;
+  }
+  partition_tile_of(task.kv.type, int(rows))(tile);
+  for (int64_t r = 0; r < rows; ++r) {
+    float &max = scratch.maxima[at + r], &sum = scratch.sums[at + r];
+    if (is_first[r]) {
+      max = tile.maxima[r], sum = tile.sums[r];
+    } else if (!tile.seen[r].empty()) {
+      merge_row(&max, &sum, output_of(task, row + r), tile.maxima[r], tile.sums[r], tile.outputs[r],
+                head_dim);
+    }
+  }
+}
+
+// Rows of one block. A row's first partition writes to the task's output directly.
 void attend_block(const AttentionTask& task, const Tiling& tiling, int64_t first_tile, int64_t end_tile,
                   const Scratch& scratch) {
   const int head_dim = task.kv.head_dim;
@@ -93,34 +135,18 @@ void attend_block(const AttentionTask& task, const Tiling& tiling, int64_t first
     pack_queries(task, row, tiling.first_row(t + 1), scratch.queries + (row - first_row) * head_dim,
                  scratch.query_scales + (row - first_row));
   }
-  Tile tile = empty_tile(task.kv, scratch);
-  const int most_keys = visible_to(task, end_row - 1);
-  for (int p = 0; p < partitions_of(most_keys); ++p) {
-    find_blocks(task, p, most_keys, tile);
+  Tile tile = empty_tile(task, scratch);
+  const KeyRange seen{first_key(task, token_of(task, first_row)), visible_to(task, end_row - 1)};
+  for (int p = seen.begin / kPartitionTokens; p < partitions_of(seen.end); ++p) {
+    find_blocks(task, p, seen, tile);
     for (int64_t t = first_tile; t < end_tile; ++t) {
       const int64_t row = tiling.first_row(t), rows = tiling.first_row(t + 1) - row;
-      const int64_t at = row - first_row;
-      tile.queries = scratch.queries + at * head_dim;
-      tile.query_scales = scratch.query_scales + at;
-      for (int64_t r = 0; r < rows; ++r) {
-        tile.keys[r] = keys_in_partition(visible_to(task, row + r), p);
-        tile.outputs[r] = p == 0 ? output_of(task, row + r) : scratch.outputs + r * head_dim;
-      }
-      if (tile.keys[rows - 1] == 0) continue;
-      partition_tile_of(task.kv.type, int(rows))(tile);
-      for (int64_t r = 0; r < rows; ++r) {
-        if (p == 0) {
-          scratch.maxima[at + r] = tile.maxima[r];
-          scratch.sums[at + r] = tile.sums[r];
-        } else if (tile.keys[r] > 0) {
-          merge_row(&scratch.maxima[at + r], &scratch.sums[at + r], output_of(task, row + r), tile.maxima[r],
-                    tile.sums[r], tile.outputs[r], head_dim);
-        }
-      }
+      attend_tile(task, p, row, rows, row - first_row, scratch, tile);
     }
   }
   for (int64_t row = first_row; row < end_row; ++row) {
-    normalize_row(scratch.sums[row - first_row], output_of(task, row), head_dim);
+    const int64_t at = row - first_row;
+    scale_row(normalizer(task, row, scratch.maxima[at], scratch.sums[at]), output_of(task, row), head_dim);
   }
 }
 
@@ -137,38 +163,38 @@ void attention_partition(const AttentionTask& task, int p, float* states, void* 
   const int head_dim = task.kv.head_dim;
   const Scratch scratch(memory, head_dim);
   const Tiling tiling(task);
-  Tile tile = empty_tile(task.kv, scratch);
+  Tile tile = empty_tile(task, scratch);
   const int most_keys = visible_keys(task, task.query_tokens - 1), end = (p + 1) * kPartitionTokens;
-  find_blocks(task, p, most_keys < end ? most_keys : end, tile);
+  find_blocks(task, p, {first_key(task, 0), most_keys < end ? most_keys : end}, tile);
   for (int64_t t = 0; t < tiling.tiles; ++t) {
     const int64_t row = tiling.first_row(t), rows = tiling.first_row(t + 1) - row;
     pack_queries(task, row, row + rows, scratch.queries, scratch.query_scales);
     float* const tile_states = states + row * state_floats(head_dim);
-    for (int64_t r = 0; r < rows; ++r) {
-      tile.keys[r] = keys_in_partition(visible_to(task, row + r), p);
+    describe_rows(task, row, rows, p, tile);
+    for (int64_t r = 0; r < rows; ++r)
       tile.outputs[r] = tile_states + r * state_floats(head_dim) + kStateOutput;
-    }
     partition_tile_of(task.kv.type, int(rows))(tile);
     for (int64_t r = 0; r < rows; ++r) {
-      tile_states[r * state_floats(head_dim) + kStateMax] = tile.maxima[r];
-      tile_states[r * state_floats(head_dim) + kStateSum] = tile.sums[r];
+      float* const state = tile_states + r * state_floats(head_dim);
+      state[kStateMax] = tile.seen[r].empty() ? -std::numeric_limits<float>::infinity() : tile.maxima[r];
+      state[kStateSum] = tile.sums[r];
     }
   }
 }
 
 void attention_merge(const AttentionTask& task, const float* states, int count) {
-  const int head_dim = task.kv.head_dim;
+  const int head_dim = task.kv.head_dim, first = first_partition(task);
   const Tiling tiling(task);
   for (int64_t row = 0; row < tiling.rows; ++row) {
-    const float* part = states + row * state_floats(head_dim);
+    const int own = first_partition_of(task, row), own_end = partitions_of(visible_to(task, row));
+    const float* part = states + ((own - first) * tiling.rows + row) * state_floats(head_dim);
     float* output = output_of(task, row);
     float max = part[kStateMax], sum = part[kStateSum];
     std::memcpy(output, part + kStateOutput, size_t(head_dim) * sizeof(float));
-    const int own = partitions_of(visible_to(task, row));
-    for (int p = 1; p < count && p < own; ++p) {
+    for (int p = own + 1; p < first + count && p < own_end; ++p) {
       part += tiling.rows * state_floats(head_dim);
       merge_row(&max, &sum, output, part[kStateMax], part[kStateSum], part + kStateOutput, head_dim);
     }
-    normalize_row(sum, output, head_dim);
+    scale_row(normalizer(task, row, max, sum), output, head_dim);
   }
 }

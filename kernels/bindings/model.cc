@@ -19,11 +19,13 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/layer_tap.h"
 #include "bindings/module.h"
 #include "model/kv_page.h"
 #include "sampling/prompt_reader.h"
 #include "sampling/sampler.h"
 #include "step/model.h"
+#include "step/workspace.h"
 
 namespace nb = nanobind;
 
@@ -80,8 +82,8 @@ std::unique_ptr<PythonModelFiles> files_of(const nb::object& folder) {
 }
 
 ModelConfig config_of(const nb::object& folder) {
-  if (const auto files = files_of(folder)) return read_model_config(*files);
-  return read_model_config(nb::cast<std::string>(folder) + "/config.json");
+  if (const auto files = files_of(folder)) return model_config_of(*files);
+  return model_config_of(nb::cast<std::string>(folder));
 }
 
 // "auto" is the type of 16 bits that the attention of prompts is computed from.
@@ -184,6 +186,8 @@ nb::ndarray<nb::numpy, T> new_array(std::initializer_list<size_t> shape) {
   return nb::ndarray<nb::numpy, T>(data, shape, owner);
 }
 
+using HiddenStates = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
 class BoundModel {
  public:
   BoundModel(const ModelOptions& options, const ModelFiles* files) : model_(options, files) {}
@@ -237,10 +241,30 @@ class BoundModel {
     return out;
   }
 
+  nb::dict layer_activations(const HiddenStates& hidden, const Array& positions, const Array& slots,
+                             const Array& query_lengths, const std::vector<std::string>& wanted) {
+    const ModelConfig& config = model_.config();
+    if (hidden.shape(1) != size_t(config.hidden_size)) {
+      throw std::invalid_argument("hidden: rows of " + std::to_string(hidden.shape(1)) + ", not " +
+                                  std::to_string(config.hidden_size));
+    }
+    const std::vector<int32_t> zeros(std::max(hidden.shape(0), length_of(slots)));
+    const nb::ndarray<nb::numpy, const int32_t> tokens(zeros.data(), {hidden.shape(0)}, nb::none()),
+        contexts(zeros.data(), {length_of(slots)}, nb::none());
+    Batch batch = checked_batch(Array(tokens), positions, slots, query_lengths, Array(contexts));
+    batch.hidden_states = hidden.data();
+    batch.prompts = batch.sequences;
+    const TappedArrays tapped(config, size_t(batch.tokens), wanted);
+    run(batch, {.tap = &tapped.tap()});
+    return tapped.arrays();
+  }
+
   nb::ndarray<nb::numpy, int32_t> page_table() {
-    return nb::ndarray<nb::numpy, int32_t>(
-        model_.page_table(), {size_t(model_.options().max_sequences), size_t(model_.pages_per_sequence())},
-        nb::find(*this));
+    const size_t sequences = size_t(model_.options().max_sequences),
+                 pages = size_t(model_.pages_per_sequence());
+    if (!model_.options().page_groups) return {model_.page_table(), {sequences, pages}, nb::find(*this)};
+    const size_t groups = size_t(model_.page_groups().count());
+    return {model_.page_table(), {groups, sequences, pages}, nb::find(*this)};
   }
 
   void copy_page_turned(int32_t source, int32_t target, int32_t positions) {
@@ -321,7 +345,7 @@ void construct(BoundModel* self, const nb::object& folder, int32_t threads, cons
                const std::string& compute_type, const std::string& prompt_compute_type,
                const std::string& kv_type, const std::string& weight_memory, const std::vector<int>& nodes,
                bool bind_weights, int32_t kv_pages, int32_t max_sequences, int32_t max_step_tokens,
-               int32_t max_context_tokens) {
+               int32_t max_context_tokens, bool page_groups) {
   const auto files = files_of(folder);
   const ModelOptions options = {.folder = files ? "" : nb::cast<std::string>(folder),
                                 .threads = threads,
@@ -335,14 +359,37 @@ void construct(BoundModel* self, const nb::object& folder, int32_t threads, cons
                                 .kv_pages = kv_pages,
                                 .max_sequences = max_sequences,
                                 .max_step_tokens = max_step_tokens,
-                                .max_context_tokens = max_context_tokens};
+                                .max_context_tokens = max_context_tokens,
+                                .page_groups = page_groups};
   const nb::gil_scoped_release unlocked;
   new (self) BoundModel(options, files.get());
 }
 
-size_t kv_page_bytes(const nb::object& folder, const std::string& kv_type) {
+size_t kv_page_bytes(const nb::object& folder, const std::string& kv_type,
+                     std::optional<int32_t> grouped_context_tokens) {
   const ModelConfig config = config_of(folder);
-  return KvCache::page_bytes(kv_type_from_name(kv_type), config.layers, config.kv_heads, config.head_dim);
+  const PageGroups groups = grouped_context_tokens ? page_groups_of(config, *grouped_context_tokens)
+                                                   : one_page_group(config.layers);
+  return KvCache::page_bytes(kv_type_from_name(kv_type), groups, config.kv_heads, config.head_dim);
+}
+
+std::vector<int32_t> page_group_windows(const nb::object& folder, int32_t max_context_tokens) {
+  return page_groups_of(config_of(folder), max_context_tokens).windows;
+}
+
+// (experts of a layer, how many a token takes), the most of any layer.
+std::pair<int32_t, int32_t> experts_of(const nb::object& folder) {
+  std::pair<int32_t, int32_t> most = {0, 0};
+  for (const LayerConfig& kind : config_of(folder).kinds) {
+    if (kind.experts) most = std::max(most, {kind.experts->count, kind.experts->per_token});
+  }
+  return most;
+}
+
+// Nothing is touched, so it takes no memory.
+size_t activation_bytes(const nb::object& folder, int32_t threads, int32_t max_sequences,
+                        int32_t max_step_tokens) {
+  return Workspace(config_of(folder), max_step_tokens, max_sequences, threads).bytes();
 }
 
 }  // namespace
@@ -358,8 +405,13 @@ void bind_model(nb::module_& module) {
            nb::arg("prompt_compute_type") = "same", nb::arg("kv_type") = "auto",
            nb::arg("weight_memory") = "auto", nb::arg("nodes") = std::vector<int>{},
            nb::arg("bind_weights") = true, nb::arg("kv_pages"), nb::arg("max_sequences"),
-           nb::arg("max_step_tokens"), nb::arg("max_context_tokens"))
-      .def_static("kv_page_bytes", &kv_page_bytes, nb::arg("folder"), nb::arg("kv_type"))
+           nb::arg("max_step_tokens"), nb::arg("max_context_tokens"), nb::arg("page_groups") = false)
+      .def_static("kv_page_bytes", &kv_page_bytes, nb::arg("folder"), nb::arg("kv_type"),
+                  nb::arg("grouped_context_tokens") = nb::none())
+      .def_static("page_group_windows", &page_group_windows, nb::arg("folder"), nb::arg("max_context_tokens"))
+      .def_static("experts", &experts_of, nb::arg("folder"))
+      .def_static("activation_bytes", &activation_bytes, nb::arg("folder"), nb::kw_only(), nb::arg("threads"),
+                  nb::arg("max_sequences"), nb::arg("max_step_tokens"))
       .def_static(
           "chosen_kv_type",
           [](const nb::object& folder, const std::string& name, const std::string& compute,
@@ -379,12 +431,15 @@ void bind_model(nb::module_& module) {
       .def_prop_ro("has_bf16_prompts", [](BoundModel& self) { return self.model().has_bf16_prompts(); })
       .def_prop_ro("threads", [](BoundModel& self) { return self.model().options().threads; })
       .def_prop_ro("page_table", &BoundModel::page_table)
+      .def_prop_ro("group_windows", [](BoundModel& self) { return self.model().page_groups().windows; })
       .def("step", &BoundModel::step, token_ids, positions, slots, query_lengths, context_lengths,
            nb::arg("samplers"), nb::arg("readers") = nb::tuple(), nb::arg("draft_lengths") = nb::none(),
            nb::arg("prompts") = 0)
       .def("logits", &BoundModel::logits, token_ids, positions, slots, query_lengths, context_lengths)
       .def("hidden_states", &BoundModel::hidden_states, token_ids, positions, slots, query_lengths,
            context_lengths)
+      .def("layer_activations", &BoundModel::layer_activations, nb::arg("hidden"), positions, slots,
+           query_lengths, nb::arg("wanted"))
       .def("copy_page", &BoundModel::copy_page, nb::arg("source"), nb::arg("target"))
       .def("copy_page_turned", &BoundModel::copy_page_turned, nb::arg("source"), nb::arg("target"),
            nb::arg("positions"))

@@ -63,8 +63,9 @@ struct KvPages {
   int32_t count = 0;
 };
 
-// Attention of one kv head's query group. Query token i (0 <= i < query_tokens) sees keys 0 .. context_before
-// + i.
+// Attention of one kv head's query group. Query token i (0 <= i < query_tokens) is at position context_before
+// + i and sees the `window` keys up to and including its own, or all of them. The pages of keys that nobody
+// sees are not read, and their entries in the page table need not be valid.
 struct AttentionTask {
   const float* queries = nullptr;  // token i, head h of the group: queries + i * token_stride + h * head_dim
   float* output = nullptr;         // same shape and strides as queries, may not alias them
@@ -73,27 +74,57 @@ struct AttentionTask {
   int32_t query_tokens = 0;
   int32_t group_heads = 0;
   int32_t context_before = 0;
+  int32_t window = 0;  // keys; 0: all
   float scale = 1.0f;
+  float softcap = 0.0f;           // scores become softcap * tanh(score / softcap); 0: they stay
+  const float* slopes = nullptr;  // [group_heads], ALiBi: slope * (query's position - key's) less; null: none
+  const float* sinks = nullptr;   // [group_heads], the score of one more key whose value is 0; null: none
   KvView kv;
   KvPages upcoming;  // of the thread's next task, if any: their keys are prefetched towards the end
 };
 
 // The state of one partition for one (query token, head): maximum (of scores times log2(e)), sum, and
-// unnormalized output[head_dim]. Partial states are laid out [query_tokens * group_heads][head_dim + 2].
+// unnormalized output[head_dim]; -infinity, 0 and zeros where it sees none of the keys. Partial states are
+// laid out [query_tokens * group_heads][head_dim + 2].
 inline constexpr int kStateMax = 0;
 inline constexpr int kStateSum = 1;
 inline constexpr int kStateOutput = 2;
 inline constexpr int state_floats(int head_dim) { return head_dim + kStateOutput; }
 
-// The keys that a query token sees: it and all before it.
+// The keys that a query token sees, from first_key on: up to its own.
 inline int visible_keys(const AttentionTask& task, int query_token) {
   return task.context_before + query_token + 1;
 }
+inline int first_key(int visible, int window) {
+  return window == 0 || visible < window ? 0 : visible - window;
+}
+inline int first_key(const AttentionTask& task, int query_token) {
+  return first_key(visible_keys(task, query_token), task.window);
+}
 inline int partitions_of(int keys) { return (keys + kPartitionTokens - 1) / kPartitionTokens; }
+// The first partition that a query token sees; of a task, that token 0 sees.
+inline int first_partition(const AttentionTask& task, int query_token = 0) {
+  return first_key(task, query_token) / kPartitionTokens;
+}
+// How many partitions the tokens of a task see.
+inline int partition_count(const AttentionTask& task) {
+  return partitions_of(visible_keys(task, task.query_tokens - 1)) - first_partition(task);
+}
 // How many of `keys` keys lie in partition p.
 inline int keys_in_partition(int keys, int p) {
   const int rest = keys - p * kPartitionTokens;
   return rest < 0 ? 0 : rest > kPartitionTokens ? kPartitionTokens : rest;
+}
+// Keys of a partition, counted from its first.
+struct KeyRange {
+  int begin = 0;
+  int end = 0;
+  bool empty() const { return begin == end; }
+};
+// Those that a query token sees. Both ends rise with the token.
+inline KeyRange seen_in_partition(const AttentionTask& task, int query_token, int p) {
+  return {keys_in_partition(first_key(task, query_token), p),
+          keys_in_partition(visible_keys(task, query_token), p)};
 }
 
 inline std::byte* page_block(const KvView& kv, int page) {

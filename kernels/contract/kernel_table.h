@@ -15,6 +15,8 @@
 #include <string_view>
 #include <vector>
 
+#include "contract/activation.h"
+
 namespace redoubt {
 
 // What kernels take: contract/packed_matrix.h, linear.h and attention.h.
@@ -31,6 +33,8 @@ enum class Tier : uint8_t { kScalar, kAvx2, kAvxVnni, kAvx512Vnni, kAmxInt8 };
 
 // Logits whose maxima and sums are kept together.
 inline constexpr int kLogitBlock = 128;
+
+using ActivateRow = void(const float* gate, const float* up, int n, float* out);
 
 struct KernelTable {
   Tier tier;
@@ -63,8 +67,8 @@ struct KernelTable {
   // in fp32 to nearest even, with 0 for every subnormal number. The scalar kernel's in every tier but AMX's.
   void (*linear_bf16)(const PackedMatrix& w, const Bf16Rows& x, const LinearOutput& y, int tile_begin,
                       int tile_end);
-  // What linear_bf16 of gate and up, silu_mul and round_rows give, for all rows of x: the rows of `out`,
-  // which has blocks as x has, from its column `col` on.
+  // What linear_bf16 of gate and up, activate[kSilu] and round_rows give, for all rows of x: the rows of
+  // `out`, which has blocks as x has, from its column `col` on.
   void (*gate_up_bf16)(const GateUp& layer, const Bf16Rows& x, const Bf16Rows& out, int col);
   // The same as linear_bf16 for fp32 activations and any weight type, one input after the other: acc =
   // fma(x[k], float(w[n][k]), acc), k ascending, where an integer weight is dequantized first (sym: d * (q -
@@ -76,8 +80,18 @@ struct KernelTable {
 
   // out[i] = x[i] * (1 / sqrt(mean(x^2) + epsilon)) * weight[i]
   void (*rms_norm)(const float* x, const float* weight, float epsilon, int n, float* out);
-  // out[i] = silu(gate[i]) * up[i]
-  void (*silu_mul)(const float* gate, const float* up, int n, float* out);
+  // With d[i] = x[i] - mean(x): out[i] = d[i] * (1 / sqrt(mean(d^2) + epsilon)) * weight[i] + bias[i]. bias
+  // may be null.
+  void (*layer_norm)(const float* x, const float* weight, const float* bias, float epsilon, int n,
+                     float* out);
+  // By Activation: out[i] = f(gate[i]) * up[i], or f(gate[i]) if up is null. out may be gate or up.
+  ActivateRow* activate[kActivations];
+  // y[i] = fma(factor, x[i], y[i])
+  void (*add_scaled)(const float* x, float factor, int n, float* y);
+  // x[i] = x[i] * factor
+  void (*scale)(float* x, float factor, int n);
+  // x[i] = cap * tanh(x[i] / cap)
+  void (*softcap)(float* x, float cap, int n);
   // Rotates one head in place: pairs (i, i + rotary_dim / 2), i < rotary_dim / 2 (the Hugging Face "rotate
   // half" order). cos_sin: rotary_dim / 2 cosines, then as many sines.
   void (*rope)(float* head, const float* cos_sin, int rotary_dim);
@@ -86,9 +100,9 @@ struct KernelTable {
   void (*write_kv)(const KvView& kv, int32_t token, const float* key, const float* value);
   // Whole attention of a task. scratch: attention_scratch_bytes(task) bytes, 64-byte aligned.
   void (*attention)(const AttentionTask& task, void* scratch);
-  // Partition p alone (keys p * kPartitionTokens ...), its states into `states`; then the merge of partitions
-  // 0 .. count (laid out [count][query_tokens * group_heads][head_dim + 2]) into task.output. attention()
-  // equals the two, bit for bit.
+  // Partition p alone (keys p * kPartitionTokens ...), its states into `states`; then the merge of `count`
+  // partitions from first_partition(task) on (laid out [count][query_tokens * group_heads][head_dim + 2]) and
+  // of the sinks into task.output. attention() equals the two, bit for bit.
   void (*attention_partition)(const AttentionTask& task, int p, float* states, void* scratch);
   void (*attention_merge)(const AttentionTask& task, const float* states, int count);
   size_t (*attention_scratch_bytes)(const AttentionTask& task);
@@ -113,7 +127,7 @@ void fill_linear_avx_vnni(KernelTable& table);
 void fill_linear_avx512_vnni(KernelTable& table);
 void fill_linear_amx_int8(KernelTable& table);
 void fill_linear_amx_bf16(KernelTable& table);
-void fill_ops_scalar(KernelTable& table);  // norm, silu, rope, kv, logits
+void fill_ops_scalar(KernelTable& table);  // norms, activations, rope, kv, logits
 void fill_ops_avx2(KernelTable& table);
 void fill_ops_avx512(KernelTable& table);
 void fill_attention_scalar(KernelTable& table);

@@ -1,12 +1,15 @@
-// config.json as Hugging Face writes it: before transformers 5 with rope_theta and rope_scaling, since then
-// with rope_parameters. What this engine would compute differently is refused by name, never ignored.
+// Reads a description. Absent keys have the defaults of quant/families/description.py; an unknown key is
+// refused, as it might change what is to be computed.
 #include "model/config.h"
 
-#include <cmath>
+#include <algorithm>
 #include <initializer_list>
-#include <optional>
+#include <set>
+#include <stdexcept>
+#include <utility>
 
 #include "contract/attention.h"
+#include "contract/packed_matrix.h"
 #include "weights/json.h"
 #include "weights/packed_file.h"
 
@@ -14,38 +17,43 @@ namespace redoubt {
 namespace {
 
 constexpr int64_t kMaxSize = 1 << 24;
+constexpr int32_t kMostLayers = 1024;
+constexpr int32_t kMostHeads = 1024;
+constexpr int32_t kMostExperts = 4096;
+constexpr int32_t kMostExpertsPerToken = 1024;  // so that the pairs of a step's rows and experts fit int32_t
+constexpr size_t kMostKinds = 64;
 
-// Typed access to one object of the file; errors name the file and the key.
+template <typename Enum>
+using Names = std::initializer_list<std::pair<const char*, Enum>>;
+
+// Typed access to one object of the description; errors name the file and the key.
 class Fields {
  public:
+  // json: an object.
   Fields(const std::string& file, std::string prefix, const Json& json)
       : file_(file), prefix_(std::move(prefix)), json_(json) {}
 
   [[noreturn]] void fail(const std::string& key, const std::string& reason) const {
-    throw PackedFileError(file_, prefix_ + key + ": " + reason);
+    throw PackedFileError(file_, "decoder." + prefix_ + key + ": " + reason);
   }
-  // A key that is absent or null counts as not there.
-  const Json* find(const std::string& key) const {
-    const Json* value = json_.find(key);
-    return value == nullptr || value->is_null() ? nullptr : value;
+  // Refuses the keys that nobody asked for. Called last.
+  void check_all_known() const {
+    for (const auto& [key, value] : *json_.object()) {
+      if (known_.find(key) == known_.end()) fail(key, "not known: this version of Redoubt is too old for it");
+    }
   }
-  int32_t size(const std::string& key, std::optional<int32_t> otherwise = {}) const {
+  int32_t integer(const std::string& key, int32_t least, int64_t most) const {
+    return integer_of(key, require(key), least, most);
+  }
+  int32_t integer(const std::string& key, int32_t least, int64_t most, int32_t otherwise) const {
     const Json* value = find(key);
-    if (value == nullptr && otherwise) return *otherwise;
-    if (value == nullptr) fail(key, "missing");
-    const int64_t* integer = value->integer();
-    if (integer == nullptr || *integer < 1 || *integer > kMaxSize) fail(key, "not a whole number in range");
-    return int32_t(*integer);
+    return value == nullptr ? otherwise : integer_of(key, *value, least, most);
   }
-  double positive(const std::string& key, std::optional<double> otherwise = {}) const {
+  double number(const std::string& key, double least, double most, double otherwise) const {
     const Json* value = find(key);
-    if (value == nullptr && otherwise) return *otherwise;
-    if (value == nullptr) fail(key, "missing");
-    double number = 0;
-    if (!value->number(number) || !(number > 0) || number > 1e15) fail(key, "not a positive number in range");
-    return number;
+    return value == nullptr ? otherwise : number_of(key, *value, least, most);
   }
-  bool flag(const std::string& key, bool otherwise) const {
+  bool flag(const std::string& key, bool otherwise = false) const {
     const Json* value = find(key);
     if (value == nullptr) return otherwise;
     if (value->boolean() == nullptr) fail(key, "not true or false");
@@ -57,168 +65,288 @@ class Fields {
     if (value->string() == nullptr) fail(key, "not a string");
     return *value->string();
   }
+  template <typename Enum>
+  Enum choice(const std::string& key, Enum otherwise, Names<Enum> names) const {
+    const Json* value = find(key);
+    if (value == nullptr) return otherwise;
+    std::string known;
+    for (const auto& [name, meant] : names) {
+      if (value->string() != nullptr && *value->string() == name) return meant;
+      known += (known.empty() ? "" : ", ") + std::string(name);
+    }
+    fail(key, "not one of " + known);
+  }
+  std::vector<double> numbers(const std::string& key, size_t count, double least, double most) const {
+    const Json& value = require(key);
+    if (value.array() == nullptr || value.array()->size() != count) {
+      fail(key, "not a list of " + std::to_string(count) + " numbers");
+    }
+    std::vector<double> result;
+    for (const Json& item : *value.array()) result.push_back(number_of(key, item, least, most));
+    return result;
+  }
   std::optional<Fields> object(const std::string& key) const {
     const Json* value = find(key);
     if (value == nullptr) return {};
     if (value->object() == nullptr) fail(key, "not an object");
     return Fields(file_, prefix_ + key + ".", *value);
   }
+  std::vector<Fields> objects(const std::string& key, size_t most) const {
+    std::vector<Fields> result;
+    const Json* value = find(key);
+    if (value == nullptr) return result;
+    if (value->array() == nullptr || value->array()->size() > most) {
+      fail(key, "not a list of at most " + std::to_string(most) + " objects");
+    }
+    for (const Json& item : *value->array()) {
+      const std::string place = key + "[" + std::to_string(result.size()) + "]";
+      if (item.object() == nullptr) fail(place, "not an object");
+      result.emplace_back(file_, prefix_ + place + ".", item);
+    }
+    return result;
+  }
+  std::vector<int32_t> integers(const std::string& key, size_t most_items, int64_t most) const {
+    const Json& value = require(key);
+    if (value.array() == nullptr || value.array()->empty() || value.array()->size() > most_items) {
+      fail(key, "not a list of 1 to " + std::to_string(most_items) + " integers");
+    }
+    std::vector<int32_t> result;
+    for (const Json& item : *value.array()) result.push_back(integer_of(key, item, 0, most));
+    return result;
+  }
+  bool has_null(const std::string& key) const {
+    const Json* value = json_.find(key);
+    return value != nullptr && value->is_null();
+  }
+  // A key that is absent or null counts as not there.
+  const Json* find(const std::string& key) const {
+    known_.insert(key);
+    const Json* value = json_.find(key);
+    return value == nullptr || value->is_null() ? nullptr : value;
+  }
 
  private:
+  const Json& require(const std::string& key) const {
+    const Json* value = find(key);
+    if (value == nullptr) fail(key, "missing");
+    return *value;
+  }
+  int32_t integer_of(const std::string& key, const Json& value, int32_t least, int64_t most) const {
+    const int64_t* integer = value.integer();
+    if (integer == nullptr || *integer < least || *integer > most) {
+      fail(key, "not a whole number in " + std::to_string(least) + " .. " + std::to_string(most));
+    }
+    return int32_t(*integer);
+  }
+  double number_of(const std::string& key, const Json& value, double least, double most) const {
+    double number = 0;
+    if (!value.number(number) || !(number >= least && number <= most)) fail(key, "not a number in range");
+    return number;
+  }
+
   const std::string& file_;
   std::string prefix_;
   const Json& json_;
+  mutable std::set<std::string, std::less<>> known_;
 };
 
-RopeType read_rope_type(const Fields& scaling) {
-  const std::string key = scaling.find("rope_type") != nullptr ? "rope_type" : "type";
-  const std::string name = scaling.text(key, "default");
-  if (name == "default") return RopeType::kDefault;
-  if (name == "linear") return RopeType::kLinear;
-  if (name == "dynamic") return RopeType::kDynamic;
-  if (name == "llama3") return RopeType::kLlama3;
-  if (name == "yarn") return RopeType::kYarn;
-  scaling.fail(key, "'" + name + "' is not supported; default, linear, dynamic, llama3 and yarn are");
-}
+constexpr double kLeastNumber = 1e-12, kMostNumber = 1e12;
 
-// YaRN's temperature as a factor of cosines and sines (equation 22 of the paper; mscale as DeepSeek defined
-// it).
-double yarn_attention_factor(const Fields& scaling, double factor) {
-  const auto temperature = [&](double mscale) {
-    return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
-  };
-  if (scaling.find("attention_factor") != nullptr) return scaling.positive("attention_factor");
-  double mscale = 0, mscale_all_dim = 0;
-  if (const Json* value = scaling.find("mscale")) value->number(mscale);
-  if (const Json* value = scaling.find("mscale_all_dim")) value->number(mscale_all_dim);
-  if (mscale != 0 && mscale_all_dim != 0) return temperature(mscale) / temperature(mscale_all_dim);
-  return temperature(1.0);
-}
-
-void read_scaling(const Fields& scaling, double max_positions, RopeConfig& rope) {
-  rope.type = read_rope_type(scaling);
-  if (rope.type == RopeType::kDefault) return;
-  rope.original_max_positions = rope.type == RopeType::kDynamic
-                                    ? max_positions
-                                    : scaling.positive("original_max_position_embeddings", max_positions);
-  if (rope.type == RopeType::kYarn && scaling.find("factor") == nullptr) {
-    rope.factor = max_positions / rope.original_max_positions;
-  } else {
-    rope.factor = scaling.positive("factor");
-  }
-  if (rope.type == RopeType::kLlama3) {
-    rope.low_freq_factor = scaling.positive("low_freq_factor");
-    rope.high_freq_factor = scaling.positive("high_freq_factor");
-    if (rope.high_freq_factor <= rope.low_freq_factor) {
-      scaling.fail("high_freq_factor", "not greater than low_freq_factor");
-    }
-  } else if (rope.type == RopeType::kYarn) {
-    rope.beta_fast = scaling.positive("beta_fast", 32.0);
-    rope.beta_slow = scaling.positive("beta_slow", 1.0);
-    rope.truncate = scaling.flag("truncate", true);
-    rope.attention_factor = yarn_attention_factor(scaling, rope.factor);
-  }
-}
-
-RopeConfig read_rope(const Fields& root, const ModelConfig& config) {
+RopeConfig read_rope(const Fields& fields, int32_t head_dim) {
   RopeConfig rope;
-  const std::optional<Fields> parameters = root.object("rope_parameters");
-  const std::optional<Fields> scaling = parameters ? parameters : root.object("rope_scaling");
-  rope.theta = root.positive("rope_theta", 10000.0);
-  double rotary_factor = root.positive("partial_rotary_factor", 1.0);
-  if (scaling) {
-    rope.theta = scaling->positive("rope_theta", rope.theta);
-    rotary_factor = scaling->positive("partial_rotary_factor", rotary_factor);
-    read_scaling(*scaling, config.max_positions, rope);
+  rope.rotary_dim = fields.integer("rotary_dim", 2, head_dim);
+  if (rope.rotary_dim % 2 != 0) fields.fail("rotary_dim", "odd");
+  const size_t pairs = size_t(rope.rotary_dim / 2);
+  rope.frequencies = fields.numbers("frequencies", pairs, 0, kMostNumber);
+  rope.attention_factor = fields.number("attention_factor", kLeastNumber, kMostNumber, 1.0);
+  if (const auto dynamic = fields.object("dynamic")) {
+    if (rope.rotary_dim < 4) fields.fail("dynamic", "needs a rotary_dim of 4 or more");
+    rope.dynamic = DynamicRope{
+        .theta = dynamic->number("theta", 1.0, 1e15, 10000.0),
+        .factor = dynamic->number("factor", kLeastNumber, kMostNumber, 1.0),
+        .trained_positions = dynamic->integer("trained_positions", 1, kMaxSize),
+    };
+    dynamic->check_all_known();
   }
-  if (rope.theta <= 1) root.fail("rope_theta", "not greater than 1");
-  if (rotary_factor > 1) root.fail("partial_rotary_factor", "greater than 1");
-  rope.rotary_dim = int32_t(config.head_dim * rotary_factor);
-  if (rope.rotary_dim < 2 || rope.rotary_dim % 2 != 0) {
-    root.fail("head_dim", "rotary dimension " + std::to_string(rope.rotary_dim) + " is not an even number");
+  if (fields.find("long_frequencies") != nullptr) {
+    rope.long_frequencies = fields.numbers("long_frequencies", pairs, 0, kMostNumber);
+    rope.short_positions = fields.integer("short_positions", 1, kMaxSize);
+    rope.long_attention_factor = fields.number("long_attention_factor", kLeastNumber, kMostNumber, 1.0);
   }
-  if (rope.type == RopeType::kDynamic && rope.rotary_dim < 4)
-    root.fail("head_dim", "too small for dynamic RoPE");
+  fields.check_all_known();
   return rope;
 }
 
-// Families differ in these: which projections have a bias, and whether queries and keys are normalized.
-void read_family(const Fields& root, ModelConfig& config) {
-  config.model_type = root.text("model_type", "");
-  const bool attention_bias = root.flag("attention_bias", false);
-  if (config.model_type == "llama") {
-    config.qkv_bias = config.output_bias = attention_bias;
-    config.mlp_bias = root.flag("mlp_bias", false);
-  } else if (config.model_type == "qwen2") {
-    config.qkv_bias = true;
-  } else if (config.model_type == "qwen3") {
-    config.qkv_bias = config.output_bias = attention_bias;
-    config.qk_norm = true;
-  } else if (config.model_type != "mistral") {
-    root.fail("model_type",
-              "'" + config.model_type + "' is not supported; llama, mistral, qwen2 and qwen3 are");
+AttentionConfig read_attention(const Fields& fields, const ModelConfig& config) {
+  AttentionConfig attention;
+  attention.scale = float(fields.number("scale", kLeastNumber, kMostNumber, 0));
+  if (attention.scale == 0) fields.fail("scale", "missing");
+  attention.rope = config.ropes.empty() ? -1 : 0;
+  // null says that there is none, and the first one is the default.
+  if (fields.has_null("rope")) attention.rope = -1;
+  if (config.ropes.empty() && fields.find("rope") != nullptr) fields.fail("rope", "there are no ropes");
+  attention.rope = fields.integer("rope", 0, int64_t(config.ropes.size()) - 1, attention.rope);
+  attention.window = fields.integer("window", 0, kMaxSize, 0);
+  attention.softcap = float(fields.number("softcap", 0, kMostNumber, 0));
+  attention.sinks = fields.flag("sinks");
+  if (fields.find("slopes") != nullptr) {
+    for (double slope : fields.numbers("slopes", size_t(config.heads), 0, kMostNumber)) {
+      attention.slopes.push_back(float(slope));
+    }
   }
-  const std::string activation = root.text("hidden_act", "silu");
-  if (activation != "silu" && activation != "swish")
-    root.fail("hidden_act", "'" + activation + "' is not supported; silu is");
-  if (root.find("quantization_config") != nullptr) {
-    root.fail("quantization_config", "weights that another program has quantized are not supported");
+  attention.qk_norm = fields.choice<QkNorm>(
+      "qk_norm", QkNorm::kNone, {{"none", QkNorm::kNone}, {"head", QkNorm::kHead}, {"row", QkNorm::kRow}});
+  attention.temperature_scale = float(fields.number("temperature_scale", 0, kMostNumber, 0));
+  attention.temperature_positions = fields.integer("temperature_positions", 0, kMaxSize, 0);
+  if (attention.temperature_scale != 0 && attention.temperature_positions == 0) {
+    fields.fail("temperature_positions", "missing");
   }
+  attention.qkv_bias = fields.flag("qkv_bias");
+  attention.output_bias = fields.flag("output_bias");
+  fields.check_all_known();
+  return attention;
 }
 
-// Mistral windows every layer when sliding_window is set; Qwen only when use_sliding_window says so.
-int32_t read_sliding_window(const Fields& root, const ModelConfig& config) {
-  const bool windowed = config.model_type == "mistral" || root.flag("use_sliding_window", false);
-  return windowed && root.find("sliding_window") != nullptr ? root.size("sliding_window") : 0;
-}
-
-// path: for messages.
-ModelConfig parse_model_config(const std::string& path, const std::string& text) {
-  Json json;
+Activation read_activation(const Fields& fields) {
   try {
-    json = Json::parse(text);
-  } catch (const JsonError& error) {
-    throw PackedFileError(path, error.what());
+    return activation_from_name(fields.text("activation", "silu"));
+  } catch (const std::invalid_argument& error) {
+    fields.fail("activation", error.what());
   }
-  if (json.object() == nullptr) throw PackedFileError(path, "not a JSON object");
-  const Fields root(path, "", json);
+}
 
-  ModelConfig config;
-  read_family(root, config);
-  config.hidden_size = root.size("hidden_size");
-  config.intermediate_size = root.size("intermediate_size");
-  config.layers = root.size("num_hidden_layers");
-  config.heads = root.size("num_attention_heads");
-  config.kv_heads = root.size("num_key_value_heads", config.heads);
-  config.vocab_size = root.size("vocab_size");
-  config.max_positions = root.size("max_position_embeddings");
-  config.rms_norm_epsilon = float(root.positive("rms_norm_eps", 1e-6));
-  config.tied_head = root.flag("tie_word_embeddings", false);
-  config.sliding_window_tokens = read_sliding_window(root, config);
+MlpConfig read_mlp(const Fields& fields) {
+  const MlpConfig mlp{.inner = fields.integer("inner", 1, kMaxSize),
+                      .activation = read_activation(fields),
+                      .gated = fields.flag("gated", true),
+                      .bias = fields.flag("bias")};
+  if (!mlp.gated && mlp.activation == Activation::kSwigluOai) fields.fail("gated", "swiglu_oai needs a gate");
+  fields.check_all_known();
+  return mlp;
+}
 
-  if (config.layers > 1024) root.fail("num_hidden_layers", "more than 1024");
-  if (config.heads > 1024 || config.heads % config.kv_heads != 0) {
-    root.fail("num_key_value_heads", "num_attention_heads is not a multiple of it");
+ExpertsConfig read_experts(const Fields& fields) {
+  ExpertsConfig experts;
+  experts.count = fields.integer("count", 1, kMostExperts);
+  experts.per_token = fields.integer("per_token", 1, std::min(experts.count, kMostExpertsPerToken));
+  experts.mlp = {.inner = fields.integer("inner", 1, kMaxSize),
+                 .activation = read_activation(fields),
+                 .gated = true,
+                 .bias = fields.flag("bias")};
+  if (experts.mlp.inner % kTileOutputs != 0) fields.fail("inner", "not a multiple of 32");
+  experts.router_bias = fields.flag("router_bias");
+  experts.scoring = fields.choice<Scoring>("scoring", Scoring::kSoftmax,
+                                           {{"softmax", Scoring::kSoftmax},
+                                            {"sigmoid", Scoring::kSigmoid},
+                                            {"softmax_of_chosen", Scoring::kSoftmaxOfChosen}});
+  experts.correction_bias = fields.flag("correction_bias");
+  experts.groups = fields.integer("groups", 1, experts.count, 1);
+  experts.chosen_groups = fields.integer("chosen_groups", 1, experts.groups, 1);
+  if (experts.count % experts.groups != 0) fields.fail("groups", "count is not a multiple of it");
+  if (int64_t(experts.count) / experts.groups * experts.chosen_groups < experts.per_token) {
+    fields.fail("chosen_groups", "they have fewer experts than per_token");
   }
-  if (root.find("head_dim") == nullptr && config.hidden_size % config.heads != 0) {
-    root.fail("num_attention_heads", "hidden_size is not a multiple of it, and there is no head_dim");
+  experts.renormalize = fields.flag("renormalize");
+  experts.scale = float(fields.number("scale", kLeastNumber, kMostNumber, 1.0));
+  const int32_t shared = fields.integer("shared_inner", 0, kMaxSize, 0);
+  if (shared > 0) experts.shared = MlpConfig{shared, experts.mlp.activation, true, experts.mlp.bias};
+  experts.shared_gate = fields.flag("shared_gate");
+  if (experts.shared_gate && !experts.shared) fields.fail("shared_gate", "there is no shared_inner");
+  if (experts.correction_bias && experts.scoring == Scoring::kSoftmaxOfChosen) {
+    fields.fail("correction_bias", "does not go with scoring softmax_of_chosen");
   }
-  config.head_dim = root.size("head_dim", config.hidden_size / config.heads);
-  if (config.head_dim > kMaxHeadDim || config.head_dim % 2 != 0)
-    root.fail("head_dim", "odd, or more than 1024");
-  config.rope = read_rope(root, config);
-  return config;
+  fields.check_all_known();
+  return experts;
+}
+
+LayerConfig read_kind(const Fields& fields, const ModelConfig& config) {
+  LayerConfig layer;
+  const auto attention = fields.object("attention");
+  if (!attention) fields.fail("attention", "missing");
+  layer.attention = read_attention(*attention, config);
+  if (const auto mlp = fields.object("mlp")) layer.mlp = read_mlp(*mlp);
+  if (const auto experts = fields.object("experts")) layer.experts = read_experts(*experts);
+  if (layer.mlp.has_value() == layer.experts.has_value()) {
+    fields.fail("mlp", "a layer has either an MLP or experts");
+  }
+  layer.attention_norm = fields.flag("attention_norm", true);
+  layer.attention_output_norm = fields.flag("attention_output_norm");
+  layer.mlp_norm = fields.flag("mlp_norm", true);
+  layer.mlp_output_norm = fields.flag("mlp_output_norm");
+  layer.parallel = fields.flag("parallel");
+  fields.check_all_known();
+  return layer;
+}
+
+void read_heads(const Fields& root, ModelConfig& config) {
+  config.heads = root.integer("heads", 1, kMostHeads);
+  config.kv_heads = root.integer("kv_heads", 1, kMostHeads);
+  config.head_dim = root.integer("head_dim", 2, kMaxHeadDim);
+  if (config.heads % config.kv_heads != 0) root.fail("kv_heads", "heads is not a multiple of it");
+  if (config.head_dim % 2 != 0) root.fail("head_dim", "odd");
+}
+
+// The memory of a step is made for all kinds, and what no layer is of has no tensors that bound it.
+void check_kinds_are_used(const Fields& root, const ModelConfig& config) {
+  std::vector<bool> used(config.kinds.size());
+  for (const int32_t kind : config.kind_of_layer) used[size_t(kind)] = true;
+  const size_t unused = size_t(std::find(used.begin(), used.end(), false) - used.begin());
+  if (unused < used.size()) root.fail("kinds[" + std::to_string(unused) + "]", "no layer is of this kind");
+}
+
+void read_layers(const Fields& root, ModelConfig& config) {
+  for (const Fields& rope : root.objects("ropes", kMostKinds)) {
+    config.ropes.push_back(read_rope(rope, config.head_dim));
+  }
+  for (const Fields& kind : root.objects("kinds", kMostKinds)) {
+    config.kinds.push_back(read_kind(kind, config));
+  }
+  if (config.kinds.empty()) root.fail("kinds", "missing");
+  config.kind_of_layer = root.integers("layers", kMostLayers, int64_t(config.kinds.size()) - 1);
+  config.layers = int32_t(config.kind_of_layer.size());
+  check_kinds_are_used(root, config);
 }
 
 }  // namespace
 
-ModelConfig read_model_config(const std::string& path) {
-  return parse_model_config(path, read_text_file(path));
+ModelConfig read_model_config(const std::string& path, std::string_view description) {
+  Json json;
+  try {
+    json = Json::parse(description);
+  } catch (const JsonError& error) {
+    throw PackedFileError(path, std::string("decoder: ") + error.what());
+  }
+  if (json.object() == nullptr) throw PackedFileError(path, "decoder: not a JSON object");
+  const Fields root(path, "", json);
+  ModelConfig config;
+  config.vocab_size = root.integer("vocab_size", 1, kMaxSize);
+  config.hidden_size = root.integer("hidden_size", 1, kMaxSize);
+  config.max_positions = root.integer("max_positions", 1, kMaxSize);
+  read_heads(root, config);
+  read_layers(root, config);
+  config.norm =
+      root.choice<NormType>("norm", NormType::kRms, {{"rms", NormType::kRms}, {"layer", NormType::kLayer}});
+  config.norm_epsilon = float(root.number("norm_epsilon", kLeastNumber, 1, 1e-6));
+  config.norm_bias = root.flag("norm_bias");
+  if (config.norm_bias && config.norm == NormType::kRms) root.fail("norm_bias", "RMS norms have none");
+  config.final_norm = root.flag("final_norm", true);
+  config.embedding_scale = float(root.number("embedding_scale", kLeastNumber, kMostNumber, 1.0));
+  config.embedding_norm = root.flag("embedding_norm");
+  config.tied_head = root.flag("tied_head");
+  config.head_bias = root.flag("head_bias");
+  config.logit_scale = float(root.number("logit_scale", kLeastNumber, kMostNumber, 1.0));
+  config.logit_softcap = float(root.number("logit_softcap", 0, kMostNumber, 0));
+  root.check_all_known();
+  return config;
 }
 
-ModelConfig read_model_config(const ModelFiles& files) {
-  constexpr const char* kName = "config.json";
-  return parse_model_config(files.path(kName), read_text_file(files, kName));
+int32_t ModelConfig::widest_inner() const {
+  int32_t widest = 0;
+  for (const LayerConfig& kind : kinds) {
+    if (kind.mlp) widest = std::max(widest, kind.mlp->inner);
+    if (kind.experts && kind.experts->shared) widest = std::max(widest, kind.experts->shared->inner);
+  }
+  return widest;
 }
 
 }  // namespace redoubt

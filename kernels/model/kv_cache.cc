@@ -6,6 +6,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace redoubt {
 
@@ -25,19 +26,19 @@ const char* kv_type_name(KvType type) {
   return "?";
 }
 
-KvCache::KvCache(KvType type, int32_t layers, int32_t kv_heads, int32_t head_dim, int32_t pages)
+KvCache::KvCache(KvType type, PageGroups groups, int32_t kv_heads, int32_t head_dim, int32_t pages)
     : type_(type),
-      layers_(layers),
+      groups_(std::move(groups)),
       kv_heads_(kv_heads),
       head_dim_(head_dim),
       pages_(pages),
-      page_bytes_(page_bytes(type, layers, kv_heads, head_dim)),
+      page_bytes_(page_bytes(type, groups_, kv_heads, head_dim)),
       memory_(page_bytes_ * size_t(pages)) {
   madvise(memory_.data(), memory_.bytes(), MADV_DONTDUMP);
 }
 
-KvView KvCache::view(int32_t layer, int32_t kv_head, const int32_t* page_table) const {
-  const size_t block = size_t(layer) * size_t(kv_heads_) + size_t(kv_head);
+KvView KvCache::slot_view(int32_t slot, int32_t kv_head, const int32_t* page_table) const {
+  const size_t block = size_t(slot) * size_t(kv_heads_) + size_t(kv_head);
   KvView view;
   view.base = memory_.data() + block * kv_block_bytes(type_, head_dim_);
   view.page_stride = int64_t(page_bytes_);

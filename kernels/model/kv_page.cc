@@ -49,9 +49,9 @@ void check_size(const KvCache& cache, size_t bytes) {
 template <typename Visit>
 void each_word(const KvCache& cache, Visit word) {
   word(size_t(0), uint32_t(kPageTokens), "tokens");
-  word(kWordBytes, uint32_t(cache.layers()), "layers");
+  word(kWordBytes, uint32_t(cache.slots()), "layers");
   size_t at = kPageHeaderBytes;
-  for (int32_t run = 0; run < 2 * cache.layers(); ++run) {
+  for (int32_t run = 0; run < 2 * cache.slots(); ++run) {
     word(at, kv_type_code(cache.type()), "type");
     word(at + kWordBytes, uint32_t(run_bytes(cache)), "size");
     at += kRunHeaderBytes + run_bytes(cache);
@@ -62,12 +62,12 @@ void each_word(const KvCache& cache, Visit word) {
 template <typename Visit>
 void each_piece(const KvCache& cache, int32_t page, Visit copy) {
   size_t at = kPageHeaderBytes;
-  for (int32_t layer = 0; layer < cache.layers(); ++layer) {
+  for (int32_t slot = 0; slot < cache.slots(); ++slot) {
     for (const bool values : {false, true}) {
       const Half half = half_of(cache.type(), cache.head_dim(), values);
       at += kRunHeaderBytes;
       for (int32_t head = 0; head < cache.kv_heads(); ++head) {
-        std::byte* block = page_block(cache.view(layer, head, &page), 0);
+        std::byte* block = page_block(cache.slot_view(slot, head, &page), 0);
         copy(at, block + half.codes_offset, half.codes_bytes);
         copy(at + half.codes_bytes, block + half.scales_offset, half.scales_bytes);
         at += half.bytes();
@@ -79,7 +79,7 @@ void each_piece(const KvCache& cache, int32_t page, Visit copy) {
 }  // namespace
 
 size_t gathered_page_bytes(const KvCache& cache) {
-  return kPageHeaderBytes + 2 * size_t(cache.layers()) * (kRunHeaderBytes + run_bytes(cache));
+  return kPageHeaderBytes + 2 * size_t(cache.slots()) * (kRunHeaderBytes + run_bytes(cache));
 }
 
 void gather_page(const KvCache& cache, int32_t page, std::byte* out, size_t bytes) {

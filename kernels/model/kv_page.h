@@ -1,7 +1,7 @@
 // A page of keys and values as one run of bytes, to be kept outside of the pool, and back again.
 // Little-endian:
 //
-//   u32 tokens (kPageTokens), u32 layers, and then for each layer
+//   u32 tokens (kPageTokens), u32 layers (the slots of a page, model/page_groups.h), and then for each
 //     u32 type, u32 size in bytes, the keys of all heads,
 //     u32 type, u32 size in bytes, the values of all heads
 //

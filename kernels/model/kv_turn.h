@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "model/config.h"
 #include "model/kv_cache.h"
@@ -14,8 +15,9 @@
 namespace redoubt {
 
 // Makes page `target` a copy of page `source` whose keys stand `positions` later. Throws
-// std::invalid_argument for a page that is not there, or where frequencies depend on the position.
-void copy_page_turned(KvCache& cache, const ModelConfig& config, const RopeAngles& angles, int32_t source,
-                      int32_t target, int32_t positions);
+// std::invalid_argument for a page that is not there, or where frequencies depend on the position
+// or layers are in several page groups.
+void copy_page_turned(KvCache& cache, const ModelConfig& config, const std::vector<RopeAngles>& angles,
+                      int32_t source, int32_t target, int32_t positions);
 
 }  // namespace redoubt

@@ -11,19 +11,19 @@ namespace redoubt {
 // Cosines and sines of token positions, the layout of KernelTable::rope.
 class RopeAngles {
  public:
-  explicit RopeAngles(const RopeConfig& config);
+  // max_positions: the longest context, which LongRoPE's choice of frequencies depends on.
+  RopeAngles(const RopeConfig& config, int32_t max_positions);
   int32_t rotary_dim() const { return config_.rotary_dim; }
   // out: [rotary_dim / 2] cosines, then as many sines. Angles are computed in double.
   void fill(int32_t position, float* out) const;
   // Whether frequencies are the same at all positions, so that a stored key can be moved to another one.
-  bool is_relative() const { return config_.type != RopeType::kDynamic; }
+  bool is_relative() const { return !config_.dynamic.has_value(); }
   // What turns a rotated key by so many positions more. Same layout; no attention factor, which the key has
   // already.
   void fill_turn(int32_t positions, float* out) const;
 
  private:
-  RopeConfig config_;
-  std::vector<double> frequencies_;  // radians a position, [rotary_dim / 2]
+  RopeConfig config_;  // with the frequencies and the factor that are used
 };
 
 }  // namespace redoubt

@@ -1,4 +1,4 @@
-// Hugging Face's tensor names, and which of them a configuration demands.
+// Tensors' names, and which of them a description demands.
 #include "model/weights.h"
 
 namespace redoubt {
@@ -6,22 +6,42 @@ namespace {
 
 class Finder {
  public:
-  Finder(const PackedFile& file, int node, std::string prefix)
-      : file_(file), node_(node), prefix_(std::move(prefix)) {}
+  Finder(const PackedFile& file, const ModelConfig& config, int node, std::string prefix)
+      : file_(file), config_(config), node_(node), prefix_(std::move(prefix)) {}
 
   Linear linear(const std::string& name, int32_t rows, int32_t cols, bool biased) const {
     Linear linear;
     linear.weight = file_.matrix(prefix_ + name + ".weight", rows, cols, node_);
-    if (biased) {
-      linear.bias = file_.vector(prefix_ + name + ".bias", rows);
-    } else if (file_.has(prefix_ + name + ".bias")) {
-      throw PackedFileError(file_.path(), prefix_ + name + ".bias",
-                            "is there, but config.json says there is none");
-    }
+    linear.bias = bias(name, rows, biased);
     return linear;
   }
-  const float* norm(const std::string& name, int32_t length) const {
-    return file_.vector(prefix_ + name + ".weight", length);
+  // Matrices of several experts, and their biases, which the file has as one.
+  std::vector<Linear> stack(const std::string& name, int32_t count, int32_t rows, int32_t cols,
+                            bool biased) const {
+    // Before the biases: its check bounds the number of rows.
+    const std::vector<PackedMatrix> weights =
+        file_.stack(prefix_ + name + ".weight", count, rows, cols, node_);
+    const float* biases = bias(name, count * rows, biased);
+    std::vector<Linear> linears;
+    for (const PackedMatrix& weight : weights) {
+      const float* own = biases == nullptr ? nullptr : biases + linears.size() * size_t(rows);
+      linears.push_back({.weight = weight, .bias = own});
+    }
+    return linears;
+  }
+  Norm norm(const std::string& name, bool there) const {
+    if (!there) return {};
+    return {.weight = vector(name + ".weight", config_.hidden_size),
+            .bias = bias(name, config_.hidden_size, config_.norm_bias)};
+  }
+  const float* vector(const std::string& name, int32_t length) const {
+    return file_.vector(prefix_ + name, length);
+  }
+  const float* bias(const std::string& name, int32_t length, bool biased) const {
+    if (biased) return file_.vector(prefix_ + name + ".bias", length);
+    if (!file_.has(prefix_ + name + ".bias")) return nullptr;
+    throw PackedFileError(file_.path(), prefix_ + name + ".bias",
+                          "is there, but the description says there is none");
   }
   // Matrices that share an input share its quantized form.
   void check_same_input(const std::string& name, const Linear& linear, const Linear& first) const {
@@ -31,34 +51,80 @@ class Finder {
                             "its group differs from that of the matrices that share its input");
     }
   }
+  void check_floats(const std::string& name, const Linear& linear) const {
+    if (!linear.weight.is_integer()) return;
+    throw PackedFileError(file_.path(), prefix_ + name + ".weight", "is of integers, not of bf16 or fp32");
+  }
 
  private:
   const PackedFile& file_;
+  const ModelConfig& config_;
   int node_;
   std::string prefix_;
 };
 
-LayerWeights find_layer(const PackedFile& file, const ModelConfig& config, int node, int layer) {
-  const Finder find(file, node, "model.layers." + std::to_string(layer) + ".");
-  const int32_t hidden = config.hidden_size, query = config.query_dim(), kv = config.kv_dim();
-  const int32_t inner = config.intermediate_size;
-  LayerWeights weights;
-  weights.input_norm = find.norm("input_layernorm", hidden);
-  weights.post_attention_norm = find.norm("post_attention_layernorm", hidden);
-  if (config.qk_norm) {
-    weights.query_norm = find.norm("self_attn.q_norm", config.head_dim);
-    weights.key_norm = find.norm("self_attn.k_norm", config.head_dim);
+MlpWeights find_mlp(const Finder& find, const MlpConfig& mlp, int32_t hidden, const std::string& name) {
+  MlpWeights weights;
+  weights.activation = mlp.activation;
+  weights.up = find.linear(name + ".up_proj", mlp.inner, hidden, mlp.bias);
+  weights.down = find.linear(name + ".down_proj", hidden, mlp.inner, mlp.bias);
+  if (mlp.gated) {
+    weights.gate = find.linear(name + ".gate_proj", mlp.inner, hidden, mlp.bias);
+    find.check_same_input(name + ".up_proj", weights.up, weights.gate);
   }
-  weights.query = find.linear("self_attn.q_proj", query, hidden, config.qkv_bias);
-  weights.key = find.linear("self_attn.k_proj", kv, hidden, config.qkv_bias);
-  weights.value = find.linear("self_attn.v_proj", kv, hidden, config.qkv_bias);
-  weights.output = find.linear("self_attn.o_proj", hidden, query, config.output_bias);
-  weights.gate = find.linear("mlp.gate_proj", inner, hidden, config.mlp_bias);
-  weights.up = find.linear("mlp.up_proj", inner, hidden, config.mlp_bias);
-  weights.down = find.linear("mlp.down_proj", hidden, inner, config.mlp_bias);
+  return weights;
+}
+
+ExpertsWeights find_experts(const Finder& find, const ExpertsConfig& config, int32_t hidden) {
+  ExpertsWeights weights;
+  weights.router = find.linear("mlp.router", config.count, hidden, config.router_bias);
+  find.check_floats("mlp.router", weights.router);
+  if (config.correction_bias) {
+    weights.correction_bias = find.vector("mlp.router.correction_bias", config.count);
+  }
+  const int32_t inner = config.mlp.inner;
+  const auto stack = [&](const char* name, int32_t rows, int32_t cols) {
+    return find.stack(std::string("mlp.experts.") + name, config.count, rows, cols, config.mlp.bias);
+  };
+  const std::vector<Linear> gates = stack("gate_proj", inner, hidden), ups = stack("up_proj", inner, hidden),
+                            downs = stack("down_proj", hidden, inner);
+  find.check_same_input("mlp.experts.up_proj", ups.front(), gates.front());
+  for (size_t i = 0; i < gates.size(); ++i) {
+    weights.experts.push_back(
+        {.gate = gates[i], .up = ups[i], .down = downs[i], .activation = config.mlp.activation});
+  }
+  if (config.shared) {
+    weights.shared = find_mlp(find, *config.shared, hidden, "mlp.shared");
+    find.check_same_input("mlp.shared.gate_proj", weights.shared->gate, gates.front());
+    if (config.shared_gate) weights.shared_gate = find.vector("mlp.shared_gate.weight", hidden);
+  }
+  return weights;
+}
+
+LayerWeights find_layer(const PackedFile& file, const ModelConfig& config, int node, int number) {
+  const Finder find(file, config, node, "model.layers." + std::to_string(number) + ".");
+  const LayerConfig& layer = config.layer(number);
+  const AttentionConfig& attention = layer.attention;
+  const int32_t hidden = config.hidden_size, query = config.query_dim(), kv = config.kv_dim();
+  LayerWeights weights;
+  weights.attention_norm = find.norm("input_layernorm", layer.attention_norm);
+  weights.attention_output_norm = find.norm("attention_output_norm", layer.attention_output_norm);
+  weights.mlp_norm = find.norm("post_attention_layernorm", layer.mlp_norm);
+  weights.mlp_output_norm = find.norm("mlp_output_norm", layer.mlp_output_norm);
+  if (attention.qk_norm != QkNorm::kNone) {
+    const bool row = attention.qk_norm == QkNorm::kRow;
+    weights.query_norm = find.vector("self_attn.q_norm.weight", row ? query : config.head_dim);
+    weights.key_norm = find.vector("self_attn.k_norm.weight", row ? kv : config.head_dim);
+  }
+  weights.query = find.linear("self_attn.q_proj", query, hidden, attention.qkv_bias);
+  weights.key = find.linear("self_attn.k_proj", kv, hidden, attention.qkv_bias);
+  weights.value = find.linear("self_attn.v_proj", kv, hidden, attention.qkv_bias);
+  weights.output = find.linear("self_attn.o_proj", hidden, query, attention.output_bias);
   find.check_same_input("self_attn.k_proj", weights.key, weights.query);
   find.check_same_input("self_attn.v_proj", weights.value, weights.query);
-  find.check_same_input("mlp.up_proj", weights.up, weights.gate);
+  if (attention.sinks) weights.sinks = find.vector("self_attn.sinks", config.heads);
+  if (layer.mlp) weights.mlp = find_mlp(find, *layer.mlp, hidden, "mlp");
+  if (layer.experts) weights.experts = find_experts(find, *layer.experts, hidden);
   return weights;
 }
 
@@ -67,10 +133,15 @@ void choose_two_terms(ModelWeights& weights) {
   for (size_t i = 0; i < layers; ++i) {
     LayerWeights& layer = weights.layers[i];
     layer.query.two_terms = layer.key.two_terms = layer.value.two_terms = true;
-    const bool outer = i < 2 || i + 1 == layers;
-    for (Linear* linear : {&layer.output, &layer.gate, &layer.up, &layer.down}) {
-      linear->two_terms = outer;
-    }
+    if (i >= 2 && i + 1 < layers) continue;
+    layer.output.two_terms = true;
+    const auto choose = [](MlpWeights& mlp) {
+      mlp.gate.two_terms = mlp.up.two_terms = mlp.down.two_terms = true;
+    };
+    if (layer.mlp) choose(*layer.mlp);
+    if (!layer.experts) continue;
+    for (MlpWeights& expert : layer.experts->experts) choose(expert);
+    if (layer.experts->shared) choose(*layer.experts->shared);
   }
   weights.head.two_terms = true;
 }
@@ -78,16 +149,18 @@ void choose_two_terms(ModelWeights& weights) {
 }  // namespace
 
 ModelWeights find_model_weights(const PackedFile& file, const ModelConfig& config, int node) {
-  const Finder find(file, node, "");
+  const Finder find(file, config, node, "");
   ModelWeights weights;
   weights.embedding = find.linear("model.embed_tokens", config.vocab_size, config.hidden_size, false).weight;
+  weights.embedding_norm = find.norm("model.embed_norm", config.embedding_norm);
   for (int layer = 0; layer < config.layers; ++layer)
     weights.layers.push_back(find_layer(file, config, node, layer));
-  weights.final_norm = find.norm("model.norm", config.hidden_size);
+  weights.final_norm = find.norm("model.norm", config.final_norm);
   if (config.tied_head) {
     weights.head.weight = weights.embedding;
+    weights.head.bias = find.bias("lm_head", config.vocab_size, config.head_bias);
   } else {
-    weights.head = find.linear("lm_head", config.vocab_size, config.hidden_size, false);
+    weights.head = find.linear("lm_head", config.vocab_size, config.hidden_size, config.head_bias);
   }
   if (config.hidden_size < kWideHiddenSize) choose_two_terms(weights);
   return weights;

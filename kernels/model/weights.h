@@ -1,6 +1,7 @@
-// The tensors of a Llama-family model by the place where they are used: views into one mapped file.
+// The tensors of a model by the place where they are used: views into one packed file.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,7 +10,7 @@
 
 namespace redoubt {
 
-// y = x W^T + bias; bias is null where the family has none.
+// y = x W^T + bias; bias is null where the model has none.
 struct Linear {
   PackedMatrix weight;
   const float* bias = nullptr;
@@ -17,19 +18,44 @@ struct Linear {
   bool two_terms = false;
 };
 
+// Of the model's NormType. Without a weight there is no norm.
+struct Norm {
+  const float* weight = nullptr;
+  const float* bias = nullptr;
+};
+
+struct MlpWeights {
+  Linear gate;  // without data where there is no gate
+  Linear up, down;
+  Activation activation = Activation::kSilu;
+
+  bool gated() const { return gate.weight.data != nullptr; }
+  int32_t inner() const { return up.weight.rows; }
+};
+
+struct ExpertsWeights {
+  Linear router;                           // [count x hidden_size], of floats
+  const float* correction_bias = nullptr;  // [count], or null
+  std::vector<MlpWeights> experts;         // of one shape, type and group
+  std::optional<MlpWeights> shared;
+  const float* shared_gate = nullptr;  // [hidden_size], or null
+};
+
 struct LayerWeights {
-  const float* input_norm = nullptr;           // [hidden_size]
-  const float* post_attention_norm = nullptr;  // [hidden_size]
-  const float* query_norm = nullptr;           // [head_dim], or null
-  const float* key_norm = nullptr;             // [head_dim], or null
+  Norm attention_norm, attention_output_norm, mlp_norm, mlp_output_norm;  // [hidden_size]
+  const float* query_norm = nullptr;  // [head_dim], or of all heads (QkNorm::kRow), or null
+  const float* key_norm = nullptr;
   Linear query, key, value, output;
-  Linear gate, up, down;
+  const float* sinks = nullptr;  // [heads], or null
+  std::optional<MlpWeights> mlp;
+  std::optional<ExpertsWeights> experts;  // if there is no mlp
 };
 
 struct ModelWeights {
   PackedMatrix embedding;  // [vocab_size x hidden_size]
+  Norm embedding_norm;
   std::vector<LayerWeights> layers;
-  const float* final_norm = nullptr;
+  Norm final_norm;
   Linear head;
 };
 

@@ -1,5 +1,5 @@
-// Norm, SiLU, RoPE, KV writes and the passes over logits on AVX2 and FMA; puts the tier's kernels in the
-// table.
+// Norms, activations, RoPE, KV writes and the passes over logits on AVX2 and FMA; puts the tier's kernels in
+// the table.
 #include <immintrin.h>
 
 #include <cmath>
@@ -21,7 +21,13 @@ namespace {
 
 #include "simd/exp2-inl.h"
 
+#include "simd/tanh-inl.h"
+
+#include "simd/row-inl.h"
+
 #include "ops/silu-inl.h"
+
+#include "ops/activations-inl.h"
 
 #include "ops/rows-inl.h"
 }  // namespace
@@ -33,7 +39,15 @@ namespace redoubt {
 
 void fill_ops_avx2(KernelTable& table) {
   table.rms_norm = avx2::rms_norm;
-  table.silu_mul = avx2::silu_mul;
+  table.layer_norm = avx2::layer_norm;
+  table.activate[size_t(Activation::kSilu)] = avx2::activate<Activation::kSilu>;
+  table.activate[size_t(Activation::kGeluTanh)] = avx2::activate<Activation::kGeluTanh>;
+  table.activate[size_t(Activation::kGeluErf)] = avx2::activate<Activation::kGeluErf>;
+  table.activate[size_t(Activation::kRelu2)] = avx2::activate<Activation::kRelu2>;
+  table.activate[size_t(Activation::kSwigluOai)] = avx2::activate<Activation::kSwigluOai>;
+  table.add_scaled = avx2::add_scaled;
+  table.scale = avx2::scale;
+  table.softcap = avx2::softcap;
   table.rope = avx2::rope;
   table.write_kv = avx2::write_kv;
   table.block_maxima = avx2::block_maxima;

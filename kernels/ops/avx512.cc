@@ -1,5 +1,5 @@
-// Norm, SiLU, RoPE, KV writes and the passes over logits on AVX-512 (F, BW, DQ, VL, VNNI); puts the tier's
-// kernels in the table.
+// Norms, activations, RoPE, KV writes and the passes over logits on AVX-512 (F, BW, DQ, VL, VNNI); puts the
+// tier's kernels in the table.
 #include <immintrin.h>
 
 #include <cmath>
@@ -21,7 +21,13 @@ namespace {
 
 #include "simd/exp2-inl.h"
 
+#include "simd/tanh-inl.h"
+
+#include "simd/row-inl.h"
+
 #include "ops/silu-inl.h"
+
+#include "ops/activations-inl.h"
 
 #include "ops/rows-inl.h"
 }  // namespace
@@ -33,7 +39,15 @@ namespace redoubt {
 
 void fill_ops_avx512(KernelTable& table) {
   table.rms_norm = avx512::rms_norm;
-  table.silu_mul = avx512::silu_mul;
+  table.layer_norm = avx512::layer_norm;
+  table.activate[size_t(Activation::kSilu)] = avx512::activate<Activation::kSilu>;
+  table.activate[size_t(Activation::kGeluTanh)] = avx512::activate<Activation::kGeluTanh>;
+  table.activate[size_t(Activation::kGeluErf)] = avx512::activate<Activation::kGeluErf>;
+  table.activate[size_t(Activation::kRelu2)] = avx512::activate<Activation::kRelu2>;
+  table.activate[size_t(Activation::kSwigluOai)] = avx512::activate<Activation::kSwigluOai>;
+  table.add_scaled = avx512::add_scaled;
+  table.scale = avx512::scale;
+  table.softcap = avx512::softcap;
   table.rope = avx512::rope;
   table.write_kv = avx512::write_kv;
   table.block_maxima = avx512::block_maxima;

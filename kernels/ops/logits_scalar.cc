@@ -1,4 +1,5 @@
-// What sampling does to every logit, scalar: defines the result. sampling/sampler.cc chooses the token.
+// What the head and sampling do to every logit, scalar: defines the results. sampling/sampler.cc chooses the
+// token.
 #include <algorithm>
 #include <limits>
 
@@ -7,6 +8,10 @@
 #include "simd/scalar.h"
 
 namespace redoubt::scalar {
+
+void softcap(float* x, float cap, int n) {
+  for (int i = 0; i < n; ++i) x[i] = cap * tanh(x[i] / cap);
+}
 
 void block_maxima(const float* logits, int n, float* maxima) {
   for (int begin = 0; begin < n; begin += kLogitBlock) {

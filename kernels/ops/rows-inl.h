@@ -1,6 +1,6 @@
-// Norm, SiLU, RoPE, KV writes and the passes over logits, written once for all vector tiers; the scalar twins
-// define the results. Included inside the tier's namespace and target region, after its vector_<tier>-inl.h,
-// simd/exp2-inl.h and ops/silu-inl.h.
+// Norms, sums, RoPE, KV writes and the passes over logits, written once for all vector tiers; the scalar
+// twins define the results. Included inside the tier's namespace and target region, after its
+// vector_<tier>-inl.h, simd/exp2-inl.h, simd/tanh-inl.h and simd/row-inl.h.
 
 void rms_norm(const float* x, const float* weight, float epsilon, int n, float* out) {
   constexpr int kVectors = kNormLanes / kLanes;
@@ -24,14 +24,50 @@ void rms_norm(const float* x, const float* weight, float epsilon, int n, float* 
   for (; i < n; ++i) out[i] = x[i] * inverse * weight[i];
 }
 
-void silu_mul(const float* gate, const float* up, int n, float* out) {
+void layer_norm(const float* x, const float* weight, const float* bias, float epsilon, int n, float* out) {
+  constexpr int kVectors = kNormLanes / kLanes;
+  F32s sums[kVectors], squares[kVectors];
+  for (int j = 0; j < kVectors; ++j) sums[j] = squares[j] = set(0.0f);
   int i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(out + i, mul(silu(load(gate + i)), load(up + i)));
-  if (i < n) {
-    const F32s zero = set(0.0f);
-    store_first(out + i, mul(silu(load_first(gate + i, n - i, zero)), load_first(up + i, n - i, zero)),
-                n - i);
+  for (; i + kNormLanes <= n; i += kNormLanes) {
+    for (int j = 0; j < kVectors; ++j) sums[j] = add(sums[j], load(x + i + j * kLanes));
   }
+  for (int j = 0; i < n; i += kLanes, ++j) {
+    sums[j] = add(sums[j], n - i < kLanes ? load_first(x + i, n - i, set(0.0f)) : load(x + i));
+  }
+  const F32s mean = set(sum_of_lanes(sums) / float(n));
+  for (i = 0; i + kNormLanes <= n; i += kNormLanes) {
+    for (int j = 0; j < kVectors; ++j) {
+      const F32s d = sub(load(x + i + j * kLanes), mean);
+      squares[j] = fma(d, d, squares[j]);
+    }
+  }
+  for (int j = 0; i < n; i += kLanes, ++j) {
+    const F32s d = n - i < kLanes ? sub(load_first(x + i, n - i, mean), mean) : sub(load(x + i), mean);
+    squares[j] = fma(d, d, squares[j]);
+  }
+  const F32s inverse = set(1.0f / std::sqrt(sum_of_lanes(squares) / float(n) + epsilon));
+  over_row(n, [&](int at, auto lanes) __attribute__((always_inline)) {
+    const F32s normal = mul(sub(lanes.get(x + at), mean), inverse), by = lanes.get(weight + at);
+    lanes.put(out + at, bias == nullptr ? mul(normal, by) : fma(normal, by, lanes.get(bias + at)));
+  });
+}
+
+void add_scaled(const float* x, float factor, int n, float* y) {
+  over_row(n, [&](int i, auto lanes) __attribute__((always_inline)) {
+    lanes.put(y + i, fma(set(factor), lanes.get(x + i), lanes.get(y + i)));
+  });
+}
+
+void scale(float* x, float factor, int n) {
+  over_row(n, [&](int i, auto lanes)
+                  __attribute__((always_inline)) { lanes.put(x + i, mul(lanes.get(x + i), set(factor))); });
+}
+
+void softcap(float* x, float cap, int n) {
+  over_row(n, [&](int i, auto lanes) __attribute__((always_inline)) {
+    lanes.put(x + i, mul(set(cap), tanh(div(lanes.get(x + i), set(cap)))));
+  });
 }
 
 void rope(float* head, const float* cos_sin, int rotary_dim) {

@@ -9,7 +9,15 @@
 namespace redoubt::scalar {
 
 void rms_norm(const float* x, const float* weight, float epsilon, int n, float* out);
-void silu_mul(const float* gate, const float* up, int n, float* out);
+void layer_norm(const float* x, const float* weight, const float* bias, float epsilon, int n, float* out);
+void silu(const float* gate, const float* up, int n, float* out);
+void gelu_tanh(const float* gate, const float* up, int n, float* out);
+void gelu_erf(const float* gate, const float* up, int n, float* out);
+void relu2(const float* gate, const float* up, int n, float* out);
+void swiglu_oai(const float* gate, const float* up, int n, float* out);
+void add_scaled(const float* x, float factor, int n, float* y);
+void scale(float* x, float factor, int n);
+void softcap(float* x, float cap, int n);
 void rope(float* head, const float* cos_sin, int rotary_dim);
 void write_kv(const KvView& kv, int32_t token, const float* key, const float* value);
 // The key alone: as write_kv stores it, and as attention reads it.

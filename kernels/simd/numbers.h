@@ -31,6 +31,26 @@ inline constexpr float kLog2eLow = 0x1.4ae0c0p-26f;
 // silu clamps the exponent of e^-gate to +-this: beyond it silu is gate, or below 1e-35 in magnitude.
 inline constexpr float kSiluClamp = 125.0f;
 
+// gelu_tanh is x * sigmoid(x (kGeluTanhLinear + kGeluTanhCubic x^2)): 2 sqrt(2 / pi), and that times
+// 0.044715.
+inline constexpr float kGeluTanhLinear = 0x1.988454p+0f;
+inline constexpr float kGeluTanhCubic = 0x1.2444f2p-4f;
+// gelu_erf: the normal distribution's tail Phi(-a), a >= 0, is e^(-a^2 / 2) P(a) / Q(a), a minimax fit of the
+// relative error, which is below 1.2e-8 (0.2 units of 2^-24) where the tail is not 0. Constant term first.
+inline constexpr float kTailP[] = {0x1.000000p-1f, 0x1.bc9840p-2f, 0x1.70fd24p-3f, 0x1.445f0ep-5f,
+                                   0x1.039736p-8f};
+inline constexpr float kTailQ[] = {0x1.000000p+0f, 0x1.aa8e4ep+0f, 0x1.3096b6p+0f,
+                                   0x1.d872ccp-2f, 0x1.969242p-4f, 0x1.4557f4p-7f};
+// Below e^this the tail is 0: nothing on the way to it is subnormal, and gelu_erf is below 1e-36 in
+// magnitude.
+inline constexpr float kTailSmallest = -120.0f / kLog2eHigh;
+// swiglu_oai.
+inline constexpr float kSwigluLimit = 7.0f;
+inline constexpr float kSwigluSteepness = 1.702f;
+
+// tanh(x) = m / (m + 2) with m = e^(2 x) - 1 and 2 x clamped to +-this, where tanh has long been +-1.
+inline constexpr float kTanhClamp = 40.0f;
+
 // Lane l of a sum takes elements l, l + lanes, ... in ascending order; then the upper half of the lanes is
 // added to the lower until one is left.
 inline constexpr int kNormLanes = 64;

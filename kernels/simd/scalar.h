@@ -1,5 +1,5 @@
-// What the scalar kernels share: the exponential and sums of lanes, the twins of exp2-inl.h. Compiled for the
-// baseline and without vectorization.
+// What the scalar kernels share: the exponential, tanh and sums of lanes, the twins of exp2-inl.h and
+// tanh-inl.h. Compiled for the baseline and without vectorization.
 #pragma once
 
 #include <bit>
@@ -27,6 +27,22 @@ inline float exp2_nonpositive(float x, float smallest = kExp2Smallest) {
   if (x < smallest) return 0.0f;
   const float biased = x + kRoundMagic;
   return exp2_of_parts<kCoefficients>(x - (biased - kRoundMagic), biased);
+}
+
+// Its relative error is that of a few roundings everywhere; NaN stays NaN.
+inline float tanh(float x) {
+  float y = 2.0f * x;
+  y = kTanhClamp < y ? kTanhClamp : y;
+  y = -kTanhClamp > y ? -kTanhClamp : y;
+  const float biased = std::fma(y, kLog2eHigh, kRoundMagic);
+  const float n = biased - kRoundMagic;
+  const float f = std::fma(y, kLog2eLow, std::fma(y, kLog2eHigh, -n));
+  constexpr size_t kTerms = sizeof kExp2 / sizeof kExp2[0];
+  float poly = kExp2[kTerms - 1];
+  for (size_t i = kTerms - 1; i > 0; --i) poly = std::fma(poly, f, kExp2[i - 1]);
+  const float power = std::bit_cast<float>(std::bit_cast<uint32_t>(biased) << 23);
+  const float m = std::fma(poly * f, power, power - 1.0f);
+  return m / (m + 2.0f);
 }
 
 template <int kLanes>

@@ -20,8 +20,12 @@ REDOUBT_INLINE Bits first(int n) {
 REDOUBT_INLINE F32s load_first(const float* x, int n, F32s fill) {
   return _mm256_blendv_ps(fill, _mm256_maskload_ps(x, first(n)), _mm256_castsi256_ps(first(n)));
 }
-// Loads the first n < kLanes lanes; the others are 0.
+// Keeps the first n < kLanes lanes; the others are 0.
 REDOUBT_INLINE F32s keep_first(F32s x, int n) { return _mm256_and_ps(x, _mm256_castsi256_ps(first(n))); }
+// The first n <= kLanes lanes of `replacement`, the others of x.
+REDOUBT_INLINE F32s replace_first(F32s x, int n, F32s replacement) {
+  return _mm256_blendv_ps(x, replacement, _mm256_castsi256_ps(first(n)));
+}
 REDOUBT_INLINE void store_first(float* to, F32s x, int n) { _mm256_maskstore_ps(to, first(n), x); }
 
 REDOUBT_INLINE F32s fma(F32s a, F32s b, F32s c) { return _mm256_fmadd_ps(a, b, c); }
@@ -46,6 +50,11 @@ REDOUBT_INLINE F32s zero_below(F32s x, float limit, F32s value) {
 // x >= limit ? value : 0
 REDOUBT_INLINE F32s zero_unless_at_least(F32s x, float limit, F32s value) {
   return _mm256_and_ps(_mm256_cmp_ps(x, set(limit), _CMP_GE_OQ), value);
+}
+
+// By x's sign bit: `negative` where it is set, `positive` elsewhere.
+REDOUBT_INLINE F32s choose_by_sign(F32s x, F32s negative, F32s positive) {
+  return _mm256_blendv_ps(positive, negative, x);
 }
 
 // bf16: kLanes of them in a row; and kLanes pairs, of which the even or the odd.

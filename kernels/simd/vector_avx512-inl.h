@@ -18,8 +18,12 @@ REDOUBT_INLINE __mmask16 first(int n) { return __mmask16((1u << n) - 1); }
 REDOUBT_INLINE F32s load_first(const float* x, int n, F32s fill) {
   return _mm512_mask_loadu_ps(fill, first(n), x);
 }
-// Loads the first n < kLanes lanes; the others are 0.
+// Keeps the first n < kLanes lanes; the others are 0.
 REDOUBT_INLINE F32s keep_first(F32s x, int n) { return _mm512_maskz_mov_ps(first(n), x); }
+// The first n <= kLanes lanes of `replacement`, the others of x.
+REDOUBT_INLINE F32s replace_first(F32s x, int n, F32s replacement) {
+  return _mm512_mask_mov_ps(x, first(n), replacement);
+}
 REDOUBT_INLINE void store_first(float* to, F32s x, int n) { _mm512_mask_storeu_ps(to, first(n), x); }
 
 REDOUBT_INLINE F32s fma(F32s a, F32s b, F32s c) { return _mm512_fmadd_ps(a, b, c); }
@@ -44,6 +48,11 @@ REDOUBT_INLINE F32s zero_below(F32s x, float limit, F32s value) {
 // x >= limit ? value : 0
 REDOUBT_INLINE F32s zero_unless_at_least(F32s x, float limit, F32s value) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, set(limit), _CMP_GE_OQ), value);
+}
+
+// By x's sign bit: `negative` where it is set, `positive` elsewhere.
+REDOUBT_INLINE F32s choose_by_sign(F32s x, F32s negative, F32s positive) {
+  return _mm512_mask_mov_ps(positive, _mm512_movepi32_mask(_mm512_castps_si512(x)), negative);
 }
 
 // bf16: kLanes of them in a row; and kLanes pairs, of which the even or the odd.

@@ -2,6 +2,7 @@
 #include "step/attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "contract/attention.h"
@@ -10,14 +11,17 @@ namespace redoubt {
 namespace {
 
 KvView pages_of_sequence(const StepContext& context, int layer, int kv_head, int32_t sequence) {
-  return context.kv_cache.view(layer, kv_head,
-                               context.page_tables + int64_t(sequence) * context.pages_per_sequence);
+  const int64_t group = context.kv_cache.groups().of_layer[size_t(layer)].group;
+  const int64_t row = group * context.max_sequences + sequence;
+  return context.kv_cache.view(layer, kv_head, context.page_tables + row * context.pages_per_sequence);
 }
 
 AttentionTask attention_task(const StepContext& context, const AttentionItem& item, int layer,
                              const LayerRows& rows) {
   const ModelConfig& config = context.config;
+  const AttentionConfig& attention = config.layer(layer).attention;
   const Workspace& workspace = context.workspace;
+  const float* const sinks = context.weights.front().layers[size_t(layer)].sinks;
   const int64_t row = rows.first_row[size_t(item.sequence)] + item.query_begin;
   const int64_t head = int64_t(item.kv_head) * config.group_heads() + item.head_begin;
   AttentionTask task;
@@ -28,7 +32,11 @@ AttentionTask attention_task(const StepContext& context, const AttentionItem& it
   task.query_tokens = item.query_tokens;
   task.group_heads = item.heads;
   task.context_before = rows.batch.context_lengths[item.sequence] + item.query_begin;
-  task.scale = context.attention_scale;
+  task.window = attention.window;
+  task.scale = attention.scale;
+  task.softcap = attention.softcap;
+  if (!attention.slopes.empty()) task.slopes = attention.slopes.data() + head;
+  if (sinks != nullptr) task.sinks = sinks + head;
   task.kv = pages_of_sequence(context, layer, item.kv_head, item.sequence);
   return task;
 }
@@ -42,16 +50,21 @@ bool attends_in_bf16(const StepContext& context, const AttentionItem& item) {
 
 void Attention::reserve(const StepContext& context, const LayerRows& rows) {
   const KernelTable& kernels = context.kernels;
-  size_t scratch_bytes = 0;
-  for (const AttentionItem& item : rows.attention.items) {
-    const auto bytes_of = attends_in_bf16(context, item) ? kernels.attention_bf16_scratch_bytes
-                                                         : kernels.attention_scratch_bytes;
-    scratch_bytes = std::max(scratch_bytes, bytes_of(attention_task(context, item, 0, rows)));
+  for (const AttentionPlan& plan : rows.attention) {
+    size_t scratch_bytes = 0;
+    for (const AttentionItem& item : plan.items) {
+      const auto bytes_of = attends_in_bf16(context, item) ? kernels.attention_bf16_scratch_bytes
+                                                           : kernels.attention_scratch_bytes;
+      AttentionTask task = attention_task(context, item, 0, rows);
+      task.window = plan.window;
+      scratch_bytes = std::max(scratch_bytes, bytes_of(task));
+    }
+    context.workspace.reserve_attention(scratch_bytes, plan.states_floats);
   }
-  context.workspace.reserve_attention(scratch_bytes, rows.attention.states_floats);
 }
 
 void Attention::rope_and_store(int layer, const LayerRows& rows, Range heads) {
+  normalize_rows(layer, rows, heads);
   const int64_t count = heads.end - heads.begin;
   team_.once([&] {
     const int64_t all = rows.batch.tokens * count;
@@ -68,9 +81,14 @@ void Attention::rope_and_store_one(int layer, int64_t row, int head) {
   const Workspace& workspace = context_.workspace;
   const LayerWeights& weights = team_.weights().layers[size_t(layer)];
   float* const vector = workspace.qkv.data() + row * workspace.qkv_stride + int64_t(head) * config.head_dim;
-  const float* const angles = workspace.angles.data() + row * config.rope.rotary_dim;
-  if (head < config.heads) return rotate(vector, weights.query_norm, angles);
-  rotate(vector, weights.key_norm, angles);
+  const AttentionConfig& attention = config.layer(layer).attention;
+  const float* const angles = workspace.angles.data() + row * workspace.angles_stride;
+  const bool by_head = attention.qk_norm == QkNorm::kHead;
+  if (head < config.heads) {
+    rotate(vector, by_head ? weights.query_norm : nullptr, attention, angles);
+    return heat(vector, attention, angles[workspace.angles_stride - 1]);
+  }
+  rotate(vector, by_head ? weights.key_norm : nullptr, attention, angles);
   const int32_t sequence = context_.plan.sequence_of(int32_t(row));
   const int32_t position = context_.batch.context_lengths[sequence] + int32_t(row) -
                            context_.plan.all().first_row[size_t(sequence)];
@@ -78,21 +96,54 @@ void Attention::rope_and_store_one(int layer, int64_t row, int head) {
                             vector, vector + config.kv_dim());
 }
 
-void Attention::rotate(float* head, const float* norm, const float* angles) const {
+// angles: of all ropes, one after the other.
+void Attention::rotate(float* head, const float* norm, const AttentionConfig& attention,
+                       const float* angles) const {
   const ModelConfig& config = context_.config;
   if (norm != nullptr) {
     float normalized[kMaxHeadDim];
-    context_.kernels.rms_norm(head, norm, config.rms_norm_epsilon, config.head_dim, normalized);
+    context_.kernels.rms_norm(head, norm, config.norm_epsilon, config.head_dim, normalized);
     std::memcpy(head, normalized, size_t(config.head_dim) * sizeof(float));
   }
-  context_.kernels.rope(head, angles, config.rope.rotary_dim);
+  if (attention.rope < 0) return;
+  for (int i = 0; i < attention.rope; ++i) angles += config.ropes[size_t(i)].rotary_dim;
+  context_.kernels.rope(head, angles, config.ropes[size_t(attention.rope)].rotary_dim);
+}
+
+void Attention::heat(float* head, const AttentionConfig& attention, float position) const {
+  if (attention.temperature_scale == 0.0f) return;
+  const double periods = std::floor(double(position) / attention.temperature_positions);
+  const float factor = float(1.0 + attention.temperature_scale * std::log1p(periods));
+  for (int32_t i = 0; i < context_.config.head_dim; ++i) head[i] *= factor;
+}
+
+void Attention::normalize_rows(int layer, const LayerRows& rows, Range heads) {
+  const ModelConfig& config = context_.config;
+  if (config.layer(layer).attention.qk_norm != QkNorm::kRow) return;
+  const LayerWeights& weights = team_.weights().layers[size_t(layer)];
+  const Workspace& workspace = context_.workspace;
+  team_.share(rows.batch.tokens, [&](Range mine) {
+    const auto normalize_part = [&](float* x, const float* norm, int32_t n) {
+      float* const normalized = team_.own().rows.data();
+      context_.kernels.rms_norm(x, norm, config.norm_epsilon, n, normalized);
+      std::memcpy(x, normalized, size_t(n) * sizeof(float));
+    };
+    for (int64_t r = mine.begin; r < mine.end; ++r) {
+      float* const query = workspace.qkv.data() + r * workspace.qkv_stride;
+      if (heads.begin == 0) normalize_part(query, weights.query_norm, config.query_dim());
+      if (heads.end > config.heads) {
+        normalize_part(query + config.query_dim(), weights.key_norm, config.kv_dim());
+      }
+    }
+  });
+  team_.barrier();
 }
 
 KvPages Attention::pages_of(const AttentionItem& item, int layer, const LayerRows& rows) const {
   const AttentionTask task = attention_task(context_, item, layer, rows);
   const int32_t keys = visible_keys(task, task.query_tokens - 1);
   const int32_t pages = (keys + kPageTokens - 1) / kPageTokens;
-  const int32_t first = std::max(item.partition, 0) * (kPartitionTokens / kPageTokens);
+  const int32_t first = std::max(item.partition * kPartitionTokens, first_key(task, 0)) / kPageTokens;
   return {task.kv, first, pages - first};
 }
 
@@ -105,7 +156,8 @@ void Attention::attend_item(const AttentionItem& item, const KvPages& upcoming, 
   const bool bf16 = attends_in_bf16(context_, item);
   if (item.partition < 0) return (bf16 ? kernels.attention_bf16 : kernels.attention)(task, scratch);
   const size_t queries = size_t(item.query_tokens) * size_t(item.heads);
-  const size_t state = size_t(item.partition) * queries * size_t(state_floats(context_.config.head_dim));
+  const size_t state = size_t(item.partition - first_partition(task)) * queries *
+                       size_t(state_floats(context_.config.head_dim));
   const auto attend_partition = bf16 ? kernels.attention_bf16_partition : kernels.attention_partition;
   attend_partition(task, item.partition, context_.workspace.states.data() + item.states_begin + state,
                    scratch);
@@ -114,7 +166,7 @@ void Attention::attend_item(const AttentionItem& item, const KvPages& upcoming, 
 // A thread's items are sorted by falling cost, so that others can help with the last ones, and it knows what
 // it will read next.
 void Attention::attend(int layer, const LayerRows& rows) {
-  const AttentionPlan& plan = rows.attention;
+  const AttentionPlan& plan = rows.attention_of(context_.config.layer(layer).attention.window);
   team_.take_pieces(claim_of(layer, Claim::kAttention), [&](int owner, int piece) {
     const size_t at = plan.first_item[size_t(owner)] + size_t(piece);
     const size_t end = plan.first_item[size_t(owner) + 1];
@@ -128,9 +180,9 @@ void Attention::attend(int layer, const LayerRows& rows) {
     team_.share(int(plan.merges.size()), [&](Range mine) {
       for (int i = mine.begin; i < mine.end; ++i) {
         const AttentionItem& item = plan.merges[size_t(i)];
-        context_.kernels.attention_merge(attention_task(context_, item, layer, rows),
-                                         context_.workspace.states.data() + item.states_begin,
-                                         partition_count(rows.batch, item));
+        const AttentionTask task = attention_task(context_, item, layer, rows);
+        context_.kernels.attention_merge(task, context_.workspace.states.data() + item.states_begin,
+                                         partition_count(task));
       }
     });
   }

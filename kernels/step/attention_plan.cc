@@ -32,8 +32,10 @@ constexpr size_t kMaxStatesFloats = 16 << 20;
 
 class Planner {
  public:
-  Planner(const Batch& batch, const ModelConfig& config, int32_t threads)
-      : batch_(batch), config_(config), threads_(threads) {}
+  Planner(const Batch& batch, const ModelConfig& config, int32_t window, int32_t threads)
+      : batch_(batch), config_(config), threads_(threads) {
+    plan_.window = window;
+  }
 
   AttentionPlan plan() {
     const int64_t wanted = threads_ == 1 ? 1 : int64_t(threads_) * kItemsPerThread;
@@ -74,35 +76,42 @@ class Planner {
     }
   }
 
-  int32_t visible_keys(const AttentionItem& item) const {
-    return batch_.context_lengths[item.sequence] + item.query_begin + item.query_tokens;
+  // That some of the item's query tokens see. They are read once, for all of them.
+  KeyRange keys_of(const AttentionItem& item) const {
+    const int32_t before = batch_.context_lengths[item.sequence] + item.query_begin;
+    return {first_key(before + 1, plan_.window), before + item.query_tokens};
   }
 
-  void add(AttentionItem item, int64_t keys) {
-    item.cost = keys * (kKeyCost + item.query_tokens * item.heads);
+  void add(AttentionItem item, int64_t keys, int64_t keys_of_row) {
+    item.cost = keys * kKeyCost + keys_of_row * (item.query_tokens * item.heads);
     plan_.items.push_back(item);
   }
 
   bool add_partitions(AttentionItem item) {
-    const int32_t count = partition_count(batch_, item);
+    const KeyRange keys = keys_of(item);
+    const int32_t first = keys.begin / kPartitionTokens, count = partitions_of(keys.end) - first;
     const size_t floats =
         size_t(count) * size_t(item.query_tokens * item.heads) * size_t(config_.head_dim + 2);
     if (count < 2 || plan_.states_floats + floats > kMaxStatesFloats) return false;
     item.states_begin = plan_.states_floats;
     plan_.states_floats += floats;
     plan_.merges.push_back(item);
-    for (item.partition = 0; item.partition < count; ++item.partition) {
-      add(item, std::min(kPartitionTokens, visible_keys(item) - item.partition * kPartitionTokens));
+    for (int32_t p = first; p < first + count; ++p) {
+      item.partition = p;
+      const int32_t read = keys_in_partition(keys.end, p) - keys_in_partition(keys.begin, p);
+      add(item, read, read);
     }
     return true;
   }
 
   void add_heads(AttentionItem item, int pieces) {
+    const KeyRange keys = keys_of(item);
+    const int32_t of_last = keys.end - first_key(keys.end, plan_.window);
     for (int piece = 0; piece < pieces; ++piece) {
       const Range heads = share(config_.group_heads(), piece, pieces);
       item.head_begin = heads.begin;
       item.heads = heads.end - heads.begin;
-      add(item, visible_keys(item));
+      add(item, keys.end - keys.begin, of_last);
     }
   }
 
@@ -182,13 +191,8 @@ class Planner {
 
 }  // namespace
 
-AttentionPlan plan_attention(const Batch& batch, const ModelConfig& config, int32_t threads) {
-  return Planner(batch, config, threads).plan();
-}
-
-int32_t partition_count(const Batch& batch, const AttentionItem& item) {
-  const int32_t keys = batch.context_lengths[item.sequence] + item.query_begin + item.query_tokens;
-  return (keys + kPartitionTokens - 1) / kPartitionTokens;
+AttentionPlan plan_attention(const Batch& batch, const ModelConfig& config, int32_t window, int32_t threads) {
+  return Planner(batch, config, window, threads).plan();
 }
 
 }  // namespace redoubt

@@ -1,5 +1,6 @@
 // How a step's attention is cut into pieces that threads can take. Plain arithmetic on lengths; the cut never
-// changes a result (contract/kernel_table.h), only who computes it.
+// changes a result (contract/kernel_table.h), only who computes it. Layers with different windows need
+// different plans.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,8 @@
 
 namespace redoubt {
 
-// Some query tokens and heads of one kv head's group, over all their keys or over one partition of them.
+// Some query tokens and heads of one kv head's group, over all keys that they see or over one partition of
+// them.
 struct AttentionItem {
   int32_t sequence = 0;
   int32_t kv_head = 0;
@@ -19,21 +21,19 @@ struct AttentionItem {
   int32_t query_tokens = 0;
   int32_t head_begin = 0;  // in the group
   int32_t heads = 0;
-  int32_t partition = -1;   // -1: all keys
+  int32_t partition = -1;   // -1: all that are seen
   size_t states_begin = 0;  // of its merge, in floats
   int64_t cost = 0;
 };
 
 struct AttentionPlan {
+  int32_t window = 0;                 // keys that a query sees; 0: all
   std::vector<AttentionItem> items;   // thread by thread, by falling cost
   std::vector<size_t> first_item;     // of each thread, and the end
   std::vector<AttentionItem> merges;  // of the items that are partitions; done after all items
   size_t states_floats = 0;
 };
 
-AttentionPlan plan_attention(const Batch& batch, const ModelConfig& config, int32_t threads);
-
-// Partitions that the keys up to and including the item's last query token make.
-int32_t partition_count(const Batch& batch, const AttentionItem& item);
+AttentionPlan plan_attention(const Batch& batch, const ModelConfig& config, int32_t window, int32_t threads);
 
 }  // namespace redoubt

@@ -27,7 +27,9 @@ struct Bf16Uses {
 struct Batch {
   int32_t tokens = 0;
   int32_t sequences = 0;
-  const int32_t* token_ids = nullptr;        // [tokens]
+  const int32_t* token_ids = nullptr;  // [tokens]
+  // [tokens][hidden_size] or null: what the first layer gets instead of the tokens' embeddings. Not copied.
+  const float* hidden_states = nullptr;
   const int32_t* positions = nullptr;        // [tokens], for RoPE
   const int32_t* slots = nullptr;            // [sequences], rows of the page table
   const int32_t* query_lengths = nullptr;    // [sequences], new tokens; they add up to `tokens`
@@ -54,6 +56,42 @@ class BatchCopy {
   std::vector<int32_t> slots_, query_lengths_, context_lengths_, draft_lengths_;
 };
 
+// Places in a layer, in the order in which they are computed where the MLP comes after attention.
+enum class TapPlace : uint8_t {
+  kAttentionInput,
+  kOutputInput,
+  kAttentionOutput,
+  kMlpInput,
+  kPairs,
+  kDownInput,
+  kEnd
+};
+
+// The activations of the last layer's stages, all of the batch's tokens [tokens][...] in fp32; null where
+// they are not wanted. What comes after the last that is wanted is not computed.
+struct LayerTap {
+  float* attention_input = nullptr;  // [hidden_size], of query, key and value
+  float* output_input = nullptr;     // [heads * head_dim]
+  // What attention leaves where it writes: the residual stream, or its own part of it before a norm.
+  float* attention_output = nullptr;  // [hidden_size]
+  float* mlp_input = nullptr;         // [hidden_size]
+  // [tokens * per_token][2]: a token and one of its experts, by expert and then by token.
+  int32_t* pairs = nullptr;
+  float* down_input = nullptr;  // [inner]; with experts a row for each of the pairs
+  float* shared_down_input = nullptr;
+  float* mlp_output = nullptr;  // [hidden_size], as attention_output
+  float* hidden = nullptr;      // [hidden_size], after the layer
+
+  TapPlace last() const {
+    if (hidden != nullptr || mlp_output != nullptr) return TapPlace::kEnd;
+    if (down_input != nullptr || shared_down_input != nullptr) return TapPlace::kDownInput;
+    if (pairs != nullptr) return TapPlace::kPairs;
+    if (mlp_input != nullptr) return TapPlace::kMlpInput;
+    if (attention_output != nullptr) return TapPlace::kAttentionOutput;
+    return output_input != nullptr ? TapPlace::kOutputInput : TapPlace::kAttentionInput;
+  }
+};
+
 // What a step is to return; null where it is not wanted.
 struct StepOutputs {
   Sampler* const* samplers = nullptr;  // [sequences], null for a sequence that is not sampled
@@ -63,13 +101,25 @@ struct StepOutputs {
   PromptReader* const* readers = nullptr;  // [sequences], null for a sequence whose prompt nobody reads
   float* logits = nullptr;                 // [tokens][vocab_size]
   float* hidden_states = nullptr;          // [layers + 2][tokens][hidden_size]
+  const LayerTap* tap = nullptr;
 };
 
 // Where a step's time goes, as thread 0 sees it. A stage includes the barrier at its end.
-enum class Stage : uint8_t { kEmbed, kQkv, kRope, kAttention, kOutput, kGateUp, kDown, kHead, kSample };
-inline constexpr int kStages = 9;
+enum class Stage : uint8_t {
+  kEmbed,
+  kQkv,
+  kRope,
+  kAttention,
+  kOutput,
+  kRouter,
+  kGateUp,
+  kDown,
+  kHead,
+  kSample
+};
+inline constexpr int kStages = 10;
 inline constexpr std::array<const char*, kStages> kStageNames = {
-    "embed", "qkv", "rope", "attention", "output", "gate_up", "down", "head", "sample"};
+    "embed", "qkv", "rope", "attention", "output", "router", "gate_up", "down", "head", "sample"};
 
 struct StepProfile {
   std::array<uint64_t, kStages> stage_ticks{};

@@ -2,6 +2,7 @@
 // are computed. Only references; the model owns what they refer to.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -24,13 +25,14 @@ struct StepContext {
   const std::vector<ModelWeights>& weights;  // by node
   const ThreadNodes& nodes;
   const KernelTable& kernels;
-  const RopeAngles& rope_angles;
+  const std::vector<RopeAngles>& rope_angles;  // of config.ropes
   const KvCache& kv_cache;
   ComputeType compute_type;
-  Bf16Uses bf16;               // granted by the tier
-  const int32_t* page_tables;  // [batch's sequences][pages_per_sequence], checked
+  Bf16Uses bf16;  // granted by the tier
+  // [page groups][max_sequences][pages_per_sequence], rows by the batch's sequences, checked
+  const int32_t* page_tables;
+  int32_t max_sequences;
   int32_t pages_per_sequence;
-  float attention_scale;  // 1 / sqrt(head_dim)
   ThreadPool& pool;
   Workspace& workspace;
   StepProfile& profile;
@@ -40,5 +42,22 @@ struct StepContext {
   FirstFailure& failure;
   uint64_t began_ticks;
 };
+
+// A row of hidden_size through a norm that is there.
+inline void normalize(const StepContext& context, const Norm& norm, const float* x, float* out) {
+  const ModelConfig& config = context.config;
+  if (config.norm == NormType::kLayer) {
+    context.kernels.layer_norm(x, norm.weight, norm.bias, config.norm_epsilon, config.hidden_size, out);
+  } else {
+    context.kernels.rms_norm(x, norm.weight, config.norm_epsilon, config.hidden_size, out);
+  }
+}
+
+// The model's final norm, of a row of hidden_size; a copy where it has none.
+inline void final_norm(const StepContext& context, const float* x, float* out) {
+  const Norm& norm = context.weights.front().final_norm;
+  if (norm.weight != nullptr) return normalize(context, norm, x, out);
+  std::copy_n(x, context.config.hidden_size, out);
+}
 
 }  // namespace redoubt

@@ -14,7 +14,9 @@ Decoder::Decoder(const StepContext& context, int thread)
       projections_(context, team_, inputs_, products_),
       attention_(context, team_),
       feed_forward_(context, team_, inputs_, products_),
-      results_(context, team_) {}
+      experts_(context, team_, inputs_, products_, feed_forward_),
+      results_(context, team_),
+      tap_(context, team_) {}
 
 void Decoder::run() {
   const int last = context_.config.layers - 1;
@@ -27,6 +29,7 @@ void Decoder::run() {
       run_layer(layer);
     }
   }
+  if (context_.outputs.tap != nullptr) return;
   residual_.copy_hidden(last + 1);
   residual_.copy_final_norm();
   results_.read_hidden_states();
@@ -34,6 +37,8 @@ void Decoder::run() {
 }
 
 void Decoder::run_layer(int layer) {
+  tap_.attention_input(layer);
+  if (!goes_on(context_, layer, TapPlace::kOutputInput)) return;
   projections_.query_key_value(layer);
   attention_.rope_and_store(layer, context_.plan.all(),
                             {0, context_.config.heads + context_.config.kv_heads});
@@ -56,9 +61,47 @@ void Decoder::run_last_layer(int layer) {
 
 void Decoder::attend_and_finish_layer(int layer, const LayerRows& rows) {
   attention_.attend(layer, rows);
-  projections_.output(layer, rows.counts());
-  feed_forward_.gate_up(layer, rows.counts());
-  feed_forward_.down(layer, rows.counts());
+  tap_.output_input(layer);
+  // A parallel MLP reads the residual stream before attention adds to it.
+  const bool parallel = context_.config.layer(layer).parallel;
+  if (parallel) gate_up(layer, rows.counts());
+  if (!goes_on(context_, layer, TapPlace::kAttentionOutput)) return;
+  attention_output(layer, rows.counts());
+  if (!parallel) gate_up(layer, rows.counts());
+  if (!goes_on(context_, layer, TapPlace::kEnd)) return;
+  down(layer, rows.counts());
+  tap_.hidden(layer);
+}
+
+void Decoder::attention_output(int layer, RowCounts rows) {
+  const Norm& norm = team_.weights().layers[size_t(layer)].attention_output_norm;
+  projections_.output(layer, rows, target_of(norm));
+  tap_.attention_output(layer);
+  if (norm.weight != nullptr) residual_.add_normalized(norm, rows.all);
+}
+
+void Decoder::gate_up(int layer, RowCounts rows) {
+  tap_.mlp_input(layer);
+  if (!goes_on(context_, layer, TapPlace::kPairs)) return;
+  if (context_.config.layer(layer).experts) return experts_.gate_up(layer, rows);
+  feed_forward_.gate_up(layer, rows);
+}
+
+void Decoder::down(int layer, RowCounts rows) {
+  const Norm& norm = team_.weights().layers[size_t(layer)].mlp_output_norm;
+  if (context_.config.layer(layer).experts) {
+    experts_.down(layer, rows, target_of(norm));
+  } else {
+    feed_forward_.down(layer, rows, target_of(norm));
+  }
+  tap_.mlp_output(layer);
+  if (norm.weight != nullptr) residual_.add_normalized(norm, rows.all);
+}
+
+Target Decoder::target_of(const Norm& output_norm) const {
+  const Workspace& workspace = context_.workspace;
+  const bool adds = output_norm.weight == nullptr;
+  return {(adds ? workspace.hidden : workspace.branch).data(), workspace.hidden_stride, /*accumulate=*/adds};
 }
 
 // All logits for the caller; or as many rows at a time as there is room for, to sample and read.

@@ -1,15 +1,17 @@
-// One step of a Llama-family model (Touvron et al. 2023): every thread of the pool runs the same sequence of
+// One step of a decoder: every thread of the pool runs the same sequence of
 // stages, takes its share of each, and meets the others at barriers. Here is only the order of the stages.
 #pragma once
 
 #include "step/attention.h"
 #include "step/context.h"
+#include "step/experts.h"
 #include "step/feed_forward.h"
 #include "step/inputs.h"
 #include "step/products.h"
 #include "step/projections.h"
 #include "step/residual.h"
 #include "step/results.h"
+#include "step/tap.h"
 #include "step/team.h"
 
 namespace redoubt {
@@ -27,6 +29,11 @@ class Decoder {
   void run_layer(int layer);
   void run_last_layer(int layer);
   void attend_and_finish_layer(int layer, const LayerRows& rows);
+  void attention_output(int layer, RowCounts rows);
+  void gate_up(int layer, RowCounts rows);
+  void down(int layer, RowCounts rows);
+  // Where attention or an MLP adds its output, or writes it if a norm comes between.
+  Target target_of(const Norm& output_norm) const;
   void run_head();
 
   const StepContext& context_;
@@ -37,7 +44,9 @@ class Decoder {
   Projections projections_;
   Attention attention_;
   FeedForward feed_forward_;
+  Experts experts_;
   Results results_;
+  Tap tap_;
 };
 
 // Runs a step on the pool. Rethrows what failed first on any thread: a sampler or a reader, as a rule. The

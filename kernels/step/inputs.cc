@@ -31,23 +31,20 @@ LinearInput Inputs::view(const InputRows& memory, RowCounts rows, int32_t cols,
   }
   input.rounded = Bf16Rows(memory.rounded.data(), rows.all - input.quantized_rows, cols);
   input.floats = {memory.floats.data(), cols, rows.all, cols};
+  input.own_floats = memory.floats.data();
   return input;
 }
 
-LinearInput Inputs::inner(RowCounts rows, const Linear& down) const {
-  return view(context_.workspace.inner, rows, context_.config.intermediate_size, {&down});
-}
-
-LinearInput Inputs::prepare(const Source& source, RowCounts rows, int32_t cols, const float* norm,
+LinearInput Inputs::prepare(const Source& source, RowCounts rows, int32_t cols, const Norm& norm,
                             std::initializer_list<const Linear*> users) {
   const bool is_private = rows.all <= kPrivateRows;
   const InputRows& memory = is_private ? team_.own().input : context_.workspace.input;
   LinearInput input = view(memory, rows, cols, users);
-  if (!input.quantized && norm == nullptr) {
+  if (!input.quantized && norm.weight == nullptr && source.row_index == nullptr) {
     input.floats = {source.first, source.stride, rows.all, cols};
     return input;
   }
-  const auto fill_rows = [&](Range range) { fill(source, norm, input, memory.floats.data(), range); };
+  const auto fill_rows = [&](Range range) { fill(source, norm, input, range); };
   if (is_private) {
     team_.once([&] { fill_rows({0, rows.all}); });
   } else {
@@ -57,29 +54,59 @@ LinearInput Inputs::prepare(const Source& source, RowCounts rows, int32_t cols, 
   return input;
 }
 
+FloatRows Inputs::normalized(const Source& source, int32_t rows, const Norm& norm) {
+  const int32_t cols = context_.config.hidden_size;
+  if (norm.weight == nullptr) return {source.first, source.stride, rows, cols};
+  const bool is_private = rows <= kPrivateRows;
+  float* const out = (is_private ? team_.own().input : context_.workspace.input).floats.data();
+  const auto fill_rows = [&](Range range) {
+    for (int64_t r = range.begin; r < range.end; ++r) {
+      normalize(context_, norm, source.first + r * source.stride, out + r * cols);
+    }
+  };
+  if (is_private) {
+    team_.once([&] { fill_rows({0, rows}); });
+  } else {
+    team_.share(rows, fill_rows);
+    team_.barrier();
+  }
+  return {out, cols, rows, cols};
+}
+
 // Some rows at a time: from the first-level cache, and many groups at once.
-void Inputs::fill(const Source& source, const float* norm, const LinearInput& input, float* floats,
-                  Range rows) {
+void Inputs::fill(const Source& source, const Norm& norm, const LinearInput& input, Range rows) {
   const int32_t cols = input.floats.cols;
   const int32_t most = int32_t(std::max<int64_t>(1, kNormalizedFloats / cols));
   for (int32_t begin = rows.begin; begin < rows.end; begin += most) {
     const int32_t end = std::min(begin + most, rows.end);
     FloatRows x{source.first + begin * source.stride, source.stride, end - begin, cols};
-    if (norm != nullptr) {
-      float* normalized = input.quantized ? team_.own().rows.data() : floats + int64_t(begin) * cols;
-      x.values = normalized;
+    if (norm.weight != nullptr || source.row_index != nullptr) {
+      float* row = input.quantized ? team_.own().rows.data() : input.own_floats + int64_t(begin) * cols;
+      x.values = row;
       x.stride = cols;
-      for (int32_t r = begin; r < end; ++r, normalized += cols) {
-        const int64_t at = source.row_index != nullptr ? source.row_index[r] : r;
-        context_.kernels.rms_norm(source.first + at * source.stride, norm, context_.config.rms_norm_epsilon,
-                                  cols, normalized);
+      for (int32_t r = begin; r < end; ++r, row += cols) {
+        const float* from =
+            source.first + (source.row_index != nullptr ? source.row_index[r] : r) * source.stride;
+        if (norm.weight != nullptr) {
+          normalize(context_, norm, from, row);
+        } else {
+          std::copy_n(from, cols, row);
+        }
       }
+      if (!input.quantized) continue;
     }
-    if (input.quantized) take_rows(x, input, begin, 0);
+    take_rows(x, input, begin, 0);
   }
 }
 
 void Inputs::take_rows(const FloatRows& x, const LinearInput& input, int32_t row, int32_t col) const {
+  if (!input.quantized) {
+    for (int32_t r = 0; r < x.rows; ++r) {
+      std::copy_n(x.values + r * x.stride, x.cols,
+                  input.own_floats + int64_t(row + r) * input.floats.stride + col);
+    }
+    return;
+  }
   const int32_t quantized = std::clamp(input.quantized_rows - row, 0, x.rows);
   if (quantized > 0) {
     const FloatRows part{x.values, x.stride, quantized, x.cols};

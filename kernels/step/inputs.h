@@ -19,6 +19,8 @@ struct LinearInput {
   QuantizedRows two_terms;
   Bf16Rows rounded;
   FloatRows floats;
+  // `floats` where rows are written there, by take_rows; null where they lie elsewhere already.
+  float* own_floats = nullptr;
   int32_t quantized_rows = 0;
   int32_t first_row = 0;  // of a part, counted from the whole's
 
@@ -40,20 +42,21 @@ class Inputs {
 
   Inputs(const StepContext& context, Team& team) : context_(context), team_(team) {}
 
-  // Normalizes rows (unless `norm` is null) and brings them into the form in which `users`, the matrices that
+  // Normalizes rows (if there is a norm) and brings them into the form in which `users`, the matrices that
   // take them, want them. With more than kPrivateRows rows the threads share that work, and meet at a
   // barrier.
-  LinearInput prepare(const Source& source, RowCounts rows, int32_t cols, const float* norm,
+  LinearInput prepare(const Source& source, RowCounts rows, int32_t cols, const Norm& norm,
                       std::initializer_list<const Linear*> users);
-  // The input of `down`, still empty: take_rows fills it, from any thread.
-  LinearInput inner(RowCounts rows, const Linear& down) const;
-  // Quantizes or rounds x, which are the input's rows from `row` and columns from `col` on.
+  // Normalized rows in fp32, likewise.
+  FloatRows normalized(const Source& source, int32_t rows, const Norm& norm);
+  // Rows in `memory` in the form for `users`, still empty: take_rows fills them, from any thread.
+  LinearInput view(const InputRows& memory, RowCounts rows, int32_t cols,
+                   std::initializer_list<const Linear*> users) const;
+  // Writes x, which are the input's rows from `row` and columns from `col` on, in the input's form.
   void take_rows(const FloatRows& x, const LinearInput& input, int32_t row, int32_t col) const;
 
  private:
-  LinearInput view(const InputRows& memory, RowCounts rows, int32_t cols,
-                   std::initializer_list<const Linear*> users) const;
-  void fill(const Source& source, const float* norm, const LinearInput& input, float* floats, Range rows);
+  void fill(const Source& source, const Norm& norm, const LinearInput& input, Range rows);
 
   const StepContext& context_;
   Team& team_;

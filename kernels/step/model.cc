@@ -4,7 +4,6 @@
 #include <x86intrin.h>
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <stdexcept>
 
@@ -40,18 +39,17 @@ ModelOptions checked(ModelOptions options) {
   return options;
 }
 
-ModelConfig checked(ModelConfig config, const ModelOptions& options) {
-  if (config.sliding_window_tokens != 0 && options.max_context_tokens > config.sliding_window_tokens) {
-    reject("max_context_tokens",
-           std::to_string(options.max_context_tokens) + " is more than the model's sliding window, " +
-               std::to_string(config.sliding_window_tokens) + ", and windowed attention is not supported");
-  }
-  return config;
+constexpr const char* kWeightsName = "model.safetensors";
+
+std::vector<RopeAngles> angles_of(const ModelConfig& config, int32_t max_positions) {
+  std::vector<RopeAngles> angles;
+  for (const RopeConfig& rope : config.ropes) angles.emplace_back(rope, max_positions);
+  return angles;
 }
 
 size_t kv_bytes(const ModelConfig& config, const ModelOptions& options) {
-  return size_t(options.kv_pages) *
-         KvCache::page_bytes(options.kv_type, config.layers, config.kv_heads, config.head_dim);
+  return size_t(options.kv_pages) * KvCache::page_bytes(options.kv_type, page_groups_of(config, options),
+                                                        config.kv_heads, config.head_dim);
 }
 
 std::vector<ModelWeights> find_weights_by_node(const PackedFile& file, const ModelConfig& config,
@@ -104,13 +102,26 @@ void require_bf16(Tier tier, const char* option) {
 
 PackedFile open_weights(const ModelOptions& options, const ModelFiles* files, size_t other_bytes,
                         ThreadPool& pool, const ThreadNodes& nodes) {
-  constexpr const char* kName = "model.safetensors";
   const bool bind = options.bind_weights && !options.nodes.empty();
-  if (files != nullptr) return {*files, kName, options.weight_memory, other_bytes, pool, nodes, bind};
-  return {options.folder + "/" + kName, options.weight_memory, other_bytes, pool, nodes, bind};
+  if (files != nullptr) return {*files, kWeightsName, options.weight_memory, other_bytes, pool, nodes, bind};
+  return {options.folder + "/" + kWeightsName, options.weight_memory, other_bytes, pool, nodes, bind};
 }
 
 }  // namespace
+
+ModelConfig model_config_of(const std::string& folder) {
+  const std::string path = folder + "/" + kWeightsName;
+  return read_model_config(path, read_description(path));
+}
+
+ModelConfig model_config_of(const ModelFiles& files) {
+  return read_model_config(files.path(kWeightsName), read_description(files, kWeightsName));
+}
+
+PageGroups page_groups_of(const ModelConfig& config, const ModelOptions& options) {
+  return options.page_groups ? page_groups_of(config, options.max_context_tokens)
+                             : one_page_group(config.layers);
+}
 
 Bf16Uses bf16_uses(ComputeType type, PromptComputeType prompts, Tier tier) {
   if (type == ComputeType::kFp32) {
@@ -128,20 +139,19 @@ Bf16Uses bf16_uses(ComputeType type, PromptComputeType prompts, Tier tier) {
 
 Model::Model(const ModelOptions& options, const ModelFiles* files)
     : options_(checked(options)),
-      config_(checked(
-          files == nullptr ? read_model_config(options.folder + "/config.json") : read_model_config(*files),
-          options)),
+      config_(files == nullptr ? model_config_of(options.folder) : model_config_of(*files)),
       kernels_(choose_kernels(config_)),
       bf16_(bf16_uses(options_.compute_type, options_.prompt_compute_type, kernels_.tier)),
       pool_(options.threads, options.cpus),
       nodes_(options.threads, options.nodes),
       file_(open_weights(options, files, kv_bytes(config_, options), pool_, nodes_)),
       weights_(find_weights_by_node(file_, config_, nodes_)),
-      rope_angles_(config_.rope),
-      kv_cache_(options.kv_type, config_.layers, config_.kv_heads, config_.head_dim, options.kv_pages),
+      rope_angles_(angles_of(config_, options.max_context_tokens)),
+      kv_cache_(options.kv_type, redoubt::page_groups_of(config_, options), config_.kv_heads,
+                config_.head_dim, options.kv_pages),
       pages_per_sequence_((options.max_context_tokens + kPageTokens - 1) / kPageTokens),
-      page_table_(size_t(options.max_sequences) * size_t(pages_per_sequence_)),
-      batch_page_table_(size_t(options.max_sequences) * size_t(pages_per_sequence_)),
+      page_table_(page_table_entries()),
+      batch_page_table_(page_table_entries()),
       slot_taken_(size_t(options.max_sequences)),
       workspace_(std::make_unique<Workspace>(config_, options.max_step_tokens, options.max_sequences,
                                              options.threads)) {}
@@ -150,6 +160,17 @@ Model::~Model() = default;
 
 Tier Model::attention_tier() const {
   return kernels_.attention == kernel_table(kernels_.tier).attention ? kernels_.tier : Tier::kScalar;
+}
+
+bool Model::has_relative_positions() const {
+  const auto has_temperature = [](const LayerConfig& kind) { return kind.attention.temperature_scale != 0; };
+  return std::none_of(config_.kinds.begin(), config_.kinds.end(), has_temperature) &&
+         std::all_of(rope_angles_.begin(), rope_angles_.end(),
+                     [](const RopeAngles& angles) { return angles.is_relative(); });
+}
+
+size_t Model::page_table_entries() const {
+  return size_t(page_groups().count()) * size_t(options_.max_sequences) * size_t(pages_per_sequence_);
 }
 
 size_t Model::activation_bytes() const { return workspace_->bytes(); }
@@ -173,8 +194,8 @@ void Model::run(const Batch& given, const StepOutputs& outputs) {
             .compute_type = options_.compute_type,
             .bf16 = bf16_,
             .page_tables = batch_page_table_.data(),
+            .max_sequences = options_.max_sequences,
             .pages_per_sequence = pages_per_sequence_,
-            .attention_scale = float(1.0 / std::sqrt(double(config_.head_dim))),
             .pool = pool_,
             .workspace = *workspace_,
             .profile = profile_,
@@ -242,17 +263,24 @@ void Model::check_sequences(const Batch& batch) {
 
 // Checks the copy: the caller's table may change while the step runs without the interpreter's lock.
 void Model::copy_page_table(const Batch& batch) {
-  for (int32_t s = 0; s < batch.sequences; ++s) {
-    const int32_t pages = (batch.context_lengths[s] + batch.query_lengths[s] + kPageTokens - 1) / kPageTokens;
-    const int32_t* from = page_table_.data() + int64_t(batch.slots[s]) * pages_per_sequence_;
-    int32_t* to = batch_page_table_.data() + int64_t(s) * pages_per_sequence_;
-    for (int32_t i = 0; i < pages; ++i) {
-      to[i] = from[i];
-      if (to[i] < 0 || to[i] >= options_.kv_pages) {
-        reject("page_table", "slot " + std::to_string(batch.slots[s]) + ", page " + std::to_string(i) +
-                                 " is " + std::to_string(to[i]) + ", not in 0 .. " +
-                                 std::to_string(options_.kv_pages));
-      }
+  for (int32_t group = 0; group < page_groups().count(); ++group) {
+    for (int32_t s = 0; s < batch.sequences; ++s) copy_page_table(batch, group, s);
+  }
+}
+
+void Model::copy_page_table(const Batch& batch, int32_t group, int32_t sequence) {
+  const int32_t slot = batch.slots[sequence], context = batch.context_lengths[sequence];
+  const int32_t pages = (context + batch.query_lengths[sequence] + kPageTokens - 1) / kPageTokens;
+  const int64_t row = int64_t(group) * options_.max_sequences;
+  const int32_t* from = page_table_.data() + (row + slot) * pages_per_sequence_;
+  int32_t* to = batch_page_table_.data() + (row + sequence) * pages_per_sequence_;
+  for (int32_t i = page_groups().first_page(group, context); i < pages; ++i) {
+    to[i] = from[i];
+    if (to[i] < 0 || to[i] >= options_.kv_pages) {
+      const std::string of_group = page_groups().count() > 1 ? "group " + std::to_string(group) + ", " : "";
+      reject("page_table", of_group + "slot " + std::to_string(slot) + ", page " + std::to_string(i) +
+                               " is " + std::to_string(to[i]) + ", not in 0 .. " +
+                               std::to_string(options_.kv_pages));
     }
   }
 }

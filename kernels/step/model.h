@@ -22,6 +22,15 @@ namespace redoubt {
 
 struct Workspace;
 
+// The description in a packed model's folder, or in its files. Throws PackedFileError, std::system_error and
+// what `files` throw.
+ModelConfig model_config_of(const std::string& folder);
+ModelConfig model_config_of(const ModelFiles& files);
+
+struct ModelOptions;
+// How a model's layers share pages with these options.
+PageGroups page_groups_of(const ModelConfig& config, const ModelOptions& options);
+
 // Throws std::invalid_argument naming the option that the tier does not have.
 Bf16Uses bf16_uses(ComputeType compute_type, PromptComputeType prompts, Tier tier);
 
@@ -39,6 +48,8 @@ struct ModelOptions {
   int32_t max_sequences = 0;
   int32_t max_step_tokens = 0;
   int32_t max_context_tokens = 0;
+  // Layers with windows have page tables of their own, and need pages for what they see only.
+  bool page_groups = false;
 };
 
 class Model {
@@ -57,7 +68,10 @@ class Model {
   Tier attention_tier() const;
   bool has_bf16_prompts() const { return bf16_.prompts; }
   int32_t pages_per_sequence() const { return pages_per_sequence_; }
+  // [groups][max_sequences][pages_per_sequence]: entry i of a row is the page of tokens i * kPageTokens on.
+  // Those before all that a step's tokens see are not read.
   int32_t* page_table() { return page_table_.data(); }
+  const PageGroups& page_groups() const { return kv_cache_.groups(); }
   KvCache& kv_cache() { return kv_cache_; }
   size_t weights_bytes() const { return file_.bytes(); }
   WeightMemory weight_memory() const { return file_.memory(); }
@@ -67,7 +81,7 @@ class Model {
 
   // As copy_page_turned (model/kv_turn.h).
   void copy_page_turned(int32_t source, int32_t target, int32_t positions);
-  bool has_relative_positions() const { return rope_angles_.is_relative(); }
+  bool has_relative_positions() const;
 
   // Runs a batch and returns what `outputs` asks for. The batch's arrays and the page table are copied first,
   // so that the caller's may change meanwhile. Throws std::invalid_argument naming the array that does not
@@ -75,10 +89,12 @@ class Model {
   void run(const Batch& given, const StepOutputs& outputs);
 
  private:
+  size_t page_table_entries() const;
   void check_sizes(const Batch& batch) const;
   void check_tokens(const Batch& batch) const;
   void check_sequences(const Batch& batch);
   void copy_page_table(const Batch& batch);
+  void copy_page_table(const Batch& batch, int32_t group, int32_t sequence);
 
   ModelOptions options_;
   ModelConfig config_;
@@ -88,7 +104,7 @@ class Model {
   ThreadNodes nodes_;
   PackedFile file_;
   std::vector<ModelWeights> weights_;  // by node
-  RopeAngles rope_angles_;
+  std::vector<RopeAngles> rope_angles_;
   KvCache kv_cache_;
   int32_t pages_per_sequence_;
   AlignedMemory<int32_t> page_table_;        // the caller's

@@ -18,11 +18,27 @@ StepPlan::StepPlan(const Batch& batch, const StepOutputs& outputs, const ModelCo
   }
   wanted_.batch.query_lengths = wanted_.query_lengths.data();
   wanted_.batch.context_lengths = wanted_.context_lengths.data();
-  ends_early_ =
-      outputs.logits == nullptr && outputs.hidden_states == nullptr && wanted_.batch.tokens < batch.tokens;
+  ends_early_ = outputs.logits == nullptr && outputs.hidden_states == nullptr && outputs.tap == nullptr &&
+                wanted_.batch.tokens < batch.tokens;
   list_head_places(batch, outputs);
-  all_.attention = plan_attention(all_.batch, config, threads);
-  if (ends_early_) wanted_.attention = plan_attention(wanted_.batch, config, threads);
+  const int32_t last = config.layers - 1;
+  for (int32_t layer = 0; layer < (ends_early_ ? last : config.layers); ++layer) {
+    add_attention(all_, config, layer, threads);
+  }
+  if (ends_early_) add_attention(wanted_, config, last, threads);
+}
+
+void StepPlan::add_attention(LayerRows& rows, const ModelConfig& config, int32_t layer, int32_t threads) {
+  const int32_t window = config.layer(layer).attention.window;
+  for (const AttentionPlan& plan : rows.attention) {
+    if (plan.window == window) return;
+  }
+  rows.attention.push_back(plan_attention(rows.batch, config, window, threads));
+}
+
+const AttentionPlan& LayerRows::attention_of(int32_t window) const {
+  return *std::find_if(attention.begin(), attention.end(),
+                       [window](const AttentionPlan& plan) { return plan.window == window; });
 }
 
 void StepPlan::list_sequences(const Batch& batch, const StepOutputs& outputs) {

@@ -24,8 +24,9 @@ struct LayerRows {
   std::vector<int32_t> first_row;        // of each sequence
   std::vector<int32_t> query_lengths;    // where the batch's point, unless they are the caller's
   std::vector<int32_t> context_lengths;  // likewise
-  AttentionPlan attention;
+  std::vector<AttentionPlan> attention;  // one for each window of the layers that compute these rows
 
+  const AttentionPlan& attention_of(int32_t window) const;
   RowCounts counts() const { return {batch.tokens, answer_rows}; }
 };
 
@@ -77,6 +78,8 @@ class StepPlan {
   int32_t list_wanted_rows(const Batch& batch, const StepOutputs& outputs, int32_t sequence,
                            int32_t first_token);
   void list_head_places(const Batch& batch, const StepOutputs& outputs);
+  // Plans a layer's attention, unless a layer with its window was planned before.
+  static void add_attention(LayerRows& rows, const ModelConfig& config, int32_t layer, int32_t threads);
 
   LayerRows all_;
   LayerRows wanted_;

@@ -5,6 +5,14 @@
 
 namespace redoubt {
 
+Linear tiles_of(const Linear& linear, Range range) {
+  Linear part = linear;
+  part.weight.data = linear.weight.tile(range.begin);
+  part.weight.rows = std::min(linear.weight.rows, range.end * kTileOutputs) - range.begin * kTileOutputs;
+  if (linear.bias != nullptr) part.bias = linear.bias + range.begin * kTileOutputs;
+  return part;
+}
+
 SharedWork Products::work_of(std::span<const Segment> segments) const {
   const LinearInput& first = segments.front().input;
   SharedWork work{.item_bytes = segments.front().linear.weight.tile_bytes(), .rows_can_be_shared = true};

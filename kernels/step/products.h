@@ -26,6 +26,9 @@ struct Segment {
   Target target;
 };
 
+// Tiles [range.begin, range.end) of a layer as a layer of its own, so that its outputs start at column 0.
+Linear tiles_of(const Linear& linear, Range range);
+
 class Products {
  public:
   Products(const StepContext& context, Team& team) : context_(context), team_(team) {}

@@ -8,7 +8,7 @@ namespace redoubt {
 LinearInput Projections::normalized(int layer, RowCounts rows, std::initializer_list<const Linear*> users) {
   const Workspace& workspace = context_.workspace;
   return inputs_.prepare({workspace.hidden.data(), workspace.hidden_stride}, rows,
-                         context_.config.hidden_size, team_.weights().layers[size_t(layer)].input_norm,
+                         context_.config.hidden_size, team_.weights().layers[size_t(layer)].attention_norm,
                          users);
 }
 
@@ -47,16 +47,14 @@ void Projections::query(int layer) {
   team_.finish_stage(Stage::kQkv);
 }
 
-void Projections::output(int layer, RowCounts rows) {
+void Projections::output(int layer, RowCounts rows, const Target& target) {
   const LayerWeights& weights = team_.weights().layers[size_t(layer)];
   const Workspace& workspace = context_.workspace;
   const LinearInput input = inputs_.prepare({workspace.attention.data(), workspace.attention_stride}, rows,
-                                            context_.config.query_dim(), nullptr, {&weights.output});
-  const Segment segments[] = {
-      {weights.output, input, {workspace.hidden.data(), workspace.hidden_stride, /*accumulate=*/true}}};
+                                            context_.config.query_dim(), Norm{}, {&weights.output});
+  const Segment segments[] = {{weights.output, input, target}};
   products_.run(segments, claim_of(layer, Claim::kOutput));
-  team_.finish_stage(Stage::kOutput,
-                     team_.upcoming(rows.all, {&weights.gate.weight}, gate_unit_tiles(weights)));
+  team_.finish_stage(Stage::kOutput, upcoming_of_mlp(team_, weights, rows.all));
 }
 
 void Projections::head(Range rows, int chunk) {
@@ -71,8 +69,25 @@ void Projections::head(Range rows, int chunk) {
                                           : Target{workspace.logits.data(), workspace.logits_stride};
   const Segment segments[] = {{weights.head, input, target}};
   products_.run(segments, head_claim(context_.config.layers, chunk));
+  if (context_.config.logit_scale != 1.0f || context_.config.logit_softcap != 0.0f) {
+    team_.barrier();
+    finish_logits(target, count);
+  }
   team_.finish_stage(Stage::kHead);
   team_.renew_claim(head_claim(context_.config.layers, chunk + 1));
+}
+
+// Each thread has some columns of all rows.
+void Projections::finish_logits(const Target& target, int32_t rows) {
+  const ModelConfig& config = context_.config;
+  team_.share(config.vocab_size, [&](Range cols) {
+    for (int64_t r = 0; r < rows; ++r) {
+      float* const logits = target.values + r * target.stride + cols.begin;
+      const int count = cols.end - cols.begin;
+      if (config.logit_scale != 1.0f) context_.kernels.scale(logits, config.logit_scale, count);
+      if (config.logit_softcap != 0.0f) context_.kernels.softcap(logits, config.logit_softcap, count);
+    }
+  });
 }
 
 }  // namespace redoubt

@@ -19,13 +19,14 @@ class Projections {
   void key_value(int layer);
   // Of the wanted rows.
   void query(int layer);
-  // Adds what attention gives to the residual stream.
-  void output(int layer, RowCounts rows);
+  // Writes what attention gives, or adds it.
+  void output(int layer, RowCounts rows, const Target& target);
   // Logits of some of the plan's head_places. Chunks are counted from 0 and take turns with two claims; the
   // caller comes to a barrier before the next one.
   void head(Range rows, int chunk);
 
  private:
+  void finish_logits(const Target& target, int32_t rows);
   LinearInput normalized(int layer, RowCounts rows, std::initializer_list<const Linear*> users);
 
   const StepContext& context_;

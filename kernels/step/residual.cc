@@ -1,6 +1,7 @@
 // Embedding, and copies of hidden states (contract: step/residual.h).
 #include "step/residual.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace redoubt {
@@ -15,29 +16,67 @@ float* Residual::output_row(int index, int64_t r) const {
 }
 
 void Residual::embed() {
-  const int32_t rotary_dim = context_.config.rope.rotary_dim;
   team_.share(context_.batch.tokens, [&](Range rows) {
-    for (int64_t r = rows.begin; r < rows.end; ++r) {
-      const int32_t token = context_.batch.token_ids[r];
-      const int32_t tiles = context_.weights.front().embedding.tiles();
-      const int node = context_.nodes.owner_of(token / kTileOutputs, tiles);
-      context_.kernels.dequantize_row(context_.weights[size_t(node)].embedding, token, row(r));
-      context_.rope_angles.fill(context_.batch.positions[r],
-                                context_.workspace.angles.data() + r * rotary_dim);
+    for (int32_t r = rows.begin; r < rows.end; ++r) {
+      embed_row(r);
+      fill_angles(r);
     }
   });
   team_.finish_stage(Stage::kEmbed);
 }
 
+void Residual::embed_row(int32_t r) const {
+  const ModelConfig& config = context_.config;
+  if (const float* const given = context_.batch.hidden_states; given != nullptr) {
+    std::copy_n(given + int64_t(r) * config.hidden_size, config.hidden_size, row(r));
+    return;
+  }
+  const int32_t token = context_.batch.token_ids[r];
+  const int32_t tiles = context_.weights.front().embedding.tiles();
+  const ModelWeights& weights =
+      context_.weights[size_t(context_.nodes.owner_of(token / kTileOutputs, tiles))];
+  float* const out = row(r);
+  context_.kernels.dequantize_row(weights.embedding, token, out);
+  if (config.embedding_scale != 1.0f) {
+    context_.kernels.scale(out, config.embedding_scale, config.hidden_size);
+  }
+  if (config.embedding_norm) {
+    float* const own = team_.own().rows.data();
+    std::memcpy(own, out, size_t(config.hidden_size) * sizeof(float));
+    normalize(context_, weights.embedding_norm, own, out);
+  }
+}
+
+void Residual::fill_angles(int32_t r) const {
+  float* angles = context_.workspace.angles.data() + r * context_.workspace.angles_stride;
+  for (const RopeAngles& rope : context_.rope_angles) {
+    rope.fill(context_.batch.positions[r], angles);
+    angles += rope.rotary_dim();
+  }
+  *angles = float(context_.batch.positions[r]);
+}
+
+void Residual::add_normalized(const Norm& norm, int32_t rows) {
+  const Workspace& workspace = context_.workspace;
+  team_.share(rows, [&](Range mine) {
+    float* const normalized = team_.own().rows.data();
+    for (int64_t r = mine.begin; r < mine.end; ++r) {
+      normalize(context_, norm, workspace.branch.data() + r * workspace.hidden_stride, normalized);
+      context_.kernels.add_scaled(normalized, 1.0f, context_.config.hidden_size, row(r));
+    }
+  });
+  team_.barrier();
+}
+
 void Residual::keep_wanted_rows() {
   const auto move_rows = [&] {
     const size_t row_bytes = size_t(context_.config.hidden_size) * sizeof(float);
-    const int64_t rotary_dim = context_.config.rope.rotary_dim;
+    const int64_t stride = context_.workspace.angles_stride;
     float* const angles = context_.workspace.angles.data();
     for (int32_t r = 0; r < context_.plan.wanted().batch.tokens; ++r) {
       const int64_t from = context_.plan.token_of(r);
       std::memmove(row(r), row(from), row_bytes);
-      std::memmove(angles + r * rotary_dim, angles + from * rotary_dim, size_t(rotary_dim) * sizeof(float));
+      std::memmove(angles + r * stride, angles + from * stride, size_t(stride) * sizeof(float));
     }
   };
   if (team_.thread() == 0) team_.once(move_rows);
@@ -58,8 +97,7 @@ void Residual::copy_final_norm() {
   const ModelConfig& config = context_.config;
   team_.share(context_.batch.tokens, [&](Range rows) {
     for (int64_t r = rows.begin; r < rows.end; ++r) {
-      context_.kernels.rms_norm(row(r), context_.weights.front().final_norm, config.rms_norm_epsilon,
-                                config.hidden_size, output_row(config.layers + 1, r));
+      final_norm(context_, row(r), output_row(config.layers + 1, r));
     }
   });
 }

@@ -11,6 +11,8 @@ class Residual {
 
   // Fills it with the tokens' embeddings, and computes the angles of their positions.
   void embed();
+  // Adds rows of the workspace's branch after a norm, and comes to a barrier.
+  void add_normalized(const Norm& norm, int32_t rows);
   // Moves the wanted rows, and their angles, to the front.
   void keep_wanted_rows();
   // Copies it for the caller, if hidden states are wanted: as what goes into layer `index`, or comes out of
@@ -20,6 +22,8 @@ class Residual {
   void copy_final_norm();
 
  private:
+  void embed_row(int32_t r) const;
+  void fill_angles(int32_t r) const;
   float* row(int64_t r) const;
   // Where the caller gets row r of hidden states.
   float* output_row(int index, int64_t r) const;

@@ -14,14 +14,11 @@ void Results::read_hidden_states() {
 
 // A reader gets its rows in order, so one thread reads them all.
 void Results::read_hidden_rows(const HiddenRows& rows) {
-  const ModelConfig& config = context_.config;
   const Workspace& workspace = context_.workspace;
   float* const normalized = team_.own().rows.data();
   for (int32_t r = 0; r < rows.count; ++r) {
     const int64_t at = context_.plan.place_of(rows.first_wanted_row + r);
-    context_.kernels.rms_norm(workspace.hidden.data() + at * workspace.hidden_stride,
-                              context_.weights.front().final_norm, config.rms_norm_epsilon,
-                              config.hidden_size, normalized);
+    final_norm(context_, workspace.hidden.data() + at * workspace.hidden_stride, normalized);
     context_.outputs.readers[rows.sequence]->read(rows.first_token_index + r, normalized, scorer_);
   }
 }

@@ -9,6 +9,7 @@
 #include "contract/linear.h"
 #include "machine/aligned_memory.h"
 #include "model/config.h"
+#include "step/routing.h"
 #include "step/sharing.h"
 
 namespace redoubt {
@@ -34,8 +35,8 @@ inline constexpr int64_t kNormalizedFloats = 4096;
 inline constexpr int32_t kFewestLogitsRows = 16;
 
 // The stages of a layer in which threads claim pieces of work from a counter.
-enum class Claim : uint8_t { kQkv, kQueries, kAttention, kOutput, kGateUp, kDown };
-inline constexpr int kClaimsPerLayer = 6;
+enum class Claim : uint8_t { kQkv, kQueries, kAttention, kOutput, kRouter, kGateUp, kDown };
+inline constexpr int kClaimsPerLayer = 7;
 inline constexpr int claim_of(int layer, Claim claim) { return layer * kClaimsPerLayer + int(claim); }
 // Chunks of the head take turns with two, which come after the layers'.
 inline constexpr int head_claim(int layers, int chunk) { return layers * kClaimsPerLayer + chunk % 2; }
@@ -102,12 +103,27 @@ struct InputRows {
   AlignedMemory<uint16_t> rounded;  // of Bf16Rows
 
   InputRows() = default;
-  InputRows(int64_t rows, int64_t cols)
+  // parts: how many parts of the rows may have bf16 blocks of their own.
+  InputRows(int64_t rows, int64_t cols, int64_t parts = 1)
       : floats(size_t(rows * cols)),
         one_term(rows, cols),
         two_terms(rows, cols),
-        rounded(size_t(Bf16Rows::size(rows, cols))) {}
+        rounded(size_t(Bf16Rows::size(rows, cols) + (parts - 1) * cols)) {}
   size_t bytes() const { return floats.bytes() + one_term.bytes() + two_terms.bytes() + rounded.bytes(); }
+};
+
+// What a layer of experts keeps of its rows.
+struct ExpertsWorkspace {
+  std::vector<int32_t> experts;       // [rows][per_token]
+  std::vector<float> factors;         // likewise
+  std::vector<float> shared_factors;  // [rows], of the shared MLP
+  ExpertRows sorted;
+  InputRows inputs;  // [pairs of a row and an expert][hidden_size]
+
+  ExpertsWorkspace() = default;
+  // For the largest of the model's layers; empty without experts.
+  ExpertsWorkspace(const ModelConfig& config, int32_t rows);
+  size_t bytes() const { return inputs.bytes(); }
 };
 
 // What one thread has for itself.
@@ -117,18 +133,23 @@ struct ThreadWorkspace {
   AlignedMemory<float> gate;  // a chunk of gate_proj's output
   AlignedMemory<float> up;    // the same of up_proj's
   AlignedMemory<std::byte> attention_scratch;
+  ExpertsWorkspace experts;  // for kPrivateRows
 };
 
 struct Workspace {
-  int64_t hidden_stride, qkv_stride, attention_stride, logits_stride;
+  int64_t hidden_stride, qkv_stride, attention_stride, logits_stride, angles_stride, scores_stride;
   AlignedMemory<float> hidden;     // [tokens] rows of hidden_size, the residual stream
   AlignedMemory<float> qkv;        // [tokens] rows of qkv_dim
   AlignedMemory<float> attention;  // [tokens] rows of query_dim
-  AlignedMemory<float> angles;     // [tokens][rotary_dim]
+  AlignedMemory<float> branch;     // likewise: what attention or an MLP gives, before its own norm
+  AlignedMemory<float> angles;     // [tokens] rows of each rope's angles, and the position
   AlignedMemory<float> logits;     // [logits_rows] rows of vocab_size
   AlignedMemory<float> states;     // partial states of attention, grown as needed
   InputRows input;                 // [tokens][widest of hidden_size and query_dim]
-  InputRows inner;                 // [tokens][intermediate_size]
+  InputRows inner;                 // [tokens][the widest MLP's inner size]
+  AlignedMemory<float> scores;     // [tokens] rows of the routers' outputs
+  ExpertsWorkspace experts;        // for all tokens
+  InputRows experts_inner;         // [tokens' pairs of a row and an expert][their inner size]
   std::vector<ThreadWorkspace> threads;
   int32_t logits_rows;   // of `logits`: the head computes so many rows at a time
   ClaimCounters claims;  // [layers * kClaimsPerLayer + 2], the head's at the end

@@ -2,9 +2,11 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <utility>
 
+#include "attention/score_modifier.h"
 #include "contract/attention.h"
 #include "contract/kernel_table.h"
 #include "simd/inline.h"

@@ -1,7 +1,9 @@
 // Timings of the non-linear kernels (contract: testing/measure_ops.h).
 #include "testing/measure_ops.h"
 
+#include <algorithm>
 #include <functional>
+#include <iterator>
 #include <stdexcept>
 
 #include "machine/aligned_memory.h"
@@ -50,6 +52,7 @@ std::vector<PassTime> time_attention(ThreadPool& pool, const KernelTable& table,
     tasks[i].query_tokens = shape.query_tokens;
     tasks[i].group_heads = shape.group_heads;
     tasks[i].context_before = shape.context_before;
+    tasks[i].window = shape.window;
     tasks[i].scale = 0.125f;
     tasks[i].kv = {.base = memory.data() + block_bytes * i,
                    .page_stride = int64_t(page_bytes),
@@ -79,21 +82,29 @@ std::vector<PassTime> time_rows(ThreadPool& pool, const KernelTable& table, cons
   const size_t block_bytes = kv_block_bytes(KvType::kInt16, n);
   const AlignedMemory<std::byte> memory(block_bytes * pages);
   const KvView kv{memory.data(), int64_t(block_bytes), page_table.data(), KvType::kInt16, n};
+  const auto row_of = [n](const AlignedMemory<float>& values, int r) {
+    return values.data() + size_t(r) * n;
+  };
   std::function<void(int)> row;
   if (op == "rms_norm") {
-    row = [&](int r) {
-      table.rms_norm(x.data() + size_t(r) * n, y.data(), 1e-5f, n, out.data() + size_t(r) * n);
-    };
-  } else if (op == "silu_mul") {
-    row = [&](int r) {
-      table.silu_mul(x.data() + size_t(r) * n, y.data() + size_t(r) * n, n, out.data() + size_t(r) * n);
-    };
+    row = [&](int r) { table.rms_norm(row_of(x, r), y.data(), 1e-5f, n, row_of(out, r)); };
+  } else if (op == "layer_norm") {
+    row = [&](int r) { table.layer_norm(row_of(x, r), y.data(), y.data(), 1e-5f, n, row_of(out, r)); };
+  } else if (op == "add_scaled") {
+    row = [&](int r) { table.add_scaled(row_of(x, r), 0x1p-12f, n, row_of(out, r)); };
+  } else if (op == "scale") {  // by 1, so that the values stay ordinary from run to run
+    row = [&](int r) { table.scale(row_of(out, r), 1.0f, n); };
+  } else if (op == "softcap") {
+    row = [&](int r) { table.softcap(row_of(out, r), 30.0f, n); };
   } else if (op == "rope") {
-    row = [&](int r) { table.rope(out.data() + size_t(r) * n, y.data(), n); };
+    row = [&](int r) { table.rope(row_of(out, r), y.data(), n); };
   } else if (op == "write_kv") {
-    row = [&](int r) { table.write_kv(kv, r, x.data() + size_t(r) * n, y.data() + size_t(r) * n); };
+    row = [&](int r) { table.write_kv(kv, r, row_of(x, r), row_of(y, r)); };
+  } else if (std::ranges::find(kActivationNames, op) != std::end(kActivationNames)) {
+    ActivateRow* const activate = table.activate[size_t(activation_from_name(op))];
+    row = [&, activate](int r) { activate(row_of(x, r), row_of(y, r), n, row_of(out, r)); };
   } else {
-    throw std::invalid_argument("op: '" + op + "' is not rms_norm, silu_mul, rope or write_kv");
+    throw std::invalid_argument("op: '" + op + "' is not an operation on rows");
   }
   return time_runs(pool, repeats, [&](int thread) {
     const Range range = share(rows, thread, pool.threads());

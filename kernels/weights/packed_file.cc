@@ -23,7 +23,6 @@ namespace redoubt {
 namespace {
 
 constexpr uint64_t kMaxHeaderBytes = 16 << 20;  // a hundred times what 80 layers need
-constexpr off_t kMaxTextBytes = 16 << 20;
 constexpr uint64_t kAlignmentBytes = 64;
 constexpr size_t kLengthBytes = sizeof(uint64_t);  // of the header's length, the file's first bytes
 
@@ -88,30 +87,84 @@ std::string quoted_or(const Json* json, const char* otherwise) {
   return text == nullptr ? otherwise : "'" + *text + "'";
 }
 
-}  // namespace
-
-std::string read_text_file(const std::string& path) {
-  const FileDescriptor file(path);
-  if (file.size() > kMaxTextBytes) throw PackedFileError(path, "larger than 16 MiB");
-  std::string text(size_t(file.size()), '\0');
-  size_t have = 0;
-  while (have < text.size()) {
-    const ssize_t got = read(file.get(), text.data() + have, text.size() - have);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw std::system_error(errno, std::generic_category(), "can't read " + path);
-    if (got == 0) break;
-    have += size_t(got);
-  }
-  text.resize(have);
-  return text;
+void check_file_size(const std::string& path, size_t bytes) {
+  if (bytes >= 10) return;
+  throw PackedFileError(path, "too short for a safetensors file: " + std::to_string(bytes) + " bytes");
 }
 
-std::string read_text_file(const ModelFiles& files, const std::string& name) {
-  const size_t bytes = files.bytes(name);
-  if (bytes > size_t(kMaxTextBytes)) throw PackedFileError(files.path(name), "larger than 16 MiB");
-  std::string text(bytes, '\0');
-  files.read(name, 0, reinterpret_cast<uint8_t*>(text.data()), bytes);
-  return text;
+// The bytes before the data section. length: of the header, kLengthBytes, the beginning of a file of `size`
+// bytes.
+uint64_t data_begin_of(const std::string& path, const uint8_t* length, size_t size) {
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, length, kLengthBytes);
+  if (header_bytes > kMaxHeaderBytes) {
+    throw PackedFileError(path, "header of " + std::to_string(header_bytes) + " bytes is too large");
+  }
+  if (header_bytes > size - kLengthBytes) {
+    throw PackedFileError(path, "header reaches past the end of the file");
+  }
+  return kLengthBytes + header_bytes;
+}
+
+Json parse_header(const std::string& path, std::string_view text) {
+  Json header;
+  try {
+    header = Json::parse(text);
+  } catch (const JsonError& error) {
+    throw PackedFileError(path, std::string("header: ") + error.what());
+  }
+  if (header.object() == nullptr) throw PackedFileError(path, "header is not a JSON object");
+  return header;
+}
+
+// A string of the metadata, after a check that this is a packed model of today's layout.
+std::string metadata_of(const std::string& path, const Json& header, const char* key) {
+  const Json* metadata = header.find("__metadata__");
+  if (metadata == nullptr || metadata->object() == nullptr) {
+    throw PackedFileError(path, "no __metadata__: not a packed model");
+  }
+  const auto field = [&](const char* name) {
+    const Json* value = metadata->find(name);
+    return value == nullptr || value->string() == nullptr ? std::string() : *value->string();
+  };
+  if (field("format") != "redoubt-packed") {
+    throw PackedFileError(
+        path, "format is " + quoted_or(metadata->find("format"), "missing") + ", not 'redoubt-packed'");
+  }
+  if (field("layout_version") == "1") {
+    throw PackedFileError(path,
+                          "layout_version is '1', which does not say how to compute the model; this takes"
+                          " seconds and keeps every weight: redoubt convert OLD_FOLDER NEW_FOLDER");
+  }
+  if (field("layout_version") != "2") {
+    throw PackedFileError(path, "layout_version is " +
+                                    quoted_or(metadata->find("layout_version"), "missing") +
+                                    "; this version of Redoubt reads '2': convert the model again");
+  }
+  return field(key);
+}
+
+}  // namespace
+
+std::string read_description(const std::string& path) {
+  const FileDescriptor file(path);
+  check_file_size(path, size_t(file.size()));
+  const ReadRange read = range_reader(file.get());
+  uint8_t length[kLengthBytes];
+  read(0, length, kLengthBytes);
+  std::string text(data_begin_of(path, length, size_t(file.size())) - kLengthBytes, '\0');
+  read(kLengthBytes, reinterpret_cast<uint8_t*>(text.data()), text.size());
+  return metadata_of(path, parse_header(path, text), "decoder");
+}
+
+std::string read_description(const ModelFiles& files, const std::string& name) {
+  const std::string path = files.path(name);
+  check_file_size(path, files.bytes(name));
+  uint8_t length[kLengthBytes];
+  files.read(name, 0, length, kLengthBytes);
+  std::string text(data_begin_of(path, length, files.bytes(name)) - kLengthBytes, '\0');
+  files.read(name, kLengthBytes, reinterpret_cast<uint8_t*>(text.data()), text.size());
+  return metadata_of(path, parse_header(path, text), "decoder");
 }
 
 PackedFile::PackedFile(const std::string& path, WeightMemory wanted, size_t other_bytes, ThreadPool& pool,
@@ -122,7 +175,7 @@ PackedFile::PackedFile(const std::string& path, WeightMemory wanted, size_t othe
   bytes_ = map_file(file.get(), size_);
   if (bytes_ == nullptr) throw std::system_error(errno, std::generic_category(), "can't map " + path_);
   try {
-    set_data_begin(bytes_);
+    data_begin_ = data_begin_of(path_, bytes_, size_);
     read_header({reinterpret_cast<const char*>(bytes_) + kLengthBytes, data_begin_ - kLengthBytes});
     if (wanted != WeightMemory::kHugePages) populate_mapping(bytes_, size_, pool);
     memory_ = choose_weight_memory(wanted, {.file_bytes = size_,
@@ -143,7 +196,7 @@ PackedFile::PackedFile(const ModelFiles& files, const std::string& name, WeightM
   set_size(files.bytes(name));
   uint8_t length[kLengthBytes];
   files.read(name, 0, length, kLengthBytes);
-  set_data_begin(length);
+  data_begin_ = data_begin_of(path_, length, size_);
   std::string header(data_begin_ - kLengthBytes, '\0');
   files.read(name, kLengthBytes, reinterpret_cast<uint8_t*>(header.data()), header.size());
   read_header(header);
@@ -168,45 +221,38 @@ void PackedFile::copy(const ReadRange& read, ThreadPool& pool, const ThreadNodes
   std::vector<SliceSource> sources;
   for (const auto& [name, tensor] : tensors_) {
     const auto matrix = matrices_.find(name);
-    sources.push_back({.file_begin = data_begin_ + tensor.begin,
-                       .bytes = tensor.end - tensor.begin,
-                       .tiles = matrix == matrices_.end() ? 0 : matrix->second.tiles()});
+    const size_t tiles = matrix == matrices_.end() ? 0 : size_t(matrix->second.tiles());
+    const size_t bytes = (tensor.end - tensor.begin) / tensor.stacked;
+    for (size_t i = 0; i < tensor.stacked; ++i) {
+      sources.push_back({.file_begin = data_begin_ + tensor.begin + i * bytes,
+                         .bytes = bytes,
+                         .tiles = int(tiles / tensor.stacked)});
+    }
   }
   const SlicePlan plan = plan_slices(sources, size_, nodes);
   copied_ = read_to_huge_pages(read, plan, nodes, bind, pool);
   bytes_ = copied_.data();
-  size_t i = 0;
-  for (auto& [name, tensor] : tensors_) tensor.copied_at = plan.begins[i++];
+  size_t source = 0;
+  for (auto& [name, tensor] : tensors_) {
+    for (size_t i = 0; i < tensor.stacked; ++i, ++source) {
+      const std::vector<size_t>& by_node = plan.begins[source];
+      tensor.copied_at.insert(tensor.copied_at.end(), by_node.begin(), by_node.end());
+    }
+  }
 }
 
 void PackedFile::set_size(size_t bytes) {
-  if (bytes < 10) fail("too short for a safetensors file: " + std::to_string(bytes) + " bytes");
+  check_file_size(path_, bytes);
   size_ = bytes;
 }
 
-// length: of the header, kLengthBytes.
-void PackedFile::set_data_begin(const uint8_t* length) {
-  uint64_t header_bytes = 0;
-  std::memcpy(&header_bytes, length, kLengthBytes);
-  if (header_bytes > kMaxHeaderBytes)
-    fail("header of " + std::to_string(header_bytes) + " bytes is too large");
-  if (header_bytes > size_ - kLengthBytes) fail("header reaches past the end of the file");
-  data_begin_ = kLengthBytes + header_bytes;
-}
-
 void PackedFile::read_header(std::string_view text) {
-  Json header;
-  try {
-    header = Json::parse(text);
-  } catch (const JsonError& error) {
-    fail(std::string("header: ") + error.what());
-  }
-  if (header.object() == nullptr) fail("header is not a JSON object");
+  const Json header = parse_header(path_, text);
   for (const auto& [name, entry] : *header.object()) {
     if (name != "__metadata__") tensors_.emplace(name, read_tensor(name, entry));
   }
   check_coverage();
-  read_metadata(header.find("__metadata__"));
+  read_matrices(metadata_of(path_, header, "matrices"));
 }
 
 PackedFile::Tensor PackedFile::read_tensor(const std::string& name, const Json& entry) const {
@@ -257,22 +303,10 @@ void PackedFile::check_coverage() const {
   if (end != size_ - data_begin_) fail("bytes after the last tensor");
 }
 
-void PackedFile::read_metadata(const Json* metadata) {
-  if (metadata == nullptr || metadata->object() == nullptr) fail("no __metadata__: not a packed model");
-  const auto field = [&](const char* key) {
-    const Json* value = metadata->find(key);
-    return value == nullptr || value->string() == nullptr ? std::string() : *value->string();
-  };
-  if (field("format") != "redoubt-packed") {
-    fail("format is " + quoted_or(metadata->find("format"), "missing") + ", not 'redoubt-packed'");
-  }
-  if (field("layout_version") != "1") {
-    fail("layout_version is " + quoted_or(metadata->find("layout_version"), "missing") +
-         "; this version of Redoubt reads '1': convert the model again");
-  }
+void PackedFile::read_matrices(std::string_view text) {
   Json matrices;
   try {
-    matrices = Json::parse(field("matrices"));
+    matrices = Json::parse(text);
   } catch (const JsonError& error) {
     fail(std::string("matrices: ") + error.what());
   }
@@ -301,7 +335,9 @@ void PackedFile::add_matrix(const std::string& name, const Json& entry) {
   matrix.cols = int32_t(cols);
   matrix.group = int32_t(group);
 
-  const Tensor& tensor = find(name);
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) fail(name, "missing");
+  Tensor& tensor = found->second;
   if (tensor.dtype != "U8") fail(name, "is " + tensor.dtype + ", not U8");
   const std::vector<uint64_t> shape = {uint64_t(matrix.tiles()), matrix.tile_bytes()};
   if (tensor.shape != shape) {
@@ -309,6 +345,13 @@ void PackedFile::add_matrix(const std::string& name, const Json& entry) {
                    "], as its type, rows, cols and group demand");
   }
   check_aligned(name, tensor);
+  if (entry.find("count") != nullptr) {
+    tensor.stacked = uint64_t(dimension("count"));
+    const uint64_t whole_tiles = uint64_t(rows) / kTileOutputs;
+    if (tensor.stacked < 1 || rows % kTileOutputs != 0 || whole_tiles % tensor.stacked != 0) {
+      fail(name, "its rows are not those of `count` matrices of whole tiles");
+    }
+  }
   matrices_.emplace(name, matrix);
 }
 
@@ -317,8 +360,13 @@ void PackedFile::check_aligned(const std::string& name, const Tensor& tensor) co
     fail(name, "does not start at a multiple of 64 bytes");
 }
 
-const uint8_t* PackedFile::data(const Tensor& tensor, int node) const {
-  return bytes_ + (tensor.copied_at.empty() ? data_begin_ + tensor.begin : tensor.copied_at[size_t(node)]);
+// index: of the stacked matrices.
+const uint8_t* PackedFile::data(const Tensor& tensor, uint64_t index, int node) const {
+  if (tensor.copied_at.empty()) {
+    return bytes_ + data_begin_ + tensor.begin + index * ((tensor.end - tensor.begin) / tensor.stacked);
+  }
+  const size_t nodes = tensor.copied_at.size() / tensor.stacked;
+  return bytes_ + tensor.copied_at[index * nodes + size_t(node)];
 }
 
 const PackedFile::Tensor& PackedFile::find(const std::string& name) const {
@@ -327,26 +375,47 @@ const PackedFile::Tensor& PackedFile::find(const std::string& name) const {
   return it->second;
 }
 
-PackedMatrix PackedFile::matrix(const std::string& name, int32_t rows, int32_t cols, int node) const {
+const PackedMatrix& PackedFile::described(const std::string& name, int64_t rows, int64_t cols,
+                                          uint64_t stacked) const {
   const auto it = matrices_.find(name);
   if (it == matrices_.end()) fail(name, has(name) ? "is not described in matrices" : "missing");
   if (it->second.rows != rows || it->second.cols != cols) {
     fail(name, "is " + std::to_string(it->second.rows) + " x " + std::to_string(it->second.cols) +
-                   ", but config.json demands " + std::to_string(rows) + " x " + std::to_string(cols));
+                   ", but the description demands " + std::to_string(rows) + " x " + std::to_string(cols));
   }
-  PackedMatrix matrix = it->second;
-  matrix.data = data(find(name), node);
+  if (find(name).stacked != stacked) {
+    fail(name, "has " + std::to_string(find(name).stacked) + " matrices, but the description demands " +
+                   std::to_string(stacked));
+  }
+  return it->second;
+}
+
+PackedMatrix PackedFile::matrix(const std::string& name, int32_t rows, int32_t cols, int node) const {
+  PackedMatrix matrix = described(name, rows, cols, 1);
+  matrix.data = data(find(name), 0, node);
   return matrix;
+}
+
+std::vector<PackedMatrix> PackedFile::stack(const std::string& name, int32_t count, int32_t rows,
+                                            int32_t cols, int node) const {
+  const PackedMatrix whole = described(name, int64_t(count) * rows, cols, uint64_t(count));
+  const Tensor& tensor = find(name);
+  std::vector<PackedMatrix> matrices(size_t(count), whole);
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    matrices[i].rows = rows;
+    matrices[i].data = data(tensor, i, node);
+  }
+  return matrices;
 }
 
 const float* PackedFile::vector(const std::string& name, int32_t length) const {
   const Tensor& tensor = find(name);
   if (tensor.dtype != "F32") fail(name, "is " + tensor.dtype + ", not F32");
   if (tensor.shape != std::vector<uint64_t>{uint64_t(length)}) {
-    fail(name, "its shape is not [" + std::to_string(length) + "], as config.json demands");
+    fail(name, "its shape is not [" + std::to_string(length) + "], as the description demands");
   }
   check_aligned(name, tensor);
-  return reinterpret_cast<const float*>(data(tensor, 0));
+  return reinterpret_cast<const float*>(data(tensor, 0, 0));
 }
 
 }  // namespace redoubt

@@ -32,10 +32,10 @@ class PackedFileError : public std::runtime_error {
       : std::runtime_error(file + ": tensor '" + tensor + "': " + reason) {}
 };
 
-// Reads a whole small file (config.json). Throws std::system_error, or PackedFileError if it is too large.
-std::string read_text_file(const std::string& path);
-// The same for a file of `files`. Throws what they throw, or PackedFileError.
-std::string read_text_file(const ModelFiles& files, const std::string& name);
+// The description of the decoder in the file's header: JSON, not checked here (model/config.h). Reads the
+// header alone. Throws what PackedFile throws of it.
+std::string read_description(const std::string& path);
+std::string read_description(const ModelFiles& files, const std::string& name);
 
 class PackedFile {
  public:
@@ -60,6 +60,9 @@ class PackedFile {
   // The packed matrix of that name and shape, in place, for the threads of a node, which may read their own
   // tiles only. Throws PackedFileError.
   PackedMatrix matrix(const std::string& name, int32_t rows, int32_t cols, int node) const;
+  // The same of `count` matrices of one shape that the file has as one, their rows one after another.
+  std::vector<PackedMatrix> stack(const std::string& name, int32_t count, int32_t rows, int32_t cols,
+                                  int node) const;
   // The F32 vector of that name and length, in place. Throws PackedFileError.
   const float* vector(const std::string& name, int32_t length) const;
 
@@ -69,7 +72,9 @@ class PackedFile {
     std::vector<uint64_t> shape;
     uint64_t begin = 0;  // in the data section
     uint64_t end = 0;
-    std::vector<size_t> copied_at;  // in copied_, by node (SlicePlan::begins); empty where the file is mapped
+    uint64_t stacked = 1;  // matrices that it holds; each is cut by nodes for itself
+    // In copied_, by stacked matrix, then by node (SlicePlan::begins); empty where the file is mapped.
+    std::vector<size_t> copied_at;
   };
   [[noreturn]] void fail(const std::string& reason) const { throw PackedFileError(path_, reason); }
   [[noreturn]] void fail(const std::string& tensor, const std::string& reason) const {
@@ -78,14 +83,14 @@ class PackedFile {
   void unmap();
   void copy(const ReadRange& read, ThreadPool& pool, const ThreadNodes& nodes, bool bind);
   void set_size(size_t bytes);
-  void set_data_begin(const uint8_t* length);
   void read_header(std::string_view text);
   Tensor read_tensor(const std::string& name, const Json& entry) const;
   void check_coverage() const;
-  void read_metadata(const Json* metadata);
+  void read_matrices(std::string_view text);
   void add_matrix(const std::string& name, const Json& entry);
   void check_aligned(const std::string& name, const Tensor& tensor) const;
-  const uint8_t* data(const Tensor& tensor, int node) const;
+  const PackedMatrix& described(const std::string& name, int64_t rows, int64_t cols, uint64_t stacked) const;
+  const uint8_t* data(const Tensor& tensor, uint64_t index, int node) const;
   const Tensor& find(const std::string& name) const;
 
   std::string path_;

@@ -47,6 +47,23 @@ def rounded(values: F32, kv_type: str) -> F32:
 
 
 @dataclass(frozen=True, slots=True)
+class Rules:
+    """What a model may do beside softmax(scale q k) v: contract/attention.h's AttentionTask."""
+
+    window: int = 0
+    softcap: float = 0.0
+    slopes: F32 | None = None  # [group_heads]
+    sinks: F32 | None = None
+
+    def seen(self, position: int) -> range:
+        """The keys that a query at this position sees."""
+        return range(max(0, position + 1 - self.window) if self.window else 0, position + 1)
+
+
+PLAIN = Rules()
+
+
+@dataclass(frozen=True, slots=True)
 class PagedSequence:
     """One sequence's keys and values for one kv head; every byte of a page that no token wrote reads as NaN."""
 
@@ -65,6 +82,7 @@ class PagedSequence:
         *,
         by_partitions: bool = False,
         bf16: bool = False,
+        rules: Rules = PLAIN,
     ) -> F32:
         return testing.attention(
             queries,
@@ -76,6 +94,10 @@ class PagedSequence:
             tier,
             by_partitions=by_partitions,
             bf16=bf16,
+            window=rules.window,
+            softcap=rules.softcap,
+            slopes=rules.slopes,
+            sinks=rules.sinks,
         )
 
 
@@ -106,8 +128,33 @@ def half_step(magnitudes: F64, kv_type: str) -> F64:
     return np.asarray(steps / 2)
 
 
+def modified(scores: F64, positions: F64, rules: Rules) -> tuple[F64, F64]:
+    """Scores [group_heads, keys] in units of log2 under soft cap and ALiBi, and by how much fp32 is off, by head.
+
+    positions: of the keys, as seen from the query. With u = 2^-24, a cap is off by 15 u (tests/kernels/test_scaled.py),
+    and here by 3 more, as log2(e), the cap's product with it and the inverse of that are rounded. A slope times log2(e)
+    is off by 2 u; the sum with the score is rounded once.
+    """
+    error = np.zeros(len(scores))
+    if rules.softcap:
+        cap = rules.softcap * np.log2(np.e)
+        scores = cap * np.tanh(scores / cap)
+        error += 18 * ROUNDING * np.abs(scores).max(-1)
+    if rules.slopes is not None:
+        added = rules.slopes[:, None] * np.log2(np.e) * positions
+        scores = scores + added
+        error += ROUNDING * (2 * np.abs(added) + np.abs(scores)).max(-1)
+    return scores, error
+
+
 def reference(
-    sequence: PagedSequence, queries: F32, context_before: int, scale: float, *, bf16: bool = False
+    sequence: PagedSequence,
+    queries: F32,
+    context_before: int,
+    scale: float,
+    *,
+    bf16: bool = False,
+    rules: Rules = PLAIN,
 ) -> tuple[F64, F64]:
     """Attention in float64, and how far the kernels may be from it: both [query_tokens, group_heads, head_dim].
 
@@ -121,31 +168,40 @@ def reference(
     Over pages of integers a query is off by half a step per element, and so is a weight times its value's scale: a
     step is the largest of them / 32767, but over int16 pages no less than the sum of their magnitudes / 520192. With
     bf16 products there is no fixed point, but queries and weights are off by 2^-9 of themselves.
+
+    Soft cap and ALiBi add what modified() says; the cap makes no error larger. A sink is one more key of value 0, in a
+    partition of its own, whose score is rounded twice.
     """
     keys, values = rounded(sequence.keys, sequence.kv_type), rounded(sequence.values, sequence.kv_type)
     query_tokens, _, head_dim = queries.shape
     outputs, bounds = [], []
     for i in range(query_tokens):
-        seen = context_before + i + 1
-        k, v = keys[:seen].astype(np.float64), values[:seen].astype(np.float64)
+        seen = rules.seen(context_before + i)
+        k, v = keys[seen.start : seen.stop].astype(np.float64), values[seen.start : seen.stop].astype(np.float64)
         q = queries[i].astype(np.float64) * scale * np.log2(np.e)
-        scores = q @ k.T
+        positions = np.arange(1 - len(seen), 1, dtype=np.float64)
+        scores, score_error = modified(q @ k.T, positions, rules)
+        if rules.sinks is not None:
+            sinks = rules.sinks.astype(np.float64) * np.log2(np.e)
+            scores = np.concatenate([scores, sinks[:, None]], -1)
+            score_error += 2 * ROUNDING * np.abs(sinks)
         spread = scores.max(-1, keepdims=True) - scores
         weights = np.exp2(-spread)
         weights /= weights.sum(-1, keepdims=True)
+        weights = weights[:, : len(seen)]
         outputs.append(weights @ v)
-        score_error = (head_dim + 3) * ROUNDING * (np.abs(q) @ np.abs(k).T).max(-1)
+        score_error += (head_dim + 3) * ROUNDING * (np.abs(q) @ np.abs(k).T).max(-1)
         fixed_error = np.zeros((len(q), head_dim))
         if bf16:
             score_error += BF16_ROUNDING * (np.abs(q) @ np.abs(k).T).max(-1)
             fixed_error = BF16_ROUNDING * (weights @ np.abs(v))
         elif sequence.kv_type in LARGEST_CODE:
             score_error += half_step(np.abs(q), sequence.kv_type) * np.abs(k).sum(-1).max()
-            codes, scales = integer_codes(sequence.values[:seen], sequence.kv_type)
+            codes, scales = integer_codes(sequence.values[seen.start : seen.stop], sequence.kv_type)
             fixed_error = half_step(weights * scales[:, 0], sequence.kv_type)[:, None] * np.abs(codes).sum(0)
         weight_error = np.log(2) * (2 * score_error + ROUNDING * spread.max(-1))
         weight_error += exponential_error(sequence.kv_type, bf16=bf16)
-        partitions = -(-seen // PARTITION_TOKENS)
-        sum_error = (min(seen, PARTITION_TOKENS) + 8 * partitions) * ROUNDING
+        partitions = seen.stop // PARTITION_TOKENS - seen.start // PARTITION_TOKENS + 1 + (rules.sinks is not None)
+        sum_error = (min(len(seen), PARTITION_TOKENS) + 8 * partitions) * ROUNDING
         bounds.append(2 * (weight_error + sum_error)[:, None] * (weights @ np.abs(v)) + 1.01 * fixed_error)
     return np.stack(outputs), np.stack(bounds)

@@ -192,7 +192,7 @@ def test_gate_and_up_in_one(case: LinearCase, tier: str) -> None:
                 run(case, weights, x, tier, bias=bias) for weights, bias in zip((gate, up), biases, strict=True)
             )
             inner = np.zeros((rows, case.rows + 96), np.float32)
-            inner[:, 32 : 32 + case.rows] = testing.silu_mul(gates, ups, "scalar")
+            inner[:, 32 : 32 + case.rows] = testing.activate("silu", gates, ups, "scalar")
             expected = testing.round_rows(inner, "scalar")
             for each in (tier, "scalar") if rows in (17, 33) else (tier,):
                 options |= {"col": 32, "out_cols": case.rows + 96}

@@ -1,5 +1,6 @@
 """Keys moved to later positions: as if they had been computed there, and values as they were."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,8 @@ import numpy as np
 import pytest
 
 from kernels import _native
-from tests.kernels.tiny_model import F32, LLAMA, write_random_model
+from tests.kernels.test_decoder import MIXTURES
+from tests.kernels.tiny_model import F32, LLAMA, described_tensors, write_described, write_random_model
 
 PAGE = _native.PAGE_TOKENS
 TOLERANCE = {"fp32": 1e-4, "int16": 5e-3, "bf16": 0.05, "int8": 0.15}
@@ -43,7 +45,7 @@ class Pages:
         )
 
     def write(self, page: int, first_position: int) -> None:
-        tokens = np.random.default_rng(1).integers(0, 199, PAGE).astype(np.int32)
+        tokens = np.random.default_rng(1).integers(0, 96, PAGE).astype(np.int32)
         self._logits(page, tokens, first_position, context=0)
 
     def after(self, page: int, position: int) -> F32:
@@ -68,6 +70,22 @@ def test_a_turned_page_is_the_page_computed_later(family: str, kv_type: str, tmp
         unmoved = pages.after(0, moved + PAGE)
         assert np.abs(turned - computed).max() < TOLERANCE[kv_type]
         assert np.abs(turned - computed).max() < 0.2 * np.abs(unmoved - computed).max(), "the test shows nothing"
+
+
+@pytest.mark.parametrize("mixture", MIXTURES)
+def test_each_layer_turns_by_its_own_rope(mixture: str, tmp_path: Path) -> None:
+    """Several ropes, parts of heads, and layers without one, whose keys stay."""
+    mixed = MIXTURES[mixture]
+    # With a temperature hidden states depend on absolute positions.
+    kinds = [replace(kind, attention=replace(kind.attention, temperature_scale=0.0)) for kind in mixed.kinds]
+    decoder = replace(mixed, kinds=tuple(kinds))
+    pages = Pages(write_described(tmp_path, decoder, {}, described_tensors(decoder)), "fp32")
+    pages.write(0, 0)
+    for moved in (1, 500):
+        pages.write(1, moved)
+        pages.model.copy_page_turned(0, 2, moved)
+        computed, turned = pages.after(1, moved + PAGE), pages.after(2, moved + PAGE)
+        assert np.abs(turned - computed).max() < TOLERANCE["fp32"]
 
 
 @pytest.mark.parametrize("kv_type", ["fp32", "bf16"])

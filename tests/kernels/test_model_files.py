@@ -96,11 +96,23 @@ def test_weights_that_are_cut_short_are_refused_by_name(folder: Path, tmp_path: 
     weights.write_bytes(weights.read_bytes()[:length])
     with pytest.raises(_native.PackedFileError, match=r"^somewhere/model\.safetensors: "):
         Sequences(FolderFiles(tmp_path))
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(_native.PackedFileError, match=r"^somewhere/config\.json: "):
-        Sequences(FolderFiles(tmp_path))
 
 
 def test_they_are_not_mapped(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"^weight_memory: mapped is for weights in a file"):
         Sequences(FolderFiles(folder), weight_memory="mapped")
+
+
+def test_a_description_that_lies_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
+    weights = (folder / "model.safetensors").read_bytes()
+    damaged = weights.replace(b'\\"heads\\":4', b'\\"heads\\":0')
+    assert damaged != weights
+    (tmp_path / "model.safetensors").write_bytes(damaged)
+    with pytest.raises(_native.PackedFileError, match=r"^somewhere/model\.safetensors: decoder\.heads: "):
+        Sequences(FolderFiles(tmp_path))
+
+
+def test_nothing_but_the_weights_is_read(folder: Path) -> None:
+    files = FolderFiles(folder)
+    Sequences(files)
+    assert {name for name, _, _ in files.reads} == {"model.safetensors"}

@@ -108,7 +108,7 @@ def test_gate_and_up_have_tables_of_their_own() -> None:
     products = np.empty((2, 3, 64), np.float32)
     for matrix, product in zip((gate, up), products, strict=True):
         testing.linear_bf16(matrix, rounded, product, "scalar")
-    expected = testing.round_rows(testing.silu_mul(products[0], products[1], "scalar"), "scalar")
+    expected = testing.round_rows(testing.activate("silu", products[0], products[1], "scalar"), "scalar")
     assert np.array_equal(testing.gate_up_bf16(gate, up, rounded, 3, "scalar", out_cols=64), expected)
 
 

@@ -11,14 +11,15 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from kernels import _native
+from tests.kernels.test_description import DECODER, describe
 from tests.kernels.test_weights import join, split
-from tests.kernels.tiny_model import LLAMA, write_random_model
+from tests.kernels.tiny_model import LLAMA, described_tensors, write_described, write_random_model
 
 MAX_DEPTH = 32
 
 SIZES = st.integers() | st.sampled_from([-1, 0, 1, 31, 32, 33, 64, 2**31 - 1, 2**31, 2**32, 2**63 - 1, 2**63, 2**64])
 NUMBERS = SIZES | st.floats(allow_nan=False, allow_infinity=False)
-SCALARS = st.none() | st.booleans() | NUMBERS | st.text(max_size=8) | st.sampled_from(["F32", "U8", "yarn", "llama3"])
+SCALARS = st.none() | st.booleans() | NUMBERS | st.text(max_size=8) | st.sampled_from(["F32", "U8", "layer", "sigmoid"])
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
 )
@@ -34,8 +35,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def config_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_random_model(tmp_path_factory.mktemp("fuzz") / "config", LLAMA, "sym_int4", 32)
+def described_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fuzz") / "described"
+    return write_described(folder, DECODER, {}, described_tensors(DECODER), "sym_int4")
 
 
 def loaded(folder: Path) -> _native.Model | None:
@@ -75,17 +77,20 @@ def refused_by_json(text: str) -> bool:
     return False
 
 
+POSITIVE = st.floats(1e-300, 1e15) | st.integers(1, 2**40)
+
+
 @given(st.lists(FRAGMENTS, max_size=12).map("".join) | VALUES.map(json.dumps) | st.text(max_size=20))
 @example("[" * MAX_DEPTH + "]" * MAX_DEPTH)
 @example('"\\ud83d\\ude00"')
-def test_the_reader_of_json_takes_what_python_takes(config_folder: Path, text: str) -> None:
+def test_the_reader_of_json_takes_what_python_takes(described_folder: Path, text: str) -> None:
     assume(not any("\ud800" <= character <= "\udfff" for character in text))
-    (config_folder / "config.json").write_bytes(text.encode())
+    describe(described_folder, text)
     with pytest.raises(_native.PackedFileError) as caught:
-        loaded_or_raise(config_folder)
+        loaded_or_raise(described_folder)
     reason = str(caught.value)
     assume("out of range at" not in reason)  # Python's numbers have no end
-    assert ("config.json: JSON: " in reason) == refused_by_json(text), reason
+    assert ("decoder: JSON: " in reason) == refused_by_json(text), reason
 
 
 def loaded_or_raise(folder: Path) -> None:
@@ -116,28 +121,38 @@ def test_a_header_with_any_value_anywhere(folder: Path, data: st.DataObject) -> 
         path.write_bytes(original)
 
 
-CONFIG_KEYS = st.sampled_from([
-    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size",
-    "max_position_embeddings", "rms_norm_eps", "rope_theta", "head_dim", "partial_rotary_factor", "sliding_window",
-    "model_type", "tie_word_embeddings", "rope_scaling",
-])  # fmt: skip
-POSITIVE = st.floats(1e-300, 1e15) | st.integers(1, 2**40)
-ROPE = st.fixed_dictionaries(
-    {"rope_type": st.sampled_from(["linear", "dynamic", "llama3", "yarn"]), "factor": POSITIVE},
-    optional=dict.fromkeys(
-        (
-            "original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow",
-            "attention_factor", "mscale", "mscale_all_dim", "rope_theta", "partial_rotary_factor",
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every entry of an object and its lists, as (the object or list, key or index)."""
+    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []
+    return [place for key in keys for place in [(value, key), *places(value[key])]]
+
+
+@given(st.data())
+def test_a_description_with_any_value_anywhere(described_folder: Path, data: st.DataObject) -> None:
+    """What is refused is refused by an error of ours, and what loads also runs."""
+    description = json.loads(json.dumps(DECODER.to_dict()))
+    for _ in range(data.draw(st.integers(1, 2))):
+        container, key = data.draw(st.sampled_from(places(description)))
+        container[key] = data.draw(VALUES | POSITIVE)
+    describe(described_folder, json.dumps(description))
+    run(loaded(described_folder))
+
+
+ROPES = st.fixed_dictionaries(
+    {"rotary_dim": st.just(16), "frequencies": st.lists(st.floats(0, 1e12), min_size=8, max_size=8)},
+    optional={
+        "attention_factor": st.floats(1e-12, 1e12),
+        "dynamic": st.fixed_dictionaries(
+            {"trained_positions": st.integers(1, 2**24)},
+            optional={"theta": st.floats(1, 1e15), "factor": st.floats(1e-12, 1e12)},
         ),
-        POSITIVE | NUMBERS,
-    ),
-)  # fmt: skip
+    },
+)
 
 
-@given(st.dictionaries(CONFIG_KEYS, VALUES | POSITIVE, max_size=3), st.none() | ROPE)
-def test_a_configuration_with_any_value(
-    config_folder: Path, changes: dict[str, Any], rope: dict[str, Any] | None
-) -> None:
-    config = {**LLAMA, **({} if rope is None else {"rope_scaling": rope}), **changes}
-    (config_folder / "config.json").write_text(json.dumps(config))
-    run(loaded(config_folder))
+@given(ROPES)
+def test_ropes_of_any_numbers_in_range_run(described_folder: Path, rope: dict[str, Any]) -> None:
+    describe(described_folder, json.dumps({**DECODER.to_dict(), "ropes": [rope, *DECODER.to_dict()["ropes"][1:]]}))
+    model = loaded(described_folder)
+    assert model is not None
+    run(model)

@@ -14,9 +14,11 @@ from quant.codes.int8 import quantize_int8
 from quant.codes.lut4 import NF4, quantize_lut4
 from quant.codes.matrix import WeightType
 from quant.conversion.plan import matrix_info
+from quant.families.description import Decoder
+from quant.families.names import engine_tensors
+from quant.families.registry import describe, family_of, standard_config
 from quant.packed.packed_file import PackedPlan, PackedWriter
 from quant.packed.packed_matrix import pack_float, pack_quantized
-from quant.sources.model_config import complete_config, expected_tensors
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
@@ -37,9 +39,14 @@ LARGER_LLAMA: Mapping[str, Any] = {**LLAMA, "vocab_size": 999, "hidden_size": 51
 
 def random_tensors(config: Mapping[str, Any], seed: int = 0) -> dict[str, F32]:
     """Weights that keep activations near 1, and norms and biases that are not trivial."""
+    return described_tensors(describe(config, "test"), seed)
+
+
+def described_tensors(decoder: Decoder, seed: int = 0) -> dict[str, F32]:
+    """As random_tensors, for a description."""
     rng = np.random.default_rng(seed)
     tensors = {}
-    for name, tensor in expected_tensors(complete_config(config, "test")[0]).items():
+    for name, tensor in engine_tensors(decoder).items():
         values = rng.standard_normal(tensor.shape)
         if tensor.role == "vector":
             values = 0.1 * values + (0.0 if name.endswith("bias") else 1.0)
@@ -61,21 +68,37 @@ def write_model(
 
     Matrices are of one type, but those whose name has a key of `others` in it.
     """
-    config, _ = complete_config(raw_config, "test")
-    expected = expected_tensors(config)
+    decoder = describe(raw_config, "test")
+    config = standard_config(raw_config, decoder, family_of(raw_config, "test"))
+    return write_described(folder, decoder, config, tensors, kind, group, others)
+
+
+def write_described(
+    folder: Path,
+    decoder: Decoder,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, F32],
+    kind: WeightType = "fp32",
+    group: int = 32,
+    others: Mapping[str, WeightType] | None = None,
+) -> Path:
+    """As write_model, from a description, which may be of a model that no family describes."""
+    expected = engine_tensors(decoder)
 
     def kind_of(name: str) -> WeightType:
+        if expected[name].role == "router":
+            return "fp32"
         return next((other for part, other in (others or {}).items() if part in name), kind)
 
     matrices = {
-        name: matrix_info(name, kind_of(name), tensor.shape, group)
+        name: matrix_info(name, kind_of(name), tensor, group)
         for name, tensor in expected.items()
         if tensor.role != "vector"
     }
     vectors = {name: tensor.shape[0] for name, tensor in expected.items() if tensor.role == "vector"}
-    plan = PackedPlan(matrices=matrices, vectors=vectors, qtype=kind, group_size=group, source="test")
+    plan = PackedPlan(decoder=decoder, matrices=matrices, vectors=vectors, qtype=kind, group_size=group, source="test")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(dict(raw_config)))
+    (folder / "config.json").write_text(json.dumps(dict(config)))
     with PackedWriter(folder / "model.safetensors", plan) as writer:
         for name, _ in plan.order():
             if name in matrices:

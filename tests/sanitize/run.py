@@ -23,7 +23,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.kernels.tiny_model import LLAMA, write_random_model
+from quant.codes.matrix import WeightType
+from tests.kernels.test_decoder import MIXTURES
+from tests.kernels.tiny_model import described_tensors, write_described, write_random_model
 from tests.run import GROUPED
 
 ROOT = Path(__file__).parents[2]
@@ -40,17 +42,6 @@ OPTIONS = {
     "UBSAN_OPTIONS": "print_stacktrace=1",
 }
 ROUNDS = "5000"
-ROPE = {
-    "rope_type": "yarn",
-    "factor": 4.0,
-    "original_max_position_embeddings": 1024,
-    "beta_fast": 32,
-    "beta_slow": 1,
-    "attention_factor": 1.1,
-    "mscale": 1.0,
-    "mscale_all_dim": 0.5,
-}
-
 KERNELS = (
     "tests/kernels",
     "--ignore=tests/kernels/test_model_parity.py",  # other libraries compute beside it
@@ -96,8 +87,10 @@ def _threads() -> Outcome:
         return Outcome(False, f"see {_shown(folder / 'build.log')}")
     log = folder / "threads.log"
     with tempfile.TemporaryDirectory() as temporary:
-        model = write_random_model(Path(temporary) / "model", kind="sym_int4")
-        passed = _run([folder / "redoubt_threads", model], log, {"TSAN_OPTIONS": "halt_on_error=1"})
+        models = [write_random_model(Path(temporary) / "llama", kind="sym_int4"), *_mixtures(Path(temporary))]
+        passed = all(
+            _run([folder / "redoubt_threads", each], log, {"TSAN_OPTIONS": "halt_on_error=1"}) for each in models
+        )
     return Outcome(passed, "no race" if passed else f"see {_shown(log)}")
 
 
@@ -109,9 +102,20 @@ def _readers() -> Outcome:
     with tempfile.TemporaryDirectory() as temporary:
         damaged = Path(temporary) / "damaged"
         damaged.mkdir()
-        model = write_random_model(Path(temporary) / "model", {**LLAMA, "rope_scaling": ROPE}, kind="lut4")
-        passed = _run([folder / "redoubt_hostile_files", model, damaged, ROUNDS], log, OPTIONS)
-    return Outcome(passed, log.read_text(errors="replace").strip() if passed else f"see {_shown(log)}")
+        summaries = []
+        for model in _mixtures(Path(temporary), "lut4"):
+            if not _run([folder / "redoubt_hostile_files", model, damaged, ROUNDS], log, OPTIONS):
+                return Outcome(False, f"see {_shown(log)}")
+            summaries.append(log.read_text(errors="replace").strip())
+    return Outcome(True, "; ".join(summaries))
+
+
+def _mixtures(folder: Path, kind: WeightType = "sym_int4") -> list[Path]:
+    """Models with experts, parallel layers, output norms, windows and all else that a description can say."""
+    return [
+        write_described(folder / str(number), decoder, {}, described_tensors(decoder), kind)
+        for number, decoder in enumerate(MIXTURES.values())
+    ]
 
 
 def _pytest(name: str, selection: Sequence[str]) -> Outcome:

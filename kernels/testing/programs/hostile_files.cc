@@ -12,7 +12,6 @@
 #include <exception>
 #include <fstream>
 #include <iterator>
-#include <map>
 #include <new>
 #include <random>
 #include <stdexcept>
@@ -107,10 +106,10 @@ constexpr const char* kTokens[] = {"{",
                                    "[0]",
                                    "[0,0]",
                                    "\"\"",
-                                   "\"yarn\"",
-                                   "\"dynamic\"",
-                                   "\"llama3\"",
-                                   "\"linear\"",
+                                   "\"layer\"",
+                                   "\"row\"",
+                                   "\"sigmoid\"",
+                                   "\"swiglu_oai\"",
                                    "\"fp32\"",
                                    "\"bf16\"",
                                    "\"int8\"",
@@ -176,25 +175,28 @@ WeightMemory copied_if_possible() {
   }
 }
 
-// The files of a folder, without the file system.
+constexpr const char* kWeights = "model.safetensors";
+
+// The weights of a folder, without the file system.
 class FilesInMemory : public ModelFiles {
  public:
-  explicit FilesInMemory(const std::string& folder) {
-    for (const char* name : {"config.json", "model.safetensors"}) {
-      contents_.emplace(name, read_whole(folder + "/" + name));
-    }
-  }
+  explicit FilesInMemory(const std::string& folder) : weights_(read_whole(folder + "/" + kWeights)) {}
   std::string path(const std::string& name) const override { return "in memory/" + name; }
-  size_t bytes(const std::string& name) const override { return contents_.at(name).size(); }
+  size_t bytes(const std::string& name) const override { return content(name).size(); }
   void read(const std::string& name, size_t begin, uint8_t* to, size_t bytes) const override {
-    const std::string& content = contents_.at(name);
-    if (begin > content.size() || bytes > content.size() - begin)
+    if (begin > content(name).size() || bytes > content(name).size() - begin) {
       throw std::out_of_range("read past the end");
-    std::memcpy(to, content.data() + begin, bytes);
+    }
+    std::memcpy(to, weights_.data() + begin, bytes);
   }
 
  private:
-  std::map<std::string, std::string> contents_;
+  const std::string& content(const std::string& name) const {
+    if (name != kWeights) throw std::out_of_range(name);
+    return weights_;
+  }
+
+  std::string weights_;
 };
 
 class Reader {
@@ -203,9 +205,10 @@ class Reader {
 
   // Whether the folder has a model; each byte that its weights claim is then read.
   bool read(WeightMemory memory) {
+    const std::string path = folder_ + "/" + kWeights;
     try {
-      const ModelConfig config = read_model_config(folder_ + "/config.json");
-      touch(PackedFile(folder_ + "/model.safetensors", memory, 0, pool_, nodes_, false), config);
+      const ModelConfig config = read_model_config(path, read_description(path));
+      touch(PackedFile(path, memory, 0, pool_, nodes_, false), config);
     } catch (const PackedFileError&) {
       return false;
     }
@@ -214,8 +217,8 @@ class Reader {
   // The same of these files instead of the folder's.
   bool read(const ModelFiles& files) {
     try {
-      const ModelConfig config = read_model_config(files);
-      touch(PackedFile(files, "model.safetensors", WeightMemory::kAuto, 0, pool_, nodes_, false), config);
+      const ModelConfig config = read_model_config(files.path(kWeights), read_description(files, kWeights));
+      touch(PackedFile(files, kWeights, WeightMemory::kAuto, 0, pool_, nodes_, false), config);
     } catch (const PackedFileError&) {
       return false;
     }
@@ -230,24 +233,56 @@ class Reader {
   }
   void touch(const PackedMatrix& matrix) { touch(matrix.data, matrix.bytes()); }
   void touch(const Linear& linear) {
+    if (linear.weight.data == nullptr) return;  // a gate that an MLP has not
     touch(linear.weight);
-    if (linear.bias != nullptr) touch(linear.bias, size_t(linear.weight.rows) * sizeof(float));
+    touch_floats(linear.bias, linear.weight.rows);
+  }
+  // null: there are none.
+  void touch_floats(const float* values, int64_t count) {
+    if (values != nullptr) touch(values, size_t(count) * sizeof(float));
+  }
+  void touch(const Norm& norm, int32_t hidden) {
+    touch_floats(norm.weight, hidden);
+    touch_floats(norm.bias, hidden);
+  }
+  void touch(const MlpWeights& mlp) {
+    for (const Linear* linear : {&mlp.gate, &mlp.up, &mlp.down}) touch(*linear);
+  }
+  void touch(const ExpertsWeights& experts, int32_t hidden) {
+    touch(experts.router);
+    touch_floats(experts.correction_bias, int64_t(experts.experts.size()));
+    for (const MlpWeights& expert : experts.experts) touch(expert);
+    if (experts.shared) touch(*experts.shared);
+    touch_floats(experts.shared_gate, hidden);
+  }
+  void touch(const LayerWeights& layer, const LayerConfig& kind, const ModelConfig& config) {
+    for (const Norm* norm :
+         {&layer.attention_norm, &layer.attention_output_norm, &layer.mlp_norm, &layer.mlp_output_norm}) {
+      touch(*norm, config.hidden_size);
+    }
+    for (const Linear* linear : {&layer.query, &layer.key, &layer.value, &layer.output}) touch(*linear);
+    const bool row = kind.attention.qk_norm == QkNorm::kRow;
+    touch_floats(layer.query_norm, row ? config.query_dim() : config.head_dim);
+    touch_floats(layer.key_norm, row ? config.kv_dim() : config.head_dim);
+    touch_floats(layer.sinks, config.heads);
+    if (layer.mlp) touch(*layer.mlp);
+    if (layer.experts) touch(*layer.experts, config.hidden_size);
   }
   void touch(const PackedFile& file, const ModelConfig& config) {
-    std::vector<float> angles(size_t(config.rope.rotary_dim));
-    const RopeAngles rope_angles(config.rope);
-    for (const int32_t position : {0, 100, INT32_MAX}) rope_angles.fill(position, angles.data());
+    for (const RopeConfig& rope : config.ropes) {
+      std::vector<float> angles(size_t(rope.rotary_dim));
+      for (const int32_t context : {64, 1 << 24}) {
+        const RopeAngles rope_angles(rope, context);
+        for (const int32_t position : {0, 100, INT32_MAX}) rope_angles.fill(position, angles.data());
+      }
+    }
     const ModelWeights weights = find_model_weights(file, config, 0);
     touch(weights.embedding);
-    touch(weights.final_norm, size_t(config.hidden_size) * sizeof(float));
+    touch(weights.embedding_norm, config.hidden_size);
+    touch(weights.final_norm, config.hidden_size);
     touch(weights.head);
-    for (const LayerWeights& layer : weights.layers) {
-      touch(layer.input_norm, size_t(config.hidden_size) * sizeof(float));
-      touch(layer.post_attention_norm, size_t(config.hidden_size) * sizeof(float));
-      for (const Linear* linear :
-           {&layer.query, &layer.key, &layer.value, &layer.output, &layer.gate, &layer.up, &layer.down}) {
-        touch(*linear);
-      }
+    for (size_t i = 0; i < weights.layers.size(); ++i) {
+      touch(weights.layers[i], config.layer(int(i)), config);
     }
   }
 
@@ -257,7 +292,37 @@ class Reader {
   uint64_t sum_ = 0;
 };
 
-void read_damaged(const std::string& config, const std::string& file, const std::string& folder, int rounds) {
+// Where the header has the text of the description: JSON in a string of JSON, which damage to the header
+// seldom hits in a way that leaves the rest sound.
+struct Description {
+  size_t begin, end;
+};
+Description find_description(const std::string& header) {
+  const std::string key = "\"decoder\":\"";
+  const size_t at = header.find(key);
+  if (at == std::string::npos) throw std::runtime_error("the model's header has no decoder");
+  const size_t begin = at + key.size();
+  size_t end = begin;
+  while (header[end] != '"') end += header[end] == '\\' ? 2 : 1;
+  return {begin, end};
+}
+
+// The header with its description damaged, as a string of JSON again.
+std::string with_damaged_description(const std::string& header, Random& random) {
+  const Description place = find_description(header);
+  std::string text, quoted;
+  for (size_t i = place.begin; i < place.end; ++i) {
+    if (header[i] == '\\') ++i;
+    text += header[i];
+  }
+  for (const char c : damaged(text, random)) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return header.substr(0, place.begin) + quoted + header.substr(place.end);
+}
+
+void read_damaged(const std::string& file, const std::string& folder, int rounds) {
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, file.data(), sizeof header_bytes);
   const std::string header = file.substr(8, header_bytes), data = file.substr(8 + header_bytes);
@@ -266,10 +331,9 @@ void read_damaged(const std::string& config, const std::string& file, const std:
   int taken = 0;
   for (int round = 0; round < rounds; ++round) {
     Random random{uint64_t(round)};
-    const bool of_config = round % 2 == 0;
-    write_whole(folder + "/config.json", of_config ? damaged(config, random) : config);
-    write_whole(folder + "/model.safetensors",
-                of_config ? file : with_header(damaged(header, random), data, random));
+    const std::string changed =
+        round % 2 == 0 ? with_damaged_description(header, random) : damaged(header, random);
+    write_whole(folder + "/" + kWeights, with_header(changed, data, random));
     try {
       const bool is_taken = reader.read(round % 3 == 0 ? copied : WeightMemory::kMapped);
       if (reader.read(FilesInMemory(folder)) != is_taken) throw std::runtime_error("from memory it differs");
@@ -306,8 +370,8 @@ int main(int count, char** arguments) {
   }
   const std::string model = arguments[1], folder = arguments[2];
   try {
-    redoubt::read_damaged(redoubt::read_whole(model + "/config.json"),
-                          redoubt::read_whole(model + "/model.safetensors"), folder, std::atoi(arguments[3]));
+    redoubt::read_damaged(redoubt::read_whole(model + "/" + redoubt::kWeights), folder,
+                          std::atoi(arguments[3]));
     redoubt::read_with_failing_allocations(model);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "redoubt_hostile_files: %s\n", error.what());

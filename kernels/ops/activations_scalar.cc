@@ -1,0 +1,94 @@
+// The activations of MLPs (formulas: contract/activation.h), scalar: defines the results.
+#include "ops/scalar.h"
+#include "simd/scalar.h"
+
+namespace redoubt::scalar {
+namespace {
+
+// e^(x + low), where low is a rounding error of x: x log2(e) kept to two floats.
+float exp_of_sum(float x, float low) {
+  const float biased = std::fma(x, kLog2eHigh, kRoundMagic);
+  const float n = biased - kRoundMagic;
+  const float f = std::fma(x, kLog2eLow, std::fma(x, kLog2eHigh, -n));
+  return exp2_of_parts(std::fma(low, kLog2eHigh, f), biased);
+}
+
+// e^x with x = log2(e) x kept to two floats; x log2(e) is clamped to +-kSiluClamp; NaN stays NaN.
+float exp_clamped(float x) {
+  const float limit = kSiluClamp / kLog2eHigh;
+  x = limit < x ? limit : x;
+  x = -limit > x ? -limit : x;
+  const float biased = std::fma(x, kLog2eHigh, kRoundMagic);
+  const float n = biased - kRoundMagic;
+  return exp2_of_parts(std::fma(x, kLog2eLow, std::fma(x, kLog2eHigh, -n)), biased);
+}
+
+template <size_t kTerms>
+float polynomial(const float (&coefficients)[kTerms], float x) {
+  float sum = coefficients[kTerms - 1];
+  for (size_t i = kTerms - 1; i > 0; --i) sum = std::fma(sum, x, coefficients[i - 1]);
+  return sum;
+}
+
+// The standard normal distribution; NaN stays NaN.
+float normal_distribution(float x) {
+  const float a = std::fabs(x), square = a * a, half = -0.5f * square;
+  float tail = 0.0f;
+  if (!(half < kTailSmallest)) {
+    const float low = -0.5f * std::fma(a, a, -square);
+    tail = exp_of_sum(half, low) * (polynomial(kTailP, a) / polynomial(kTailQ, a));
+  }
+  return std::signbit(x) ? tail : 1.0f - tail;
+}
+
+template <float (&kFunction)(float)>
+void activate(const float* gate, const float* up, int n, float* out) {
+  for (int i = 0; i < n; ++i) out[i] = up == nullptr ? kFunction(gate[i]) : kFunction(gate[i]) * up[i];
+}
+
+float silu_of(float x) { return x / (1.0f + exp_clamped(-x)); }
+
+float gelu_tanh_of(float x) {
+  return x / (1.0f + exp_clamped(x * std::fma(x * x, -kGeluTanhCubic, -kGeluTanhLinear)));
+}
+
+float gelu_erf_of(float x) { return x * normal_distribution(x); }
+
+float relu2_of(float x) {
+  const float positive = 0.0f > x ? 0.0f : x;
+  return positive * positive;
+}
+
+float swiglu_oai_of(float x) {
+  x = kSwigluLimit < x ? kSwigluLimit : x;
+  return x / (1.0f + exp_clamped(-kSwigluSteepness * x));
+}
+
+float swiglu_oai_factor(float up) {
+  up = kSwigluLimit < up ? kSwigluLimit : up;
+  up = -kSwigluLimit > up ? -kSwigluLimit : up;
+  return up + 1.0f;
+}
+
+}  // namespace
+
+void silu(const float* gate, const float* up, int n, float* out) { activate<silu_of>(gate, up, n, out); }
+
+void gelu_tanh(const float* gate, const float* up, int n, float* out) {
+  activate<gelu_tanh_of>(gate, up, n, out);
+}
+
+void gelu_erf(const float* gate, const float* up, int n, float* out) {
+  activate<gelu_erf_of>(gate, up, n, out);
+}
+
+void relu2(const float* gate, const float* up, int n, float* out) { activate<relu2_of>(gate, up, n, out); }
+
+void swiglu_oai(const float* gate, const float* up, int n, float* out) {
+  for (int i = 0; i < n; ++i) {
+    const float activated = swiglu_oai_of(gate[i]);
+    out[i] = up == nullptr ? activated : activated * swiglu_oai_factor(up[i]);
+  }
+}
+
+}  // namespace redoubt::scalar

@@ -7,6 +7,8 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 TRANSFORMERS = (
     "tests/parity/",
+    "tests/families/",
+    "tests/quant/families/",
     "tests/kernels/test_model_parity.py",
     "tests/app/interface/text/test_chat_parity.py",
     "tests/quant/sources/test_gguf_source.py",

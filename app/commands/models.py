@@ -45,7 +45,14 @@ class Method(StrEnum):
 
 
 def convert(
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="A Hugging Face model folder or a GGUF file.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SRC",
+            help="A Hugging Face model folder, a GGUF file (of a split one the first part), or a folder that an older"
+            " Redoubt converted.",
+        ),
+    ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
     qtype: Annotated[
         QType,
@@ -159,6 +166,9 @@ def synth(
         str, typer.Argument(metavar="SHAPE", help="Whose shape, as llama3.1-8b or qwen3-4b; an unknown one lists all.")
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
+    layers: Annotated[
+        int | None, typer.Option(min=1, help="Only so many of its layers. [default: all]", show_default=False)
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is a converted model.")] = False,
 ) -> None:
     """Write a converted model of a known shape with random weights, for measurements."""
@@ -166,4 +176,4 @@ def synth(
     from quant.errors import QuantError
 
     with one_line_errors(QuantError, OSError):
-        synthesize(shape, out, force=force)
+        synthesize(shape, out, layers=layers, force=force)

@@ -16,17 +16,20 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from quant.calibration.block import is_computed
 from quant.calibration.work_folder import WorkFolder, work_folder, work_folder_bytes
 from quant.codes.lut4 import TABLES
 from quant.codes.matrix import F32, U8, QuantizedMatrix
-from quant.conversion.calibrated import FOUR_BIT, SIGN_ROUND, calibrate, mixed_roundings, windows_for
+from quant.conversion.calibrated import FOUR_BIT, SIGN_ROUND, WINDOW_TOKENS, calibrate, mixed_roundings, windows_for
 from quant.conversion.foretold import Forecast, check_resources, how_far, plan_of
 from quant.conversion.mixed import with_roundings
 from quant.conversion.pieces import PieceMaker, keeps
 from quant.conversion.plan import FOUR_BIT_QTYPES, check_options, coarsely_planned, dominant, plan_matrices
 from quant.conversion.requantized import requantization_notes
 from quant.conversion.tuned import CODES_SHARE, TUNED, divided, tune, tuned_name
+from quant.conversion.upgrade import is_old_layout, upgrade
 from quant.errors import QuantError, SourceError, TensorError
+from quant.families.names import EngineTensor, engine_tensors
 from quant.files.atomic_folder import atomic_folder
 from quant.files.json_file import write_json
 from quant.methods.granularity import EXTENTS, Extent
@@ -34,12 +37,11 @@ from quant.methods.registry import METHODS
 from quant.packed.packed_file import FILE_NAME, PackedPlan, is_packed_model
 from quant.packed.packed_matrix import TILE_OUTPUTS, MatrixInfo
 from quant.packed.piecewise import write_packed
-from quant.sources.model_config import ExpectedTensor, expected_tensors
 from quant.sources.open_source import open_source
 from quant.sources.source import Source, SourceTensor
 
 LARGEST_TUNED: Final = 2 * 10**9
-"""Weights in matrices up to which "auto" means "tuned", the best method; above, it means "gptq".
+"""Weights in matrices up to which "auto" means "tuned", the best method, for layers like Llama's; else "gptq".
 
 Tuning takes about two bytes of memory for each weight, and a large model's calibration text has few steps to tune in.
 """
@@ -114,6 +116,8 @@ def convert(
     is replaced. progress: shows a bar on the standard error. tell: gets a sentence on the time, memory and disk that
     this will take, before any of it is spent; to measure that takes about two seconds.
 
+    A source that is a packed model of an older layout is copied into today's, with the same weights.
+
     Raises:
         QuantError: see quant.errors; every message names the file, the tensor or the option. ResourceError: the disk or
             the memory is not enough.
@@ -123,14 +127,16 @@ def convert(
     check_options(qtype, group_size, head_qtype)
     _check_method(qtype, method, extent, bits)
     if is_packed_model(source):
-        raise SourceError(f"{source}: is a converted model already: redoubt serve --model {source}")
+        if (qtype, group_size, head_qtype, method, extent, bits) != ("auto", None, None, "auto", "group", None):
+            raise SourceError(f"{source}: is converted already, and its weights stay as they are: give no options")
+        return _upgraded(source, out, force, started)
     checkpoint = open_source(source)
-    expected = expected_tensors(checkpoint.config)
-    _check_tensors(checkpoint, expected, source)
+    expected = engine_tensors(checkpoint.decoder)
     kind = "sym_int4" if bits is not None and qtype == "auto" else qtype
     infos = plan_matrices(checkpoint, expected, kind, group_size, head_qtype)
     if extent != "group":
         infos = coarsely_planned(infos, expected)
+    _check_served(checkpoint, method, extent, bits)
     vectors = {name: _vector(checkpoint.tensors[name]) for name, each in expected.items() if each.role == "vector"}
     with atomic_folder(out, force=force, replaceable=is_packed_model) as folder:
         checkpoint.write_tokenizer(folder)
@@ -139,7 +145,7 @@ def convert(
         used = "rtn" if extent != "group" else _method(method, checkpoint, infos, expected)
         if used != "rtn" or bits is not None:
             share = CODES_SHARE if used == TUNED else 1.0
-            ids = windows_for(checkpoint.config, folder, calibration_text, share)
+            ids = windows_for(checkpoint.decoder, folder, calibration_text, share)
         coarse = {name for name, each in expected.items() if each.role == "linear"} if extent != "group" else set()
         maker = PieceMaker(checkpoint, cast("Extent", extent), frozenset(coarse))
         cost = plan_of(checkpoint, expected, infos, used, ids, bits)
@@ -153,6 +159,7 @@ def convert(
             infos = with_roundings(infos, roundings)
         main = dominant([infos[name] for name, tensor in expected.items() if tensor.role == "linear"])
         plan = PackedPlan(
+            decoder=checkpoint.decoder,
             matrices=infos,
             vectors={name: len(values) for name, values in vectors.items()},
             qtype=main.type,
@@ -185,13 +192,30 @@ def convert(
     )
 
 
+def _upgraded(source: Path, out: Path, force: bool, started: float) -> ConversionReport:
+    if not is_old_layout(source):
+        raise SourceError(f"{source}: is a converted model already: redoubt serve --model {source}")
+    packed = upgrade(source, out, force=force)
+    return ConversionReport(
+        folder=out,
+        qtype=packed.metadata.get("qtype", ""),
+        group_size=int(packed.metadata.get("group_size", "0")),
+        method="copy",
+        matrices=len(packed.matrices),
+        weights=sum(info.rows * info.cols for info in packed.matrices.values()),
+        size_bytes=(out / FILE_NAME).stat().st_size,
+        seconds=time.monotonic() - started,
+        notes=("The weights are those of the older layout, bit for bit.",),
+    )
+
+
 @contextmanager
 def _saying_how_far(work: WorkFolder, checkpoint: Source) -> Iterator[None]:
     """Gives a KeyboardInterrupt the words that tell how far the calibration has come."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        done = how_far(work.steps_done, int(checkpoint.config["num_hidden_layers"]))
+        done = how_far(work.steps_done, len(checkpoint.decoder.layers))
         again = "goes on from there" if work.steps_done else "begins again"
         raise KeyboardInterrupt(f"interrupted after {done}; the same command {again}") from interrupt
 
@@ -214,7 +238,7 @@ def _check_method(qtype: str, method: str, extent: str, bits: float | None) -> N
 
 
 def _method(
-    wanted: str, checkpoint: Source, infos: Mapping[str, MatrixInfo], expected: Mapping[str, ExpectedTensor]
+    wanted: str, checkpoint: Source, infos: Mapping[str, MatrixInfo], expected: Mapping[str, EngineTensor]
 ) -> str:
     """The method that is used: "rtn" where every layer's codes are kept or have more than 4 bits."""
     chosen = any(
@@ -225,7 +249,20 @@ def _method(
         return "rtn"
     if wanted != "auto":
         return wanted
-    return TUNED if sum(info.rows * info.cols for info in infos.values()) <= LARGEST_TUNED else "gptq"
+    is_tuned = is_computed(checkpoint.decoder, WINDOW_TOKENS)
+    return TUNED if is_tuned and sum(info.rows * info.cols for info in infos.values()) <= LARGEST_TUNED else "gptq"
+
+
+def _check_served(checkpoint: Source, method: str, extent: str, bits: float | None) -> None:
+    """Raises QuantError for what is not done for a model of this kind."""
+    if extent == "tensor" and any(kind.experts is not None for kind in checkpoint.decoder.kinds):
+        raise QuantError("one scale per tensor is not made for models with experts: use a scale per channel or group")
+    if is_computed(checkpoint.decoder, WINDOW_TOKENS):
+        return
+    if method in (TUNED, SIGN_ROUND):
+        raise QuantError(f"method {method!r} knows only layers like Llama's, which this model's are not: use gptq")
+    if bits is not None:
+        raise QuantError("a budget of bits knows only layers like Llama's, which this model's are not: choose a qtype")
 
 
 def _digest(plan: PackedPlan, method: str, ids: NDArray[np.int32]) -> str:
@@ -267,18 +304,6 @@ def fingerprint(files: Iterable[Path]) -> str:
         with path.open("rb") as file:
             total.update(hashlib.file_digest(file, "sha256").digest())
     return total.hexdigest()
-
-
-def _check_tensors(checkpoint: Source, expected: Mapping[str, ExpectedTensor], path: Path) -> None:
-    for name, tensor in expected.items():
-        stored = checkpoint.tensors.get(name)
-        if stored is None:
-            raise SourceError(f"{path}: lacks the tensor {name!r}")
-        if stored.shape != tensor.shape:
-            raise TensorError(name, f"has the shape {stored.shape}, the configuration says {tensor.shape}")
-    for name in checkpoint.tensors:
-        if name not in expected:
-            raise SourceError(f"{path}: has the tensor {name!r}, which a model of this configuration does not use")
 
 
 def _vector(tensor: SourceTensor) -> F32:

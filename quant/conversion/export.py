@@ -15,7 +15,9 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from quant.codes.bf16 import fp32_to_bf16
 from quant.codes.matrix import F32
-from quant.errors import QuantError, SourceError
+from quant.errors import QuantError, SourceError, UnsupportedModelError
+from quant.families.registry import family_of
+from quant.families.standard import same_names
 from quant.files.atomic_folder import atomic_folder
 from quant.files.free_space import check_free_space
 from quant.files.json_file import read_json_object, write_json
@@ -48,6 +50,12 @@ def export(model: Path, out: Path, *, dtype: str = "fp32", force: bool = False, 
         raise SourceError(f"{model}: is not a converted model")
     packed = PackedFile(model / FILE_NAME)
     config = read_json_object(model / "config.json")
+    family = family_of(config, str(model / "config.json"))
+    if family.tensors is not same_names:
+        raise UnsupportedModelError(
+            f"{model}: {family.architecture} stores its tensors in another form than the engine, which export does not"
+            " make again; keep the original checkpoint"
+        )
     shapes: dict[str, tuple[int, ...]] = {name: (info.rows, info.cols) for name, info in packed.matrices.items()}
     vectors = {name: packed.vector(name) for name in packed.vectors}
     header = _header(shapes | {name: values.shape for name, values in vectors.items()}, dtype, packed)

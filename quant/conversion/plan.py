@@ -10,9 +10,9 @@ from typing import Final, cast
 from quant.codes.lut4 import TABLES
 from quant.codes.matrix import GROUP_SIZES, WeightType, check_group
 from quant.errors import QuantError, TensorError
+from quant.families.names import EngineTensor
 from quant.methods.granularity import storage_group
 from quant.packed.packed_matrix import MatrixInfo
-from quant.sources.model_config import ExpectedTensor
 from quant.sources.source import Source
 
 MATRIX_QTYPES: Final = ("sym_int4", "asym_int4", "nf4", "lut4", "int8", "bf16", "fp32")
@@ -39,7 +39,7 @@ def dominant(infos: list[MatrixInfo]) -> MatrixInfo:
 
 def plan_matrices(
     checkpoint: Source,
-    expected: Mapping[str, ExpectedTensor],
+    expected: Mapping[str, EngineTensor],
     qtype: str,
     group_size: int | None,
     head_qtype: str | None,
@@ -48,30 +48,34 @@ def plan_matrices(
     keep = qtype == "auto"
     kept_group = max((checkpoint.tensors[name].group for name in expected), default=0) if keep else 0
     group = kept_group or group_size or DEFAULT_GROUP_SIZE
-    tied = checkpoint.config["tie_word_embeddings"]
+    tied = checkpoint.decoder.tied_head
     infos = {}
     for name, tensor in expected.items():
         stored = checkpoint.tensors[name]
         if tensor.role == "vector":
             continue
-        if keep and stored.group and (head_qtype is None or not is_head(tensor, tied)):
-            kept = matrix_info(name, stored.stored, tensor.shape, stored.group)
+        if keep and stored.group and tensor.role != "router" and (head_qtype is None or not is_head(tensor, tied)):
+            kept = matrix_info(name, stored.stored, tensor, stored.group)
             infos[name] = replace(kept, table=stored.table)
             continue
         fresh = "int8" if stored.stored == "other_fine" else "sym_int4"
-        infos[name] = matrix_info(
-            name, default_type(tensor, tied, fresh if keep else qtype, head_qtype), tensor.shape, group
-        )
+        kind = default_type(tensor, tied, fresh if keep else qtype, head_qtype, is_bf16=stored.stored == "bf16")
+        infos[name] = matrix_info(name, kind, tensor, group)
     return infos
 
 
-def is_head(tensor: ExpectedTensor, tied: bool) -> bool:
+def is_head(tensor: EngineTensor, tied: bool) -> bool:
     """Whether a tensor computes the logits: the head, or an embedding that is tied to it."""
     return tensor.role == "head" or (tensor.role == "embedding" and tied)
 
 
-def default_type(tensor: ExpectedTensor, tied: bool, qtype: str, head_qtype: str | None) -> str:
-    """Which of MATRIX_QTYPES a matrix of a model of type `qtype` gets (see `convert`)."""
+def default_type(tensor: EngineTensor, tied: bool, qtype: str, head_qtype: str | None, *, is_bf16: bool = True) -> str:
+    """Which of MATRIX_QTYPES a matrix of a model of type `qtype` gets (see `convert`).
+
+    is_bf16: whether the source has it in bf16. A router stays floating point: which experts a token takes hangs on it.
+    """
+    if tensor.role == "router":
+        return "bf16" if is_bf16 and tensor.shape[1] % 2 == 0 else "fp32"
     if is_head(tensor, tied) and head_qtype is not None:
         return head_qtype
     if tensor.role == "embedding" and qtype in FOUR_BIT_QTYPES:
@@ -84,19 +88,19 @@ def weight_type(qtype: str) -> WeightType:
     return "lut4" if qtype in TABLES else cast("WeightType", qtype)
 
 
-def matrix_info(name: str, qtype: str, shape: tuple[int, ...], group: int) -> MatrixInfo:
+def matrix_info(name: str, qtype: str, tensor: EngineTensor, group: int) -> MatrixInfo:
     """The matrix as `__metadata__` describes it. Raises TensorError where the type can't hold the shape."""
-    rows, cols = shape
+    rows, cols = tensor.shape
     kind = weight_type(qtype)
     if kind in ("bf16", "fp32"):
         if kind == "bf16" and cols % 2:
             raise TensorError(name, f"last dimension {cols} is odd; bf16 takes pairs: use fp32")
-        return MatrixInfo(kind, rows, cols, 0, None)
+        return MatrixInfo(kind, rows, cols, 0, None, tensor.count)
     check_group(name, cols, group)
-    return MatrixInfo(kind, rows, cols, group, TABLES.get(qtype))
+    return MatrixInfo(kind, rows, cols, group, TABLES.get(qtype), tensor.count)
 
 
-def coarsely_planned(infos: Mapping[str, MatrixInfo], expected: Mapping[str, ExpectedTensor]) -> dict[str, MatrixInfo]:
+def coarsely_planned(infos: Mapping[str, MatrixInfo], expected: Mapping[str, EngineTensor]) -> dict[str, MatrixInfo]:
     """The plan with the largest possible groups for the layers' matrices, whose scales will span several groups."""
     planned = dict(infos)
     for name, tensor in expected.items():

@@ -1,6 +1,7 @@
-"""Shapes of well-known dense models, as their published config.json has them, for `redoubt synth` and `redoubt plan`.
+"""Shapes of well-known models, as their published config.json has them, for `redoubt synth` and `redoubt plan`.
 
 A shape has what decides about speed and memory; scaled RoPE, which does not, is left out.
+Of experts it has how many there are and how many a token takes.
 """
 
 from collections.abc import Mapping
@@ -43,6 +44,8 @@ def _qwen3(layers: int, hidden: int, inner: int, heads: int, *, tied: bool = Fal
     )  # fmt: skip
 
 
+_GPT_OSS_LAYERS: Final = 24
+
 SHAPES: Final[Mapping[str, Mapping[str, Any]]] = {
     "smollm2-135m": _shape(
         "llama", hidden=576, inner=1536, layers=30, heads=9, kv_heads=3, vocab=49152, context=8192, theta=100000.0,
@@ -84,4 +87,40 @@ SHAPES: Final[Mapping[str, Mapping[str, Any]]] = {
     "qwen3-8b": _qwen3(36, 4096, 12288, 32),
     "qwen3-14b": _qwen3(40, 5120, 17408, 40),
     "qwen3-32b": _qwen3(64, 5120, 25600, 64),
+    "qwen3-30b-a3b": {
+        **_shape(
+            "qwen3_moe", hidden=2048, inner=6144, layers=48, heads=32, kv_heads=4, vocab=151936, context=40960,
+            theta=1e6, head_dim=128,
+        ),
+        "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": True,
+    },
+    "olmoe-1b-7b": {
+        **_shape(
+            "olmoe", hidden=2048, inner=1024, layers=16, heads=16, kv_heads=16, vocab=50304, context=4096, theta=10000.0
+        ),
+        "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": False,
+    },
+    "mixtral-8x7b": {
+        **_shape(
+            "mixtral", hidden=4096, inner=14336, layers=32, heads=32, kv_heads=8, vocab=32000, context=32768, theta=1e6
+        ),
+        "num_local_experts": 8, "num_experts_per_tok": 2,
+    },
+    "gpt-oss-20b": {
+        **_shape(
+            "gpt_oss", hidden=2880, inner=2880, layers=_GPT_OSS_LAYERS, heads=64, kv_heads=8, vocab=201088,
+            context=131072, theta=150000.0, head_dim=64,
+        ),
+        "num_local_experts": 32, "num_experts_per_tok": 4, "attention_bias": True, "sliding_window": 128,
+        "swiglu_limit": 7.0,
+        "layer_types": ["sliding_attention", "full_attention"] * (_GPT_OSS_LAYERS // 2),
+    },
 }  # fmt: skip
+
+
+def of_layers(shape: Mapping[str, Any], layers: int | None) -> Mapping[str, Any]:
+    """The shape with only so many of its layers; None: all."""
+    if layers is None:
+        return shape
+    fewer = {"layer_types": shape["layer_types"][:layers]} if "layer_types" in shape else {}
+    return {**shape, "num_hidden_layers": layers, **fewer}

@@ -17,15 +17,16 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from quant.codes.matrix import F32, U8, IntegerType, QuantizedMatrix
 from quant.conversion.plan import DEFAULT_GROUP_SIZE, check_options, default_type, matrix_info, weight_type
-from quant.conversion.shapes import SHAPES
+from quant.conversion.shapes import SHAPES, of_layers
 from quant.errors import QuantError
+from quant.families.names import engine_tensors
+from quant.families.registry import describe, family_of, standard_config
 from quant.files.atomic_folder import atomic_folder
 from quant.files.free_space import check_free_space
 from quant.files.json_file import write_json
 from quant.packed.packed_file import FILE_NAME, PackedPlan, is_packed_model
-from quant.packed.packed_matrix import MatrixInfo, pack_float, pack_quantized
+from quant.packed.packed_matrix import TILE_OUTPUTS, MatrixInfo, pack_float, pack_quantized
 from quant.packed.piecewise import write_packed
-from quant.sources.model_config import complete_config, expected_tensors
 
 # Root mean square of uniform codes about their zero, by which a scale turns into a weight's size.
 _CODE_RMS: Final[Mapping[str, float]] = {"sym_int4": 4.6, "asym_int4": 4.6, "lut4": 65.7, "int8": 73.0}
@@ -52,29 +53,33 @@ def synth(
     qtype: str = "sym_int4",
     group_size: int = DEFAULT_GROUP_SIZE,
     seed: int = 0,
+    layers: int | None = None,
     force: bool = False,
     progress: bool = True,
 ) -> SynthReport:
     """Writes a random packed model of one of SHAPES; types and groups are as `convert` chooses them.
 
     Its tokenizer is a real one: bytes, the ChatML tokens, and fillers up to the shape's vocabulary, so that any id
-    decodes. The same seed gives the same bytes.
+    decodes. The same seed gives the same bytes. layers: how many, where not all of the shape are wanted.
 
     Raises QuantError naming the option or the place.
     """
     if shape not in SHAPES:
         raise QuantError(f"shape {shape!r} is not one of {', '.join(SHAPES)}")
     check_options(qtype, group_size, None)
-    config, _ = complete_config(SHAPES[shape], shape)
+    raw_config = of_layers(SHAPES[shape], layers)
+    decoder = describe(raw_config, shape)
+    config = standard_config(raw_config, decoder, family_of(raw_config, shape))
     kind = "sym_int4" if qtype == "auto" else qtype
-    expected = expected_tensors(config)
-    tied = config["tie_word_embeddings"]
+    expected = engine_tensors(decoder)
+    tied = decoder.tied_head
     infos = {
-        name: matrix_info(name, default_type(tensor, tied, kind, None), tensor.shape, group_size)
+        name: matrix_info(name, default_type(tensor, tied, kind, None), tensor, group_size)
         for name, tensor in expected.items()
         if tensor.role != "vector"
     }
     plan = PackedPlan(
+        decoder=decoder,
         matrices=infos,
         vectors={name: tensor.shape[0] for name, tensor in expected.items() if tensor.role == "vector"},
         qtype=weight_type(kind),
@@ -100,6 +105,8 @@ def synth(
 def _random_piece(seed: int, name: str, info: MatrixInfo, begin: int, end: int) -> U8:
     generator = np.random.Generator(np.random.SFC64([seed, zlib.crc32(name.encode()), begin]))
     rows, size = end - begin, 1 / np.sqrt(info.cols)
+    if info.type in ("sym_int4", "asym_int4", "lut4") and rows % TILE_OUTPUTS == 0:
+        return _random_tiles(generator, info.of_rows(rows), size / _CODE_RMS[info.type])
     if info.type in ("bf16", "fp32"):
         values: F32 = generator.standard_normal((rows, info.cols), np.float32)
         return pack_float(values * np.float32(size), info.type)
@@ -112,6 +119,19 @@ def _random_piece(seed: int, name: str, info: MatrixInfo, begin: int, end: int) 
     return pack_quantized(
         QuantizedMatrix(cast("IntegerType", info.type), info.group, codes, scales16, minima, info.table)
     )
+
+
+def _random_tiles(generator: np.random.Generator, info: MatrixInfo, scale: float) -> U8:
+    """Packed bytes [tiles, tile_bytes] of a matrix of whole tiles: any four bits are a code, so none need packing."""
+    blocks = info.cols // info.group
+    words = generator.integers(0, 2**64 - 1, info.size_bytes // 8, np.uint64, endpoint=True)
+    packed = words.view(np.uint8).reshape(info.tiles, blocks, -1)
+    halves = packed[..., 16 * info.group :].view(np.float16)
+    scales = generator.random((info.tiles, blocks, TILE_OUTPUTS), np.float32) * np.float32(0.4) + np.float32(0.8)
+    halves[..., :TILE_OUTPUTS] = scales * np.float32(scale)
+    if info.type == "asym_int4":
+        halves[..., TILE_OUTPUTS:] = halves[..., :TILE_OUTPUTS] * np.float16(-7.5)
+    return packed.reshape(info.tiles, info.tile_bytes)
 
 
 def _write_tokenizer(folder: Path, config: Mapping[str, Any]) -> None:

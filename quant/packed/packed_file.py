@@ -9,7 +9,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -19,6 +19,7 @@ import numpy as np
 from quant.codes.dequantize import dequantize
 from quant.codes.matrix import F32, U8, QuantizedMatrix
 from quant.errors import SourceError
+from quant.families.description import Decoder, decoder_from
 from quant.files.safetensors_file import StoredTensor, read_header
 from quant.packed.packed_matrix import (
     TILE_OUTPUTS,
@@ -30,7 +31,7 @@ from quant.packed.packed_matrix import (
 )
 
 FORMAT: Final = "redoubt-packed"
-LAYOUT_VERSION: Final = "1"
+LAYOUT_VERSION: Final = "2"
 FILE_NAME: Final = "model.safetensors"
 ALIGNMENT_BYTES: Final = 64
 _WRITE_BYTES: Final = 8 << 20  # a multiple of 2 MiB, the size of a huge page
@@ -41,8 +42,11 @@ _PADDING_NAME: Final = "redoubt.padding"
 class PackedPlan:
     """Everything that the header contains, known before the first weight is read.
 
-    matrices and vectors (numbers of elements) by name. `source` is a name and a SHA-256 fingerprint.
+    decoder: the description that the engine computes by. matrices and vectors (numbers of elements) by name. `source`
+    is a name and a SHA-256 fingerprint.
     """
+
+    decoder: Decoder
 
     matrices: Mapping[str, MatrixInfo]
     vectors: Mapping[str, int]
@@ -74,6 +78,7 @@ class PackedPlan:
                 "qtype": self.qtype,
                 "group_size": str(self.group_size),
                 "source": self.source,
+                "decoder": json.dumps(self.decoder.to_dict(), separators=(",", ":")),
                 "matrices": json.dumps(matrices, separators=(",", ":")),
             }
         }
@@ -168,6 +173,10 @@ class PackedFile:
             stored = self._stored.get(name)
             if stored is None or stored.dtype != "U8" or stored.shape != (info.tiles, info.tile_bytes):
                 raise SourceError(f"{path}: tensor {name!r} does not hold what 'matrices' says")
+        try:
+            self.decoder = decoder_from(json.loads(self.metadata.get("decoder", "")))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise SourceError(f"{path}: its 'decoder' metadata is damaged: {error}") from error
 
     @property
     def vectors(self) -> list[str]:
@@ -195,7 +204,7 @@ class PackedFile:
         """The rows of output tiles [first, end) as fp32; the last tile may have fewer rows."""
         info = self.matrices[name]
         end = min(end, info.tiles)
-        part = replace(info, rows=min(info.rows, end * TILE_OUTPUTS) - first * TILE_OUTPUTS)
+        part = info.of_rows(min(info.rows, end * TILE_OUTPUTS) - first * TILE_OUTPUTS)
         offset = self._stored[name].offset + first * info.tile_bytes
         raw = np.fromfile(self._path, np.uint8, (end - first) * info.tile_bytes, offset=offset).reshape(end - first, -1)
         return unpack_float(raw, part) if not info.group else dequantize(unpack_quantized(raw, part))

@@ -19,22 +19,28 @@ TILE_OUTPUTS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class MatrixInfo:
-    """A packed matrix as `__metadata__` describes it; group is 0 for bf16 and fp32, and only lut4 has a table."""
+    """A packed matrix as `__metadata__` describes it; group is 0 for bf16 and fp32, and only lut4 has a table.
+
+    rows: of all `count` experts that are stacked in it, each a whole number of tiles.
+    """
 
     type: WeightType
     rows: int
     cols: int
     group: int
     table: tuple[int, ...] | None
+    count: int = 1
 
     def described(self) -> dict[str, Any]:
         """The entry in `matrices`."""
         entry: dict[str, Any] = {"type": self.type, "rows": self.rows, "cols": self.cols, "group": self.group}
+        if self.count != 1:
+            entry["count"] = self.count
         return entry if self.table is None else entry | {"table": self.table}
 
     def of_rows(self, rows: int) -> "MatrixInfo":
-        """The same matrix with another number of rows."""
-        return replace(self, rows=rows)
+        """A part of the matrix with so many rows."""
+        return replace(self, rows=rows, count=1)
 
     @property
     def tiles(self) -> int:
@@ -57,7 +63,7 @@ class MatrixInfo:
         return self.tiles * self.tile_bytes
 
 
-def described_matrix(table: list[int] | None = None, **entry: Any) -> MatrixInfo:
+def described_matrix(table: list[int] | None = None, count: int = 1, **entry: Any) -> MatrixInfo:
     """The matrix of an entry of `matrices`, checked. Raises ValueError or TypeError, saying what is wrong with it."""
     entries = () if table is None else tuple(table)
     if len(entries) != (16 if entry.get("type") == "lut4" else 0):
@@ -69,7 +75,9 @@ def described_matrix(table: list[int] | None = None, **entry: Any) -> MatrixInfo
         raise ValueError(f"rows, cols and group {sizes!r:.80}")
     if (entry["group"] == 0) != (entry["type"] in ("bf16", "fp32")) or (entry["group"] and sizes[1] % entry["group"]):
         raise ValueError(f"groups of {entry['group']} for {entry['type']} and {entry['cols']} inputs")
-    return MatrixInfo(**entry, table=entries or None)
+    if type(count) is not int or count < 1 or (count > 1 and entry["rows"] % (count * TILE_OUTPUTS)):
+        raise ValueError(f"{count!r:.80} experts in {entry['rows']} rows, which must be {TILE_OUTPUTS} or more each")
+    return MatrixInfo(**entry, table=entries or None, count=count)
 
 
 def pack_quantized(matrix: QuantizedMatrix) -> U8:

@@ -10,30 +10,16 @@ from io import FileIO
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quant.codes.matrix import U8
 from quant.errors import SourceError
 
-Permutation = NDArray[np.intp]
 RowReader = Callable[[int, int], U8]
 
 
-def row_reader(path: Path, offset: int, row_bytes: int, source_rows: Permutation | None = None) -> RowReader:
-    """A function of (begin, end) that reads those rows' bytes, uint8 [end - begin, row_bytes].
-
-    source_rows[r] is the file's row for row r; None where the file has them in order.
-    """
-
-    def read(begin: int, end: int) -> U8:
-        if source_rows is None:
-            return _read(path, offset + begin * row_bytes, (end - begin) * row_bytes).reshape(-1, row_bytes)
-        wanted = source_rows[begin:end]
-        first, last = int(wanted.min()), int(wanted.max())
-        span = _read(path, offset + first * row_bytes, (last + 1 - first) * row_bytes).reshape(-1, row_bytes)
-        return span[wanted - first]
-
-    return read
+def row_reader(path: Path, offset: int, row_bytes: int) -> RowReader:
+    """A function of (begin, end) that reads those rows' bytes, uint8 [end - begin, row_bytes]."""
+    return lambda begin, end: _read(path, offset + begin * row_bytes, (end - begin) * row_bytes).reshape(-1, row_bytes)
 
 
 def read_block(path: Path, offset: int, rows: int, row_bytes: int, begin: int, end: int) -> U8:

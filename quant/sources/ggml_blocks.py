@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from quant.codes import mxfp4
 from quant.codes.bf16 import bf16_to_fp32
 from quant.codes.matrix import F16, F32, U8, QuantizedMatrix
 from quant.sources.source import StoredType
@@ -84,6 +85,12 @@ def _decode_iq4_xs(raw: U8) -> QuantizedMatrix:
     scales = _rounded(_halves(blocks[..., :2]).astype(np.float32)[..., None] * steps.astype(np.float32))
     codes = _nibbles(blocks[..., 8:].reshape(len(raw), -1, 16))
     return QuantizedMatrix("lut4", 32, codes, scales, table=IQ4_TABLE)
+
+
+def _decode_mxfp4(raw: U8) -> QuantizedMatrix:
+    """Blocks of 32: a biased exponent, 16 bytes as in Q4_0."""
+    blocks = raw.reshape(len(raw), -1, 17)
+    return mxfp4.mxfp4_matrix("MXFP4", _nibbles(blocks[..., 1:]), np.ascontiguousarray(blocks[..., 0]))
 
 
 def _decode_q4_k(raw: U8) -> QuantizedMatrix:
@@ -204,6 +211,7 @@ BLOCK_TYPES: Final[dict[str, BlockType]] = {
     "Q8_0": BlockType("int8", _decode_q8_0, 32),
     "IQ4_NL": BlockType("lut4", _decode_iq4_nl, 32, IQ4_TABLE),
     "IQ4_XS": BlockType("lut4", _decode_iq4_xs, 32, IQ4_TABLE, rounded_scales=True),
+    "MXFP4": BlockType("lut4", _decode_mxfp4, mxfp4.GROUP, mxfp4.TABLE),
     "Q4_K": BlockType("asym_int4", _decode_q4_k, 32, rounded_scales=True),
     "Q5_0": BlockType("other_fine", _decode_q5_0),
     "Q5_1": BlockType("other_fine", _decode_q5_1),

@@ -11,78 +11,23 @@ import numpy as np
 
 from quant.codes.matrix import F32
 from quant.errors import SourceError, UnsupportedModelError
+from quant.sources.gguf_architectures import ARCHITECTURES
+from quant.sources.gguf_experts import experts_config
 from quant.sources.gguf_file import GgufFile
+from quant.sources.gguf_metadata import Metadata
 
 _MODEL_CLASSES: Final = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "qwen2moe": "Qwen2MoeForCausalLM",
+    "qwen3moe": "Qwen3MoeForCausalLM",
+    "olmoe": "OlmoeForCausalLM",
 }
+_MODEL_TYPES: Final = {"qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe"}
+"""Hugging Face's names of architectures, where they differ."""
 _SCALING_KEYS: Final = ("type", "factor", "original_context_length", "finetuned")
 _LLAMA3_CONTEXTS: Final = (8192, 4096, 16384, 32768, 131072)
-
-
-class Metadata:
-    """Typed look-ups in a GGUF's metadata. Raises SourceError naming the key."""
-
-    def __init__(self, gguf: GgufFile) -> None:
-        self._path, self._values = gguf.path, gguf.metadata
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        """A non-negative integer; required if there is no default."""
-        value = self._values.get(key, default)
-        if value is None:
-            raise SourceError(f"{self._path}: lacks the metadata key {key!r}")
-        if type(value) is not int or value < 0:
-            raise SourceError(f"{self._path}: metadata key {key!r} is {_shown(value)}, not a non-negative integer")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        """A finite number; required if there is no default. fp32 values become their shortest decimal."""
-        value = self._values.get(key, default)
-        if value is None:
-            raise SourceError(f"{self._path}: lacks the metadata key {key!r}")
-        if type(value) not in (int, float) or not np.isfinite(value):
-            raise SourceError(f"{self._path}: metadata key {key!r} is {_shown(value)}, not a finite number")
-        return float(str(np.float32(value)))
-
-    def text(self, key: str, default: str | None = None) -> str:
-        """A string; required if there is no default."""
-        value = self._values.get(key, default)
-        if not isinstance(value, str):
-            problem = "is missing" if value is None else f"is {_shown(value)}, not a string"
-            raise SourceError(f"{self._path}: metadata key {key!r} {problem}")
-        return value
-
-    def flag(self, key: str, default: bool) -> bool:
-        """A boolean."""
-        value = self._values.get(key, default)
-        if not isinstance(value, bool):
-            raise SourceError(f"{self._path}: metadata key {key!r} is {_shown(value)}, not a boolean")
-        return value
-
-    def strings(self, key: str) -> list[str]:
-        """A list of strings, required."""
-        value = self._values.get(key)
-        if not isinstance(value, list):
-            raise SourceError(f"{self._path}: metadata key {key!r} is missing or not a list of strings")
-        return value
-
-    def numbers(self, key: str, count: int) -> np.ndarray[Any, np.dtype[Any]] | None:
-        """An array of `count` numbers, or None where the key is absent."""
-        value = self._values.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, np.ndarray) or len(value) != count:
-            raise SourceError(f"{self._path}: metadata key {key!r} is not an array of {count} numbers")
-        return value
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
-
-def _shown(value: Any) -> str:
-    return repr(value)[:80]
 
 
 def hf_config(gguf: GgufFile, rope_factors: F32 | None) -> dict[str, Any]:
@@ -94,13 +39,10 @@ def hf_config(gguf: GgufFile, rope_factors: F32 | None) -> dict[str, Any]:
     """
     metadata = Metadata(gguf)
     arch = metadata.text("general.architecture")
-    if arch not in _MODEL_CLASSES:
-        known = ", ".join(_MODEL_CLASSES)
+    architecture = ARCHITECTURES.get(arch)
+    if arch not in _MODEL_CLASSES and architecture is None:
+        known = ", ".join((*_MODEL_CLASSES, *ARCHITECTURES))
         raise UnsupportedModelError(f"{gguf.path}: architecture {arch!r} is not supported; supported: {known}")
-    if metadata.integer("split.count", 0) > 1:
-        raise UnsupportedModelError(f"{gguf.path}: is one part of a split GGUF; merge the parts first")
-    if metadata.integer(f"{arch}.expert_count", 0):
-        raise UnsupportedModelError(f"{gguf.path}: mixture-of-experts models are not supported")
     hidden = metadata.integer(f"{arch}.embedding_length")
     heads = metadata.integer(f"{arch}.attention.head_count")
     if not heads or (hidden % heads and f"{arch}.attention.key_length" not in metadata):
@@ -108,15 +50,13 @@ def hf_config(gguf: GgufFile, rope_factors: F32 | None) -> dict[str, Any]:
     head_dim = metadata.integer(f"{arch}.attention.key_length", hidden // heads)
     if metadata.integer(f"{arch}.attention.value_length", head_dim) != head_dim:
         raise UnsupportedModelError(f"{gguf.path}: keys and values of different sizes are not supported")
-    if metadata.integer(f"{arch}.rope.dimension_count", head_dim) != head_dim:
+    if architecture is None and metadata.integer(f"{arch}.rope.dimension_count", head_dim) != head_dim:
         raise UnsupportedModelError(f"{gguf.path}: rotary embedding of a part of the head is not supported")
     embedding = gguf.tensors.get("token_embd.weight")
     if embedding is None:
         raise SourceError(f"{gguf.path}: lacks the tensor 'token_embd.weight'")
     theta = metadata.number(f"{arch}.rope.freq_base", 10000.0)
     config: dict[str, Any] = {
-        "architectures": [_MODEL_CLASSES[arch]],
-        "model_type": arch,
         "vocab_size": embedding.shape[0],
         "hidden_size": hidden,
         "intermediate_size": metadata.integer(f"{arch}.feed_forward_length"),
@@ -124,17 +64,30 @@ def hf_config(gguf: GgufFile, rope_factors: F32 | None) -> dict[str, Any]:
         "num_attention_heads": heads,
         "num_key_value_heads": metadata.integer(f"{arch}.attention.head_count_kv", heads),
         "head_dim": head_dim,
-        "hidden_act": "silu",
         "max_position_embeddings": metadata.integer(f"{arch}.context_length"),
-        "rms_norm_eps": metadata.number(f"{arch}.attention.layer_norm_rms_epsilon"),
         "rope_theta": theta,
-        "rope_scaling": _rope_scaling(gguf, arch, metadata, rope_factors, theta, head_dim),
         "tie_word_embeddings": "output.weight" not in gguf.tensors,
-        "attention_bias": "blk.0.attn_q.bias" in gguf.tensors,
-        "mlp_bias": False,
         "attention_dropout": 0.0,
         "use_cache": True,
     }
+    if architecture is not None:
+        if not architecture.has_experts and metadata.integer(f"{arch}.expert_count", 0):
+            raise UnsupportedModelError(
+                f"{gguf.path}: experts in models of the architecture {arch!r} are not supported"
+            )
+        config |= architecture.config(metadata, gguf)
+    else:
+        config |= {
+            "architectures": [_MODEL_CLASSES[arch]],
+            "model_type": _MODEL_TYPES.get(arch, arch),
+            "hidden_act": "silu",
+            "rms_norm_eps": metadata.number(f"{arch}.attention.layer_norm_rms_epsilon"),
+            "attention_bias": "blk.0.attn_q.bias" in gguf.tensors,
+            "mlp_bias": False,
+            **experts_config(gguf, arch, metadata),
+        }
+    if architecture is None or architecture.scales_rope:
+        config["rope_scaling"] = _rope_scaling(gguf, arch, metadata, rope_factors, theta, head_dim)
     for name in ("bos", "eos", "padding"):
         if f"tokenizer.ggml.{name}_token_id" in metadata:
             token_id = metadata.integer(f"tokenizer.ggml.{name}_token_id")

@@ -30,12 +30,15 @@ _TENSOR_TYPES: Final = {
     10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110), 12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176),
     14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292), 20: ("IQ4_NL", 32, 18), 23: ("IQ4_XS", 256, 136),
     24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8), 30: ("BF16", 1, 2),
+    39: ("MXFP4", 32, 17),
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """Where a tensor lies. shape has rows first, the reverse of GGUF's order; offset is from the file's start."""
+    """Where a tensor lies. shape has rows first, the reverse of GGUF's order; offset is from the start of `path`."""
+
+    path: Path
 
     type_name: str
     shape: tuple[int, ...]
@@ -133,7 +136,7 @@ class _Header:
             end = begin + row_bytes * math.prod(shape[:-1])
             if end > len(self._data):
                 raise self._refuse(f"tensor {name!r} ends at byte {end}, past the end of the file ({len(self._data)})")
-            tensors[name] = GgufTensor(type_name, shape, begin, row_bytes)
+            tensors[name] = GgufTensor(self._path, type_name, shape, begin, row_bytes)
             spans.append((begin, end, name))
         spans.sort()
         for before, after in pairwise(spans):

@@ -18,8 +18,8 @@ from tokenizers import Tokenizer
 
 from quant.errors import SourceError, UnsupportedModelError
 from quant.files.json_file import write_json
-from quant.sources.gguf_config import Metadata
 from quant.sources.gguf_file import GgufFile
+from quant.sources.gguf_metadata import Metadata
 from quant.sources.pre_tokenizers import PRE_TOKENIZERS
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6

@@ -1,6 +1,6 @@
 """A Hugging Face folder of safetensors, one file or many with an index, as a Source; its layers may be quantized.
 
-Nothing in the folder is ever executed: pickled weights and checkpoints with their own code are refused.
+Nothing in the folder is ever executed: pickled weights are refused, and code of its own is not looked at.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,11 +12,14 @@ import numpy as np
 from quant.codes.bf16 import bf16_to_fp32
 from quant.codes.matrix import F32, U8, QuantizedMatrix
 from quant.errors import SourceError, UnsupportedModelError
+from quant.families.family import Tensor
+from quant.families.registry import describe, family_of, standard_config
 from quant.files.json_file import read_json_object
 from quant.files.safetensors_file import StoredTensor, read_header
+from quant.sources.assembly import assemble
 from quant.sources.file_rows import row_reader
 from quant.sources.hf_tokenizer import copy_hf_tokenizer
-from quant.sources.model_config import complete_config, expected_tensors
+from quant.sources.mxfp4_experts import CODES, EXPONENTS, is_mxfp4, mxfp4_stacks
 from quant.sources.packed_layers import (
     COMPANION_SUFFIXES,
     PACKED_SUFFIXES,
@@ -40,8 +43,40 @@ def open_hf_folder(folder: Path) -> Source:
     config_path = folder / "config.json"
     raw_config = read_json_object(config_path)
     packed_as = _packed_layers(folder, raw_config)
-    config, notes = complete_config(_without(raw_config, "quantization_config" if packed_as else ""), str(config_path))
+    as_mxfp4 = is_mxfp4(raw_config.get("quantization_config"))
+    raw_config = _without(raw_config, "quantization_config" if packed_as or as_mxfp4 else "")
+    family = family_of(raw_config, str(config_path))
     shards = _shards(folder)
+    in_files = _stored(shards)
+    stored = _mxfp4_tensors(in_files) if as_mxfp4 else _tensors(in_files, packed_as)
+    if raw_config.get("tie_word_embeddings") is None:
+        raw_config["tie_word_embeddings"] = family.head not in stored
+    decoder = describe(raw_config, str(config_path))
+    # A file saved by torch may contain the tied head.
+    ignored = (*family.ignored, family.head) if decoder.tied_head else family.ignored
+    spellings = [make(raw_config, decoder) for make in (family.tensors, *family.alternatives)]
+    wanted = next((each for each in spellings if _names(each) <= stored.keys()), spellings[0])
+    if packed_as is not None:
+        stored = {name: each for name, each in stored.items() if name in _names(wanted) or not _is_zero_bias(each)}
+    tensors = assemble(stored, wanted, ignored, str(folder))
+    config = standard_config(raw_config, decoder, family)
+    return Source(
+        name=folder.resolve().name,
+        config=config,
+        decoder=decoder,
+        tensors=tensors,
+        files=(config_path, *shards),
+        write_tokenizer=lambda target: copy_hf_tokenizer(folder, target, config),
+        notes=tuple(rounding_note(tensors)),
+    )
+
+
+def _names(tensors: Mapping[str, Tensor]) -> set[str]:
+    """The stored tensors that some tensors are made of."""
+    return {piece.name for tensor in tensors.values() for piece in tensor.pieces}
+
+
+def _stored(shards: Mapping[Path, list[str]]) -> dict[str, StoredIn]:
     stored: dict[str, StoredIn] = {}
     for shard, wanted in shards.items():
         there, _ = read_header(shard)
@@ -49,22 +84,7 @@ def open_hf_folder(folder: Path) -> Source:
             if name not in there:
                 raise SourceError(f"{shard}: lacks the tensor {name!r} that the index promises")
             stored[name] = StoredIn(shard, name, there[name])
-    tensors = _tensors(stored, packed_as, config)
-    notes += rounding_note(tensors)
-    if "tie_word_embeddings" not in raw_config:
-        config["tie_word_embeddings"] = "lm_head.weight" not in tensors
-    # A file saved by torch may contain the tied head, and an older one a buffer that follows from the config.
-    if config["tie_word_embeddings"]:
-        tensors.pop("lm_head.weight", None)
-    tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith("rotary_emb.inv_freq")}
-    return Source(
-        name=folder.resolve().name,
-        config=config,
-        tensors=tensors,
-        files=(config_path, *shards),
-        write_tokenizer=lambda target: copy_hf_tokenizer(folder, target, config),
-        notes=tuple(notes),
-    )
+    return stored
 
 
 def _packed_layers(folder: Path, config: Mapping[str, Any]) -> tuple[LayerFormat, int] | None:
@@ -83,9 +103,7 @@ def _without(config: Mapping[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name != key}
 
 
-def _tensors(
-    stored: Mapping[str, StoredIn], packed_as: tuple[LayerFormat, int] | None, config: Mapping[str, Any]
-) -> dict[str, SourceTensor]:
+def _tensors(stored: Mapping[str, StoredIn], packed_as: tuple[LayerFormat, int] | None) -> dict[str, SourceTensor]:
     if packed_as is None:
         return {name: _source_tensor(each.path, name, each.tensor) for name, each in stored.items()}
     kind, group_size = packed_as
@@ -96,13 +114,19 @@ def _tensors(
             tensors[layer.name] = layer
         elif not name.endswith(COMPANION_SUFFIXES) or name.rpartition(".")[0] + PACKED_SUFFIXES[kind] not in stored:
             tensors[name] = _source_tensor(each.path, name, each.tensor)
-    expected = expected_tensors(config)
-    # Some tools write a bias for every quantized layer; it is all zeros where the model has none.
-    return {name: each for name, each in tensors.items() if name in expected or not _is_zero_bias(name, each)}
+    return tensors
 
 
-def _is_zero_bias(name: str, tensor: SourceTensor) -> bool:
-    if not name.endswith("_proj.bias") or len(tensor.shape) != 1:
+def _mxfp4_tensors(stored: Mapping[str, StoredIn]) -> dict[str, SourceTensor]:
+    stacks = mxfp4_stacks(stored)
+    exponents = {name.removesuffix(CODES) + EXPONENTS for name in stacks}
+    others = {name: each for name, each in stored.items() if name not in stacks and name not in exponents}
+    return _tensors(others, None) | stacks
+
+
+def _is_zero_bias(tensor: SourceTensor) -> bool:
+    """Some tools write a bias for every quantized layer; it is all zeros where the model has none."""
+    if not tensor.name.endswith("_proj.bias") or len(tensor.shape) != 1:
         return False
     values = tensor.read(0, tensor.shape[0])
     return not isinstance(values, QuantizedMatrix) and not values.any()
@@ -139,10 +163,12 @@ def _source_tensor(path: Path, name: str, tensor: StoredTensor) -> SourceTensor:
             f"{path}: tensor {name!r} is {tensor.dtype}, not floating point; supported: {known}"
         )
     stored, element_bytes, widen = _FLOATS[tensor.dtype]
-    if len(tensor.shape) not in (1, 2) or 0 in tensor.shape:
-        raise SourceError(f"{path}: tensor {name!r} has the shape {tensor.shape}, neither a matrix nor a vector")
+    if len(tensor.shape) not in (1, 2, 3) or 0 in tensor.shape:
+        raise SourceError(
+            f"{path}: tensor {name!r} has the shape {tensor.shape}, neither a vector, a matrix nor a stack of matrices"
+        )
     vector = len(tensor.shape) == 1
-    read_rows = row_reader(path, tensor.offset, element_bytes * (1 if vector else tensor.shape[1]))
+    read_rows = row_reader(path, tensor.offset, element_bytes * (1 if vector else tensor.shape[-1]))
 
     def read(begin: int, end: int) -> F32:
         values = widen(read_rows(begin, end))

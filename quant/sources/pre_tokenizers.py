@@ -21,6 +21,11 @@ _TEKKEN: Final = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
     rf"|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_WHITESPACE}"
 )
+_O200K: Final = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
+    rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_WHITESPACE}"
+)
+_BLOOM: Final = r" ?[^(\s|.,!?…。，、।۔،)]+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,19 @@ _SINGLE_DIGITS_FAMILY: Final = PreTokenizer((_DIGITS, _byte_level(use_regex=True
 _LLAMA3_FAMILY: Final = PreTokenizer((_split(_LLAMA3), _byte_level(use_regex=False)), ignore_merges=True, add_bos=True)
 _QWEN2_FAMILY: Final = PreTokenizer((_split(_QWEN2), _byte_level(use_regex=False)), normalizer="NFC")
 _TEKKEN_FAMILY: Final = PreTokenizer((_split(_TEKKEN), _byte_level(use_regex=False)), ignore_merges=True, add_bos=True)
+# As Llama 3's in text, without what Llama 3 adds.
+_CL100K_FAMILY: Final = PreTokenizer((_split(_LLAMA3), _byte_level(use_regex=False)))
+# tiktoken takes a piece that is a token as it is.
+_O200K_FAMILY: Final = PreTokenizer((_split(_O200K), _byte_level(use_regex=False)), ignore_merges=True)
+_BLOOM_FAMILY: Final = PreTokenizer((_split(_BLOOM), _byte_level(use_regex=False)))
+_FALCON_FAMILY: Final = PreTokenizer(
+    (
+        _split(r"[\p{P}\$\+<=>\^~\|`]+"),
+        _split(_GPT2),
+        _split(r"[0-9][0-9][0-9]"),
+        _byte_level(use_regex=False),
+    )
+)
 # llama.cpp's rule for a vocabulary whose family was unknown when the file was written.
 _DEFAULT_FAMILY: Final = PreTokenizer(
     (
@@ -78,4 +96,10 @@ PRE_TOKENIZERS: Final = {
     "qwen2": _QWEN2_FAMILY,
     "deepseek-r1-qwen": _QWEN2_FAMILY,
     "tekken": _TEKKEN_FAMILY,
+    "gpt-4o": _O200K_FAMILY,
+    "dbrx": _CL100K_FAMILY,
+    "smaug-bpe": _CL100K_FAMILY,
+    "bloom": _BLOOM_FAMILY,
+    "falcon": _FALCON_FAMILY,
+    "mpt": _GPT2_FAMILY,
 }

@@ -1,6 +1,6 @@
 """The interface of a checkpoint, whatever file it comes from.
 
-Names, shapes and the order of query and key rows are Hugging Face's. Tensors are read from the file by row ranges, so
+Names, shapes and the order of rows are the engine's. Tensors are read from the file by row ranges, so
 that none has to be in memory whole. Does not know what the values are used for.
 """
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from quant.codes.matrix import F32, QuantizedMatrix
+from quant.families.description import Decoder
 
 StoredType = Literal["fp32", "fp16", "bf16", "sym_int4", "asym_int4", "lut4", "int8", "other", "other_fine"]
 """Float types, our own types, and quantized types that we have no equal of ("other_fine": more than 4.5 bits)."""
@@ -17,10 +18,11 @@ StoredType = Literal["fp32", "fp16", "bf16", "sym_int4", "asym_int4", "lut4", "i
 
 @dataclass(frozen=True, slots=True)
 class SourceTensor:
-    """One tensor, under its Hugging Face name.
+    """One tensor: a stored one under its name in the file, or one of the engine's (`assembly`).
 
     stored: the type in the file. `read(begin, end)` returns rows [begin, end) (of a vector: elements), as the stored
-    codes for our own types, else as fp32 values. Raises SourceError where the file can't be read.
+    codes for our own types, else as fp32 values. Rows of a tensor of three dimensions, a stack of matrices, are counted
+    through all of them. Raises SourceError where the file can't be read.
     """
 
     name: str
@@ -39,14 +41,16 @@ class SourceTensor:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An open checkpoint. `config` is Hugging Face's config.json, completed and checked.
+    """An open checkpoint. `config` is Hugging Face's config.json, completed; `decoder` what the engine computes.
 
+    `tensors` are the engine's (`families.names`), all of them and no others.
     `write_tokenizer(folder)` writes the tokenizer, the chat template and the generation defaults.
     `files` are all files that belong to it, which the fingerprint covers.
     """
 
     name: str
     config: Mapping[str, Any]
+    decoder: Decoder
     tensors: Mapping[str, SourceTensor]
     files: tuple[Path, ...]
     write_tokenizer: Callable[[Path], None]

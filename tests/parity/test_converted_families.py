@@ -29,6 +29,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+EXPERTS = {"num_experts": 12, "num_experts_per_tok": 4, "moe_intermediate_size": 96}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "llama, tied": ("Llama", {"tie_word_embeddings": True}),
@@ -37,23 +38,42 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("Mistral", {"sliding_window": None}),
     "qwen2": ("Qwen2", {}),
     "qwen3": ("Qwen3", {"head_dim": 32}),
-}
+    "qwen3-moe": ("Qwen3Moe", {**EXPERTS, "head_dim": 32, "norm_topk_prob": True}),
+    "qwen3-moe, some layers dense": (
+        "Qwen3Moe", {**EXPERTS, "num_hidden_layers": 5, "decoder_sparse_step": 2, "mlp_only_layers": [3]},
+    ),
+    "qwen2-moe": ("Qwen2Moe", {**EXPERTS, "shared_expert_intermediate_size": 96}),
+    "qwen2-moe without biases": ("Qwen2Moe", {**EXPERTS, "shared_expert_intermediate_size": 64, "qkv_bias": False}),
+    "olmoe": ("Olmoe", {"num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": True}),
+    "olmoe, biases": ("Olmoe", {"num_experts": 8, "num_experts_per_tok": 8, "attention_bias": True}),
+    "mixtral": ("Mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": None}),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_logits(family: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("family", "is_fused"),
+    [(family, False) for family in FAMILIES]
+    + [(family, True) for family in ("qwen3-moe, some layers dense", "qwen2-moe", "olmoe", "mixtral")],
+)
+def test_logits(family: str, is_fused: bool, tmp_path: Path) -> None:
+    """is_fused: experts are saved as they are in memory, in tensors of three dimensions."""
+    import safetensors.torch
     import torch
     import transformers
 
     name, options = FAMILIES[family]
     torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**SIZES, **options)
+    config = getattr(transformers, f"{name}Config")(**{**SIZES, **options})
     reference = getattr(transformers, f"{name}ForCausalLM")(config).eval()
     with torch.no_grad():
         for parameter in reference.parameters():  # the library's own start is too small to tell models apart
             parameter.copy_(torch.randn_like(parameter) * 0.1 + (1.0 if parameter.ndim == 1 else 0.0))
     reference.save_pretrained(tmp_path / "hf", max_shard_size="100KB")
     assert (tmp_path / "hf/model.safetensors.index.json").exists()
+    if is_fused:
+        for part in (tmp_path / "hf").glob("model*"):
+            part.unlink()
+        safetensors.torch.save_file(reference.state_dict(), tmp_path / "hf/model.safetensors")
     byte_tokenizer().save(str(tmp_path / "hf/tokenizer.json"))
     convert(tmp_path / "hf", tmp_path / "out", qtype="fp32", progress=False)
 

@@ -13,7 +13,8 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
-from quant.sources.model_config import complete_config, expected_tensors
+from quant.families.names import engine_tensors
+from quant.families.registry import describe, family_of
 
 F32 = NDArray[np.float32]
 
@@ -51,15 +52,22 @@ _GGUF_NAMES = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "mlp.router": "ffn_gate_inp",
+    "mlp.experts.gate_proj": "ffn_gate_exps",
+    "mlp.experts.up_proj": "ffn_up_exps",
+    "mlp.experts.down_proj": "ffn_down_exps",
+    "mlp.shared.gate_proj": "ffn_gate_shexp",
+    "mlp.shared.up_proj": "ffn_up_shexp",
+    "mlp.shared.down_proj": "ffn_down_shexp",
+    "mlp.shared_gate": "ffn_gate_inp_shexp",
 }
 
 
 def random_tensors(config: Mapping[str, Any], seed: int = 0) -> dict[str, F32]:
     """Random weights that fp16 and bf16 both hold exactly (seven significant bits)."""
     generator = np.random.default_rng(seed)
-    completed, _ = complete_config(config, "test")
     tensors = {}
-    for name, tensor in expected_tensors(completed).items():
+    for name, tensor in engine_tensors(describe(config, "test")).items():
         values = generator.standard_normal(tensor.shape).astype(np.float32)
         tensors[name] = np.rint(values * np.float32(32)).clip(-127, 127).astype(np.float32) / np.float32(64)
     return tensors
@@ -105,6 +113,17 @@ def write_hf_folder(
         weight_map |= dict.fromkeys(part, file)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     return folder
+
+
+def write_checkpoint(folder: Path, config: Mapping[str, Any], dtype: str = "fp32") -> dict[str, F32]:
+    """A folder with the tensors as the family stores them, in three files; returns the engine's."""
+    tensors = random_tensors(config)
+    stored: dict[str, F32] = {}
+    for name, tensor in family_of(config, "x").tensors(config, describe(config, "x")).items():
+        parts = np.split(tensors[name], len(tensor.pieces))
+        stored |= {piece.name: part for piece, part in zip(tensor.pieces, parts, strict=True)}
+    write_hf_folder(folder, stored, config, dtype=dtype, shards=3)
+    return tensors
 
 
 def gguf_name(name: str) -> str:
@@ -167,14 +186,18 @@ def write_gguf(
     arch: str = "llama",
     extra: Mapping[str, Any] | None = None,
     extra_tensors: Mapping[str, F32] | None = None,
+    router_kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
 ) -> Path:
-    """A GGUF as llama.cpp's converter writes it; matrices are stored as `kind`."""
+    """A GGUF as llama.cpp's converter writes it; matrices are stored as `kind`, routers as `router_kind`."""
     writer = _writer(path, config, arch, extra)
+    counts = {name: tensor.count for name, tensor in engine_tensors(describe(config, "test")).items()}
     for name, values in tensors.items():
         heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
         part = name.split(".")[-2]
         rows = permuted(values, heads[part]) if arch == "llama" and part in heads else values
-        stored_kind = kind if values.ndim == 2 else gguf.GGMLQuantizationType.F32
+        stored_kind = gguf.GGMLQuantizationType.F32 if values.ndim == 1 else router_kind if ".router." in name else kind
+        if counts.get(name, 1) > 1:
+            rows = rows.reshape(counts[name], -1, rows.shape[1])
         writer.add_tensor(gguf_name(name), gguf.quantize(rows, stored_kind), raw_dtype=stored_kind)
     for name, values in (extra_tensors or {}).items():
         writer.add_tensor(name, values)

@@ -14,8 +14,10 @@ from quant.codes.int8 import dequantize_int8, quantize_int8
 from quant.codes.lut4 import NF4, dequantize_lut4, quantize_lut4
 from quant.codes.matrix import F32, U8, QuantizedMatrix, WeightType
 from quant.errors import SourceError
+from quant.families.registry import describe
 from quant.packed.packed_file import PackedFile, PackedPlan, PackedWriter
 from quant.packed.packed_matrix import MatrixInfo, pack_float, pack_quantized, unpack_quantized
+from tests.quant.checkpoints import CONFIG
 from tests.quant.packed import reference_pack
 
 QUANTIZERS: dict[str, Callable[[str, F32, int], QuantizedMatrix]] = {
@@ -24,6 +26,7 @@ QUANTIZERS: dict[str, Callable[[str, F32, int], QuantizedMatrix]] = {
     "lut4": partial(quantize_lut4, table=NF4),
     "int8": quantize_int8,
 }
+DECODER = describe(CONFIG, "test")
 SHAPES = [(32, 128), (64, 256), (1, 128), (33, 128), (47, 384), (16, 512)]
 
 
@@ -91,7 +94,7 @@ def write(path: Path, vectors: dict[str, F32]) -> tuple[PackedPlan, dict[str, F3
         "d": MatrixInfo("fp32", 9, 5, 0, None),
         "e": MatrixInfo("lut4", 33, 64, 64, NF4),
     }
-    plan = PackedPlan(infos, {name: len(v) for name, v in vectors.items()}, "sym_int4", 64, "test sha256:0")
+    plan = PackedPlan(DECODER, infos, {name: len(v) for name, v in vectors.items()}, "sym_int4", 64, "test sha256:0")
     packed = {
         "a": pack_quantized(quantize_sym_int4("a", weights["a"], 64)),
         "b": pack_quantized(quantize_int8("b", weights["b"], 32)),
@@ -122,7 +125,8 @@ def test_any_reader_opens_it_and_every_tensor_is_aligned(tmp_path: Path, sizes: 
     with safe_open(path, framework="np") as file:
         metadata = file.metadata()
     assert metadata["format"] == "redoubt-packed"
-    assert metadata["layout_version"] == "1"
+    assert metadata["layout_version"] == "2"
+    assert json.loads(metadata["decoder"]) == DECODER.to_dict()
     assert json.loads(metadata["matrices"])["a"] == {"type": "sym_int4", "rows": 40, "cols": 64, "group": 64}
     loaded = load_file(path)
     for name, values in vectors.items():
@@ -140,7 +144,7 @@ def test_any_reader_opens_it_and_every_tensor_is_aligned(tmp_path: Path, sizes: 
 
 
 def test_a_writer_that_is_left_early_or_out_of_order_fails(tmp_path: Path) -> None:
-    plan = PackedPlan({}, {"v": 16, "w": 16}, "fp32", 0, "test")
+    plan = PackedPlan(DECODER, {}, {"v": 16, "w": 16}, "fp32", 0, "test")
     with pytest.raises(AssertionError, match="v was planned"), PackedWriter(tmp_path / "a", plan):
         pass
     with pytest.raises(AssertionError, match="w comes where v"), PackedWriter(tmp_path / "b", plan) as writer:
@@ -158,13 +162,17 @@ def test_the_reader_refuses_what_is_not_packed(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="is not a redoubt-packed file"):
         PackedFile(path)
     entries = json.dumps({"a": {"type": "int8", "rows": 32, "cols": 32, "group": 32}})
-    metadata = {"format": "redoubt-packed", "layout_version": "1", "matrices": entries}
+    metadata = {"format": "redoubt-packed", "layout_version": "2", "matrices": entries}
     save_file({"a": np.zeros((1, 64), np.uint8)}, path, metadata)
     with pytest.raises(SourceError, match="'a' does not hold what"):
         PackedFile(path)
     save_file({"a": np.zeros(4, np.uint8)}, path, metadata | {"matrices": "[1"})
-    with pytest.raises(SourceError, match="metadata is damaged"):
+    with pytest.raises(SourceError, match="'matrices' metadata is damaged"):
         PackedFile(path)
+    for decoder in ({}, {"decoder": "{}"}, {"decoder": json.dumps({**DECODER.to_dict(), "kinds": [{"mlp": 1}]})}):
+        save_file({"a": np.zeros(4, np.uint8)}, path, metadata | {"matrices": "{}"} | decoder)
+        with pytest.raises(SourceError, match="'decoder' metadata is damaged"):
+            PackedFile(path)
 
 
 @pytest.mark.parametrize("write_bytes", [64, 1000, 1 << 20])

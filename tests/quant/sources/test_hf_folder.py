@@ -8,7 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 from quant.codes.matrix import QuantizedMatrix
 from quant.errors import SourceError, UnsupportedModelError
-from quant.sources.model_config import complete_config, expected_tensors
+from quant.families.names import engine_tensors
 from quant.sources.open_source import open_source
 from tests.quant.checkpoints import CONFIG, random_tensors, write_hf_folder
 
@@ -42,7 +42,7 @@ def test_a_tied_head_is_dropped_and_old_buffers_too(tmp_path: Path) -> None:
     folder = write_hf_folder(tmp_path / "hf", tensors, {**CONFIG, "tie_word_embeddings": True})
     source = open_source(folder)
     assert "lm_head.weight" not in source.tensors
-    assert set(source.tensors) == set(expected_tensors(source.config))
+    assert set(source.tensors) == set(engine_tensors(source.decoder))
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -52,91 +52,6 @@ def test_whether_the_head_is_tied_shows_where_the_config_is_silent(tmp_path: Pat
     if tied:
         del tensors["lm_head.weight"]
     assert open_source(write_hf_folder(tmp_path / "hf", tensors, config)).config["tie_word_embeddings"] is tied
-
-
-class TestConfig:
-    def test_defaults_are_filled_in(self) -> None:
-        raw = {key: value for key, value in CONFIG.items() if key not in ("num_key_value_heads", "rope_theta")}
-        config, notes = complete_config(raw, "x")
-        assert notes == []
-        assert config["num_key_value_heads"] == 4
-        assert config["head_dim"] == 32
-        assert config["rope_theta"] == 10000.0
-        assert config["hidden_act"] == "silu"
-
-    def test_new_spelling_of_rope(self) -> None:
-        parameters = {"rope_type": "linear", "rope_theta": 5e5, "factor": 2.0}
-        raw = {key: value for key, value in CONFIG.items() if key != "rope_theta"} | {"rope_parameters": parameters}
-        config, _ = complete_config(raw, "x")
-        assert config["rope_theta"] == 5e5
-        assert config["rope_scaling"] == {"rope_type": "linear", "factor": 2.0}
-        assert "rope_parameters" not in config
-
-    def test_old_spelling_of_rope(self) -> None:
-        config, _ = complete_config({**CONFIG, "rope_scaling": {"type": "linear", "factor": 2.0}}, "x")
-        assert config["rope_scaling"] == {"rope_type": "linear", "factor": 2.0}
-
-    def test_a_sliding_window_limits_the_context(self) -> None:
-        config, notes = complete_config({**CONFIG, "model_type": "mistral", "sliding_window": 64}, "x")
-        assert config["max_position_embeddings"] == 64
-        assert config["sliding_window"] is None
-        assert "64 tokens" in notes[0]
-        config, notes = complete_config(
-            {**CONFIG, "model_type": "qwen2", "sliding_window": 64, "use_sliding_window": False}, "x"
-        )
-        assert (config["max_position_embeddings"], notes) == (512, [])
-
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            ({"model_type": "gpt_neox"}, "model type 'gpt_neox' is not supported; supported: llama"),
-            ({"model_type": None}, "model type None"),
-            ({"model_type": ["llama"]}, "model type .'llama'. is not supported"),
-            ({"auto_map": {"AutoModel": "x.py"}}, "its own Python code"),
-            ({"quantization_config": {"quant_method": "bitsandbytes"}}, "already quantized .bitsandbytes."),
-            ({"hidden_act": "gelu"}, "activation 'gelu'"),
-            ({"rope_scaling": {"rope_type": "longrope"}}, "RoPE scaling 'longrope'"),
-            ({"partial_rotary_factor": 0.5}, "part of the head"),
-        ],
-    )
-    def test_refused(self, changes: dict[str, Any], message: str) -> None:
-        with pytest.raises(UnsupportedModelError, match=message):
-            complete_config({**CONFIG, **changes}, "x")
-
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            ({"hidden_size": None}, "hidden_size is missing"),
-            ({"hidden_size": "128"}, "hidden_size is '128'"),
-            ({"hidden_size": True}, "hidden_size is True"),
-            ({"num_hidden_layers": -1}, "num_hidden_layers is -1"),
-            ({"num_attention_heads": 3}, "3 heads do not divide"),
-            ({"num_key_value_heads": 3}, "do not fit together"),
-            ({"head_dim": 33}, "do not fit together"),
-            ({"rms_norm_eps": "small"}, "rms_norm_eps"),
-            ({"rope_theta": -1}, "rope_theta is -1"),
-            ({"rope_scaling": "linear"}, "not an object"),
-        ],
-    )
-    def test_wrong(self, changes: dict[str, Any], message: str) -> None:
-        with pytest.raises(SourceError, match=message):
-            complete_config({**CONFIG, **changes}, "x")
-
-
-@pytest.mark.parity
-@pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2", "Qwen3"])
-@pytest.mark.parametrize("bias", [False, True])
-def test_the_tensors_expected_are_those_that_transformers_makes(family: str, bias: bool) -> None:
-    import torch
-    import transformers
-
-    sizes = {key: value for key, value in CONFIG.items() if isinstance(value, int) and not key.endswith("_id")}
-    hf_config = getattr(transformers, f"{family}Config")(**sizes, attention_bias=bias, mlp_bias=bias)
-    with torch.device("meta"):
-        model = getattr(transformers, f"{family}ForCausalLM")(hf_config)
-    config, _ = complete_config(json.loads(hf_config.to_json_string(use_diff=False)), "x")
-    theirs = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    assert {name: tensor.shape for name, tensor in expected_tensors(config).items()} == theirs
 
 
 class TestBrokenFolders:

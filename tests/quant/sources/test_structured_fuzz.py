@@ -21,7 +21,7 @@ from quant.conversion.convert import convert
 from quant.errors import QuantError
 from quant.packed.packed_file import PackedFile
 from quant.sources.gguf_file import read_gguf
-from tests.quant.checkpoints import CONFIG, random_tensors, write_gguf, write_hf_folder
+from tests.quant.checkpoints import CONFIG, random_tensors, write_checkpoint, write_gguf, write_hf_folder
 from tests.quant.sources.packed_checkpoints import write_packed_folder
 
 ROUNDS = int(os.environ.get("REDOUBT_FUZZ_ROUNDS", "20"))
@@ -30,6 +30,14 @@ HOSTILE: tuple[Any, ...] = (
     0.5, 1e308, -0.0, float("nan"), float("inf"), "", "x", "\x00", "a" * 5000, "../../etc/passwd", "/dev/zero", [], {},
     [[]], [0], [0, 0], [1, 2, 3], {"a": 1}, "F32", "I32", "U8",
 )  # fmt: skip
+
+
+JSON_METADATA = {"matrices", "decoder"}
+"""Entries of a packed file's `__metadata__` that are JSON themselves."""
+SPARSE = {
+    **CONFIG, "model_type": "qwen2_moe", "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64, "mlp_only_layers": [0],
+}  # fmt: skip
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -76,17 +84,18 @@ def header_of(path: Path) -> tuple[Any, bytes]:
     raw = path.read_bytes()
     (length,) = struct.unpack_from("<Q", raw)
     header = json.loads(raw[8 : 8 + length])
-    if "matrices" in header.get("__metadata__", {}):
-        header["__metadata__"]["matrices"] = json.loads(header["__metadata__"]["matrices"])
+    for key in JSON_METADATA & header.get("__metadata__", {}).keys():
+        header["__metadata__"][key] = json.loads(header["__metadata__"][key])
     return header, raw[8 + length :]
 
 
 def write_header(path: Path, header: Any, data: bytes) -> None:
     header = copy.deepcopy(header)
     if isinstance(header, dict) and isinstance(header.get("__metadata__"), dict):
-        matrices = header["__metadata__"].get("matrices")
-        if isinstance(matrices, dict | list):
-            header["__metadata__"]["matrices"] = json.dumps(matrices)
+        for key in JSON_METADATA:
+            value = header["__metadata__"].get(key)
+            if isinstance(value, dict | list):
+                header["__metadata__"][key] = json.dumps(value)
     text = json.dumps(header).encode()
     text += b" " * (-(8 + len(text)) % 64)
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
@@ -133,9 +142,17 @@ def test_sharded_checkpoints(tmp_path: Path, name: str) -> None:
     run_rounds(folder / name, 2, lambda: converts(folder, tmp_path / "out"), header=name.endswith(".safetensors"))
 
 
+@pytest.mark.parametrize("name", ["config.json", "model-00002-of-00003.safetensors"])
+def test_checkpoints_with_experts(tmp_path: Path, name: str) -> None:
+    write_checkpoint(tmp_path / "in", SPARSE)
+    folder = tmp_path / "in"
+    run_rounds(folder / name, 5, lambda: converts(folder, tmp_path / "out"), header=name.endswith(".safetensors"))
+
+
+@pytest.mark.parametrize("config", [CONFIG, SPARSE], ids=["dense", "experts"])
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_packed_models(tmp_path: Path, name: str) -> None:
-    write_hf_folder(tmp_path / "in", random_tensors(CONFIG))
+def test_packed_models(tmp_path: Path, name: str, config: dict[str, Any]) -> None:
+    write_checkpoint(tmp_path / "in", config)
     folder = tmp_path / "packed"
     convert(tmp_path / "in", folder, qtype="asym_int4", group_size=32, method="rtn", progress=False)
 
@@ -169,13 +186,18 @@ GGUF_VALUES: tuple[Any, ...] = (
 
 def test_gguf_metadata(tmp_path: Path) -> None:
     """Every key takes hostile values of every kind, or is missing."""
-    tensors = random_tensors(CONFIG)
-    path = write_gguf(tmp_path / "x.gguf", tensors)
-    keys = sorted(read_gguf(path).metadata.keys() | {"general.alignment", "llama.rope.scaling.type", "split.count"})
+    config = {**CONFIG, "model_type": "mixtral", "num_local_experts": 3, "num_experts_per_tok": 2}
+    tensors = random_tensors(config)
+    counts = {"llama.expert_count": 3, "llama.expert_used_count": 2}
+    path = write_gguf(tmp_path / "x.gguf", tensors, config, extra=counts)
+    keys = sorted(read_gguf(path).metadata.keys() | {
+        "general.alignment", "llama.rope.scaling.type", "split.count", "llama.expert_gating_func",
+        "llama.expert_weights_norm", "llama.expert_weights_scale",
+    })  # fmt: skip
     cases = [(key, value) for key in keys if key != "general.architecture" for value in GGUF_VALUES]
     for key, value in random.Random(4).sample(cases, min(len(cases), 6 * ROUNDS)):
         path.unlink()
-        write_gguf(path, tensors, extra={key: value})
+        write_gguf(path, tensors, config, extra={**counts, key: value})
         try:
             converts(path, tmp_path / "out")
         except Exception as error:

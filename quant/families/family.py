@@ -1,0 +1,75 @@
+"""A family: how a Hugging Face configuration becomes a description, and stored tensors the engine's.
+
+An entry is data and two small functions. Files are read elsewhere (`sources`); nothing here opens one.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.families.description import Decoder
+
+Config = Mapping[str, Any]
+"""A config.json as its author wrote it."""
+TensorRole = Literal["embedding", "head", "linear", "router", "vector"]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some rows of a stored tensor (of a vector: elements), which the engine gets as values * scale + offset.
+
+    A stored tensor of three dimensions is a stack, and so is a matrix of biases; `index` says which matrix or vector of
+    it is meant.
+    """
+
+    name: str
+    rows: slice | NDArray[np.int64] | None = None
+    """Which rows, in the order in which the engine has them; None: all. Counted after `transposed`."""
+    index: int | None = None
+    transposed: bool = False
+    """Whether the file has inputs first: [cols, rows]."""
+    scale: float = 1.0
+    offset: float = 0.0
+    normalized: bool = False
+    """Whether each row is first divided by its Euclidean length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor that the engine takes: [rows, cols] of a matrix, [n] of a vector, and the stored rows it is made of.
+
+    Experts are one matrix: the first expert's rows, then the next one's.
+    """
+
+    role: TensorRole
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+    count: int = 1
+    """Experts that are stacked in the matrix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One or several model types that differ in their configuration only."""
+
+    model_types: tuple[str, ...]
+    architecture: str
+    """The class of transformers, which config.json names."""
+    describe: Callable[[Config, str], Decoder]
+    """The configuration and the name of its file -> the description. Raises SourceError for a key that is missing or
+    of a wrong type, UnsupportedModelError for an option that this engine does not run; both name file and key."""
+    tensors: Callable[[Config, Decoder], Mapping[str, Tensor]]
+    """By the engine's name, in the order of the forward pass (see `names`)."""
+    ignored: tuple[str, ...] = ()
+    """Patterns (fnmatch) of stored tensors that the engine needs not: buffers, other modalities."""
+    alternatives: tuple[Callable[[Config, Decoder], Mapping[str, Tensor]], ...] = ()
+    """The same tensors made of other stored ones, where checkpoints differ in how they store them. Of `tensors` and
+    these, the first one is used whose stored tensors a checkpoint has."""
+    brings_code: bool = False
+    """Whether its checkpoints name Python code of their own (`auto_map`). It is never run: the engine computes what
+    the description says."""
+    head: str = "lm_head.weight"
+    """The stored output head. Where a configuration does not say so, the head is tied if the checkpoint lacks it."""

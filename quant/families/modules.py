@@ -1,0 +1,101 @@
+"""Tensors by their modules' names: which stored module, or which rows of one, an engine's module is.
+
+A module has a weight and perhaps a bias; both are cut, reordered and scaled alike. Knows no families.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from quant.families.description import Decoder
+from quant.families.family import Piece, Tensor
+from quant.families.rows import Rows
+from quant.families.standard import assembled
+
+_LAYER: Final = re.compile(r"model\.layers\.(\d+)\.(.+)")
+
+ExpertPieces = Callable[[int, str, str], tuple[Piece, ...]]
+"""A layer's number, "gate_proj", "up_proj" or "down_proj", "weight" or "bias" -> the experts' stored rows in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A stored module, or some rows of it, that an engine's module is: values * scale + offset."""
+
+    name: str
+    rows: slice | Rows | None = None
+    scale: float = 1.0
+    offset: float = 0.0
+    normalized: bool = False
+    """Whether each row of the weight is divided by its Euclidean length."""
+
+
+Modules = Mapping[str, Stored | str]
+"""By the engine's name of a module."""
+
+
+def by_module(
+    decoder: Decoder, top: Modules, prefix: str, parts: Modules, experts: ExpertPieces | None = None
+) -> dict[str, Tensor]:
+    """Every tensor of a decoder.
+
+    top: modules outside layers ("model.norm"). parts: those of a layer ("self_attn.q_proj"), stored under prefix,
+    which has {} for the layer's number.
+    """
+
+    def pieces_of(name: str) -> tuple[Piece, ...]:
+        found = _LAYER.fullmatch(name)
+        module, kind = _module_and_kind(name if found is None else found[2])
+        if found is None:
+            return (_piece(top[module], "", kind),)
+        if experts is not None and module.startswith("mlp.experts."):
+            return experts(int(found[1]), module.removeprefix("mlp.experts."), kind)
+        return (_piece(parts[module], prefix.format(found[1]), kind),)
+
+    return assembled(decoder, pieces_of)
+
+
+def _module_and_kind(name: str) -> tuple[str, str]:
+    module, _, kind = name.rpartition(".")
+    return (module, kind) if kind in ("weight", "bias") else (name, "")
+
+
+def _piece(stored: Stored | str, prefix: str, kind: str) -> Piece:
+    stored = Stored(stored) if isinstance(stored, str) else stored
+    return Piece(
+        f"{prefix}{stored.name}.{kind}" if kind else f"{prefix}{stored.name}",
+        rows=stored.rows,
+        scale=stored.scale,
+        offset=stored.offset if kind == "weight" else 0.0,
+        normalized=stored.normalized and kind == "weight",
+    )
+
+
+def usual_keys(
+    config: Mapping[str, Any], defaults: Mapping[str, Any], spellings: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """A configuration under the keys that most models have, with its class's defaults where a key is absent or null.
+
+    spellings: the family's own key -> the usual one.
+    """
+    given = {key: value for key, value in config.items() if value is not None}
+    usual = {to: given[key] for key, to in (spellings or {}).items() if key in given}
+    return {**defaults, **given, **usual}
+
+
+def prefixed(tensors: Mapping[str, Tensor], before: str, after: str) -> dict[str, Tensor]:
+    """The same tensors where stored names that begin with `before` begin with `after`."""
+
+    def renamed(piece: Piece) -> Piece:
+        if not piece.name.startswith(before):
+            return piece
+        return Piece(
+            after + piece.name.removeprefix(before),
+            piece.rows, piece.index, piece.transposed, piece.scale, piece.offset, piece.normalized,
+        )  # fmt: skip
+
+    return {
+        name: Tensor(each.role, each.shape, tuple(map(renamed, each.pieces)), each.count)
+        for name, each in tensors.items()
+    }

@@ -1,0 +1,98 @@
+"""The table of families, by the model type that config.json names."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from quant.errors import UnsupportedModelError
+from quant.families.baichuan import BAICHUAN
+from quant.families.bloom import BLOOM
+from quant.families.chatglm import CHATGLM
+from quant.families.description import Decoder
+from quant.families.experts import MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
+from quant.families.falcon import FALCON
+from quant.families.family import Config, Family
+from quant.families.gemma import GEMMA, GEMMA2, GEMMA3
+from quant.families.gpt_neox import GPT_NEOX
+from quant.families.gpt_oss import GPT_OSS
+from quant.families.gptj import GPTJ
+from quant.families.granite import GRANITE
+from quant.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from quant.families.ministral3 import MINISTRAL3
+from quant.families.mpt import MPT
+from quant.families.olmo2 import OLMO2
+from quant.families.phi3 import PHI3
+from quant.families.qwen1 import QWEN1
+from quant.families.smollm3 import SMOLLM3
+
+FAMILIES: Final[tuple[Family, ...]] = (
+    LLAMA,
+    MISTRAL,
+    QWEN2,
+    QWEN3,
+    QWEN2_MOE,
+    QWEN3_MOE,
+    OLMOE,
+    MIXTRAL,
+    BAICHUAN,
+    BLOOM,
+    CHATGLM,
+    FALCON,
+    GEMMA,
+    GEMMA2,
+    GEMMA3,
+    GPT_NEOX,
+    GPT_OSS,
+    GPTJ,
+    GRANITE,
+    MINISTRAL3,
+    MPT,
+    OLMO2,
+    PHI3,
+    QWEN1,
+    SMOLLM3,
+)
+
+
+def family_of(config: Config, where: str) -> Family:
+    """The family of a configuration; where: its file, for messages.
+
+    Raises UnsupportedModelError for an unknown one, for one that needs Python code of its own, and for weights that
+    another program has quantized.
+    """
+    found = config.get("model_type")
+    family = next((each for each in FAMILIES if isinstance(found, str) and found in each.model_types), None)
+    if family is None:
+        known = ", ".join(name for each in FAMILIES for name in each.model_types)
+        raise UnsupportedModelError(f"{where}: model type {found!r} is not supported; supported: {known}")
+    if "auto_map" in config and not family.brings_code:
+        raise UnsupportedModelError(f"{where}: the model brings its own Python code (auto_map), which is never run")
+    if config.get("quantization_config"):
+        method = config["quantization_config"]
+        method = method.get("quant_method", "unknown") if isinstance(method, Mapping) else method
+        raise UnsupportedModelError(f"{where}: is already quantized ({method}); use the original or a GGUF")
+    return family
+
+
+def describe(config: Config, where: str) -> Decoder:
+    """The description of a configuration. Raises SourceError and UnsupportedModelError, which name file and key."""
+    return family_of(config, where).describe(config, where)
+
+
+def standard_config(config: Config, decoder: Decoder, family: Family) -> dict[str, Any]:
+    """The author's configuration, with the keys in it that most programs look for."""
+    inner = next((kind.mlp.inner for kind in decoder.kinds if kind.mlp is not None), None)
+    if inner is None:
+        inner = next(kind.experts.inner for kind in decoder.kinds if kind.experts is not None)
+    return {
+        "architectures": [family.architecture],
+        "intermediate_size": inner,
+        **{key: value for key, value in config.items() if key != "auto_map"},
+        "vocab_size": decoder.vocab_size,
+        "hidden_size": decoder.hidden_size,
+        "num_hidden_layers": len(decoder.layers),
+        "num_attention_heads": decoder.heads,
+        "num_key_value_heads": decoder.kv_heads,
+        "head_dim": decoder.head_dim,
+        "max_position_embeddings": decoder.max_positions,
+        "tie_word_embeddings": decoder.tied_head,
+    }

@@ -1,0 +1,259 @@
+"""GGUF's architectures beyond Llama's: their own metadata keys as Hugging Face's, their own names of tensors.
+
+Sources: llama.cpp's convert_hf_to_gguf.py, llama-arch.cpp and llama-model.cpp. Does not decode tensors, but for the
+divisors of Phi-3's rotary frequencies.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from quant.errors import SourceError, UnsupportedModelError
+from quant.families.description import Decoder
+from quant.families.modules import Stored
+from quant.sources.gguf_file import GgufFile
+from quant.sources.gguf_metadata import Metadata
+
+Config = Callable[[Metadata, GgufFile], dict[str, Any]]
+Parts = Callable[[Decoder], Mapping[str, Stored]]
+
+
+def _no_parts(_: Decoder) -> Mapping[str, Stored]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """One of GGUF's architectures."""
+
+    config: Config
+    """The keys of Hugging Face's configuration that are not the same for all."""
+    parts: Parts = _no_parts
+    """Modules of a layer, by the engine's name, whose names or rows are not the usual ones."""
+    permuted: bool = False
+    """Whether Q and K rows are stored as adjacent pairs."""
+    scales_rope: bool = True
+    """Whether the keys rope.scaling mean what they do for Llama."""
+    has_experts: bool = False
+    ignored: tuple[str, ...] = ()
+    """Tensors that are not among the engine's."""
+
+
+def _rms(metadata: Metadata, arch: str) -> dict[str, Any]:
+    return {"rms_norm_eps": metadata.number(f"{arch}.attention.layer_norm_rms_epsilon")}
+
+
+def _layer_norm(metadata: Metadata, arch: str) -> float:
+    return metadata.number(f"{arch}.attention.layer_norm_epsilon", 1e-5)
+
+
+def _gemma2(metadata: Metadata, _: GgufFile) -> dict[str, Any]:
+    return {
+        "architectures": ["Gemma2ForCausalLM"],
+        "model_type": "gemma2",
+        "sliding_window": metadata.integer("gemma2.attention.sliding_window", 4096),
+        "attn_logit_softcapping": metadata.number("gemma2.attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": metadata.number("gemma2.final_logit_softcapping", 30.0),
+        "query_pre_attn_scalar": _query_scalar(metadata, "gemma2", 46),
+        **_rms(metadata, "gemma2"),
+    }
+
+
+def _gemma3(metadata: Metadata, _: GgufFile) -> dict[str, Any]:
+    config = {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "sliding_window": metadata.integer("gemma3.attention.sliding_window", 1024),
+        "rope_theta": metadata.number("gemma3.rope.freq_base", 1e6),
+        "rope_local_base_freq": metadata.number("gemma3.rope.freq_base_swa", 10000.0),
+        "query_pre_attn_scalar": _query_scalar(metadata, "gemma3", 62),
+        **_rms(metadata, "gemma3"),
+    }
+    if "gemma3.final_logit_softcapping" in metadata:
+        config["final_logit_softcapping"] = metadata.number("gemma3.final_logit_softcapping")
+    return config
+
+
+def _query_scalar(metadata: Metadata, arch: str, layers_of_27b: int) -> int:
+    """What queries times keys are divided by the root of: only the 27B models have not a head's size."""
+    heads, hidden = metadata.integer(f"{arch}.attention.head_count"), metadata.integer(f"{arch}.embedding_length")
+    if metadata.integer(f"{arch}.block_count") == layers_of_27b:
+        return hidden // heads
+    return metadata.integer(f"{arch}.attention.key_length", hidden // heads)
+
+
+def _gpt_oss(metadata: Metadata, _: GgufFile) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "architectures": ["GptOssForCausalLM"],
+        "model_type": "gpt_oss",
+        "intermediate_size": metadata.integer("gpt-oss.expert_feed_forward_length"),
+        "num_local_experts": metadata.integer("gpt-oss.expert_count"),
+        "num_experts_per_tok": metadata.integer("gpt-oss.expert_used_count"),
+        "sliding_window": metadata.integer("gpt-oss.attention.sliding_window", 128),
+        "attention_bias": True,
+        **_rms(metadata, "gpt-oss"),
+    }
+    # The model was trained with YaRN's ramp between dimensions that are not rounded, which GGUF has no key for.
+    if metadata.text("gpt-oss.rope.scaling.type", "none") == "yarn":
+        config["rope_scaling"] = {
+            "rope_type": "yarn",
+            "factor": metadata.number("gpt-oss.rope.scaling.factor"),
+            "original_max_position_embeddings": metadata.integer("gpt-oss.rope.scaling.original_context_length"),
+            "truncate": False,
+        }
+    else:
+        config["rope_scaling"] = {"rope_type": "default"}
+    return config
+
+
+def _phi3(metadata: Metadata, gguf: GgufFile) -> dict[str, Any]:
+    heads, hidden = metadata.integer("phi3.attention.head_count"), metadata.integer("phi3.embedding_length")
+    head_dim = metadata.integer("phi3.attention.key_length", hidden // max(heads, 1))
+    rotary_dim = metadata.integer("phi3.rope.dimension_count", head_dim)
+    config: dict[str, Any] = {
+        "architectures": ["Phi3ForCausalLM"],
+        "model_type": "phi3",
+        "hidden_act": "silu",
+        "partial_rotary_factor": rotary_dim / max(head_dim, 1),
+        "sliding_window": metadata.integer("phi3.attention.sliding_window", 0) or None,
+        **_rms(metadata, "phi3"),
+    }
+    factors = {
+        key: _small_vector(gguf, f"rope_factors_{length}.weight")
+        for key, length in (("short_factor", "short"), ("long_factor", "long"))
+        if f"rope_factors_{length}.weight" in gguf.tensors
+    }
+    if factors:
+        config["original_max_position_embeddings"] = metadata.integer("phi3.rope.scaling.original_context_length")
+        config["rope_scaling"] = {"rope_type": "longrope", **factors}
+        if "phi3.rope.scaling.attn_factor" in metadata:
+            config["rope_scaling"]["attention_factor"] = metadata.number("phi3.rope.scaling.attn_factor")
+    return config
+
+
+def _small_vector(gguf: GgufFile, name: str) -> list[float]:
+    tensor = gguf.tensors[name]
+    if tensor.type_name != "F32" or len(tensor.shape) != 1 or tensor.shape[0] > 1024:
+        raise SourceError(f"{gguf.path}: tensor {name!r} is {tensor.type_name} {tensor.shape}, not a short F32 vector")
+    with tensor.path.open("rb") as file:
+        file.seek(tensor.offset)
+        values = np.frombuffer(file.read(4 * tensor.shape[0]), np.float32)
+    return [float(str(value)) for value in values]
+
+
+def _olmo2(metadata: Metadata, _: GgufFile) -> dict[str, Any]:
+    return {
+        "architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "hidden_act": "silu", **_rms(metadata, "olmo2"),
+    }  # fmt: skip
+
+
+def _granite(metadata: Metadata, gguf: GgufFile) -> dict[str, Any]:
+    return {
+        "architectures": ["GraniteForCausalLM"],
+        "model_type": "granite",
+        "hidden_act": "silu",
+        "attention_bias": "blk.0.attn_q.bias" in gguf.tensors,
+        "mlp_bias": "blk.0.ffn_up.bias" in gguf.tensors,
+        "embedding_multiplier": metadata.number("granite.embedding_scale", 1.0),
+        "residual_multiplier": metadata.number("granite.residual_scale", 1.0),
+        "attention_multiplier": metadata.number("granite.attention.scale", 1.0),
+        "logits_scaling": metadata.number("granite.logit_scale", 1.0),
+        **_rms(metadata, "granite"),
+    }
+
+
+def _smollm3(metadata: Metadata, _: GgufFile) -> dict[str, Any]:
+    return {
+        "architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3", "hidden_act": "silu",
+        **_rms(metadata, "smollm3"),
+    }  # fmt: skip
+
+
+def _falcon(metadata: Metadata, gguf: GgufFile) -> dict[str, Any]:
+    # In a GGUF, one architecture for all: any number of key-value heads, with one norm or two.
+    return {
+        "architectures": ["FalconForCausalLM"],
+        "model_type": "falcon",
+        "new_decoder_architecture": True,
+        "num_kv_heads": metadata.integer("falcon.attention.head_count_kv", 1),
+        "num_ln_in_parallel_attn": 2 if "blk.0.attn_norm_2.weight" in gguf.tensors else 1,
+        "ffn_hidden_size": metadata.integer("falcon.feed_forward_length"),
+        "layer_norm_epsilon": _layer_norm(metadata, "falcon"),
+    }
+
+
+def _bloom(metadata: Metadata, _: GgufFile) -> dict[str, Any]:
+    return {
+        "architectures": ["BloomForCausalLM"], "model_type": "bloom",
+        "layer_norm_epsilon": _layer_norm(metadata, "bloom"),
+    }  # fmt: skip
+
+
+def _mpt(metadata: Metadata, gguf: GgufFile) -> dict[str, Any]:
+    if metadata.number("mpt.attention.clamp_kqv", 0.0):
+        raise UnsupportedModelError(f"{gguf.path}: mpt.attention.clamp_kqv is not supported")
+    alibi = metadata.number("mpt.attention.max_alibi_bias", 0.0)
+    return {
+        "architectures": ["MptForCausalLM"],
+        "model_type": "mpt",
+        "expansion_ratio": metadata.integer("mpt.feed_forward_length") // metadata.integer("mpt.embedding_length"),
+        "layer_norm_epsilon": _layer_norm(metadata, "mpt"),
+        "attn_config": {"alibi": alibi > 0, **({"alibi_bias_max": alibi} if alibi else {})},
+    }
+
+
+def _gpt_neox(metadata: Metadata, _: GgufFile) -> dict[str, Any]:
+    heads = metadata.integer("gptneox.attention.head_count")
+    head_dim = metadata.integer("gptneox.embedding_length") // max(heads, 1)
+    return {
+        "architectures": ["GPTNeoXForCausalLM"],
+        "model_type": "gpt_neox",
+        "partial_rotary_factor": metadata.integer("gptneox.rope.dimension_count", head_dim) / max(head_dim, 1),
+        "use_parallel_residual": metadata.flag("gptneox.use_parallel_residual", True),
+        "layer_norm_eps": _layer_norm(metadata, "gptneox"),
+    }
+
+
+def _fused(decoder: Decoder) -> dict[str, Stored]:
+    """Queries, keys and values in one matrix, one after the other."""
+    queries, keys = decoder.heads * decoder.head_dim, decoder.kv_heads * decoder.head_dim
+    ends = {"q": (0, queries), "k": (queries, queries + keys), "v": (queries + keys, queries + 2 * keys)}
+    return {f"self_attn.{part}_proj": Stored("attn_qkv", slice(*ends[part])) for part in "qkv"}
+
+
+def _phi3_parts(decoder: Decoder) -> dict[str, Stored]:
+    mlp = decoder.layer(0).mlp
+    inner = mlp.inner if mlp is not None else 0
+    return {
+        **_fused(decoder),
+        "mlp.gate_proj": Stored("ffn_up", slice(0, inner)),
+        "mlp.up_proj": Stored("ffn_up", slice(inner, 2 * inner)),
+    }
+
+
+def _falcon_parts(decoder: Decoder) -> dict[str, Stored]:
+    if not decoder.layer(0).mlp_norm:
+        return _fused(decoder)
+    norms = {"input_layernorm": Stored("attn_norm_2"), "post_attention_layernorm": Stored("attn_norm")}
+    return {**_fused(decoder), **norms}
+
+
+def _gpt_oss_parts(_: Decoder) -> dict[str, Stored]:
+    return {"post_attention_layernorm": Stored("post_attention_norm")}
+
+
+ARCHITECTURES: Final[Mapping[str, Architecture]] = {
+    "gemma2": Architecture(_gemma2),
+    "gemma3": Architecture(_gemma3),
+    "gpt-oss": Architecture(_gpt_oss, _gpt_oss_parts, scales_rope=False, has_experts=True),
+    "phi3": Architecture(_phi3, _phi3_parts, scales_rope=False, ignored=("rope_factors_*.weight",)),
+    "olmo2": Architecture(_olmo2),
+    "granite": Architecture(_granite, permuted=True),
+    "smollm3": Architecture(_smollm3, permuted=True),
+    "falcon": Architecture(_falcon, _falcon_parts),
+    "bloom": Architecture(_bloom, _fused, scales_rope=False),
+    "mpt": Architecture(_mpt, _fused, scales_rope=False),
+    "gptneox": Architecture(_gpt_neox, _fused),
+}

@@ -1,0 +1,230 @@
+"""GGUF files of further architectures, as llama.cpp's converter writes them, give what the original folders do."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from quant.codes.matrix import QuantizedMatrix
+from quant.errors import UnsupportedModelError
+from quant.families.description import Decoder
+from quant.families.registry import describe
+from quant.sources.open_source import open_source
+from tests.kernels.tiny_model import described_tensors
+from tests.quant.checkpoints import SPECIAL_TOKENS, add_metadata, add_tokenizer, finish
+
+F32 = NDArray[np.float32]
+SIZES: dict[str, Any] = {
+    "vocab_size": 320, "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 192, "max_position_embeddings": 512, "head_dim": 32,
+}  # fmt: skip
+ALL_HEADS = {**SIZES, "num_key_value_heads": 4}
+YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "truncate": False}
+FACTORS = {"short_factor": [1.0 + i / 8 for i in range(8)], "long_factor": [2.0 + i / 4 for i in range(8)]}
+LONGROPE = {"rope_type": "longrope", "attention_factor": 1.125, **FACTORS}
+MULTIPLIERS = {
+    "embedding_multiplier": 12.0, "residual_multiplier": 0.25, "attention_multiplier": 0.125, "logits_scaling": 8.0,
+}  # fmt: skip
+
+# By architecture: the original's configuration, and the metadata that only this architecture has.
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "gemma2": (
+        {**SIZES, "model_type": "gemma2", "sliding_window": 32, "query_pre_attn_scalar": 32},
+        {
+            "attention.sliding_window": 32, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+            "attention.layer_norm_rms_epsilon": 1e-6,
+        },
+    ),
+    "gemma3": (
+        {
+            **SIZES, "model_type": "gemma3_text", "num_hidden_layers": 7, "sliding_window": 32,
+            "query_pre_attn_scalar": 32, "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        },
+        {
+            "block_count": 7, "attention.sliding_window": 32, "rope.freq_base": 1e6, "rope.scaling.type": "linear",
+            "rope.scaling.factor": 8.0, "attention.layer_norm_rms_epsilon": 1e-6,
+        },
+    ),
+    "gpt-oss": (
+        {
+            **SIZES, "model_type": "gpt_oss", "num_local_experts": 3, "num_experts_per_tok": 2, "sliding_window": 32,
+            "rope_theta": 150000.0, "rope_scaling": YARN, "rms_norm_eps": 1e-5,
+        },
+        {
+            "expert_count": 3, "expert_used_count": 2, "expert_feed_forward_length": 192, "rope.freq_base": 150000.0,
+            "attention.sliding_window": 32, "rope.scaling.type": "yarn", "rope.scaling.factor": 8.0,
+            "rope.scaling.original_context_length": 64, "attention.layer_norm_rms_epsilon": 1e-5,
+        },
+    ),
+    "phi3": (
+        {
+            **SIZES, "model_type": "phi3", "partial_rotary_factor": 0.5, "rope_scaling": LONGROPE,
+            "original_max_position_embeddings": 128, "sliding_window": 40, "rms_norm_eps": 1e-5,
+        },
+        {
+            "rope.dimension_count": 16, "rope.scaling.original_context_length": 128, "attention.sliding_window": 40,
+            "rope.scaling.attn_factor": 1.125,
+            "attention.layer_norm_rms_epsilon": 1e-5,
+        },
+    ),
+    "olmo2": ({**SIZES, "model_type": "olmo2"}, {"attention.layer_norm_rms_epsilon": 1e-5}),
+    "granite": (
+        {**SIZES, "model_type": "granite", **MULTIPLIERS},
+        {
+            "attention.layer_norm_rms_epsilon": 1e-6, "embedding_scale": 12.0, "residual_scale": 0.25,
+            "attention.scale": 0.125, "logit_scale": 8.0,
+        },
+    ),
+    "smollm3": (
+        {**SIZES, "model_type": "smollm3", "rope_theta": 5e6, "tie_word_embeddings": False},
+        {"attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 5e6},
+    ),
+    "falcon": (
+        {
+            **SIZES, "model_type": "falcon", "new_decoder_architecture": True, "num_kv_heads": 2,
+            "ffn_hidden_size": 192, "tie_word_embeddings": False,
+        },
+        {"attention.layer_norm_epsilon": 1e-5},
+    ),
+    "bloom": (
+        {**ALL_HEADS, "model_type": "bloom", "seq_length": 512},
+        {"attention.layer_norm_epsilon": 1e-5, "attention.head_count_kv": 4, "feed_forward_length": 512},
+    ),
+    "mpt": (
+        {**ALL_HEADS, "model_type": "mpt", "max_seq_len": 512, "expansion_ratio": 4, "norm_type": "layernorm"},
+        {
+            "attention.layer_norm_epsilon": 1e-5, "attention.head_count_kv": 4, "feed_forward_length": 512,
+            "attention.max_alibi_bias": 8.0,
+        },
+    ),
+    "gptneox": (
+        {**ALL_HEADS, "model_type": "gpt_neox", "rotary_pct": 0.25, "use_parallel_residual": False},
+        {
+            "attention.layer_norm_epsilon": 1e-5, "attention.head_count_kv": 4, "rope.dimension_count": 8,
+            "use_parallel_residual": False,
+        },
+    ),
+}  # fmt: skip
+USUAL: dict[str, Any] = {
+    "context_length": 512, "embedding_length": 128, "block_count": 4, "feed_forward_length": 192,
+    "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 32, "attention.value_length": 32,
+    "rope.freq_base": 10000.0,
+}  # fmt: skip
+NAMES = {
+    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm", "attention_output_norm": "post_attention_norm",
+    "post_attention_layernorm": "ffn_norm", "mlp_output_norm": "post_ffw_norm", "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.router": "ffn_gate_inp",
+    "mlp.experts.gate_proj": "ffn_gate_exps", "mlp.experts.up_proj": "ffn_up_exps",
+    "mlp.experts.down_proj": "ffn_down_exps",
+}  # fmt: skip
+TOP = {
+    "model.embed_tokens": "token_embd", "model.embed_norm": "token_embd_norm", "model.norm": "output_norm",
+    "lm_head": "output",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arch", CASES)
+def test_a_file_gives_what_the_folder_does(arch: str, tmp_path: Path) -> None:
+    config, own = CASES[arch]
+    decoder = describe(config, "config.json")
+    tensors = described_tensors(decoder)
+    source = open_source(_write(tmp_path / "x.gguf", arch, own, _stored(arch, decoder, tensors)))
+    assert source.decoder == decoder
+    assert source.tensors.keys() == tensors.keys()
+    for name, values in tensors.items():
+        read = source.tensors[name].read(0, values.shape[0])
+        assert not isinstance(read, QuantizedMatrix)
+        np.testing.assert_array_equal(read, values, err_msg=name)
+
+
+def test_experts_in_mxfp4_keep_their_codes(tmp_path: Path) -> None:
+    config, own = CASES["gpt-oss"]
+    decoder = describe(config, "config.json")
+    stored = _stored("gpt-oss", decoder, described_tensors(decoder))
+    kind = gguf.GGMLQuantizationType.MXFP4
+    packed = gguf.quantize(stored["blk.1.ffn_up_exps.weight"], kind)
+    source = open_source(_write(tmp_path / "x.gguf", "gpt-oss", own, stored, {"blk.1.ffn_up_exps.weight": packed}))
+    tensor = source.tensors["model.layers.1.mlp.experts.up_proj.weight"]
+    assert (tensor.stored, tensor.group, tensor.shape) == ("lut4", 32, (3 * 192, 128))
+    read = tensor.read(100, 300)
+    assert isinstance(read, QuantizedMatrix)
+    blocks = packed.reshape(3 * 192, -1, 17)[100:300, :, 1:]
+    codes = np.concatenate([blocks & 15, blocks >> 4], axis=-1).reshape(200, -1)
+    np.testing.assert_array_equal(read.codes, codes)
+
+
+@pytest.mark.parametrize(("key", "value"), [("attention.clamp_kqv", 6.0), ("attention.max_alibi_bias", 0.0)])
+def test_what_mpt_can_not_do_is_refused(key: str, value: float, tmp_path: Path) -> None:
+    config, own = CASES["mpt"]
+    decoder = describe(config, "config.json")
+    stored = _stored("mpt", decoder, described_tensors(decoder))
+    with pytest.raises(UnsupportedModelError, match=r"clamp_kqv|alibi"):
+        open_source(_write(tmp_path / "x.gguf", "mpt", {**own, key: value}, stored))
+
+
+def _stored(arch: str, decoder: Decoder, tensors: Mapping[str, F32]) -> dict[str, F32]:
+    """A decoder's tensors under GGUF's names, in its row order."""
+    two_norms = arch == "falcon"
+    norms = {"input_layernorm": "attn_norm_2", "post_attention_layernorm": "attn_norm"} if two_norms else {}
+    if arch == "gpt-oss":
+        norms = {"post_attention_layernorm": "post_attention_norm"}
+    stored = {}
+    for name, values in tensors.items():
+        module, _, kind = name.rpartition(".")
+        if not name.startswith("model.layers."):
+            stored[f"{TOP[module]}.{kind}"] = values
+            continue
+        _, _, layer, part = name.split(".", 3)
+        if part == "self_attn.sinks":
+            stored[f"blk.{layer}.attn_sinks.weight"] = values
+            continue
+        part = part.removesuffix(f".{kind}")
+        if part.startswith("mlp.experts."):
+            values = values.reshape(3, -1, *values.shape[1:])
+        if arch in ("granite", "smollm3") and part in ("self_attn.q_proj", "self_attn.k_proj"):
+            heads = decoder.heads if part == "self_attn.q_proj" else decoder.kv_heads
+            values = values.reshape(heads, 2, 16, -1).swapaxes(1, 2).reshape(values.shape)
+        if arch == "granite" and part in ("self_attn.o_proj", "mlp.down_proj"):
+            values = values * np.float32(4)
+        stored[f"blk.{layer}.{norms.get(part, NAMES[part])}.{kind}"] = values
+    if arch in ("phi3", "falcon", "bloom", "mpt", "gptneox"):
+        _fuse(stored, ("attn_q", "attn_k", "attn_v"), "attn_qkv")
+    if arch == "phi3":
+        _fuse(stored, ("ffn_gate", "ffn_up"), "ffn_up")
+        stored["rope_factors_short.weight"] = np.array(FACTORS["short_factor"], np.float32)
+        stored["rope_factors_long.weight"] = np.array(FACTORS["long_factor"], np.float32)
+    return stored
+
+
+def _fuse(stored: dict[str, F32], parts: tuple[str, ...], whole: str) -> None:
+    for layer in range(4):
+        for kind in ("weight", "bias"):
+            names = [f"blk.{layer}.{part}.{kind}" for part in parts]
+            if names[0] in stored:
+                stored[f"blk.{layer}.{whole}.{kind}"] = np.concatenate([stored.pop(name) for name in names])
+
+
+def _write(
+    path: Path,
+    arch: str,
+    own: Mapping[str, Any],
+    tensors: Mapping[str, F32],
+    packed: Mapping[str, NDArray[np.uint8]] | None = None,
+) -> Path:
+    writer = gguf.GGUFWriter(path, arch)
+    names = [*SPECIAL_TOKENS, *(f"[PAD{i}]" for i in range(317))]
+    add_tokenizer(writer, names, [3] * 3 + [5] * 317)
+    add_metadata(writer, {f"{arch}.{key}": value for key, value in {**USUAL, **own}.items()})
+    for name, values in tensors.items():
+        if packed is not None and name in packed:
+            writer.add_tensor(name, packed[name], raw_dtype=gguf.GGMLQuantizationType.MXFP4)
+        else:
+            writer.add_tensor(name, values)
+    finish(writer)
+    return path

@@ -4,14 +4,16 @@ Activations are [windows, tokens, width]; every window begins at position 0. Wei
 own names ("self_attn.q_proj.weight", ...). Knows neither files nor quantization.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from quant.calibration.rope import rotary_angles
 from quant.codes.matrix import F32
+from quant.families.description import Attention, Decoder, Layer, Mlp
 
 Weights = Mapping[str, F32]
 
@@ -30,11 +32,44 @@ class BlockShape:
     sines: F32
 
 
-def block_shape(config: Mapping[str, Any], tokens: int) -> BlockShape:
-    """The shape in a completed config, for windows of at most `tokens`."""
-    cosines, sines = rotary_angles(config, tokens)
-    heads, kv_heads, head_dim = (config[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
-    return BlockShape(heads, kv_heads, head_dim, float(config["rms_norm_eps"]), cosines, sines)
+def block_shape(decoder: Decoder, tokens: int) -> BlockShape:
+    """The shape of a model's layers, for windows of at most `tokens`. The model must be `is_computed`."""
+    cosines, sines = rotary_angles(decoder.ropes[0], tokens)
+    return BlockShape(decoder.heads, decoder.kv_heads, decoder.head_dim, decoder.norm_epsilon, cosines, sines)
+
+
+def is_computed(decoder: Decoder, tokens: int) -> bool:
+    """Whether this file computes what the description says, for windows of at most `tokens`."""
+    plain = Decoder(
+        vocab_size=decoder.vocab_size,
+        hidden_size=decoder.hidden_size,
+        max_positions=decoder.max_positions,
+        heads=decoder.heads,
+        kv_heads=decoder.kv_heads,
+        head_dim=decoder.head_dim,
+        kinds=decoder.kinds,
+        layers=decoder.layers,
+        ropes=decoder.ropes[:1],
+        norm_epsilon=decoder.norm_epsilon,
+        tied_head=decoder.tied_head,
+    )
+    if decoder != plain or [rope.rotary_dim for rope in decoder.ropes] != [decoder.head_dim]:
+        return False
+    return all(_is_plain(kind, decoder, tokens) for kind in decoder.kinds)
+
+
+def _is_plain(layer: Layer, decoder: Decoder, tokens: int) -> bool:
+    attention, mlp = layer.attention, layer.mlp
+    if mlp is None or attention.qk_norm == "row" or 0 < attention.window < tokens:
+        return False
+    plain = Attention(
+        1 / math.sqrt(decoder.head_dim),
+        window=attention.window,
+        qk_norm=attention.qk_norm,
+        qkv_bias=attention.qkv_bias,
+        output_bias=attention.output_bias,
+    )
+    return layer == Layer(plain, Mlp(mlp.inner, bias=mlp.bias))
 
 
 def rms_norm(x: F32, weight: F32, epsilon: float) -> F32:

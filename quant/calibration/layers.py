@@ -1,57 +1,66 @@
 """Quantizes a model's layers in order, each with the inputs that it has in the quantized model.
 
 Two streams of activations run through the layers: `exact` is the unquantized model's, `seen` that of the layers
-quantized so far. A matrix' moments are those of its `seen` inputs. A layer has four stages (query/key/value, output,
-gate/up, down), each of matrices that share an input. In memory are the streams and one stage's matrices and moments,
-never a whole model. Does not know how codes are chosen (`quant.methods`) or where tensors come from.
+quantized so far, both computed by the engine. A layer has stages (query/key/value, output, gate/up, down), each of
+matrices that share an input; when a stage's turn comes, the engine runs the layer with what is quantized already. In
+memory are the streams and one layer, never a whole model. Does not know how codes are chosen (`quant.methods`) or
+where tensors come from.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.calibration.block import (
-    BlockShape,
-    Weights,
-    attend,
-    attention_input,
-    block,
-    block_shape,
-    gated,
-    linear,
-    mlp_input,
-)
-from quant.codes.matrix import F32
+from quant.calibration.layer_engine import LayerEngine
+from quant.calibration.layer_file import LayerFile, layer_decoder
+from quant.calibration.sums import InputSums, expert_moments, mean_square, summed
+from quant.codes.matrix import F32, U8
+from quant.families.description import Decoder
+from quant.families.names import EngineTensor, engine_tensors
+from quant.packed.packed_matrix import MatrixInfo, pack_float
 
-_CHUNK_VALUES: Final = 1 << 22
-_PRODUCT_ROWS: Final = 1024
-KEPT_VALUES: Final = 1 << 27
-"""Up to so many inputs of the down projection are kept (512 MiB of fp32 for each stream); more are computed twice."""
+_PREFIX: Final = "model.layers.0."
+_ATTENTION: Final = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 
-ReadTensor = Callable[[str], F32]
-"""A tensor's name -> its unquantized values."""
+Arrays = Mapping[str, NDArray[Any]]
+Missing = Callable[[F32], F32]
+"""A matrix -> what its outputs miss, as a mean of products with its inputs (see Chosen)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """Matrices of one layer that share their input: their full names, and the statistics of that input.
+class Chosen:
+    """A matrix, or one expert's rows of one, whose codes are to be chosen.
 
     Over all tokens, with s the input in the quantized model and x that in the unquantized one: moments is the mean of
-    s s^T, and missing, for each matrix W, the mean of (W (x - s) + r) s^T. r is the difference from the quantized
-    model's residual stream to the unquantized one's where W's output is added to the stream, else 0.
+    s s^T, and missing the mean of (W x + r - W s) s^T; None where it is not known. r is the difference from the
+    quantized model's residual stream to the unquantized one's where W's output is added to the stream, else 0.
     """
 
-    names: tuple[str, ...]
-    weights: Mapping[str, F32]
+    name: str
+    weights: F32
     moments: F32
-    missing: Mapping[str, F32]
+    missing: F32 | None
 
 
-QuantizeStage = Callable[[Stage], Mapping[str, F32]]
-"""Quantizes the matrices of a stage, saves them, and returns their dequantized fp32 values by name."""
+@dataclass(frozen=True, slots=True)
+class LayerWork:
+    """What quantizing a layer takes from outside, by full names of tensors."""
+
+    infos: Mapping[str, MatrixInfo]
+    vectors: Mapping[str, F32]
+    """Norms and biases."""
+    read: Callable[[str, int, int], F32]
+    """Rows [begin, end) of a matrix, unquantized."""
+    as_is: frozenset[str]
+    """Matrices whose codes are not chosen."""
+    pack: Callable[[str], U8]
+    """The packed bytes of one of these."""
+    choose: Callable[[Chosen], U8]
+    """Packed bytes [tiles, tile_bytes] of those rows."""
+    save: Callable[[str, U8], None]
 
 
 @dataclass(slots=True)
@@ -62,188 +71,228 @@ class Streams:
     seen: F32
 
 
-@dataclass(slots=True)
-class _Layer:
-    """The weights of one layer that are in memory, under short names: unquantized (`exact`) and quantized (`seen`)."""
-
-    prefix: str
-    widest: int
-    exact: dict[str, F32] = field(default_factory=dict)
-    seen: dict[str, F32] = field(default_factory=dict)
-
-
-_ATTENTION: Final = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-_OUTPUT: Final = ("self_attn.o_proj",)
-_GATES: Final = ("mlp.gate_proj", "mlp.up_proj")
-_DOWN: Final = ("mlp.down_proj",)
-
-
-def run_layer(
-    number: int,
-    config: Mapping[str, Any],
-    vectors: Mapping[str, F32],
-    read: ReadTensor,
-    reread: ReadTensor,
-    quantize: QuantizeStage,
-    streams: Streams,
-) -> None:
-    """Quantizes layer `number` and runs both streams through it, in place.
-
-    vectors: the layer's norms and biases, by full name. reread: the dequantized values of a matrix that `quantize` has
-    saved.
-    """
-    shape = block_shape(config, streams.exact.shape[1])
-    prefix = f"model.layers.{number}."
-    short = {name.removeprefix(prefix): values for name, values in vectors.items() if name.startswith(prefix)}
-    layer = _Layer(prefix, int(config["intermediate_size"]), dict(short), dict(short))
-
-    _stage(layer, _ATTENTION, read, quantize, _pairs(layer, streams, lambda x, w: attention_input(x, w, shape)))
-    contexts = _mapped(layer, streams, lambda x, w: attend(attention_input(x, w, shape), w, shape))
-    _drop(layer, _ATTENTION)
-    _stage(layer, _OUTPUT, read, quantize, _pairs(layer, contexts, lambda x, w: x), streams)
-    _add(layer, streams, contexts, lambda x, w: linear(x, w, "self_attn.o_proj"))
-    del contexts
-    _drop(layer, _OUTPUT)
-
-    _stage(layer, _GATES, read, quantize, _pairs(layer, streams, lambda x, w: mlp_input(x, w, shape)))
-
-    def inner(x: F32, weights: Weights) -> F32:
-        return gated(mlp_input(x, weights, shape), weights)
-
-    if streams.exact[..., 0].size * int(config["intermediate_size"]) <= KEPT_VALUES:
-        inners = _mapped(layer, streams, inner)
-        _stage(layer, _DOWN, read, quantize, _pairs(layer, inners, lambda x, w: x), streams)
-        _add(layer, streams, inners, lambda x, w: linear(x, w, "mlp.down_proj"))
-    else:  # computed twice and never kept; the gates are dropped while the down projection is quantized
-
-        def pairs() -> Iterator[tuple[F32, F32]]:
-            yield from _pairs(layer, streams, inner)
-            _drop(layer, _GATES)
-
-        _stage(layer, _DOWN, read, quantize, pairs(), streams)
-        for name in (f"{gate}.weight" for gate in _GATES):
-            layer.exact[name], layer.seen[name] = read(prefix + name), reread(prefix + name)
-        _add(layer, streams, streams, lambda x, w: linear(inner(x, w), w, "mlp.down_proj"))
-
-
-MATRICES: Final = tuple(f"{name}.weight" for name in (*_ATTENTION, *_OUTPUT, *_GATES, *_DOWN))
-"""A layer's matrices under its own short names."""
-
-QuantizeLayer = Callable[[str, Weights, Streams, BlockShape], Mapping[str, F32]]
-"""(prefix of full names, unquantized weights, streams, shape) -> the dequantized values of MATRICES.
-
-The streams hold the unquantized layer's outputs (`exact`) and the quantized layer's inputs (`seen`)."""
-
-
-def run_whole_layer(
-    number: int,
-    config: Mapping[str, Any],
-    vectors: Mapping[str, F32],
-    read: ReadTensor,
-    quantize: QuantizeLayer,
-    streams: Streams,
-) -> None:
-    """As run_layer, for methods that choose all codes of a layer together; all its matrices are in memory."""
-    shape = block_shape(config, streams.exact.shape[1])
-    prefix = f"model.layers.{number}."
-    weights = {name.removeprefix(prefix): values for name, values in vectors.items() if name.startswith(prefix)}
-    weights |= {name: read(prefix + name) for name in MATRICES}
-    layer = _Layer(prefix, int(config["intermediate_size"]), weights, weights)
-    for part in _chunks(layer, streams.exact):
-        streams.exact[part] = block(streams.exact[part], weights, shape)
-    layer.seen = {**weights, **quantize(prefix, weights, streams, shape)}
-    for part in _chunks(layer, streams.seen):
-        streams.seen[part] = block(streams.seen[part], layer.seen, shape)
-
-
 def embedded(ids: NDArray[np.int32], rows: Callable[[NDArray[np.intp]], F32]) -> F32:
     """Embedding rows [windows, tokens, hidden] of ids [windows, tokens]; `rows` reads rows in ascending order."""
     numbers, places = np.unique(ids, return_inverse=True)
     return rows(numbers.astype(np.intp))[places.reshape(ids.shape)]
 
 
-def _stage(
+def run_layer(number: int, decoder: Decoder, work: LayerWork, streams: Streams) -> None:
+    """Quantizes layer `number` and runs both streams through it, in place."""
+    layer = _Layer(number, decoder, work, streams.exact.shape[1])
+    with layer.exact() as engine:
+        inputs = _Inputs(engine, streams.seen, "attention_input")
+        original = _original(engine, streams.exact, layer.kind.mlp_output_norm)
+        if layer.chooses(_ATTENTION):
+            sums = inputs.moved(original["attention_input"])
+            layer.quantize(_ATTENTION, sums.moments, sums.moved)
+        else:
+            layer.quantize(_ATTENTION)
+    _output(layer, original, streams.seen)
+    if layer.kind.experts is not None:
+        _experts(layer, original, streams.seen)
+    else:
+        _mlp(layer, original, streams.seen)
+    streams.exact[:] = original["hidden"].reshape(streams.exact.shape)
+    with layer.seen() as engine:
+        for part, arrays in engine.activations(streams.seen, ("hidden",)):
+            streams.seen[part] = arrays["hidden"].reshape(streams.seen[part].shape)
+
+
+class _Layer:
+    """A layer of which some matrices are quantized already."""
+
+    def __init__(self, number: int, decoder: Decoder, work: LayerWork, window_tokens: int) -> None:
+        self.decoder, self.work, self._tokens = layer_decoder(decoder, number), work, window_tokens
+        self.kind = self.decoder.kinds[0]
+        self._prefix = f"model.layers.{number}."
+        tensors = engine_tensors(self.decoder)
+        self._matrices = {n: t for n, t in tensors.items() if t.role != "vector" and n.startswith(_PREFIX)}
+        self._vectors = {n: work.vectors[self.full(n)] for n, t in tensors.items() if t.role == "vector"}
+        self._packed = {n: self._router(n) for n, t in self._matrices.items() if t.role == "router"}
+
+    def full(self, name: str) -> str:
+        """The name in the whole model of a tensor of layer 0."""
+        return self._prefix + name.removeprefix(_PREFIX)
+
+    def _router(self, name: str) -> U8:
+        return self.work.pack(self.full(name))
+
+    def names(self, *short: str) -> tuple[str, ...]:
+        """Those of these matrices that the layer has."""
+        return tuple(name for name in short if f"{_PREFIX}{name}.weight" in self._matrices)
+
+    def bias(self, short: str) -> F32 | np.float32:
+        """A matrix' bias; 0 where it has none."""
+        return self._vectors.get(f"{_PREFIX}{short}.bias", np.float32(0))
+
+    def tensor(self, short: str) -> EngineTensor:
+        """A matrix as the engine takes it."""
+        return self._matrices[f"{_PREFIX}{short}.weight"]
+
+    def chooses(self, names: tuple[str, ...]) -> bool:
+        """Whether any of the matrices' codes are chosen."""
+        return any(self.full(f"{_PREFIX}{name}.weight") not in self.work.as_is for name in names)
+
+    def exact(self) -> LayerEngine:
+        """The unquantized layer."""
+        matrices = {}
+        for name, tensor in self._matrices.items():
+            rows, cols = tensor.shape
+            info = MatrixInfo("fp32", rows, cols, 0, None, tensor.count)
+            matrices[name] = (info, pack_float(self.work.read(self.full(name), 0, rows), "fp32"))
+        return LayerEngine(LayerFile.of(self.decoder, matrices, self._vectors), self._tokens, exact=True)
+
+    def seen(self) -> LayerEngine:
+        """The layer with what is quantized so far, and zeros for the rest, which is not computed with."""
+        matrices = {}
+        for name in self._matrices:
+            info = self.work.infos[self.full(name)]
+            zeros = None if name in self._packed else np.zeros((info.tiles, info.tile_bytes), np.uint8)
+            matrices[name] = (info, self._packed[name] if zeros is None else zeros)
+        return LayerEngine(LayerFile.of(self.decoder, matrices, self._vectors), self._tokens, exact=False)
+
+    def quantize(self, names: tuple[str, ...], moments: F32 | None = None, missing: Missing | None = None) -> None:
+        """Quantizes matrices that share an input. moments: needed if the codes of any are chosen."""
+        for short in names:
+            name = self.full(f"{_PREFIX}{short}.weight")
+            if name in self.work.as_is:
+                self.keep(short, self.work.pack(name))
+                continue
+            assert moments is not None
+            weights = self.work.read(name, 0, self.tensor(short).shape[0])
+            lacks = None if missing is None else missing(weights)
+            self.keep(short, self.work.choose(Chosen(name, weights, moments, lacks)))
+
+    def keep(self, short: str, packed: U8) -> None:
+        """Takes a quantized matrix, and saves it."""
+        self._packed[f"{_PREFIX}{short}.weight"] = packed
+        self.work.save(self.full(f"{_PREFIX}{short}.weight"), packed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """The inputs of a stage in the quantized model."""
+
+    engine: LayerEngine
+    hidden: F32
+    name: str
+
+    def moved(self, original: F32) -> InputSums:
+        """Sums with the differences of inputs; original: the unquantized model's [tokens, inputs]."""
+        return summed((rows, original[place] - rows) for place, rows, _ in self._rows(()))
+
+    def missed(self, wanted: F32, base: str | None, bias: F32 | np.float32) -> InputSums:
+        """Sums with the differences from what is there before the stage, and its bias, to what is wanted after it.
+
+        base: the activation that the stage's output is added to; "" for the layer's input, None for nothing.
+        """
+
+        def rows() -> Iterator[tuple[F32, F32]]:
+            for place, inputs, arrays in self._rows((base,) if base else ()):
+                there = self.hidden.reshape(-1, self.hidden.shape[-1])[place] if base == "" else np.float32(0)
+                yield inputs, wanted[place] - bias - (arrays[base] if base else there)
+
+        return summed(rows())
+
+    def _rows(self, besides: tuple[str, ...]) -> Iterator[tuple[slice, F32, Arrays]]:
+        tokens = self.hidden.shape[1]
+        for part, arrays in self.engine.activations(self.hidden, (self.name, *besides)):
+            yield slice(part.start * tokens, part.stop * tokens), arrays[self.name], arrays
+
+
+def _original(engine: LayerEngine, hidden: F32, has_output_norm: bool) -> dict[str, F32]:
+    """The unquantized layer's activations, [tokens, ...] each."""
+    names = ["attention_input", "attention_output", "mlp_input", "hidden"]
+    if has_output_norm:
+        names.append("mlp_output")
+    tokens = hidden.shape[0] * hidden.shape[1]
+    kept = {name: np.empty((tokens, hidden.shape[2]), np.float32) for name in names}
+    for part, arrays in engine.activations(hidden, names):
+        for name, values in kept.items():
+            values[part.start * hidden.shape[1] : part.stop * hidden.shape[1]] = arrays[name]
+    return kept
+
+
+def _output(layer: _Layer, original: Arrays, seen: F32) -> None:
+    names, has_norm = ("self_attn.o_proj",), layer.kind.attention_output_norm
+    if not layer.chooses(names):
+        layer.quantize(names)
+        return
+    with layer.seen() as engine:
+        inputs = _Inputs(engine, seen, "output_input")
+        sums = inputs.missed(original["attention_output"], None if has_norm else "", layer.bias(*names))
+    layer.quantize(names, sums.moments, sums.missed)
+
+
+def _mlp(layer: _Layer, original: Arrays, seen: F32) -> None:
+    gates, down = layer.names("mlp.gate_proj", "mlp.up_proj"), ("mlp.down_proj",)
+    if layer.chooses(gates):
+        with layer.seen() as engine:
+            sums = _Inputs(engine, seen, "mlp_input").moved(original["mlp_input"])
+        layer.quantize(gates, sums.moments, sums.moved)
+    else:
+        layer.quantize(gates)
+    if not layer.chooses(down):
+        layer.quantize(down)
+        return
+    has_norm = layer.kind.mlp_output_norm
+    wanted, base = (original["mlp_output"], None) if has_norm else (original["hidden"], "attention_output")
+    with layer.seen() as engine:
+        sums = _Inputs(engine, seen, "down_input").missed(wanted, base, layer.bias(*down))
+    # Where only attention has a norm of its own, "attention_output" is not the residual stream.
+    corrects = has_norm or not layer.kind.attention_output_norm
+    layer.quantize(down, sums.moments, sums.missed if corrects else None)
+
+
+def _experts(layer: _Layer, original: Arrays, seen: F32) -> None:
+    """Experts' codes are chosen with the moments of their own inputs; only the shared MLP's gate and up are moved."""
+    gates, down = layer.names("mlp.experts.gate_proj", "mlp.experts.up_proj"), ("mlp.experts.down_proj",)
+    shared, shared_down = layer.names("mlp.shared.gate_proj", "mlp.shared.up_proj"), layer.names("mlp.shared.down_proj")
+    with layer.seen() as engine:
+        arrays, pairs = _collected(engine, seen, ("mlp_input", "pairs"))
+    inputs = arrays["mlp_input"]
+    sums = summed([(inputs, original["mlp_input"] - inputs)])
+    layer.quantize(shared, sums.moments, sums.moved)
+    _quantize_experts(layer, gates, lambda rows: inputs[pairs[rows, 0]], pairs[:, 1], sums.moments)
+    with layer.seen() as engine:
+        wanted = ("down_input", "pairs", *(("shared_down_input",) if shared else ()))
+        arrays, pairs = _collected(engine, seen, wanted)
+    inners = arrays["down_input"]
+    _quantize_experts(layer, down, lambda rows: inners[rows], pairs[:, 1], mean_square(inners))
+    if shared:
+        layer.quantize(shared_down, mean_square(arrays["shared_down_input"]))
+
+
+def _collected(engine: LayerEngine, hidden: F32, wanted: tuple[str, ...]) -> tuple[dict[str, F32], NDArray[np.int32]]:
+    """Activations of all windows by name, and the pairs of a token, counted over all windows, and an expert."""
+    found: dict[str, list[NDArray[Any]]] = {name: [] for name in wanted}
+    for part, arrays in engine.activations(hidden, wanted):
+        for name in wanted:
+            found[name].append(arrays[name])
+        found["pairs"][-1][:, 0] += part.start * hidden.shape[1]
+    joined = {name: np.concatenate(parts) for name, parts in found.items()}
+    return joined, joined.pop("pairs")
+
+
+def _quantize_experts(
     layer: _Layer,
     names: tuple[str, ...],
-    read: ReadTensor,
-    quantize: QuantizeStage,
-    inputs: Iterator[tuple[F32, F32]],
-    residual: Streams | None = None,
+    inputs: Callable[[NDArray[np.intp]], F32],
+    experts: NDArray[np.int32],
+    moments: F32,
 ) -> None:
-    full = {name: f"{layer.prefix}{name}.weight" for name in names}
-    moments, drift, residual_missing = _moments(inputs, residual)
-    weights = {name: read(name) for name in full.values()}
-    missing = {name: values @ drift for name, values in weights.items()}
-    del drift
-    if residual_missing is not None:
-        for values in missing.values():
-            values += residual_missing
-    quantized = quantize(Stage(tuple(full.values()), weights, moments, missing))
-    for name, tensor in full.items():
-        layer.exact[f"{name}.weight"] = weights[tensor]
-        layer.seen[f"{name}.weight"] = quantized[tensor]
-
-
-def _moments(inputs: Iterator[tuple[F32, F32]], residual: Streams | None) -> tuple[F32, F32, F32 | None]:
-    """The means over tokens of s s^T, of (x - s) s^T, and of r s^T where there is a residual stream (see Stage)."""
-    moments = drift = missing = np.zeros((0, 0), np.float32)
-    windows = tokens = 0
-    for exact, seen in inputs:
-        flat, original = (x.reshape(-1, x.shape[-1]) for x in (seen, exact))
-        width = flat.shape[1]
-        if not windows:
-            moments, drift = (np.zeros((width, width), np.float32) for _ in range(2))
-            missing = np.zeros((0 if residual is None else residual.seen.shape[-1], width), np.float32)
-        _add_product(moments, flat, flat)
-        _add_product(drift, original - flat, flat)
-        if residual is not None:
-            part = slice(windows, windows + len(seen))
-            difference = residual.exact[part] - residual.seen[part]
-            _add_product(missing, difference.reshape(len(flat), -1), flat)
-        windows += len(seen)
-        tokens += len(flat)
-    for total in (moments, drift, missing):
-        total /= np.float32(tokens)
-    return moments, drift, missing if residual is not None else None
-
-
-def _add_product(total: F32, left: F32, right: F32) -> None:
-    """total += left^T right, some rows at a time, because the product of wide inputs takes too much memory."""
-    for begin in range(0, len(total), _PRODUCT_ROWS):
-        part = slice(begin, begin + _PRODUCT_ROWS)
-        total[part] += left[:, part].T @ right
-
-
-def _mapped(layer: _Layer, streams: Streams, function: Callable[[F32, Weights], F32]) -> Streams:
-    mapped: list[F32] = []
-    done = 0
-    for pair in _pairs(layer, streams, function):
-        if not mapped:
-            mapped = [np.empty((len(streams.exact), *values.shape[1:]), np.float32) for values in pair]
-        for whole, values in zip(mapped, pair, strict=True):
-            whole[done : done + len(values)] = values
-        done += len(pair[0])
-    return Streams(*mapped)
-
-
-def _pairs(layer: _Layer, streams: Streams, function: Callable[[F32, Weights], F32]) -> Iterator[tuple[F32, F32]]:
-    for part in _chunks(layer, streams.exact):
-        yield function(streams.exact[part], layer.exact), function(streams.seen[part], layer.seen)
-
-
-def _add(layer: _Layer, streams: Streams, inputs: Streams, function: Callable[[F32, Weights], F32]) -> None:
-    for part in _chunks(layer, streams.exact):
-        streams.exact[part] += function(inputs.exact[part], layer.exact)
-        streams.seen[part] += function(inputs.seen[part], layer.seen)
-
-
-def _drop(layer: _Layer, names: tuple[str, ...]) -> None:
-    for name in names:
-        del layer.exact[f"{name}.weight"], layer.seen[f"{name}.weight"]
-
-
-def _chunks(layer: _Layer, windows: F32) -> Iterator[slice]:
-    """Runs of windows whose widest activations are at most about _CHUNK_VALUES."""
-    step = max(1, _CHUNK_VALUES // (windows.shape[1] * layer.widest))
-    for begin in range(0, len(windows), step):
-        yield slice(begin, min(begin + step, len(windows)))
+    """names: stacks that share their inputs. experts: whose each row is."""
+    chosen = tuple(name for name in names if layer.chooses((name,)))
+    layer.quantize(tuple(name for name in names if name not in chosen))
+    if not chosen:
+        return
+    count = layer.tensor(chosen[0]).count
+    packed: dict[str, list[U8]] = {name: [] for name in chosen}
+    for expert, own in enumerate(expert_moments(inputs, experts, count, moments)):
+        for short, parts in packed.items():
+            name, rows = layer.full(f"{_PREFIX}{short}.weight"), layer.tensor(short).shape[0] // count
+            weights = layer.work.read(name, expert * rows, (expert + 1) * rows)
+            parts.append(layer.work.choose(Chosen(name, weights, own, None)))
+    for short, parts in packed.items():
+        layer.keep(short, np.concatenate(parts))

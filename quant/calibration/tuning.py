@@ -8,15 +8,16 @@ optimizer is Adam (Kingma and Ba 2014). Does not know how codes were chosen, nor
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quant.calibration.block import BlockShape, block, block_gradients, block_shape, norm_gradients, rms_norm
-from quant.calibration.layers import MATRICES
+from quant.calibration.whole_layers import MATRICES
 from quant.codes.dequantize import dequantize
 from quant.codes.matrix import F32, QuantizedMatrix
+from quant.families.description import Decoder
 from quant.methods.grids import grid_of
 from quant.methods.problem import Rounding
 
@@ -95,7 +96,7 @@ class Lesson:
 class Student:
     """The model that is tuned."""
 
-    config: Mapping[str, Any]
+    decoder: Decoder
     read: ReadMatrix
     parameters: Parameters
 
@@ -117,8 +118,8 @@ def tune_step(student: Student, lesson: Lesson, number: int, steps: list[NDArray
 
 def loss_and_gradients(student: Student, lesson: Lesson, part: NDArray[np.intp]) -> tuple[float, dict[str, F32]]:
     """Mean KL divergence in nats a token over some windows, and its gradients by parameter."""
-    shape = block_shape(student.config, lesson.embedded.shape[1])
-    layers = int(student.config["num_hidden_layers"])
+    shape = block_shape(student.decoder, lesson.embedded.shape[1])
+    layers = len(student.decoder.layers)
     inputs = [lesson.embedded[part]]
     for number in range(layers):
         weights, _ = _layer(student, number)

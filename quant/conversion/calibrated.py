@@ -6,21 +6,23 @@ the next layer; the result is the same bit for bit. Does not know the packed fil
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from quant.calibration.block import BlockShape, Weights
-from quant.calibration.layers import MATRICES, Stage, Streams, embedded, run_layer, run_whole_layer
+from quant.calibration.layers import Chosen, LayerWork, Streams, embedded, run_layer
 from quant.calibration.sign_round import STEPS, sign_round_layer
 from quant.calibration.text import calibration_windows
+from quant.calibration.whole_layers import MATRICES, run_whole_layer
 from quant.calibration.work_folder import WorkFolder
 from quant.codes.dequantize import dequantize
 from quant.codes.matrix import F32, U8
 from quant.conversion.mixed import Option, Unit, allocate, layer_options
-from quant.conversion.pieces import keeps, read_rows, read_whole
+from quant.conversion.pieces import finite_rows, keeps, read_rows, read_whole
+from quant.families.description import Decoder
 from quant.methods.problem import MatrixProblem, Rounding, corrected
 from quant.methods.registry import METHODS
 from quant.packed.packed_matrix import MatrixInfo, pack_quantized, unpacked
@@ -42,17 +44,15 @@ Piece = Callable[[str, MatrixInfo, int, int], U8]
 """(name, info, begin, end) -> packed rows, rounded to nearest or with the source's codes kept."""
 
 
-def windows_for(
-    config: Mapping[str, Any], tokenizer_folder: Path, text: Path | None, share: float = 1.0
-) -> NDArray[np.int32]:
+def windows_for(decoder: Decoder, tokenizer_folder: Path, text: Path | None, share: float = 1.0) -> NDArray[np.int32]:
     """Calibration windows for a model, int32 [windows, tokens].
 
     TOKENS_PER_INPUT tokens for each input of the widest matrix, at least LEAST_TOKENS and at most what MOST_VALUES
     activations hold. share: the part of the windows that is used to choose codes; there are 1 / share times as many.
     """
-    widest = max(int(config["intermediate_size"]), int(config["hidden_size"]))
-    tokens = min(WINDOW_TOKENS, int(config["max_position_embeddings"]))
-    wanted = min(max(TOKENS_PER_INPUT * widest, LEAST_TOKENS), MOST_VALUES // int(config["hidden_size"]))
+    widest = max(decoder.widest_inner, decoder.hidden_size)
+    tokens = min(WINDOW_TOKENS, decoder.max_positions)
+    wanted = min(max(TOKENS_PER_INPUT * widest, LEAST_TOKENS), MOST_VALUES // decoder.hidden_size)
     return calibration_windows(tokenizer_folder, text, windows=max(1, int(wanted // tokens / share)), tokens=tokens)
 
 
@@ -69,14 +69,14 @@ def mixed_roundings(
 
     Raises QuantError where the budget is too small.
     """
-    config, options = checkpoint.config, dict[Unit, tuple[Option, ...]]()
+    decoder, options = checkpoint.decoder, dict[Unit, tuple[Option, ...]]()
     tensor = checkpoint.tensors[_EMBEDDING]
     few = ids[:SENSITIVITY_WINDOWS, :SENSITIVITY_TOKENS]
     x = embedded(few, lambda rows: gathered(rows, tensor.shape, lambda begin, end: read_rows(tensor, begin, end)))
-    for number in tqdm(range(int(config["num_hidden_layers"])), "Weighing", unit="layer", disable=not progress):
+    for number in tqdm(range(len(decoder.layers)), "Weighing", unit="layer", disable=not progress):
         base = infos[f"model.layers.{number}.mlp.down_proj.weight"]
         found, x = layer_options(
-            number, config, vectors, lambda name: read_whole(checkpoint.tensors[name]), x, _rounding(base)
+            number, decoder, vectors, lambda name: read_whole(checkpoint.tensors[name]), x, _rounding(base)
         )
         options |= found
     weights = sum(infos[name].rows * infos[name].cols for unit in options for name in unit)
@@ -99,12 +99,18 @@ def calibrate(
     ids: calibration windows [windows, tokens]. piece: packs a matrix for which no codes are chosen. Raises TensorError
     where weights are not finite.
     """
-    layers = int(checkpoint.config["num_hidden_layers"])
-    streams = _streams(checkpoint, infos, ids, piece, work)
+    layers = len(checkpoint.decoder.layers)
+    streams = _streams(checkpoint, infos, vectors, ids, piece, work)
     as_is = kept_as_they_are(checkpoint, infos)
-
-    def quantize(stage: Stage) -> Mapping[str, F32]:
-        return {name: _quantize(name, stage, infos[name], method, name in as_is, piece, work) for name in stage.names}
+    layer_work = LayerWork(
+        infos=infos,
+        vectors=vectors,
+        read=lambda name, begin, end: finite_rows(checkpoint.tensors[name], begin, end),
+        as_is=as_is,
+        pack=lambda name: piece(name, infos[name], 0, infos[name].rows),
+        choose=lambda chosen: _choose(chosen, _rounding(infos[chosen.name]), method),
+        save=work.save,
+    )
 
     def quantize_layer(prefix: str, weights: Weights, seen: Streams, shape: BlockShape) -> Mapping[str, F32]:
         return _sign_round(prefix, weights, infos, seen, shape, as_is, piece, work)
@@ -112,15 +118,12 @@ def calibrate(
     def read(name: str) -> F32:
         return read_whole(checkpoint.tensors[name])
 
-    def reread(name: str) -> F32:
-        return unpacked(np.asarray(work.load(name)), infos[name])
-
     numbers = range(work.steps_done, layers)
     for number in tqdm(numbers, "Calibrating", layers, initial=work.steps_done, unit="layer", disable=not progress):
         if method == SIGN_ROUND:
-            run_whole_layer(number, checkpoint.config, vectors, read, quantize_layer, streams)
+            run_whole_layer(number, checkpoint.decoder, vectors, read, quantize_layer, streams)
         else:
-            run_layer(number, checkpoint.config, vectors, read, reread, quantize, streams)
+            run_layer(number, checkpoint.decoder, layer_work, streams)
         for name, values in (("exact", streams.exact), ("seen", streams.seen)):
             work.save(f"{name}-{number}", values)
         work.finish_step(number)
@@ -146,9 +149,14 @@ def seen_rows(rows: NDArray[np.intp], infos: Mapping[str, MatrixInfo], piece: Pi
 
 
 def _streams(
-    checkpoint: Source, infos: Mapping[str, MatrixInfo], ids: NDArray[np.int32], piece: Piece, work: WorkFolder
+    checkpoint: Source,
+    infos: Mapping[str, MatrixInfo],
+    vectors: Mapping[str, F32],
+    ids: NDArray[np.int32],
+    piece: Piece,
+    work: WorkFolder,
 ) -> Streams:
-    done = min(work.steps_done, int(checkpoint.config["num_hidden_layers"]))
+    done = min(work.steps_done, len(checkpoint.decoder.layers))
     if done:
         return Streams(*(np.array(work.load(f"{name}-{done - 1}")) for name in ("exact", "seen")))
     tensor = checkpoint.tensors[_EMBEDDING]
@@ -156,7 +164,26 @@ def _streams(
     def exact(rows: NDArray[np.intp]) -> F32:
         return gathered(rows, tensor.shape, lambda begin, end: read_rows(tensor, begin, end))
 
-    return Streams(embedded(ids, exact), embedded(ids, lambda rows: seen_rows(rows, infos, piece)))
+    streams = Streams(embedded(ids, exact), embedded(ids, lambda rows: seen_rows(rows, infos, piece)))
+    for stream in (streams.exact, streams.seen):
+        enter(stream, checkpoint.decoder, vectors)
+    return streams
+
+
+def enter(x: F32, decoder: Decoder, vectors: Mapping[str, F32]) -> None:
+    """Makes embedding rows [windows, tokens, hidden] what the first layer gets, in place: scaled, normalized."""
+    if decoder.embedding_scale != 1:
+        x *= np.float32(decoder.embedding_scale)
+    if not decoder.embedding_norm:
+        return
+    weight, bias = (vectors.get(f"model.embed_norm.{name}") for name in ("weight", "bias"))
+    assert weight is not None
+    for window in x:
+        if decoder.norm == "layer":
+            window -= window.mean(-1, keepdims=True)
+        window /= np.sqrt(np.square(window).mean(-1, keepdims=True) + np.float32(decoder.norm_epsilon))
+        window *= weight
+        window += np.float32(0) if bias is None else bias
 
 
 def gathered(rows: NDArray[np.intp], shape: tuple[int, ...], read: Callable[[int, int], F32]) -> F32:
@@ -170,17 +197,11 @@ def gathered(rows: NDArray[np.intp], shape: tuple[int, ...], read: Callable[[int
     return result
 
 
-def _quantize(
-    name: str, stage: Stage, info: MatrixInfo, method: str, as_is: bool, piece: Piece, work: WorkFolder
-) -> F32:
-    if as_is:
-        packed = piece(name, info, 0, info.rows)
-    else:
-        rounding = _rounding(info)
-        weights = corrected(stage.weights[name], stage.moments, stage.missing[name])
-        packed = pack_quantized(METHODS[method](MatrixProblem(name, weights, rounding, stage.moments)))
-    work.save(name, packed)
-    return unpacked(packed, info)
+def _choose(chosen: Chosen, rounding: Rounding, method: str) -> U8:
+    weights = chosen.weights
+    if chosen.missing is not None:
+        weights = corrected(weights, chosen.moments, chosen.missing)
+    return pack_quantized(METHODS[method](MatrixProblem(chosen.name, weights, rounding, chosen.moments)))
 
 
 def _sign_round(

@@ -8,24 +8,36 @@ Knows neither files nor codes.
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, cast
 
 import numpy as np
 
 from quant.calibration import sign_round
-from quant.calibration.layers import KEPT_VALUES
+from quant.calibration.layer_engine import LayerEngine
+from quant.calibration.layer_file import LayerFile
 from quant.calibration.tuning import BATCH_WINDOWS
-from quant.codes.matrix import F32
+from quant.codes.matrix import F32, U8, WeightType
+from quant.conversion.model_shape import ModelShape, StageShape, weights_of
+from quant.families.description import Attention, Decoder, Layer, Mlp, Rope
+from quant.families.names import engine_tensors
 from quant.methods.problem import MatrixProblem, Rounding, corrected
 from quant.methods.registry import METHODS
+from quant.packed.packed_matrix import MatrixInfo
 
 _BASE_BYTES: Final = 160 << 20
 """The interpreter, its libraries and the pieces that are being written."""
 _SAMPLE_ROWS: Final = 288
 _SAMPLE_WIDTHS: Final = (128, 768)
+_SAMPLE_HIDDEN: Final = 768
+_SAMPLE_TOKENS: Final = 1024
+_ACTIVATIONS_KEPT: Final = 5
+"""The unquantized layer's activations that are kept for all tokens, each as wide as the residual stream."""
+_COPIED_ROWS: Final = 16
+"""How often a value of the residual stream is copied or subtracted in a layer."""
 _SIGN_ROUND_PASSES: Final = 60
 """Times that one step of signround reads or writes all values of a layer."""
 _TUNING_PASSES: Final = 16
@@ -35,49 +47,6 @@ _WEIGHED_KINDS: Final = 5
 _WEIGHED_PRODUCTS: Final = 6 * 2 * 1024
 """Operations for each weight: six passes of SENSITIVITY_WINDOWS windows."""
 _MINUTE_S, _HOUR_S = 60.0, 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class ModelShape:
-    """What a conversion's cost depends on."""
-
-    layers: int
-    hidden: int
-    inner: int
-    heads: int
-    queries: int
-    """Outputs of the query projection; `keys`: of the key and of the value projection."""
-    keys: int
-    vocabulary: int
-
-    @staticmethod
-    def of(config: Mapping[str, Any]) -> "ModelShape":
-        """From a completed config."""
-        heads, head = int(config["num_attention_heads"]), int(config["head_dim"])
-        return ModelShape(
-            layers=int(config["num_hidden_layers"]),
-            hidden=int(config["hidden_size"]),
-            inner=int(config["intermediate_size"]),
-            heads=heads,
-            queries=heads * head,
-            keys=int(config["num_key_value_heads"]) * head,
-            vocabulary=int(config["vocab_size"]),
-        )
-
-    @property
-    def stages(self) -> tuple[tuple[int, int, int], ...]:
-        """Of a layer: the matrices that share an input, as outputs of all, inputs, how many matrices."""
-        return (
-            (self.queries + 2 * self.keys, self.hidden, 3),
-            (self.hidden, self.queries, 1),
-            (2 * self.inner, self.hidden, 2),
-            (self.hidden, self.inner, 1),
-        )
-
-    @property
-    def layer_weights(self) -> int:
-        """Of a layer's matrices."""
-        return sum(outputs * inputs for outputs, inputs, _ in self.stages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +82,10 @@ class Speeds:
     """Of this machine, in seconds for one operation on all cores that this process may use."""
 
     product_s: float
-    """A floating-point operation of a matrix product."""
+    """A floating-point operation of a matrix product, in NumPy."""
+    exact_s: float
+    """The same in the engine, in fp32; quantized_s: with int8 activations."""
+    quantized_s: float
     value_s: float
     """Reading, changing or writing one fp32 value of a large array."""
     choice_s: tuple[float, float]
@@ -137,7 +109,7 @@ def measured(plan: Plan, rounding: Rounding | None, round_some: Callable[[], int
     data = bytes(8 << 20)
     hashed_byte_s = _timed(lambda: hashlib.sha256(data)) / len(data)
     if rounding is None:
-        return Speeds(0.0, 0.0, (0.0, 0.0), rounding_s, hashed_byte_s, threads)
+        return Speeds(0.0, 0.0, 0.0, 0.0, (0.0, 0.0), rounding_s, hashed_byte_s, threads)
     width = min(plan.shape.hidden, 2048)
     inner = min(plan.shape.inner, 4096)
     left, right = np.full((plan.window_tokens, width), 0.5, np.float32), np.full((width, inner), 0.5, np.float32)
@@ -150,25 +122,25 @@ def measured(plan: Plan, rounding: Rounding | None, round_some: Callable[[], int
         few, many = (_choice_s(base, rounding, width, threads) for width in _SAMPLE_WIDTHS)
         slope = max(0.0, (many - few) / (_SAMPLE_WIDTHS[1] - _SAMPLE_WIDTHS[0]))
         choice = (max(0.0, few - slope * _SAMPLE_WIDTHS[0]), slope)
-    return Speeds(product_s, value_s, choice, rounding_s, hashed_byte_s, threads)
+    return Speeds(product_s, *_engine_s(plan), value_s, choice, rounding_s, hashed_byte_s, threads)
 
 
 def seconds(plan: Plan, speeds: Speeds, steps_done: int = 0) -> float:
     """The time of the plan. steps_done: layers, and then steps of tuning, that an earlier run has finished."""
-    layers = plan.shape.layers
+    shape, layers = plan.shape, plan.shape.layers
     total = plan.source_bytes * speeds.hashed_byte_s + plan.rounded_weights * speeds.rounding_s / speeds.threads
     if plan.is_weighed:
-        weights = layers * plan.shape.layer_weights
-        total += weights * (_WEIGHED_KINDS * speeds.rounding_s + _WEIGHED_PRODUCTS * speeds.product_s)
+        total += shape.weights * (_WEIGHED_KINDS * speeds.rounding_s + _WEIGHED_PRODUCTS * speeds.product_s)
     if plan.method == "rtn":
         return total
-    total += max(0, layers - steps_done) * _layer_s(plan, speeds)
+    layer_s = _sign_round_layer_s if plan.method == "signround" else _layer_s
+    total += sum(layer_s(plan, speeds, stages) for stages in shape.stages[steps_done:])
     if plan.method == "tuned":
         steps = plan.tuning_windows // BATCH_WINDOWS
         done = max(0, steps_done - layers)
-        forward = 2 * plan.shape.layer_weights * layers
         if steps_done <= layers:
-            total += plan.tuning_tokens * (forward * speeds.product_s + _softmax_s(plan, speeds) * layers)
+            answers = 2 * shape.weights * speeds.product_s + _softmax_s(plan, speeds) * layers
+            total += plan.tuning_tokens * answers
         total += max(0, steps - done) * _tuning_step_s(plan, speeds)
     return total
 
@@ -178,12 +150,12 @@ def memory_bytes(plan: Plan) -> int:
     shape = plan.shape
     if plan.method == "rtn":
         return _BASE_BYTES
-    kept = plan.tokens * shape.inner if plan.tokens * shape.inner <= KEPT_VALUES else 0
     streams = 2 * plan.tokens * shape.hidden
+    layer_weights = weights_of(shape.largest_layer)
     if plan.method == "signround":
-        return _BASE_BYTES + 4 * (streams + 12 * shape.layer_weights)
-    down = 4 * shape.inner * shape.hidden + 6 * shape.inner**2 + 6 * shape.hidden * shape.inner
-    calibration = streams + 2 * kept + down
+        return _BASE_BYTES + 4 * (streams + 12 * layer_weights)
+    calibration = streams + _ACTIVATIONS_KEPT * plan.tokens * shape.hidden
+    calibration += max(2 * layer_weights, *(_stage_values(plan, stage) for stage in shape.largest_layer))
     tuning = 0
     if plan.method == "tuned":
         batch = BATCH_WINDOWS * plan.window_tokens
@@ -191,8 +163,9 @@ def memory_bytes(plan: Plan) -> int:
             2 * plan.tuning_tokens * shape.hidden
             + 2 * shape.vocabulary * shape.hidden
             + 4 * _MOST_LOGIT_TOKENS * shape.vocabulary
-            + shape.layers * (shape.layer_weights // 2 + batch * shape.hidden)
-            + 4 * shape.layer_weights
+            + shape.weights // 2
+            + shape.layers * batch * shape.hidden
+            + 4 * layer_weights
             + 10 * batch * shape.inner
         )
     return _BASE_BYTES + 4 * max(calibration, tuning)
@@ -206,8 +179,8 @@ def disk_bytes(plan: Plan) -> int:
     streams = 2 * 2 * 4 * plan.tokens * shape.hidden
     tuning = 0
     if plan.method == "tuned":
-        packed = shape.layers * shape.layer_weights * 17 // 32
-        states = 2 * 3 * 4 * shape.layers * shape.layer_weights // 64
+        packed = shape.weights * 17 // 32
+        states = 2 * 3 * 4 * shape.weights // 64
         tuning = packed + states + 4 * plan.tuning_tokens * shape.hidden
     return 2 * plan.output_bytes + streams + tuning
 
@@ -239,22 +212,37 @@ def gigabytes(size_bytes: int) -> str:
     return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:.0f} MB"
 
 
-def _layer_s(plan: Plan, speeds: Speeds) -> float:
+def _layer_s(plan: Plan, speeds: Speeds, stages: tuple[StageShape, ...]) -> float:
     """One layer: both streams run through it, moments of every input, and the codes."""
-    shape, tokens = plan.shape, plan.tokens
-    if plan.method == "signround":
-        batch = sign_round.BATCH_WINDOWS * plan.window_tokens
-        step = 8 * batch * shape.layer_weights * speeds.product_s
-        step += _SIGN_ROUND_PASSES * shape.layer_weights * speeds.value_s + 4 * batch * _softmax_s(plan, speeds)
-        return sign_round.STEPS * step + 4 * tokens * shape.layer_weights * speeds.product_s
-    gates = 2 * shape.hidden * shape.inner if tokens * shape.inner > KEPT_VALUES else 0
-    products = 4 * tokens * (shape.layer_weights + gates)
-    choices = 0.0
-    for outputs, inputs, matrices in shape.stages:
-        products += 4 * tokens * inputs**2 + 2 * outputs * inputs**2 + matrices * inputs**3
-        choices += outputs * inputs * (speeds.choice_s[0] + inputs * speeds.choice_s[1])
-    products += 2 * tokens * shape.hidden * (shape.queries + shape.inner)  # what the residual stream misses
-    return products * speeds.product_s + choices + 2 * tokens * _softmax_s(plan, speeds)
+    tokens = plan.tokens
+    total = _COPIED_ROWS * tokens * plan.shape.hidden * speeds.value_s
+    for stage in stages:
+        outputs, inputs = stage.outputs, stage.inputs
+        total += 2 * tokens * stage.used_weights * (speeds.exact_s + stage.runs * speeds.quantized_s)
+        # NumPy computes one half of a symmetric product.
+        products = tokens * stage.per_token * inputs**2
+        if stage.experts > 1:
+            products *= 2
+        elif stage.corrected:
+            products += 2 * tokens * inputs * min(inputs, outputs) + 6 * outputs * inputs**2
+        products += stage.matrices * stage.experts * inputs**3
+        total += products * speeds.product_s
+        total += stage.weights * (speeds.choice_s[0] + inputs * speeds.choice_s[1])
+    return total
+
+
+def _stage_values(plan: Plan, stage: StageShape) -> int:
+    """The values that are held while a stage's codes are chosen."""
+    held = 6 * stage.inputs**2 + 6 * stage.outputs * stage.inputs
+    return held if stage.experts == 1 else held + 2 * plan.tokens * stage.per_token * stage.inputs
+
+
+def _sign_round_layer_s(plan: Plan, speeds: Speeds, stages: tuple[StageShape, ...]) -> float:
+    weights = weights_of(stages)
+    batch = sign_round.BATCH_WINDOWS * plan.window_tokens
+    step = 8 * batch * weights * speeds.product_s
+    step += _SIGN_ROUND_PASSES * weights * speeds.value_s + 4 * batch * _softmax_s(plan, speeds)
+    return sign_round.STEPS * step + 4 * plan.tokens * weights * speeds.product_s
 
 
 def _softmax_s(plan: Plan, speeds: Speeds) -> float:
@@ -265,7 +253,7 @@ def _softmax_s(plan: Plan, speeds: Speeds) -> float:
 
 def _tuning_step_s(plan: Plan, speeds: Speeds) -> float:
     shape, tokens = plan.shape, BATCH_WINDOWS * plan.window_tokens
-    weights = shape.layers * shape.layer_weights
+    weights = shape.weights
     products = 8 * tokens * weights + 6 * tokens * shape.vocabulary * shape.hidden
     values = _TUNING_PASSES * weights + 2 * _SOFTMAX_PASSES * tokens * shape.vocabulary
     return products * speeds.product_s + values * speeds.value_s + 6 * tokens * shape.layers * _softmax_s(plan, speeds)
@@ -285,6 +273,37 @@ def _choice_s(method: str, rounding: Rounding, width: int, threads: int) -> floa
         METHODS[method](problem)
 
     return _timed(choose) / weights.size
+
+
+def _engine_s(plan: Plan) -> tuple[float, float]:
+    """Seconds for an operation of a product with fp32 weights and activations, and with int4 and int8 ones."""
+    tokens, hidden = plan.window_tokens, _SAMPLE_HIDDEN
+    decoder = Decoder(
+        1, hidden, tokens, hidden // 64, hidden // 64, 64, (Layer(Attention(0.125), Mlp(2 * hidden)),), (0,),
+        ropes=(Rope(64, (1.0,) * 32),), tied_head=True, final_norm=False,
+    )  # fmt: skip
+    times = []
+    tensors = {name: each for name, each in engine_tensors(decoder).items() if each.role != "embedding"}
+    weights = sum(each.shape[0] * each.shape[1] for each in tensors.values() if each.role == "linear")
+    windows = max(1, _SAMPLE_TOKENS // tokens)
+    hidden_states = np.random.default_rng(0).standard_normal((windows, tokens, hidden), np.float32)
+    for kind, group in (("fp32", 0), ("sym_int4", 64)):
+        matrices: dict[str, tuple[MatrixInfo, U8]] = {}
+        for name, each in tensors.items():
+            if each.role == "linear":
+                rows, cols = each.shape
+                info = MatrixInfo(cast("WeightType", kind), rows, cols, group, None)
+                matrices[name] = (info, np.zeros((info.tiles, info.tile_bytes), np.uint8))
+        vectors = {name: np.ones(each.shape[0], np.float32) for name, each in tensors.items() if each.role == "vector"}
+        with LayerEngine(LayerFile.of(decoder, matrices, vectors), tokens, exact=not group) as engine:
+            run = partial(_run, engine, hidden_states)
+            times.append(_timed(run) / (2 * weights * windows * tokens))
+    return times[0], times[1]
+
+
+def _run(engine: LayerEngine, hidden: F32) -> None:
+    for _ in engine.activations(hidden, ("hidden",)):
+        pass
 
 
 def _timed(work: Callable[[], object]) -> float:

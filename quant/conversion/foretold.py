@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from quant.codes.matrix import IntegerType
 from quant.conversion.calibrated import FOUR_BIT
 from quant.conversion.estimate import (
-    ModelShape,
     Plan,
     Speeds,
     available_memory_bytes,
@@ -25,13 +24,14 @@ from quant.conversion.estimate import (
     memory_bytes,
     seconds,
 )
+from quant.conversion.model_shape import ModelShape
 from quant.conversion.pieces import PieceMaker
 from quant.conversion.tuned import TUNED, divided
 from quant.errors import ResourceError
+from quant.families.names import EngineTensor
 from quant.files.free_space import SPARE_BYTES, free_bytes
 from quant.methods.problem import Rounding
 from quant.packed.packed_matrix import TILE_OUTPUTS, MatrixInfo
-from quant.sources.model_config import ExpectedTensor
 from quant.sources.source import Source
 
 _SAMPLE_VALUES = 1 << 20
@@ -39,7 +39,7 @@ _SAMPLE_VALUES = 1 << 20
 
 def plan_of(
     checkpoint: Source,
-    expected: Mapping[str, ExpectedTensor],
+    expected: Mapping[str, EngineTensor],
     infos: Mapping[str, MatrixInfo],
     method: str,
     ids: NDArray[np.int32] | None,
@@ -59,7 +59,7 @@ def plan_of(
     # Matrices of the layers are packed when their codes are chosen.
     packed_late = [info for name, info in infos.items() if method == "rtn" or expected[name].role != "linear"]
     return Plan(
-        shape=ModelShape.of(checkpoint.config),
+        shape=ModelShape.of(checkpoint.decoder),
         method=method,
         window_tokens=tokens,
         windows=windows,

@@ -7,15 +7,16 @@ output. The budget is spent where it removes most of that error. Does not know h
 import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from quant.calibration.block import BlockShape, attend, attention_input, block, block_shape, gated, linear, mlp_input
-from quant.calibration.layers import ReadTensor
+from quant.calibration.whole_layers import ReadTensor
 from quant.codes.dequantize import dequantize
 from quant.codes.matrix import F32, IntegerType
 from quant.errors import QuantError
+from quant.families.description import Decoder
 from quant.methods.problem import MatrixProblem, Rounding
 from quant.methods.rounding import round_to_nearest
 from quant.packed.packed_matrix import MatrixInfo
@@ -48,7 +49,7 @@ def bits_per_weight(kind: IntegerType, group: int) -> float:
 
 
 def layer_options(
-    number: int, config: Mapping[str, Any], vectors: Mapping[str, F32], read: ReadTensor, x: F32, base: Rounding
+    number: int, decoder: Decoder, vectors: Mapping[str, F32], read: ReadTensor, x: F32, base: Rounding
 ) -> tuple[dict[Unit, tuple[Option, ...]], F32]:
     """The options of every unit, under the full names of its matrices and cheapest first, and the layer's output.
 
@@ -60,7 +61,7 @@ def layer_options(
     prefix = f"model.layers.{number}."
     weights = {name.removeprefix(prefix): values for name, values in vectors.items() if name.startswith(prefix)}
     weights |= {f"{name}.weight": read(f"{prefix}{name}.weight") for unit in UNITS for name in unit}
-    shape = block_shape(config, x.shape[1])
+    shape = block_shape(decoder, x.shape[1])
     exact = block(x, weights, shape)
     size = np.einsum("...i,...i->...", exact, exact) + np.float32(1e-30)
     powers = input_powers(x, weights, shape)
@@ -119,7 +120,7 @@ def with_roundings(infos: Mapping[str, MatrixInfo], roundings: Mapping[str, Roun
     changed = dict(infos)
     for name, rounding in roundings.items():
         info = infos[name]
-        changed[name] = MatrixInfo(rounding.type, info.rows, info.cols, rounding.group, rounding.table)
+        changed[name] = MatrixInfo(rounding.type, info.rows, info.cols, rounding.group, rounding.table, info.count)
     return changed
 
 

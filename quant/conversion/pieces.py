@@ -56,10 +56,15 @@ def read_rows(tensor: SourceTensor, begin: int, end: int) -> F32:
 
 def read_whole(tensor: SourceTensor) -> F32:
     """A whole tensor as fp32 values. Raises TensorError for NaN or infinite ones."""
-    result = np.empty(tensor.shape, np.float32)
-    for begin in range(0, tensor.shape[0], _READ_ROWS):
-        end = min(begin + _READ_ROWS, tensor.shape[0])
-        result[begin:end] = read_rows(tensor, begin, end)
+    return finite_rows(tensor, 0, tensor.shape[0])
+
+
+def finite_rows(tensor: SourceTensor, begin: int, end: int) -> F32:
+    """Rows [begin, end) as fp32 values, read some at a time. Raises TensorError for NaN or infinite ones."""
+    result = np.empty((end - begin, *tensor.shape[1:]), np.float32)
+    for first in range(begin, end, _READ_ROWS):
+        last = min(first + _READ_ROWS, end)
+        result[first - begin : last - begin] = read_rows(tensor, first, last)
     if not np.isfinite(result).all():
         raise TensorError(tensor.name, "holds NaN or infinite values")
     return result

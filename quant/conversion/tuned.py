@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from quant.calibration.block import block, block_shape, rms_norm
-from quant.calibration.layers import MATRICES, embedded
+from quant.calibration.layers import embedded
 from quant.calibration.tuning import Lesson, Parameters, Student, batches, tune_step
+from quant.calibration.whole_layers import MATRICES
 from quant.calibration.work_folder import WorkFolder
 from quant.codes.matrix import F32, QuantizedMatrix
 from quant.conversion.calibrated import Piece, gathered, kept_as_they_are, seen_rows
@@ -60,7 +61,7 @@ def tune(
 
     ids: windows [windows, tokens], which should not be those that the codes were chosen with (`divided`).
     """
-    layers = int(checkpoint.config["num_hidden_layers"])
+    layers = len(checkpoint.decoder.layers)
     names = [f"model.layers.{number}.{short}" for number in range(layers) for short in MATRICES]
     as_is = kept_as_they_are(checkpoint, infos)
 
@@ -79,7 +80,7 @@ def tune(
 
     free = [name for name in names if name not in as_is]
     parameters = Parameters({name: matrix(name).scales.astype(np.float32) for name in free}, vectors)
-    student = Student(checkpoint.config, read, parameters)
+    student = Student(checkpoint.decoder, read, parameters)
     if not work.has(_ANSWERS):
         work.save(_ANSWERS, _answers(checkpoint, vectors, ids))
     lesson = _lesson(checkpoint, infos, ids, piece, np.asarray(work.load(_ANSWERS)))
@@ -105,11 +106,11 @@ def tune(
 
 def _answers(checkpoint: Source, vectors: Mapping[str, F32], ids: NDArray[np.int32]) -> F32:
     """The unquantized model's hidden states after its final norm, [windows, tokens, hidden]."""
-    tensors, config = checkpoint.tensors, checkpoint.config
+    tensors, decoder = checkpoint.tensors, checkpoint.decoder
     table = tensors["model.embed_tokens.weight"]
     x = embedded(ids, lambda rows: gathered(rows, table.shape, lambda begin, end: read_rows(table, begin, end)))
-    shape = block_shape(config, x.shape[1])
-    for number in range(int(config["num_hidden_layers"])):
+    shape = block_shape(decoder, x.shape[1])
+    for number in range(len(decoder.layers)):
         prefix = f"model.layers.{number}."
         weights = {name.removeprefix(prefix): values for name, values in vectors.items() if name.startswith(prefix)}
         weights |= {short: read_whole(tensors[prefix + short]) for short in MATRICES}

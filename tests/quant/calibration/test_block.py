@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from quant.calibration.block import BlockShape, block, block_gradients, block_shape
-from quant.sources.model_config import complete_config
+from quant.families.registry import describe
 from tests.kernels.tiny_model import LLAMA, random_tensors, write_model
 
 TOKENS = 72
@@ -51,20 +51,20 @@ def test_equals_the_engine(family: str, tmp_path: Path) -> None:
     from kernels import _native
 
     raw = FAMILIES[family]
-    config, _ = complete_config(raw, "test")
+    decoder = describe(raw, "test")
     tensors = random_tensors(raw)
     model = _native.Model(
-        str(write_model(tmp_path / "model", config, tensors)),
+        str(write_model(tmp_path / "model", raw, tensors)),
         threads=1, compute_type="fp32", kv_type="fp32", kv_pages=8, max_sequences=1, max_step_tokens=TOKENS,
         max_context_tokens=128,
     )  # fmt: skip
     model.page_table[0] = np.arange(model.page_table.shape[1])
-    ids = np.random.default_rng(0).integers(0, config["vocab_size"], TOKENS).astype(np.int32)
+    ids = np.random.default_rng(0).integers(0, decoder.vocab_size, TOKENS).astype(np.int32)
     zero, count = np.zeros(1, np.int32), np.array([TOKENS], np.int32)
     theirs = model.hidden_states(ids, np.arange(TOKENS, dtype=np.int32), zero, count, zero)
-    shape = block_shape(config, TOKENS)
+    shape = block_shape(decoder, TOKENS)
     x = theirs[0][None]
-    for number in range(config["num_hidden_layers"]):
+    for number in range(len(decoder.layers)):
         x = block(x, layer(tensors, number), shape)
         error = np.linalg.norm(x[0] - theirs[number + 1])
         assert error < 500 * np.finfo(np.float32).eps * np.linalg.norm(theirs[number + 1])
@@ -73,18 +73,18 @@ def test_equals_the_engine(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ["llama", "biases", "qwen3"])
 def test_gradients_are_the_differences(family: str) -> None:
     raw = FAMILIES[family]
-    config, _ = complete_config(raw, "test")
+    decoder = describe(raw, "test")
     generator = np.random.default_rng(0)
     weights: dict[str, NDArray[Any]] = {
         name: values.astype(np.float64) for name, values in layer(random_tensors(raw), 0).items()
     }
-    single = block_shape(config, 7)
+    single = block_shape(decoder, 7)
     doubled: NDArray[Any] = np.array([single.cosines, single.sines], np.float64)
     shape = BlockShape(
         single.heads, single.kv_heads, single.head_dim, single.epsilon,
         doubled[0], doubled[1],
     )  # fmt: skip
-    x: NDArray[Any] = generator.standard_normal((2, 7, config["hidden_size"]))
+    x: NDArray[Any] = generator.standard_normal((2, 7, decoder.hidden_size))
     direction: NDArray[Any] = generator.standard_normal(x.shape)
     x_gradient, gradients = block_gradients(x, weights, shape, direction)
     assert set(gradients) == set(weights)

@@ -5,24 +5,24 @@ import numpy as np
 import pytest
 
 from quant.calibration.block import BlockShape, block, block_shape
-from quant.calibration.layers import MATRICES
 from quant.calibration.sign_round import sign_round_layer
+from quant.calibration.whole_layers import MATRICES
 from quant.codes.dequantize import dequantize
 from quant.codes.lut4 import NF4
 from quant.codes.matrix import F32, IntegerType, QuantizedMatrix
 from quant.errors import TensorError
+from quant.families.registry import describe
 from quant.methods.problem import MatrixProblem, Rounding
 from quant.methods.rounding import round_to_nearest
-from quant.sources.model_config import complete_config
 from tests.kernels.tiny_model import LLAMA, random_tensors
 
 
 def layer() -> tuple[dict[str, F32], F32, BlockShape]:
-    config, _ = complete_config(LLAMA, "test")
+    decoder = describe(LLAMA, "test")
     prefix = "model.layers.0."
     weights = {n.removeprefix(prefix): v for n, v in random_tensors(LLAMA).items() if n.startswith(prefix)}
     x = np.random.default_rng(0).standard_normal((8, 24, 64)).astype(np.float32)
-    return weights, x, block_shape(config, 24)
+    return weights, x, block_shape(decoder, 24)
 
 
 def error(weights: Mapping[str, F32], rounded: Mapping[str, QuantizedMatrix], x: F32, shape: BlockShape) -> float:

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 from quant.calibration.block import block, block_shape, rms_norm
-from quant.calibration.layers import MATRICES
 from quant.calibration.tuning import Lesson, Parameters, Student, batches, loss_and_gradients, tune_step
+from quant.calibration.whole_layers import MATRICES
 from quant.codes.dequantize import dequantize
 from quant.codes.matrix import F32, IntegerType, QuantizedMatrix
+from quant.families.description import Decoder
+from quant.families.names import engine_tensors
+from quant.families.registry import describe
 from quant.methods.problem import MatrixProblem
 from quant.methods.rounding import round_to_nearest
-from quant.sources.model_config import complete_config, expected_tensors
 from tests.kernels.tiny_model import LLAMA, random_tensors
 from tests.quant.methods.problems import rounding
 
@@ -22,10 +24,10 @@ QWEN = {**LLAMA, "model_type": "qwen3", "head_dim": 32}
 INT8 = "model.layers.1.mlp.down_proj.weight"
 
 
-def answers(config: Mapping[str, Any], tensors: Mapping[str, F32], embedded: F32) -> F32:
-    shape = block_shape(config, TOKENS)
+def answers(decoder: Decoder, tensors: Mapping[str, F32], embedded: F32) -> F32:
+    shape = block_shape(decoder, TOKENS)
     x = embedded
-    for number in range(config["num_hidden_layers"]):
+    for number in range(len(decoder.layers)):
         prefix = f"model.layers.{number}."
         x = block(x, {n.removeprefix(prefix): v for n, v in tensors.items() if n.startswith(prefix)}, shape)
     return rms_norm(x, tensors["model.norm.weight"], shape.epsilon)
@@ -33,19 +35,19 @@ def answers(config: Mapping[str, Any], tensors: Mapping[str, F32], embedded: F32
 
 def student_and_lesson(raw: Mapping[str, Any], kind: IntegerType = "sym_int4") -> tuple[Student, Lesson]:
     """A model whose layers are rounded, one matrix to int8, and the original's answers."""
-    config, _ = complete_config(raw, "test")
+    decoder = describe(raw, "test")
     tensors = random_tensors(raw)
     matrices: dict[str, QuantizedMatrix] = {}
     for name in (f"model.layers.{number}.{short}" for number in range(2) for short in MATRICES):
         chosen: IntegerType = "int8" if name == INT8 else kind
         matrices[name] = round_to_nearest(MatrixProblem(name, tensors[name], rounding(chosen, 32)))
     scales = {name: each.scales.astype(np.float32) for name, each in matrices.items() if name != INT8}
-    vectors = {name: tensors[name] for name, each in expected_tensors(config).items() if each.role == "vector"}
-    ids = np.random.default_rng(0).integers(0, config["vocab_size"], (WINDOWS, TOKENS))
+    vectors = {name: tensors[name] for name, each in engine_tensors(decoder).items() if each.role == "vector"}
+    ids = np.random.default_rng(0).integers(0, decoder.vocab_size, (WINDOWS, TOKENS))
     embedded = tensors["model.embed_tokens.weight"][ids]
     head = tensors["lm_head.weight"]
-    student = Student(config, lambda name: matrices[name], Parameters(scales, vectors))
-    return student, Lesson(embedded, answers(config, tensors, embedded), head, head)
+    student = Student(decoder, lambda name: matrices[name], Parameters(scales, vectors))
+    return student, Lesson(embedded, answers(decoder, tensors, embedded), head, head)
 
 
 def test_the_loss_is_that_of_the_values() -> None:
@@ -57,7 +59,7 @@ def test_the_loss_is_that_of_the_values() -> None:
             matrix = student.read(name)
             assert isinstance(matrix, QuantizedMatrix)
             rounded[name] = dequantize(matrix)
-    given = answers(student.config, rounded, lesson.embedded).astype(np.float64) @ lesson.head.T
+    given = answers(student.decoder, rounded, lesson.embedded).astype(np.float64) @ lesson.head.T
     wanted = lesson.hidden.astype(np.float64) @ lesson.head.T
     given -= np.log(np.exp(given).sum(-1, keepdims=True))
     wanted -= np.log(np.exp(wanted).sum(-1, keepdims=True))

@@ -1,7 +1,7 @@
 """Conversions that calibrate: what they gain, that a killed one goes on to the same result, and what they refuse."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,23 @@ from numpy.typing import NDArray
 
 import quant.codes.lut4 as lut4_module
 import quant.conversion.calibrated as module
-from quant.calibration import layers, tuning
+from quant.calibration import layers, tuning, whole_layers
 from quant.calibration.layers import run_layer
 from quant.calibration.text import calibration_windows
+from quant.calibration.work_folder import work_folder
 from quant.codes.lut4 import TABLES
-from quant.conversion.calibrated import windows_for
+from quant.conversion.calibrated import calibrate, windows_for
 from quant.conversion.convert import convert
+from quant.conversion.pieces import PieceMaker
+from quant.conversion.plan import matrix_info
 from quant.errors import QuantError, SourceError, TensorError
+from quant.families.description import Attention, Decoder, Experts, Layer, Mlp, Rope
+from quant.families.names import engine_tensors
+from quant.families.registry import describe
 from quant.packed.packed_file import PackedFile
-from tests.kernels.tiny_model import Sequences
+from quant.packed.packed_matrix import unpacked
+from quant.sources.source import Source, SourceTensor
+from tests.kernels.tiny_model import Sequences, described_tensors, write_described
 from tests.quant.checkpoints import CONFIG, random_tensors, write_hf_folder
 
 LAYERS = 3
@@ -80,7 +88,7 @@ def test_a_killed_conversion_goes_on_to_the_same_bytes(
     layers_run: list[int] = []
 
     name = "run_whole_layer" if method == "signround" else "run_layer"
-    original = getattr(layers, name)
+    original = getattr(whole_layers if method == "signround" else layers, name)
 
     def killed_at(layer: int) -> Callable[..., None]:
         def run(number: int, *arguments: Any) -> None:
@@ -167,6 +175,64 @@ def test_the_default_calibrates_four_bits_only(
     assert convert(hf_folder, tmp_path / "large", calibration_text=text, progress=False).method == "gptq"
 
 
+MIXED = Attention(0.25, window=24, softcap=20.0, qk_norm="head")
+GELU = Mlp(64, "gelu_erf", gated=False, bias=True)
+OTHERS: Mapping[str, Mapping[str, Any]] = {
+    "windows, soft caps and four norms": {
+        "kinds": (Layer(MIXED, Mlp(192, "gelu_tanh"), attention_output_norm=True, mlp_output_norm=True),),
+        "embedding_scale": 8.0,
+    },
+    "parallel with biases": {
+        "kinds": (Layer(Attention(0.25, qkv_bias=True, output_bias=True), GELU, mlp_norm=False, parallel=True),),
+        "norm": "layer",
+        "norm_bias": True,
+        "embedding_norm": True,
+    },
+    "experts": {"kinds": (Layer(Attention(0.25), experts=Experts(8, 2, 64, renormalize=True, shared_inner=64)),)},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_layers_of_any_kind_are_calibrated(name: str, tmp_path: Path) -> None:
+    """The logits' error of a random model whose inputs have some strong directions, as trained ones have."""
+    frequencies = tuple(10000.0 ** (-i / 8) for i in range(8))
+    decoder = Decoder(
+        vocab_size=192, hidden_size=64, max_positions=512, heads=4, kv_heads=2, head_dim=16, layers=(0, 0),
+        ropes=(Rope(16, frequencies),), **OTHERS[name],
+    )  # fmt: skip
+    tensors = described_tensors(decoder)
+    strong = np.exp(np.random.default_rng(5).standard_normal(64)).astype(np.float32)
+    for norm in (each for each in tensors if each.endswith("layernorm.weight")):
+        tensors[norm] = strong
+    ids = np.random.default_rng(6).integers(0, 192, (40, 96)).astype(np.int32)
+    held_out = [int(token) for token in np.random.default_rng(7).integers(0, 192, 96)]
+    stored = {
+        each: SourceTensor(each, values.shape, "fp32", 0, lambda begin, end, v=values: v[begin:end])  # type: ignore[misc]
+        for each, values in tensors.items()
+    }
+    source = Source("test", {}, decoder, stored, (), lambda folder: None)
+    expected = engine_tensors(decoder)
+    infos = {
+        each: matrix_info(each, "sym_int4" if t.role == "linear" else "fp32", t, 32)
+        for each, t in expected.items()
+        if t.role != "vector"
+    }
+    vectors = {each: tensors[each] for each, t in expected.items() if t.role == "vector"}
+    maker = PieceMaker(source, "group", frozenset())
+    truth = Sequences(write_described(tmp_path / "exact", decoder, {}, tensors)).logits({0: held_out})
+    errors = {}
+    for method in ("rtn", "gptq"):
+        linear = {n: info for n, info in infos.items() if expected[n].role == "linear"}
+        chosen = {n: unpacked(maker.piece(n, info, 0, info.rows), info) for n, info in linear.items()}
+        if method == "gptq":
+            with work_folder(tmp_path / method, method) as work:
+                calibrate(source, infos, vectors, method, ids, maker.piece, work, progress=False)
+                chosen = {n: unpacked(np.asarray(work.load(n)), info) for n, info in linear.items()}
+        folder = write_described(tmp_path / f"{method}-model", decoder, {}, {**tensors, **chosen})
+        errors[method] = float(np.linalg.norm(Sequences(folder).logits({0: held_out}) - truth))
+    assert errors["gptq"] < 0.9 * errors["rtn"]
+
+
 @pytest.mark.parametrize("qtype", TABLES)
 def test_a_budget_is_allotted_by_the_table_that_is_stored(
     hf_folder: Path, tmp_path: Path, text: Path, qtype: str, monkeypatch: pytest.MonkeyPatch
@@ -230,6 +296,13 @@ def test_options_that_do_not_go_together_are_refused(hf_folder: Path, tmp_path: 
     refused("a scale per tensor needs an integer qtype", extent="tensor", qtype="bf16")
     refused("a budget of bits needs a 4-bit qtype, not 'int8'", qtype="int8", bits=5.0)
     refused("bits 3: the layers take at least 4", bits=3.0)
+    window = {**SMALL, "model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 64}
+    windowed = write_hf_folder(tmp_path / "windowed", small_tensors(), window)
+    for method in ("tuned", "signround"):
+        with pytest.raises(QuantError, match=f"method '{method}' knows only layers like Llama's, .*: use gptq"):
+            convert(windowed, tmp_path / "out", method=method, calibration_text=text, progress=False)
+    with pytest.raises(QuantError, match=r"a budget of bits knows only layers like Llama's"):
+        convert(windowed, tmp_path / "out", bits=5.0, calibration_text=text, progress=False)
     text.write_text("too short")
     with pytest.raises(SourceError, match=r"text\.txt: is 9 tokens long"):
         convert(hf_folder, tmp_path / "out", calibration_text=text, progress=False)
@@ -237,7 +310,9 @@ def test_options_that_do_not_go_together_are_refused(hf_folder: Path, tmp_path: 
 
 def test_windows_follow_the_models_size(hf_folder: Path, tmp_path: Path) -> None:
     convert(hf_folder, tmp_path / "out", method="rtn", progress=False)
-    small = windows_for({**SMALL, "max_position_embeddings": 100}, tmp_path / "out", None)
+    small = windows_for(describe({**SMALL, "max_position_embeddings": 100}, "x"), tmp_path / "out", None)
     assert small.shape[1] == 100
-    large = windows_for({**SMALL, "hidden_size": 4096, "intermediate_size": 11008}, tmp_path / "out", None)
+    large = windows_for(
+        describe({**SMALL, "hidden_size": 4096, "intermediate_size": 11008}, "x"), tmp_path / "out", None
+    )
     assert large.size <= 1 << 14

@@ -358,12 +358,13 @@ def sparse_folder(folder: Path, layers: int) -> Path:
         "num_key_value_heads": 16,
         "tie_word_embeddings": True,
     }
-    from quant.sources.model_config import complete_config, expected_tensors
+    from quant.families.names import engine_tensors
+    from quant.families.registry import describe
 
     write_hf_folder(folder, {}, config)
     header: dict[str, Any] = {}
     position = 0
-    for name, tensor in expected_tensors(complete_config(config, "test")[0]).items():
+    for name, tensor in engine_tensors(describe(config, "test")).items():
         end = position + 2 * int(np.prod(tensor.shape))
         header[name] = {"dtype": "BF16", "shape": tensor.shape, "data_offsets": [position, end]}
         position = end

@@ -11,19 +11,32 @@ import numpy as np
 import pytest
 
 import quant.conversion.calibrated as calibrated
-from quant.calibration.layers import run_layer
+from quant.calibration.layer_engine import LayerEngine
+from quant.calibration.layer_file import LayerFile
+from quant.calibration.layers import LayerWork, Streams, run_layer
 from quant.calibration.work_folder import WorkFolder, work_folder_bytes
 from quant.conversion import estimate, foretold
 from quant.conversion.convert import convert
-from quant.conversion.estimate import ModelShape, Plan, Speeds, duration
+from quant.conversion.estimate import Plan, Speeds, duration
+from quant.conversion.model_shape import ModelShape, StageShape
 from quant.errors import ResourceError
+from quant.families.description import Attention, Decoder, Experts, Layer, Mlp, Rope
+from quant.families.names import engine_tensors
+from quant.packed.packed_matrix import MatrixInfo, pack_float
+from tests.kernels.tiny_model import described_tensors
 from tests.quant.checkpoints import CONFIG, random_tensors, write_hf_folder
 
 LAYERS = 3
 WIDE = {**CONFIG, "num_hidden_layers": LAYERS, "hidden_size": 256, "intermediate_size": 512}
-SHAPE = ModelShape(layers=4, hidden=256, inner=512, heads=4, queries=256, keys=128, vocabulary=1000)
+STAGES = (
+    StageShape(512, 256, 3, 4, True),
+    StageShape(256, 256, 1, 3, True),
+    StageShape(1024, 256, 2, 2, True),
+    StageShape(256, 512, 1, 1, True),
+)
+SHAPE = ModelShape((STAGES,) * 4, hidden=256, inner=512, heads=4, vocabulary=1000)
 PLAN = Plan(SHAPE, "tuned", 512, 30, 20, 2 * 256 * 1000, 10**7, 10**6)
-SPEEDS = Speeds(1e-11, 1e-9, (1e-6, 1e-9), 1e-8, 1e-9, 2)
+SPEEDS = Speeds(1e-11, 1e-11, 5e-12, 1e-9, (1e-6, 1e-9), 1e-8, 1e-9, 2)
 
 
 @pytest.fixture
@@ -82,13 +95,56 @@ def test_more_work_takes_longer_and_finished_steps_take_none() -> None:
         replace(PLAN, source_bytes=10**9),
         replace(PLAN, rounded_weights=10**8),
         replace(PLAN, is_weighed=True),
-        replace(PLAN, shape=replace(SHAPE, layers=8)),
+        replace(PLAN, shape=replace(SHAPE, stages=(STAGES,) * 8)),
     ):
         assert estimate.seconds(more, SPEEDS) > 1.01 * whole
     times = [estimate.seconds(PLAN, SPEEDS, done) for done in range(SHAPE.layers + 6)]
     assert times == sorted(times, reverse=True)
     assert len(set(times)) == len(times)
     assert estimate.seconds(replace(PLAN, method="rtn"), SPEEDS) < 0.1 * whole
+
+
+EXPERTS = Experts(8, 2, 64, shared_inner=96)
+NARROW = {"vocab_size": 64, "hidden_size": 64, "max_positions": 64, "heads": 4, "kv_heads": 2, "head_dim": 16}
+
+
+@pytest.mark.parametrize("kind", [Layer(Attention(0.25, rope=None), Mlp(160)), Layer(Attention(0.25), experts=EXPERTS)])
+def test_the_engines_work_is_what_is_counted(kind: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of both streams, from the places that each run of a layer goes to."""
+    decoder = Decoder(**NARROW, kinds=(kind,), layers=(0,), ropes=(Rope(16, (1.0,) * 8),))  # type: ignore[arg-type]
+    (stages,) = ModelShape.of(decoder).stages
+    names = [n for n, t in engine_tensors(decoder).items() if t.role == "linear"]
+    assert sum(stage.weights for stage in stages) == sum(np.prod(engine_tensors(decoder)[n].shape) for n in names)
+    places = {"output_input": 1, "mlp_input": 2, "pairs": 2, "down_input": 3, "hidden": 4}  # stages that are computed
+    runs = {True: np.zeros(4, int), False: np.zeros(4, int)}
+    activations, made = LayerEngine.activations, LayerEngine.__init__
+
+    def make(engine: LayerEngine, layer: LayerFile, window_tokens: int, *, exact: bool) -> None:
+        made(engine, layer, window_tokens, exact=exact)
+        engine.is_exact = exact  # type: ignore[attr-defined]
+
+    def count(engine: Any, hidden: Any, wanted: Any) -> Any:
+        runs[engine.is_exact][: max(places.get(name, 0) for name in wanted)] += 1
+        return activations(engine, hidden, wanted)
+
+    monkeypatch.setattr(LayerEngine, "__init__", make)
+    monkeypatch.setattr(LayerEngine, "activations", count)
+    tensors = described_tensors(decoder)
+    infos = {
+        n: MatrixInfo("fp32", t.shape[0], t.shape[1], 0, None, t.count)
+        for n, t in engine_tensors(decoder).items()
+        if t.role != "vector"
+    }
+    work = LayerWork(
+        infos=infos, vectors={n: values for n, values in tensors.items() if values.ndim == 1},
+        read=lambda name, begin, end: tensors[name][begin:end], as_is=frozenset(),
+        pack=lambda name: pack_float(tensors[name], "fp32"), choose=lambda each: pack_float(each.weights, "fp32"),
+        save=lambda name, packed: None,
+    )  # fmt: skip
+    x = np.random.default_rng(0).standard_normal((3, 32, 64)).astype(np.float32)
+    run_layer(0, decoder, work, Streams(x, x.copy()))
+    assert runs[True].tolist() == [1, 1, 1, 1]
+    assert runs[False].tolist() == [stage.runs for stage in stages[:4]]
 
 
 @pytest.mark.parametrize("method", ["rtn", "scale", "gptq", "signround", "tuned"])

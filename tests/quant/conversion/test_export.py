@@ -11,6 +11,7 @@ from quant.conversion.convert import convert
 from quant.conversion.export import export
 from quant.errors import QuantError
 from quant.packed.packed_file import PackedFile
+from tests.kernels.tiny_model import write_model
 from tests.quant.checkpoints import CONFIG, random_tensors, write_hf_folder
 
 
@@ -55,3 +56,10 @@ def test_refusals(packed: Path, tmp_path: Path) -> None:
     export(packed, tmp_path / "out", force=True, progress=False)
     with pytest.raises(QuantError, match="not replaced"):
         export(packed, packed, force=True, progress=False)
+
+
+def test_a_family_whose_tensors_have_another_form_is_refused(tmp_path: Path) -> None:
+    sparse = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+    write_model(tmp_path / "m", config := {**CONFIG, "model_type": "qwen3_moe", **sparse}, random_tensors(config))
+    with pytest.raises(QuantError, match="Qwen3MoeForCausalLM stores its tensors in another form"):
+        export(tmp_path / "m", tmp_path / "out", progress=False)

@@ -6,8 +6,8 @@ import pytest
 from quant.calibration.block import block, block_shape
 from quant.conversion.mixed import UNITS, Option, Unit, allocate, layer_options
 from quant.errors import QuantError
+from quant.families.registry import describe
 from quant.methods.problem import Rounding
-from quant.sources.model_config import complete_config
 from tests.kernels.tiny_model import LLAMA, random_tensors
 
 
@@ -74,14 +74,14 @@ def test_too_small_a_budget_is_refused() -> None:
 
 def test_options_of_a_layer() -> None:
     raw = {**LLAMA, "hidden_size": 128, "intermediate_size": 192}
-    config, _ = complete_config(raw, "test")
+    decoder = describe(raw, "test")
     tensors = random_tensors(raw)
     vectors = {name: values for name, values in tensors.items() if values.ndim == 1}
     x = np.random.default_rng(0).standard_normal((2, 16, 128)).astype(np.float32)
-    options, y = layer_options(0, config, vectors, lambda name: tensors[name], x, Rounding("sym_int4", 64, None))
+    options, y = layer_options(0, decoder, vectors, lambda name: tensors[name], x, Rounding("sym_int4", 64, None))
     prefix = "model.layers.0."
     weights = {name.removeprefix(prefix): values for name, values in tensors.items() if name.startswith(prefix)}
-    assert np.array_equal(y, block(x, weights, block_shape(config, 16)))
+    assert np.array_equal(y, block(x, weights, block_shape(decoder, 16)))
     assert list(options) == [tuple(f"{prefix}{name}.weight" for name in unit) for unit in UNITS]
     kinds = [(option.rounding.type, option.rounding.group) for option in options[(f"{prefix}mlp.down_proj.weight",)]]
     assert kinds == [("sym_int4", 64), ("sym_int4", 32), ("int8", 64)]  # 192 inputs are not a multiple of 128

@@ -12,8 +12,9 @@ from quant.conversion import synth as module
 from quant.conversion.shapes import SHAPES
 from quant.conversion.synth import synth
 from quant.errors import QuantError
+from quant.families.names import engine_tensors
+from quant.families.registry import describe
 from quant.packed.packed_file import PackedFile
-from quant.sources.model_config import complete_config, expected_tensors
 
 TINY = {
     "model_type": "llama",
@@ -29,9 +30,15 @@ TINY = {
 }
 
 
-@pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(module, "SHAPES", {"tiny": TINY})
+SPARSE = {
+    **TINY, "model_type": "qwen3_moe", "num_hidden_layers": 4, "num_experts": 6, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 128, "decoder_sparse_step": 2,
+}  # fmt: skip
+
+
+@pytest.fixture(params=["dense", "experts"])
+def tiny(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(module, "SHAPES", {"tiny": TINY if request.param == "dense" else SPARSE})
     return "tiny"
 
 
@@ -57,11 +64,15 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> str:
         ("qwen3-8b", 8_190_735_360),
         ("qwen3-14b", 14_768_307_200),
         ("qwen3-32b", 32_762_123_264),
+        ("qwen3-30b-a3b", 30_532_122_624),
+        ("olmoe-1b-7b", 6_919_161_856),
+        ("mixtral-8x7b", 46_702_792_704),
+        ("gpt-oss-20b", 20_914_757_184),
     ],
 )
 def test_shapes_have_the_published_number_of_parameters(shape: str, parameters: int) -> None:
-    config, _ = complete_config(SHAPES[shape], shape)
-    assert sum(math.prod(tensor.shape) for tensor in expected_tensors(config).values()) == parameters
+    tensors = engine_tensors(describe(SHAPES[shape], shape)).values()
+    assert sum(math.prod(tensor.shape) for tensor in tensors) == parameters
 
 
 def test_every_shape_is_counted() -> None:
@@ -100,6 +111,12 @@ def test_the_seed_decides_every_byte(tiny: str, tmp_path: Path) -> None:
     a, b, c = (load_file(tmp_path / name / "model.safetensors") for name in "abc")
     assert all(np.array_equal(a[name], b[name]) for name in a)
     assert not np.array_equal(a["lm_head.weight"], c["lm_head.weight"])
+
+
+def test_fewer_layers_than_the_shape_has(tiny: str, tmp_path: Path) -> None:
+    synth(tiny, tmp_path / "out", layers=1, progress=False)
+    assert PackedFile(tmp_path / "out/model.safetensors").decoder.layers == (0,)
+    assert json.loads((tmp_path / "out/config.json").read_text())["num_hidden_layers"] == 1
 
 
 def test_its_tokenizer_is_whole(tiny: str, tmp_path: Path) -> None:

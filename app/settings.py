@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from app.messages.defaults import PROMPT_CHUNK_TOKENS
+from app.messages.defaults import PROMPT_CHUNK_TOKENS, STEP_TOKENS
 from app.messages.model_card import ModelCard
 
 ATTESTED_FRONT = "REDOUBT_ATTESTED_FRONT"
@@ -100,8 +100,9 @@ class EngineSettings(Knobs):
     the machine has several nodes or keeps the file in small pages. Of a sealed model each worker has a copy."""
     kv_memory_bytes: int = Field(default=1 << 30, ge=1 << 20)
     """Memory of the KV cache, divided into pages. When it is full, the youngest request is preempted."""
-    max_step_tokens: int = Field(default=512, ge=1, le=1 << 20)
-    """The most tokens in one engine step: one for each decoding request, and the rest for prompts."""
+    max_step_tokens: int | None = Field(default=None, ge=1, le=1 << 20)
+    """The most tokens in one engine step: one for each decoding request, and the rest for prompts. none: 512; of a
+    model with experts so many that each expert gets 64, but at most 2048."""
     prompt_chunk_tokens: int = Field(default=PROMPT_CHUNK_TOKENS, ge=1, le=1 << 20)
     """The most prompt tokens in a step while other requests decode."""
     prompt_pause_s: float = Field(default=0.2, gt=0, le=60)
@@ -117,9 +118,14 @@ class EngineSettings(Knobs):
     """Keep pages of prompts and answers as long as there is memory, so that a later request with the same beginning and
     the same API key does not compute it again. Without keys all callers share their pages."""
 
+    @property
+    def least_step_tokens(self) -> int:
+        """`max_step_tokens`, whatever the model is."""
+        return STEP_TOKENS if self.max_step_tokens is None else self.max_step_tokens
+
     @model_validator(mode="after")
     def _chunk_fits_step(self) -> Self:
-        if self.prompt_chunk_tokens > self.max_step_tokens:
+        if self.prompt_chunk_tokens > self.least_step_tokens:
             raise ValueError("prompt_chunk_tokens is more than max_step_tokens")
         return self
 
@@ -421,7 +427,7 @@ class ModelApplicationSettings(Knobs):
 
     @model_validator(mode="after")
     def _step_advances_every_request(self) -> Self:
-        if self.engine.max_step_tokens < self.worker.max_concurrent_requests:
+        if self.engine.least_step_tokens < self.worker.max_concurrent_requests:
             raise ValueError("engine.max_step_tokens is less than worker.max_concurrent_requests")
         return self
 

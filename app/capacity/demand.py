@@ -1,9 +1,10 @@
 """What a model demands of a machine: bytes to read, multiply-adds to make, bytes to keep.
 
-From a completed config.json and the sizes of the matrices. Does not know machines, nor how fast anything is, nor how
+From a model's description and the sizes of its matrices. Does not know machines, nor how fast anything is, nor how
 matrices are packed.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,6 +13,10 @@ _KV_NUMBER_BYTES: Final[Mapping[str, int]] = {"int16": 2, "bf16": 2, "int8": 1, 
 _KV_SCALE_BYTES: Final = 4
 """Of a token and head, for the types whose numbers are integers."""
 KV_TYPES: Final = tuple(_KV_NUMBER_BYTES)
+EMBEDDING: Final = "model.embed_tokens.weight"
+HEAD: Final = "lm_head.weight"
+_LAYERS: Final = "model.layers."
+_EXPERTS: Final = ".mlp.experts."
 NARROW_HIDDEN: Final = 1024
 """Models narrower than this compute a second int8 term."""
 
@@ -25,19 +30,70 @@ class Matrices:
     """Elements and bytes of a model's packed matrices."""
 
     layer_weights: int
-    """Elements of all layers' matrices: the multiply-adds of a token, without the head and attention."""
+    """Elements of the layers' matrices that a token is multiplied with, without the head: of experts those it takes."""
     layer_bytes: int
+    """Of the layers' matrices that every token takes: without experts."""
     head_weights: int
     head_bytes: int
     other_bytes: int
     """An embedding that is not the head too: kept in memory, of which a step reads a few rows."""
     type_name: str
     """Such as "sym_int4 in groups of 64"."""
+    expert_bytes: int = 0
+    """Of all experts of all layers; expert_weights: their elements."""
+    expert_weights: int = 0
+    experts: int = 0
+    """Of a layer, of which a token takes `experts_per_token`."""
+    experts_per_token: int = 0
 
     @property
     def weight_type(self) -> str:
         """Such as "sym_int4"."""
         return self.type_name.partition(" ")[0]
+
+    def touched_share(self, tokens: float) -> float:
+        """The part of the experts that some token of so many takes, if tokens choose independently."""
+        if not self.experts:
+            return 0.0
+        return float(1 - (1 - self.experts_per_token / self.experts) ** tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """How many keys tokens see, where layers see the last ones only: means over the layers."""
+
+    layers: int
+    windows: tuple[tuple[int, int], ...] = ()
+    """(keys that a token sees, itself included; layers with that). The other layers see all keys."""
+
+    def seen(self, tokens: float) -> float:
+        """Keys that a text's last token sees, and so those whose pages must be kept: `tokens` without windows."""
+        if not self.windows:
+            return tokens
+        all_layers = self.layers - sum(layers for _, layers in self.windows)
+        return (
+            all_layers * tokens + sum(layers * min(window, tokens) for window, layers in self.windows)
+        ) / self.layers
+
+    def pairs(self, before: int, tokens: int) -> float:
+        """Pairs of one of `tokens` tokens, after `before` others, and a key that it sees."""
+        every = tokens * before + tokens * (tokens + 1) / 2
+        if not self.windows:
+            return every
+        all_layers = self.layers - sum(layers for _, layers in self.windows)
+        total = all_layers * every
+        for window, layers in self.windows:
+            growing = min(max(window - before, 0), tokens)  # tokens that see all before them
+            total += layers * (growing * before + growing * (growing + 1) / 2 + (tokens - growing) * window)
+        return total / self.layers
+
+    def read(self, before: int, tokens: int) -> float:
+        """Keys that one of `tokens` tokens, after `before` others, sees: what a chunk of a prompt reads."""
+        if not self.windows:
+            return before + tokens
+        all_layers = self.layers - sum(layers for _, layers in self.windows)
+        seen = sum(layers * (min(before, window - 1) + tokens) for window, layers in self.windows)
+        return (all_layers * (before + tokens) + seen) / self.layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +109,8 @@ class Demand:
     head_dim: int
     context_tokens: int
     """The longest context that the model was trained for."""
+    windows: tuple[tuple[int, int], ...] = ()
+    """As of `Windows`."""
 
     @property
     def weights(self) -> int:
@@ -60,14 +118,31 @@ class Demand:
         return self.matrices.layer_weights + self.matrices.head_weights
 
     @property
-    def read_bytes(self) -> int:
-        """Bytes of the matrices that each step reads."""
-        return self.matrices.layer_bytes + self.matrices.head_bytes
+    def all_weights(self) -> int:
+        """Elements of layers and head, with all experts."""
+        matrices = self.matrices
+        taken = matrices.expert_weights * matrices.experts_per_token // max(matrices.experts, 1)
+        return self.weights + matrices.expert_weights - taken
+
+    @property
+    def all_layer_bytes(self) -> int:
+        """Bytes of the layers' matrices, with all experts."""
+        return self.matrices.layer_bytes + self.matrices.expert_bytes
+
+    def read_bytes(self, tokens: float) -> float:
+        """Bytes of the matrices that a step of so many tokens reads."""
+        matrices = self.matrices
+        return matrices.layer_bytes + matrices.head_bytes + matrices.touched_share(tokens) * matrices.expert_bytes
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of all matrices."""
-        return self.read_bytes + self.matrices.other_bytes
+        return self.all_layer_bytes + self.matrices.head_bytes + self.matrices.other_bytes
+
+    @property
+    def keys(self) -> Windows:
+        """How many keys tokens see."""
+        return Windows(self.layers, self.windows)
 
     @property
     def attention_macs_per_key(self) -> int:
@@ -82,15 +157,40 @@ class Demand:
         return self.layers * self.kv_heads * (2 * self.head_dim * _KV_NUMBER_BYTES[kv_type] + scale_bytes)
 
 
-def demand_of(config: Mapping[str, Any], matrices: Matrices, name: str) -> Demand:
-    """The demand of a model with a completed config.json."""
-    return Demand(
-        name=name,
-        matrices=matrices,
-        layers=config["num_hidden_layers"],
-        hidden=config["hidden_size"],
-        heads=config["num_attention_heads"],
-        kv_heads=config["num_key_value_heads"],
-        head_dim=config["head_dim"],
-        context_tokens=config["max_position_embeddings"],
+def matrices_of(
+    sizes: Mapping[str, tuple[int, int]], *, experts: int, experts_per_token: int, type_name: str
+) -> Matrices:
+    """From (elements, bytes) of every matrix, by the engine's names.
+
+    experts, experts_per_token: of a layer that has some; 0 where no layer has.
+    """
+    stacks = [each for name, each in sizes.items() if _EXPERTS in name]
+    layers = [each for name, each in sizes.items() if name.startswith(_LAYERS) and _EXPERTS not in name]
+    is_tied = HEAD not in sizes
+    head = sizes[EMBEDDING if is_tied else HEAD]
+    expert_weights = sum(weights for weights, _ in stacks)
+    return Matrices(
+        layer_weights=sum(weights for weights, _ in layers) + expert_weights * experts_per_token // max(experts, 1),
+        layer_bytes=sum(size_bytes for _, size_bytes in layers),
+        head_weights=head[0],
+        head_bytes=head[1],
+        other_bytes=0 if is_tied else sizes[EMBEDDING][1],
+        type_name=type_name,
+        expert_bytes=sum(size_bytes for _, size_bytes in stacks),
+        expert_weights=expert_weights,
+        experts=experts,
+        experts_per_token=experts_per_token,
     )
+
+
+def experts_of(decoder: Mapping[str, Any]) -> tuple[int, int]:
+    """How many experts a layer has and a token takes, in a packed model's description; (0, 0) for a dense one."""
+    found = [kind["experts"] for kind in decoder["kinds"] if kind.get("experts")]
+    return (found[0]["count"], found[0]["per_token"]) if found else (0, 0)
+
+
+def windows_of(decoder: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+    """The windows of a packed model's description, as of `Windows`."""
+    kinds = decoder["kinds"]
+    found = Counter(int(kinds[kind]["attention"].get("window", 0)) for kind in decoder["layers"])
+    return tuple(sorted((window, layers) for window, layers in found.items() if window))

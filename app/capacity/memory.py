@@ -1,9 +1,10 @@
 """What a machine's memory holds: weights, the service, and pages of keys and values. Does not know speeds."""
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
-from app.capacity.demand import Demand
+from app.capacity.demand import Demand, Windows
 from app.capacity.machine import Machine
 from app.capacity.traffic import Traffic, median_request_tokens
 
@@ -27,8 +28,18 @@ class Memory:
     """What is left for pages: the most that `engine.kv_memory_bytes` can be."""
     kv_bytes_per_token: int
     kv_tokens_per_worker: int
+    """Tokens with keys and values in all layers. Where layers have windows a longer text takes less than its tokens."""
     answers_per_worker: int
     """Requests of the traffic's medians whose pages fit at the same time."""
+
+
+def kept_keys(demand: Demand, machine: Machine) -> Windows:
+    """Of how many tokens a text's keys and values are kept.
+
+    Layers with windows keep no more than these, but not where pages are saved (`memory.folder`), as users need who stay
+    with one of several workers.
+    """
+    return demand.keys if machine.nodes == 1 else Windows(demand.layers)
 
 
 def memory_of(demand: Demand, machine: Machine, traffic: Traffic, kv_type: str) -> Memory:
@@ -38,5 +49,5 @@ def memory_of(demand: Demand, machine: Machine, traffic: Traffic, kv_type: str) 
     per_token = demand.kv_bytes_per_token(kv_type)
     left = max(0, int(machine.memory_bytes * _MEMORY_SHARE) - weights - service) // machine.nodes
     tokens = left // per_token
-    answers = tokens // median_request_tokens(traffic)
+    answers = tokens // math.ceil(kept_keys(demand, machine).seen(median_request_tokens(traffic)))
     return Memory(machine.memory_bytes, weights, service, left, per_token, tokens, answers)

@@ -79,7 +79,7 @@ def speeds_of(demand: Demand, machine: Machine, traffic: Traffic, kv_type: str) 
     for tokens in PROMPTS:
         if tokens > demand.context_tokens:
             continue
-        steps = prompt_steps(tokens)
+        steps = prompt_steps(tokens, 0, demand.keys)
         best = [times.best_s(step) for step in steps]
         expected = [times.expected(step) for step in steps]
         speeds.append(
@@ -98,7 +98,7 @@ def speeds_of(demand: Demand, machine: Machine, traffic: Traffic, kv_type: str) 
         contexts.append(contexts[0] * 8)
     for context in contexts:
         for answers in ANSWERS:
-            step = decode_step(answers, context)
+            step = decode_step(answers, context, demand.keys)
             best_s, limit = times.best_s(step)
             time = times.expected(step)
             speeds.append(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from app.capacity.demand import CapacityError, Demand, Matrices
+from app.capacity.demand import CapacityError, Demand, Matrices, Windows
 from app.capacity.machine import Machine
 from app.capacity.plan import Candidate, candidates_for
 from app.capacity.shares import shares_of
@@ -69,12 +69,16 @@ class ServiceCapacity:
 def demand_of_measurement(measured: Measurement) -> Demand:
     """The demand of a worker's model."""
     model = measured.model
-    sizes = ("layer_weights", "layer_bytes", "head_weights", "head_bytes", "other_bytes")
+    sizes = (
+        "layer_weights", "layer_bytes", "head_weights", "head_bytes", "other_bytes", "expert_bytes", "expert_weights",
+        "experts", "experts_per_token",
+    )  # fmt: skip
     return Demand(
         name=measured.name,
         matrices=Matrices(**{name: model[name] for name in sizes}, type_name="as it runs"),
         **{name: model[name] for name in ("layers", "hidden", "heads", "kv_heads", "head_dim")},
         context_tokens=measured.context_tokens,
+        windows=tuple((window, layers) for window, layers in model["windows"]),
     )
 
 
@@ -94,7 +98,7 @@ def measured_times(measured: Measurement) -> tuple[StepTimes, StepTimes, StepTim
     machine = Machine(
         measured.name, tier, model["vendor"], 1, measured.cores, 1, 50e9, 4e11, 50e9, 4e11, "vnni", True, "its warm-up"
     )
-    answer, prompt = decode_step(1, tokens + 8), prompt_steps(tokens)
+    answer, prompt = decode_step(1, tokens + 8, demand.keys), prompt_steps(tokens, 0, demand.keys)
     for _ in range(_ROUNDS):  # each rate by the time that depends on it most
         times = StepTimes(demand, machine, shares, model["kv_type"])
         read = times.expected(answer).seconds / token_s
@@ -117,6 +121,7 @@ def service_capacity(
     demand = demand_of_measurement(measured)
     kv_tokens = measured.model["kv_tokens"]
     possible_kv_tokens = _possible_kv_tokens(measured, demand)
+    kept = demand.keys if measured.model["keeps_windows"] else Windows(demand.layers)
     times, faster_reads, faster_compute = measured_times(measured)
 
     def outcome(count: int, raised: str) -> Outcome:
@@ -129,18 +134,20 @@ def service_capacity(
             most_running=measured.max_running * (PLACES_GAIN if raised == "places" else 1),
             users=count,
             context_tokens=measured.context_tokens,
+            kept=kept,
         )
 
     settings = ("places", "kv_memory") if possible_kv_tokens > kv_tokens else ("places",)
     per_worker, _, limit = most_users(outcome, ("read", "compute", "memory"), settings)
     total = per_worker * measured.workers
-    prompt_s = sum(times.expected(step).seconds for step in prompt_steps(512))
-    is_planned = 8 * demand.matrices.layer_bytes <= _MOST_PLANNED_BITS * demand.matrices.layer_weights
+    prompt_s = sum(times.expected(step).seconds for step in prompt_steps(512, 0, demand.keys))
+    layer_weights = demand.all_weights - demand.matrices.head_weights
+    is_planned = 8 * demand.all_layer_bytes <= _MOST_PLANNED_BITS * layer_weights
     return ServiceCapacity(
         name=measured.name,
         workers=measured.workers,
         prompt_tokens_per_s=512 / prompt_s,
-        answer_tokens_per_s=1 / times.expected(decode_step(1, traffic.context_tokens)).seconds,
+        answer_tokens_per_s=1 / times.expected(decode_step(1, traffic.context_tokens, demand.keys)).seconds,
         kv_tokens=kv_tokens,
         users=total,
         serves=users <= total,

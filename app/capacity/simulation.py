@@ -7,12 +7,15 @@ requests begin in the order of their arrival, and nobody is preempted, because a
 While nothing arrives and no prompt is read, many equal steps are counted at once.
 """
 
+import math
+from bisect import bisect_right
 from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from app.capacity.step_time import STEP_TOKENS, Step, StepTimes
+from app.capacity.demand import Windows
+from app.capacity.step_time import ALL_KEYS, STEP_TOKENS, Step, StepTimes
 from app.capacity.traffic import Arrival, Promise, Traffic, arrivals, median_request_tokens
 
 PROMPT_CHUNK_TOKENS: Final = 256
@@ -22,6 +25,7 @@ PROMPT_PAUSE_S: Final = 0.2
 _PAUSES_ALONE: Final = 2.5
 _LEAST_CHUNK: Final = 8
 _LEAST_ALONE: Final = 128
+_LEAST_EXPERT_ROWS: Final = 16
 SERVICE_SHARE: Final = 0.93
 """Of the engine's speed that a service reaches through HTTP (docs/benchmark-details.md: 0.92 to 0.96 at 16 streams)."""
 SERVICE_LATENCY_S: Final = 0.01
@@ -63,7 +67,7 @@ class _Request:
     known: int
     """Tokens in its pages."""
     total: int
-    """Tokens that its pages will hold at the end."""
+    """Tokens that its pages will hold at the end, as of `kv_tokens`."""
     made: int = 0
     first_s: float = 0.0
 
@@ -71,8 +75,21 @@ class _Request:
 class Simulation:
     """A worker's run over a list of requests."""
 
-    def __init__(self, times: StepTimes, traffic: Traffic, *, kv_tokens: int, most_running: int, users: int) -> None:
-        """kv_tokens: that the worker's pages hold. most_running: `worker.max_concurrent_requests`."""
+    def __init__(
+        self,
+        times: StepTimes,
+        traffic: Traffic,
+        *,
+        kv_tokens: int,
+        most_running: int,
+        users: int,
+        kept: Windows = ALL_KEYS,
+    ) -> None:
+        """kv_tokens: that the worker's pages hold, with keys and values of all layers. kept: of how many they do.
+
+        most_running: `worker.max_concurrent_requests`.
+        """
+        self._kept = kept
         self._times = times
         self._traffic = traffic
         self._kv_tokens = kv_tokens
@@ -86,12 +103,13 @@ class Simulation:
         self._cached: OrderedDict[int, int] = OrderedDict()
         self._cached_tokens = 0
         for user in range(users):  # as if each had asked before, in this order
-            if self._cached_tokens + traffic.context_tokens > kv_tokens:
+            if self._cached_tokens + self._held(traffic.context_tokens) > kv_tokens:
                 break
             self._keep(user, traffic.context_tokens)
         one = times.expected(Step(prompt_tokens=STEP_TOKENS)).compute_s / STEP_TOKENS
-        self._chunk = min(PROMPT_CHUNK_TOKENS, max(_LEAST_CHUNK, int(PROMPT_PAUSE_S / one)))
-        self._chunk_alone = min(STEP_TOKENS, max(_LEAST_ALONE, int(_PAUSES_ALONE * PROMPT_PAUSE_S / one)))
+        self._chunk = max(_LEAST_CHUNK, _fitting(times, one, PROMPT_PAUSE_S, PROMPT_CHUNK_TOKENS))
+        alone = _fitting(times, one, _PAUSES_ALONE * PROMPT_PAUSE_S, STEP_TOKENS)
+        self._chunk_alone = min(STEP_TOKENS, max(_LEAST_ALONE, times.expert_tokens(_LEAST_EXPERT_ROWS), alone))
         self._hits: list[bool] = []
         self._busy_s = self._read_s = 0.0
         self._running_most = 0
@@ -131,7 +149,11 @@ class Simulation:
 
     def _arrive(self, arrival: Arrival) -> None:
         total = self._traffic.context_tokens + arrival.prompt_tokens + arrival.answer_tokens
-        self._waiting.append(_Request(arrival, 0, 0, total))
+        self._waiting.append(_Request(arrival, 0, 0, self._held(total)))
+
+    def _held(self, tokens: int) -> int:
+        """What a text of so many tokens takes of `kv_tokens`."""
+        return math.ceil(self._kept.seen(tokens))
 
     def _admit(self) -> None:
         while self._waiting and len(self._prompts) + len(self._answers) < self._most_running:
@@ -155,15 +177,16 @@ class Simulation:
 
     def _step(self, next_arrival_s: float | None) -> None:
         answers = self._answers
-        keys = sum(request.known for request in answers)
+        seen = self._times.keys
+        keys = sum(seen.seen(request.known + 1) for request in answers)
         planned = self._plan()
         prompt_keys = prompt_context = 0.0
         for request, tokens in planned:
-            prompt_keys += tokens * request.known + tokens * (tokens + 1) / 2
-            prompt_context += request.known + tokens
+            prompt_keys += seen.pairs(request.known, tokens)
+            prompt_context += seen.read(request.known, tokens)
         ending = sum(request.left == tokens for request, tokens in planned)
         step = Step(
-            answers=len(answers), answer_keys=keys + len(answers), prompt_tokens=sum(count for _, count in planned),
+            answers=len(answers), answer_keys=keys, prompt_tokens=sum(count for _, count in planned),
             prompt_keys=prompt_keys, prompt_context=prompt_context, heads=len(answers) + ending,
         )  # fmt: skip
         time = self._times.expected(step)
@@ -230,8 +253,9 @@ class Simulation:
         self._displace()
 
     def _keep(self, user: int, tokens: int) -> None:
-        self._cached_tokens += tokens - self._cached.pop(user, 0)
-        self._cached[user] = tokens
+        held = self._held(tokens)
+        self._cached_tokens += held - self._cached.pop(user, 0)
+        self._cached[user] = held
 
     def _displace(self) -> None:
         while self._cached and self._held_tokens + self._cached_tokens > self._kv_tokens:
@@ -239,22 +263,31 @@ class Simulation:
         self._kv_most = max(self._kv_most, self._held_tokens + self._cached_tokens)
 
 
+def _fitting(times: StepTimes, token_s: float, pause_s: float, most: int) -> int:
+    """How many prompt tokens a step computes, and reads the experts of, in that time."""
+
+    def seconds(tokens: int) -> float:
+        return max(tokens * token_s, times.experts_read_s(tokens))
+
+    return bisect_right(range(1, most + 1), pause_s, key=seconds)
+
+
 def simulate(
     times: StepTimes, traffic: Traffic, promise: Promise, *, kv_tokens: int, most_running: int, users: int,
-    context_tokens: int, requests: int = 1500, seed: int | None = None,
+    context_tokens: int, kept: Windows = ALL_KEYS, requests: int = 1500, seed: int | None = None,
 ) -> Outcome:  # fmt: skip
     """One worker with so many users. The same arguments give the same outcome.
 
     context_tokens: of the longest request, which is also bounded by `kv_tokens`: longer ones are cut, and if not even
-    one of the medians fits, nothing runs and the promise is not kept. seed: None: the first of three, and
-    near the promise's share the median of them.
+    one of the medians fits, nothing runs and the promise is not kept. kept: of how many of a text's tokens pages are
+    kept. seed: None: the first of three, and near the promise's share the median of them.
     """
-    longest = min(context_tokens, kv_tokens)
+    longest = bisect_right(range(context_tokens + 1), kv_tokens, key=lambda tokens: math.ceil(kept.seen(tokens))) - 1
     if longest < median_request_tokens(traffic):
         return Outcome(False, 0.0, 0, 0, 0.0, 0.0, 0.0)
 
     def outcome(seed: int) -> Outcome:
-        run = Simulation(times, traffic, kv_tokens=kv_tokens, most_running=most_running, users=users)
+        run = Simulation(times, traffic, kv_tokens=kv_tokens, most_running=most_running, users=users, kept=kept)
         return run.run(arrivals(traffic, users, requests, seed, longest), promise)
 
     first = outcome(_SEEDS[0] if seed is None else seed)

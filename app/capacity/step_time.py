@@ -2,16 +2,19 @@
 
 At best the longer of the two counts: no program is faster with these bytes and this instruction. As expected each rate
 is reached in part (`shares.py`), and reading and multiplying overlap in part:
-t = (read^p + compute^p)^(1/p) + layers x overhead, with p = `Shares.overlap`.
+t = (read^p + compute^p)^(1/p) + layers x overhead, with p = `Shares.overlap`. Of experts a step reads those that its
+rows choose, as if each chose independently; a token is multiplied with its own.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
-from app.capacity.demand import NARROW_HIDDEN, Demand
+from app.capacity.demand import NARROW_HIDDEN, Demand, Windows
 from app.capacity.machine import Machine
 from app.capacity.shares import Shares
 
+ALL_KEYS: Final = Windows(1)
+"""Of a model whose layers see all keys."""
 STEP_TOKENS: Final = 512
 """The most tokens of a step: `engine.max_step_tokens`."""
 
@@ -23,7 +26,7 @@ class Step:
     answers: int = 0
     """Tokens that are decoded, one for each answer."""
     answer_keys: float = 0
-    """Keys that those attend to, all together."""
+    """Keys that those attend to, all together; here and below, the mean of the layers where some have windows."""
     prompt_tokens: int = 0
     prompt_keys: float = 0
     """Pairs of a prompt's token and a key that it attends to."""
@@ -56,12 +59,14 @@ class StepTimes:
         """kv_type: of the pages. Raises CapacityError for an unknown one."""
         self._demand = demand
         self._machine = machine
+        self.keys: Windows = demand.keys
+        """How many keys the model's tokens see."""
         kv_bytes = demand.kv_bytes_per_token(kv_type)
         self._kv_bytes = kv_bytes
         narrow = shares.narrow if demand.hidden < NARROW_HIDDEN else 1.0
         read, macs = machine.read_bytes_per_s, machine.macs_per_s
         layer_macs = demand.matrices.layer_weights * narrow
-        self._weights_s = demand.read_bytes / (read * shares.read)
+        self._byte_s = 1 / (read * shares.read)
         self._key_s = kv_bytes / (read * shares.kv_read)
         self._answer_s = layer_macs / (macs * shares.decode)
         self._prompt_s = layer_macs / (macs * shares.prompt)
@@ -70,9 +75,22 @@ class StepTimes:
         self._overhead_s = demand.layers * shares.overhead_s
         self._overlap = shares.overlap
 
+    def experts_read_s(self, rows: float) -> float:
+        """What reading the experts of so many rows takes."""
+        matrices = self._demand.matrices
+        return matrices.touched_share(rows) * matrices.expert_bytes * self._byte_s
+
+    def expert_tokens(self, rows: int) -> int:
+        """Tokens of a step in which each expert gets so many rows, on average; 0 without experts."""
+        matrices = self._demand.matrices
+        return -(-rows * matrices.experts // matrices.experts_per_token) if matrices.experts else 0
+
     def expected(self, step: Step) -> StepTime:
         """The step's time with our shares."""
-        read_s = self._weights_s + (step.answer_keys + step.prompt_context) * self._key_s
+        read_s = (
+            self._demand.read_bytes(step.answers + step.prompt_tokens) * self._byte_s
+            + (step.answer_keys + step.prompt_context) * self._key_s
+        )
         compute_s = step.answers * self._answer_s + step.prompt_tokens * self._prompt_s
         compute_s += step.heads * self._head_s + (step.answer_keys + step.prompt_keys) * self._key_macs_s
         p = self._overlap
@@ -83,7 +101,10 @@ class StepTimes:
     def best_s(self, step: Step) -> tuple[float, str]:
         """The least time with these weights and the machine's instruction, and what sets it: "read" or "compute"."""
         demand, machine = self._demand, self._machine
-        read_bytes = demand.read_bytes + (step.answer_keys + step.prompt_context) * self._kv_bytes
+        read_bytes = (
+            demand.read_bytes(step.answers + step.prompt_tokens)
+            + (step.answer_keys + step.prompt_context) * self._kv_bytes
+        )
         macs: float = (step.answers + step.prompt_tokens) * demand.matrices.layer_weights
         macs += step.heads * demand.matrices.head_weights
         macs += (step.answer_keys + step.prompt_keys) * demand.attention_macs_per_key
@@ -91,13 +112,13 @@ class StepTimes:
         return max(read_s, compute_s), "read" if read_s >= compute_s else "compute"
 
 
-def decode_step(answers: int, context_tokens: float) -> Step:
-    """A step in which so many answers get a token each, after so many tokens each."""
-    return Step(answers=answers, answer_keys=answers * (context_tokens + 1), heads=answers)
+def decode_step(answers: int, context_tokens: float, keys: Windows = ALL_KEYS) -> Step:
+    """A step in which so many answers get a token each, after so many tokens each. keys: the model's."""
+    return Step(answers=answers, answer_keys=answers * keys.seen(context_tokens + 1), heads=answers)
 
 
-def prompt_steps(prompt_tokens: int, history_tokens: int = 0) -> list[Step]:
-    """The steps of a prompt alone, after a history that is in the cache."""
+def prompt_steps(prompt_tokens: int, history_tokens: int = 0, keys: Windows = ALL_KEYS) -> list[Step]:
+    """The steps of a prompt alone, after a history that is in the cache. keys: the model's."""
     steps = []
     for begin in range(0, prompt_tokens, STEP_TOKENS):
         tokens = min(STEP_TOKENS, prompt_tokens - begin)
@@ -105,8 +126,8 @@ def prompt_steps(prompt_tokens: int, history_tokens: int = 0) -> list[Step]:
         steps.append(
             Step(
                 prompt_tokens=tokens,
-                prompt_keys=tokens * before + tokens * (tokens + 1) / 2,
-                prompt_context=before + tokens,
+                prompt_keys=keys.pairs(before, tokens),
+                prompt_context=keys.read(before, tokens),
                 heads=int(begin + tokens == prompt_tokens),
             )
         )

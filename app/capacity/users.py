@@ -10,7 +10,7 @@ from typing import Final
 
 from app.capacity.demand import Demand
 from app.capacity.machine import Machine
-from app.capacity.memory import Memory, memory_of
+from app.capacity.memory import Memory, kept_keys, memory_of
 from app.capacity.shares import shares_of
 from app.capacity.simulation import SERVICE_LATENCY_S, SERVICE_SHARE, Outcome, simulate
 from app.capacity.step_time import StepTimes, decode_step, prompt_steps
@@ -90,6 +90,7 @@ def load_outcome(
         most_running=most_running,
         users=-(-users // machine.nodes),
         context_tokens=demand.context_tokens,
+        kept=kept_keys(demand, machine),
     )
 
 
@@ -148,7 +149,9 @@ def users_of(demand: Demand, machine: Machine, traffic: Traffic, promise: Promis
     per_worker, at_most, limit = most_users(outcome, ("read", "compute", "memory"), ("places",))
     users = per_worker * machine.nodes
     long_prompt = min(prompt_quantile(traffic, promise.share), max(1, demand.context_tokens - traffic.context_tokens))
-    prompt_s = sum(times.expected(step).seconds for step in prompt_steps(long_prompt, traffic.context_tokens))
+    prompt_s = sum(
+        times.expected(step).seconds for step in prompt_steps(long_prompt, traffic.context_tokens, demand.keys)
+    )
     return Users(
         users=users,
         is_more=per_worker == MOST_USERS,
@@ -159,7 +162,8 @@ def users_of(demand: Demand, machine: Machine, traffic: Traffic, promise: Promis
         history_share=at_most.history_share,
         long_prompt_tokens=long_prompt,
         long_prompt_s=prompt_s / SERVICE_SHARE + SERVICE_LATENCY_S,
-        token_s=times.expected(decode_step(1, traffic.context_tokens + traffic.prompt_tokens)).seconds / SERVICE_SHARE,
+        token_s=times.expected(decode_step(1, traffic.context_tokens + traffic.prompt_tokens, demand.keys)).seconds
+        / SERVICE_SHARE,
     )
 
 

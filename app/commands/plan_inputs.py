@@ -6,19 +6,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from app.capacity.demand import CapacityError, Demand, Matrices, demand_of
+from app.capacity.demand import CapacityError, Demand, experts_of, matrices_of, windows_of
 from app.capacity.machine import Machine, machine_from
 from app.capacity.processors import processor_names, table_machine
 from quant.conversion.plan import DEFAULT_GROUP_SIZE, check_options, default_type, dominant, matrix_info, plan_matrices
 from quant.conversion.shapes import SHAPES
-from quant.files.json_file import read_json_object
+from quant.families.description import Decoder
+from quant.families.names import engine_tensors
+from quant.families.registry import describe
 from quant.packed.packed_file import FILE_NAME, PackedFile, is_packed_model
 from quant.packed.packed_matrix import MatrixInfo
-from quant.sources.model_config import complete_config, expected_tensors
 from quant.sources.open_source import open_source
-
-_EMBEDDING = "model.embed_tokens.weight"
-_HEAD = "lm_head.weight"
 
 
 def read_demand(model: str, qtype: str | None, group_size: int | None) -> Demand:
@@ -32,24 +30,23 @@ def read_demand(model: str, qtype: str | None, group_size: int | None) -> Demand
     if not path.exists():
         if model not in SHAPES:
             raise CapacityError(f"{model!r} is no folder, no file, and none of the shapes {', '.join(SHAPES)}")
-        config, _ = complete_config(SHAPES[model], model)
+        decoder = describe(SHAPES[model], model)
         kind = "sym_int4" if qtype in (None, "auto") else str(qtype)
-        tied, group = config["tie_word_embeddings"], group_size or DEFAULT_GROUP_SIZE
+        tied, group = decoder.tied_head, group_size or DEFAULT_GROUP_SIZE
         planned = {
-            name: matrix_info(name, default_type(tensor, tied, kind, None), tensor.shape, group)
-            for name, tensor in expected_tensors(config).items()
+            name: matrix_info(name, default_type(tensor, tied, kind, None), tensor, group)
+            for name, tensor in engine_tensors(decoder).items()
             if tensor.role != "vector"
         }
-        return demand_of(config, _matrices(planned, config), model)
+        return _demand(decoder, planned, model)
     if path.is_dir() and is_packed_model(path):
         if qtype is not None or group_size is not None:
             raise CapacityError(f"{model} is converted already: leave --type and --group-size out")
-        config, _ = complete_config(read_json_object(path / "config.json"), f"{path}/config.json")
-        return demand_of(config, _matrices(PackedFile(path / FILE_NAME).matrices, config), path.resolve().name)
+        packed = PackedFile(path / FILE_NAME)
+        return _demand(packed.decoder, packed.matrices, path.resolve().name)
     source = open_source(path)
-    expected = expected_tensors(source.config)
-    infos = plan_matrices(source, expected, qtype or "auto", group_size, None)
-    return demand_of(source.config, _matrices(infos, source.config), path.resolve().name)
+    infos = plan_matrices(source, engine_tensors(source.decoder), qtype or "auto", group_size, None)
+    return _demand(source.decoder, infos, path.resolve().name)
 
 
 def read_machine(name: str, memory_bytes: int | None) -> Machine:
@@ -94,16 +91,23 @@ def _read_file(path: Path) -> Mapping[str, Any]:
     return values
 
 
-def _matrices(infos: Mapping[str, MatrixInfo], config: Mapping[str, Any]) -> Matrices:
-    layers = [info for name, info in infos.items() if name.startswith("model.layers.")]
-    is_tied = config["tie_word_embeddings"]
-    head = infos[_EMBEDDING if is_tied else _HEAD]
-    typical = dominant(layers)
-    return Matrices(
-        layer_weights=sum(info.rows * info.cols for info in layers),
-        layer_bytes=sum(info.size_bytes for info in layers),
-        head_weights=head.rows * head.cols,
-        head_bytes=head.size_bytes,
-        other_bytes=0 if is_tied else infos[_EMBEDDING].size_bytes,
+def _demand(decoder: Decoder, infos: Mapping[str, MatrixInfo], name: str) -> Demand:
+    typical = dominant([info for name, info in infos.items() if name.startswith("model.layers.")])
+    experts, experts_per_token = experts_of(decoder.to_dict())
+    matrices = matrices_of(
+        {name: (info.rows * info.cols, info.size_bytes) for name, info in infos.items()},
+        experts=experts,
+        experts_per_token=experts_per_token,
         type_name=f"{typical.type} in groups of {typical.group}" if typical.group else typical.type,
+    )
+    return Demand(
+        name=name,
+        matrices=matrices,
+        layers=len(decoder.layers),
+        hidden=decoder.hidden_size,
+        heads=decoder.heads,
+        kv_heads=decoder.kv_heads,
+        head_dim=decoder.head_dim,
+        context_tokens=decoder.max_positions,
+        windows=windows_of(decoder.to_dict()),
     )

@@ -30,12 +30,19 @@ def size(size_bytes: float) -> str:
     return f"{size_bytes / 1e3:.0f} kB"
 
 
+def _weights(demand: Demand) -> str:
+    """How many weights a token is multiplied with, and of how many."""
+    if not demand.matrices.experts:
+        return f"{demand.weights / 1e9:.2f} B weights in a step"
+    return f"{demand.weights / 1e9:.2f} B of {demand.all_weights / 1e9:.2f} B weights for a token"
+
+
 def print_plan(plan: Plan, console: Console) -> None:
     """Prints all of it."""
     demand, machine, memory = plan.demand, plan.machine, plan.memory
     many = f"{machine.nodes} workers (NUMA nodes)" if machine.nodes > 1 else "1 worker (NUMA node)"
     console.print(
-        f"{escape(demand.name)}: {demand.weights / 1e9:.2f} B weights in a step, {demand.matrices.type_name},"
+        f"{escape(demand.name)}: {_weights(demand)}, {demand.matrices.type_name},"
         f" {size(demand.weight_bytes)}; a token of KV cache takes {size(memory.kv_bytes_per_token)} ({plan.kv_type})"
     )
     console.print(
@@ -54,6 +61,8 @@ def print_plan(plan: Plan, console: Console) -> None:
     if plan.wanted_users is not None:
         _print_candidates(plan, console)
     unmeasured = "" if plan.is_type_measured else f" {demand.matrices.weight_type} weights were not: this is a guess."
+    if demand.matrices.experts:
+        unmeasured += " Models with experts were not: of their steps this is a guess."
     console.print(
         f"\nExpected: our shares of the machine's rates on {plan.shares_of}, measured with"
         f" {' and '.join(measured_types())} weights on {measured_on()}.{unmeasured}",

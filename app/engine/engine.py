@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from app.engine.batch import BatchArrays
+from app.engine.expert_reads import ExpertReads
 from app.engine.generation import Deliver, Generation
 from app.engine.guesses.speculation import Speculation
 from app.engine.intake import Intake
@@ -66,6 +67,7 @@ class Engine:
         prompt_pause_s: float | None = None,
         page_store: PageStore | None = None,
         memory: MemoryOptions | None = None,
+        experts: ExpertReads | None = None,
     ) -> None:
         """Takes possession of `runner`; `start` begins the work. Raises ValueError for limits that don't fit.
 
@@ -82,6 +84,7 @@ class Engine:
             (scheduling/pace.py); None: only prompt_chunk_tokens limits them.
         page_store: where pages of requests with a grant are kept beyond this engine; others close it. None: nowhere.
         memory: when pages are saved and loaded.
+        experts: the model's, on which the times of steps depend; None: it has none.
         """
         self._runner = runner
         self._limits = SchedulerLimits(
@@ -90,6 +93,7 @@ class Engine:
             max_context_tokens=runner.max_context_tokens,
             page_tokens=runner.page_tokens,
             page_count=runner.kv_pages,
+            group_windows=tuple(runner.group_windows),
         )
         self._on_page_forgotten = on_page_forgotten
         self._scheduler = Scheduler(
@@ -99,7 +103,7 @@ class Engine:
             on_page_forgotten=self._page_forgotten,
         )
         self._arrays = BatchArrays(runner.max_step_tokens, runner.max_sequences)
-        self._page_table = runner.page_table
+        self._page_tables = runner.page_tables
         if cache_secret is None:
             cache_secret = os.urandom(CACHE_SECRET_BYTES)
         self._intake = Intake(
@@ -112,10 +116,12 @@ class Engine:
         # Engine thread only.
         self._generations: dict[SequenceState, Generation] = {}
         self._searches: dict[SequenceGroup, Search] = {}
-        self._speculation = Speculation(guess_tokens) if guess_tokens else None
-        self._pace = PromptPace(prompt_chunk_tokens, prompt_pause_s)
+        self._speculation = Speculation(guess_tokens, experts) if guess_tokens else None
+        self._pace = PromptPace(prompt_chunk_tokens, prompt_pause_s, experts)
         self._memory: EngineMemory | None = None
         if page_store is not None:
+            if self._limits.groups.windowed:
+                raise ValueError("page_store: pages of a model with page groups can't be saved")
             self._memory = EngineMemory(
                 self._scheduler,
                 runner,
@@ -275,8 +281,9 @@ class Engine:
         step = self._scheduler.schedule(self._pace.chunk_tokens, self._pace.chunk_tokens_alone)
         for sequence in step.begun:
             self._count_begun(self._generations[sequence])
-        for slot, index, page in step.new_pages:
-            self._page_table[slot, index] = page
+        groups = len(self._limits.group_windows)
+        for slot, entry, page in step.new_pages:
+            self._page_tables[entry % groups, slot, entry // groups] = page
         for source, target in step.copied_pages:
             self._runner.copy_page(source, target)
         for group in step.preempted_groups:

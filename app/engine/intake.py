@@ -100,6 +100,11 @@ class Intake:
         if request.resumed_token_ids:
             _check_resumed(request)
         window = self._limits.window(len(prompt), request.max_new_tokens, request.window)
+        if window is not None and self._limits.groups.windowed:
+            raise InvalidRequestError(
+                "this model's attention has windows, whose pages are given back: its context can be shifted only where "
+                "the service's settings have on_overflow 'shift'"
+            )
         if window is not None and not self._runner.has_relative_positions:
             raise InvalidRequestError("this model's RoPE is dynamic: its context can't be shifted")
         self._limits.check(len(prompt), request.max_new_tokens, window, _check_search(request, self._runner))

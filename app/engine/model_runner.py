@@ -120,8 +120,15 @@ class ModelRunner(Protocol):
     """What the last bits of its results depend on, beside the weights."""
 
     @property
-    def page_table(self) -> NDArray[np.int32]:
-        """[max_sequences, ceil(max_context_tokens / page_tokens)], written by the engine."""
+    def group_windows(self) -> Sequence[int]:
+        """[groups]: how many tokens the layers of a page group see, the newest included; 0: all."""
+
+    @property
+    def page_tables(self) -> NDArray[np.int32]:
+        """[groups, max_sequences, ceil(max_context_tokens / page_tokens)], written by the engine.
+
+        Entries that no token of a step sees are not read.
+        """
 
     @property
     def has_relative_positions(self) -> bool:

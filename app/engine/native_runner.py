@@ -22,12 +22,16 @@ from app.messages.requests import GenerateRequest, SamplingParams
 from kernels import _native
 
 
-def kv_pages_within(folder: "str | _native.ModelFiles", kv_type: str, memory_bytes: int) -> int:
+def kv_pages_within(
+    folder: "str | _native.ModelFiles", kv_type: str, memory_bytes: int, *, grouped_context_tokens: int | None = None
+) -> int:
     """How many KV pages of a packed model fit `memory_bytes`. `kv_type`: any but "auto".
+
+    grouped_context_tokens: max_context_tokens of a runner with page_groups; None: it has none.
 
     Raises ValueError if not even one fits, `_native.PackedFileError`, OSError.
     """
-    page_bytes = _native.Model.kv_page_bytes(folder, kv_type)
+    page_bytes = _native.Model.kv_page_bytes(folder, kv_type, grouped_context_tokens)
     pages = memory_bytes // page_bytes
     if pages < 1:
         raise ValueError(f"memory_bytes: {memory_bytes} is less than one KV page of this model, {page_bytes}")
@@ -53,8 +57,12 @@ class NativeRunner:
         max_sequences: int,
         max_step_tokens: int,
         max_context_tokens: int,
+        page_groups: bool = False,
     ) -> None:
         """Loads the packed model in `folder`, or whose files another object has.
+
+        page_groups: layers with windows give pages back that they don't see any more. Contexts of such a model can't be
+        shifted, nor its pages saved.
 
         Arguments, limits and errors are those of `_native.Model`. Without `cpus` the threads are not pinned.
         """
@@ -72,6 +80,7 @@ class NativeRunner:
             max_sequences=max_sequences,
             max_step_tokens=max_step_tokens,
             max_context_tokens=max_context_tokens,
+            page_groups=page_groups,
         )
         """For what the engine does not need: threads, memory, profile."""
         self.vocab_size = self.model.vocab_size
@@ -83,12 +92,14 @@ class NativeRunner:
         self.tier: str = self.model.tier
         parts = self.tier, self.model.attention_tier, compute_type, prompt_compute_type, self.model.kv_type
         self.arithmetic = " ".join((*parts, f"{len(set(nodes))} slices" if nodes else "whole"))
-        self._page_table = self.model.page_table
+        self.group_windows: Sequence[int] = self.model.group_windows
+        table = self.model.page_table
+        self._page_tables = table if page_groups else table[np.newaxis]
 
     @property
-    def page_table(self) -> NDArray[np.int32]:
-        """[max_sequences, ceil(max_context_tokens / page_tokens)], written by the engine."""
-        return self._page_table
+    def page_tables(self) -> NDArray[np.int32]:
+        """[groups, max_sequences, ceil(max_context_tokens / page_tokens)], written by the engine."""
+        return self._page_tables
 
     @property
     def has_relative_positions(self) -> bool:
@@ -181,9 +192,12 @@ class NativeRunner:
         self.model.clear_page(page)
 
     def probe(self) -> bytes:
-        """A gathered page of fixed tokens, as this model computes it now. Before its first step: it uses page 0."""
+        """A gathered page of fixed tokens, as this model computes it now. Before its first step: it uses page 0.
+
+        Without page groups: their pages are not gathered.
+        """
         tokens = (np.arange(self.page_tokens, dtype=np.int32) * 7919 + 17) % self.vocab_size
-        self._page_table[0, 0] = 0
+        self._page_tables[0, 0, 0] = 0
         for begin in range(0, self.page_tokens, self.max_step_tokens):
             positions = np.arange(begin, min(begin + self.max_step_tokens, self.page_tokens), dtype=np.int32)
             arrays = [np.array([number], np.int32) for number in (0, len(positions), begin)]

@@ -1,6 +1,6 @@
 """What a worker tells of itself for the operator's calculator: what its model demands, and how fast its warm-up was."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -15,8 +15,9 @@ class WorkerCapacity:
     kv_heads: int
     head_dim: int
     layer_weights: int
-    """Elements of all layers' matrices."""
+    """Elements of all layers' matrices that a token is multiplied with; of experts those that it takes."""
     layer_bytes: int
+    """Of the layers' matrices without experts."""
     head_weights: int
     head_bytes: int
     other_bytes: int
@@ -34,6 +35,16 @@ class WorkerCapacity:
     """Of a step that decodes it."""
     memory_left_bytes: int
     """That the machine had left after the warm-up, for all its workers."""
+    expert_bytes: int = 0
+    """Of all experts of all layers."""
+    expert_weights: int = 0
+    experts: int = 0
+    """Of a layer, of which a token takes `experts_per_token`."""
+    experts_per_token: int = 0
+    windows: Sequence[Sequence[int]] = ()
+    """Of layers that see the last keys only: how many keys, and how many layers."""
+    keeps_windows: bool = False
+    """Whether those layers keep no more than these."""
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON types."""

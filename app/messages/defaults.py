@@ -4,3 +4,6 @@ from typing import Final
 
 PROMPT_CHUNK_TOKENS: Final = 256
 """The most prompt tokens of a step in which other requests wait for their next token."""
+
+STEP_TOKENS: Final = 512
+"""The most tokens of a step, of a model without experts."""

@@ -7,15 +7,18 @@ the same schema. Masks are made in native code, without the interpreter lock. Kn
 import asyncio
 import ctypes
 import json
+import re
 from collections import OrderedDict
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import llguidance
 import numpy as np
 from numpy.typing import NDArray
 
+from app.control_tokens import Aliases
 from app.engine.model_runner import TokenConstraint
 from app.messages.failures import ConstraintError
 from app.messages.grammar import HEADER, SPACING, schemas_of
@@ -81,10 +84,13 @@ class Constraints:
             trim(0)
 
     def _open(self) -> llguidance.LLTokenizer:
-        text = (self._folder / "tokenizer.json").read_text(encoding="utf-8")
+        tokenizer = json.loads((self._folder / "tokenizer.json").read_text(encoding="utf-8"))
         ends = sorted(read_end_token_ids(self._folder))
         return llguidance.LLTokenizer(
-            text, n_vocab=self.vocab_size, eos_token=ends, slices=llguidance.LLTokenizer.json_slices()
+            json.dumps(_with_unwritable_names(tokenizer)),
+            n_vocab=self.vocab_size,
+            eos_token=ends,
+            slices=llguidance.LLTokenizer.json_slices(),
         )
 
     def _compile(self, schema: str) -> llguidance.LLMatcher:
@@ -196,6 +202,21 @@ class _Constraint:
         if self.error is None and self._matcher.is_error():
             self._compiled.failed = True
             self.error = _one_line(self._matcher.get_error()) or "no reason"
+
+
+def _with_unwritable_names(tokenizer: Mapping[str, Any]) -> dict[str, Any]:
+    """`tokenizer.json` in which no text is a special token's name; grammars name such tokens by their ids.
+
+    Else, where only one text can follow, as a constant of a schema, llguidance would allow the special tokens that the
+    tokenizer finds in that text, and then refuse them, which ends the output. It takes all tokens for special that are
+    spelled as `<tool_call>` is, whether they are said to be special or not.
+    """
+    added = tokenizer.get("added_tokens") or []
+    names = {token["content"] for token in added if token["special"] or re.fullmatch(r"<.*>", token["content"])}
+    renamed = Aliases(names).in_tokenizer(tokenizer)
+    for token, other in zip(added, renamed["added_tokens"], strict=True):
+        other["special"] = token["content"] in names
+    return renamed
 
 
 def _one_line(reason: str) -> str:

@@ -7,18 +7,26 @@ import this file too. Knows nothing of requests.
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from app.engine.model_runner import ModelRunner
+from app.messages.defaults import STEP_TOKENS
 from app.model_folder import ModelFolder, context_tokens
 from app.sealing.sealed_model import SealedModel
-from app.settings import ModelApplicationSettings
+from app.settings import EngineSettings, ModelApplicationSettings
 from app.workers.numa import Slot, thread_places
 
 if TYPE_CHECKING:
     from app.workers.constraints import Constraints
+    from kernels import _native
 
 logger = logging.getLogger("ray.serve")
+
+_EXPERT_ROWS: Final = 64
+"""Of each expert in the largest step: where many cores multiply faster than memory feeds them, a step with fewer takes
+hardly less time. How long steps may take is bounded elsewhere (app/engine/scheduling/pace.py)."""
+_MOST_STEP_TOKENS: Final = 2048
+_MOST_ACTIVATION_BYTES: Final = 1 << 30
 
 RunnerFactory = Callable[[ModelApplicationSettings, Path | SealedModel, Slot, int], ModelRunner]
 """(settings, the model's files, cores, number of threads) -> the loaded model."""
@@ -47,13 +55,17 @@ def load_model(settings: ModelApplicationSettings, files: Path | SealedModel, sl
     folder = str(files) if isinstance(files, Path) else files
     types = engine.compute_type, engine.prompt_compute_type
     kv_type = _native.Model.chosen_kv_type(folder, engine.kv_type, *types)
+    slots = settings.worker.max_concurrent_requests
+    step_tokens = step_tokens_of(engine, folder, threads, slots)
+    max_context_tokens = context_tokens(files, engine.max_context_tokens)
+    page_groups = has_page_groups(settings)
     cpus, nodes = thread_places(slot, threads)
     if settings.worker.bind_memory:
         if nodes:
             _native.interleave_memory(sorted(set(nodes)))
         else:
             _native.bind_memory_to_node(slot.numa_node)
-    return NativeRunner(
+    runner = NativeRunner(
         folder,
         threads=threads,
         cpus=cpus,
@@ -63,11 +75,48 @@ def load_model(settings: ModelApplicationSettings, files: Path | SealedModel, sl
         prompt_compute_type=engine.prompt_compute_type,
         kv_type=kv_type,
         weight_memory=engine.weight_memory,
-        kv_pages=kv_pages_within(folder, kv_type, engine.kv_memory_bytes),
-        max_sequences=_slots(settings.worker.max_concurrent_requests, engine.max_step_tokens),
-        max_step_tokens=engine.max_step_tokens,
-        max_context_tokens=context_tokens(files, engine.max_context_tokens),
+        kv_pages=kv_pages_within(
+            folder,
+            kv_type,
+            engine.kv_memory_bytes,
+            grouped_context_tokens=max_context_tokens if page_groups else None,
+        ),
+        max_sequences=_slots(slots, step_tokens),
+        max_step_tokens=step_tokens,
+        max_context_tokens=max_context_tokens,
+        page_groups=page_groups,
     )
+    sizes = ", ".join(f"{name} {count / 1e6:.0f} MB" for name, count in runner.model.resident_bytes().items())
+    logger.info("Steps have at most %d tokens. Memory, at most: %s", step_tokens, sizes)
+    return runner
+
+
+def step_tokens_of(engine: EngineSettings, folder: "str | _native.ModelFiles", threads: int, slots: int) -> int:
+    """The most tokens of a step: as set, or as many as the model's experts need for few steps to read them all.
+
+    Those chosen here take at most _MOST_ACTIVATION_BYTES. Raises `_native.PackedFileError`, OSError.
+    """
+    from kernels import _native
+
+    if engine.max_step_tokens is not None:
+        return engine.max_step_tokens
+    experts, per_token = _native.Model.experts(folder)
+    wanted = _EXPERT_ROWS * experts // per_token if experts else STEP_TOKENS
+    tokens = min(max(wanted, STEP_TOKENS), _MOST_STEP_TOKENS)
+    while (
+        tokens > STEP_TOKENS
+        and _native.Model.activation_bytes(
+            folder, threads=threads, max_sequences=_slots(slots, tokens), max_step_tokens=tokens
+        )
+        > _MOST_ACTIVATION_BYTES
+    ):
+        tokens = max(tokens // 2, STEP_TOKENS)
+    return tokens
+
+
+def has_page_groups(settings: ModelApplicationSettings) -> bool:
+    """Whether layers with windows keep only what they see: not where pages are saved, or contexts shifted."""
+    return settings.memory.folder is None and settings.model.on_overflow == "refuse"
 
 
 def _slots(max_concurrent_requests: int, max_step_tokens: int) -> int:

@@ -39,6 +39,7 @@ def warm_up(
     prompt_tokens: int,
     new_tokens: int,
     concurrent: int,
+    first_prompt_tokens: int = 0,
     timeout_s: float = 600.0,
 ) -> WarmUp:
     """Returns the engine's speed with one request alone.
@@ -46,6 +47,7 @@ def warm_up(
     engine: must be started.
     concurrent: so many requests at once are run too, untimed, to warm up batches; together they have about
     `prompt_tokens`.
+    first_prompt_tokens: of the first pass, if more: as many as make sure that every expert is read.
     timeout_s: for each pass.
 
     Prompts are random and all different, so that no cached page is used. Raises EngineError if a request fails,
@@ -53,11 +55,11 @@ def warm_up(
     """
     rng = random.Random(0)
 
-    def requests(count: int) -> list[GenerateRequest]:
-        each = max(1, prompt_tokens // count)
+    def requests(count: int, tokens: int = prompt_tokens) -> list[GenerateRequest]:
+        each = max(1, tokens // count)
         return [_request(rng, vocab_size, each, new_tokens) for _ in range(count)]
 
-    _seconds_of(engine, requests(1), timeout_s)
+    _seconds_of(engine, requests(1, max(prompt_tokens, first_prompt_tokens)), timeout_s)
     if concurrent > 1:
         _seconds_of(engine, requests(concurrent), timeout_s)
     best_s, first_s, steps = min(_seconds_of(engine, requests(1), timeout_s) for _ in range(_TIMED_PASSES))

@@ -37,6 +37,7 @@ from app.workers.core_claims import Holder, claim_slot
 from app.workers.load import RunnerFactory, load_model, make_constraints, with_allowed_binding
 from app.workers.machine_memory import available_memory_bytes, check_room_beside
 from app.workers.numa import cpu_quota, numa_nodes, pin_this_thread, spanning_slot, worker_slots
+from app.workers.packed_header import read_header
 from app.workers.refusals import log_no_refusals
 from app.workers.saved_pages import StoreFactory, memory_options, open_store, save_what_is_left
 from app.workers.warm_up import warm_up
@@ -81,6 +82,8 @@ class Worker:
         if self._claim.is_shared:
             check_room_beside(files, settings.engine.kv_memory_bytes, available_memory_bytes())
         runner = make_runner(settings, files, slot, threads)
+        header = read_header(files)
+        experts = None if header is None else header.expert_reads
         self._store = None if settings.memory.folder is None else make_store(settings, files, runner)
         self._drain_timeout_s = worker.drain_timeout_s
         self._engine = Engine(
@@ -93,6 +96,7 @@ class Worker:
             guess_tokens=settings.engine.guess_tokens,
             page_store=self._store,
             memory=memory_options(settings.memory),
+            experts=experts,
         )
         self._engine.start()
         self._streams = AsyncEngine(self._engine)
@@ -110,6 +114,7 @@ class Worker:
             prompt_tokens=min(worker.warm_up_prompt_tokens, longest_prompt),
             new_tokens=worker.warm_up_new_tokens,
             concurrent=min(4, worker.max_concurrent_requests),
+            first_prompt_tokens=min(0 if experts is None else experts.tokens_to_touch_all, longest_prompt),
         )
         note_phase(starts, card.name, StartPhase.READY)
         self._facts = WorkerFacts(
@@ -127,7 +132,13 @@ class Worker:
             max_running=worker.max_concurrent_requests,
             max_waiting=worker.max_queued_requests,
             max_saved_bytes=None if self._store is None else settings.memory.bytes,
-            capacity=worker_capacity(files, settings.engine, warm, runner.kv_pages),
+            capacity=worker_capacity(
+                files,
+                settings.engine,
+                warm,
+                kv_pages=runner.kv_pages // len(runner.group_windows),
+                keeps_windows=any(runner.group_windows),
+            ),
         )
 
     async def generate(self, request: GenerateRequest, reader: str) -> AsyncGenerator[Bundle, None]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from app.engine.engine import Engine
 from app.engine.generation import Event
 from app.engine.model_runner import Batch
+from app.engine.pages.page_groups import PageGroups
 from app.messages.failures import (
     EngineError,
     EngineStoppedError,
@@ -19,9 +20,11 @@ from app.messages.failures import (
     StepFailedError,
 )
 from app.messages.outputs import TokenDelta
-from app.messages.requests import GenerateRequest, SamplingParams
+from app.messages.requests import ContextWindow, GenerateRequest, SamplingParams
 from tests.fakes import FakeRunner
 
+WINDOWS = st.sampled_from([(0,), (0, 7), (5,), (0, 3, 3, 3), (0, 0, 20), (1, 9)])
+"""Of page groups."""
 TIMEOUT_S = 120
 """Only so that no test hangs: a busy machine may pause for most of a minute."""
 
@@ -151,7 +154,7 @@ MIX = [
     ids=["alone", "batched", "chunked", "preempted", "pages of one"],
 )
 def test_the_same_tokens_alone_batched_chunked_and_preempted(
-    shape: dict[str, int], start: Start, request: pytest.FixtureRequest
+    shape: dict[str, Any], start: Start, request: pytest.FixtureRequest
 ) -> None:
     gate = Gate()
     runner = FakeRunner(**shape, before_step=gate)
@@ -171,6 +174,40 @@ def test_the_same_tokens_alone_batched_chunked_and_preempted(
     assert (statistics.computed_tokens > once) == (statistics.preemptions > 0)
 
 
+@pytest.mark.parametrize("kv_pages", [29, 256])
+def test_layers_with_windows_keep_only_their_windows(kv_pages: int, start: Start) -> None:
+    runner = FakeRunner(group_windows=(9, 9, 2), kv_pages=kv_pages, max_context_tokens=400, max_step_tokens=16)
+    engine = start(runner, expected_output_tokens=1)
+    receiver = Receiver()
+    used: list[int] = []
+    runner.before_step = lambda batch: used.append(engine.statistics().pages_used)
+    requests = [make_request("long", 200, 190, seed=1), make_request("longer", 5, 390, seed=2)]
+    for generate in requests:
+        receiver.submit(engine, generate)
+    for generate in requests:
+        assert receiver.tokens(generate.request_id) == runner.expected_tokens(generate)
+    # Each has 3 + 3 + 2 pages of its windows at most, once its prompt is computed.
+    assert max(used[40:]) <= 2 * 8
+    assert engine.statistics().preemptions == 0
+
+
+def test_a_context_whose_pages_are_given_back_is_not_shifted(start: Start) -> None:
+    engine = start(FakeRunner(group_windows=(0, 8)))
+    window = ContextWindow(tokens=64, keep_tokens=4, discard_tokens=8)
+    request = GenerateRequest("endless", (1, 2, 3), 500, SamplingParams(), tenant=b"", window=window)
+    with pytest.raises(InvalidRequestError, match="attention has windows"):
+        engine.submit(request, lambda events: None, "endless")
+
+
+def test_a_request_that_needs_too_many_pages_of_all_groups_is_refused(start: Start) -> None:
+    engine = start(FakeRunner(group_windows=(0, 8), kv_pages=28, max_context_tokens=400))
+    receiver = Receiver()
+    receiver.submit(engine, make_request("fits", 80, 21))  # 25 pages and 3
+    assert len(receiver.tokens("fits")) == 21
+    with pytest.raises(RequestTooLongError, match="29 pages, but the KV cache has 28"):
+        receiver.submit(engine, make_request("long", 80, 22))
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(
@@ -182,16 +219,23 @@ def test_the_same_tokens_alone_batched_chunked_and_preempted(
     st.integers(0, 20),
     st.integers(1, 6),
     st.integers(0, 20),
+    WINDOWS,
 )
 def test_the_same_tokens_whatever_the_shape_and_whichever_are_aborted(
-    plans: list[tuple[int, int, int, int]], max_sequences: int, more: int, page_tokens: int, pages: int
+    plans: list[tuple[int, int, int, int]],
+    max_sequences: int,
+    more: int,
+    page_tokens: int,
+    pages: int,
+    windows: tuple[int, ...],
 ) -> None:
     runner = FakeRunner(
         max_sequences=max_sequences,
         max_step_tokens=max_sequences + more,
         page_tokens=page_tokens,
-        kv_pages=-(-90 // page_tokens) + pages,
+        kv_pages=PageGroups(windows, page_tokens).pages(-(-90 // page_tokens)) + pages,
         max_context_tokens=91,
+        group_windows=windows,
     )
     engine = Engine(runner, prompt_chunk_tokens=1 + more // 2, expected_output_tokens=2)
     receiver = Receiver()

@@ -13,6 +13,7 @@ Knows neither pages nor the model.
 
 from collections.abc import Mapping, Sequence
 
+from app.engine.expert_reads import ExpertReads
 from app.engine.generation import Generation
 from app.engine.guesses.step_cost import StepCost
 from app.engine.model_runner import Batch
@@ -27,10 +28,10 @@ _LEAST_GAIN = 1.02
 class Speculation:
     """The engine's guesses: which to compute in a step, and afterwards which of them were right."""
 
-    def __init__(self, guess_tokens: int) -> None:
-        """`guess_tokens`: the most guesses of one sequence in a step."""
+    def __init__(self, guess_tokens: int, experts: ExpertReads | None = None) -> None:
+        """`guess_tokens`: the most guesses of one sequence in a step. `experts`: the model's; None: it has none."""
         self._most = guess_tokens
-        self._cost = StepCost()
+        self._cost = StepCost(experts)
         self.looked_up: list[Generation] = []
         """Generations with guesses in this step, computed or not."""
         self.guessed_tokens = 0

@@ -1,31 +1,38 @@
 """How long a step takes by its number of rows, learned from steps as they run.
 
 The time is not linear in the rows: while a kernel waits for weights, further rows are nearly free; from a few rows on
-each costs its multiplications. Where the bend is depends on model and machine. Knows neither requests nor guesses.
+each costs its multiplications. Where the bend is depends on model and machine. With experts no row is free: each reads
+experts that the others did not choose. Knows neither requests nor guesses.
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from app.engine.expert_reads import ExpertReads
+
 
 class StepCost:
     """Seconds by rows: linear between points, each of which moves towards the measured steps near it."""
 
-    __slots__ = ("_known", "_seconds")
+    __slots__ = ("_known", "_prior", "_seconds")
 
     ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)
     """The points."""
     PRIOR = tuple(1 + 0.1 * min(rows - 1, 3) + 0.2 * max(rows - 4, 0) for rows in ROWS)
-    """The time at each point, relative to one row, before a step was measured."""
+    """The time at each point, relative to one row, before a step was measured, without experts."""
     _RATE = 0.15
     """How far a point moves towards a measurement."""
     _FORGET = 0.003
     """How far, in each step, the other points move back to the prior. So a number of rows that once took long is tried
     again some time."""
 
-    def __init__(self) -> None:
-        """Starts with the prior, as if one row took a second."""
-        self._seconds = list(self.PRIOR)
+    def __init__(self, experts: ExpertReads | None = None) -> None:
+        """Starts with the prior, as if one row took a second. experts: the model's; None: it has none."""
+        self._prior: Sequence[float] = self.PRIOR
+        if experts is not None:
+            reads = (experts.relative(rows) for rows in self.ROWS)
+            self._prior = [max(pair) for pair in zip(self.PRIOR, reads, strict=True)]
+        self._seconds = list(self._prior)
         self._known = False
 
     def seconds(self, rows: int) -> float:
@@ -35,16 +42,16 @@ class StepCost:
     def record(self, rows: int, seconds: float) -> None:
         """A step in which all sequences decoded took so long."""
         low, share = self._place(rows)
-        prior = _between(self.PRIOR, low, share)
+        prior = _between(self._prior, low, share)
         if not self._known:
             self._known = True
-            self._seconds = [seconds * value / prior for value in self.PRIOR]
+            self._seconds = [seconds * value / prior for value in self._prior]
             return
         expected = _between(self._seconds, low, share)
         error = min(seconds, 2 * expected) - expected  # bounded: a stall of the machine says nothing about rows
         forget = self._FORGET * expected / prior
         keep = 1 - self._FORGET
-        for point, value in enumerate(self.PRIOR):
+        for point, value in enumerate(self._prior):
             if not low <= point <= low + 1:
                 self._seconds[point] = keep * self._seconds[point] + forget * value
         scale = self._RATE * error / ((1 - share) ** 2 + share**2)

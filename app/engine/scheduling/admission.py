@@ -51,7 +51,10 @@ class Admission:
 
         repeated_pages: how many pages fewer there are than their holders count, as they are shared.
         """
-        return self._expected_peak_pages((*running, candidate)) - repeated_pages <= self._limits.page_count
+        # Those of windows are not shared for long. They are no more, by group, than those that stay.
+        windows = self._limits.group_windows
+        staying = repeated_pages * windows.count(0) // len(windows)
+        return self._expected_peak_pages((*running, candidate)) - staying <= self._limits.page_count
 
     def _most_pages(self, sequence: SequenceState) -> int:
         if sequence.window is not None:
@@ -71,4 +74,10 @@ class Admission:
             if sequence.group is not None and not sequence.group.branched:
                 own = (sequence.length % page_tokens, remaining)
                 expected += [own] * (sequence.group.width - 1)
-        return peak_pages(expected, page_tokens)
+        groups = self._limits.groups
+        pages = peak_pages(
+            expected, page_tokens, [groups.most_of(window) if window else None for window in groups.windows]
+        )
+        # The tokens of a step are held beside their windows, until it is over.
+        chunk = self._limits.pages_for(self._limits.step_tokens)
+        return pages + chunk * sum(window > 0 for window in groups.windows)

@@ -10,7 +10,8 @@ Knows integers only: no requests, no pages.
 
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
 
 
 class OutputForecast:
@@ -55,22 +56,66 @@ class OutputForecast:
         self._suffix_sums = sums
 
 
-def peak_pages(sequences: Iterable[tuple[int, int]], page_tokens: int) -> int:
+def peak_pages(sequences: Iterable[tuple[int, int]], page_tokens: int, most: Sequence[int | None] = (None,)) -> int:
     """The most pages that `sequences`, pairs of (tokens now, tokens to come), will hold at any one time.
 
+    most: of each page group, the most pages that one sequence holds; None: all of its tokens'.
+
     All grow by a token a step and give their pages back when they end, so the peak is just before one of the ends. When
-    a sequence with r tokens to come ends, it and all with more have grown by r. To sum their pages in one pass, only
-    the number of sequences with each fill of the last page is kept.
+    a sequence with r tokens to come ends, it and all with more have grown by r.
     """
+    groups = [
+        (_Growing(page_tokens) if limit is None else _Limited(page_tokens, limit), most.count(limit))
+        for limit in dict.fromkeys(most)
+    ]
     peak = 0
-    full_pages = 0
-    with_last_fill = [0] * page_tokens
-    longest_first = sorted(sequences, key=lambda pair: -pair[1])
-    for alive, (tokens, remaining) in enumerate(longest_first, start=1):
-        pages, last_fill = divmod(tokens, page_tokens)
-        full_pages += pages
-        with_last_fill[last_fill] += 1
-        # ceil((fill + remaining) / page_tokens) is `more_pages`, or one more from a certain fill on.
-        more_pages, rest = divmod(remaining + page_tokens - 1, page_tokens)
-        peak = max(peak, full_pages + alive * more_pages + sum(with_last_fill[page_tokens - rest :]))
+    for tokens, remaining in sorted(sequences, key=lambda pair: -pair[1]):
+        pages = 0
+        for group, count in groups:
+            group.add(tokens)
+            pages += count * group.pages(remaining)
+        peak = max(peak, pages)
     return peak
+
+
+class _Growing:
+    """Sequences that grow together: only the number of those with each fill of the last page is kept."""
+
+    __slots__ = ("_count", "_full_pages", "_page_tokens", "_with_last_fill")
+
+    def __init__(self, page_tokens: int) -> None:
+        self._page_tokens = page_tokens
+        self._count = self._full_pages = 0
+        self._with_last_fill = [0] * page_tokens
+
+    def add(self, tokens: int) -> None:
+        pages, last_fill = divmod(tokens, self._page_tokens)
+        self._count += 1
+        self._full_pages += pages
+        self._with_last_fill[last_fill] += 1
+
+    def pages(self, more_tokens: int) -> int:
+        """When each has grown by so many tokens."""
+        # ceil((fill + more_tokens) / page_tokens) is `more_pages`, or one more from a certain fill on.
+        more_pages, rest = divmod(more_tokens + self._page_tokens - 1, self._page_tokens)
+        return self._full_pages + self._count * more_pages + sum(self._with_last_fill[self._page_tokens - rest :])
+
+
+class _Limited:
+    """The same where a sequence has at most so many pages. `pages` must be asked with ever fewer tokens."""
+
+    __slots__ = ("_at_limit", "_below", "_last_tokens", "_limit")
+
+    def __init__(self, page_tokens: int, limit: int) -> None:
+        self._limit = limit
+        self._last_tokens = (limit - 1) * page_tokens  # the most tokens in fewer pages
+        self._below = _Growing(page_tokens)
+        self._at_limit: list[tuple[int, int]] = []  # a heap of (-most tokens to come below the limit, tokens)
+
+    def add(self, tokens: int) -> None:
+        heappush(self._at_limit, (tokens - self._last_tokens, tokens))
+
+    def pages(self, more_tokens: int) -> int:
+        while self._at_limit and -self._at_limit[0][0] >= more_tokens:
+            self._below.add(heappop(self._at_limit)[1])
+        return len(self._at_limit) * self._limit + self._below.pages(more_tokens)

@@ -5,6 +5,7 @@ Numbers only: knows neither sequences nor what is in a page.
 
 from dataclasses import dataclass
 
+from app.engine.pages.page_groups import PageGroups
 from app.messages.failures import InvalidRequestError, RequestTooLongError
 from app.messages.requests import ContextWindow
 
@@ -31,9 +32,11 @@ class SchedulerLimits:
     max_context_tokens: int
     page_tokens: int
     page_count: int
+    group_windows: tuple[int, ...] = (0,)
+    """Of each page group, how many tokens its layers see; 0: all."""
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
+        for name in ("step_tokens", "max_sequences", "max_context_tokens", "page_tokens", "page_count"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.step_tokens < self.max_sequences:
@@ -42,18 +45,29 @@ class SchedulerLimits:
                 "so that every sequence can advance in every step"
             )
 
+    @property
+    def groups(self) -> PageGroups:
+        """The page groups."""
+        return PageGroups(self.group_windows, self.page_tokens)
+
     def pages_for(self, tokens: int) -> int:
-        """Pages that hold `tokens` tokens."""
+        """Pages that hold `tokens` tokens of one page group."""
         return -(-tokens // self.page_tokens)
 
     def most_pages(self, prompt_tokens: int, max_new_tokens: int, width: int | None = None) -> int:
-        """Pages of a request at its end. `width`: a search's branches, which share the prompt's full pages."""
+        """Pages of a request at its end, of all page groups.
+
+        width: a search's branches, which share the prompt's full pages.
+        """
         if width is None:
             # The last token of an output is never computed, so it has no keys and values.
-            return self.pages_for(max(prompt_tokens + max_new_tokens - 1, prompt_tokens))
+            return self.groups.pages(self.pages_for(max(prompt_tokens + max_new_tokens - 1, prompt_tokens)))
         each = self.pages_for(prompt_tokens + max_new_tokens)
         shared = prompt_tokens // self.page_tokens
-        return shared + width * (each - shared)
+        together = shared + width * (each - shared)
+        return sum(
+            min(together, width * self.groups.most_of(window)) if window else together for window in self.group_windows
+        )
 
     def window(self, prompt_tokens: int, max_new_tokens: int, window: ContextWindow | None) -> PageWindow | None:
         """A request's window in whole pages; None if it wants none, or if prompt and output fit into it."""
@@ -80,6 +94,12 @@ class SchedulerLimits:
             )
         if self.most_pages(prompt_tokens, max_new_tokens, width) > self.page_count:
             times = f" for each of {width} branches" if width is not None else ""
+            if len(self.group_windows) > 1:
+                raise RequestTooLongError(
+                    f"the prompt has {prompt_tokens} tokens and at most {max_new_tokens} are to be generated{times}: "
+                    f"{self.most_pages(prompt_tokens, max_new_tokens, width)} pages, but the KV cache has "
+                    f"{self.page_count}"
+                )
             raise RequestTooLongError(
                 f"the prompt has {prompt_tokens} tokens and at most {max_new_tokens} are to be generated{times}: "
                 f"{total} together, but the KV cache holds {self.page_count * self.page_tokens}"

@@ -1,11 +1,16 @@
 """How many prompt tokens a step may have: as many as fit a set time, which is longer where no output waits for a token.
 
 A count that suits a small model would pause the streams of a large one for seconds, and whoever comes meanwhile. The
-time per token is learned from steps with many tokens, where it hardly depends on their number. Knows neither sequences
-nor the model.
+time per token is learned from steps with many tokens, where it hardly depends on their number.
+
+With experts a step also reads all those that its tokens choose, and few tokens choose nearly as many as twice their
+number. Reading and multiplying overlap: a step takes as long as the longer one. What reading takes is learned from
+steps with few tokens. Knows neither sequences nor which tokens choose which experts.
 """
 
 from typing import Final
+
+from app.engine.expert_reads import ExpertReads
 
 _LEAST_TOKENS: Final = 64
 """Of a step to learn from. In a smaller step most of the time goes to reading the weights."""
@@ -14,39 +19,67 @@ _LEAST_CHUNK: Final = 8
 _LEAST_ALONE: Final = 128
 """The same where nothing decodes. Prefill with steps of 128 tokens takes 1.06 times as long as with 512, with 256 1.01
 (embedded model, Zen 4, 4,096 tokens)."""
+_LEAST_EXPERT_ROWS: Final = 16
+"""Of each expert, in the smallest budget where nothing decodes: AMX multiplies so many at a time. Without AMX 8 are as
+good (docs/tuning.md)."""
 _PAUSES_ALONE: Final = 2.5
 """How many pauses a step may take where nothing decodes: who comes then waits for two such steps at the most."""
 _MOST_TIMES: Final = 4.0
 _RATE: Final = 0.3
 """The weight of a new measurement in the running mean."""
+_READ_TOKENS: Final = 4.0
+"""In the time in which a step of one row reads its weights, so many rows are multiplied: until steps were measured (3.7
+with Qwen3-30B-A3B's shape on one core of Zen 4, docs/tuning.md)."""
+_LEAST_READ_TOKENS: Final = 1.0
+_MOST_READ_TOKENS: Final = 60.0
+_READS_LONGER: Final = 1.2
+"""From this ratio to multiplying on, a step's time is what reading took."""
 
 
 class PromptPace:
     """A budget of prompt tokens, for steps in which other requests decode."""
 
-    __slots__ = ("_most_tokens", "_pause_s", "_seconds_per_token")
+    __slots__ = ("_experts", "_most_tokens", "_pause_s", "_read_tokens", "_seconds_per_token")
 
-    def __init__(self, most_tokens: int, pause_s: float | None) -> None:
+    def __init__(self, most_tokens: int, pause_s: float | None, experts: ExpertReads | None = None) -> None:
         """Raises ValueError for a budget below one token.
 
         most_tokens: the budget until a step was measured, and its upper bound afterwards.
         pause_s: how long a step's prompt tokens may take, in seconds; None: the budget is always most_tokens.
+        experts: the model's; None: it has none.
         """
         if most_tokens < 1:
             raise ValueError(f"prompt_chunk_tokens must be at least 1, not {most_tokens}")
         self._most_tokens = most_tokens
         self._pause_s = pause_s
+        self._experts = experts
         self._seconds_per_token = 0.0
+        self._read_tokens = _READ_TOKENS
 
     def record(self, tokens: int, seconds: float) -> None:
         """A step with so many tokens took so long."""
-        taken = seconds / tokens
+        experts = self._experts
+        work = float(tokens)
+        if experts is not None and tokens >= _LEAST_TOKENS:
+            work = max(work, self._read_tokens * experts.relative(tokens))
+        elif experts is not None and self._seconds_per_token:
+            self._learn_reads(tokens, seconds, experts)
+        taken = seconds / work
         if tokens < _LEAST_TOKENS and taken >= self._seconds_per_token:
             return  # a small step takes longer for each token, so it says something only if it takes less
         if not self._seconds_per_token:
             self._seconds_per_token = taken
         taken = min(taken, _MOST_TIMES * self._seconds_per_token)  # the machine, or this process, may have stood still
         self._seconds_per_token += _RATE * (taken - self._seconds_per_token)
+
+    def _learn_reads(self, tokens: int, seconds: float, experts: ExpertReads) -> None:
+        """Moves to what the step says of the time of reads: their time, or what they took at most."""
+        multiplied = seconds / self._seconds_per_token
+        found = min(multiplied / experts.relative(tokens), _MOST_TIMES * self._read_tokens)
+        if multiplied < _READS_LONGER * tokens and found > self._read_tokens:
+            return
+        found = min(max(found, _LEAST_READ_TOKENS), _MOST_READ_TOKENS)
+        self._read_tokens += _RATE * (found - self._read_tokens)
 
     @property
     def seconds_per_token(self) -> float:
@@ -63,9 +96,13 @@ class PromptPace:
         """The budget where nothing decodes; None: there is no limit, or none is known yet."""
         if self._pause_s is None or not self._seconds_per_token:
             return None
-        return self._fitting(_PAUSES_ALONE, _LEAST_ALONE)
+        least = 0 if self._experts is None else self._experts.tokens_for(_LEAST_EXPERT_ROWS)
+        return self._fitting(_PAUSES_ALONE, max(_LEAST_ALONE, least))
 
     def _fitting(self, pauses: float, least: int) -> int:
         if self._pause_s is None or not self._seconds_per_token:
             return self._most_tokens
-        return max(int(pauses * self._pause_s / self._seconds_per_token), least)
+        fitting = pauses * self._pause_s / self._seconds_per_token
+        if self._experts is not None:
+            fitting = min(fitting, self._experts.rows_within(fitting / self._read_tokens))
+        return max(int(fitting), least)

@@ -15,6 +15,8 @@ output, or a chunk of a prompt.
 - Sharing: a page in the prefix cache is not computed again. It is looked up when a prompt reaches it, not only on
   arrival: if several prompts begin alike, one computes the pages and the others wait for them. At least one token is
   always computed, for its logits. A page can be found once the step that filled it has succeeded.
+- Page groups: layers that see only a window of the text have pages of their own. A sequence gives those back as soon as
+  no later token sees them, and gets from the prefix cache those that its next token sees (pages/page_groups.py).
 - Loading: pages that the prefix cache lacks may be brought by a `PageLoader`. Their sequence plans nothing meanwhile,
   and computes what did not come.
 - Endless outputs: when a sequence has filled its context window, full pages of its oldest tokens leave its page table.
@@ -42,6 +44,7 @@ from app.engine.scheduling.fair_queue import FairQueue
 from app.engine.scheduling.limits import PageWindow, SchedulerLimits
 from app.engine.scheduling.page_loader import PageLoader
 from app.engine.scheduling.sequence import SequenceGroup, SequenceState, Step
+from app.engine.scheduling.sequence_pages import SequencePages, entries
 
 _STEPS_AHEAD: Final = 2
 _ENDLESS_SHARE: Final = 4
@@ -67,6 +70,8 @@ class Scheduler:
         """
         self.limits = limits
         self.pool = PagePool(limits.page_count, on_page_forgotten)
+        self._pages = SequencePages(self.pool, limits)
+        self._page_groups = limits.groups.count
         self.waiting = FairQueue()
         self.running: list[SequenceState] = []
         self.preemptions = 0
@@ -80,7 +85,7 @@ class Scheduler:
 
     def add(self, sequence: SequenceState) -> None:
         """Queues a sequence that `limits.check` accepts."""
-        self.waiting.add(sequence, self._uncached(sequence))
+        self.waiting.add(sequence, self._pages.uncached(sequence))
 
     def remove(self, sequence: SequenceState) -> None:
         """Removes a sequence that has ended or was aborted, and its whole group; pages and slots are free at once."""
@@ -118,25 +123,18 @@ class Scheduler:
         child = SequenceState(parent.prompt_tokens, parent.max_new_tokens, group=group, caller=parent.caller)
         child.computed, child.kept_pages, child.restarted = parent.computed, parent.kept_pages, True
         child.slot = group.spare_slots.pop()
-        child.pages = list(parent.pages)
-        self.pool.share(child.pages)
-        self._new_pages += [(child.slot, index, page) for index, page in enumerate(child.pages)]
+        self._new_pages += self._pages.share(child, parent)
         return child
 
     def end_load(self, sequence: SequenceState, pages: Sequence[int], loaded: int) -> None:
         """The sequence plans again: its next pages are the first `loaded` of `pages`, and the rest is free.
 
-        pages: taken from the pool for it. The loader's `cancel` does not call this.
+        pages: taken from the pool for it, with one page group. The loader's `cancel` does not call this.
         """
         assert sequence.chain is not None
         sequence.loading = False
-        first = len(sequence.pages)
-        for index, page in enumerate(pages[:loaded], start=first):
-            self.pool.keep(page, sequence.chain.digest(index))
-            self._new_pages.append((sequence.slot, index, page))
-        sequence.pages += pages[:loaded]
+        self._new_pages += self._pages.add_loaded(sequence, sequence.chain, pages[:loaded])
         self.pool.release(reversed(pages[loaded:]))
-        self._count_cached(sequence, loaded)
 
     def schedule(self, prompt_chunk_tokens: int, alone_tokens: int | None = None) -> Step:
         """Makes the next step; empty only if there is no sequence at all, or pages are being loaded or saved.
@@ -150,13 +148,14 @@ class Scheduler:
         step.new_pages, self._new_pages = self._new_pages, step.new_pages
         self._plan(step, prompt_chunk_tokens, self.limits.step_tokens if alone_tokens is None else alone_tokens)
         planned: list[tuple[SequenceState, int]] = []
+        groups, page_tokens = self._page_groups, self.limits.page_tokens
         index = 0
         while index < len(self.running):  # preemption may shorten it
             sequence = self.running[index]
             count = sequence.planned
             if count and sequence.group is not None and not self._own_last_page(sequence, step):
                 count = 0
-            if count and sequence.computed + count > len(sequence.pages) * self.limits.page_tokens:
+            if count and (sequence.computed + count) * groups > len(sequence.pages) * page_tokens:
                 count = self._claim_pages(sequence, count, step)
             if count:
                 planned.append((sequence, count))
@@ -175,7 +174,7 @@ class Scheduler:
             self.waiting.charge(sequence, count)
             sequence.computed += count
             if count > 1:  # pages that an output fills are cached when it claims its next page, or ends
-                self._keep_pages(sequence)
+                self._pages.settle(sequence)
 
     def _admit(self, step: Step) -> None:
         """Gives slots to waiting sequences in the queue's order, as long as there is room for the next one."""
@@ -228,20 +227,11 @@ class Scheduler:
         """Whether the prompts that have no more tokens left than it take the next steps without it."""
         if sequence.restarted or (sequence.grant is not None and self.loader is not None):
             return False
-        own, ahead = self._uncached(sequence), 0
+        own, ahead = self._pages.uncached(sequence), 0
         for prompt in self.running:
-            if not prompt.loading and 1 < (left := self._uncached(prompt)) <= own:
+            if not prompt.loading and 1 < (left := self._pages.uncached(prompt)) <= own:
                 ahead += left
         return ahead >= _STEPS_AHEAD * self.limits.step_tokens
-
-    def _uncached(self, sequence: SequenceState) -> int:
-        """Known tokens that must be computed, as far as one knows now."""
-        pages = 0
-        if sequence.chain is not None and not sequence.computed:
-            end = (sequence.length - 1) // self.limits.page_tokens
-            while pages < end and self.pool.has(sequence.chain.digest(pages)):
-                pages += 1
-        return sequence.length - sequence.computed - pages * self.limits.page_tokens
 
     def _plan(self, step: Step, prompt_chunk_tokens: int, alone_tokens: int) -> None:
         """Splits the token budget: sets `planned` of every running sequence, after it got its cached pages."""
@@ -288,39 +278,14 @@ class Scheduler:
 
     def _find_pages(self, sequence: SequenceState, chain: PageChain, step: Step) -> None:
         """Adds the sequence's next pages that are in the prefix cache, or begins to load them."""
-        page_tokens = self.limits.page_tokens
-        pages = sequence.pages
-        if len(pages) * page_tokens != sequence.computed:
+        if self._pages.count(sequence) * self.limits.page_tokens != sequence.computed:
             return
-        found, end = 0, (sequence.length - 1) // page_tokens
+        end = (sequence.length - 1) // self.limits.page_tokens
         if sequence.window is not None:
             end = min(end, sequence.window.pages)
-        while len(pages) < end:
-            page = self.pool.find(chain.digest(len(pages)))
-            if page is None:
-                break
-            step.new_pages.append((sequence.slot, len(pages), page))
-            pages.append(page)
-            found += 1
-        self._count_cached(sequence, found)
-        if len(pages) < end and sequence.grant is not None and self.loader is not None:
+        step.new_pages += self._pages.find(sequence, chain, end)
+        if self._pages.count(sequence) < end and sequence.grant is not None and self.loader is not None:
             sequence.loading = self.loader.begin(sequence, end)
-
-    def _count_cached(self, sequence: SequenceState, pages: int) -> None:
-        """The sequence has got so many pages that it need not compute."""
-        if pages:
-            sequence.computed += pages * self.limits.page_tokens
-            sequence.kept_pages = len(sequence.pages)
-            if not sequence.restarted:
-                sequence.cached_tokens += pages * self.limits.page_tokens
-
-    def _keep_pages(self, sequence: SequenceState) -> None:
-        """Caches the full pages of the sequence."""
-        full = min(sequence.computed, sequence.length) // self.limits.page_tokens
-        if sequence.kept_pages < full and sequence.chain is not None:
-            for index in range(sequence.kept_pages, full):
-                self.pool.keep(sequence.pages[index], sequence.chain.digest(index))
-            sequence.kept_pages = full
 
     def _leaders(self, prompts: list[SequenceState]) -> list[SequenceState]:
         """The prompts that don't wait for a page that another prompt is computing.
@@ -353,21 +318,18 @@ class Scheduler:
         A chunk shrinks to the free pages. Only if there is none at all is the youngest sequence preempted.
         """
         page_tokens = self.limits.page_tokens
-        self._keep_pages(sequence)
+        self._pages.settle(sequence)
         if sequence.window is not None:
             if sequence.computed == sequence.window.pages * page_tokens and not self._shift(
                 sequence, sequence.window, step
             ):
                 return 0
             count = min(count, sequence.window.pages * page_tokens - sequence.computed)
-        needed = self.limits.pages_for(sequence.computed + count) - len(sequence.pages)
-        if sequence.computed == len(sequence.pages) * page_tokens:
-            self._free_by_preemption(1, sequence, step)
-        first = len(sequence.pages)
-        sequence.pages += self.pool.take(min(needed, self.pool.free_count))
-        for index in range(first, len(sequence.pages)):
-            step.new_pages.append((sequence.slot, index, sequence.pages[index]))
-        return min(count, len(sequence.pages) * self.limits.page_tokens - sequence.computed)
+        pages = self._pages.count(sequence)
+        if sequence.computed == pages * page_tokens:
+            self._free_by_preemption(self._page_groups, sequence, step)
+        step.new_pages += self._pages.extend(sequence, self.limits.pages_for(sequence.computed + count) - pages)
+        return min(count, self._pages.count(sequence) * page_tokens - sequence.computed)
 
     def _shift(self, sequence: SequenceState, window: PageWindow, step: Step) -> bool:
         """Removes the oldest pages of a full window, after those to keep; False if no page is free for the copies."""
@@ -389,7 +351,7 @@ class Scheduler:
         sequence.end_length -= tokens
         sequence.dropped += tokens
         step.dropped.append((sequence, begin, begin + tokens))
-        step.new_pages += [(sequence.slot, index, page) for index, page in enumerate(sequence.pages)]
+        step.new_pages += entries(sequence, 0)
         step.turned_pages += [
             (source, target, sequence.dropped)
             for source, target in zip(sequence.sinks, sequence.pages[: window.keep], strict=True)
@@ -399,17 +361,13 @@ class Scheduler:
     def _own_last_page(self, sequence: SequenceState, step: Step) -> bool:
         """Copies the page that a branch will write to, if others hold it too; False if no page is free."""
         index, filled = divmod(sequence.computed, self.limits.page_tokens)
-        if not filled or self.pool.holders(sequence.pages[index]) == 1:
+        if not filled or not self._pages.is_shared(sequence, index):
             return True
-        self._free_by_preemption(1, sequence, step)
-        if not self.pool.free_count:
+        self._free_by_preemption(self._page_groups, sequence, step)
+        if self.pool.free_count < self._page_groups:
             return False
-        shared = sequence.pages[index]
-        [own] = self.pool.take(1)
-        self.pool.release([shared])
-        sequence.pages[index] = own
-        step.copied_pages.append((shared, own))
-        step.new_pages.append((sequence.slot, index, own))
+        step.copied_pages += self._pages.copy_of_last(sequence, index)
+        step.new_pages += entries(sequence, index * self._page_groups)
         return True
 
     def _free_by_preemption(self, pages: int, claimant: SequenceState, step: Step) -> None:
@@ -453,12 +411,7 @@ class Scheduler:
             assert self.loader is not None
             self.loader.cancel(sequence)
         sequence.loading = sequence.asked_loader = False
-        self._keep_pages(sequence)
-        self.pool.release(reversed(sequence.pages))  # the cache loses the last pages first
-        self.pool.release(reversed(sequence.sinks))
-        sequence.pages = []
-        sequence.sinks = []
-        sequence.computed = sequence.kept_pages = 0
+        self._pages.give_back(sequence)
         sequence.restarted = True
         slots.append(sequence.slot)
         sequence.slot = -1

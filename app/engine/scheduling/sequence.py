@@ -54,12 +54,13 @@ class SequenceState:
     computed: int = 0
     """How many tokens, from the first on, have keys and values in the pages."""
     pages: list[int] = field(default_factory=list)
+    """Of all page groups, as pages/page_groups.py says. Entries of pages that no later token sees are NONE."""
     slot: int = -1
     """Row of the page table while it runs; -1 while it waits and when it has ended."""
     planned: int = 0
     """Tokens to compute in the step being made."""
     kept_pages: int = 0
-    """How many of the pages, from the first on, were offered to the prefix cache."""
+    """How many pages of tokens, from the first on, were offered to the prefix cache."""
     cached_tokens: int = 0
     """Prompt tokens that the prefix cache had when the sequence first ran."""
     loading: bool = False
@@ -117,7 +118,7 @@ class Step:
     begun: list[SequenceState] = field(default_factory=list)
     """Sequences that have waited and run from this step on, for the first time or after a preemption."""
     new_pages: list[tuple[int, int, int]] = field(default_factory=list)
-    """(slot, index, page): page table entries to write before the step."""
+    """(slot, entry, page): what to write to the page tables before the step; entries as in `SequenceState.pages`."""
     dropped: list[tuple[SequenceState, int, int]] = field(default_factory=list)
     """(sequence, begin, end): tokens that have left its window."""
     turned_pages: list[tuple[int, int, int]] = field(default_factory=list)

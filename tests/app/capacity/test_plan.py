@@ -6,6 +6,7 @@ from app.capacity.memory import memory_of
 from app.capacity.plan import candidates_for, make_plan
 from app.capacity.processors import table_machine
 from app.capacity.simulation import simulate
+from app.capacity.step_time import StepTimes, decode_step
 from app.capacity.traffic import Promise, Traffic
 from app.capacity.users import load_outcome, step_times
 from tests.app.capacity.shapes import demand, machine
@@ -107,3 +108,25 @@ def test_a_second_socket_is_proposed_where_one_is_not_enough() -> None:
     assert few[0].serves
     many = candidates_for(demand("llama3.1-8b"), Traffic(), Promise(), int(alone * 1.6), None, names)
     assert [(each.name, each.serves) for each in many] == [("2x-epyc-9354", True), ("ryzen-9-5950x", False)]
+
+
+def test_layers_with_windows_leave_memory_to_more_answers_where_pages_are_not_saved() -> None:
+    model, traffic = demand("gpt-oss-20b"), Traffic()
+    one = memory_of(model, machine(memory_bytes=64 << 30), traffic, "int16")
+    two = memory_of(model, machine(nodes=2, memory_bytes=64 << 30), traffic, "int16")
+    tokens = 1024 + 36 + 264
+    assert one.answers_per_worker == one.kv_tokens_per_worker // ((tokens + 128) // 2)
+    assert two.answers_per_worker == two.kv_tokens_per_worker // tokens
+
+
+def test_a_model_with_experts_decodes_faster_and_gains_less_by_answers_at_once() -> None:
+    sparse, dense = (step_times(demand(shape), machine()) for shape in ("qwen3-30b-a3b", "qwen3-32b"))
+
+    def gain(times: StepTimes, answers: int) -> float:
+        return answers * times.expected(decode_step(1, 100)).seconds / times.expected(decode_step(answers, 100)).seconds
+
+    def rate(times: StepTimes) -> float:
+        return 1 / times.expected(decode_step(1, 100)).seconds
+
+    assert rate(sparse) > 5 * rate(dense)
+    assert gain(sparse, 4) < 0.75 * gain(dense, 4)

@@ -18,22 +18,25 @@ def measured(shape: str = "tinyllama-1.1b", factor: float = 1.0, kv_tokens: int 
     values = {
         **sizes,
         **{name: getattr(model, name) for name in ("layers", "hidden", "heads", "kv_heads", "head_dim")},
+        "windows": model.windows,
+        "keeps_windows": True,
         "kv_type": "int16",
         "kv_tokens": kv_tokens,
         "vendor": "amd",
         "prompt_tokens": 128,
-        "prompt_s": factor * sum(times.expected(step).seconds for step in prompt_steps(128)),
-        "token_s": factor * times.expected(decode_step(1, 136)).seconds,
+        "prompt_s": factor * sum(times.expected(step).seconds for step in prompt_steps(128, 0, model.keys)),
+        "token_s": factor * times.expected(decode_step(1, 136, model.keys)).seconds,
         "memory_left_bytes": 0,
     }
     return Measurement("m", 1, "avx512_vnni", 2, 32, model.context_tokens, 1, values)
 
 
 @pytest.mark.parametrize("factor", [0.05, 1.0, 7.0])
-def test_the_rates_are_chosen_so_that_the_warm_up_took_what_it_took(factor: float) -> None:
-    workers = measured(factor=factor)
+@pytest.mark.parametrize("shape", ["tinyllama-1.1b", "gpt-oss-20b"])
+def test_the_rates_are_chosen_so_that_the_warm_up_took_what_it_took(factor: float, shape: str) -> None:
+    workers = measured(shape, factor=factor)
     times, faster_reads, faster_compute = measured_times(workers)
-    answer, (prompt,) = decode_step(1, 136), prompt_steps(128)
+    answer, (prompt,) = decode_step(1, 136, times.keys), prompt_steps(128, 0, times.keys)
     assert times.expected(answer).seconds == pytest.approx(workers.model["token_s"], rel=1e-3)
     assert times.expected(prompt).seconds == pytest.approx(workers.model["prompt_s"], rel=1e-3)
     assert faster_reads.expected(answer).seconds < times.expected(answer).seconds
@@ -45,6 +48,13 @@ def test_a_worker_as_expected_does_what_the_plan_expects_elsewhere_too() -> None
     expected = step_times(demand(), machine())
     for step in (decode_step(16, 900), prompt_steps(512)[0]):
         assert times.expected(step).seconds == pytest.approx(expected.expected(step).seconds, rel=0.05)
+
+
+def test_windows_that_keep_their_keys_only_leave_memory_to_others(no_table: None) -> None:
+    tight = measured("gpt-oss-20b", factor=0.05, kv_tokens=6_000)
+    model = {**tight.model, "keeps_windows": False}
+    some, more = service_capacity(replace(tight, model=model), 1), service_capacity(tight, 1)
+    assert more.users > 1.3 * some.users > 0
 
 
 def test_twice_the_workers_serve_twice_the_users(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """The simulation of a worker under load: what it must agree with, and in which direction it moves."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_everything_is_given_back_at_the_end() -> None:
 
 def test_counting_equal_steps_at_once_changes_no_more_than_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     times, traffic = step_times(demand(), machine()), Traffic()
-    options = {
+    options: dict[str, Any] = {
         "kv_tokens": 200_000,
         "most_running": 32,
         "users": 20,
@@ -76,7 +77,7 @@ def test_the_same_arguments_give_the_same_outcome_and_more_users_a_busier_worker
 
     def outcome(users: int):  # type: ignore[no-untyped-def]
         traffic = Traffic(prompt_tokens=10)
-        options = {"kv_tokens": 300_000, "most_running": 32, "context_tokens": 9000, "requests": 300}
+        options: dict[str, Any] = {"kv_tokens": 300_000, "most_running": 32, "context_tokens": 9000, "requests": 300}
         return simulate(times, traffic, Promise(), users=users, **options)
 
     assert outcome(5) == outcome(5)
@@ -113,7 +114,13 @@ def test_a_request_must_keep_both_parts_of_the_promise() -> None:
 
 def test_near_the_promise_s_share_three_seeds_decide() -> None:
     times, traffic = step_times(demand(), machine()), Traffic(prompt_tokens=10)
-    options = {"kv_tokens": 300_000, "most_running": 32, "users": 12, "context_tokens": 9000, "requests": 300}
+    options: dict[str, Any] = {
+        "kv_tokens": 300_000,
+        "most_running": 32,
+        "users": 12,
+        "context_tokens": 9000,
+        "requests": 300,
+    }
     shares = sorted(simulate(times, traffic, Promise(), seed=seed, **options).kept_share for seed in (1, 2, 3))
     near = Promise(share=simulate(times, traffic, Promise(), seed=1, **options).kept_share)
     assert simulate(times, traffic, near, **options).kept_share == shares[1]
@@ -140,7 +147,7 @@ def test_where_the_median_request_does_not_fit_nothing_runs(kv_tokens: int, cont
 
 def test_an_overload_is_the_worse_the_fewer_are_served_in_time() -> None:
     times = step_times(demand(), machine())
-    options = {"kv_tokens": 300_000, "most_running": 32, "context_tokens": 9000}
+    options: dict[str, Any] = {"kv_tokens": 300_000, "most_running": 32, "context_tokens": 9000}
     shares = [simulate(times, Traffic(), Promise(), users=users, **options).kept_share for users in (22, 24, 26, 30)]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] > shares[1] > shares[2] > 0
@@ -159,5 +166,5 @@ def test_it_paces_prompts_as_the_scheduler_does() -> None:
     settings = EngineSettings()
     assert settings.prompt_chunk_tokens == simulation.PROMPT_CHUNK_TOKENS
     assert settings.prompt_pause_s == simulation.PROMPT_PAUSE_S
-    for name in ("_PAUSES_ALONE", "_LEAST_CHUNK", "_LEAST_ALONE"):
+    for name in ("_PAUSES_ALONE", "_LEAST_CHUNK", "_LEAST_ALONE", "_LEAST_EXPERT_ROWS"):
         assert getattr(simulation, name) == getattr(pace, name)

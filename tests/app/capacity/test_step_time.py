@@ -13,7 +13,7 @@ def test_at_best_the_longer_of_reading_and_multiplying_counts() -> None:
     times = StepTimes(model, machine(), ALL, "int16")
     one, many = decode_step(1, 100), decode_step(64, 100)
     one_s, one_limit = times.best_s(one)
-    assert one_s == pytest.approx((model.read_bytes + 101 * model.kv_bytes_per_token("int16")) / 50e9)
+    assert one_s == pytest.approx((model.read_bytes(1) + 101 * model.kv_bytes_per_token("int16")) / 50e9)
     assert one_limit == "read"
     many_s, many_limit = times.best_s(many)
     assert many_s == pytest.approx(64 * (model.weights + 101 * model.attention_macs_per_key) / 400e9)
@@ -23,7 +23,7 @@ def test_at_best_the_longer_of_reading_and_multiplying_counts() -> None:
 def test_with_all_shares_one_reading_and_multiplying_add_up() -> None:
     model = demand()
     time = StepTimes(model, machine(), ALL, "int16").expected(decode_step(3, 0))
-    read_s = (model.read_bytes + 3 * model.kv_bytes_per_token("int16")) / 50e9
+    read_s = (model.read_bytes(3) + 3 * model.kv_bytes_per_token("int16")) / 50e9
     assert time.seconds == pytest.approx(read_s + 3 * (model.weights + model.attention_macs_per_key) / 400e9)
     assert time.limit == "read"
 

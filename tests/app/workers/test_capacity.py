@@ -11,9 +11,11 @@ from app.sealing.seal import seal
 from app.sealing.sealed_model import SealedModel
 from app.settings import EngineSettings
 from app.workers.capacity import worker_capacity
+from app.workers.packed_header import read_header
 from app.workers.warm_up import WarmUp
+from quant.families.description import Attention, Decoder, Experts, Layer
 from tests.app.sealing.conftest import KEY
-from tests.kernels.tiny_model import write_random_model
+from tests.kernels.tiny_model import described_tensors, write_described, write_random_model
 
 WARM = WarmUp(speed=100.0, prompt_tokens=64, prompt_s=0.5, token_s=0.02)
 
@@ -33,6 +35,26 @@ def test_the_sizes_are_the_packed_file_s(tmp_path: Path, kind: str) -> None:
     assert (found.prompt_tokens, found.prompt_s, found.token_s) == (64, 0.5, 0.02)
     assert found.memory_left_bytes > 0
     assert WorkerCapacity.from_wire(found.to_wire()) == found
+
+
+def test_experts_and_windows_are_the_description_s(tmp_path: Path) -> None:
+    whole, part = (Layer(Attention(0.25, rope=None, window=window), experts=Experts(6, 2, 64)) for window in (0, 16))
+    decoder = Decoder(99, 64, 512, heads=4, kv_heads=2, head_dim=16, kinds=(whole, part), layers=(1, 0, 1))
+    folder = write_described(tmp_path / "model", decoder, {}, described_tensors(decoder), "sym_int4")
+    found = worker_capacity(folder, EngineSettings(), WARM, kv_pages=7, keeps_windows=True)
+    assert found is not None
+    wanted = read_demand(str(folder), None, None)
+    sizes = asdict(wanted.matrices)
+    del sizes["type_name"]
+    assert {name: getattr(found, name) for name in sizes} == sizes
+    assert (found.experts, found.experts_per_token, found.keeps_windows) == (6, 2, True)
+    assert found.windows == wanted.windows == ((16, 2),)
+    assert WorkerCapacity.from_wire(found.to_wire()) == found
+    header = read_header(folder)
+    assert header is not None
+    assert header.expert_reads is not None
+    taken = 3 * 2 * 3 * 64 * 64
+    assert header.expert_reads.share == pytest.approx(taken / wanted.weights)
 
 
 def test_a_sealed_model_reports_the_same(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from app.engine.model_runner import TokenConstraint
 from app.messages.failures import ConstraintError
 from app.workers.constraints import MAX_CACHED, Constraints
+from tests.app.interface.functions.constrained import lets_through
+from tests.app.marked_tokens import MarkedTokens
 from tests.app.tiny_model import EOS_ID, reference_tokenizer, tokenizer_json
 from tests.sizes import FULL
 
@@ -184,3 +186,17 @@ async def test_a_schema_that_became_too_complex_is_compiled_again(constraints: C
         walk(constraint, seed, 200)
         seen = seen or constraint.error is not None
     assert seen
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_names_of_control_tokens_in_constants_are_text(special: bool) -> None:
+    """Where one text alone can follow, the tokenizer would choose the tokens of these names for it."""
+    marked = MarkedTokens(("<tool_call>", "<|end|>"), special)
+    text = '"a <tool_call> b <|end|>"'
+    plain = MarkedTokens(marked.names, None)
+    with marked.constraints() as made:
+        for schema in ({"const": json.loads(text)}, {"enum": [json.loads(text), "c"]}, {"type": "string"}):
+            token_ids = [*plain.encode(text), EOS_ID]
+            assert lets_through(made, json.dumps(schema), token_ids, marked.vocab_size), schema
+            as_tokens = [*marked.encode(text), EOS_ID]
+            assert not lets_through(made, json.dumps(schema), as_tokens, marked.vocab_size), schema

@@ -28,6 +28,20 @@ def test_warm_up_measures_tokens_per_second_and_leaves_no_page_in_use() -> None:
         engine.stop()
 
 
+def test_the_first_pass_alone_has_more_tokens_where_experts_need_them() -> None:
+    runner = FakeRunner()
+    engine = Engine(runner)
+    engine.start()
+    try:
+        warm = warm_up(
+            engine, vocab_size=runner.vocab_size, prompt_tokens=20, new_tokens=5, concurrent=1, first_prompt_tokens=31
+        )
+        assert warm.prompt_tokens == 20
+        assert sum(runner.step_tokens) == (31 + 4) + 2 * (20 + 4)
+    finally:
+        engine.stop()
+
+
 class Clock:
     """Time passes only while the engine below computes."""
 

@@ -55,7 +55,7 @@ class Model:
         self.threads = threads
         return FakeRunner(
             max_sequences=settings.worker.max_concurrent_requests,
-            max_step_tokens=settings.engine.max_step_tokens,
+            max_step_tokens=settings.engine.least_step_tokens,
             before_step=self.before_step,
         )
 

@@ -2,6 +2,7 @@ from random import Random
 
 import pytest
 
+from app.engine.expert_reads import ExpertReads
 from app.engine.guesses.step_cost import StepCost
 
 
@@ -16,6 +17,21 @@ def test_the_prior_has_cheap_rows_and_then_expensive_ones() -> None:
     steps = [cost.seconds(rows + 1) - cost.seconds(rows) for rows in range(1, 40)]
     assert steps[:3] == pytest.approx([0.1] * 3)
     assert steps[3:] == pytest.approx([0.2] * 36)
+
+
+def test_with_experts_a_row_costs_the_experts_that_it_reads() -> None:
+    experts = ExpertReads(count=128, per_token=8, share=0.6)
+    cost, dense = StepCost(experts), StepCost()
+    for rows in (2, 4, 8):
+        assert cost.seconds(rows) == pytest.approx(experts.relative(rows))
+        assert cost.seconds(rows) > 1.2 * dense.seconds(rows)
+    assert cost.seconds(256) == dense.seconds(256)  # there multiplying takes longer
+    for _ in range(200):
+        cost.record(1, 0.01)
+        cost.record(4, 0.011)
+    # Each measurement moves the point by 0.15, and each step by 0.003 back to the prior.
+    left = 2 * 0.003 / 0.15 * (experts.relative(4) - 1.1)
+    assert cost.seconds(4) / cost.seconds(1) == pytest.approx(1.1, abs=left)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 5, 600])

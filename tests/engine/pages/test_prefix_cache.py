@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.engine import Engine
+from app.engine.pages.page_groups import PageGroups
 from app.engine.pages.page_names import PageChain, tenant_salt
 from app.engine.statistics import EngineStatistics
 from app.messages.failures import StepFailedError
 from app.messages.outputs import TokenDelta
 from app.messages.requests import GenerateRequest, SamplingParams
-from tests.engine.test_engine import Gate, Receiver
+from tests.engine.test_engine import WINDOWS, Gate, Receiver
 from tests.fakes import FakeRunner
 
 PROMPT = tuple(Random(0).choices(range(1000), k=50))  # 12 pages of 4, and 2 tokens
@@ -63,6 +64,38 @@ def test_the_same_prompt_again_computes_only_its_last_partial_page() -> None:
         assert counter.run(ask("no more than its pages", PROMPT[:48], seed=2)) == 4 + 7  # one token must be computed
         assert counter.cached("first") == [0] * 8
         assert counter.cached("again") == [48] + [0] * 7
+
+
+@pytest.mark.parametrize("length", range(36, 51))
+def test_with_windows_a_prompt_finds_what_its_next_token_sees(length: int) -> None:
+    runner = FakeRunner(group_windows=(0, 10, 5))
+    with running(runner) as engine:
+        counter = Counter(engine, runner)
+        counter.run(ask("first", PROMPT[:length], 7))
+        text = (*PROMPT[:length], *runner.expected_tokens(ask("first", PROMPT[:length], 7)), 3)
+        assert counter.run(ask("second turn", text, 1)) == len(text) - (length + 6) // 4 * 4
+        # The beginning is there too, though its window was given back long ago: nothing else needed the pages.
+        assert counter.run(ask("another text", (*PROMPT[:20], 1, 2, 3), 1)) == 3
+
+
+@pytest.mark.parametrize(
+    ("other", "prompt", "computed"),
+    [
+        (44, 50, 2),  # only the window's first two pages are gone
+        (44, 25, 1),
+        (44, 11, 11),  # it would need those
+        (60, 50, 50),  # the window's last page is gone too, and before it those that shorter texts see
+    ],
+)
+def test_with_windows_a_text_goes_on_where_its_window_still_is(other: int, prompt: int, computed: int) -> None:
+    runner = FakeRunner(group_windows=(0, 10), kv_pages=44, max_context_tokens=80)
+    with running(runner) as engine:
+        counter = Counter(engine, runner)
+        assert counter.run(ask("short", PROMPT[:25], 1)) == 25
+        assert counter.run(ask("long", PROMPT, 1)) == 26
+        text = tuple(Random(1).choices(range(1000), k=other))
+        assert counter.run(ask("other", text, 1)) == other
+        assert counter.run(ask("again", PROMPT[:prompt], 1)) == computed
 
 
 def test_a_second_turn_computes_only_its_new_tokens() -> None:
@@ -235,13 +268,22 @@ TURNS = st.lists(
 
 
 @settings(max_examples=80, deadline=None)
-@given(TURNS, st.integers(1, 8), st.integers(18, 60), st.integers(0, 24))
+@given(TURNS, st.integers(1, 8), st.integers(0, 42), st.integers(0, 24), WINDOWS)
 def test_outputs_never_depend_on_the_cache(
-    turns: list[tuple[int, int, int, bytes, bool]], max_sequences: int, kv_pages: int, more: int
+    turns: list[tuple[int, int, int, bytes, bool]],
+    max_sequences: int,
+    spare_pages: int,
+    more: int,
+    windows: tuple[int, ...],
 ) -> None:
     """Prompts are beginnings of three texts, for two tenants; some are aborted."""
+    kv_pages = PageGroups(windows, 4).pages(18) + spare_pages
     runner = FakeRunner(
-        kv_pages=kv_pages, max_sequences=max_sequences, max_step_tokens=max_sequences + more, max_context_tokens=72
+        kv_pages=kv_pages,
+        max_sequences=max_sequences,
+        max_step_tokens=max_sequences + more,
+        max_context_tokens=72,
+        group_windows=windows,
     )
     texts = [PROMPT * 2, PROMPT[:20] * 4, PROMPT[:30] + PROMPT[:40]]
     requests = [

@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,16 +34,27 @@ def test_an_early_end_frees_pages_for_a_late_one() -> None:
     assert peak_pages([(50, 1), (10, 20)], 1) == 62
 
 
-def highest_need(sequences: list[tuple[int, int]], page_tokens: int) -> int:
+def highest_need(sequences: list[tuple[int, int]], page_tokens: int, most: Sequence[int | None] = (None,)) -> int:
     """Step after step, what `peak_pages` puts in a formula."""
     alive = [list(pair) for pair in sequences]
     peak = 0
     while alive:
-        peak = max(peak, sum(-(-tokens // page_tokens) for tokens, _ in alive))
+        pages = [-(-tokens // page_tokens) for tokens, _ in alive]
+        peak = max(peak, sum(each if limit is None else min(each, limit) for each in pages for limit in most))
         alive = [[tokens + 1, remaining - 1] for tokens, remaining in alive if remaining > 0]
     return peak
 
 
-@given(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 40)), max_size=8), st.integers(1, 8))
+SEQUENCES = st.lists(st.tuples(st.integers(1, 60), st.integers(0, 40)), max_size=8)
+
+
+@given(SEQUENCES, st.integers(1, 8))
 def test_the_peak_is_the_highest_need_over_time(sequences: list[tuple[int, int]], page_tokens: int) -> None:
     assert peak_pages(sequences, page_tokens) == highest_need(sequences, page_tokens)
+
+
+@given(SEQUENCES, st.integers(1, 8), st.lists(st.one_of(st.none(), st.integers(1, 12)), min_size=1, max_size=4))
+def test_groups_with_windows_need_their_windows_at_most(
+    sequences: list[tuple[int, int]], page_tokens: int, most: list[int | None]
+) -> None:
+    assert peak_pages(sequences, page_tokens, most) == highest_need(sequences, page_tokens, most)

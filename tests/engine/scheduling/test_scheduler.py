@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.engine.pages.page_groups import NONE, PageGroups
 from app.engine.pages.page_names import PageChain
 from app.engine.scheduling.fair_queue import AGEING
 from app.engine.scheduling.limits import SchedulerLimits
@@ -14,8 +15,8 @@ from app.messages.failures import RequestTooLongError
 from app.messages.requests import ContextWindow
 
 
-def make_limits(**changes: int) -> SchedulerLimits:
-    limits = {
+def make_limits(**changes: Any) -> SchedulerLimits:
+    limits: dict[str, Any] = {
         "step_tokens": 32,
         "max_sequences": 4,
         "max_context_tokens": 256,
@@ -351,6 +352,21 @@ def test_a_request_that_can_never_end_is_refused(
     limits.check(prompt_tokens, max_new_tokens - 1)
 
 
+@pytest.mark.parametrize(("windows", "running"), [((0,), 2), ((9,), 8), ((0, 9), 1), ((9, 9), 5)])
+def test_as_many_begin_as_their_windows_have_room_for(windows: tuple[int, ...], running: int) -> None:
+    """Each will have 100 tokens, in 25 pages, and windows of 3 pages; a step's 8 pages are beside them."""
+    limits = make_limits(max_sequences=8, page_count=50, max_context_tokens=200, group_windows=windows)
+    scheduler = Scheduler(limits, expected_output_tokens=80)
+    for _ in range(8):
+        scheduler.add(SequenceState(20, 81))
+    most = 0
+    while scheduler.running or scheduler.waiting:
+        run(scheduler)
+        most = max(most, len(scheduler.running))
+    assert most == running
+    assert scheduler.preemptions == 0
+
+
 def test_limits_must_let_every_sequence_advance() -> None:
     with pytest.raises(ValueError, match=r"step_tokens \(3\) must be at least max_sequences \(4\)"):
         make_limits(step_tokens=3)
@@ -370,6 +386,8 @@ class Arrival:
     """Which of some texts the prompt is the beginning of; none: its pages are not shared."""
 
 
+WINDOWS = st.sampled_from([(0,), (0, 7), (5,), (0, 3, 3, 3), (0, 0, 20), (1, 9)])
+
 ARRIVALS = st.lists(
     st.builds(
         Arrival,
@@ -384,17 +402,19 @@ ARRIVALS = st.lists(
     max_size=12,
 )
 LIMITS = st.builds(
-    lambda max_sequences, more, page_tokens, pages: make_limits(
+    lambda max_sequences, more, page_tokens, pages, windows: make_limits(
         step_tokens=max_sequences + more,
         max_sequences=max_sequences,
         page_tokens=page_tokens,
-        page_count=-(-63 // page_tokens) + pages,
+        page_count=PageGroups(windows, page_tokens).pages(-(-63 // page_tokens)) + pages,
         max_context_tokens=64,
+        group_windows=windows,
     ),
     max_sequences=st.integers(1, 6),
     more=st.integers(0, 30),
     page_tokens=st.integers(1, 9),
     pages=st.integers(0, 30),
+    windows=WINDOWS,
 )
 
 
@@ -409,13 +429,23 @@ def check_step(scheduler: Scheduler, step: Step, chunk_tokens: int) -> None:
         assert scheduler.running[0] in given, "the oldest always advances"
     for sequence, count in given.items():
         assert 0 < count <= sequence.length - sequence.computed
-        assert limits.pages_for(sequence.computed + count) == len(sequence.pages)
-    assert decoding <= set(given) or scheduler.pool.free_count == 0, "only a lack of pages stops an output"
+        pages = limits.pages_for(sequence.computed + count)
+        groups = limits.groups
+        assert pages * groups.count == len(sequence.pages)
+        for group, window in enumerate(groups.windows):
+            first = max(sequence.computed + 1 - window, 0) // limits.page_tokens if window else 0
+            of_group = sequence.pages[group :: groups.count]
+            assert NONE not in of_group[first:], "what the step sees is there"
+            kept = pages - of_group.count(NONE)
+            assert not window or kept <= groups.most_of(window) + limits.pages_for(count), "and little else"
+    assert decoding <= set(given) or scheduler.pool.free_count < limits.groups.count, "only a lack of pages stops it"
 
 
 def check_memory(scheduler: Scheduler) -> None:
-    held = [page for sequence in scheduler.running for page in sequence.pages]
-    alone = [page for sequence in scheduler.running if sequence.chain is None for page in sequence.pages]
+    held = [page for sequence in scheduler.running for page in sequence.pages if page != NONE]
+    alone = [
+        page for sequence in scheduler.running if sequence.chain is None for page in sequence.pages if page != NONE
+    ]
     assert len(alone) == len(set(alone))
     assert len(set(held)) == scheduler.pool.used_count
     assert len(held) - len(set(held)) == scheduler.pool.repeat_count

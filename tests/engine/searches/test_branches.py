@@ -10,7 +10,7 @@ from app.engine.engine import Engine
 from app.messages.failures import InvalidRequestError, RequestTooLongError, StepFailedError
 from app.messages.outputs import TokenDelta
 from app.messages.requests import BeamParams, ContextWindow, ContrastiveParams, GenerateRequest, SamplingParams
-from tests.engine.test_engine import Gate, Receiver, make_request
+from tests.engine.test_engine import WINDOWS, Gate, Receiver, make_request
 from tests.fakes import FakeRunner
 
 SEARCHES: list[BeamParams | ContrastiveParams] = [
@@ -45,11 +45,14 @@ def answers(receiver: Receiver, name: str) -> list[tuple[tuple[int, ...], str | 
     return [(best, last.finish_reason), *((more.token_ids, more.finish_reason) for more in last.more)]
 
 
-@pytest.mark.parametrize("shape", ["roomy", "tight", "chunked"])
+@pytest.mark.parametrize("shape", ["roomy", "tight", "chunked", "windows"])
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
 def test_answers_are_the_methods_whatever_else_runs(search: BeamParams | ContrastiveParams, shape: str) -> None:
     runner = FakeRunner(
-        max_sequences=16, max_step_tokens=17 if shape == "chunked" else 64, kv_pages=64 if shape == "tight" else 256
+        max_sequences=16,
+        max_step_tokens=17 if shape == "chunked" else 64,
+        kv_pages=64 if shape == "tight" else 256,
+        group_windows=(0, 6, 13) if shape == "windows" else (0,),
     )
     runner.search_alphabet = 40
     requests = [search_request(f"search {n}", n, 14, search, stops=range(3)) for n in (1, 4, 7, 16, 21)]
@@ -227,7 +230,7 @@ PLANS = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(PLANS, st.integers(6, 12), st.integers(0, 24), st.integers(1, 6), st.integers(0, 40), st.booleans())
+@given(PLANS, st.integers(6, 12), st.integers(0, 24), st.integers(1, 6), st.integers(0, 40), st.booleans(), WINDOWS)
 def test_no_page_is_lost_and_no_answer_changes_when_requests_are_aborted(
     plans: list[tuple[int, int, BeamParams | ContrastiveParams | None, int, bytes]],
     max_sequences: int,
@@ -235,6 +238,7 @@ def test_no_page_is_lost_and_no_answer_changes_when_requests_are_aborted(
     page_tokens: int,
     pages: int,
     prefix_cache: bool,
+    windows: tuple[int, ...],
 ) -> None:
     """About a third of the requests are aborted, each at a step of its own."""
     needed = 40 // page_tokens + 6 * (-(-54 // page_tokens) - 40 // page_tokens + 1)
@@ -242,8 +246,9 @@ def test_no_page_is_lost_and_no_answer_changes_when_requests_are_aborted(
         max_sequences=max_sequences,
         max_step_tokens=max_sequences + more,
         page_tokens=page_tokens,
-        kv_pages=max(needed, 6 * -(-15 // page_tokens) + 1) + pages,
+        kv_pages=len(windows) * max(needed, 6 * -(-15 // page_tokens) + 1) + pages,
         max_context_tokens=60,
+        group_windows=windows,
     )
     runner.search_alphabet = 50
     engine = Engine(

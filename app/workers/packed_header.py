@@ -1,0 +1,64 @@
+"""Reads the header of a packed model's weights: the decoder's description, and the sizes of its matrices.
+
+The engine checks all of it when it loads the model. Knows no weights, and works without `quant`, which a worker lacks.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from app.capacity.demand import Matrices, experts_of, matrices_of
+from app.engine.expert_reads import ExpertReads
+from app.model_folder import WEIGHTS
+from app.sealing.sealed_model import SealedModel
+
+_LENGTH_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PackedHeader:
+    """What the header says."""
+
+    decoder: Mapping[str, Any]
+    """As quant/families/description.py has it: what is missing is at its default."""
+    matrices: Matrices
+
+    @property
+    def expert_reads(self) -> ExpertReads | None:
+        """The experts, as far as step times depend on them; None: there are none."""
+        matrices = self.matrices
+        if not matrices.experts:
+            return None
+        taken = matrices.expert_weights * matrices.experts_per_token / matrices.experts
+        share = taken / (matrices.layer_weights + matrices.head_weights)
+        return ExpertReads(matrices.experts, matrices.experts_per_token, share)
+
+
+def read_header(files: Path | SealedModel) -> PackedHeader | None:
+    """The header of a model's weights; None for a folder without weights, as tests use."""
+    if not (files / WEIGHTS).is_file():
+        return None
+    length = int.from_bytes(_read(files, 0, _LENGTH_BYTES), "little")
+    header: Mapping[str, Any] = json.loads(_read(files, _LENGTH_BYTES, length))
+    metadata: Mapping[str, str] = header["__metadata__"]
+    sizes = {}
+    for name, entry in json.loads(metadata["matrices"]).items():
+        begin, end = header[name]["data_offsets"]
+        sizes[name] = (entry["rows"] * entry["cols"], end - begin)
+    decoder = json.loads(metadata["decoder"])
+    experts, per_token = experts_of(decoder)
+    return PackedHeader(
+        decoder, matrices_of(sizes, experts=experts, experts_per_token=per_token, type_name="as it runs")
+    )
+
+
+def _read(files: Path | SealedModel, offset: int, size: int) -> bytes:
+    if isinstance(files, SealedModel):
+        buffer = bytearray(size)
+        files.read_into(WEIGHTS, offset, memoryview(buffer))
+        return bytes(buffer)
+    with (files / WEIGHTS).open("rb") as file:
+        file.seek(offset)
+        return file.read(size)

@@ -1,0 +1,130 @@
+"""A native model with windows under the engine: with page groups it gives the tokens that it gives without them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from app.engine.engine import Engine
+from app.engine.native_runner import NativeRunner, kv_pages_within
+from app.messages.requests import BeamParams, GenerateRequest, SamplingParams
+from kernels import _native
+from quant.families.description import Attention, Decoder, Layer, Mlp, Rope
+from tests.engine.test_engine import Receiver
+from tests.kernels.tiny_model import described_tensors, write_described
+
+PAGE = _native.PAGE_TOKENS
+CONTEXT = 512
+ROPE = Rope(32, tuple(10000 ** (-i / 16) for i in range(16)))
+FULL = Attention(32**-0.5)
+KINDS = (replace(FULL, window=40), FULL, replace(FULL, window=70, sinks=True))
+DECODER = Decoder(
+    vocab_size=96, hidden_size=64, max_positions=2048, heads=4, kv_heads=2, head_dim=32, ropes=(ROPE,),
+    kinds=tuple(Layer(kind, mlp=Mlp(96)) for kind in KINDS), layers=(0, 0, 1, 2),
+)  # fmt: skip
+GROUPS = [0, 70, 40, 40]
+# threads, max_sequences, max_step_tokens, prompt_chunk_tokens, kv_pages
+SHAPES = {
+    "batched": (2, 16, 256, 256, 400),
+    "chunked": (1, 8, 43, 35, 400),
+    "preempted": (1, 8, 64, 64, 44),
+    "guessed": (1, 4, 64, 64, 400),
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_described(tmp_path_factory.mktemp("windows") / "model", DECODER, {}, described_tensors(DECODER))
+
+
+@contextmanager
+def running(model: Path, shape: str, *, page_groups: bool = True, **options: Any) -> Iterator[Engine]:
+    threads, max_sequences, max_step_tokens, prompt_chunk_tokens, kv_pages = SHAPES[shape]
+    runner = NativeRunner(
+        str(model),
+        threads=threads,
+        kv_pages=kv_pages,
+        max_sequences=max_sequences,
+        max_step_tokens=max_step_tokens,
+        max_context_tokens=CONTEXT,
+        page_groups=page_groups,
+    )
+    assert list(runner.group_windows) == (GROUPS if page_groups else [0])
+    guesses = 3 if shape == "guessed" else 0
+    engine = Engine(
+        runner, prompt_chunk_tokens=prompt_chunk_tokens, expected_output_tokens=1, guess_tokens=guesses, **options
+    )
+    try:
+        yield engine
+    finally:
+        engine.stop()
+    assert engine.statistics().pages_used == 0
+
+
+def made_requests() -> list[GenerateRequest]:
+    random = Random(3)
+    text = random.choices(range(96), k=400)
+    requests = []
+    for number, length in enumerate((1, 31, 33, 65, 71, 160, 224, 300)):
+        sampling = SamplingParams(temperature=1.0, seed=number) if number % 2 else SamplingParams(temperature=0.0)
+        prompt = tuple(text[:length])
+        requests.append(GenerateRequest(f"{length}", prompt, 90, sampling, tenant=b""))
+    beams = BeamParams(3, answers=2)
+    requests.append(GenerateRequest("beams", tuple(text[50:140]), 40, search=beams, tenant=b""))
+    return requests
+
+
+def outputs(engine: Engine, requests: list[GenerateRequest]) -> dict[str, tuple[int, ...]]:
+    receiver = Receiver()
+    for request in requests:
+        receiver.submit(engine, request)
+    if not engine.healthy:
+        engine.start()  # with all of the first ones there
+    return {request.request_id: receiver.tokens(request.request_id) for request in requests}
+
+
+@pytest.fixture(scope="module")
+def expected(model: Path) -> dict[str, tuple[int, ...]]:
+    """Without page groups, without a cache, one after the other."""
+    requests = made_requests()
+    with running(model, "batched", page_groups=False, prefix_cache=False) as engine:
+        return {name: tokens for request in requests for name, tokens in outputs(engine, [request]).items()}
+
+
+@pytest.mark.parametrize("prefix_cache", [True, False])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_page_groups_change_no_token(
+    shape: str, prefix_cache: bool, model: Path, expected: dict[str, tuple[int, ...]]
+) -> None:
+    assert len(set(expected.values())) == len(expected)
+    requests = made_requests()
+    with running(model, shape, prefix_cache=prefix_cache) as engine:
+        assert outputs(engine, requests) == expected
+        assert outputs(engine, requests[::-1]) == expected, "from the cache, in another order"
+        counts = engine.statistics()
+        assert (counts.preemptions > 0) == (shape == "preempted")
+        assert (counts.cached_tokens > 0) == prefix_cache
+
+
+@pytest.mark.parametrize("behind", range(60, 75))
+def test_a_second_turn_finds_the_first_wherever_it_ended(behind: int, model: Path) -> None:
+    text = tuple(Random(9).choices(range(96), k=200))
+    greedy = SamplingParams(temperature=0.0)
+    with running(model, "batched") as engine:
+        first = GenerateRequest("first", text[:50], behind - 50, greedy, tenant=b"")
+        said = (*text[:50], *outputs(engine, [first])["first"])
+        second = GenerateRequest("second", (*said, *text[100:130]), 40, greedy, tenant=b"")
+        again = outputs(engine, [second])["second"]
+        assert engine.statistics().cached_tokens == (behind - 1) // PAGE * PAGE
+    with running(model, "batched", page_groups=False, prefix_cache=False) as engine:
+        assert outputs(engine, [second])["second"] == again
+
+
+def test_a_budget_has_more_and_smaller_pages(model: Path) -> None:
+    folder, budget = str(model), 100 * 4 * 2 * 2 * 32 * 32 * 4
+    assert kv_pages_within(folder, "fp32", budget) == 100
+    assert kv_pages_within(folder, "fp32", budget, grouped_context_tokens=CONTEXT) == 400

@@ -49,6 +49,7 @@ def test_our_own_configs_are_accepted(name: str) -> None:
         ({"worker": {"autoscaling": {"max_workers": 2, "min_workers": 3}}}, "args: worker.autoscaling: min_workers"),
         ({"engine": {"kv_type": "int3"}}, "args: engine.kv_type: "),
         ({"engine": {"prompt_chunk_tokens": 1024}}, "args: engine: prompt_chunk_tokens is more than"),
+        ({"engine": {"prompt_chunk_tokens": 513}}, "engine: prompt_chunk_tokens is more than max_step_tokens"),
         ({"engine": {"max_step_tokens": 16, "prompt_chunk_tokens": 16}}, "engine.max_step_tokens is less than"),
         ({"model": {}}, "args: model: needs either folder or sealed"),
         ({"model": {"folder": "m", **SEALED}}, "args: model: needs either folder or sealed"),

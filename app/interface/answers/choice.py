@@ -12,7 +12,8 @@ from app.interface.functions.call_parser import CallParser, ForcedCall, ToolCall
 from app.interface.planning.job import Job
 from app.interface.text.chat_model import ChatModel
 from app.interface.text.detokenizer import StopStrings
-from app.interface.thinking.splitter import ThoughtSplitter
+from app.interface.thinking.channels import ChannelSplitter
+from app.interface.thinking.splitter import ThoughtSplitter, splitter_of
 from app.interface.wire.generation import FinishReason
 from app.messages.outputs import PromptProgress, TokenDelta, TokenScores
 
@@ -35,7 +36,7 @@ class ChoiceDelta:
     progress: PromptProgress | None = None
     """News of the prompt, older than the rest."""
     thought: str = ""
-    """What the model has thought; it comes before all text."""
+    """What the model has thought; it comes before the text and the calls of this delta."""
     thought_tokens: int = 0
     """Of `tokens`, those of the thought and its marks."""
 
@@ -46,25 +47,28 @@ class Choice:
     def __init__(self, index: int, job: Job, model: ChatModel) -> None:
         self._index = index
         self._text = _ChoiceText(model, job)
+        self._in_channels = job.thought is not None and job.thought.in_channels
         self._scored = _Scores(model, job, index)
         self._calls = _call_parser(job)
         self._content_scores = None if self._calls is None or job.scores is None else _ContentScores()
         self._echo = job.echoes[index // job.choices] if job.echoes else ""
         self._undecided_scores: list[dict[str, Any]] = []
 
-    def feed(self, delta: TokenDelta) -> ChoiceDelta:
-        """What these tokens add to the choice. Nothing may be fed after a finish reason."""
-        needs_singles = self._calls is not None or self._text.may_think
-        if not needs_singles or delta.scores is None or len(delta.token_ids) < 2:
-            return self._feed(delta)
-        # One token at a time, to know which tokens' scores belong to a call or to a thought.
-        joined: ChoiceDelta | None = None
+    def feed(self, delta: TokenDelta) -> list[ChoiceDelta]:
+        """What these tokens add to the choice, in order. Nothing may be fed after a finish reason.
+
+        One delta, unless the model goes on to think after it has begun to answer.
+        """
+        has_parts = self._calls is not None or self._text.may_think
+        needs_singles = self._in_channels or (has_parts and delta.scores is not None)
+        if not needs_singles or len(delta.token_ids) < 2:
+            return [self._feed(delta)]
+        # One token at a time, to know which tokens' scores belong to a call or to a thought, and what came first.
+        joined: list[ChoiceDelta] = []
         for one in _singles(delta):
-            new = self._feed(one)
-            joined = new if joined is None else merged(joined, new)
-            if joined.finish_reason is not None:
+            add_delta(joined, self._feed(one))
+            if joined[-1].finish_reason is not None:
                 break
-        assert joined is not None
         return joined
 
     def _feed(self, delta: TokenDelta) -> ChoiceDelta:
@@ -106,15 +110,23 @@ class Choice:
         self, scores: Mapping[str, list[Any]] | None, piece: "_Piece"
     ) -> Mapping[str, list[Any]] | None:
         """The scores of the answer's tokens; those of tokens that may become a thought wait."""
-        if not (self._undecided_scores or piece.is_undecided or piece.thought_tokens):
+        if not (self._undecided_scores or piece.is_undecided or piece.is_hidden):
             return scores
         entries = [*self._undecided_scores, *(scores or {}).get("content", [])]
         self._undecided_scores = entries if piece.is_undecided else []
-        kept = [] if piece.is_undecided or piece.thought_tokens else entries
+        kept = [] if piece.is_undecided or piece.is_hidden else entries
         return {"content": kept} if scores is not None or kept else None
 
 
-def merged(first: ChoiceDelta, second: ChoiceDelta) -> ChoiceDelta:
+def add_delta(deltas: list[ChoiceDelta], new: ChoiceDelta) -> None:
+    """Adds a choice's next delta; as one with the last, unless that would put a thought before an earlier text."""
+    if not deltas or (new.thought and (deltas[-1].text or deltas[-1].calls)):
+        deltas.append(new)
+    else:
+        deltas[-1] = _merged(deltas[-1], new)
+
+
+def _merged(first: ChoiceDelta, second: ChoiceDelta) -> ChoiceDelta:
     """Two consecutive deltas of one choice as one."""
     return ChoiceDelta(
         second.index,
@@ -134,14 +146,15 @@ def merged(first: ChoiceDelta, second: ChoiceDelta) -> ChoiceDelta:
 def _singles(delta: TokenDelta) -> Iterator[TokenDelta]:
     """The delta as deltas of one token each."""
     scores, last = delta.scores, len(delta.token_ids) - 1
-    assert scores is not None
     for i, token in enumerate(delta.token_ids):
         here = slice(i, i + 1)
         yield TokenDelta(
             (token,),
             delta.finish_reason if i == last else None,
             0 if i else delta.cached_tokens,
-            TokenScores(scores.logprobs[here], scores.top_token_ids[here], scores.top_logprobs[here]),
+            None
+            if scores is None
+            else TokenScores(scores.logprobs[here], scores.top_token_ids[here], scores.top_logprobs[here]),
             None if i else delta.prompt,
         )
 
@@ -161,7 +174,12 @@ def _call_parser(job: Job) -> CallParser | ForcedCall | None:
     if functions.mode == "named":
         return ForcedCall(functions.names[0])
     return CallParser(
-        functions.names, only_calls=functions.mode == "list", parallel=functions.parallel, bare=functions.bare
+        functions.names,
+        only_calls=functions.mode == "list",
+        parallel=functions.parallel,
+        bare=functions.bare,
+        schemas=functions.schemas,
+        dialects=functions.dialects,
     )
 
 
@@ -234,6 +252,8 @@ class _Piece:
     tokens: int = 0
     """Without those after a stop string."""
     thought_tokens: int = 0
+    is_hidden: bool = False
+    """Whether they are a thought's, or a header's that nobody is shown."""
     is_undecided: bool = False
     """Whether they may turn out to begin a thought."""
     is_stopped: bool = False
@@ -249,7 +269,7 @@ class _ChoiceText:
             shows_calls=job.functions is not None,
             shows_thoughts=job.thought is not None,
         )
-        self._thoughts = None if job.thought is None else ThoughtSplitter(job.thought)
+        self._thoughts = None if job.thought is None else splitter_of(job.thought)
         self._undecided_tokens = 0
         self._stops = StopStrings(job.stops)
         self._has_stops = bool(job.stops)
@@ -283,20 +303,22 @@ class _ChoiceText:
         piece.text += shown if piece.is_stopped or not is_last else shown + self._stops.finish()
 
     def _without_thought(
-        self, thoughts: ThoughtSplitter, piece: _Piece, text: str, *, tokens: int, is_last: bool
+        self, thoughts: ThoughtSplitter | ChannelSplitter, piece: _Piece, text: str, *, tokens: int, is_last: bool
     ) -> str:
         """Adds the thought in the text, and gives what is answer in it."""
-        was_before_answer = thoughts.is_undecided or thoughts.is_thinking
+        was_before_answer, was_in_header = thoughts.is_undecided or thoughts.is_thinking, thoughts.in_header
         thought, text = thoughts.feed(text)
         if is_last:
             more, rest = thoughts.finish()
             thought, text = thought + more, text + rest
         piece.thought += thought
         self._undecided_tokens += tokens
-        piece.is_undecided = thoughts.is_undecided
+        piece.is_undecided = thoughts.is_undecided and not thoughts.in_header
+        piece.is_hidden = piece.is_hidden or was_in_header or thoughts.in_header
         if not thoughts.is_undecided:
             if was_before_answer and thoughts.has_thought:
                 piece.thought_tokens += self._undecided_tokens
+                piece.is_hidden = piece.is_hidden or self._undecided_tokens > 0
             self._undecided_tokens = 0
         return text
 

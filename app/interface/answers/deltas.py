@@ -8,14 +8,14 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from app.interface import errors
-from app.interface.answers.choice import Choice, ChoiceDelta, merged
+from app.interface.answers.choice import Choice, ChoiceDelta, add_delta
 from app.interface.planning.job import Job
 from app.interface.text.chat_model import ChatModel
 from app.messages.failures import ConstraintError, EngineStoppedError
 from app.messages.outputs import Generate, TokenDelta
 
 Deltas = AsyncGenerator[list[ChoiceDelta], None]
-"""What has come of all choices since the last item, at most one delta of each choice."""
+"""What has come of all choices since the last item, each choice's in order; seldom more than one delta of a choice."""
 
 
 async def choice_deltas(job: Job, model: ChatModel, generate: Generate) -> Deltas:
@@ -43,13 +43,12 @@ class _DeltaBuffer:
     """Holds the choices' deltas until the reader takes them; those of one choice are merged meanwhile."""
 
     def __init__(self) -> None:
-        self._deltas: dict[int, ChoiceDelta] = {}
+        self._deltas: dict[int, list[ChoiceDelta]] = {}
         self._error: BaseException | None = None
         self._has_news = asyncio.Event()
 
     def put(self, delta: ChoiceDelta) -> None:
-        earlier = self._deltas.get(delta.index)
-        self._deltas[delta.index] = delta if earlier is None else merged(earlier, delta)
+        add_delta(self._deltas.setdefault(delta.index, []), delta)
         self._has_news.set()
 
     def fail(self, error: BaseException) -> None:
@@ -59,7 +58,7 @@ class _DeltaBuffer:
     async def take(self) -> list[ChoiceDelta]:
         """Waits for something, then gives all there is. Raises an error once the deltas before it are taken."""
         await self._has_news.wait()
-        deltas, self._deltas = list(self._deltas.values()), {}
+        deltas, self._deltas = [delta for each in self._deltas.values() for delta in each], {}
         if not deltas and self._error is not None:
             raise self._error
         if self._error is None:
@@ -81,9 +80,11 @@ async def _run_request(index: int, job: Job, model: ChatModel, generate: Generat
                 new = choice.feed(delta)
                 for number, answer in enumerate(delta.more, start=first + 1):  # a beam search's further answers
                     whole = TokenDelta(answer.token_ids, answer.finish_reason, delta.cached_tokens)
-                    buffer.put(Choice(number, job, model).feed(whole))
-                buffer.put(new)
-                if new.finish_reason is not None:
+                    for one in Choice(number, job, model).feed(whole):
+                        buffer.put(one)
+                for one in new:
+                    buffer.put(one)
+                if new[-1].finish_reason is not None:
                     return
         raise RuntimeError("the worker ended a stream without a finish reason")
     except asyncio.CancelledError:

@@ -225,9 +225,12 @@ class _ResponseBuilder:
         return events
 
     def _add_thought(self, text: str) -> None:
+        if self._thought is None:
+            text = text.lstrip()  # the gap after an earlier thought
         if not text:
             return
         if self._thought is None:
+            self._end_items("completed")  # a model with channels may think again after a text
             self._thought = len(self.response.output)
             self.response.output.append(OutputReasoning(id=f"rs_{uuid.uuid4().hex}", content=[]))
             self._event("response.output_item.added", output_index=self._thought, item=self._item(self._thought))
@@ -243,6 +246,7 @@ class _ResponseBuilder:
         place, self._thought = self._thought, None
         part = self._reasoning(place).content[0]
         part.text = "".join(self._thoughts)
+        self._thoughts.clear()
         self._item_event("response.reasoning_text.done", place, content_index=0, text=part.text)
         self._item_event("response.content_part.done", place, content_index=0, part=part.model_dump())
         self._end_item(place, status)
@@ -254,6 +258,9 @@ class _ResponseBuilder:
             if not self._held.strip():
                 return
             text, logprobs = self._held, self._held_logprobs
+            self._held, self._held_logprobs = "", []
+            if any(isinstance(item, OutputMessage) for item in self.response.output):
+                text = text.lstrip()
             self._begin_message()
         if text or logprobs:
             assert self._message is not None
@@ -283,6 +290,7 @@ class _ResponseBuilder:
         place = self._message
         self._item_event("response.output_text.done", place, content_index=0, text=part.text, logprobs=part.logprobs)
         self._item_event("response.content_part.done", place, content_index=0, part=part.model_dump())
+        self._texts.clear()
         self._end_item(place, status)
         self._message = None
 

@@ -8,22 +8,12 @@ further calls, or the end. It knows no request and no model, only which of the m
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
-from app.interface.functions.dialects import BARE, DIALECTS, Spelling, in_slashes, quoted
+from app.interface.functions.dialect import CallableFunction, Dialect, Spelling, in_slashes, json_rule, quoted
+from app.interface.functions.dialects import BARE, spoken
 from app.interface.thinking.marks import Thought
-from app.messages.grammar import HEADER, SPACING
-
-
-@dataclass(frozen=True, slots=True)
-class CallableFunction:
-    """A function and the schema of its arguments."""
-
-    name: str
-    schema: Mapping[str, Any]
+from app.messages.grammar import HEADER
 
 
 def call_grammar(
@@ -33,10 +23,12 @@ def call_grammar(
     parallel: bool,
     answer: Mapping[str, Any] | None = None,
     thought: Thought | None = None,
+    dialects: Sequence[Dialect] = spoken(None),
 ) -> str:
     """added: the vocabulary's added tokens by id. answer: the schema of an output without a call; None: any text.
 
     thought: how the output may begin with one; None: it does not.
+    dialects: one for each mark that calls may have.
 
     With such a schema a call needs a mark: without one it could be an answer.
     """
@@ -45,18 +37,18 @@ def call_grammar(
     without_call = "TEXT | bare" if answer is None else "answer" if thought is None else "SPACE? answer"
     rules = [
         *_beginning(thought, spelling),
-        f"output: {without_call} | {' | '.join(dialect.name for dialect in DIALECTS)}",
+        f"output: {without_call} | {' | '.join(dialect.name for dialect in dialects)}",
         'further: SPACE? ((";" | ",") SPACE?)? call',
         r"SPACE: /[ \t\n\r]{1,4}/",
         *BARE.call_rules(names),
         *BARE.rules(spelling, names),
-        *(f"arguments_{i}: {_json(function.schema)}" for i, function in enumerate(functions)),
+        *(f"arguments_{i}: {json_rule(function.schema)}" for i, function in enumerate(functions)),
     ]
-    for dialect in DIALECTS:
-        rules += dialect.rules(spelling, names)
+    for dialect in dialects:
+        rules += dialect.rules(spelling, functions)
         rules += dialect.mark_rules(spelling, allows_text=answer is None)
     if answer is not None:
-        rules.append(f"answer: {_json(answer)}")
+        rules.append(f"answer: {json_rule(answer)}")
     elif thought is None or thought.is_open:
         rules.append(BARE.text_rule(names))
     else:  # what begins as a thought is one
@@ -70,7 +62,7 @@ def answer_grammar(schema: Mapping[str, Any], added: Mapping[int, str], thought:
         *_beginning(thought, Spelling(added, parallel=False)),
         "output: SPACE? answer",
         r"SPACE: /[ \t\n\r]{1,4}/",
-        f"answer: {_json(schema)}",
+        f"answer: {json_rule(schema)}",
     ]
     return HEADER + "\n".join(rules) + "\n"
 
@@ -97,9 +89,3 @@ def _beginning(thought: Thought | None, spelling: Spelling) -> list[str]:
 def _opening(thought: Thought) -> str:
     """A pattern of how a thought begins as text."""
     return r"[ \t\n\r]{0,4}" + in_slashes(re.escape(thought.marks.opening))
-
-
-def _json(schema: Mapping[str, Any]) -> str:
-    guidance = schema.get("x-guidance")
-    own = guidance if isinstance(guidance, dict) else {}
-    return "%json " + orjson.dumps({**schema, "x-guidance": {**own, **SPACING}}).decode()

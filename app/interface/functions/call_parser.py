@@ -6,17 +6,14 @@ call of a known function is text. It knows no token and no schema.
 
 import re
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from app.interface.functions.dialects import BARE, DIALECTS, Dialect
+from app.interface.functions.dialect import CallReader, Dialect
+from app.interface.functions.dialects import BARE, DIALECTS
 from app.interface.functions.json_call import JsonCall
-
-_END_MARKS = tuple(dialect.end_mark for dialect in DIALECTS if dialect.end_mark is not None)
-_MARK_STARTS = "|".join(re.escape(dialect.mark[:2]) for dialect in DIALECTS)
-_BETWEEN = re.compile(rf"(?:(?!{_MARK_STARTS})(?:\s|[,;\[\]]|{'|'.join(map(re.escape, _END_MARKS))}))*")
-"""What may stand between calls; a separator may also be a mark's first character."""
+from app.interface.text.detokenizer import possible_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +59,41 @@ class ForcedCall:
         return "", []
 
 
+class _Marks:
+    """The marks of some dialects, and what may stand between calls."""
+
+    def __init__(self, dialects: Sequence[Dialect]) -> None:
+        self.dialects = dialects
+        self.marks = tuple(dict.fromkeys(dialect.mark for dialect in dialects))
+        ends = dict.fromkeys(dialect.end_mark for dialect in dialects if dialect.end_mark is not None)
+        self._begins_or_ends = (*self.marks, *ends)
+        # A separator may also be a mark's first character.
+        starts = "|".join(re.escape(mark[:2]) for mark in self.marks)
+        self._between = re.compile(rf"(?:{'|'.join(map(re.escape, ends))}|(?!{starts})[\s,;\[\]])*")
+
+    def between(self, text: str) -> int:
+        """How many of the first characters are separators."""
+        match = self._between.match(text)
+        assert match is not None
+        return match.end()
+
+    def may_be_between(self, text: str) -> bool:
+        """Whether nothing but separators is in it; it may end within a mark."""
+        rest = text[self.between(text) :]
+        return any(mark.startswith(rest) for mark in self._begins_or_ends)
+
+    def first(self, text: str) -> tuple[int, str] | None:
+        """Where the first mark is, and which."""
+        return min(((at, mark) for mark in self.marks if (at := text.find(mark)) >= 0), default=None)
+
+    def of(self, mark: str) -> Iterator[Dialect]:
+        """The dialects that have this mark."""
+        return (dialect for dialect in self.dialects if dialect.mark == mark)
+
+
+_ALL = _Marks(DIALECTS)
+
+
 class CallParser:
     """Separates calls from content, however the text is cut into pieces."""
 
@@ -72,22 +104,28 @@ class CallParser:
         only_calls: bool = False,
         parallel: bool = True,
         bare: Literal["any", "strict", "none"] = "any",
+        schemas: Mapping[str, Any] | None = None,
+        dialects: Sequence[Dialect] = DIALECTS,
     ) -> None:
         """only_calls: a grammar makes the output a list of calls, without a mark and without content.
 
         parallel: whether there may be several calls; otherwise nothing is read after the first.
 
         bare: which objects at the output's beginning may be calls without a mark: any, those of `BARE.head`, or none.
+
+        schemas: of the functions' arguments, by name, for dialects in which values are plain text.
         """
         self._names = names
+        self._schemas = schemas or {}
+        self._marks = _ALL if dialects is DIALECTS else _Marks(dialects)
         self._parallel = parallel
         self._bare = bare
         self._is_bare = False  # whether the call that is being read has no mark
         self.calls = 0
         self._held = ""
-        self._dialect: Dialect | None = None  # of the last mark
+        self._mark: str | None = None  # the last one
         self._raw = ""  # the text since the last mark, which is content if no call follows
-        self._call: JsonCall | None = None
+        self._call: CallReader | None = None
         self._announced = False
         self._only_calls = self._in_calls = only_calls
         self._at_start = True
@@ -116,13 +154,16 @@ class CallParser:
 
     def finish(self) -> tuple[str, list[ToolCallDelta]]:
         """Gives what was held back, unless it belongs to a call."""
-        unannounced = self._raw if self._call is not None and not self._announced else ""
-        if self._call is None and self._in_calls:
+        call, deltas = self._call, list[ToolCallDelta]()
+        if call is not None and self._announced and (rest := call.finish()):
+            deltas.append(ToolCallDelta(self.calls - 1, rest))
+        unannounced = self._raw if call is not None and not self._announced else ""
+        if call is None and self._in_calls:
             unannounced = self._raw if self.calls == 0 else ""
-            self._held = "" if self.calls and self._is_between(self._held) else self._held
+            self._held = "" if self.calls and self._marks.may_be_between(self._held) else self._held
         left = unannounced + self._held
         self._held, self._raw, self._call = "", "", None
-        return "" if self._only_calls else left, []
+        return "" if self._only_calls else left, deltas
 
     def _step(self, content: list[str], deltas: list[ToolCallDelta]) -> bool:
         """Reads one piece; False when more text is needed."""
@@ -139,72 +180,72 @@ class CallParser:
             if self._bare != "none" and BARE.begins(stripped):
                 self._raw = self._held[: len(self._held) - len(stripped)]
                 self._held = stripped
-                self._begin_call()
+                self._begin_call(JsonCall())
                 self._is_bare = True
                 return True
-        found = [(at, dialect) for dialect in DIALECTS if (at := self._held.find(dialect.mark)) >= 0]
-        if found:
-            at, dialect = min(found, key=lambda place: place[0])
+        found = self._marks.first(self._held)
+        if found is not None:
+            at, mark = found
             content.append(self._held[:at])
-            self._begin_calls(dialect, self._held[at:])
+            self._begin_calls(mark, self._held[at:])
             return True
-        keep = max(_overlap(self._held, dialect.mark) for dialect in DIALECTS)
-        content.append(self._held[: len(self._held) - keep])
-        self._held = self._held[len(self._held) - keep :]
+        keep = min(possible_start(self._held, mark) for mark in self._marks.marks)
+        content.append(self._held[:keep])
+        self._held = self._held[keep:]
         return False
 
     def _between_calls(self, content: list[str]) -> bool:
-        match = _BETWEEN.match(self._held)
-        assert match is not None
-        rest = self._held[match.end() :]
-        if self._is_between(rest):
+        length = self._marks.between(self._held)
+        rest = self._held[length:]
+        if self._marks.may_be_between(rest):
             return False
-        for dialect in DIALECTS:
-            if rest.startswith(dialect.mark):
+        if self._raw == self._mark:  # nothing but the mark so far
+            dialects = tuple(self._marks.of(self._mark))
+            for dialect in dialects:
+                start = dialect.begin(rest, self._schemas)
+                if start is not None:
+                    self._raw += self._held[: length + start.length]
+                    self._held = rest[start.length :]
+                    self._begin_call(start.reader)
+                    return True
+            if any(dialect.may_begin(rest) for dialect in dialects):
+                return False
+        for mark in self._marks.marks:
+            if rest.startswith(mark):
                 if self.calls == 0:
-                    content.append(self._raw + self._held[: match.end()])
-                self._begin_calls(dialect, rest)
+                    content.append(self._raw + self._held[:length])
+                self._begin_calls(mark, rest)
                 return True
         if rest.startswith("{"):
-            self._raw += self._held[: match.end()]
+            self._raw += self._held[:length]
             self._held = rest
-            self._begin_call()
+            self._begin_call(JsonCall())
             return True
-        if self._dialect is not None and self._raw == self._dialect.mark:  # nothing but the mark so far
-            named = self._dialect.named_call(rest)
-            if named is not None:
-                self._raw += rest[: named.length]
-                self._held = f'{{"name": "{named.name}", "arguments": {rest[named.length :]}'
-                self._begin_call(ends_with_arguments=True)
-                return True
-            if self._dialect.may_become_named_call(rest):
-                return False
         if self.calls == 0:
             content.append(self._raw)
             rest = self._held
         self._held, self._raw, self._in_calls = rest, "", False
         return True
 
-    def _is_between(self, text: str) -> bool:
-        """Whether nothing but separators is in it; it may end within a mark."""
-        match = _BETWEEN.match(text)
-        assert match is not None
-        return any(mark.startswith(text[match.end() :]) for mark in (*_END_MARKS, *(each.mark for each in DIALECTS)))
-
-    def _begin_calls(self, dialect: Dialect, text: str) -> None:
-        """Goes on after a dialect's mark, with which `text` begins."""
-        self._dialect, self._raw, self._held = dialect, dialect.mark, text.removeprefix(dialect.mark)
+    def _begin_calls(self, mark: str, text: str) -> None:
+        """Goes on after a mark, with which `text` begins."""
+        self._mark = self._raw = mark
+        self._held = text.removeprefix(mark)
         self._in_calls = True
 
-    def _begin_call(self, *, ends_with_arguments: bool = False) -> None:
-        self._call, self._announced = JsonCall(ends_with_arguments=ends_with_arguments), False
+    def _begin_call(self, reader: CallReader) -> None:
+        self._call, self._announced = reader, False
         self._is_bare = False
 
     def _read_call(self, content: list[str], deltas: list[ToolCallDelta]) -> bool:
         call = self._call
         assert call is not None
-        if not self._held:
+        if call.name is None and not self._held:
             return False
+        if not self._announced and call.name is not None and call.name not in self._names:
+            content.append(self._raw)
+            self._raw, self._call, self._in_calls = "", None, False
+            return True
         taken = call.feed(self._held)
         self._raw += self._held[:taken]
         self._held = self._held[taken:]
@@ -228,8 +269,3 @@ class CallParser:
         if call.done:
             self._call, self._raw, self._in_calls = None, "", True
         return call.done or bool(self._held)
-
-
-def _overlap(text: str, mark: str) -> int:
-    """Characters at the end of `text` that could begin `mark`."""
-    return next((n for n in range(min(len(text), len(mark) - 1), 0, -1) if text.endswith(mark[:n])), 0)

@@ -1,96 +1,33 @@
 """The dialects in which models write function calls. Each owns its mark, its rules in a grammar, and how it is parsed.
 
     <tool_call>{"name": "f", "arguments": {...}}</tool_call>      Hermes, Qwen; also for templates without functions
+    <tool_call><function=f><parameter=a>1</parameter>...          Qwen3-Coder, Qwen3.5 (`tagged`)
+    <tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value>...   GLM 4.5 (`tagged`)
     [TOOL_CALLS][{"name": "f", "arguments": {...}}, ...]          Mistral; newer models write f[ARGS]{...}
     <|python_tag|>{"name": "f", "parameters": {...}}; {...}       Llama 3
+    <|tool_call>call:f{a:1}<tool_call|>                           Gemma 4 (`gemma`)
     {"name": "f", "parameters": {...}}; {...}                     without a mark: Llama 3, and small models
 
-A new dialect is a class here and an entry of `DIALECTS`. It knows neither requests nor schemas.
+gpt-oss' is apart (`harmony`): all that it writes is in channels. A new dialect is a class and an entry of `DIALECTS`.
+It knows neither requests nor schemas.
 """
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
-import orjson
-
-_MAX_NAME_CHARACTERS = 256
-"""A call's name has to come within so many characters."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spelling:
-    """How a grammar spells what all dialects need."""
-
-    added: Mapping[int, str]
-    """The vocabulary's added tokens by id: llguidance takes some of them for special tokens that are none."""
-    parallel: bool
-    """Whether an output may have several calls."""
-
-    def tokens(self, text: str) -> list[str]:
-        """The added tokens of that name; a list of none or one."""
-        return [f"<[{token}]>" for token, name in self.added.items() if name == text]
-
-    def mark(self, text: str) -> str:
-        """The mark as text, or as the token that it is."""
-        return " | ".join([quoted(text), *self.tokens(text)])
-
-    def more(self, rule: str) -> str:
-        """Any number of further calls, if there may be several."""
-        return f"({rule})*" if self.parallel else ""
-
-
-def quoted(text: str) -> str:
-    """A string of a grammar."""
-    return orjson.dumps(text).decode()
-
-
-@dataclass(frozen=True, slots=True)
-class NamedCall:
-    """The head of a call whose name stands before its arguments, outside of their JSON."""
-
-    name: str
-    length: int
-    """Characters up to the arguments."""
-
-
-class Dialect(ABC):
-    """One way of writing calls after a mark."""
-
-    name: str
-    """Of its rules in a grammar."""
-    mark: str
-    """What calls begin with."""
-    end_mark: str | None = None
-    """What a call ends with."""
-    inner_marks: tuple[str, ...] = ()
-    """Special tokens within a call."""
-
-    @abstractmethod
-    def rules(self, spelling: Spelling, names: Sequence[str]) -> list[str]:
-        """The rule `<name>` of an output with calls, and what only it needs.
-
-        It may use `call` (one call as JSON), `further` (a call after another), `arguments_<i>` (the i-th function's
-        arguments), `SPACE`, and of its own `found_<name>` (text, then the mark) and `mark_<name>` (the mark).
-        """
-
-    def mark_rules(self, spelling: Spelling, *, allows_text: bool) -> list[str]:
-        """`mark_<name>` and `found_<name>`. allows_text: whether any text may stand before the first mark."""
-        rules = [f"mark_{self.name}: {spelling.mark(self.mark)}"]
-        if not allows_text:
-            return [*rules, f"found_{self.name}: SPACE? mark_{self.name}"]
-        tokens = "".join(f" | TEXT {token}" for token in spelling.tokens(self.mark))
-        rules.append(f"found_{self.name}: text_to_{self.name}{tokens}")
-        return [*rules, f"text_to_{self.name}[lazy]: TEXT {quoted(self.mark)}"]
-
-    def named_call(self, text: str) -> NamedCall | None:
-        """The head of a call that is not an object, where `text` follows the mark; None: there is none so far."""
-        return None
-
-    def may_become_named_call(self, text: str) -> bool:
-        """Whether more text could make `named_call` find one."""
-        return False
+from app.interface.functions.dialect import (
+    MAX_HEAD_CHARACTERS,
+    NAME,
+    CallableFunction,
+    CallStart,
+    Dialect,
+    Spelling,
+    in_slashes,
+)
+from app.interface.functions.gemma import GEMMA
+from app.interface.functions.json_call import named_json_call
+from app.interface.functions.tagged import GLM, QWEN, UNMARKED
 
 
 class Hermes(Dialect):
@@ -100,7 +37,7 @@ class Hermes(Dialect):
     mark = "<tool_call>"
     end_mark: str = "</tool_call>"
 
-    def rules(self, spelling: Spelling, names: Sequence[str]) -> list[str]:
+    def rules(self, spelling: Spelling, functions: Sequence[CallableFunction]) -> list[str]:
         """See `Dialect.rules`."""
         return [
             f"hermes: found_hermes hermes_call {spelling.more('SPACE? mark_hermes hermes_call')} SPACE?",
@@ -118,28 +55,28 @@ class Mistral(Dialect):
     name = "mistral"
     mark = "[TOOL_CALLS]"
     inner_marks = ("[ARGS]", "[CALL_ID]")
-    _head = re.compile(r"([a-zA-Z0-9_.-]{1,64})(?:\[CALL_ID\][a-zA-Z0-9]*)?(?:\[ARGS\])?\s*(?=\{)")
+    _head = re.compile(rf"({NAME})(?:\[CALL_ID\][a-zA-Z0-9]*)?(?:\[ARGS\])?\s*(?=\{{)")
 
-    def rules(self, spelling: Spelling, names: Sequence[str]) -> list[str]:
+    def rules(self, spelling: Spelling, functions: Sequence[CallableFunction]) -> list[str]:
         """See `Dialect.rules`."""
         listed = spelling.more('SPACE? "," SPACE? call')
         return [
             f'mistral: found_mistral SPACE? "[" SPACE? call {listed} SPACE? "]" SPACE?',
             f"    | found_mistral SPACE? named {spelling.more('SPACE? mark_mistral SPACE? named')} SPACE?",
-            f"named: {' | '.join(f'named_{i}' for i in range(len(names)))}",
+            f"named: {' | '.join(f'named_{i}' for i in range(len(functions)))}",
             f"call_id: ({spelling.mark('[CALL_ID]')}) /[a-zA-Z0-9]{{1,32}}/",
             f"begin: {spelling.mark('[ARGS]')}",
-            *(f'named_{i}: "{name}" call_id? begin? SPACE? arguments_{i}' for i, name in enumerate(names)),
+            *(f'named_{i}: "{one.name}" call_id? begin? SPACE? arguments_{i}' for i, one in enumerate(functions)),
         ]
 
-    def named_call(self, text: str) -> NamedCall | None:
-        """See `Dialect.named_call`."""
+    def begin(self, text: str, schemas: Mapping[str, Any]) -> CallStart | None:
+        """See `Dialect.begin`."""
         head = self._head.match(text)
-        return NamedCall(head[1], head.end()) if head is not None else None
+        return CallStart(head.end(), named_json_call(head[1])) if head is not None else None
 
-    def may_become_named_call(self, text: str) -> bool:
-        """See `Dialect.may_become_named_call`."""
-        return len(text) < _MAX_NAME_CHARACTERS and "{" not in text
+    def may_begin(self, text: str) -> bool:
+        """See `Dialect.may_begin`."""
+        return len(text) < MAX_HEAD_CHARACTERS and "{" not in text
 
 
 class Llama(Dialect):
@@ -148,7 +85,7 @@ class Llama(Dialect):
     name = "llama"
     mark = "<|python_tag|>"
 
-    def rules(self, spelling: Spelling, names: Sequence[str]) -> list[str]:
+    def rules(self, spelling: Spelling, functions: Sequence[CallableFunction]) -> list[str]:
         """See `Dialect.rules`."""
         return [f"llama: found_llama SPACE? call {spelling.more('further')} SPACE?"]
 
@@ -203,13 +140,23 @@ class Bare:
         return f'{rule}: /{in_slashes(head)}{keys}/ arguments_{number} SPACE? "}}"'
 
 
-def in_slashes(pattern: str) -> str:
-    """The pattern as a grammar writes it between slashes."""
-    return pattern.replace("/", r"\/")
-
-
 HERMES, MISTRAL, LLAMA, BARE = Hermes(), Mistral(), Llama(), Bare()
-DIALECTS: tuple[Dialect, ...] = (HERMES, MISTRAL, LLAMA)
+DIALECTS: tuple[Dialect, ...] = (HERMES, QWEN, GLM, MISTRAL, LLAMA, GEMMA)
+"""Those in which calls of every model are looked for."""
+
+
+def spoken(template: str | None) -> tuple[Dialect, ...]:
+    """Those for the grammar of a model's calls, one for each mark: by its template, or else those of JSON."""
+    tagged = (dialect for dialect in (QWEN, GLM) if template is not None and dialect.tags.key in template)
+    first = next(tagged, HERMES)
+    return (first, *((UNMARKED,) if first is QWEN else ()), MISTRAL, LLAMA, GEMMA)
+
+
+def read(template: str | None) -> tuple[Dialect, ...]:
+    """Those in which a model's calls are looked for."""
+    return (*DIALECTS, UNMARKED) if UNMARKED in spoken(template) else DIALECTS
+
+
 SPECIAL_TOKENS = tuple(
     token
     for dialect in DIALECTS

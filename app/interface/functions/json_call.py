@@ -119,10 +119,14 @@ class JsonCall:
         return len(text)
 
     def take_arguments(self) -> str:
-        """The arguments' text since the last call."""
+        """The arguments' text since the last time."""
         text = "".join(self._passed)
         self._passed.clear()
         return text
+
+    def finish(self) -> str:
+        """Nothing: all is passed on as it comes."""
+        return ""
 
     def _take(self, character: str) -> None:
         if self._in_string:
@@ -169,3 +173,12 @@ class JsonCall:
                 self.name = self._string
             return
         self._string += character
+
+
+def named_json_call(name: str) -> JsonCall:
+    """Reads the arguments of a call whose name stood before them."""
+    call = JsonCall(ends_with_arguments=True)
+    beginning = f'{{"name": "{name}", "arguments": '
+    while beginning:
+        beginning = beginning[call.feed(beginning) :]
+    return call

@@ -5,11 +5,14 @@ templates: `text` writes the functions into the prompt.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from app.interface import errors
-from app.interface.functions.call_grammar import CallableFunction, answer_grammar, call_grammar
+from app.interface.functions.call_grammar import answer_grammar, call_grammar
+from app.interface.functions.dialect import CallableFunction, Dialect
+from app.interface.functions.dialects import DIALECTS, spoken
+from app.interface.functions.harmony import HARMONY, channel_grammar
 from app.interface.functions.schemas import (
     MAX_SCHEMA_BYTES,
     MAX_SCHEMA_LEVELS,
@@ -22,6 +25,11 @@ from app.interface.thinking.marks import Thought
 from app.interface.wire.chat import ChatCompletionRequest, NamedToolChoice, Tool
 
 MAX_FORCED_CALLS = 16
+MAX_GRAMMAR_BYTES = 2 * MAX_SCHEMA_BYTES
+"""Of strict functions together, in JSON: a schema stands in it about twice. llguidance's lexer can refuse larger ones
+while it generates."""
+MAX_TAGGED_GRAMMAR_BYTES = 2 * MAX_GRAMMAR_BYTES
+"""The same where a dialect has arguments between tags: they are more text, and less work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,10 @@ class Functions:
     """Whether an output may have several calls."""
     bare: Literal["any", "strict", "none"] = "any"
     """Which objects at an output's beginning may be calls without a mark; except with "any", a grammar has schemas."""
+    schemas: Mapping[str, Any] = field(default_factory=dict)
+    """Of the functions' arguments, by name."""
+    dialects: tuple[Dialect, ...] = DIALECTS
+    """Those in which calls are looked for."""
 
 
 def functions_of(request: ChatCompletionRequest) -> Functions | None:
@@ -76,10 +88,16 @@ def functions_of(request: ChatCompletionRequest) -> Functions | None:
     parallel = request.parallel_tool_calls is not False
     if choice == "required":
         return Functions(names, "list", parallel)
+    schemas = {tool.function.name: tool.function.parameters for tool in request.tools or ()}
     if not any(tool.function.strict for tool in request.tools or ()):
-        return Functions(names, "auto", parallel)
+        return Functions(names, "auto", parallel, schemas=schemas)
     has_format = request.response_format is not None and request.response_format.type != "text"
-    return Functions(names, "auto", parallel, "none" if has_format else "strict")
+    return Functions(names, "auto", parallel, "none" if has_format else "strict", schemas)
+
+
+def in_channels(functions: Functions) -> Functions:
+    """The functions for a model that writes its calls into channels, forced ones too: a grammar forces the message."""
+    return replace(functions, mode="auto", bare="none", dialects=(HARMONY,))
 
 
 def grammar_of(
@@ -87,11 +105,13 @@ def grammar_of(
     functions: Functions | None,
     added: Mapping[int, str] | None = None,
     thought: Thought | None = None,
+    dialects: Sequence[Dialect] = spoken(None),
 ) -> Grammar | None:
     """What the output has to follow; None: nothing. Raises ApiError (400) naming the field.
 
     added: the vocabulary's added tokens by id; marks of calls and thoughts may be among them.
     thought: how the output may begin with one, which follows nothing; None: it does not.
+    dialects: those of the model's calls (`spoken`).
     """
     form = request.response_format
     schema: Any = None
@@ -121,12 +141,29 @@ def grammar_of(
         if value:
             raise errors.invalid(f"'{name}' does not go with an output that has to follow a schema.", name)
     text = "" if schema is None else bounded_schema(schema, fields[0] if len(fields) == 1 else "tools")
+    if thought is not None and thought.in_channels and functions is not None and functions.mode != "auto":
+        forced = [_forced(tool) for tool in request.tools or () if tool.function.name in functions.names]
+        return Grammar(channel_grammar(forced, added or {}, has_to_call=True), fields)
     if functions is None or not has_strict_calls:
-        return Grammar(text if thought is None else answer_grammar(schema, added or {}, thought), fields)
+        if thought is not None and thought.in_channels:
+            text = channel_grammar([], added or {}, answer=schema)
+        elif thought is not None:
+            text = answer_grammar(schema, added or {}, thought)
+        return Grammar(text, fields)
     tools = request.tools or ()
     callables = [_callable(tool, f"tools[{i}].function.parameters") for i, tool in enumerate(tools)]
-    text = call_grammar(callables, added or {}, parallel=functions.parallel, answer=schema, thought=thought)
-    if len(text) > 2 * MAX_SCHEMA_BYTES:
+    if thought is not None and thought.in_channels:
+        text = channel_grammar(callables, added or {}, answer=schema)
+    else:
+        parallel = functions.parallel
+        text = call_grammar(
+            callables, added or {}, parallel=parallel, answer=schema, thought=thought, dialects=dialects
+        )
+    is_tagged = not (thought is not None and thought.in_channels) and dialects != spoken(None)
+    if is_tagged and len(text) > MAX_TAGGED_GRAMMAR_BYTES:
+        is_tagged = False
+        text = call_grammar(callables, added or {}, parallel=parallel, answer=schema, thought=thought)
+    if not is_tagged and len(text) > MAX_GRAMMAR_BYTES:
         raise errors.invalid("'tools': the functions' schemas are too large together.", "tools", "invalid_value")
     of_tools = (f"tools[{i}].function.parameters" for i in range(len(tools)))
     return Grammar(text, (*of_tools, *(fields if schema is not None else ())))
@@ -139,6 +176,13 @@ def _callable(tool: Tool, field: str) -> CallableFunction:
     schema = {"type": "object", "properties": {}} if tool.function.parameters is None else tool.function.parameters
     bounded_schema(schema, field)
     return CallableFunction(tool.function.name, closed_schema(schema))
+
+
+def _forced(tool: Tool) -> CallableFunction:
+    """A function that has to be called, or one of several."""
+    schema = {"type": "object", "properties": {}} if tool.function.parameters is None else tool.function.parameters
+    lenient: dict[str, Any] = {} if tool.function.strict else {"x-guidance": {"lenient": True}}
+    return CallableFunction(tool.function.name, {**closed_schema(schema), **lenient})
 
 
 def _forced_schema(tools: Sequence[Tool], functions: Functions, parallel: bool) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from app.interface import errors
 from app.interface.callers import Caller
-from app.interface.functions.requested import functions_of, grammar_of
+from app.interface.functions.requested import functions_of, grammar_of, in_channels
 from app.interface.planning.generation import GenerationOptions, make_job, window_options
 from app.interface.planning.job import Job
 from app.interface.planning.limits import BoundedPrompt, Limits, OutputLimit, within_context, within_window
@@ -25,9 +25,12 @@ def plan_chat(model: ChatModel, request: ChatCompletionRequest, limits: Limits, 
     thought: Thought | None = model.thought_after(prompt.token_ids)
     if options.grammar is not None and thought is not None:
         if thought.is_expected:
-            options = replace(options, grammar=grammar_of(request, options.functions, model.added_tokens, thought))
+            grammar = grammar_of(request, options.functions, model.added_tokens, thought, model.dialects)
+            options = replace(options, grammar=grammar)
         else:  # the grammar leaves no room for one
             thought = None
+    if thought is not None and thought.in_channels and options.functions is not None:
+        options = replace(options, functions=in_channels(options.functions))
     job = make_job(model, request, limits, caller, request_id, options=options, prompts=[prompt], starts_text=True)
     return replace(job, shared_tokens=shared_tokens, thought=thought)
 
@@ -38,7 +41,9 @@ def _options(model: ChatModel, request: ChatCompletionRequest, limits: Limits) -
     if request.top_logprobs is not None and not request.logprobs:
         raise errors.invalid("'top_logprobs' is allowed only with 'logprobs': true.", "top_logprobs", "invalid_value")
     functions = functions_of(request)
-    grammar = grammar_of(request, functions, model.added_tokens)
+    if functions is not None:
+        functions = replace(functions, dialects=model.read_dialects)
+    grammar = grammar_of(request, functions, model.added_tokens, dialects=model.dialects)
     search = search_of(request, limits.max_beams)
     return GenerationOptions(search, window_options(model, request, search), functions, grammar)
 

@@ -11,7 +11,7 @@ from itertools import takewhile
 
 from app.interface.errors import ApiError
 from app.interface.planning.job import Job
-from app.interface.text.chat_template import is_system
+from app.interface.text.instructions import is_system
 from app.interface.wire.chat import Message
 
 

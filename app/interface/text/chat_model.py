@@ -7,19 +7,21 @@ secret names, and only those of the template are written with these names. It kn
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Self
 
 from tokenizers import Encoding, Tokenizer
 
+from app.control_tokens import Aliases
 from app.interface import errors
-from app.interface.functions.dialects import SPECIAL_TOKENS
-from app.interface.text.chat_template import ChatTemplate, is_system
-from app.interface.text.control_tokens import Aliases
+from app.interface.functions.dialects import SPECIAL_TOKENS, read, spoken
+from app.interface.text.chat_template import ChatTemplate
 from app.interface.text.detokenizer import Detokenizer, TokenBytes
+from app.interface.text.instructions import is_system
 from app.interface.text.sampling_defaults import SamplingDefaults
-from app.interface.thinking.marks import Thought, is_known, marks_of, thought_after
+from app.interface.thinking.channels import CALL, RETURN, TOKEN_SIGN
+from app.interface.thinking.marks import CHANNELS, Thought, is_known, marks_of, thought_after
 from app.interface.thinking.requested import TemplateOptions
 from app.interface.wire.chat import Message, ResponseFormat, Tool
 from app.messages.requests import OnOverflow
@@ -73,7 +75,14 @@ class ChatModel:
         """Tokens that are no part of a text, or only as a whole, special or not, by their names."""
         self._marks = marks_of(template, set(self.added_tokens.values()))
         self._knows_marks = is_known(self._marks, template)
-        self._thought_tokens = self.tokens.showing((self._marks.opening, self._marks.closing))
+        self.dialects = spoken(template)
+        """Of its calls, for grammars."""
+        self.read_dialects = read(template)
+        """Those in which its calls are looked for."""
+        special_names = set(self.tokens.special.values())
+        self._marks_are_tokens = self._marks == CHANNELS and set(CHANNELS.special_tokens) <= special_names
+        sign = TOKEN_SIGN if self._marks_are_tokens else ""
+        self._thought_tokens = self.tokens.showing(self._marks.special_tokens, sign)
         self._call_tokens = self.tokens.showing(SPECIAL_TOKENS)
         self._thought_and_call_tokens = self._thought_tokens.showing(SPECIAL_TOKENS)
         self._aliases = Aliases(control)
@@ -83,6 +92,8 @@ class ChatModel:
         self.sampling = SamplingDefaults.of(generation_config or {})
         """How answers are sampled where a request does not say."""
         self.eos_token_ids = end_token_ids(tokenizer, config, names, generation_config or {})
+        if self._marks == CHANNELS:  # a file that does not say so would let the model answer its own calls
+            self.eos_token_ids |= {token for token, name in self.added_tokens.items() if name in (CALL, RETURN)}
         """Tokens that end an answer."""
         self._answers: Mapping[str, Sequence[int]] = {}
 
@@ -264,7 +275,8 @@ class ChatModel:
 
     def thought_after(self, prompt: Sequence[int]) -> Thought:
         """How an answer to this prompt of a chat may begin with a thought."""
-        return thought_after(self._marks, self.text(prompt[-_PROMPT_END_TOKENS:]), is_known=self._knows_marks)
+        thought = thought_after(self._marks, self.text(prompt[-_PROMPT_END_TOKENS:]), is_known=self._knows_marks)
+        return replace(thought, marks_are_tokens=self._marks_are_tokens)
 
     def detokenizer(self, *, starts_text: bool, shows_calls: bool = False, shows_thoughts: bool = False) -> Detokenizer:
         """A new detokenizer for one output.

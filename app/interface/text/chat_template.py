@@ -19,18 +19,20 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from app.interface import errors
-from app.interface.text.earlier_calls import CallForm, call_form, call_value
-from app.interface.text.instructions import definitions, with_calls_as_text, with_format_instructions
-from app.interface.thinking.marks import is_known, marks_of
+from app.interface.text.earlier_calls import CallForm, call_form, call_value, with_one_call_each
+from app.interface.text.instructions import (
+    definitions,
+    is_system,
+    with_calls_as_text,
+    with_format_instructions,
+    with_one_system_message,
+)
+from app.interface.thinking.channels import CHANNEL, ChannelSplitter
+from app.interface.thinking.marks import CHANNELS, is_known, marks_of
 from app.interface.thinking.requested import COMMON_EFFORTS, EFFORTS, TemplateOptions, thinking_variables
 from app.interface.wire.chat import Message, ResponseFormat, Tool
 
 _PROBE = "probe"
-
-
-def is_system(message: Message) -> bool:
-    """Whether its role is a system role, by OpenAI's older or newer name."""
-    return message.role in ("system", "developer")
 
 
 class ChatTemplate:
@@ -79,6 +81,8 @@ class ChatTemplate:
         for i, message in enumerate(messages):
             self._check(i, message)
         messages = with_format_instructions(messages, form)
+        if self._thought_marks == CHANNELS:
+            messages = with_one_call_each(with_one_system_message(messages))
         has_calls = self._call_form == "none" and any(message.tool_calls for message in messages)
         if not self._takes_tools and (tools or has_calls):
             messages = with_calls_as_text(messages, tools)
@@ -159,8 +163,10 @@ class ChatTemplate:
         value: dict[str, Any] = {"role": self._role(message.role)}
         if message.role == "assistant":
             thought, text = self._thought_and_answer(message.reasoning_content, text)
-            if thought:  # templates call it one or the other
-                value["reasoning_content"] = value["reasoning"] = thought
+            if thought and text and message.tool_calls and self._thought_marks == CHANNELS:
+                thought, text = f"{thought}\n\n{text}", ""  # gpt-oss' template refuses both
+            if thought:  # each template has its own name for it
+                value["reasoning_content"] = value["reasoning"] = value["thinking"] = thought
         value["content"] = [{"type": "text", "text": text}] if self._wants_parts else text
         if message.name is not None:
             value["name"] = message.name
@@ -173,6 +179,10 @@ class ChatTemplate:
     def _thought_and_answer(self, thought: str | None, text: str) -> tuple[str | None, str]:
         """An earlier answer's. Clients that do not tell a thought from its answer hand both back as one text."""
         marks, start = self._thought_marks, text.lstrip()
+        if thought is None and marks == CHANNELS and start.startswith((marks.opening, CHANNEL)):
+            splitter = ChannelSplitter(marks_are_tokens=False)
+            (before, after), (more, rest) = splitter.feed(start), splitter.finish()
+            return before + more or None, after + rest
         if thought is not None or marks is None or not start.startswith(marks.opening) or marks.closing not in start:
             return thought, text
         before, _, after = start.removeprefix(marks.opening).partition(marks.closing)

@@ -42,9 +42,9 @@ class TokenBytes:
             return self.special[token].encode()
         return self._table[token] if token < len(self._table) else b""
 
-    def showing(self, names: Iterable[str]) -> "TokenBytes":
-        """A copy in which these special tokens stand for their names."""
-        shown = {token: name.encode() for token, name in self.special.items() if name in set(names)}
+    def showing(self, names: Iterable[str], sign: str = "") -> "TokenBytes":
+        """A copy in which these special tokens stand for their names, after the sign."""
+        shown = {token: (sign + name).encode() for token, name in self.special.items() if name in set(names)}
         if not shown:
             return self
         table = [shown.get(token, text) for token, text in enumerate(self._table)]

@@ -5,6 +5,7 @@ so that a conversation goes on after it. It knows no particular template.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any, Literal
 
 from pydantic_core import from_json
@@ -44,6 +45,30 @@ def call_value(call: ToolCall, form: CallForm) -> dict[str, Any]:
     text = call.function.arguments_text
     arguments = text if form == "text" else read_arguments(text)
     return {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
+
+
+def with_one_call_each(messages: Sequence[Message]) -> list[Message]:
+    """The conversation with every call in a message of its own, and its result after it, for templates that want that.
+
+    Results that answer no call of the message before them stay where they are.
+    """
+    written: list[Message] = []
+    moved: set[int] = set()  # results that stand after their calls already
+    for i, message in enumerate(messages):
+        calls = message.tool_calls or []
+        if i in moved:
+            continue
+        if len(calls) < 2:
+            written.append(message)
+            continue
+        results = list(takewhile(lambda j: messages[j].role == "tool", range(i + 1, len(messages))))
+        for number, call in enumerate(calls):
+            rest = {} if number == 0 else {"content": None, "reasoning_content": None}
+            written.append(message.model_copy(update={"tool_calls": [call], **rest}))
+            answers = [j for j in results if messages[j].tool_call_id == call.id and j not in moved]
+            written += [messages[j] for j in answers]
+            moved.update(answers)
+    return written
 
 
 def read_arguments(text: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Functions, calls and response formats as text, for chat templates that know none of them."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 import orjson
@@ -57,9 +58,23 @@ def with_format_instructions(messages: Sequence[Message], form: ResponseFormat |
     return _with_system(messages, f"The answer's format is {form.json_schema.name}: {form.json_schema.description}")
 
 
+def with_one_system_message(messages: Sequence[Message]) -> list[Message]:
+    """The conversation for a template that shows no system message but the first: later ones are the user's."""
+    leading = list(takewhile(is_system, messages))
+    rest = [one.model_copy(update={"role": "user"}) if is_system(one) else one for one in messages[len(leading) :]]
+    if len(leading) > 1:
+        leading = [leading[0].model_copy(update={"content": "\n\n".join(map(_text, leading))})]
+    return [*leading, *rest]
+
+
+def is_system(message: Message) -> bool:
+    """Whether its role is a system role, by OpenAI's older or newer name."""
+    return message.role in ("system", "developer")
+
+
 def _with_system(messages: Sequence[Message], instructions: str) -> list[Message]:
     """The conversation with these instructions at the end of its system message, or as one."""
-    if messages and messages[0].role in ("system", "developer"):
+    if messages and is_system(messages[0]):
         return [Message(role="system", content=f"{_text(messages[0])}\n\n{instructions}"), *messages[1:]]
     return [Message(role="system", content=instructions), *messages]
 

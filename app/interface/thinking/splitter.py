@@ -6,6 +6,7 @@ Only an output's beginning can be a thought: marks within an answer are text. Wh
 from typing import Literal
 
 from app.interface.text.detokenizer import possible_start
+from app.interface.thinking.channels import ChannelSplitter
 from app.interface.thinking.marks import Thought
 
 
@@ -27,6 +28,11 @@ class ThoughtSplitter:
     def is_undecided(self) -> bool:
         """Whether what came so far may begin a thought or an answer."""
         return self._stage == "beginning"
+
+    @property
+    def in_header(self) -> bool:
+        """Never: a thought has marks and no headers (`channels`)."""
+        return False
 
     @property
     def is_thinking(self) -> bool:
@@ -91,3 +97,10 @@ class ThoughtSplitter:
         if answer:
             self._stage = "answer"
         return answer
+
+
+def splitter_of(thought: Thought) -> ThoughtSplitter | ChannelSplitter:
+    """What splits an output that may begin so."""
+    if thought.in_channels:
+        return ChannelSplitter(marks_are_tokens=thought.marks_are_tokens)
+    return ThoughtSplitter(thought)

@@ -9,8 +9,9 @@ import pytest
 
 from app.interface.callers import Caller
 from app.interface.errors import ApiError
-from app.interface.functions.call_grammar import CallableFunction, call_grammar
+from app.interface.functions.call_grammar import call_grammar
 from app.interface.functions.call_parser import CallParser
+from app.interface.functions.dialect import CallableFunction
 from app.interface.functions.requested import functions_of, grammar_of
 from app.interface.planning.chat import plan_chat
 from app.interface.planning.limits import Limits

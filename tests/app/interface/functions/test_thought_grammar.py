@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.interface.functions.call_grammar import CallableFunction, answer_grammar, call_grammar
+from app.interface.functions.call_grammar import answer_grammar, call_grammar
+from app.interface.functions.dialect import CallableFunction
 from app.interface.functions.requested import functions_of, grammar_of
 from app.interface.thinking.marks import FAMILIES, Thought
 from app.interface.wire.chat import ChatCompletionRequest

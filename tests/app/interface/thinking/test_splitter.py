@@ -5,7 +5,7 @@ import pytest
 from app.interface.thinking.marks import FAMILIES, Thought, marks_of, thought_after
 from app.interface.thinking.splitter import ThoughtSplitter
 
-THINK, BRACKETS, SEED = FAMILIES
+THINK, BRACKETS, SEED, *_ = FAMILIES
 
 
 def split(thought: Thought, text: str, size: int) -> tuple[str, str, bool]:

@@ -1,4 +1,7 @@
-"""Control tokens under names that only the template can write."""
+"""Control tokens under names that nobody else can write: neither users in prompts nor schemas in grammars.
+
+It knows `tokenizer.json`, and neither templates nor grammars.
+"""
 
 import copy
 import re

@@ -1,0 +1,136 @@
+"""A call whose arguments stand between tags, key by key, read while it is written: gives them as JSON.
+
+What the tags are is the dialect's. It knows no grammar.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.interface.functions.values import string_json, value_json
+from app.interface.text.detokenizer import possible_start
+
+_MAX_KEY_CHARACTERS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """What stands around keys and values."""
+
+    key: str
+    after_key: str
+    value: str
+    """What a value begins with; empty: with its key's end."""
+    after_value: str
+    ends: tuple[str, ...]
+    """What a call may end with."""
+    in_lines: bool
+    """Whether a value has lines of its own: then a line end on either side is no part of it."""
+
+
+class TaggedCall:
+    """Reads one call after its name."""
+
+    is_call = True
+
+    def __init__(self, name: str, tags: Tags, types: Callable[[str], frozenset[str]]) -> None:
+        """types: those that an argument's value may have, by its key (`values`)."""
+        self.name = name
+        self.done = False
+        self._tags, self._types_of = tags, types
+        self._held = ""
+        self._passed: list[str] = []
+        self._keys = 0
+        self._types: frozenset[str] | None = None  # of the value that is being read
+        self._has_begun = False  # whether a character of that value has come
+        space, end = r"\s*", "|".join(map(re.escape, (tags.key, *tags.ends)))
+        begin = f"{space}{re.escape(tags.value)}" if tags.value else ""
+        self._key = re.compile(f"{re.escape(tags.key)}([^<>]*?){re.escape(tags.after_key)}{begin}", re.DOTALL)
+        line_end = r"\n?" if tags.in_lines else ""
+        self._value_end = re.compile(f"{line_end}{re.escape(tags.after_value)}(?={space}(?:{end}))")
+
+    def feed(self, text: str) -> int:
+        """See `CallReader.feed`."""
+        self._held += text
+        while not self.done and (self._read_key() if self._types is None else self._read_value(self._types)):
+            pass
+        if not self.done:
+            return len(text)
+        left, self._held = len(self._held), ""
+        return len(text) - left
+
+    def take_arguments(self) -> str:
+        """See `CallReader.take_arguments`."""
+        arguments = "".join(self._passed)
+        self._passed.clear()
+        return arguments
+
+    def finish(self) -> str:
+        """See `CallReader.finish`."""
+        held, self._held = self._held, ""
+        if self._types is None:
+            return ""
+        certain = self._certain(held)
+        if self._types != {"string"}:
+            self._passed.append(value_json(held[:certain], self._types) if self._ends_at(held) >= 0 else held)
+        else:
+            whole = self._ends_at(held) >= 0
+            self._passed.append(string_json(held[:certain] if whole else held)[1 : None if whole else -1])
+        return self.take_arguments()
+
+    def _read_key(self) -> bool:
+        """Reads up to a value, or the call's end; False when more text is needed."""
+        tags = self._tags
+        self._held = self._held.lstrip()
+        for end in tags.ends:
+            if self._held.startswith(end):
+                self._held = self._held[len(end) :]
+                self._passed.append("}" if self._keys else "{}")
+                self.done = True
+                return True
+        match = self._key.match(self._held)
+        if match is not None:
+            key = match[1].strip()
+            self._held = self._held[match.end() :]
+            self._passed.append(f"{', ' if self._keys else '{'}{string_json(key)}: ")
+            self._keys += 1
+            self._types, self._has_begun = self._types_of(key), False
+            return True
+        is_open = self._held.startswith(tags.key) and len(self._held) < _MAX_KEY_CHARACTERS
+        if is_open or any(tag.startswith(self._held) for tag in (tags.key, *tags.ends)):
+            return False
+        following = self._held.find("<", 1)  # what stands between arguments belongs to none
+        self._held = self._held[following:] if following > 0 else ""
+        return bool(self._held)
+
+    def _read_value(self, types: frozenset[str]) -> bool:
+        """Reads more of a value; False when more text is needed."""
+        if not self._has_begun:
+            if not self._held:
+                return False
+            self._held = self._held.removeprefix("\n") if self._tags.in_lines else self._held
+            self._has_begun = True
+            self._passed.append('"' if types == {"string"} else "")
+        end = self._value_end.search(self._held)
+        certain = self._certain(self._held) if end is None else end.start()
+        if types == {"string"}:
+            self._passed.append(string_json(self._held[:certain])[1 : -1 if end is None else None])
+        elif end is not None:
+            self._passed.append(value_json(self._held[:certain], types))
+        if end is not None:
+            self._held, self._types = self._held[end.end() :], None
+        elif types == {"string"}:
+            self._held = self._held[certain:]
+        return end is not None
+
+    def _certain(self, text: str) -> int:
+        """How many of the characters are the value's, whatever follows."""
+        end = self._ends_at(text)
+        start = end if end >= 0 else possible_start(text, self._tags.after_value)
+        return start - 1 if self._tags.in_lines and text[:start].endswith("\n") else start
+
+    def _ends_at(self, text: str) -> int:
+        """Where the value's end is, if what follows goes on as it begins; else -1."""
+        end = text.rfind(self._tags.after_value)
+        rest = text[end + len(self._tags.after_value) :].lstrip()
+        return end if any(tag.startswith(rest) for tag in (self._tags.key, *self._tags.ends)) else -1

@@ -46,7 +46,8 @@ class _InstantRunner:
         self.tier = self.arithmetic = "none"
         self.has_relative_positions = True
         self.began_s: list[float] = []
-        self.page_table = np.zeros((sequences, self.max_context_tokens // PAGE_TOKENS + 1), np.int32)
+        self.group_windows = (0,)
+        self.page_tables = np.zeros((1, sequences, self.max_context_tokens // PAGE_TOKENS + 1), np.int32)
         self._tokens = np.full(sequences, 7, np.int32)
 
     def make_sampler(self, prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int) -> TokenSampler:

@@ -1,14 +1,17 @@
 """What a work demands of the machine at least: bytes that must be read and multiply-adds that must be made.
 
 The demand is that of our own packed model, so that all engines are held against one limit. A step reads all matrices
-once, and every key and value. It makes one multiply-add for each weight and token, and for attention two for each key
-and element of a query, counted at the same peak. The head is needed at a prompt's last position alone. Knows no engine;
-the rates that a machine reaches are those of `bench.rates`.
+once, and every key and value that is seen. It makes one multiply-add for each weight and token, and for attention two
+for each key and element of a query, counted at the same peak. The head is needed at a prompt's last position alone.
+Knows no engine; the rates that a machine reaches are those of `bench.rates`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.capacity.demand import Windows
+from app.capacity.step_time import ALL_KEYS
 from app.commands.plan_inputs import read_demand
 from bench.rates import Rates
 from bench.work import Work
@@ -20,13 +23,15 @@ class Demand:
     """The bytes and multiply-adds that one model needs."""
 
     layer_weights: int
-    """Elements of all layers' matrices, which are the multiply-adds for a token."""
+    """Elements of the layers' matrices that a token takes, which are its multiply-adds."""
     head_weights: int
-    read_bytes: int
-    """Bytes of all matrices that a step reads: layers and head."""
+    read_bytes: Callable[[float], float]
+    """Of a step's tokens: the bytes of the matrices that it reads, of layers, head and the experts that it touches."""
     kv_bytes_per_token: float
     attention_macs_per_key: int
     """Multiply-adds of one query token with one key and its value, over all layers."""
+    keys: Windows = ALL_KEYS
+    """How many keys tokens see."""
 
     @classmethod
     def of(cls, folder: Path, kv_type: str) -> "Demand":
@@ -38,18 +43,19 @@ class Demand:
             read_bytes=demand.read_bytes,
             kv_bytes_per_token=_native.Model.kv_page_bytes(str(folder), kv_type) / _native.PAGE_TOKENS,
             attention_macs_per_key=demand.attention_macs_per_key,
+            keys=demand.keys,
         )
 
     def bytes_and_macs(self, work: Work) -> tuple[float, float]:
         """(bytes, multiply-adds) of the whole work: a prefill, whose matrices count once, or all decode steps."""
         tokens = work.context_tokens
         if work.kind == "prefill":
-            keys = tokens * (tokens + 1) / 2
+            keys = self.keys.pairs(0, tokens)
             macs = tokens * self.layer_weights + self.head_weights + keys * self.attention_macs_per_key
-            return self.read_bytes + tokens * self.kv_bytes_per_token, macs
-        keys = work.streams * sum(tokens + step + 1 for step in range(work.new_tokens))
+            return self.read_bytes(tokens) + tokens * self.kv_bytes_per_token, macs
+        keys = work.streams * sum(self.keys.seen(tokens + step + 1) for step in range(work.new_tokens))
         macs = work.tokens * (self.layer_weights + self.head_weights) + keys * self.attention_macs_per_key
-        return work.new_tokens * self.read_bytes + keys * self.kv_bytes_per_token, macs
+        return work.new_tokens * self.read_bytes(work.streams) + keys * self.kv_bytes_per_token, macs
 
     def limit_tokens_per_s(self, work: Work, rates: Rates) -> tuple[float, str]:
         """The upper limit of any engine with these weights, and the rate that sets it: "read" or "compute"."""

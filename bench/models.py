@@ -25,7 +25,15 @@ from quant.conversion.synth import synth
 from quant.sources.gguf_source import open_gguf
 from quant.sources.source import SourceTensor
 
-RANDOM_SHAPES: Mapping[str, str] = {"1.1b": "tinyllama-1.1b", "7b": "llama2-7b", "8b": "llama3.1-8b"}
+RANDOM_SHAPES: Mapping[str, str] = {
+    "1.1b": "tinyllama-1.1b",
+    "7b": "llama2-7b",
+    "8b": "llama3.1-8b",
+    "a3b-12": "qwen3-30b-a3b",
+    "a3b": "qwen3-30b-a3b",
+}
+FEWER_LAYERS: Mapping[str, int] = {"a3b-12": 12}
+"""Models that are the first layers of their shape, for machines that can't hold two forms of the whole."""
 NAMES = ("embedded", *RANDOM_SHAPES)
 EMBEDDED_NAME = "smollm2-135m-instruct"
 Q4_0_GROUP, Q4_0_BYTES = 32, 18  # ggml's block_q4_0: an fp16 scale and 16 bytes of codes
@@ -47,7 +55,7 @@ class BenchModel:
         if not (self.packed / "config.json").exists():
             if self.name not in RANDOM_SHAPES:
                 raise FileNotFoundError(f"{self.packed}: the embedded model is not there; `make model` fetches it")
-            synth(RANDOM_SHAPES[self.name], self.packed)
+            synth(RANDOM_SHAPES[self.name], self.packed, layers=FEWER_LAYERS.get(self.name))
         return self.packed
 
     def make_gguf(self) -> Path:
@@ -57,7 +65,7 @@ class BenchModel:
                 raise FileNotFoundError(f"{self.gguf}: the embedded model is not there; `make model` fetches it")
             self.gguf.parent.mkdir(parents=True, exist_ok=True)
             partial = self.gguf.with_suffix(".partial")
-            write_random_gguf(SHAPES[RANDOM_SHAPES[self.name]], partial)
+            write_random_gguf(shape_of(self.name), partial)
             partial.rename(self.gguf)
         return self.gguf
 
@@ -85,26 +93,69 @@ def bench_model(name: str, models: Path, made: Path) -> BenchModel:
         gguf = models / f"{EMBEDDED_NAME}.gguf"
         return BenchModel(name, models / EMBEDDED_NAME, gguf, made / f"{EMBEDDED_NAME}-bf16")
     shape = RANDOM_SHAPES[name]
+    if name in FEWER_LAYERS:
+        shape += f"-{FEWER_LAYERS[name]}-layers"
     kept = models / f"{shape}-synth"
     packed = kept if kept.exists() else made / f"{shape}-synth"
     return BenchModel(name, packed, made / f"{shape}-random.Q4_0.gguf", made / f"{shape}-random-bf16")
 
 
+def shape_of(name: str) -> Mapping[str, Any]:
+    """The config.json of a random model, one of RANDOM_SHAPES."""
+    shape = SHAPES[RANDOM_SHAPES[name]]
+    return {**shape, "num_hidden_layers": FEWER_LAYERS.get(name, shape["num_hidden_layers"])}
+
+
 def weights_of(name: str) -> int:
-    """The weights that a token's computation needs: those of all layers and of the head.
+    """The weights that a token's computation needs: those of all layers and of the head; of experts, the chosen ones.
 
     name: one of NAMES.
     """
-    shape = SHAPES[RANDOM_SHAPES.get(name, "smollm2-135m")]
-    return sum(math.prod(sizes) for tensor, sizes in _tensor_shapes(shape).items() if tensor != "token_embd.weight")
+    shape = shape_of(name) if name in RANDOM_SHAPES else SHAPES["smollm2-135m"]
+    weights = {tensor: math.prod(sizes) for tensor, sizes in _tensor_shapes(shape).items()}
+    for tensor in weights:
+        if "_exps." in tensor:
+            weights[tensor] = weights[tensor] // shape["num_experts"] * shape["num_experts_per_tok"]
+    return sum(count for tensor, count in weights.items() if tensor != "token_embd.weight")
 
 
 def write_random_gguf(shape: Mapping[str, Any], path: Path, *, seed: int = 0, progress: bool = True) -> None:
-    """Writes a Llama GGUF with random Q4_0 matrices, a byte-level vocabulary and norms of 1."""
+    """Writes a Llama or Qwen3-MoE GGUF with random Q4_0 matrices, a byte-level vocabulary and norms of 1."""
     import gguf
 
+    writer = gguf.GGUFWriter(path, "qwen3moe" if "num_experts" in shape else "llama")
+    _add_metadata(writer, gguf, shape)
+    _add_vocabulary(writer, gguf, shape["vocab_size"])
+    rng = np.random.Generator(np.random.SFC64(seed))
+    tensors = _tensor_shapes(shape)
+    for name, sizes in tensors.items():
+        if _is_float(name, sizes):
+            writer.add_tensor_info(name, sizes, np.dtype(np.float32), 4 * math.prod(sizes))
+        else:
+            stored = (*sizes[:-1], sizes[-1] // Q4_0_GROUP * Q4_0_BYTES)
+            quantized = gguf.GGMLQuantizationType.Q4_0
+            writer.add_tensor_info(name, stored, np.dtype(np.uint8), math.prod(stored), raw_dtype=quantized)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for name, sizes in tqdm(tensors.items(), desc="Writing", unit="tensor", disable=not progress, leave=False):
+        if len(sizes) == 1:
+            writer.write_tensor_data(np.ones(sizes[0], np.float32))
+        elif _is_float(name, sizes):
+            writer.write_tensor_data(rng.standard_normal(sizes, np.float32) / np.float32(math.sqrt(sizes[1])))
+        else:
+            writer.write_tensor_data(_random_q4_0(rng, math.prod(sizes[:-1]), sizes[-1]))
+    writer.close()
+
+
+def _is_float(name: str, sizes: tuple[int, ...]) -> bool:
+    """Whether a tensor is fp32: norms, and the routers of experts."""
+    return len(sizes) == 1 or "ffn_gate_inp" in name
+
+
+def _add_metadata(writer: Any, gguf: Any, shape: Mapping[str, Any]) -> None:
     hidden, heads = shape["hidden_size"], shape["num_attention_heads"]
-    writer = gguf.GGUFWriter(path, "llama")
+    head_dim = shape.get("head_dim") or hidden // heads
     writer.add_name("random")
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0)
     writer.add_context_length(LONGEST_CONTEXT_TOKENS)
@@ -113,38 +164,36 @@ def write_random_gguf(shape: Mapping[str, Any], path: Path, *, seed: int = 0, pr
     writer.add_feed_forward_length(shape["intermediate_size"])
     writer.add_head_count(heads)
     writer.add_head_count_kv(shape["num_key_value_heads"])
-    writer.add_rope_dimension_count(hidden // heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
     writer.add_rope_freq_base(shape["rope_theta"])
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(shape["vocab_size"])
-    _add_vocabulary(writer, gguf, shape["vocab_size"])
-    rng = np.random.Generator(np.random.SFC64(seed))
-    tensors = _tensor_shapes(shape)
-    for name, sizes in tensors.items():
-        if len(sizes) == 1:
-            writer.add_tensor_info(name, sizes, np.dtype(np.float32), 4 * sizes[0])
-        else:
-            stored = (sizes[0], sizes[1] // Q4_0_GROUP * Q4_0_BYTES)
-            quantized = gguf.GGMLQuantizationType.Q4_0
-            writer.add_tensor_info(name, stored, np.dtype(np.uint8), stored[0] * stored[1], raw_dtype=quantized)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    for sizes in tqdm(tensors.values(), desc="Writing", unit="tensor", disable=not progress, leave=False):
-        writer.write_tensor_data(np.ones(sizes[0], np.float32) if len(sizes) == 1 else _random_q4_0(rng, *sizes))
-    writer.close()
+    if "num_experts" in shape:
+        writer.add_expert_count(shape["num_experts"])
+        writer.add_expert_used_count(shape["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(shape["moe_intermediate_size"])
 
 
 def _tensor_shapes(shape: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    hidden, middle, vocab = shape["hidden_size"], shape["intermediate_size"], shape["vocab_size"]
-    kv = hidden // shape["num_attention_heads"] * shape["num_key_value_heads"]
+    hidden, heads, vocab = shape["hidden_size"], shape["num_attention_heads"], shape["vocab_size"]
+    head_dim = shape.get("head_dim") or hidden // heads
+    queries, keys = heads * head_dim, shape["num_key_value_heads"] * head_dim
     result: dict[str, tuple[int, ...]] = {"token_embd.weight": (vocab, hidden)}
     for layer in range(shape["num_hidden_layers"]):
         sizes: dict[str, tuple[int, ...]] = {
-            **{"attn_norm": (hidden,), "attn_q": (hidden, hidden), "attn_k": (kv, hidden), "attn_v": (kv, hidden)},
-            **{"attn_output": (hidden, hidden), "ffn_norm": (hidden,), "ffn_gate": (middle, hidden)},
-            **{"ffn_up": (middle, hidden), "ffn_down": (hidden, middle)},
+            **{"attn_norm": (hidden,), "attn_q": (queries, hidden), "attn_k": (keys, hidden)},
+            **{"attn_v": (keys, hidden), "attn_output": (hidden, queries), "ffn_norm": (hidden,)},
         }
+        if "num_experts" in shape:
+            count, inner = shape["num_experts"], shape["moe_intermediate_size"]
+            sizes |= {"attn_q_norm": (head_dim,), "attn_k_norm": (head_dim,), "ffn_gate_inp": (count, hidden)}
+            sizes |= {"ffn_gate_exps": (count, inner, hidden), "ffn_up_exps": (count, inner, hidden)}
+            sizes |= {"ffn_down_exps": (count, hidden, inner)}
+        else:
+            inner = shape["intermediate_size"]
+            sizes |= {"ffn_gate": (inner, hidden), "ffn_up": (inner, hidden), "ffn_down": (hidden, inner)}
         result |= {f"blk.{layer}.{name}.weight": size for name, size in sizes.items()}
     return result | {"output_norm.weight": (hidden,), "output.weight": (vocab, hidden)}
 

@@ -152,16 +152,20 @@ class EngineSide:
         settings = EngineSettings()
         types = settings.compute_type, settings.prompt_compute_type
         kv_type = _native.Model.chosen_kv_type(str(options.model), settings.kv_type, *types)
+        context_tokens = options.prompt + options.generate
         self._runner = NativeRunner(
             str(options.model),
             threads=options.threads,
             compute_type=settings.compute_type,
             prompt_compute_type=settings.prompt_compute_type,
             kv_type=kv_type,
-            kv_pages=kv_pages_within(str(options.model), kv_type, kv_bytes(options)),
+            kv_pages=kv_pages_within(
+                str(options.model), kv_type, kv_bytes(options), grouped_context_tokens=context_tokens
+            ),
             max_sequences=max(options.streams),
             max_step_tokens=512,
-            max_context_tokens=options.prompt + options.generate,
+            max_context_tokens=context_tokens,
+            page_groups=True,
         )
         self._engine = Engine(self._runner)
         self._engine.start()

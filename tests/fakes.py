@@ -116,6 +116,12 @@ def context_hash(tokens: NDArray[np.int64]) -> int:
     return int(((tokens + 1) * _WEIGHTS[: len(tokens)]).sum())  # int64 wraps around
 
 
+def grouped_hash(tokens: NDArray[np.int64], windows: Sequence[int]) -> int:
+    """Depends on every token that some page group sees, and its place."""
+    hashes = [context_hash(tokens[-window:]) for window in windows]  # of all tokens where it is 0
+    return hashes[0] if len(hashes) == 1 else context_hash(np.array(hashes, np.int64))
+
+
 class FakeRunner:
     """A `ModelRunner`. `before_step` may block, to stop the engine, or raise, to fail the step."""
 
@@ -128,6 +134,7 @@ class FakeRunner:
         max_sequences: int = 8,
         max_step_tokens: int = 32,
         max_context_tokens: int = 128,
+        group_windows: Sequence[int] = (0,),
         before_step: Callable[[Batch], None] = lambda batch: None,
     ) -> None:
         self.vocab_size = vocab_size
@@ -140,7 +147,10 @@ class FakeRunner:
         self.before_step = before_step
         self.steps = 0
         self.step_tokens: list[int] = []
-        self.page_table = np.full((max_sequences, -(-max_context_tokens // page_tokens)), -7, np.int32)
+        self.group_windows = tuple(group_windows)
+        pages_of_sequence = -(-max_context_tokens // page_tokens)
+        self.page_tables = np.full((len(self.group_windows), max_sequences, pages_of_sequence), -7, np.int32)
+        self._groups = np.full(kv_pages, -1)  # whose keys and values a page has
         self._pages = np.full((kv_pages, page_tokens), _NEVER_WRITTEN, np.int64)
         self._places = np.full((kv_pages, page_tokens), _NEVER_WRITTEN, np.int64)  # positions of those tokens
         self.has_relative_positions = True
@@ -166,10 +176,12 @@ class FakeRunner:
         return None
 
     def copy_page(self, source: int, target: int) -> None:
+        self._groups[target] = self._groups[source]
         self._pages[target] = self._pages[source]
         self._places[target] = self._places[source]
 
     def copy_page_turned(self, source: int, target: int, positions: int) -> None:
+        self._groups[target] = self._groups[source]
         self._pages[target] = self._pages[source]
         self._places[target] = self._places[source] + positions
 
@@ -182,6 +194,7 @@ class FakeRunner:
 
     def scatter_page(self, page: int, gathered: NDArray[np.uint8]) -> None:
         self._pages[page], self._places[page] = np.split(gathered.view(np.int64), 2)
+        self._groups[page] = 0
 
     def clear_page(self, page: int) -> None:
         self._pages[page] = self._places[page] = _NEVER_WRITTEN
@@ -200,11 +213,13 @@ class FakeRunner:
         )
         for slot, count, context in sequences:
             indices = np.arange(context, context + count)
-            pages = self.page_table[slot, indices // self.page_tokens]
-            assert ((pages >= 0) & (pages < self.kv_pages)).all(), f"slot {slot} has no page for its tokens"
-            self._pages[pages, indices % self.page_tokens] = batch.token_ids[begin : begin + count]
-            self._places[pages, indices % self.page_tokens] = batch.positions[begin : begin + count]
-            written += set(pages.tolist())
+            for group, table in enumerate(self.page_tables):
+                pages = table[slot, indices // self.page_tokens]
+                assert ((pages >= 0) & (pages < self.kv_pages)).all(), f"slot {slot} has no page for its tokens"
+                self._groups[pages] = group
+                self._pages[pages, indices % self.page_tokens] = batch.token_ids[begin : begin + count]
+                self._places[pages, indices % self.page_tokens] = batch.positions[begin : begin + count]
+                written += set(pages.tolist())
             reader = batch.readers[len(rows)] if batch.readers else None
             if isinstance(reader, FakeStates):
                 reader.read(context, batch.token_ids[begin : begin + count].tolist())
@@ -219,28 +234,41 @@ class FakeRunner:
                 if sampler is None:
                     break
                 length = context + count - guesses + row
-                if row and drawn[row - 1] != self._seen(slot, length)[-1]:
+                if row and drawn[row - 1] != self._seen(0, slot, context, length)[-1]:
                     break
-                drawn[row] = self._sample(slot, length, sampler)
+                drawn[row] = self._sample(slot, context, length, sampler)
             result += drawn
         return np.array(result, np.int32)
 
-    def _seen(self, slot: int, length: int) -> NDArray[np.int64]:
-        """Tokens that the page table shows; their positions must follow each other."""
-        pages = self.page_table[slot, : -(-length // self.page_tokens)]
-        places = self._places[pages].reshape(-1)[:length]
+    def _seen(self, group: int, slot: int, context: int, length: int) -> NDArray[np.int64]:
+        """Tokens that the page table shows to the last of `length`; those that the step sees must follow each other."""
+        window = self.group_windows[group]
+        first = max(context + 1 - window, 0) if window else 0  # of the step's first token
+        pages = self.page_tables[group, slot, first // self.page_tokens : -(-length // self.page_tokens)]
+        seen = slice(first % self.page_tokens, length - first // self.page_tokens * self.page_tokens)
+        places, tokens = (each[pages].reshape(-1)[seen] for each in (self._places, self._pages))
+        assert (self._groups[pages] == group).all(), f"slot {slot} of group {group} sees {self._groups[pages]}'s"
         assert (np.diff(places) == 1).all(), f"slot {slot} sees positions {places}"
-        return self._pages[pages].reshape(-1)[:length]
+        assert self._dropped(slot) + length == places[-1] + 1, f"slot {slot} sees positions {places}"
+        assert (tokens != _NEVER_WRITTEN).all(), f"slot {slot} sees a place that was never written"
+        return tokens[-window:]
 
-    def _sample(self, slot: int, length: int, sampler: TokenSampler) -> int:
-        visible = self._seen(slot, length)
-        assert (visible != _NEVER_WRITTEN).all(), f"slot {slot} sees a place that was never written"
+    def _dropped(self, slot: int) -> int:
+        """How many of the first tokens have left the context, which none does where groups have windows."""
+        return 0 if any(self.group_windows) else int(self._places[self.page_tables[0, slot, 0], 0])
+
+    def _hash(self, slot: int, context: int, length: int) -> int:
+        hashes = [context_hash(self._seen(group, slot, context, length)) for group in range(len(self.group_windows))]
+        return hashes[0] if len(hashes) == 1 else context_hash(np.array(hashes, np.int64))
+
+    def _sample(self, slot: int, context: int, length: int, sampler: TokenSampler) -> int:
+        seen = self._hash(slot, context, length)
         if isinstance(sampler, FakeCandidates):
-            return sampler.sample(context_hash(visible))
+            return sampler.sample(seen)
         assert isinstance(sampler, FakeSampler)
-        dropped = self._places[self.page_table[slot, 0], 0]
-        assert length + dropped == sampler.prompt_tokens + sampler.drawn, "the sampler and the context disagree"
-        return sampler.sample(context_hash(visible))
+        text = length + self._dropped(slot)
+        assert text == sampler.prompt_tokens + sampler.drawn, "the sampler and the context disagree"
+        return sampler.sample(seen)
 
     def _check(self, batch: Batch) -> None:
         count = len(batch.slots)
@@ -263,7 +291,7 @@ class FakeRunner:
         tokens = list(request.prompt_token_ids)
         output: list[int] = []
         for _ in range(request.max_new_tokens):
-            token = sampler.sample(context_hash(np.array(tokens, np.int64)))
+            token = sampler.sample(grouped_hash(np.array(tokens, np.int64), self.group_windows))
             if token in request.stop_token_ids:
                 break
             if (
@@ -289,7 +317,7 @@ class FakeRunner:
         while True:
             rows = []
             for text in texts:
-                tokens, logprobs = sampler.rows(context_hash(np.array(text, np.int64)))
+                tokens, logprobs = sampler.rows(grouped_hash(np.array(text, np.int64), self.group_windows))
                 rows.append(Row(tokens.tolist(), logprobs.tolist(), fake_similarity(text)))
             advance = method.advance(rows)
             output += advance.token_ids

@@ -34,7 +34,7 @@ from quant.conversion.pieces import read_whole
 from quant.files.cache_folder import file_state
 from quant.files.json_file import write_json
 from quant.sources.gguf_file import GgufFile, read_gguf
-from quant.sources.gguf_source import gguf_order, hf_name
+from quant.sources.gguf_tensors import gguf_tensors
 from quant.sources.open_source import open_source
 from quant.sources.source import Source
 
@@ -112,7 +112,7 @@ def dither(source: Path, floats: Path, seed: int) -> None:
     """Moves every weight that the source has in 4 bits by a uniform random part of its group's step, in place."""
     generator = np.random.default_rng(seed)
     checkpoint, target = open_source(source), read_gguf(floats)
-    names = {hf_name(target, name): name for name in target.tensors}
+    stored = gguf_tensors(target.metadata["general.architecture"], checkpoint.decoder)
     for name, tensor in checkpoint.tensors.items():
         values = tensor.read(0, tensor.shape[0])
         if not isinstance(values, QuantizedMatrix) or not values.type.endswith("int4"):
@@ -120,21 +120,21 @@ def dither(source: Path, floats: Path, seed: int) -> None:
         step = np.abs(np.repeat(values.scales.astype(np.float32), values.group, axis=1))
         moved = generator.uniform(-DITHER_STEPS, DITHER_STEPS, tensor.shape).astype(np.float32) * step
         moved += dequantize(values)
-        order = gguf_order(target, names[name], checkpoint.config)
-        place = target.tensors[names[name]]
+        (piece,) = stored[name].pieces
+        place = target.tensors[piece.name]
         assert place.type_name == "F32", place
         rows = np.memmap(floats, np.float32, "r+", place.offset, tensor.shape)
-        rows[order if order is not None else slice(None)] = moved
+        rows[piece.rows if piece.rows is not None else slice(None)] = moved
         rows.flush()
 
 
 def importance_matrix(checkpoint: Source, ids: np.ndarray[Any, np.dtype[np.int32]]) -> Iterator[tuple[str, F32]]:
     """Mean square of the inputs of every matrix of the layers over calibration windows, by Hugging Face's names."""
-    config = checkpoint.config
+    decoder = checkpoint.decoder
     table = read_whole(checkpoint.tensors[_EMBEDDING])
     x = embedded(ids, lambda rows: table[rows])
-    shape = block_shape(config, x.shape[1])
-    for number in range(int(config["num_hidden_layers"])):
+    shape = block_shape(decoder, x.shape[1])
+    for number in range(len(decoder.layers)):
         prefix = f"model.layers.{number}."
         weights = {
             name.removeprefix(prefix): read_whole(tensor)
@@ -169,9 +169,9 @@ def _write_importance(exact: Path, out: Path, options: argparse.Namespace) -> No
     folder = options.work / "tokenizer"
     folder.mkdir(exist_ok=True)
     checkpoint.write_tokenizer(folder)
-    ids = windows_for(checkpoint.config, folder, options.calibrate)
-    names = {hf_name(gguf, name): name for name in gguf.tensors}
-    powers: dict[str, Any] = {names[name]: power for name, power in importance_matrix(checkpoint, ids)}
+    ids = windows_for(checkpoint.decoder, folder, options.calibrate)
+    stored = gguf_tensors(gguf.metadata["general.architecture"], checkpoint.decoder)
+    powers: dict[str, Any] = {stored[name].pieces[0].name: power for name, power in importance_matrix(checkpoint, ids)}
     np.savez(out, **powers)
 
 

@@ -12,7 +12,14 @@ from bench.code_age import EngineChange
 from bench.compare_table import OURS, best_peer
 from bench.table.results import PEERS_BEFORE, Comparison, Machine
 
-MODELS: Final[Mapping[str, str]] = {"8b": "8B", "7b": "7B", "1.1b": "1.1B", "embedded": "135M"}
+MODELS: Final[Mapping[str, str]] = {
+    "a3b": "30B-A3B",
+    "a3b-12": "30B-A3B, 12 of its 48 layers",
+    "8b": "8B",
+    "7b": "7B",
+    "1.1b": "1.1B",
+    "embedded": "135M",
+}
 """What tables call the models, in their order."""
 ORDER: Final = ("Xeon", "Zen 6", "Zen 5", "Zen 4", "Zen 3")
 """What the names of machines begin with, in the order of columns; others come last."""

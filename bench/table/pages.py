@@ -22,6 +22,8 @@ COMPARISONS: Final = "comparisons"
 CONVERSATIONS: Final = "conversations"
 """Names of blocks, which markers in a page begin and end."""
 SHORT: Final[Mapping[str, tuple[str, ...]]] = {
+    "a3b": ("prefill 512", "decode 1 at 128", "decode 8 at 128"),
+    "a3b-12": ("prefill 512", "decode 1 at 128", "decode 8 at 128"),
     "8b": ("prefill 512", "decode 1 at 128"),
     "7b": ("prefill 512", "decode 1 at 512"),
     "1.1b": (
@@ -32,6 +34,10 @@ SHORT: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The rows of the short table."""
 AIMS: Final[Mapping[tuple[str, str], float]] = {
+    ("a3b", "prefill 512"): 1.5,
+    ("a3b", "decode 1 at 128"): 1.3,
+    ("a3b-12", "prefill 512"): 1.5,
+    ("a3b-12", "decode 1 at 128"): 1.3,
     ("8b", "prefill 512"): 1.5,
     ("8b", "decode 1 at 128"): 1.08,
     ("7b", "prefill 512"): 1.5,

@@ -1,5 +1,6 @@
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -170,7 +171,9 @@ def test_a_process_without_an_answer_is_a_crash(tmp_path: Path) -> None:
         mute.measure(Work("prefill", 1, 3, 0), "bad")
 
 
-DEMAND = Demand(layer_weights=1000, head_weights=100, read_bytes=550, kv_bytes_per_token=10.0, attention_macs_per_key=2)
+DEMAND = Demand(
+    layer_weights=1000, head_weights=100, read_bytes=lambda _: 550, kv_bytes_per_token=10.0, attention_macs_per_key=2
+)
 
 
 def test_limits_are_the_larger_of_two_demands() -> None:
@@ -178,6 +181,9 @@ def test_limits_are_the_larger_of_two_demands() -> None:
     # Two streams after 3 tokens, 2 steps: 4 and 5 keys each.
     decode = Work("decode", 2, 3, 2)
     assert DEMAND.bytes_and_macs(decode) == (2 * 550 + 18 * 10, 4 * 1100 + 18 * 2)
+    with_experts = replace(DEMAND, read_bytes=lambda tokens: 550 + 10 * tokens)
+    assert with_experts.bytes_and_macs(decode)[0] == 2 * 570 + 18 * 10, "two tokens a step"
+    assert with_experts.bytes_and_macs(Work("prefill", 1, 4, 0))[0] == 590 + 40
     assert DEMAND.limit_tokens_per_s(decode, Rates(1280.0, 1e9, "vnni")) == (4.0, "read")
     assert DEMAND.limit_tokens_per_s(decode, Rates(1e9, 4436.0, "vnni")) == (4.0, "compute")
     assert DEMAND.limit_tokens_per_s(decode, Rates(1280.0, 0.0, "fma_fp32")) == (4.0, "read")

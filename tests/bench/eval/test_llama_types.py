@@ -41,7 +41,7 @@ def test_importance_is_the_mean_square_of_each_input(tmp_path: Path) -> None:
     found = dict(importance_matrix(checkpoint, ids))
     assert set(found) == {name for name in checkpoint.tensors if name.endswith("_proj.weight")}
     tensors = {name: read_whole(tensor) for name, tensor in checkpoint.tensors.items()}
-    shape = block_shape(checkpoint.config, 24)
+    shape = block_shape(checkpoint.decoder, 24)
     first, second = (
         {name.removeprefix(prefix): values for name, values in tensors.items() if name.startswith(prefix)}
         for prefix in ("model.layers.0.", "model.layers.1.")

@@ -49,7 +49,7 @@ PACKAGES: Final = ("gguf", "safetensors")
 """What models are written with for the peers."""
 DEFAULT_MODELS: Final = ("embedded", "1.1b", "8b")
 PEERS_FOLDER: Final = ROOT / "build" / "peers"
-KNOWN_MODELS: Final = (*DEFAULT_MODELS, "7b")
+KNOWN_MODELS: Final = (*DEFAULT_MODELS, "7b", "a3b-12", "a3b")
 Compare = Callable[[Sequence[str]], dict[str, Any]]
 """Runs a comparison from its command line, which ends in the JSON's path."""
 

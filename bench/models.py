@@ -22,6 +22,7 @@ from quant.codes.dequantize import dequantize
 from quant.codes.matrix import F32, QuantizedMatrix
 from quant.conversion.shapes import SHAPES
 from quant.conversion.synth import synth
+from quant.conversion.upgrade import is_old_layout, upgrade
 from quant.sources.gguf_source import open_gguf
 from quant.sources.source import SourceTensor
 
@@ -56,6 +57,8 @@ class BenchModel:
             if self.name not in RANDOM_SHAPES:
                 raise FileNotFoundError(f"{self.packed}: the embedded model is not there; `make model` fetches it")
             synth(RANDOM_SHAPES[self.name], self.packed, layers=FEWER_LAYERS.get(self.name))
+        if is_old_layout(self.packed):
+            upgrade(self.packed, self.packed, force=True)
         return self.packed
 
     def make_gguf(self) -> Path:

@@ -111,7 +111,7 @@ bool has_several_nodes(const std::string& root) {
 
 bool mapping_suffices(const WeightMemoryFacts& facts) {
   if (facts.file_bytes < kHugePageBytes) return true;
-  return !has_several_nodes(facts.root) && facts.mapped_huge_bytes >= facts.file_bytes / 4 * 3;
+  return !has_several_nodes(facts.root) && facts.mapped_huge_bytes >= facts.file_bytes / 20 * 19;
 }
 
 // Why there is no memory for a copy of the weights; empty if there is.

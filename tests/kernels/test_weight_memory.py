@@ -54,8 +54,8 @@ def test_mapped_is_mapped_whatever_there_is(machine: Machine) -> None:
 
 def test_small_pages_are_copied_and_huge_ones_used_in_place(machine: Machine) -> None:
     assert machine.choose(huge_mib=0) == "huge_pages"
-    assert machine.choose(huge_mib=3071) == "huge_pages"
-    assert machine.choose(huge_mib=3072) == "mapped"
+    assert machine.choose(huge_mib=3890) == "huge_pages"
+    assert machine.choose(huge_mib=3892) == "mapped"
     assert machine.choose("huge_pages", huge_mib=4096) == "huge_pages"
 
 

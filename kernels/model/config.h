@@ -77,7 +77,7 @@ struct ExpertsConfig {
 // parallel: both read the x from before the layer.
 struct LayerConfig {
   AttentionConfig attention;
-  std::optional<MlpConfig> mlp;  // an MLP, experts, or both
+  std::optional<MlpConfig> mlp;  // an MLP or experts
   std::optional<ExpertsConfig> experts;
   bool attention_norm = true;
   bool attention_output_norm = false;

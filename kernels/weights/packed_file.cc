@@ -117,6 +117,20 @@ Json parse_header(const std::string& path, std::string_view text) {
   return header;
 }
 
+// The header's JSON of a file of `size` bytes. Throws what `read` throws, too.
+std::string header_text(const std::string& path, size_t size, const ReadRange& read) {
+  check_file_size(path, size);
+  uint8_t length[kLengthBytes];
+  read(0, length, kLengthBytes);
+  std::string text(data_begin_of(path, length, size) - kLengthBytes, '\0');
+  read(kLengthBytes, reinterpret_cast<uint8_t*>(text.data()), text.size());
+  return text;
+}
+
+ReadRange range_reader(const ModelFiles& files, const std::string& name) {
+  return [&files, name](size_t begin, uint8_t* to, size_t bytes) { files.read(name, begin, to, bytes); };
+}
+
 // A string of the metadata, after a check that this is a packed model of today's layout.
 std::string metadata_of(const std::string& path, const Json& header, const char* key) {
   const Json* metadata = header.find("__metadata__");
@@ -148,22 +162,13 @@ std::string metadata_of(const std::string& path, const Json& header, const char*
 
 std::string read_description(const std::string& path) {
   const FileDescriptor file(path);
-  check_file_size(path, size_t(file.size()));
-  const ReadRange read = range_reader(file.get());
-  uint8_t length[kLengthBytes];
-  read(0, length, kLengthBytes);
-  std::string text(data_begin_of(path, length, size_t(file.size())) - kLengthBytes, '\0');
-  read(kLengthBytes, reinterpret_cast<uint8_t*>(text.data()), text.size());
+  const std::string text = header_text(path, size_t(file.size()), range_reader(file.get()));
   return metadata_of(path, parse_header(path, text), "decoder");
 }
 
 std::string read_description(const ModelFiles& files, const std::string& name) {
   const std::string path = files.path(name);
-  check_file_size(path, files.bytes(name));
-  uint8_t length[kLengthBytes];
-  files.read(name, 0, length, kLengthBytes);
-  std::string text(data_begin_of(path, length, files.bytes(name)) - kLengthBytes, '\0');
-  files.read(name, kLengthBytes, reinterpret_cast<uint8_t*>(text.data()), text.size());
+  const std::string text = header_text(path, files.bytes(name), range_reader(files, name));
   return metadata_of(path, parse_header(path, text), "decoder");
 }
 
@@ -171,7 +176,8 @@ PackedFile::PackedFile(const std::string& path, WeightMemory wanted, size_t othe
                        const ThreadNodes& nodes, bool bind)
     : path_(path) {
   const FileDescriptor file(path_);
-  set_size(size_t(file.size()));
+  size_ = size_t(file.size());
+  check_file_size(path_, size_);
   bytes_ = map_file(file.get(), size_);
   if (bytes_ == nullptr) throw std::system_error(errno, std::generic_category(), "can't map " + path_);
   try {
@@ -193,20 +199,17 @@ PackedFile::PackedFile(const std::string& path, WeightMemory wanted, size_t othe
 PackedFile::PackedFile(const ModelFiles& files, const std::string& name, WeightMemory wanted,
                        size_t other_bytes, ThreadPool& pool, const ThreadNodes& nodes, bool bind)
     : path_(files.path(name)) {
-  set_size(files.bytes(name));
-  uint8_t length[kLengthBytes];
-  files.read(name, 0, length, kLengthBytes);
-  data_begin_ = data_begin_of(path_, length, size_);
-  std::string header(data_begin_ - kLengthBytes, '\0');
-  files.read(name, kLengthBytes, reinterpret_cast<uint8_t*>(header.data()), header.size());
+  size_ = files.bytes(name);
+  const ReadRange read = range_reader(files, name);
+  const std::string header = header_text(path_, size_, read);
+  data_begin_ = kLengthBytes + header.size();
   read_header(header);
   memory_ = require_weight_copy(wanted, {.file_bytes = size_,
                                          .other_bytes = other_bytes,
                                          .mapped_huge_bytes = 0,
                                          .bound_nodes = bound_nodes(),
                                          .root = ""});
-  copy([&](size_t begin, uint8_t* to, size_t bytes) { files.read(name, begin, to, bytes); }, pool, nodes,
-       bind);
+  copy(read, pool, nodes, bind);
 }
 
 PackedFile::~PackedFile() { unmap(); }
@@ -239,11 +242,6 @@ void PackedFile::copy(const ReadRange& read, ThreadPool& pool, const ThreadNodes
       tensor.copied_at.insert(tensor.copied_at.end(), by_node.begin(), by_node.end());
     }
   }
-}
-
-void PackedFile::set_size(size_t bytes) {
-  check_file_size(path_, bytes);
-  size_ = bytes;
 }
 
 void PackedFile::read_header(std::string_view text) {

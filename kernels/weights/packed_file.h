@@ -82,7 +82,6 @@ class PackedFile {
   }
   void unmap();
   void copy(const ReadRange& read, ThreadPool& pool, const ThreadNodes& nodes, bool bind);
-  void set_size(size_t bytes);
   void read_header(std::string_view text);
   Tensor read_tensor(const std::string& name, const Json& entry) const;
   void check_coverage() const;

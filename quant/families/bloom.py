@@ -6,8 +6,8 @@ from typing import Final
 
 from quant.families.description import Attention, Decoder, Layer, Mlp
 from quant.families.family import Config, Family, Tensor
-from quant.families.modules import Modules, Stored, by_module, prefixed, usual_keys
-from quant.families.rows import alibi_slopes, part_of_heads
+from quant.families.modules import Modules, by_module, fused_by_heads, prefixed, usual_keys
+from quant.families.rows import alibi_slopes
 from quant.families.settings import Settings
 from quant.families.standard import norm_epsilon, read_sizes
 
@@ -42,14 +42,8 @@ def _tensors(_: Config, decoder: Decoder) -> Mapping[str, Tensor]:
         "model.norm": "transformer.ln_f",
         "lm_head": "lm_head",
     }
-    fused = {
-        f"self_attn.{part}_proj": Stored(
-            "self_attention.query_key_value", part_of_heads(decoder.heads, (1, 1, 1), number, decoder.head_dim)
-        )
-        for number, part in enumerate("qkv")
-    }
     parts: Modules = {
-        **fused,
+        **fused_by_heads("self_attention.query_key_value", decoder.heads, (1, 1, 1), decoder.head_dim),
         "input_layernorm": "input_layernorm",
         "self_attn.o_proj": "self_attention.dense",
         "post_attention_layernorm": "post_attention_layernorm",

@@ -9,9 +9,9 @@ from typing import Final
 
 from quant.families.description import Attention, Decoder, Layer, Mlp
 from quant.families.family import Config, Family, Tensor
-from quant.families.modules import Modules, Stored, by_module, usual_keys
+from quant.families.modules import Modules, by_module, fused_by_heads, usual_keys
 from quant.families.rope import rope_of
-from quant.families.rows import alibi_slopes, part_of_heads
+from quant.families.rows import alibi_slopes
 from quant.families.settings import Settings
 from quant.families.standard import activation_of, norm_epsilon, read_sizes
 
@@ -64,14 +64,8 @@ def _tensors(_: Config, decoder: Decoder) -> Mapping[str, Tensor]:
     layer = decoder.layer(0)
     two = layer.parallel and layer.mlp_norm
     heads = (decoder.heads // decoder.kv_heads, 1, 1)
-    fused = {
-        f"self_attn.{part}_proj": Stored(
-            "self_attention.query_key_value", part_of_heads(decoder.kv_heads, heads, number, decoder.head_dim)
-        )
-        for number, part in enumerate("qkv")
-    }
     parts: Modules = {
-        **fused,
+        **fused_by_heads("self_attention.query_key_value", decoder.kv_heads, heads, decoder.head_dim),
         "input_layernorm": "ln_attn" if two else "input_layernorm",
         "self_attn.o_proj": "self_attention.dense",
         "post_attention_layernorm": "ln_mlp" if two else "post_attention_layernorm",

@@ -6,9 +6,8 @@ from typing import Final
 
 from quant.families.description import Attention, Decoder, Layer, Mlp
 from quant.families.family import Config, Family, Tensor
-from quant.families.modules import Modules, Stored, by_module, usual_keys
+from quant.families.modules import Modules, by_module, fused_by_heads, usual_keys
 from quant.families.rope import rope_of
-from quant.families.rows import part_of_heads
 from quant.families.settings import Settings
 from quant.families.standard import activation_of, norm_epsilon, read_sizes
 
@@ -36,14 +35,8 @@ def _describe(config: Config, where: str) -> Decoder:
 
 def _tensors(_: Config, decoder: Decoder) -> Mapping[str, Tensor]:
     top = {"model.embed_tokens": "gpt_neox.embed_in", "model.norm": "gpt_neox.final_layer_norm", "lm_head": "embed_out"}
-    fused = {
-        f"self_attn.{part}_proj": Stored(
-            "attention.query_key_value", part_of_heads(decoder.heads, (1, 1, 1), number, decoder.head_dim)
-        )
-        for number, part in enumerate("qkv")
-    }
     parts: Modules = {
-        **fused,
+        **fused_by_heads("attention.query_key_value", decoder.heads, (1, 1, 1), decoder.head_dim),
         "input_layernorm": "input_layernorm",
         "self_attn.o_proj": "attention.dense",
         "post_attention_layernorm": "post_attention_layernorm",

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from quant.families.description import Decoder
 from quant.families.family import Piece, Tensor
-from quant.families.rows import Rows
+from quant.families.rows import Rows, part_of_heads
 from quant.families.standard import assembled
 
 _LAYER: Final = re.compile(r"model\.layers\.(\d+)\.(.+)")
@@ -70,6 +70,14 @@ def _piece(stored: Stored | str, prefix: str, kind: str) -> Piece:
         offset=stored.offset if kind == "weight" else 0.0,
         normalized=stored.normalized and kind == "weight",
     )
+
+
+def fused_by_heads(name: str, groups: int, parts: tuple[int, int, int], head_dim: int) -> dict[str, Stored]:
+    """Query, key and value of a stored module that has them by groups of heads, as `rows.part_of_heads` says."""
+    return {
+        f"self_attn.{part}_proj": Stored(name, part_of_heads(groups, parts, number, head_dim))
+        for number, part in enumerate("qkv")
+    }
 
 
 def usual_keys(

@@ -71,7 +71,7 @@ def convert(
         typer.Option(
             help="How 4-bit codes are chosen: rtn (round to nearest), scale (scales weighted by activations), gptq,"
             " signround; tuned: gptq, then scales and norms fitted to the outputs of the unquantized model."
-            " auto: tuned up to two billion weights, otherwise gptq."
+            " auto: tuned up to two billion weights if the layers are like Llama's, otherwise gptq."
         ),
     ] = Method.AUTO,
     calibrate: Annotated[
